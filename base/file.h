@@ -1,0 +1,33 @@
+#ifndef STAGECOACH_BASE_FILE_H_
+#define STAGECOACH_BASE_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace stagecoach::base {
+
+// Whole files, read with a limit and written all or nothing. Every error names the path.
+
+// The contents of a regular file. ResourceExhausted, before anything is read, if it holds more than
+// `max_bytes`; NotFound if there is none; InvalidArgument for a directory, pipe or device.
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
+
+// As ReadFile, and uncompresses what is in gzip format (RFC 1952, one or more members; recognised
+// by content, not by name). The limit holds for the result, whose buffer never grows beyond it.
+// DataLoss if compressed data are damaged, truncated or followed by anything else.
+absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes);
+
+// Replaces the file at `path`, or creates it, so that whatever happens, a crash of the machine
+// included, a reader finds the old contents or the new and nothing between: writes a temporary file
+// in the same directory, syncs it, renames it and syncs the directory. On an error before the
+// rename the old file is untouched and the temporary is removed. A symbolic link at `path` is
+// replaced, not followed. Concurrent writers of one path do not disturb each other; one wins.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
+
+}  // namespace stagecoach::base
+
+#endif  // STAGECOACH_BASE_FILE_H_

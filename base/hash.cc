@@ -1,0 +1,29 @@
+#include "base/hash.h"
+
+#include <xxhash.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+
+namespace stagecoach::base {
+
+Hasher::Hasher() : state_(XXH3_createState()) {
+  STAGECOACH_CHECK(state_ != nullptr, "out of memory for a hash state");
+  XXH3_128bits_reset(state_.get());
+}
+
+void Hasher::FreeState::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
+
+void Hasher::Update(absl::Span<const std::byte> bytes) {
+  XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+}
+
+std::string Hasher::HexDigest() const {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(canonical.digest), sizeof(canonical.digest)));
+}
+
+}  // namespace stagecoach::base

@@ -1,0 +1,18 @@
+#ifndef STAGECOACH_BASE_NEAREST_H_
+#define STAGECOACH_BASE_NEAREST_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace stagecoach::base {
+
+// The word in `known` that a user who typed `word` most likely meant: the one at the smallest
+// Levenshtein distance, letter case aside, and the first among equals. "" when even that differs in
+// more than a third of the longer word's letters (rounded up), or in all. For "did you mean".
+std::string Nearest(absl::string_view word, absl::Span<const std::string> known);
+
+}  // namespace stagecoach::base
+
+#endif  // STAGECOACH_BASE_NEAREST_H_

@@ -1,0 +1,32 @@
+#ifndef STAGECOACH_BASE_UNITS_H_
+#define STAGECOACH_BASE_UNITS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace stagecoach::base {
+
+// A number of bytes as people write it: "4096", "600MB", "1.5 GiB". Units are B, decimal kB MB GB
+// TB and binary KiB MiB GiB TiB, in any case; none means bytes. Fractions of a byte are rounded to
+// the nearest. InvalidArgument, listing the units, for anything else: a sign, an exponent, more
+// than int64 holds.
+absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
+
+// In the largest decimal unit that leaves at least 1, with one digit after the point: "390.2 MB",
+// "512 B".
+std::string FormatBytes(int64_t bytes);
+
+// With a comma between thousands: "1,234,567".
+std::string FormatCount(int64_t count);
+
+// For people, and to be called as base::FormatDuration, since absl has one too: "45 ns", "1.5 ms",
+// "850 ms", "12.3 s", "1m 20s", "3h 5m", "2d 4h", "inf".
+std::string FormatDuration(absl::Duration duration);
+
+}  // namespace stagecoach::base
+
+#endif  // STAGECOACH_BASE_UNITS_H_

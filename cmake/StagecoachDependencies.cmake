@@ -1,0 +1,17 @@
+# Every library the project uses, found once. tools/packages.txt names the Debian packages they come from.
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(OneDNN 2.6 REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN runs on it; see kernels/cpu/threads.h
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(tomlplusplus 3.3 REQUIRED)
+find_package(CLI11 2.1 REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+if(STAGECOACH_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(STAGECOACH_BUILD_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()

@@ -1,0 +1,38 @@
+# The compile flags of every target of the project, in one place.
+add_library(stagecoach_flags INTERFACE)
+target_compile_features(stagecoach_flags INTERFACE cxx_std_20)
+target_compile_options(stagecoach_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Werror)
+
+# stagecoach_library(NAME name [SOURCES ...] HEADERS ... [DEPS ...] [PRIVATE_DEPS ...])
+# One library per folder: target stagecoach_<name>, alias Stagecoach::<name>. Headers are included by their path from
+# the root of the tree ("base/json.h"), and each is compiled alone by the target all_verify_interface_header_sets.
+function(stagecoach_library)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target stagecoach_${ARG_NAME})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(Stagecoach::${ARG_NAME} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON
+    VERIFY_INTERFACE_HEADER_SETS ON LINKER_LANGUAGE CXX)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${ARG_HEADERS})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:stagecoach_flags>)
+  install(TARGETS ${target} EXPORT StagecoachTargets
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecoach)
+endfunction()
+
+# stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow])
+# One test program; every TEST in it is a CTest test.
+function(stagecoach_test)
+  cmake_parse_arguments(ARG "" "NAME;LABEL" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main stagecoach_flags)
+  include(GoogleTest)
+  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 300)
+endfunction()

@@ -1,0 +1,215 @@
+#include "engine/data/idx.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr uint8_t kTypeUint8 = 8;
+constexpr int64_t kMagicBytes = 4;
+constexpr int64_t kSizeBytes = 4;
+
+struct IdxArray {
+  std::vector<int64_t> shape;
+  std::vector<uint8_t> elements;
+};
+
+uint8_t ByteAt(const std::string& content, int64_t offset) {
+  return static_cast<uint8_t>(content[offset]);
+}
+
+int64_t BigEndian32At(const std::string& content, int64_t offset) {
+  int64_t value = 0;
+  for (int64_t i = 0; i < kSizeBytes; ++i) value = value << 8 | ByteAt(content, offset + i);
+  return value;
+}
+
+absl::Status CheckMagic(const std::string& path, const std::string& content, int64_t dimensions) {
+  const int64_t header_bytes = kMagicBytes + kSizeBytes * dimensions;
+  const int64_t size = static_cast<int64_t>(content.size());
+  if (size < kMagicBytes) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: %d bytes, expected an IDX header of %d: the file is truncated", path,
+                        size, header_bytes));
+  }
+  if (ByteAt(content, 0) != 0 || ByteAt(content, 1) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: starts with the bytes %02x %02x, expected 00 00: not an IDX file",
+                        path, ByteAt(content, 0), ByteAt(content, 1)));
+  }
+  if (ByteAt(content, 2) != kTypeUint8) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: IDX element type 0x%02x, expected 0x%02x (uint8)", path,
+                        ByteAt(content, 2), kTypeUint8));
+  }
+  if (ByteAt(content, 3) != dimensions) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d dimensions, expected %d: is this the right one of the images and "
+                        "labels files?",
+                        path, ByteAt(content, 3), dimensions));
+  }
+  if (size < header_bytes) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: %d bytes, expected an IDX header of %d: the file is truncated", path,
+                        size, header_bytes));
+  }
+  return absl::OkStatus();
+}
+
+// The product of `shape`, or InvalidArgument when it exceeds `max_bytes`.
+absl::StatusOr<int64_t> CountElements(const std::string& path, absl::Span<const int64_t> shape,
+                                      int64_t max_bytes) {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    if (size != 0 && count > max_bytes / size) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: the header declares %s elements, more than the limit of %d bytes",
+                          path, absl::StrJoin(shape, " x "), max_bytes));
+    }
+    count *= size;
+  }
+  return count;
+}
+
+absl::StatusOr<IdxArray> ReadIdx(const std::string& path, int64_t dimensions, int64_t max_bytes) {
+  ASSIGN_OR_RETURN(const std::string content, base::ReadGzipFile(path, max_bytes));
+  RETURN_IF_ERROR(CheckMagic(path, content, dimensions));
+  IdxArray array;
+  for (int64_t i = 0; i < dimensions; ++i) {
+    array.shape.push_back(BigEndian32At(content, kMagicBytes + kSizeBytes * i));
+  }
+  ASSIGN_OR_RETURN(const int64_t expected, CountElements(path, array.shape, max_bytes));
+  const int64_t header_bytes = kMagicBytes + kSizeBytes * dimensions;
+  const int64_t found = static_cast<int64_t>(content.size()) - header_bytes;
+  if (found != expected) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: %d bytes after the header, expected %d (%s): the file %s", path, found,
+                        expected, absl::StrJoin(array.shape, " x "),
+                        found < expected ? "is truncated" : "has trailing bytes"));
+  }
+  array.elements.assign(content.begin() + header_bytes, content.end());
+  return array;
+}
+
+// `name` in `directory`, plain or compressed.
+absl::StatusOr<std::string> FindFile(const std::string& directory, const std::string& name) {
+  const std::string plain = absl::StrCat(directory, "/", name);
+  for (const std::string& path : {plain, absl::StrCat(plain, ".gz")}) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) return path;
+  }
+  return absl::NotFoundError(
+      absl::StrFormat("%s: neither %s nor %s.gz is there", directory, name, name));
+}
+
+absl::Status CheckDirectory(const std::string& directory) {
+  std::error_code error;
+  if (std::filesystem::is_directory(directory, error)) return absl::OkStatus();
+  if (std::filesystem::exists(directory, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, ": is not a directory, expected one that holds IDX files"));
+  }
+  std::string message = absl::StrCat(directory, ": no such directory");
+  if (directory == kFashionMnistDirectory) {
+    absl::StrAppend(&message,
+                    "; install it with \"apt-get install dataset-fashion-mnist\" (Debian)");
+  }
+  return absl::NotFoundError(message);
+}
+
+struct LabelledImages {
+  IdxImages images;
+  std::vector<int32_t> labels;
+};
+
+// `prefix` is "train" or "t10k".
+absl::StatusOr<LabelledImages> ReadLabelledImages(const std::string& directory,
+                                                  const std::string& prefix) {
+  ASSIGN_OR_RETURN(const std::string images_path,
+                   FindFile(directory, absl::StrCat(prefix, "-images-idx3-ubyte")));
+  ASSIGN_OR_RETURN(const std::string labels_path,
+                   FindFile(directory, absl::StrCat(prefix, "-labels-idx1-ubyte")));
+  LabelledImages set;
+  ASSIGN_OR_RETURN(set.images, ReadIdxImages(images_path));
+  ASSIGN_OR_RETURN(const std::vector<uint8_t> labels, ReadIdxLabels(labels_path));
+  if (set.images.count != static_cast<int64_t>(labels.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds %d images but %s holds %d labels, expected as many", images_path,
+                        set.images.count, labels_path, labels.size()));
+  }
+  if (set.images.pixels.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d images of %d x %d, expected at least one pixel", images_path,
+                        set.images.count, set.images.height, set.images.width));
+  }
+  set.labels.assign(labels.begin(), labels.end());
+  return set;
+}
+
+struct PixelStatistics {
+  double mean;
+  double stddev;
+};
+
+PixelStatistics MeasurePixels(absl::Span<const uint8_t> pixels) {
+  std::array<int64_t, 256> histogram = {};
+  for (const uint8_t pixel : pixels) ++histogram[pixel];
+  const double count = static_cast<double>(pixels.size());
+  double mean = 0;
+  for (int v = 0; v < 256; ++v) mean += histogram[v] * (v / 255.0) / count;
+  double variance = 0;
+  for (int v = 0; v < 256; ++v) variance += histogram[v] * std::pow(v / 255.0 - mean, 2) / count;
+  return {mean, std::sqrt(variance)};
+}
+
+}  // namespace
+
+absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path, int64_t max_bytes) {
+  ASSIGN_OR_RETURN(IdxArray array, ReadIdx(path, 3, max_bytes));
+  return IdxImages{array.shape[0], array.shape[1], array.shape[2], std::move(array.elements)};
+}
+
+absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path, int64_t max_bytes) {
+  ASSIGN_OR_RETURN(IdxArray array, ReadIdx(path, 1, max_bytes));
+  return std::move(array.elements);
+}
+
+absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
+  RETURN_IF_ERROR(CheckDirectory(directory));
+  ASSIGN_OR_RETURN(LabelledImages train, ReadLabelledImages(directory, "train"));
+  ASSIGN_OR_RETURN(LabelledImages test, ReadLabelledImages(directory, "t10k"));
+  if (train.images.height != test.images.height || train.images.width != test.images.width) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: test images are %d x %d, expected %d x %d as in the training set", directory,
+        test.images.height, test.images.width, train.images.height, train.images.width));
+  }
+  const int64_t features = train.images.height * train.images.width;
+  const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
+  const PixelStatistics statistics = MeasurePixels(train.images.pixels);
+
+  const auto create = [&](LabelledImages& set) {
+    return ImageDataset::Create(features, classes, statistics.mean, statistics.stddev,
+                                std::move(set.images.pixels), std::move(set.labels));
+  };
+  auto train_set = create(train);
+  RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
+  auto test_set = create(test);
+  RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
+  return TrainTest{*std::move(train_set), *std::move(test_set)};
+}
+
+}  // namespace stagecoach::engine

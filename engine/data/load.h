@@ -1,0 +1,31 @@
+#ifndef STAGECOACH_ENGINE_DATA_LOAD_H_
+#define STAGECOACH_ENGINE_DATA_LOAD_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/data/dataset.h"
+
+namespace stagecoach::engine {
+
+// Where the samples of a run come from, as a user writes it.
+struct DataSource {
+  // "synthetic:ROWSxFEATURESxCLASSES" (engine/data/synthetic.h), a path that ends in ".csv"
+  // (engine/data/csv.h), or otherwise a directory of IDX files (engine/data/idx.h).
+  std::string spec;
+  std::string label_column = "label";  // of a .csv file
+  // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
+  // standardisation stays that of the whole training set.
+  int64_t train_rows = 0;
+  uint64_t seed = 0;  // of a synthetic set, and of the choice of a .csv file's test rows
+};
+
+// Errors are NotFound for a missing file or directory, and DataLoss or InvalidArgument for
+// malformed content, for a spec of none of the three forms, or for more training rows than there
+// are.
+absl::StatusOr<TrainTest> LoadData(const DataSource& source);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DATA_LOAD_H_

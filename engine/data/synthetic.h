@@ -1,0 +1,43 @@
+#ifndef STAGECOACH_ENGINE_DATA_SYNTHETIC_H_
+#define STAGECOACH_ENGINE_DATA_SYNTHETIC_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/data/dataset.h"
+
+namespace stagecoach::engine {
+
+struct SyntheticSpec {
+  int64_t rows = 0;  // of the training set
+  int64_t features = 0;
+  int64_t classes = 0;
+
+  friend bool operator==(const SyntheticSpec&, const SyntheticSpec&) = default;
+};
+
+inline constexpr int64_t kMaxSyntheticFeatures = 1 << 20;
+inline constexpr int64_t kMaxSyntheticClasses = 1 << 16;
+// Of features x (training + test rows): 16 GiB of floats.
+inline constexpr int64_t kMaxSyntheticValues = int64_t{1} << 32;
+
+// Parses "ROWSxFEATURESxCLASSES", such as "10000x100x10". InvalidArgument if the text has another
+// form, a number is not positive, there are fewer than two classes, or more than the limits above.
+absl::StatusOr<SyntheticSpec> ParseSyntheticSpec(absl::string_view text);
+
+// A learnable problem of any size, without a file. Inputs x are standard normal. Labels are given
+// by a teacher network, one hidden layer of 32 ReLU units with normal weights:
+//   logit_c = w_c . relu(V x),   label = argmax_c (logit_c - mean_c) / stddev_c
+// where mean_c and stddev_c are measured on 1024 inputs of their own; without them a few classes
+// would take most of the rows. Of ten classes on 16 features or more each holds between half and
+// twice its share; of many classes on very few features some stay empty.
+//
+// The test set has a fifth of the training set's rows, at least one, from a separate random stream
+// and labelled by the same teacher. Each sample depends only on (seed, features, classes, row), so
+// a larger set begins with the rows of a smaller one. InvalidArgument as for ParseSyntheticSpec.
+absl::StatusOr<TrainTest> MakeSynthetic(const SyntheticSpec& spec, uint64_t seed);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DATA_SYNTHETIC_H_

@@ -1,0 +1,34 @@
+#ifndef STAGECOACH_ENGINE_LAYER_COST_H_
+#define STAGECOACH_ENGINE_LAYER_COST_H_
+
+#include <cstdint>
+
+#include "engine/layer.h"
+#include "engine/optimizer.h"
+#include "partition/layer_cost.h"
+#include "partition/stage_memory.h"
+
+// What the engine's objects weigh in the terms of the planner. Stage lays its memory out by the same sizes.
+namespace stagecoach::engine {
+
+// Bytes of an activation of `rows` samples, not rounded.
+int64_t ActivationBytes(const Shape& sample, int64_t rows);
+
+// Resident bytes of a layer; sums over its parameters, each tensor rounded up by AlignTensor.
+struct ParameterBytes {
+  int64_t parameters = 0;  // the gradients take as much again
+  int64_t optimizer = 0;
+  int64_t norms = 0;  // one double per parameter tensor, the table as a whole rounded up
+};
+ParameterBytes BytesOfParameters(const LayerSpec& spec, const Optimizer& optimizer);
+
+// The loss keeps labels of a micro-batch in the workspace, and two doubles for each micro-batch.
+partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches);
+
+// Everything of a layer but its times. `input`: the shape of one sample entering it.
+partition::LayerCost CostOf(const LayerSpec& spec, const Shape& input, int64_t micro_batch_rows,
+                            const Optimizer& optimizer);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_LAYER_COST_H_

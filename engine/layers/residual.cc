@@ -1,0 +1,114 @@
+#include "engine/layers/residual.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/chain.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using partition::AlignTensor;
+
+class ResidualLayer final : public Layer {
+ public:
+  explicit ResidualLayer(std::vector<LayerFactory> layers) : layers_(std::move(layers)) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    if (layers_.empty()) return absl::InvalidArgumentError("residual: needs at least one layer");
+    // From outside, this layer's two backward operations are always apart.
+    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers_, context, /*splits_backward=*/true, 0));
+    if (chain.output() != context.input) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("residual: the inner layers turn ", context.input.ToString(), " into ",
+                       chain.output().ToString(), "; the shapes must be equal"));
+    }
+    chain_.emplace(std::move(chain));
+    add_ = &context.device.ops().elementwise();
+    shape_ = context.input.Batched(context.rows);
+
+    const int last = chain_->size() - 1;
+    LayerSpec spec;
+    spec.output = context.input;
+    spec.description = "residual(";
+    for (int i = 0; i <= last; ++i) {
+      const LayerSpec& inner = chain_->spec(i);
+      absl::StrAppend(&spec.description, i == 0 ? "" : "; ", inner.description);
+      for (ParameterSpec parameter : inner.parameters) {
+        parameter.name = absl::StrCat(i, ".", parameter.name);
+        spec.parameters.push_back(std::move(parameter));
+      }
+      AddWork(inner.forward, spec.forward);
+      AddWork(inner.backward_input, spec.backward_input);
+      AddWork(inner.backward_weight, spec.backward_weight);
+    }
+    absl::StrAppend(&spec.description, ")");
+    const auto elements = static_cast<double>(shape_.elements());
+    AddWork({elements, 12.0 * elements}, spec.forward);
+    AddWork({elements, 12.0 * elements}, spec.backward_input);
+
+    spec.stash_bytes = chain_->stash_bytes();
+    spec.weight_stash_bytes = chain_->weight_stash_bytes();
+    spec.gradient_stash_bytes = chain_->gradient_stash_bytes();
+    spec.workspace_bytes = chain_->workspace_bytes();
+    spec.input_last_use = chain_->spec(0).input_last_use;
+    spec.output_gradient_last_use =
+        std::max(LastUse::kBackwardInput, chain_->spec(last).output_gradient_last_use);
+    // y holds the sum, so an inner layer that reads its own output again needs it elsewhere.
+    keeps_inner_output_ = chain_->spec(last).output_last_use > LastUse::kForward;
+    if (keeps_inner_output_) {
+      inner_output_offset_ = spec.weight_stash_bytes;
+      spec.weight_stash_bytes += AlignTensor(kernels::Float32(nullptr, shape_).bytes());
+    }
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    const LayerArgs inner = Inner(args);
+    RETURN_IF_ERROR(chain_->Forward(inner));
+    return add_->Add(args.stream, inner.y, args.x, args.y);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    RETURN_IF_ERROR(chain_->BackwardInput(Inner(args)));
+    if (args.dx.empty()) return absl::OkStatus();
+    return add_->Add(args.stream, args.dx, args.dy, args.dx);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return chain_->BackwardWeight(Inner(args), [](int) { return absl::OkStatus(); });
+  }
+
+ private:
+  static void AddWork(const partition::Work& part, partition::Work& sum) {
+    sum.flops += part.flops;
+    sum.bytes += part.bytes;
+  }
+
+  LayerArgs Inner(const LayerArgs& args) const {
+    LayerArgs inner = args;
+    if (keeps_inner_output_) {
+      inner.y = kernels::Float32(args.weight_stash + inner_output_offset_, shape_);
+    }
+    return inner;
+  }
+
+  const std::vector<LayerFactory> layers_;
+  std::optional<Chain> chain_;
+  kernels::ElementwiseOps* add_ = nullptr;
+  Shape shape_;  // with rows
+  bool keeps_inner_output_ = false;
+  int64_t inner_output_offset_ = 0;
+};
+
+}  // namespace
+
+LayerFactory Residual(std::vector<LayerFactory> layers) {
+  return LayerOf<ResidualLayer>(std::move(layers));
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,30 @@
+#include "engine/model.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/layers/layer_norm.h"
+#include "engine/layers/linear.h"
+#include "engine/layers/residual.h"
+
+namespace stagecoach::engine {
+
+absl::StatusOr<Model> DefaultNetwork(int64_t features, int64_t classes, int layers,
+                                     int64_t width) {
+  if (layers < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the default network has at least 2 layers, not ", layers));
+  }
+  if (width < 1 || features < 1 || classes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the default network needs a width, features and classes of at least 1, not ",
+                     width, ", ", features, " and ", classes));
+  }
+  Model model{.input = Shape{features}};
+  model.layers.push_back(Linear(width, Activation::kGelu));
+  for (int i = 0; i < layers - 2; ++i) {
+    model.layers.push_back(Residual({LayerNorm(), Linear(width, Activation::kGelu)}));
+  }
+  model.layers.push_back(Linear(classes));
+  return model;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,52 @@
+#ifndef STAGECOACH_ENGINE_OPTIMIZER_H_
+#define STAGECOACH_ENGINE_OPTIMIZER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+#include "partition/analytic.h"
+
+namespace stagecoach::engine {
+
+// How parameters follow their gradients (kernels/ops/optimizer.h has the formulas). Regular value type.
+struct Optimizer {
+  enum class Kind : uint8_t { kAdamW, kSgd };
+  Kind kind = Kind::kAdamW;
+  float weight_decay = 0.01F;  // not applied to biases and normalisations
+  float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // AdamW
+  float momentum = 0.9F;                                // SGD
+  float clip_norm = 0.0F;  // scale gradients so that their global norm is at most this; 0: never
+
+  static Optimizer AdamW() { return {}; }
+  static Optimizer Sgd(float momentum = 0.9F) {
+    return {.kind = Kind::kSgd, .weight_decay = 0.0F, .momentum = momentum};
+  }
+
+  // Float tensors of a parameter's size that it keeps for each parameter. They start at 0.
+  int states() const { return kind == Kind::kAdamW ? 2 : 1; }
+  // Work of updating `parameters` of them, for the cost model.
+  partition::Work StepWork(int64_t parameters) const;
+};
+
+// InvalidArgument if a coefficient is out of its range.
+absl::Status CheckOptimizer(const Optimizer& optimizer);
+
+// What one update needs besides the tensors.
+struct UpdateStep {
+  int64_t step = 1;  // counts from 1
+  float learning_rate = 1e-3F;
+  float gradient_scale = 1.0F;  // from clipping
+};
+
+// Updates one parameter in place. `states`: its optimizer.states() tensors.
+absl::Status UpdateParameter(const Optimizer& optimizer, const UpdateStep& step, bool decays,
+                             kernels::Device& device, const kernels::Tensor& parameter,
+                             const kernels::Tensor& gradient,
+                             absl::Span<const kernels::Tensor> states);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_OPTIMIZER_H_

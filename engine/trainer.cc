@@ -1,0 +1,376 @@
+#include "engine/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "engine/executor.h"
+#include "engine/profile.h"
+#include "engine/transport/transport.h"
+#include "kernels/cpu/cpu_device.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/validator.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Schedule;
+
+// One device with everything that runs on it.
+struct RankState {
+  std::unique_ptr<kernels::Device> device;
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Executor> executor;  // after the device: it must die first
+  int64_t predicted_peak_bytes = 0;
+};
+
+class PipelineTrainer final : public Trainer {
+ public:
+  PipelineTrainer(const Model& model, const partition::Plan& plan, const TrainerOptions& options)
+      : model_(model), plan_(plan), options_(options) {}
+
+  ~PipelineTrainer() override {
+    // An executor owns memory of its device, and jobs of the device use the executor.
+    for (RankState& rank : ranks_) {
+      if (rank.device != nullptr) rank.device->stream().Run([] {});
+    }
+  }
+
+  absl::Status Initialize();
+
+  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) override;
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data) override;
+  const partition::Plan& plan() const override { return plan_; }
+  int64_t steps() const override { return steps_; }
+  std::vector<DeviceReport> Devices() const override;
+  absl::StatusOr<std::string> ParametersHash() override;
+  absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
+
+ private:
+  // Runs a function for one rank on its device.
+  struct RankJob final : kernels::Job {
+    void Run() override { status = (*function)(rank); }
+    const absl::FunctionRef<absl::Status(int)>* function = nullptr;
+    int rank = 0;
+    absl::Status status;
+    kernels::Event done;
+  };
+
+  absl::Status CreateRank(int rank, const ModelProfile& profile);
+  absl::Status OnAllRanks(absl::FunctionRef<absl::Status(int)> function);
+  // The same for a run of the schedule: the first rank that fails ends the waits of the others, and its error poisons the trainer.
+  absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
+  absl::Status CheckData(const Dataset& data) const;
+  LossResult SumResults() const;
+
+  const Model model_;
+  const partition::Plan plan_;
+  const TrainerOptions options_;
+  Schedule training_, evaluation_;
+  int64_t output_elements_ = 0;
+  int total_parameters_ = 0;
+  std::vector<schedule::StageMemory> predicted_memory_;         // per stage
+  std::vector<schedule::MemoryPlan> training_memory_, evaluation_memory_;  // per rank
+  std::vector<Shape> stage_input_;                              // of one sample
+  std::vector<int> first_parameter_;                            // of each stage
+  std::vector<RankState> ranks_;
+  std::vector<RankJob> jobs_;
+  std::vector<int64_t> evaluation_rows_;
+  Stage* loss_stage_ = nullptr;
+  Executor* loss_executor_ = nullptr;
+  int64_t steps_ = 0;
+  int64_t run_ns_ = 0;
+  base::Mutex mutex_;
+  absl::Status poison_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status PipelineTrainer::Initialize() {
+  RETURN_IF_ERROR(CheckPlan(plan_));
+  RETURN_IF_ERROR(CheckOptimizer(options_.optimizer));
+  RETURN_IF_ERROR(CheckLearningRate(options_.learning_rate));
+  if (plan_.num_layers != model_.num_layers()) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan_.num_layers,
+                                                   " layers, the model has ",
+                                                   model_.num_layers()));
+  }
+  ASSIGN_OR_RETURN(training_, LoweredSchedule(plan_));
+  ASSIGN_OR_RETURN(Schedule forward,
+                   schedule::ForwardOnly({plan_.num_stages(), plan_.micro_batches}));
+  ASSIGN_OR_RETURN(evaluation_, schedule::Lower(forward));
+  RETURN_IF_ERROR(schedule::Validate(evaluation_));
+
+  ASSIGN_OR_RETURN(const ModelProfile profile,
+                   AnalyzeModel(model_, {.micro_batch_rows = plan_.micro_batch_rows,
+                                         .micro_batches = plan_.micro_batches,
+                                         .optimizer = options_.optimizer,
+                                         .threads = options_.threads_per_device}));
+  output_elements_ = profile.output.elements();
+  ASSIGN_OR_RETURN(const std::vector<partition::StageReport> reports,
+                   ReportPlan(plan_, profile.layers, profile.loss));
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    predicted_memory_.push_back(reports[static_cast<size_t>(stage)].memory);
+    stage_input_.push_back(profile.inputs[static_cast<size_t>(plan_.first(stage))]);
+    first_parameter_.push_back(total_parameters_);
+    for (int layer = plan_.first(stage); layer <= plan_.last(stage); ++layer) {
+      total_parameters_ += profile.parameter_tensors[static_cast<size_t>(layer)];
+    }
+  }
+
+  const int ranks = training_.num_ranks();
+  std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(
+      {.ranks = ranks,
+       .max_outstanding = 2 * plan_.micro_batches * plan_.num_stages(),
+       .max_gather = total_parameters_});
+  ranks_.resize(static_cast<size_t>(ranks));
+  jobs_ = std::vector<RankJob>(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankState& state = ranks_[static_cast<size_t>(rank)];
+    state.transport = std::move(transports[static_cast<size_t>(rank)]);
+    ASSIGN_OR_RETURN(state.device,
+                     kernels::CreateCpuDevice(
+                         {.index = rank,
+                          .threads = options_.threads_per_device,
+                          .memory_limit_bytes = options_.device_memory_bytes}));
+    for (auto [schedule, plans] : {std::pair{&training_, &training_memory_},
+                                   std::pair{&evaluation_, &evaluation_memory_}}) {
+      ASSIGN_OR_RETURN(schedule::MemoryPlan memory,
+                       PlanMemory(*schedule, schedule::Rank(rank), predicted_memory_));
+      plans->push_back(std::move(memory));
+    }
+    state.predicted_peak_bytes =
+        std::max(training_memory_.back().peak_bytes(), evaluation_memory_.back().peak_bytes());
+  }
+  RETURN_IF_ERROR(OnAllRanks([&](int rank) { return CreateRank(rank, profile); }));
+  loss_executor_ =
+      ranks_[static_cast<size_t>(training_.rank_of(StageId(plan_.num_stages() - 1)).value())]
+          .executor.get();
+  loss_stage_ = loss_executor_->stages().back().get();
+  evaluation_rows_.reserve(static_cast<size_t>(plan_.batch_rows()));
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::CreateRank(int rank, const ModelProfile&) {
+  RankState& state = ranks_[static_cast<size_t>(rank)];
+  std::vector<std::unique_ptr<Stage>> stages;
+  std::vector<int> first_parameter;
+  for (StageId id : training_.StagesOf(schedule::Rank(rank))) {
+    const int index = id.value();
+    StageOptions options{.id = id,
+                         .first_layer = plan_.first(index),
+                         .last_layer = plan_.last(index),
+                         .is_first = training_.is_first(id),
+                         .is_last = training_.is_last(id),
+                         .splits_backward = training_.SplitsBackward(id),
+                         .input = stage_input_[static_cast<size_t>(index)],
+                         .micro_batch_rows = plan_.micro_batch_rows,
+                         .micro_batches = plan_.micro_batches,
+                         .optimizer = options_.optimizer};
+    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(*state.device, model_, options));
+    STAGECOACH_CHECK(stage->memory() == predicted_memory_[static_cast<size_t>(index)],
+                     absl::StrCat("stage ", index, " is not laid out as it was predicted"));
+    stages.push_back(std::move(stage));
+    first_parameter.push_back(first_parameter_[static_cast<size_t>(index)]);
+  }
+  const auto index = static_cast<size_t>(rank);
+  ASSIGN_OR_RETURN(state.executor,
+                   Executor::Create({.device = state.device.get(),
+                                     .transport = state.transport.get(),
+                                     .deadline = options_.deadline,
+                                     .seed = options_.seed,
+                                     .total_parameters = total_parameters_,
+                                     .training = {&training_, training_memory_[index]},
+                                     .evaluation = {&evaluation_, evaluation_memory_[index]}},
+                                    std::move(stages), std::move(first_parameter)));
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::OnAllRanks(absl::FunctionRef<absl::Status(int)> function) {
+  for (size_t rank = 0; rank < jobs_.size(); ++rank) {
+    RankJob& job = jobs_[rank];
+    job.function = &function;
+    job.rank = static_cast<int>(rank);
+    kernels::Stream& stream = ranks_[rank].device->stream();
+    // The queue is empty between calls, so there is room.
+    STAGECOACH_CHECK_OK(stream.Submit(job));
+    STAGECOACH_CHECK_OK(stream.Record(job.done));
+  }
+  absl::Status first;
+  for (RankJob& job : jobs_) {
+    // Ranks wait for each other with deadlines, so each comes to an end by itself.
+    STAGECOACH_CHECK_OK(job.done.Wait(base::Deadline::Never()));
+    first.Update(job.status);
+  }
+  return first;
+}
+
+absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> function) {
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status any = OnAllRanks([&](int rank) {
+    absl::Status status = function(rank);
+    if (!status.ok()) {
+      base::MutexLock lock(mutex_);
+      poison_.Update(status);
+      ranks_[static_cast<size_t>(rank)].transport->Abort(status);
+    }
+    return status;
+  });
+  run_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
+                 std::chrono::steady_clock::now() - start)
+                 .count();
+  if (any.ok()) return any;
+  base::MutexLock lock(mutex_);
+  return poison_;
+}
+
+absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
+  const int64_t features = model_.input.elements();
+  if (data.features() != features || data.classes() > output_elements_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the data has ", data.features(), " features and ", data.classes(),
+        " classes; the model takes ", features, " features and gives ", output_elements_,
+        " outputs"));
+  }
+  return absl::OkStatus();
+}
+
+LossResult PipelineTrainer::SumResults() const {
+  LossResult sum;
+  for (int i = 0; i < plan_.micro_batches; ++i) {
+    const LossResult result = loss_stage_->Result(MicroBatch(i));
+    sum.loss += result.loss;
+    sum.correct += result.correct;
+  }
+  return sum;
+}
+
+absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
+                                                 absl::Span<const int64_t> rows) {
+  {
+    base::MutexLock lock(mutex_);
+    if (!poison_.ok()) return poison_;
+  }
+  RETURN_IF_ERROR(CheckData(data));
+  if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
+    return absl::InvalidArgumentError(absl::StrCat("a step takes ", plan_.batch_rows(),
+                                                   " rows, not ", rows.size()));
+  }
+  const int64_t number = steps_ + 1;
+  const TrainStep step{.update = {.step = number,
+                                  .learning_rate = options_.learning_rate.At(number)},
+                       .clip_norm = options_.optimizer.clip_norm};
+  const Batch batch{&data, rows};
+  RETURN_IF_ERROR(RunSchedule([&](int rank) {
+    return ranks_[static_cast<size_t>(rank)].executor->Train(batch, step);
+  }));
+  steps_ = number;
+  const LossResult sum = SumResults();
+  return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
+                    .correct = sum.correct,
+                    .rows = static_cast<int64_t>(rows.size()),
+                    .learning_rate = step.update.learning_rate,
+                    .gradient_norm = loss_executor_->gradient_norm()};
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data) {
+  {
+    base::MutexLock lock(mutex_);
+    if (!poison_.ok()) return poison_;
+  }
+  RETURN_IF_ERROR(CheckData(data));
+  Evaluation evaluation{.rows = data.rows()};
+  for (int64_t begin = 0; begin < data.rows(); begin += plan_.batch_rows()) {
+    const int64_t end = std::min(begin + plan_.batch_rows(), data.rows());
+    evaluation_rows_.clear();
+    for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
+    const Batch batch{&data, evaluation_rows_};
+    RETURN_IF_ERROR(RunSchedule([&](int rank) {
+      return ranks_[static_cast<size_t>(rank)].executor->Evaluate(batch);
+    }));
+    const LossResult sum = SumResults();
+    evaluation.loss += sum.loss;
+    evaluation.correct += sum.correct;
+  }
+  evaluation.loss /= static_cast<double>(std::max<int64_t>(data.rows(), 1));
+  return evaluation;
+}
+
+std::vector<DeviceReport> PipelineTrainer::Devices() const {
+  std::vector<DeviceReport> reports;
+  for (const RankState& rank : ranks_) {
+    const ExecutorCounters& counters = rank.executor->counters();
+    for (const std::unique_ptr<Stage>& stage : rank.executor->stages()) {
+      reports.push_back({.device = rank.device->name(),
+                         .stage = stage->options().id.value(),
+                         .first_layer = stage->options().first_layer,
+                         .last_layer = stage->options().last_layer,
+                         .parameters = stage->parameter_count(),
+                         .predicted_peak_bytes = rank.predicted_peak_bytes,
+                         .measured_peak_bytes = counters.peak_bytes,
+                         .peak_stashed = counters.peak_stashed,
+                         .busy = run_ns_ > 0 ? static_cast<double>(counters.compute_ns) /
+                                                   static_cast<double>(run_ns_)
+                                             : 0.0});
+    }
+  }
+  return reports;
+}
+
+absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
+  // Each tensor is hashed where it is; then the hashes are, in order of layers.
+  std::vector<std::string> digests(static_cast<size_t>(total_parameters_));
+  RETURN_IF_ERROR(OnAllRanks([&](int rank) {
+    for (const auto& stage : ranks_[static_cast<size_t>(rank)].executor->stages()) {
+      int index = first_parameter_[static_cast<size_t>(stage->options().id.value())];
+      for (int i = 0; i < stage->num_parameters(); ++i, ++index) {
+        const Tensor& value = stage->parameter(i);
+        base::Hasher hasher;
+        hasher.Update(absl::MakeConstSpan(static_cast<const std::byte*>(value.data),
+                                          static_cast<size_t>(value.bytes())));
+        digests[static_cast<size_t>(index)] = hasher.HexDigest();
+      }
+    }
+    return absl::OkStatus();
+  }));
+  base::Hasher hasher;
+  for (const std::string& digest : digests) {
+    hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(digest.data()),
+                                      digest.size()));
+  }
+  return hasher.HexDigest();
+}
+
+absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
+  std::vector<std::string> names;
+  for (const RankState& rank : ranks_) {
+    for (const auto& stage : rank.executor->stages()) {
+      for (int i = 0; i < stage->num_parameters(); ++i) {
+        names.push_back(stage->parameter_name(i));
+        if (names.back() != name) continue;
+        const Tensor& value = stage->parameter(i);
+        return std::vector<float>(value.f32(), value.f32() + value.elements());
+      }
+    }
+  }
+  return absl::NotFoundError(absl::StrCat("no parameter \"", name, "\"; there are ",
+                                          absl::StrJoin(names, ", ")));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
+                                                         const partition::Plan& plan,
+                                                         const TrainerOptions& options) {
+  auto trainer = std::make_unique<PipelineTrainer>(model, plan, options);
+  RETURN_IF_ERROR(trainer->Initialize());
+  return std::unique_ptr<Trainer>(std::move(trainer));
+}
+
+}  // namespace stagecoach::engine

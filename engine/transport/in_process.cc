@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/futex.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "engine/transport/transport.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::Tensor;
+
+// The messages from one rank to another. Slot of message number i: i % size.
+struct Lane {
+  struct Post {
+    Message message;
+    Tensor tensor;
+  };
+  struct Slot {
+    Post send, receive;
+    std::atomic<uint32_t> delivered{0};  // 1 + number of the last message that went through this slot
+  };
+
+  base::Mutex mutex;
+  std::vector<Slot> slots;
+  uint32_t sends ABSL_GUARDED_BY(mutex) = 0;     // posted so far
+  uint32_t receives ABSL_GUARDED_BY(mutex) = 0;  // posted so far
+};
+
+// What all ranks of a group share.
+class Group {
+ public:
+  explicit Group(const InProcessOptions& options)
+      : ranks_(options.ranks),
+        lanes_(static_cast<size_t>(options.ranks) * static_cast<size_t>(options.ranks)),
+        signals_(static_cast<size_t>(options.ranks)),
+        max_gather_(options.max_gather) {
+    for (Lane& lane : lanes_) {
+      lane.slots = std::vector<Lane::Slot>(static_cast<size_t>(options.max_outstanding));
+    }
+    for (std::vector<double>& gathered : gathered_) {
+      gathered.resize(static_cast<size_t>(options.ranks) * static_cast<size_t>(max_gather_));
+    }
+  }
+
+  absl::StatusOr<Transport::Ticket> Post(bool is_send, Rank from, Rank to, const Message& message,
+                                         const Tensor& tensor) {
+    const int lane_index = from.value() * ranks_ + to.value();
+    Lane& lane = lanes_[static_cast<size_t>(lane_index)];
+    uint32_t index = 0;
+    bool complete = false;
+    {
+      base::MutexLock lock(lane.mutex);
+      uint32_t& own = is_send ? lane.sends : lane.receives;
+      const uint32_t other = is_send ? lane.receives : lane.sends;
+      index = own;
+      Lane::Slot& slot = SlotOf(lane, index);
+      const auto size = static_cast<uint32_t>(lane.slots.size());
+      if (index >= size && slot.delivered.load(std::memory_order_acquire) + size < index + 1) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("more than ", size, " messages from rank ", from.value(), " to rank ",
+                         to.value(), " are outstanding"));
+      }
+      (is_send ? slot.send : slot.receive) = {message, tensor};
+      ++own;
+      complete = other > index;
+    }
+    if (complete) RETURN_IF_ERROR(Deliver(from, to, index, SlotOf(lane, index)));
+    return Transport::Ticket{lane_index, index};
+  }
+
+  absl::Status Wait(Rank rank, const Transport::Ticket& ticket, base::Deadline deadline) {
+    if (ticket.lane < 0) return absl::OkStatus();
+    Lane& lane = lanes_[static_cast<size_t>(ticket.lane)];
+    const Lane::Slot& slot = SlotOf(lane, ticket.index);
+    const auto done = [&] {
+      return static_cast<int32_t>(slot.delivered.load(std::memory_order_acquire) -
+                                  (ticket.index + 1)) >= 0;
+    };
+    const absl::Status status = WaitFor(rank, deadline, done);
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    const int from = ticket.lane / ranks_;
+    const int to = ticket.lane % ranks_;
+    const bool sends = from == rank.value();
+    const Message& message = sends ? slot.send.message : slot.receive.message;
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank ", rank.value(), " waited in vain for rank ", sends ? to : from, " to ",
+                     sends ? "take the " : "send the ", ToString(message)));
+  }
+
+  absl::Status AllGather(Rank rank, absl::Span<const double> mine, absl::Span<double> all,
+                         base::Deadline deadline) {
+    STAGECOACH_CHECK(static_cast<int>(mine.size()) <= max_gather_ &&
+                         all.size() == mine.size() * static_cast<size_t>(ranks_),
+                     absl::StrCat("gather of ", mine.size(), " values into ", all.size()));
+    // Two buffers in turn: a rank can be one gather ahead of the slowest reader, never two.
+    const uint32_t round = gather_rounds_.load(std::memory_order_acquire);
+    std::vector<double>& gathered = gathered_[round % 2];
+    std::copy(mine.begin(), mine.end(),
+              gathered.begin() + static_cast<int64_t>(static_cast<size_t>(rank.value()) * mine.size()));
+    if (gather_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
+      gather_arrived_.store(0, std::memory_order_relaxed);
+      gather_rounds_.store(round + 1, std::memory_order_release);
+      for (int r = 0; r < ranks_; ++r) Signal(Rank(r));
+    } else {
+      absl::Status status = WaitFor(rank, deadline, [&] {
+        return gather_rounds_.load(std::memory_order_acquire) != round;
+      });
+      if (absl::IsDeadlineExceeded(status)) {
+        return absl::DeadlineExceededError(
+            absl::StrCat("rank ", rank.value(), " waited in vain for all ranks to gather"));
+      }
+      RETURN_IF_ERROR(status);
+    }
+    std::copy_n(gathered.begin(), all.size(), all.begin());
+    return absl::OkStatus();
+  }
+
+  void Abort(const absl::Status& reason) {
+    {
+      base::MutexLock lock(abort_mutex_);
+      if (!abort_reason_.ok()) return;
+      abort_reason_ = reason;
+    }
+    aborted_.store(true, std::memory_order_release);
+    for (int r = 0; r < ranks_; ++r) Signal(Rank(r));
+  }
+
+ private:
+  static Lane::Slot& SlotOf(Lane& lane, uint32_t index) {
+    return lane.slots[index % lane.slots.size()];
+  }
+
+  absl::Status Deliver(Rank from, Rank to, uint32_t index, Lane::Slot& slot) {
+    const Lane::Post& send = slot.send;
+    const Lane::Post& receive = slot.receive;
+    if (send.message != receive.message || send.tensor.bytes() != receive.tensor.bytes()) {
+      absl::Status status = absl::InternalError(absl::StrCat(
+          "rank ", from.value(), " sends the ", ToString(send.message), " (", send.tensor.bytes(),
+          " bytes) where rank ", to.value(), " expects the ", ToString(receive.message), " (",
+          receive.tensor.bytes(), " bytes)"));
+      Abort(status);
+      return status;
+    }
+    std::memcpy(receive.tensor.data, send.tensor.data, static_cast<size_t>(send.tensor.bytes()));
+    slot.delivered.store(index + 1, std::memory_order_release);
+    Signal(from);
+    Signal(to);
+    return absl::OkStatus();
+  }
+
+  // A rank has one word to sleep on, which changes whenever something happened that it may be waiting for.
+  void Signal(Rank rank) {
+    std::atomic<uint32_t>& signal = signals_[static_cast<size_t>(rank.value())].word;
+    signal.fetch_add(1, std::memory_order_release);
+    base::WakeAll(signal);
+  }
+
+  template <typename Done>
+  absl::Status WaitFor(Rank rank, base::Deadline deadline, Done done) {
+    std::atomic<uint32_t>& signal = signals_[static_cast<size_t>(rank.value())].word;
+    for (;;) {
+      const uint32_t seen = signal.load(std::memory_order_acquire);
+      if (done()) return absl::OkStatus();
+      if (aborted_.load(std::memory_order_acquire)) {
+        base::MutexLock lock(abort_mutex_);
+        return abort_reason_;
+      }
+      if (!base::WaitWhileEqual(signal, seen, deadline)) return absl::DeadlineExceededError("");
+    }
+  }
+
+  struct alignas(64) SignalWord {
+    std::atomic<uint32_t> word{0};
+  };
+
+  const int ranks_;
+  std::vector<Lane> lanes_;  // from * ranks + to
+  std::vector<SignalWord> signals_;
+  const int max_gather_;
+  std::vector<double> gathered_[2];
+  std::atomic<uint32_t> gather_rounds_{0};
+  std::atomic<int> gather_arrived_{0};
+  std::atomic<bool> aborted_{false};
+  base::Mutex abort_mutex_;
+  absl::Status abort_reason_ ABSL_GUARDED_BY(abort_mutex_);
+};
+
+class InProcessTransport final : public Transport {
+ public:
+  InProcessTransport(Rank rank, std::shared_ptr<Group> group)
+      : rank_(rank), group_(std::move(group)) {}
+
+  Rank rank() const override { return rank_; }
+  absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
+    return group_->Post(/*is_send=*/true, rank_, to, message, tensor);
+  }
+  absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
+                                     const Tensor& tensor) override {
+    return group_->Post(/*is_send=*/false, from, rank_, message, tensor);
+  }
+  absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
+    return group_->Wait(rank_, ticket, deadline);
+  }
+  absl::Status AllGather(absl::Span<const double> mine, absl::Span<double> all,
+                         base::Deadline deadline) override {
+    return group_->AllGather(rank_, mine, all, deadline);
+  }
+  void Abort(const absl::Status& reason) override { group_->Abort(reason); }
+
+ private:
+  const Rank rank_;
+  const std::shared_ptr<Group> group_;
+};
+
+}  // namespace
+
+std::string ToString(const Message& message) {
+  return absl::StrCat(message.kind == Message::Kind::kActivation ? "activation" : "gradient",
+                      " of stage ", message.boundary.value(), ", micro-batch ",
+                      message.micro_batch.value());
+}
+
+std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options) {
+  auto group = std::make_shared<Group>(options);
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    transports.push_back(std::make_unique<InProcessTransport>(Rank(rank), group));
+  }
+  return transports;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,67 @@
+#ifndef STAGECOACH_KERNELS_CPU_CPU_OPS_H_
+#define STAGECOACH_KERNELS_CPU_CPU_OPS_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "kernels/cpu/cpu_stream.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::kernels {
+
+// What an extent of an operation may be: any element count, and its bytes, then fits in 64 bits.
+inline constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
+inline bool IsExtent(int64_t value) { return value >= 1 && value <= kMaxExtent; }
+
+// One maker per operation, each in the file of its name. `stream` is where the operation will run.
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateCpuLinear(const LinearShape& shape,
+                                                          const CpuStream& stream);
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCpuLayerNorm(const LayerNormShape& shape);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuLoss(LossKind kind, const LossShape& shape);
+
+class CpuElementwiseOps final : public ElementwiseOps {
+ public:
+  absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) override;
+  absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override;
+};
+
+class CpuOptimizerOps final : public OptimizerOps {
+ public:
+  absl::Status AdamW(Stream& stream, const AdamWStep& step, const Tensor& parameter,
+                     const Tensor& gradient, const Tensor& m, const Tensor& v) override;
+  absl::Status Sgd(Stream& stream, const SgdStep& step, const Tensor& parameter,
+                   const Tensor& gradient, const Tensor& momentum) override;
+  absl::Status SquaredNorm(Stream& stream, const Tensor& x, const Tensor& result) override;
+};
+
+class CpuOps final : public Ops {
+ public:
+  explicit CpuOps(const CpuStream& stream) : stream_(stream) {}
+
+  absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) override {
+    return CreateCpuLinear(shape, stream_);
+  }
+  absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
+      const LayerNormShape& shape) override {
+    return CreateCpuLayerNorm(shape);
+  }
+  absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LossKind kind,
+                                                     const LossShape& shape) override {
+    return CreateCpuLoss(kind, shape);
+  }
+  ElementwiseOps& elementwise() override { return elementwise_; }
+  OptimizerOps& optimizer() override { return optimizer_; }
+
+ private:
+  const CpuStream& stream_;
+  CpuElementwiseOps elementwise_;
+  CpuOptimizerOps optimizer_;
+};
+
+// Every stream that reaches a CPU operation is a CPU device's.
+inline CpuStream& AsCpu(Stream& stream) { return static_cast<CpuStream&>(stream); }
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CPU_CPU_OPS_H_

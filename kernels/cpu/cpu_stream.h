@@ -1,0 +1,85 @@
+#ifndef STAGECOACH_KERNELS_CPU_CPU_STREAM_H_
+#define STAGECOACH_KERNELS_CPU_CPU_STREAM_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "kernels/device.h"
+
+namespace stagecoach::kernels {
+
+// Equal parts of [0, extent), each at most `target` long and a multiple of 16 (but the last). Depends on the extent alone, never on
+// the number of threads: that is what keeps results the same bits for any number of them.
+struct Tiling {
+  Tiling(int64_t extent_in, int64_t target) : extent(extent_in) {
+    const int64_t parts = (extent + target - 1) / target;
+    size = ((extent + parts - 1) / parts + 15) / 16 * 16;
+    count = static_cast<int>((extent + size - 1) / size);
+  }
+  int64_t begin(int tile) const { return tile * size; }
+  int64_t length(int tile) const { return std::min(size, extent - tile * size); }
+  int64_t last_length() const { return length(count - 1); }
+
+  int64_t extent;
+  int64_t size = 0;
+  int count = 0;
+};
+
+// The stream of a CPU device: one worker thread that runs the jobs, and helpers that share its operations' tiles.
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(int threads);
+  ~CpuStream() override;
+
+  absl::Status Submit(Job& job) override;
+  absl::Status Record(Event& event) override;
+
+  int threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  // Calls function(tile, slot) once for each tile in [0, tiles), on the team; slot in [0, threads()) tells which member
+  // runs it, for scratch memory. Returns when all are done. Call only from a job of this stream. The order of the tiles and who runs which is not
+  // determined.
+  using TileFunction = absl::FunctionRef<void(int tile, int slot)>;
+  void ParallelFor(int tiles, TileFunction function);
+
+ private:
+  // A job to run, or an event to reach.
+  struct Entry {
+    Job* job = nullptr;
+    Event* event = nullptr;
+    uint32_t mark = 0;
+  };
+
+  absl::Status Push(const Entry& entry);
+  void Work();
+  void Help(int slot);
+  void RunTiles(int slot);
+
+  // The queue: positions are counted modulo 2^32, slot = position % kMaxPending.
+  base::Mutex push_mutex_;
+  std::array<Entry, kMaxPending> ring_;
+  std::atomic<uint32_t> pushed_{0};
+  std::atomic<uint32_t> popped_{0};
+
+  // The tiles being shared. Written by the worker before it raises round_.
+  const TileFunction* function_ = nullptr;
+  int tiles_ = 0;
+  std::atomic<int> next_tile_{0};
+  std::atomic<uint32_t> round_{0};
+  std::atomic<uint32_t> busy_helpers_{0};
+  std::atomic<bool> stopping_{false};
+
+  std::vector<std::thread> helpers_;
+  std::thread worker_;  // last: starts when all else exists
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CPU_CPU_STREAM_H_

@@ -1,0 +1,131 @@
+#include <array>
+#include <cmath>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_ops.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int64_t kRowTile = 16;
+constexpr int64_t kColumnTile = 576;
+
+// Sums term(0) + ... + term(n - 1) in a fixed number of lanes, so that the compiler may use vectors
+// and the result does not depend on how wide they are.
+template <typename Term>
+float LaneSum(int64_t n, Term term) {
+  constexpr int64_t kLanes = 32;
+  std::array<float, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[static_cast<size_t>(lane)] += term(i + lane);
+    }
+  }
+  for (; i < n; ++i) lanes[static_cast<size_t>(i % kLanes)] += term(i);
+  float sum = 0.0F;
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+class CpuLayerNorm final : public LayerNormOp {
+ public:
+  explicit CpuLayerNorm(const LayerNormShape& shape)
+      : C_(shape.features),
+        R_(shape.rows),
+        epsilon_(shape.epsilon),
+        row_tiles_(R_, kRowTile),
+        column_tiles_(C_, kColumnTile) {}
+
+  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
+                       const Tensor& statistics, const Tensor& y) override {
+    ForEachRow(stream, [&](int64_t r) {
+      const float* const xr = x.f32() + r * C_;
+      const float n = static_cast<float>(C_);
+      const float mean = LaneSum(C_, [&](int64_t c) { return xr[c]; }) / n;
+      const float variance =
+          LaneSum(C_, [&](int64_t c) { return (xr[c] - mean) * (xr[c] - mean); }) / n;
+      const float rstd = 1.0F / std::sqrt(variance + epsilon_);
+      statistics.f32()[2 * r] = mean;
+      statistics.f32()[2 * r + 1] = rstd;
+      const float* const g = gamma.f32();
+      const float* const b = beta.f32();
+      float* const yr = y.f32() + r * C_;
+      for (int64_t c = 0; c < C_; ++c) yr[c] = (xr[c] - mean) * rstd * g[c] + b[c];
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
+                             const Tensor& statistics, const Tensor& dx) override {
+    ForEachRow(stream, [&](int64_t r) {
+      const float mean = statistics.f32()[2 * r];
+      const float rstd = statistics.f32()[2 * r + 1];
+      const float* const xr = x.f32() + r * C_;
+      const float* const dyr = dy.f32() + r * C_;
+      const float* const g = gamma.f32();
+      float* const dxr = dx.f32() + r * C_;
+      const auto gradient = [&](int64_t c) { return dyr[c] * g[c]; };
+      const auto xhat = [&](int64_t c) { return (xr[c] - mean) * rstd; };
+      const float n = static_cast<float>(C_);
+      const float mean_g = LaneSum(C_, gradient) / n;
+      const float mean_gx = LaneSum(C_, [&](int64_t c) { return gradient(c) * xhat(c); }) / n;
+      for (int64_t c = 0; c < C_; ++c) {
+        dxr[c] = rstd * (gradient(c) - mean_g - xhat(c) * mean_gx);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
+                              const Tensor& statistics, const Tensor& dgamma, const Tensor& dbeta,
+                              bool accumulate) override {
+    AsCpu(stream).ParallelFor(column_tiles_.count, [&](int tile, int) {
+      const int64_t begin = column_tiles_.begin(tile);
+      const int64_t end = begin + column_tiles_.length(tile);
+      float* const dg = dgamma.f32();
+      float* const db = dbeta.f32();
+      if (!accumulate) {
+        for (int64_t c = begin; c < end; ++c) dg[c] = db[c] = 0.0F;
+      }
+      for (int64_t r = 0; r < R_; ++r) {
+        const float mean = statistics.f32()[2 * r];
+        const float rstd = statistics.f32()[2 * r + 1];
+        const float* const xr = x.f32() + r * C_;
+        const float* const dyr = dy.f32() + r * C_;
+        for (int64_t c = begin; c < end; ++c) {
+          dg[c] += dyr[c] * (xr[c] - mean) * rstd;
+          db[c] += dyr[c];
+        }
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename F>
+  void ForEachRow(Stream& stream, F row) const {
+    AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
+      const int64_t begin = row_tiles_.begin(tile);
+      for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) row(r);
+    });
+  }
+
+  const int64_t C_, R_;
+  const float epsilon_;
+  const Tiling row_tiles_, column_tiles_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCpuLayerNorm(const LayerNormShape& shape) {
+  if (!IsExtent(shape.rows) || !IsExtent(shape.features) || !(shape.epsilon > 0.0F)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer norm: extents must be 1 to ", kMaxExtent, " and epsilon positive: ", shape.rows,
+        " rows, ", shape.features, " features, epsilon ", shape.epsilon));
+  }
+  return std::unique_ptr<LayerNormOp>(std::make_unique<CpuLayerNorm>(shape));
+}
+
+}  // namespace stagecoach::kernels

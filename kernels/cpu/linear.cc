@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/first_error.h"
+#include "kernels/cpu/matrix_product.h"
+#include "kernels/math.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+// Columns of a weight matrix that one call of a product handles. Measured on (64, 2304) x (2304,
+// 2304): tiles of 288 to 1152 run forward within 10 % of the whole product, and accumulate weight
+// gradients 30 % faster than it, since a tile of the gradient stays in the cache.
+constexpr int64_t kTile = 576;
+// Rows of elementwise work that one tile handles.
+constexpr int64_t kRowTile = 16;
+constexpr int64_t kScratchAlignment = 64;
+
+// out (columns, rows) -> in (rows, columns) with leading dimension `ldout`; in blocks, so that both
+// sides stay in L1.
+void Transpose(const float* in, int64_t rows, int64_t columns, float* out, int64_t ldout) {
+  constexpr int64_t kBlock = 16;
+  for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
+    const int64_t r1 = std::min(r0 + kBlock, rows);
+    for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
+      const int64_t c1 = std::min(c0 + kBlock, columns);
+      for (int64_t c = c0; c < c1; ++c) {
+        for (int64_t r = r0; r < r1; ++r) out[c * ldout + r] = in[r * columns + c];
+      }
+    }
+  }
+}
+
+// Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs.
+class CpuLinear final : public LinearOp {
+ public:
+  CpuLinear(const LinearShape& shape, int slots)
+      : R_(shape.rows),
+        I_(shape.inputs),
+        O_(shape.outputs),
+        activation_(shape.activation),
+        slots_(slots),
+        output_tiles_(O_, kTile),
+        input_tiles_(I_, kTile),
+        row_tiles_(R_, kRowTile) {}
+
+  absl::Status Prepare() {
+    ASSIGN_OR_RETURN(dx_product_,
+                     TransposedProduct::Create(input_tiles_.length(0), R_, O_, slots_));
+    ASSIGN_OR_RETURN(dx_last_product_,
+                     TransposedProduct::Create(input_tiles_.last_length(), R_, O_, slots_));
+    const int64_t scratchpad =
+        std::max(dx_product_->scratchpad_bytes(), dx_last_product_->scratchpad_bytes());
+    scratchpad_bytes_ = AlignScratch(scratchpad);
+    slot_bytes_ =
+        scratchpad_bytes_ + AlignScratch(input_tiles_.size * R_ * SizeOf(DType::kFloat32));
+    return absl::OkStatus();
+  }
+
+  int64_t workspace_bytes() const override { return slot_bytes_ * slots_; }
+
+  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
+                       const Tensor& z, const Tensor& y, std::byte*) override {
+    FirstError error;
+    float* const product = activation_ == Activation::kGelu ? z.f32() : y.f32();
+    AsCpu(stream).ParallelFor(output_tiles_.count, [&](int tile, int) {
+      const int64_t o = output_tiles_.begin(tile);
+      const int64_t n = output_tiles_.length(tile);
+      error.Update(Gemm(false, R_, n, I_, x.f32(), I_, w.f32() + o, O_, false, product + o, O_));
+      for (int64_t r = 0; r < R_; ++r) {
+        const int64_t row = r * O_ + o;
+        AddBiasAndActivate(b.f32() + o, n, product + row, y.f32() + row);
+      }
+    });
+    return error.Take();
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
+                             const Tensor& w, const Tensor& dz, const Tensor& dx,
+                             std::byte* workspace) override {
+    CpuStream& cpu = AsCpu(stream);
+    const float* gradient = dy.f32();
+    if (activation_ != Activation::kNone) {
+      cpu.ParallelFor(row_tiles_.count, [&](int tile, int) {
+        const int64_t begin = row_tiles_.begin(tile) * O_;
+        const int64_t n = row_tiles_.length(tile) * O_;
+        if (activation_ == Activation::kGelu) {
+          GeluBackward(dy.f32() + begin, z.f32() + begin, n, dz.f32() + begin);
+        } else {
+          ReluBackward(dy.f32() + begin, y.f32() + begin, n, dz.f32() + begin);
+        }
+      });
+      gradient = dz.f32();
+    }
+    if (dx.empty()) return absl::OkStatus();
+    // dx^T = w dz^T reads each row of w in place; computing dx = dz w^T would make oneDNN repack
+    // all of w.
+    FirstError error;
+    cpu.ParallelFor(input_tiles_.count, [&](int tile, int slot) {
+      const int64_t i = input_tiles_.begin(tile);
+      const int64_t n = input_tiles_.length(tile);
+      std::byte* const scratchpad = workspace + slot * slot_bytes_;
+      auto* const dx_transposed = reinterpret_cast<float*>(scratchpad + scratchpad_bytes_);
+      const bool last = tile == input_tiles_.count - 1;
+      error.Update((last ? dx_last_product_ : dx_product_)
+                       ->Run(slot, w.f32() + i * O_, gradient, dx_transposed, scratchpad));
+      Transpose(dx_transposed, n, R_, dx.f32() + i, I_);
+    });
+    return error.Take();
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
+                              const Tensor& db, bool accumulate, std::byte*) override {
+    FirstError error;
+    // One more tile than those of dw: the bias.
+    AsCpu(stream).ParallelFor(input_tiles_.count + 1, [&](int tile, int) {
+      if (tile == input_tiles_.count) {
+        ColumnSums(dz.f32(), accumulate, db.f32());
+        return;
+      }
+      const int64_t i = input_tiles_.begin(tile);
+      error.Update(Gemm(true, input_tiles_.length(tile), O_, R_, x.f32() + i, I_, dz.f32(), O_,
+                        accumulate, dw.f32() + i * O_, O_));
+    });
+    return error.Take();
+  }
+
+ private:
+  static int64_t AlignScratch(int64_t bytes) {
+    return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+  }
+
+  void AddBiasAndActivate(const float* b, int64_t n, float* z, float* y) const {
+    switch (activation_) {
+      case Activation::kNone:
+        for (int64_t i = 0; i < n; ++i) z[i] += b[i];
+        return;
+      case Activation::kRelu:
+        for (int64_t i = 0; i < n; ++i) z[i] = std::max(0.0F, z[i] + b[i]);
+        return;
+      case Activation::kGelu:
+        for (int64_t i = 0; i < n; ++i) {
+          z[i] += b[i];
+          y[i] = Gelu(z[i]);
+        }
+        return;
+    }
+  }
+
+  static void GeluBackward(const float* dy, const float* z, int64_t n, float* dz) {
+    for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluDerivative(z[i]);
+  }
+
+  static void ReluBackward(const float* dy, const float* y, int64_t n, float* dz) {
+    for (int64_t i = 0; i < n; ++i) dz[i] = y[i] > 0.0F ? dy[i] : 0.0F;
+  }
+
+  void ColumnSums(const float* dz, bool accumulate, float* db) const {
+    if (!accumulate) std::fill_n(db, O_, 0.0F);
+    for (int64_t r = 0; r < R_; ++r) {
+      for (int64_t o = 0; o < O_; ++o) db[o] += dz[r * O_ + o];
+    }
+  }
+
+  const int64_t R_, I_, O_;
+  const Activation activation_;
+  const int slots_;
+  const Tiling output_tiles_, input_tiles_, row_tiles_;
+  std::unique_ptr<TransposedProduct> dx_product_, dx_last_product_;
+  // Workspace of a slot: the product's scratchpad, then a transposed tile of dx.
+  int64_t scratchpad_bytes_ = 0;
+  int64_t slot_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateCpuLinear(const LinearShape& shape,
+                                                          const CpuStream& stream) {
+  if (!IsExtent(shape.rows) || !IsExtent(shape.inputs) || !IsExtent(shape.outputs)) {
+    return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxExtent,
+                                                   ": ", shape.rows, " rows, ", shape.inputs,
+                                                   " inputs, ", shape.outputs, " outputs"));
+  }
+  auto op = std::make_unique<CpuLinear>(shape, stream.threads());
+  RETURN_IF_ERROR(op->Prepare());
+  return std::unique_ptr<LinearOp>(std::move(op));
+}
+
+}  // namespace stagecoach::kernels

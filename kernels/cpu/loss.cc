@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/math.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int64_t kRowTile = 16;
+
+// What one row adds to the result.
+struct RowResult {
+  double loss = 0.0;
+  bool correct = false;
+};
+
+// `gradient` may be null or `output`. Both read the row fully before they write.
+RowResult SoftmaxCrossEntropyRow(const float* output, int64_t classes, int32_t label, float scale,
+                                 float* gradient) {
+  const int64_t largest = std::max_element(output, output + classes) - output;
+  const float maximum = output[largest];
+  const float at_label = output[label];
+  double sum = 0.0;
+  for (int64_t c = 0; c < classes; ++c) sum += std::exp(static_cast<double>(output[c] - maximum));
+  if (gradient != nullptr) {
+    const double factor = static_cast<double>(scale) / sum;
+    for (int64_t c = 0; c < classes; ++c) {
+      gradient[c] = static_cast<float>(std::exp(static_cast<double>(output[c] - maximum)) * factor);
+    }
+    gradient[label] -= scale;
+  }
+  return {std::log(sum) - (static_cast<double>(at_label) - maximum), largest == label};
+}
+
+RowResult MeanSquaredErrorRow(const float* output, int64_t classes, int32_t label, float scale,
+                              float* gradient) {
+  const int64_t largest = std::max_element(output, output + classes) - output;
+  double sum = 0.0;
+  const double factor = 2.0 * scale / static_cast<double>(classes);
+  for (int64_t c = 0; c < classes; ++c) {
+    const double difference = static_cast<double>(output[c]) - (c == label ? 1.0 : 0.0);
+    sum += difference * difference;
+    if (gradient != nullptr) gradient[c] = static_cast<float>(factor * difference);
+  }
+  return {sum / static_cast<double>(classes), largest == label};
+}
+
+using RowFunction = RowResult (*)(const float*, int64_t, int32_t, float, float*);
+
+class CpuLoss final : public LossOp {
+ public:
+  CpuLoss(RowFunction function, const LossShape& shape)
+      : function_(function),
+        C_(shape.classes),
+        row_tiles_(shape.rows, kRowTile),
+        results_(static_cast<size_t>(shape.rows)) {}
+
+  absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
+                       int64_t valid_rows, float scale, const Tensor& gradient,
+                       const Tensor& result) override {
+    AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
+      const int64_t begin = row_tiles_.begin(tile);
+      for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) {
+        float* const gradient_row = gradient.empty() ? nullptr : gradient.f32() + r * C_;
+        if (r < valid_rows) {
+          results_[static_cast<size_t>(r)] =
+              function_(output.f32() + r * C_, C_, labels.i32()[r], scale, gradient_row);
+        } else if (gradient_row != nullptr) {
+          std::fill_n(gradient_row, C_, 0.0F);
+        }
+      }
+    });
+    double loss = 0.0;
+    int64_t correct = 0;
+    for (int64_t r = 0; r < valid_rows; ++r) {
+      loss += results_[static_cast<size_t>(r)].loss;
+      correct += results_[static_cast<size_t>(r)].correct ? 1 : 0;
+    }
+    result.f64()[0] = loss;
+    result.f64()[1] = static_cast<double>(correct);
+    return absl::OkStatus();
+  }
+
+ private:
+  const RowFunction function_;
+  const int64_t C_;
+  const Tiling row_tiles_;
+  std::vector<RowResult> results_;  // per row, until they are summed in order
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuLoss(LossKind kind, const LossShape& shape) {
+  if (!IsExtent(shape.rows) || !IsExtent(shape.classes)) {
+    return absl::InvalidArgumentError(absl::StrCat("loss: extents must be 1 to ", kMaxExtent, ": ",
+                                                   shape.rows, " rows, ", shape.classes,
+                                                   " classes"));
+  }
+  const RowFunction function =
+      kind == LossKind::kSoftmaxCrossEntropy ? SoftmaxCrossEntropyRow : MeanSquaredErrorRow;
+  return std::unique_ptr<LossOp>(std::make_unique<CpuLoss>(function, shape));
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,23 @@
+#ifndef STAGECOACH_KERNELS_OPS_ELEMENTWISE_H_
+#define STAGECOACH_KERNELS_OPS_ELEMENTWISE_H_
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+// Operations that touch each element once. Tensors of one call have the same number of elements, float32.
+class ElementwiseOps {
+ public:
+  virtual ~ElementwiseOps() = default;
+
+  // y = a + b. `y` may be `a` or `b`.
+  virtual absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) = 0;
+  // y = x. The memory must not overlap.
+  virtual absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) = 0;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_ELEMENTWISE_H_

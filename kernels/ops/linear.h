@@ -1,0 +1,53 @@
+#ifndef STAGECOACH_KERNELS_OPS_LINEAR_H_
+#define STAGECOACH_KERNELS_OPS_LINEAR_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+// Pointwise function behind a linear layer.
+//   kRelu: max(0, z)
+//   kGelu: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))   (Hendrycks & Gimpel 2016, the tanh form, as in GPT-2)
+enum class Activation : uint8_t { kNone, kRelu, kGelu };
+const char* ActivationName(Activation activation);  // "none", "relu", "gelu"
+
+struct LinearShape {
+  int64_t rows = 1;     // R: samples of a micro-batch
+  int64_t inputs = 1;   // I
+  int64_t outputs = 1;  // O
+  Activation activation = Activation::kNone;
+};
+
+// y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
+// The same bits for any number of threads: the tiling depends on the shape alone.
+class LinearOp {
+ public:
+  virtual ~LinearOp() = default;
+
+  // Scratch for any of the calls below. Its contents need not be kept between calls.
+  virtual int64_t workspace_bytes() const = 0;
+
+  // `z` is written with kGelu, whose derivative needs it; it may be empty otherwise.
+  virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
+                               const Tensor& z, const Tensor& y, std::byte* workspace) = 0;
+
+  // dz = dy * activation'(z) and dx = dz w^T.       dy, dz (R, O)   dx (R, I)
+  // Reads z with kGelu, y with kRelu. With kNone dz is dy itself, and `dz` is ignored. `dz` may be the same memory as z. An
+  // empty `dx` is not computed.
+  virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y,
+                                     const Tensor& z, const Tensor& w, const Tensor& dz,
+                                     const Tensor& dx, std::byte* workspace) = 0;
+
+  // dw = x^T dz and db = column sums of dz; added to what dw and db hold if `accumulate`.    dw (I, O)   db (O)
+  virtual absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz,
+                                      const Tensor& dw, const Tensor& db, bool accumulate,
+                                      std::byte* workspace) = 0;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_LINEAR_H_

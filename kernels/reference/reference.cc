@@ -1,0 +1,257 @@
+#include "kernels/reference/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+// Throughout: R rows, I inputs, O outputs, C features or classes; r, i, o, c index them.
+namespace stagecoach::kernels::reference {
+namespace {
+
+constexpr double kSqrtTwoOverPi = 0.79788456080286535588;
+constexpr double kGeluCubic = 0.044715;
+
+template <typename T>
+void CheckSize(absl::Span<const T> values, size_t expected) {
+  STAGECOACH_CHECK(values.size() == expected,
+                   absl::StrCat(values.size(), " values where the shape has ", expected));
+}
+
+// The loss of one row; `gradient` gets its derivative times `scale`.
+double CrossEntropyRow(Values output, size_t label, double scale, absl::Span<double> gradient) {
+  const double largest = *std::max_element(output.begin(), output.end());
+  double sum = 0;
+  for (double value : output) sum += std::exp(value - largest);
+  for (size_t c = 0; c < output.size(); ++c) {
+    const double probability = std::exp(output[c] - largest) / sum;
+    gradient[c] = scale * (probability - (c == label ? 1.0 : 0.0));
+  }
+  return std::log(sum) - (output[label] - largest);
+}
+
+double SquaredErrorRow(Values output, size_t label, double scale, absl::Span<double> gradient) {
+  const double classes = static_cast<double>(output.size());
+  double sum = 0;
+  for (size_t c = 0; c < output.size(); ++c) {
+    const double error = output[c] - (c == label ? 1.0 : 0.0);
+    sum += error * error;
+    gradient[c] = scale * 2.0 / classes * error;
+  }
+  return sum / classes;
+}
+
+}  // namespace
+
+double Gelu(double z) {
+  return 0.5 * z * (1.0 + std::tanh(kSqrtTwoOverPi * (z + kGeluCubic * z * z * z)));
+}
+
+double GeluDerivative(double z) {
+  const double t = std::tanh(kSqrtTwoOverPi * (z + kGeluCubic * z * z * z));
+  const double inner_derivative = kSqrtTwoOverPi * (1.0 + 3.0 * kGeluCubic * z * z);
+  return 0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner_derivative;
+}
+
+double Activate(Activation activation, double z) {
+  switch (activation) {
+    case Activation::kNone:
+      return z;
+    case Activation::kRelu:
+      return std::max(0.0, z);
+    case Activation::kGelu:
+      return Gelu(z);
+  }
+  base::PrintAndAbort(__FILE__, __LINE__, "Activate", "unknown activation");
+}
+
+double ActivationDerivative(Activation activation, double z) {
+  switch (activation) {
+    case Activation::kNone:
+      return 1.0;
+    case Activation::kRelu:
+      return z > 0.0 ? 1.0 : 0.0;
+    case Activation::kGelu:
+      return GeluDerivative(z);
+  }
+  base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivative", "unknown activation");
+}
+
+LinearOutput LinearForward(const LinearShape& shape, Values x, Values w, Values b) {
+  const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
+  CheckSize(x, R * I);
+  CheckSize(w, I * O);
+  CheckSize(b, O);
+  LinearOutput out{Vector(R * O), Vector(R * O)};
+  for (size_t r = 0; r < R; ++r) {
+    double* z = &out.z[r * O];
+    std::copy(b.begin(), b.end(), z);
+    for (size_t i = 0; i < I; ++i) {
+      for (size_t o = 0; o < O; ++o) z[o] += x[r * I + i] * w[i * O + o];
+    }
+  }
+  for (size_t k = 0; k < R * O; ++k) out.y[k] = Activate(shape.activation, out.z[k]);
+  return out;
+}
+
+LinearInputGradient LinearBackwardInput(const LinearShape& shape, Values dy, Values z, Values w) {
+  const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
+  CheckSize(dy, R * O);
+  CheckSize(z, R * O);
+  CheckSize(w, I * O);
+  LinearInputGradient out{Vector(R * O), Vector(R * I)};
+  for (size_t k = 0; k < R * O; ++k) {
+    out.dz[k] = dy[k] * ActivationDerivative(shape.activation, z[k]);
+  }
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t i = 0; i < I; ++i) {
+      double sum = 0;
+      for (size_t o = 0; o < O; ++o) sum += out.dz[r * O + o] * w[i * O + o];
+      out.dx[r * I + i] = sum;
+    }
+  }
+  return out;
+}
+
+LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Values dz) {
+  const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
+  CheckSize(x, R * I);
+  CheckSize(dz, R * O);
+  LinearWeightGradient out{Vector(I * O), Vector(O)};
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t i = 0; i < I; ++i) {
+      for (size_t o = 0; o < O; ++o) out.dw[i * O + o] += x[r * I + i] * dz[r * O + o];
+    }
+    for (size_t o = 0; o < O; ++o) out.db[o] += dz[r * O + o];
+  }
+  return out;
+}
+
+LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(x, R * C);
+  CheckSize(gamma, C);
+  CheckSize(beta, C);
+  LayerNormOutput out{Vector(R * 2), Vector(R * C)};
+  for (size_t r = 0; r < R; ++r) {
+    const Values row = x.subspan(r * C, C);
+    double mean = 0;
+    for (double value : row) mean += value / static_cast<double>(C);
+    double variance = 0;
+    for (double value : row) variance += (value - mean) * (value - mean) / static_cast<double>(C);
+    const double rstd = 1.0 / std::sqrt(variance + shape.epsilon);
+    out.statistics[r * 2] = mean;
+    out.statistics[r * 2 + 1] = rstd;
+    for (size_t c = 0; c < C; ++c) {
+      out.y[r * C + c] = (row[c] - mean) * rstd * gamma[c] + beta[c];
+    }
+  }
+  return out;
+}
+
+Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, Values gamma,
+                              Values statistics) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(dy, R * C);
+  CheckSize(x, R * C);
+  CheckSize(gamma, C);
+  CheckSize(statistics, R * 2);
+  Vector dx(R * C);
+  for (size_t r = 0; r < R; ++r) {
+    const double mean = statistics[r * 2];
+    const double rstd = statistics[r * 2 + 1];
+    double mean_g = 0;
+    double mean_g_xhat = 0;
+    for (size_t c = 0; c < C; ++c) {
+      const double g = dy[r * C + c] * gamma[c];
+      mean_g += g / static_cast<double>(C);
+      mean_g_xhat += g * (x[r * C + c] - mean) * rstd / static_cast<double>(C);
+    }
+    for (size_t c = 0; c < C; ++c) {
+      const double g = dy[r * C + c] * gamma[c];
+      const double xhat = (x[r * C + c] - mean) * rstd;
+      dx[r * C + c] = rstd * (g - mean_g - xhat * mean_g_xhat);
+    }
+  }
+  return dx;
+}
+
+LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Values dy, Values x,
+                                                Values statistics) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(dy, R * C);
+  CheckSize(x, R * C);
+  CheckSize(statistics, R * 2);
+  LayerNormWeightGradient out{Vector(C), Vector(C)};
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) {
+      const double xhat = (x[r * C + c] - statistics[r * 2]) * statistics[r * 2 + 1];
+      out.dgamma[c] += dy[r * C + c] * xhat;
+      out.dbeta[c] += dy[r * C + c];
+    }
+  }
+  return out;
+}
+
+LossOutput Loss(LossKind kind, const LossShape& shape, Values output,
+                absl::Span<const int32_t> labels, int64_t valid_rows, double scale) {
+  const size_t R = shape.rows, C = shape.classes;
+  CheckSize(output, R * C);
+  CheckSize(labels, R);
+  const auto loss_of_row =
+      kind == LossKind::kSoftmaxCrossEntropy ? CrossEntropyRow : SquaredErrorRow;
+  LossOutput out;
+  out.gradient.resize(R * C);
+  for (size_t r = 0; r < static_cast<size_t>(valid_rows); ++r) {
+    const Values row = output.subspan(r * C, C);
+    const size_t label = labels[r];
+    out.loss += loss_of_row(row, label, scale, absl::MakeSpan(&out.gradient[r * C], C));
+    const auto largest = std::max_element(row.begin(), row.end());
+    if (static_cast<size_t>(largest - row.begin()) == label) ++out.correct;
+  }
+  return out;
+}
+
+void AdamW(const AdamWStep& step, Values gradient, AdamWState& state) {
+  CheckSize(gradient, state.parameter.size());
+  const double beta1 = step.beta1, beta2 = step.beta2;
+  const double correction1 = 1.0 - std::pow(beta1, step.step);
+  const double correction2 = 1.0 - std::pow(beta2, step.step);
+  for (size_t k = 0; k < gradient.size(); ++k) {
+    double& p = state.parameter[k];
+    double& m = state.m[k];
+    double& v = state.v[k];
+    const double g = gradient[k] * step.gradient_scale;
+    m = beta1 * m + (1.0 - beta1) * g;
+    v = beta2 * v + (1.0 - beta2) * g * g;
+    p -= step.learning_rate *
+         (m / correction1 / (std::sqrt(v / correction2) + step.epsilon) + step.weight_decay * p);
+  }
+}
+
+void Sgd(const SgdStep& step, Values gradient, SgdState& state) {
+  CheckSize(gradient, state.parameter.size());
+  for (size_t k = 0; k < gradient.size(); ++k) {
+    double& p = state.parameter[k];
+    double& m = state.momentum[k];
+    m = step.momentum * m + gradient[k] * step.gradient_scale + step.weight_decay * p;
+    p -= step.learning_rate * m;
+  }
+}
+
+double SquaredNorm(Values x) {
+  double sum = 0;
+  for (double value : x) sum += value * value;
+  return sum;
+}
+
+Vector Add(Values a, Values b) {
+  CheckSize(b, a.size());
+  Vector y(a.size());
+  for (size_t k = 0; k < a.size(); ++k) y[k] = a[k] + b[k];
+  return y;
+}
+
+}  // namespace stagecoach::kernels::reference

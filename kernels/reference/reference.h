@@ -1,0 +1,87 @@
+#ifndef STAGECOACH_KERNELS_REFERENCE_REFERENCE_H_
+#define STAGECOACH_KERNELS_REFERENCE_REFERENCE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/optimizer.h"
+
+// The oracle of every backend: each operation of kernels/ops/ as plain loops in double precision.
+// Formulas, shapes and names are those of the contracts there. Matrices are row-major. Slow,
+// single-threaded, pure functions; a span of another length than the shape gives aborts.
+namespace stagecoach::kernels::reference {
+
+using Values = absl::Span<const double>;
+using Vector = std::vector<double>;
+
+double Gelu(double z);
+double GeluDerivative(double z);
+double Activate(Activation activation, double z);
+// At its kink kRelu has the derivative 0.
+double ActivationDerivative(Activation activation, double z);
+
+struct LinearOutput {
+  Vector z;
+  Vector y;
+};
+LinearOutput LinearForward(const LinearShape& shape, Values x, Values w, Values b);
+
+struct LinearInputGradient {
+  Vector dz;
+  Vector dx;
+};
+LinearInputGradient LinearBackwardInput(const LinearShape& shape, Values dy, Values z, Values w);
+
+struct LinearWeightGradient {
+  Vector dw;
+  Vector db;
+};
+LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Values dz);
+
+struct LayerNormOutput {
+  Vector statistics;
+  Vector y;
+};
+LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta);
+Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, Values gamma,
+                              Values statistics);
+
+struct LayerNormWeightGradient {
+  Vector dgamma;
+  Vector dbeta;
+};
+LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Values dy, Values x,
+                                                Values statistics);
+
+struct LossOutput {
+  double loss = 0;
+  int64_t correct = 0;
+  Vector gradient;
+};
+LossOutput Loss(LossKind kind, const LossShape& shape, Values output,
+                absl::Span<const int32_t> labels, int64_t valid_rows, double scale);
+
+// What an optimiser keeps of each parameter, updated in place.
+struct AdamWState {
+  Vector parameter;
+  Vector m;
+  Vector v;
+};
+void AdamW(const AdamWStep& step, Values gradient, AdamWState& state);
+
+struct SgdState {
+  Vector parameter;
+  Vector momentum;
+};
+void Sgd(const SgdStep& step, Values gradient, SgdState& state);
+
+double SquaredNorm(Values x);
+Vector Add(Values a, Values b);
+
+}  // namespace stagecoach::kernels::reference
+
+#endif  // STAGECOACH_KERNELS_REFERENCE_REFERENCE_H_

@@ -1,0 +1,63 @@
+#ifndef STAGECOACH_KERNELS_TENSOR_H_
+#define STAGECOACH_KERNELS_TENSOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace stagecoach::kernels {
+
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32 };
+
+constexpr int64_t SizeOf(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+
+// Extents of up to four dimensions, outermost first; elements are contiguous and row-major. A shape without dimensions is
+// that of a single value. Regular value type.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  Shape() = default;
+  // Pre-condition: at most kMaxRank extents, each >= 0.
+  Shape(std::initializer_list<int64_t> dims);
+  explicit Shape(absl::Span<const int64_t> dims);
+
+  int rank() const { return rank_; }
+  int64_t dim(int i) const { return dims_[static_cast<size_t>(i)]; }
+  int64_t elements() const;
+  // This shape with one more, outermost dimension. Pre-condition: rank() < kMaxRank.
+  Shape Batched(int64_t rows) const;
+
+  std::string ToString() const;  // "[64, 784]"
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::array<int64_t, kMaxRank> dims_{};
+  int rank_ = 0;
+};
+
+// A view of device memory: never owns, cheap to copy. An empty tensor (no data) stands for "not given".
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+
+  bool empty() const { return data == nullptr; }
+  int64_t elements() const { return shape.elements(); }
+  int64_t bytes() const { return elements() * SizeOf(dtype); }
+  // The elements as a typed pointer. Pre-condition: T matches dtype.
+  float* f32() const { return static_cast<float*>(data); }
+  double* f64() const { return static_cast<double*>(data); }
+  int32_t* i32() const { return static_cast<int32_t*>(data); }
+};
+
+inline Tensor Float32(void* data, const Shape& shape) { return {data, DType::kFloat32, shape}; }
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_TENSOR_H_

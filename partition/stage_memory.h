@@ -1,0 +1,41 @@
+#ifndef STAGECOACH_PARTITION_STAGE_MEMORY_H_
+#define STAGECOACH_PARTITION_STAGE_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "partition/layer_cost.h"
+#include "schedule/memory.h"
+
+namespace stagecoach::partition {
+
+// What the loss adds to the last stage.
+struct LossMemory {
+  int64_t workspace_bytes = 0;  // scratch while the loss is computed (targets included)
+  int64_t resident_bytes = 0;   // results of all micro-batches
+};
+
+struct StagePosition {
+  bool is_first = false;         // its input is data: no gradient of it is computed
+  bool is_last = false;          // it computes the loss
+  bool splits_backward = false;  // the schedule has B and W apart for this stage
+};
+
+// The memory of a stage made of the consecutive `layers` (at least one). The rules, which
+// engine/stage.cc lays out:
+//  - The activation between two layers of the stage lives until the later of its two readers is
+//    done with it (the next layer's input_last_use, its own layer's output_last_use): in the
+//    workspace if that is F, else in the stash (B) or weight stash (W).
+//  - The gradient of such an activation is in the workspace, except when B and W are apart and its
+//    layer's W reads it: then it is part of the gradient stash.
+//  - The workspace has two slots as large as the largest activation or gradient that passes through
+//    it (0 if none does), the largest scratch of any layer, and, when B and W are fused, the largest
+//    gradient_stash_bytes of any layer. The loss uses the same workspace after the layers.
+//  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
+//    are not rounded further, nor are the stage's input and output, which are blocks of their own.
+schedule::StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,
+                                     const StagePosition& position);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_STAGE_MEMORY_H_

@@ -1,0 +1,70 @@
+#ifndef STAGECOACH_SCHEDULE_ACTION_H_
+#define STAGECOACH_SCHEDULE_ACTION_H_
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "base/strong_id.h"
+
+namespace stagecoach::schedule {
+
+// A contiguous range of layers, counted from the input of the network.
+using StageId = base::StrongId<struct StageIdTag>;
+// One executor with one device. A rank runs one stage, or several ("chunks").
+using Rank = base::StrongId<struct RankTag>;
+// One of the equal parts of a batch that stream through the stages.
+using MicroBatch = base::StrongId<struct MicroBatchTag>;
+
+// What one rank does at one place of its order. "Activation" is what a stage hands to the next one,
+// "gradient" what it hands back: the derivative of the loss with respect to that activation.
+enum class Op : uint8_t {
+  kForward,            // F: output activation from input activation
+  kBackwardInput,      // B: gradient of the stage's input
+  kBackwardWeight,     // W: gradients of the stage's parameters
+  kBackward,           // BW: both, layer by layer
+  kReceiveActivation,  // posts a receive of the stage's input from the previous stage's rank
+  kSendActivation,     // sends the stage's output to the next stage's rank
+  kReceiveGradient,    // posts a receive of the output's gradient from the next stage's rank
+  kSendGradient,       // sends the gradient of the stage's input to the previous stage's rank
+  kStep,               // finishes the stage's parameter update; has no micro-batch
+};
+inline constexpr int kNumOps = 9;
+
+// One entry of a rank's order. Regular value type.
+struct Action {
+  Op op = Op::kForward;
+  StageId stage;
+  MicroBatch micro_batch;  // none (-1) for kStep
+
+  friend constexpr auto operator<=>(const Action&, const Action&) = default;
+};
+
+constexpr bool IsCompute(Op op) { return op <= Op::kBackward; }
+constexpr bool IsBackward(Op op) { return IsCompute(op) && op != Op::kForward; }
+constexpr bool IsSend(Op op) { return op == Op::kSendActivation || op == Op::kSendGradient; }
+constexpr bool IsReceive(Op op) {
+  return op == Op::kReceiveActivation || op == Op::kReceiveGradient;
+}
+constexpr bool IsTransfer(Op op) { return IsSend(op) || IsReceive(op); }
+
+// The operation that fills the buffer of a send, or reads that of a receive. kBackwardInput stands
+// for kBackward too. Pre-condition: IsTransfer(op).
+constexpr Op ComputeOf(Op op) {
+  const bool activation = op == Op::kReceiveActivation || op == Op::kSendActivation;
+  return activation ? Op::kForward : Op::kBackwardInput;
+}
+
+// The receive that takes what the send `transfer` sends, or the send that fills a receive; its
+// stage is the neighbour's. Pre-condition: IsTransfer(transfer.op).
+Action OtherEnd(const Action& transfer);
+
+// "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "STEP".
+const char* OpName(Op op);
+
+// "stage 2 F micro-batch 5", for messages; "stage 2 STEP".
+std::string ToString(const Action& action);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_ACTION_H_

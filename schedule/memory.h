@@ -1,0 +1,125 @@
+#ifndef STAGECOACH_SCHEDULE_MEMORY_H_
+#define STAGECOACH_SCHEDULE_MEMORY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::schedule {
+
+// Blocks start at multiples of this, and their sizes are rounded up to it.
+inline constexpr int64_t kBlockAlignment = 256;
+constexpr int64_t AlignBlock(int64_t bytes) {
+  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+}
+// No single size may exceed this (16 TiB), so that sums of them cannot overflow.
+inline constexpr int64_t kMaxSizeBytes = int64_t{1} << 44;
+
+// Which operation of a stage reads a tensor last, for one micro-batch. In a forward-only schedule
+// everything is read last by F, whatever is said here.
+enum class LastUse : uint8_t { kForward, kBackwardInput, kBackwardWeight };
+
+// What the memory planner knows of one stage. All sizes in bytes; per micro-batch where so named.
+struct StageMemory {
+  // Kept for the whole run.
+  int64_t parameter_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  int64_t other_resident_bytes = 0;  // results, tables
+  // Scratch of one action; the stages of a rank share one such area, as large as the largest.
+  int64_t workspace_bytes = 0;
+  // Per micro-batch.
+  int64_t input_bytes = 0;  // the stage's input: received, or filled by F on the first stage
+  LastUse input_last_use = LastUse::kBackwardWeight;
+  int64_t output_bytes = 0;  // filled by F, sent; on the last stage read by the loss within F
+  LastUse output_last_use = LastUse::kForward;  // by the stage itself; the send comes on top
+  int64_t stash_bytes = 0;                      // kept from F until B
+  int64_t weight_stash_bytes = 0;               // kept from F until W
+  // Kept from B until W; unused by a fused BW, which has it in its workspace.
+  int64_t gradient_stash_bytes = 0;
+  int64_t output_gradient_bytes = 0;  // received; on the last stage filled by the loss within F
+  LastUse output_gradient_last_use = LastUse::kBackwardInput;  // not kForward
+  int64_t input_gradient_bytes = 0;  // filled by B, sent; 0 on the first stage
+
+  friend bool operator==(const StageMemory&, const StageMemory&) = default;
+};
+
+enum class BlockKind : uint8_t {
+  kInput,
+  kOutput,
+  kStash,
+  kWeightStash,
+  kGradientStash,
+  kOutputGradient,
+  kInputGradient,
+};
+inline constexpr int kNumBlockKinds = 7;
+// "input", "output", "stash", "weight stash", "gradient stash", "output gradient", "input
+// gradient".
+const char* BlockKindName(BlockKind kind);
+
+// One buffer of one micro-batch: claimed just before action `first` of its rank's list and free
+// again right after action `last` has completed (both are positions in that list). A send
+// completes, for this purpose, at the next send on its lane, or at the end of the list.
+//
+//   kind             first                            last
+//   kInput           its receive; F on stage 0        input_last_use
+//   kOutput          F                                output_last_use, its send's completion
+//   kStash           F                                B
+//   kWeightStash     F                                W
+//   kGradientStash   B                                W
+//   kOutputGradient  its receive; F on the last stage  output_gradient_last_use
+//   kInputGradient   B                                its send's completion
+struct Block {
+  BlockKind kind = BlockKind::kInput;
+  StageId stage;
+  MicroBatch micro_batch;
+  int64_t bytes = 0;   // aligned
+  int64_t offset = 0;  // from the start of the rank's dynamic area
+  int32_t first = 0;
+  int32_t last = 0;
+
+  friend bool operator==(const Block&, const Block&) = default;
+};
+
+// Where everything of one rank lies. Areas in this order: resident, workspace, dynamic.
+struct MemoryPlan {
+  int64_t resident_bytes = 0;   // sum over its stages of the four resident sizes, each aligned
+  int64_t workspace_bytes = 0;  // the largest of its stages, aligned
+  int64_t dynamic_bytes = 0;    // extent of the blocks
+  int64_t peak_live_bytes = 0;  // largest sum of live blocks: a lower bound of dynamic_bytes
+  // What forward passes leave behind for backward ones: the largest sum, over the positions of the
+  // list, of the live kStash, kWeightStash and kGradientStash blocks and of those kInput and
+  // kOutput blocks that a backward action of this rank reads (by input_last_use or
+  // output_last_use), the latter two counted only from the F of the stage that will read them
+  // back. 0 in a forward-only schedule.
+  int64_t peak_stash_bytes = 0;
+  std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
+
+  int64_t peak_bytes() const { return resident_bytes + workspace_bytes + dynamic_bytes; }
+};
+
+// Plans the memory of `rank` under a lowered schedule: derives the lifetime of every block from the
+// order of actions and packs the blocks so that none that live at the same time overlap (largest
+// first, each at the lowest free offset). `stages` is indexed by stage id; only those of this rank
+// are read. Blocks of 0 bytes are left out. A forward-only schedule has no
+// gradient blocks, and its stashes, which nobody will read, end with F.
+//
+// Where two neighbouring stages share this rank, the output of the earlier is the input of the
+// later: one kOutput block of the earlier, as large as the larger of the two and kept until the
+// last use of either. Likewise the gradient between them is one kInputGradient block of the later.
+//
+// Pre-condition: `lowered` passes Validate; where that is not so, FailedPrecondition or a plan of
+// no use. InvalidArgument: `rank` is not in the schedule, `stages` has not one entry per stage, a
+// size is negative, above kMaxSizeBytes or given where the table of StageMemory says none, or the
+// schedule is not lowered. Deterministic. Time O(actions + blocks * (log(blocks) + distinct
+// offsets)).
+absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
+                                      absl::Span<const StageMemory> stages);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_MEMORY_H_

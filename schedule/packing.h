@@ -1,0 +1,19 @@
+#ifndef STAGECOACH_SCHEDULE_PACKING_H_
+#define STAGECOACH_SCHEDULE_PACKING_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "schedule/memory.h"
+
+namespace stagecoach::schedule {
+
+// Sets the offset of every block so that blocks that live at the same time do not overlap: largest
+// first (of equal ones the earliest claimed), each at the lowest offset that is free for its whole
+// life. Returns the extent. Optimal if all sizes are equal: an interval graph coloured in the order
+// of the intervals' starts needs no more colours than intervals overlap anywhere.
+int64_t PackBlocks(absl::Span<Block> blocks);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_PACKING_H_

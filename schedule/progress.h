@@ -1,0 +1,30 @@
+#ifndef STAGECOACH_SCHEDULE_PROGRESS_H_
+#define STAGECOACH_SCHEDULE_PROGRESS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/action_table.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::schedule {
+
+// `rank` stands before the action at `position` until `peer` has performed the one at
+// `peer_position`.
+struct Wait {
+  Rank rank;
+  int32_t position = 0;
+  Rank peer;
+  int32_t peer_position = 0;
+};
+
+// Performs a lowered schedule under rendezvous sends: a send waits until its receive is posted, a
+// compute action until the send of what it reads is done. Returns the shortest cycle of waits, each
+// entry's peer being the next one's rank, or nothing if every rank reaches the end of its list.
+// Pre-condition: the schedule keeps rules 1 to 4 of Validate, and `table` is its table. Every
+// blocked rank then waits for exactly one other, so a rank that never goes on leads into a cycle.
+std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_PROGRESS_H_

@@ -1,0 +1,39 @@
+#include "schedule/schedule.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace stagecoach::schedule {
+
+std::vector<StageId> Schedule::StagesOf(Rank rank) const {
+  std::vector<StageId> stages;
+  for (StageId stage(0); stage.value() < num_stages(); ++stage) {
+    if (rank_of(stage) == rank) stages.push_back(stage);
+  }
+  return stages;
+}
+
+bool Schedule::HasBackward() const {
+  return std::any_of(actions.begin(), actions.end(), [](const std::vector<Action>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const Action& action) { return IsBackward(action.op); });
+  });
+}
+
+bool Schedule::SplitsBackward(StageId stage) const {
+  const std::vector<Action>& list = list_of(rank_of(stage));
+  return std::any_of(list.begin(), list.end(), [stage](const Action& action) {
+    return action.op == Op::kBackwardInput && action.stage == stage;
+  });
+}
+
+Rank PeerOf(const Schedule& schedule, const Action& action) {
+  const StageId neighbour = OtherEnd(action).stage;
+  STAGECOACH_CHECK(neighbour.value() >= 0 && neighbour.value() < schedule.num_stages(),
+                   absl::StrCat(ToString(action), " has no peer"));
+  return schedule.rank_of(neighbour);
+}
+
+}  // namespace stagecoach::schedule

@@ -1,0 +1,68 @@
+#ifndef STAGECOACH_SCHEDULE_SCHEDULE_H_
+#define STAGECOACH_SCHEDULE_SCHEDULE_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "schedule/action.h"
+
+namespace stagecoach::schedule {
+
+// For each rank the list of its actions, in the order in which it performs them, plus the placement
+// of stages on ranks. Generators write it; validator, memory planner, printer and executor read it:
+// there is no other description of the order.
+//
+// A schedule is either a *compute* schedule (only F, B, W, BW) or a *lowered* one (also sends,
+// receives and steps; see lowering.h). A schedule without any backward action is a forward-only one
+// (evaluation).
+//
+// Meaning of a lowered schedule. A rank performs its actions one after the other.
+//  - A receive only posts the buffer; the compute action that reads the buffer waits for the data.
+//  - A send hands over a buffer that its compute action has filled. At most one send per lane (pair
+//    of neighbouring stages and direction) is outstanding: posting the next one first waits until
+//    the previous one was taken, and a rank's list ends by waiting for all. A buffer is therefore
+//    free again after the next send on its lane.
+//  - Neighbouring stages on one rank hand over in place: nothing is sent or received between them.
+// Regular value type.
+struct Schedule {
+  std::string name;  // as the generator is named, for example "1f1b"
+  int num_micro_batches = 0;
+  std::vector<Rank> rank_of_stage;           // index: stage
+  std::vector<std::vector<Action>> actions;  // index: rank
+
+  int num_stages() const { return static_cast<int>(rank_of_stage.size()); }
+  int num_ranks() const { return static_cast<int>(actions.size()); }
+  // Pre-condition: `stage` is one of the schedule's stages.
+  Rank rank_of(StageId stage) const { return rank_of_stage[static_cast<size_t>(stage.value())]; }
+  bool is_first(StageId stage) const { return stage.value() == 0; }
+  bool is_last(StageId stage) const { return stage.value() == num_stages() - 1; }
+  // The list of `rank`. Pre-condition: `rank` is one of the schedule's ranks.
+  const std::vector<Action>& list_of(Rank rank) const {
+    return actions[static_cast<size_t>(rank.value())];
+  }
+  // True if `stage` has a previous (next) stage, and that one is on another rank: what passes
+  // between them is sent. Pre-condition: `stage` is one of the schedule's stages.
+  bool receives_from_previous(StageId stage) const {
+    return !is_first(stage) && rank_of(StageId(stage.value() - 1)) != rank_of(stage);
+  }
+  bool sends_to_next(StageId stage) const {
+    return !is_last(stage) && rank_of(StageId(stage.value() + 1)) != rank_of(stage);
+  }
+  // Stages on `rank`, ascending.
+  std::vector<StageId> StagesOf(Rank rank) const;
+  // True if any action is a backward one.
+  bool HasBackward() const;
+  // True if `stage` has B and W apart for some micro-batch. Pre-condition: as for rank_of.
+  bool SplitsBackward(StageId stage) const;
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// The rank on the other side of a send or receive. Pre-condition: the action is one and has such a
+// neighbour.
+Rank PeerOf(const Schedule& schedule, const Action& action);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_SCHEDULE_H_

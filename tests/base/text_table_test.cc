@@ -1,0 +1,50 @@
+#include "base/text_table.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace stagecoach::base {
+namespace {
+
+using Align = TextTable::Align;
+
+TEST(TextTable, PadsColumnsToTheirWidestCell) {
+  TextTable table({{"stage", Align::kRight}, {"memory"}, {"note"}});
+  table.AddRow({"0", "390.2 MB", "fits"});
+  table.AddRow({"10", "1 GB", "does not fit"});
+  EXPECT_EQ(table.ToString(),
+            "stage  memory    note\n"
+            "-----  --------  ------------\n"
+            "    0  390.2 MB  fits\n"
+            "   10  1 GB      does not fit\n");
+}
+
+TEST(TextTable, WithoutRowsPrintsTheHeader) {
+  EXPECT_EQ(TextTable({{"a"}, {"bc"}}).ToString(), "a  bc\n-  --\n");
+}
+
+TEST(TextTable, CountsCodePointsAndNotBytes) {
+  TextTable table({{"Zeit", Align::kRight}, {"x"}});
+  table.AddRow({"12 µs", "1"});
+  table.AddRow({"123 s", "2"});
+  EXPECT_EQ(table.ToString(),
+            " Zeit  x\n"
+            "-----  -\n"
+            "12 µs  1\n"
+            "123 s  2\n");
+}
+
+TEST(TextTable, LeavesNoTrailingSpaces) {
+  TextTable table({{"a"}, {"long header"}});
+  table.AddRow({"1", ""});
+  EXPECT_EQ(table.ToString().find(" \n"), std::string::npos);
+}
+
+TEST(TextTableDeathTest, RefusesARowOfTheWrongLength) {
+  TextTable table({{"a"}, {"b"}});
+  EXPECT_DEATH(table.AddRow({"1"}), "a row of 1 cells in a table of 2 columns");
+}
+
+}  // namespace
+}  // namespace stagecoach::base

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Holds tools/check_layering, the script given as argument, to accepting what the design allows and refusing what it does not.
+set -euo pipefail
+
+script=$1
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failures=0
+
+# expect accepts|refuses FILE INCLUDE: of a tree with nothing but a file with that #include.
+expect() {
+  local verdict=accepts
+  rm -rf "${tree:?}"/*
+  mkdir -p "$tree/$(dirname "$2")"
+  echo "#include $3" >"$tree/$2"
+  "$script" "$tree" >"$tree/output" 2>&1 || verdict=refuses
+  if [[ $verdict != "$1" ]]; then
+    echo "$2 with #include $3: expected that it $1; it $verdict" >&2
+    cat "$tree/output" >&2
+    failures=$((failures + 1))
+  elif [[ $verdict == refuses ]] && ! grep -q "^$2:1: includes" "$tree/output"; then
+    echo "$2 with #include $3: the message does not name the file and line:" >&2
+    cat "$tree/output" >&2
+    failures=$((failures + 1))
+  fi
+}
+
+expect accepts kernels/device.h '"base/file.h"'
+expect accepts partition/plan.cc '"schedule/schedule.h"'
+expect accepts engine/layer.h '"kernels/tensor.h"'
+expect accepts engine/trainer.cc '"engine/executor.h"'
+expect accepts engine/executor.h '"engine/transport/transport.h"'
+expect accepts tools/main.cc '"engine/trainer.h"'
+expect accepts tests/engine/trainer_test.cc '"tests/testing/status_matchers.h"'
+expect accepts base/file.cc '"absl/status/status.h"'
+expect accepts base/file.cc '<vector>'
+expect accepts kernels/cuda/device.cu '<cuda_runtime.h>'
+
+expect refuses base/file.h '"kernels/device.h"'
+expect refuses kernels/device.cc '"schedule/action.h"'
+expect refuses schedule/schedule.h '"partition/plan.h"'
+expect refuses partition/plan.cc '"kernels/tensor.h"'
+expect refuses engine/layers/linear.cc '"engine/stage.h"'
+expect refuses engine/stage.h '"engine/executor.h"'
+expect refuses engine/stage.cc '"engine/transport/transport.h"'
+expect refuses engine/executor.cc '"engine/trainer.h"'
+expect refuses engine/transport/in_process.cc '"engine/executor.h"'
+expect refuses engine/fit.cc '"tools/report.h"'
+expect refuses kernels/device.cc '"tests/testing/close_to.h"'
+expect refuses novel/thing.cc '"base/file.h"'
+expect refuses base/file.cc '  "kernels/device.h"  // spaces and a comment hide nothing'
+expect refuses kernels/device.h '<cuda_runtime.h>'
+expect refuses engine/transport/transport.h '<nccl.h>'
+expect refuses kernels/device.h '"kernels/cuda/scalar.cuh"'
+
+((failures == 0))

@@ -1,0 +1,144 @@
+#include "engine/data/dataset.h"
+
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kInvalidArgument;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+std::shared_ptr<const TableDataset> ThreeRows() {
+  return *TableDataset::Create(2, 2, {1, 2, 3, 4, 5, 6}, {0, 1, 0});
+}
+
+TEST(TableDataset, ReportsItsShape) {
+  const auto table = ThreeRows();
+  EXPECT_EQ(table->rows(), 3);
+  EXPECT_EQ(table->features(), 2);
+  EXPECT_EQ(table->classes(), 2);
+}
+
+TEST(TableDataset, ReturnsEachRowAndLabel) {
+  const auto table = ThreeRows();
+  EXPECT_THAT(FeaturesOf(*table, 0), ElementsAre(1, 2));
+  EXPECT_THAT(FeaturesOf(*table, 2), ElementsAre(5, 6));
+  EXPECT_THAT(LabelsOf(*table), ElementsAre(0, 1, 0));
+}
+
+TEST(TableDataset, RefusesNoRows) {
+  EXPECT_THAT(TableDataset::Create(2, 2, {}, {}), StatusIs(kInvalidArgument, HasSubstr("no rows")));
+}
+
+TEST(TableDataset, RefusesNoFeatures) {
+  EXPECT_THAT(TableDataset::Create(0, 2, {}, {0, 1}),
+              StatusIs(kInvalidArgument, HasSubstr("0 features a row, expected at least one")));
+}
+
+TEST(TableDataset, RefusesFewerThanTwoClasses) {
+  EXPECT_THAT(TableDataset::Create(1, 1, {1}, {0}),
+              StatusIs(kInvalidArgument, HasSubstr("fewer than 2 classes (1)")));
+}
+
+TEST(TableDataset, RefusesValuesThatDoNotFillTheRows) {
+  EXPECT_THAT(TableDataset::Create(2, 2, {1, 2, 3}, {0, 1}),
+              StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
+  EXPECT_THAT(TableDataset::Create(2, 2, {1, 2, 3, 4, 5, 6}, {0, 1}),
+              StatusIs(kInvalidArgument, HasSubstr("6 values, expected 2 labels x 2 features")));
+}
+
+TEST(TableDataset, RefusesLabelsOutsideTheClasses) {
+  EXPECT_THAT(TableDataset::Create(1, 2, {1, 2}, {0, 2}),
+              StatusIs(kInvalidArgument, HasSubstr("label of row 1 is 2, expected 0 to 1")));
+  EXPECT_THAT(TableDataset::Create(1, 2, {1, 2}, {-1, 0}),
+              StatusIs(kInvalidArgument, HasSubstr("label of row 0 is -1, expected 0 to 1")));
+}
+
+TEST(TableDataset, RefusesValuesThatAreNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(TableDataset::Create(2, 2, {1, 2, 3, infinity}, {0, 1}),
+              StatusIs(kInvalidArgument, HasSubstr("value of row 1, feature 1 is inf")));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(TableDataset::Create(2, 2, {nan, 2, 3, 4}, {0, 1}),
+              StatusIs(kInvalidArgument, HasSubstr("value of row 0, feature 0 is nan")));
+}
+
+TEST(TableDatasetDeathTest, AbortsOnARowOutsideTheSet) {
+  const auto table = ThreeRows();
+  EXPECT_DEATH(table->label(3), "row 3 of a set of 3 rows");
+  EXPECT_DEATH(table->label(-1), "row -1 of a set of 3 rows");
+  EXPECT_DEATH(FeaturesOf(*table, 3), "row 3 of a set of 3 rows");
+}
+
+TEST(TableDatasetDeathTest, AbortsOnASpanOfTheWrongLength) {
+  const auto table = ThreeRows();
+  std::vector<float> out(3);
+  EXPECT_DEATH(table->CopyFeatures(0, absl::MakeSpan(out)), "room for 3 floats, expected 2");
+}
+
+TEST(ImageDataset, StandardisesEveryPixelValue) {
+  std::vector<uint8_t> pixels(256);
+  for (int v = 0; v < 256; ++v) pixels[v] = static_cast<uint8_t>(v);
+  const auto images = *ImageDataset::Create(128, 2, 0.25, 0.5, pixels, {0, 1});
+  for (int v = 0; v < 256; ++v) {
+    EXPECT_FLOAT_EQ(FeaturesOf(*images, v / 128)[v % 128], (v / 255.0 - 0.25) / 0.5) << v;
+  }
+}
+
+TEST(ImageDataset, ReportsItsShapeAndLabels) {
+  const auto images = *ImageDataset::Create(2, 3, 0, 1, {1, 2, 3, 4}, {2, 0});
+  EXPECT_EQ(images->rows(), 2);
+  EXPECT_EQ(images->features(), 2);
+  EXPECT_EQ(images->classes(), 3);
+  EXPECT_THAT(LabelsOf(*images), ElementsAre(2, 0));
+}
+
+TEST(ImageDataset, RefusesPixelsThatDoNotFillTheRows) {
+  EXPECT_THAT(ImageDataset::Create(2, 2, 0, 1, {1, 2, 3}, {0, 1}),
+              StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
+}
+
+TEST(ImageDataset, RefusesStatisticsThatCannotStandardise) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [mean, stddev] : {std::pair{0.5, 0.0}, {0.5, -1.0}, {0.5, nan}, {nan, 1.0}}) {
+    EXPECT_THAT(ImageDataset::Create(1, 2, mean, stddev, {1, 2}, {0, 1}),
+                StatusIs(kInvalidArgument, HasSubstr("expected finite numbers")));
+  }
+}
+
+TEST(Subset, IsTheFirstRows) {
+  const auto subset = *Subset(ThreeRows(), 2);
+  EXPECT_EQ(subset->rows(), 2);
+  EXPECT_EQ(subset->features(), 2);
+  EXPECT_EQ(subset->classes(), 2);
+  EXPECT_THAT(FeaturesOf(*subset, 1), ElementsAre(3, 4));
+  EXPECT_THAT(LabelsOf(*subset), ElementsAre(0, 1));
+}
+
+TEST(Subset, RefusesMoreRowsThanThereAre) {
+  EXPECT_THAT(Subset(ThreeRows(), 4),
+              StatusIs(kInvalidArgument, HasSubstr("asked for 4 rows of a set that has 3")));
+}
+
+TEST(Subset, RefusesFewerThanOneRow) {
+  EXPECT_THAT(Subset(ThreeRows(), 0), StatusIs(kInvalidArgument, HasSubstr("asked for 0 rows")));
+  EXPECT_THAT(Subset(ThreeRows(), -1), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
+}
+
+TEST(SubsetDeathTest, AbortsOnARowBeyondTheSubset) {
+  const auto subset = *Subset(ThreeRows(), 2);
+  EXPECT_DEATH(subset->label(2), "row 2 of a set of 2 rows");
+  EXPECT_DEATH(FeaturesOf(*subset, 2), "row 2 of a set of 2 rows");
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,117 @@
+#include "engine/data/load.h"
+
+#include <filesystem>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kInvalidArgument;
+using absl::StatusCode::kNotFound;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+DataSource Source(const std::string& spec) {
+  DataSource source;
+  source.spec = spec;
+  return source;
+}
+
+TEST(LoadData, MakesASyntheticSet) {
+  const auto data = LoadData(Source("synthetic:30x4x3"));
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->rows(), 30);
+  EXPECT_EQ(data->train->features(), 4);
+  EXPECT_EQ(data->train->classes(), 3);
+}
+
+TEST(LoadData, SeedsTheSyntheticSet) {
+  DataSource source = Source("synthetic:30x4x3");
+  const auto zero = LoadData(source);
+  source.seed = 1;
+  const auto one = LoadData(source);
+  EXPECT_NE(FeaturesOf(*zero->train, 0), FeaturesOf(*one->train, 0));
+}
+
+TEST(LoadData, RefusesABadSyntheticSpec) {
+  EXPECT_THAT(LoadData(Source("synthetic:30x4")),
+              StatusIs(kInvalidArgument, HasSubstr("\"30x4\", expected ROWSxFEATURESxCLASSES")));
+}
+
+TEST(LoadData, ReadsACsvFileByItsLabelColumn) {
+  DataSource source = Source(WriteTestFile(TestDirectory(), "a.csv", "x,kind\n1,a\n2,b\n3,a\n"));
+  source.label_column = "kind";
+  const auto data = LoadData(source);
+  ASSERT_OK(data);
+  EXPECT_EQ(data->train->rows() + data->test->rows(), 3);
+}
+
+TEST(LoadData, NamesAMissingCsvFile) {
+  EXPECT_THAT(LoadData(Source("/no/such.csv")), StatusIs(kNotFound, HasSubstr("/no/such.csv")));
+}
+
+TEST(LoadData, ReadsADirectoryOfIdxFiles) {
+  const std::string directory = TestDirectory();
+  for (const std::string set : {"train", "t10k"}) {
+    WriteTestFile(directory, set + "-images-idx3-ubyte", IdxFile({2, 1, 1}, "ab"));
+    WriteTestFile(directory, set + "-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
+  }
+  const auto data = LoadData(Source(directory));
+  ASSERT_OK(data);
+  EXPECT_THAT(LabelsOf(*data->test), ElementsAre(0, 1));
+}
+
+TEST(LoadData, NamesAMissingDirectory) {
+  EXPECT_THAT(LoadData(Source("/no/such/directory")),
+              StatusIs(kNotFound, HasSubstr("/no/such/directory: no such directory")));
+}
+
+TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
+  EXPECT_THAT(
+      LoadData(Source("")),
+      StatusIs(kInvalidArgument, HasSubstr("expected a directory of IDX files, a .csv file or")));
+}
+
+// A file with a hole, which takes no room on the disk.
+TEST(LoadData, ReportsAFileAboveTheLimitAsBadContent) {
+  const std::string path = WriteTestFile(TestDirectory(), "a.csv", "x,label\n");
+  std::filesystem::resize_file(path, (uint64_t{2} << 30) + 1);
+  EXPECT_THAT(LoadData(Source(path)), StatusIs(kInvalidArgument, HasSubstr("a.csv")));
+  std::filesystem::remove(path);
+}
+
+TEST(LoadData, KeepsTheFirstTrainingRowsOnRequest) {
+  DataSource source = Source("synthetic:30x4x3");
+  const auto all = LoadData(source);
+  source.train_rows = 10;
+  const auto some = LoadData(source);
+  ASSERT_OK(some);
+  EXPECT_EQ(some->train->rows(), 10);
+  EXPECT_EQ(some->test->rows(), 6);
+  for (int64_t row = 0; row < 10; ++row) {
+    EXPECT_EQ(FeaturesOf(*some->train, row), FeaturesOf(*all->train, row));
+  }
+}
+
+TEST(LoadData, RefusesMoreTrainingRowsThanThereAre) {
+  DataSource source = Source("synthetic:30x4x3");
+  source.train_rows = 31;
+  EXPECT_THAT(LoadData(source),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("synthetic:30x4x3: training rows: asked for 31 rows of a "
+                                 "set that has 30")));
+}
+
+TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
+  DataSource source = Source("synthetic:30x4x3");
+  source.train_rows = -1;
+  EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

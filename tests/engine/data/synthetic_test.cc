@@ -1,0 +1,167 @@
+#include "engine/data/synthetic.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kInvalidArgument;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+TEST(SyntheticSpec, ParsesThreeNumbers) {
+  const auto spec = ParseSyntheticSpec("10000x100x10");
+  ASSERT_OK(spec);
+  EXPECT_EQ(*spec, (SyntheticSpec{.rows = 10000, .features = 100, .classes = 10}));
+}
+
+TEST(SyntheticSpec, RefusesAnyOtherForm) {
+  for (const std::string text : {"", "10", "10x10", "10x10x10x10", "10xx10", "ax10x10", "10x1.5x10",
+                                 "10,10,10", "10x10x10x", "99999999999999999999x1x2"}) {
+    EXPECT_THAT(ParseSyntheticSpec(text),
+                StatusIs(kInvalidArgument,
+                         HasSubstr(absl::StrCat(
+                             "synthetic set \"", text,
+                             "\", expected ROWSxFEATURESxCLASSES such as 10000x100x10"))));
+  }
+}
+
+TEST(SyntheticSpec, RefusesNumbersBelowTheLeast) {
+  EXPECT_THAT(
+      ParseSyntheticSpec("0x10x2"),
+      StatusIs(kInvalidArgument, HasSubstr("synthetic set of 0 rows, expected at least one")));
+  EXPECT_THAT(
+      ParseSyntheticSpec("-5x10x2"),
+      StatusIs(kInvalidArgument, HasSubstr("synthetic set of -5 rows, expected at least one")));
+  EXPECT_THAT(
+      ParseSyntheticSpec("10x0x2"),
+      StatusIs(kInvalidArgument, HasSubstr("synthetic set of 0 features, expected 1 to 1048576")));
+  EXPECT_THAT(
+      ParseSyntheticSpec("10x10x1"),
+      StatusIs(kInvalidArgument, HasSubstr("synthetic set of 1 classes, expected 2 to 65536")));
+}
+
+TEST(SyntheticSpec, RefusesNumbersAboveTheLimits) {
+  EXPECT_THAT(ParseSyntheticSpec("1x1048577x2"),
+              StatusIs(kInvalidArgument, HasSubstr("1048577 features, expected 1 to 1048576")));
+  EXPECT_THAT(ParseSyntheticSpec("10x10x65537"),
+              StatusIs(kInvalidArgument, HasSubstr("65537 classes, expected 2 to 65536")));
+  EXPECT_THAT(ParseSyntheticSpec("9223372036854775807x1x2"),
+              StatusIs(kInvalidArgument, HasSubstr("the limit of 4294967296 values")));
+}
+
+TEST(SyntheticSpec, CountsTheTestRowsTowardsTheLimit) {
+  EXPECT_OK(ParseSyntheticSpec("3579139414x1x2"));
+  EXPECT_THAT(
+      ParseSyntheticSpec("3579139415x1x2"),
+      StatusIs(kInvalidArgument, HasSubstr("3579139415 rows x 1 features exceeds, with its test")));
+}
+
+TrainTest Make(int64_t rows, int64_t features, int64_t classes, uint64_t seed) {
+  const auto data = MakeSynthetic({rows, features, classes}, seed);
+  EXPECT_OK(data);
+  return *data;
+}
+
+TEST(Synthetic, RefusesABadSpec) {
+  EXPECT_THAT(MakeSynthetic({0, 1, 2}, 0), StatusIs(kInvalidArgument, HasSubstr("0 rows")));
+}
+
+TEST(Synthetic, HasTheShapeAskedForAndAFifthMoreRowsToTest) {
+  const TrainTest data = Make(100, 7, 3, 1);
+  EXPECT_EQ(data.train->rows(), 100);
+  EXPECT_EQ(data.test->rows(), 20);
+  for (const auto& set : {data.train, data.test}) {
+    EXPECT_EQ(set->features(), 7);
+    EXPECT_EQ(set->classes(), 3);
+  }
+}
+
+TEST(Synthetic, HasATestRowHoweverSmall) { EXPECT_EQ(Make(1, 1, 2, 1).test->rows(), 1); }
+
+TEST(Synthetic, BeginsLikeASmallerSetOfTheSameSeed) {
+  const TrainTest small = Make(10, 5, 3, 4);
+  const TrainTest large = Make(50, 5, 3, 4);
+  for (int64_t row = 0; row < 10; ++row) {
+    EXPECT_EQ(FeaturesOf(*small.train, row), FeaturesOf(*large.train, row));
+    EXPECT_EQ(small.train->label(row), large.train->label(row));
+  }
+}
+
+TEST(Synthetic, DiffersBetweenSeeds) {
+  EXPECT_NE(FeaturesOf(*Make(10, 5, 3, 4).train, 0), FeaturesOf(*Make(10, 5, 3, 5).train, 0));
+}
+
+TEST(Synthetic, TestRowsAreNotTrainingRows) {
+  const TrainTest data = Make(50, 5, 3, 4);
+  for (int64_t test = 0; test < data.test->rows(); ++test) {
+    for (int64_t train = 0; train < data.train->rows(); ++train) {
+      EXPECT_NE(FeaturesOf(*data.test, test), FeaturesOf(*data.train, train));
+    }
+  }
+}
+
+TEST(Synthetic, InputsAreStandardNormal) {
+  const TrainTest data = Make(1000, 100, 2, 9);
+  double sum = 0;
+  double square = 0;
+  for (int64_t row = 0; row < 1000; ++row) {
+    for (const float value : FeaturesOf(*data.train, row)) {
+      sum += value;
+      square += double{value} * value;
+    }
+  }
+  // Five standard errors of 100,000 samples.
+  EXPECT_NEAR(sum / 1e5, 0, 5 * std::sqrt(1e-5));
+  EXPECT_NEAR(square / 1e5, 1, 5 * std::sqrt(2e-5));
+}
+
+TEST(Synthetic, ClassesHoldBetweenHalfAndTwiceTheirShare) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const TrainTest data = Make(4000, 20, 10, seed);
+    const std::vector<int32_t> labels = LabelsOf(*data.train);
+    for (int32_t c = 0; c < 10; ++c) {
+      const int64_t rows = std::count(labels.begin(), labels.end(), c);
+      EXPECT_GT(rows, 200) << "class " << c << ", seed " << seed;
+      EXPECT_LT(rows, 800) << "class " << c << ", seed " << seed;
+    }
+  }
+}
+
+// The simplest learner of all, which knows a class by the mean of its training inputs.
+double AccuracyOfClassMeans(const TrainTest& data) {
+  const int64_t features = data.train->features();
+  std::vector<std::vector<double>> sums(data.train->classes(), std::vector<double>(features, 0.0));
+  for (int64_t row = 0; row < data.train->rows(); ++row) {
+    const std::vector<float> x = FeaturesOf(*data.train, row);
+    std::vector<double>& sum = sums[data.train->label(row)];
+    for (int64_t f = 0; f < features; ++f) sum[f] += x[f];
+  }
+  int64_t right = 0;
+  for (int64_t row = 0; row < data.test->rows(); ++row) {
+    const std::vector<float> x = FeaturesOf(*data.test, row);
+    std::vector<double> scores;
+    for (const std::vector<double>& sum : sums) {
+      double score = 0;
+      for (int64_t f = 0; f < features; ++f) score += sum[f] * x[f];
+      scores.push_back(score);
+    }
+    const auto best = std::max_element(scores.begin(), scores.end());
+    right += best - scores.begin() == data.test->label(row);
+  }
+  return static_cast<double>(right) / static_cast<double>(data.test->rows());
+}
+
+TEST(Synthetic, WhatIsLearntFromTheTrainingSetHoldsForTheTestSet) {
+EXPECT_GT(AccuracyOfClassMeans(Make(5000, 20, 10, 3)), 0.3);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

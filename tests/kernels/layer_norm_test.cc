@@ -1,0 +1,302 @@
+#include "kernels/ops/layer_norm.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/reference/reference.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::Vector;
+using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::PrecisionOf;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::ToDouble;
+
+struct Problem {
+  // x is normal around `mean` with the given deviation.
+  explicit Problem(const LayerNormShape& shape_in, float mean = 0.5F, float deviation = 2.0F)
+      : shape(shape_in) {
+    const int64_t R = shape.rows, C = shape.features;
+    x = RandomNormal(R * C, 1);
+    for (float& value : x) value = mean + deviation * value;
+    gamma = RandomNormal(C, 2);
+    beta = RandomNormal(C, 3);
+    dy = RandomNormal(R * C, 4);
+    dgamma = RandomNormal(C, 5);
+    dbeta = RandomNormal(C, 6);
+    const auto forward =
+        reference::LayerNormForward(shape, ToDouble(x), ToDouble(gamma), ToDouble(beta));
+    statistics.assign(forward.statistics.begin(), forward.statistics.end());
+  }
+
+  LayerNormShape shape;
+  std::vector<float> x, gamma, beta, dy, dgamma, dbeta, statistics;
+};
+
+// A problem on a device. The outputs of an operation hold not-a-number before it.
+class OnDevice {
+ public:
+  explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
+    auto op = device_.ops().CreateLayerNorm(problem.shape);
+    EXPECT_OK(op);
+    op_ = *std::move(op);
+  }
+
+  struct ForwardResult {
+    Tensor statistics, y;
+  };
+  ForwardResult Forward() {
+    const Tensor statistics = device_.Result(Shape{problem_.shape.rows, 2});
+    const Tensor y = device_.Result(matrix());
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->Forward(stream, x(), device_.Operand(features(), problem_.gamma),
+                          device_.Operand(features(), problem_.beta), statistics, y);
+    }));
+    return {statistics, y};
+  }
+
+  Tensor BackwardInput(bool in_place = false) {
+    const Tensor dy = device_.Operand(matrix(), problem_.dy);
+    const Tensor dx = in_place ? dy : device_.Result(matrix());
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->BackwardInput(stream, dy, x(), device_.Operand(features(), problem_.gamma),
+                                statistics(), dx);
+    }));
+    return dx;
+  }
+
+  struct WeightGradient {
+    Tensor dgamma, dbeta;
+  };
+  WeightGradient BackwardWeight(bool accumulate) {
+    const Tensor dgamma =
+        accumulate ? device_.Operand(features(), problem_.dgamma) : device_.Result(features());
+    const Tensor dbeta =
+        accumulate ? device_.Operand(features(), problem_.dbeta) : device_.Result(features());
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->BackwardWeight(stream, device_.Operand(matrix(), problem_.dy), x(), statistics(),
+                                 dgamma, dbeta, accumulate);
+    }));
+    return {dgamma, dbeta};
+  }
+
+ private:
+  Shape matrix() const { return {problem_.shape.rows, problem_.shape.features}; }
+  Shape features() const { return {problem_.shape.features}; }
+  Tensor x() { return device_.Operand(matrix(), problem_.x); }
+  Tensor statistics() {
+    return device_.Operand(Shape{problem_.shape.rows, 2}, problem_.statistics);
+  }
+
+  const Problem& problem_;
+  TestDevice device_;
+  std::unique_ptr<LayerNormOp> op_;
+};
+
+// Bounds of the statistics of one row: absolute for the mean, relative for rstd. The mean is a sum
+// of C terms and a division. A variance around a mean that is off by d is too large by d^2; its own
+// sum has C + 4 roundings.
+struct StatisticsBound {
+  StatisticsBound(reference::Values row, double rstd) {
+    const auto C = static_cast<int64_t>(row.size());
+    const auto elementary = static_cast<int64_t>(PrecisionOf(DType::kFloat32).elementary);
+    double sum_abs = 0;
+    for (double value : row) sum_abs += std::fabs(value);
+    mean = Gamma(C + elementary) * sum_abs / static_cast<double>(C);
+    const double shift = mean * rstd;
+    relative_rstd = Gamma(C + 4 + 2 * elementary) + shift * shift;
+  }
+  double mean;
+  double relative_rstd;
+};
+
+void ExpectForwardMatchesReference(const Problem& problem) {
+  OnDevice device(problem);
+  const auto actual = device.Forward();
+  const auto C = static_cast<size_t>(problem.shape.features);
+  const Vector x = ToDouble(problem.x), gamma = ToDouble(problem.gamma);
+  const auto expected =
+      reference::LayerNormForward(problem.shape, x, gamma, ToDouble(problem.beta));
+  Vector statistics_bound, y_bound;
+  for (size_t r = 0; r < static_cast<size_t>(problem.shape.rows); ++r) {
+    const reference::Values row = reference::Values(x).subspan(r * C, C);
+    const double mean = expected.statistics[r * 2], rstd = expected.statistics[r * 2 + 1];
+    const StatisticsBound bound(row, rstd);
+    statistics_bound.push_back(bound.mean);
+    statistics_bound.push_back(bound.relative_rstd * rstd);
+    for (size_t c = 0; c < C; ++c) {
+      const double shift = bound.mean * rstd * std::fabs(gamma[c]);
+      const double scaled = std::fabs((row[c] - mean) * rstd * gamma[c]);
+      y_bound.push_back(shift + (scaled + shift) * (bound.relative_rstd + Gamma(4)) +
+                        Gamma(1) * std::fabs(expected.y[r * C + c]));
+    }
+  }
+  EXPECT_THAT(TestDevice::Values(actual.statistics),
+              CloseTo(expected.statistics, statistics_bound));
+  EXPECT_THAT(TestDevice::Values(actual.y), CloseTo(expected.y, y_bound));
+}
+
+void ExpectBackwardInputMatchesReference(const Problem& problem) {
+  const auto C = static_cast<size_t>(problem.shape.features);
+  const Vector x = ToDouble(problem.x), gamma = ToDouble(problem.gamma);
+  const Vector dy = ToDouble(problem.dy), statistics = ToDouble(problem.statistics);
+  Vector bounds;
+  for (size_t r = 0; r < static_cast<size_t>(problem.shape.rows); ++r) {
+    const double mean = statistics[r * 2], rstd = statistics[r * 2 + 1];
+    Vector g(C), xhat(C);
+    double mean_g = 0, mean_g_xhat = 0;
+    for (size_t c = 0; c < C; ++c) {
+      g[c] = std::fabs(dy[r * C + c] * gamma[c]);
+      xhat[c] = std::fabs((x[r * C + c] - mean) * rstd);
+      mean_g += g[c] / static_cast<double>(C);
+      mean_g_xhat += g[c] * xhat[c] / static_cast<double>(C);
+    }
+    // On the longest path, that of mean(g xhat): 4 roundings of a term, C of the sum, 4 of the
+    // division, 6 after it.
+    for (size_t c = 0; c < C; ++c) {
+      bounds.push_back(Gamma(problem.shape.features + 14) * rstd *
+                       (g[c] + mean_g + xhat[c] * mean_g_xhat));
+    }
+  }
+  EXPECT_THAT(
+      TestDevice::Values(OnDevice(problem).BackwardInput()),
+      CloseTo(reference::LayerNormBackwardInput(problem.shape, dy, x, gamma, statistics), bounds));
+}
+
+void ExpectBackwardWeightMatchesReference(const Problem& problem, bool accumulate) {
+  OnDevice device(problem);
+  const auto actual = device.BackwardWeight(accumulate);
+  const auto R = static_cast<size_t>(problem.shape.rows);
+  const auto C = static_cast<size_t>(problem.shape.features);
+  auto expected = reference::LayerNormBackwardWeight(
+      problem.shape, ToDouble(problem.dy), ToDouble(problem.x), ToDouble(problem.statistics));
+  Vector dgamma_bound(C), dbeta_bound(C);
+  for (size_t c = 0; c < C; ++c) {
+    double dgamma_abs = 0, dbeta_abs = 0;
+    if (accumulate) {
+      expected.dgamma[c] += problem.dgamma[c];
+      expected.dbeta[c] += problem.dbeta[c];
+      dgamma_abs = std::fabs(problem.dgamma[c]);
+      dbeta_abs = std::fabs(problem.dbeta[c]);
+    }
+    for (size_t r = 0; r < R; ++r) {
+      const double mean = problem.statistics[r * 2], rstd = problem.statistics[r * 2 + 1];
+      const double dy = std::fabs(problem.dy[r * C + c]);
+      dbeta_abs += dy;
+      dgamma_abs += dy * std::fabs(problem.x[r * C + c] - mean) * rstd;
+    }
+    // A term of dgamma has 3 roundings.
+    dgamma_bound[c] = Gamma(problem.shape.rows + 4) * dgamma_abs;
+    dbeta_bound[c] = Gamma(problem.shape.rows + 1) * dbeta_abs;
+  }
+  EXPECT_THAT(TestDevice::Values(actual.dgamma), CloseTo(expected.dgamma, dgamma_bound));
+  EXPECT_THAT(TestDevice::Values(actual.dbeta), CloseTo(expected.dbeta, dbeta_bound));
+}
+
+class CpuLayerNorm : public ::testing::TestWithParam<LayerNormShape> {
+ protected:
+  const Problem problem_{GetParam()};
+};
+
+TEST_P(CpuLayerNorm, ForwardMatchesReference) { ExpectForwardMatchesReference(problem_); }
+
+TEST_P(CpuLayerNorm, BackwardInputMatchesReference) {
+  ExpectBackwardInputMatchesReference(problem_);
+}
+
+TEST_P(CpuLayerNorm, BackwardInputMayOverwriteDy) {
+  OnDevice separate(problem_), in_place(problem_);
+  EXPECT_EQ(BytesOf(in_place.BackwardInput(/*in_place=*/true)), BytesOf(separate.BackwardInput()));
+}
+
+TEST_P(CpuLayerNorm, BackwardWeightOverwritesWithReference) {
+  ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/false);
+}
+
+TEST_P(CpuLayerNorm, BackwardWeightAddsReference) {
+  ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
+                         ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1},
+                                           LayerNormShape{1, 64}, LayerNormShape{5, 7, 0.5F},
+                                           LayerNormShape{17, 33}, LayerNormShape{37, 577},
+                                           LayerNormShape{4, 2304}),
+                         [](const auto& param_info) {
+                           return absl::StrCat(param_info.param.rows, "x",
+                                               param_info.param.features);
+                         });
+
+// mean(x^2) - mean(x)^2 would lose all digits of the variance.
+TEST(CpuLayerNormForward, KeepsTheVarianceOfRowsFarFromZero) {
+  ExpectForwardMatchesReference(Problem({.rows = 5, .features = 100}, /*mean=*/4096.0F, 1.0F));
+}
+
+TEST(CpuLayerNormForward, RowsOfOneValueGiveBeta) {
+  const Problem problem({.rows = 3, .features = 64}, /*mean=*/1.0F, /*deviation=*/0.0F);
+  OnDevice device(problem);
+  const Vector y = TestDevice::Values(device.Forward().y);
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(absl::MakeConstSpan(y).subspan(r * 64, 64), ToDouble(problem.beta)) << "row " << r;
+  }
+}
+
+TEST(CpuLayerNormThreads, AnyNumberGivesTheSameBits) {
+  const Problem problem({.rows = 67, .features = 1201});
+  OnDevice one(problem, 1);
+  const auto forward = one.Forward();
+  const Tensor dx = one.BackwardInput();
+  const auto weight_gradient = one.BackwardWeight(/*accumulate=*/true);
+  for (int threads : {2, 3}) {
+    SCOPED_TRACE(absl::StrCat(threads, " threads"));
+    OnDevice several(problem, threads);
+    const auto [statistics, y] = several.Forward();
+    EXPECT_EQ(BytesOf(statistics), BytesOf(forward.statistics));
+    EXPECT_EQ(BytesOf(y), BytesOf(forward.y));
+    EXPECT_EQ(BytesOf(several.BackwardInput()), BytesOf(dx));
+    const auto [dgamma, dbeta] = several.BackwardWeight(/*accumulate=*/true);
+    EXPECT_EQ(BytesOf(dgamma), BytesOf(weight_gradient.dgamma));
+    EXPECT_EQ(BytesOf(dbeta), BytesOf(weight_gradient.dbeta));
+  }
+}
+
+class CpuLayerNormRefusal : public ::testing::TestWithParam<LayerNormShape> {};
+
+TEST_P(CpuLayerNormRefusal, IsAnInvalidArgument) {
+  TestDevice device;
+  EXPECT_THAT(device.ops().CreateLayerNorm(GetParam()),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNormRefusal,
+                         ::testing::Values(LayerNormShape{.rows = 0}, LayerNormShape{.rows = -1},
+                                           LayerNormShape{.features = 0},
+                                           LayerNormShape{.features = -1},
+                                           LayerNormShape{.rows = kHuge},
+                                           LayerNormShape{.features = kHuge},
+                                           LayerNormShape{.epsilon = 0.0F}));
+
+}  // namespace
+}  // namespace stagecoach::kernels

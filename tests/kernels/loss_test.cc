@@ -1,0 +1,250 @@
+#include "kernels/ops/loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/reference/reference.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::Vector;
+using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::Precision;
+using ::stagecoach::testing::PrecisionOf;
+using ::stagecoach::testing::RandomLabels;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::ToDouble;
+using ::testing::ElementsAre;
+
+struct Problem {
+  Problem(LossKind kind_in, const LossShape& shape_in)
+      : kind(kind_in), shape(shape_in), valid_rows(shape_in.rows) {
+    output = RandomNormal(shape.rows * shape.classes, 1);
+    labels = RandomLabels(shape.rows, shape.classes, 2);
+  }
+  // Marks the last rows as padding and fills them with what would spoil every sum.
+  void Pad(int64_t rows) {
+    valid_rows = shape.rows - rows;
+    std::fill(output.begin() + valid_rows * shape.classes, output.end(),
+              std::numeric_limits<float>::quiet_NaN());
+    std::fill(labels.begin() + valid_rows, labels.end(), -1);
+  }
+
+  LossKind kind;
+  LossShape shape;
+  int64_t valid_rows;
+  float scale = 0.125F;
+  std::vector<float> output;
+  std::vector<int32_t> labels;
+};
+
+enum class Gradient { kSeparate, kInPlace, kNone };
+
+class OnDevice {
+ public:
+  explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
+    auto op = device_.ops().CreateLoss(problem.kind, problem.shape);
+    EXPECT_OK(op);
+    op_ = *std::move(op);
+  }
+
+  struct Results {
+    Tensor gradient, result;
+  };
+  Results Compute(Gradient where = Gradient::kSeparate) {
+    const Shape matrix{problem_.shape.rows, problem_.shape.classes};
+    const Tensor output = device_.Operand(matrix, problem_.output);
+    const Tensor gradient = where == Gradient::kInPlace ? output
+                            : where == Gradient::kNone  ? Tensor{}
+                                                        : device_.Result(matrix);
+    const Tensor result = device_.Result(Shape{2}, DType::kFloat64);
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->Compute(stream, output, device_.Labels(problem_.labels), problem_.valid_rows,
+                          problem_.scale, gradient, result);
+    }));
+    return {gradient, result};
+  }
+
+ private:
+  const Problem& problem_;
+  TestDevice device_;
+  std::unique_ptr<LossOp> op_;
+};
+
+reference::LossOutput Expected(const Problem& problem) {
+  return reference::Loss(problem.kind, problem.shape, ToDouble(problem.output), problem.labels,
+                         problem.valid_rows, problem.scale);
+}
+
+// Bounds of the loss sum and of each gradient, for arithmetic in float.
+struct Bounds {
+  double loss = 0;
+  Vector gradient;
+};
+
+// o - max is off by u |o - max|, which becomes the relative error of its exponential; their sum S
+// has C terms; log S and o[label] - max are added. A probability is a quotient of two such.
+void AddCrossEntropyRow(reference::Values output, double scale, Bounds& bounds) {
+  const Precision& precision = PrecisionOf(DType::kFloat32);
+  const auto [smallest, largest] = std::minmax_element(output.begin(), output.end());
+  const double classes = static_cast<double>(output.size());
+  const double spread = *largest - *smallest;
+  const double sum_error = classes + precision.elementary + spread;
+  const double loss_error =
+      sum_error + precision.elementary * std::log(classes) + spread + (spread + std::log(classes));
+  bounds.loss += precision.unit_roundoff * loss_error;
+  double sum = 0;
+  for (double value : output) sum += std::exp(value - *largest);
+  const double relative = sum_error + 2.0 * precision.elementary + spread + 3.0;
+  for (double value : output) {
+    const double probability = std::exp(value - *largest) / sum;
+    bounds.gradient.push_back(
+        std::fabs(scale) *
+        (precision.unit_roundoff * (relative * probability + 1.0) + precision.underflow));
+  }
+}
+
+void AddSquaredErrorRow(reference::Values output, double scale, Bounds& bounds) {
+  const auto classes = static_cast<int64_t>(output.size());
+  double sum = 0;
+  for (double value : output) {
+    const double largest_error = std::fabs(value) + 1.0;
+    sum += largest_error * largest_error;
+    bounds.gradient.push_back(Gamma(8) * std::fabs(scale) * 2.0 / static_cast<double>(classes) *
+                              largest_error);
+  }
+  bounds.loss += Gamma(classes + 8) * sum / static_cast<double>(classes);
+}
+
+Bounds BoundsOf(const Problem& problem) {
+  const auto C = static_cast<size_t>(problem.shape.classes);
+  const Vector output = ToDouble(problem.output);
+  Bounds bounds;
+  for (size_t r = 0; r < static_cast<size_t>(problem.valid_rows); ++r) {
+    const auto row = reference::Values(output).subspan(r * C, C);
+    if (problem.kind == LossKind::kSoftmaxCrossEntropy) {
+      AddCrossEntropyRow(row, problem.scale, bounds);
+    } else {
+      AddSquaredErrorRow(row, problem.scale, bounds);
+    }
+  }
+  // The gradient of padding is exactly zero.
+  bounds.gradient.resize(output.size(), 0.0);
+  return bounds;
+}
+
+void ExpectMatchesReference(const Problem& problem) {
+  OnDevice device(problem);
+  const auto [gradient, result] = device.Compute();
+  const reference::LossOutput expected = Expected(problem);
+  const Bounds bounds = BoundsOf(problem);
+  EXPECT_NEAR(result.f64()[0], expected.loss, bounds.loss);
+  EXPECT_EQ(result.f64()[1], static_cast<double>(expected.correct));
+  EXPECT_THAT(TestDevice::Values(gradient), CloseTo(expected.gradient, bounds.gradient));
+}
+
+class CpuLoss : public ::testing::TestWithParam<std::tuple<LossKind, LossShape>> {
+ protected:
+  Problem problem_{std::get<0>(GetParam()), std::get<1>(GetParam())};
+};
+
+TEST_P(CpuLoss, MatchesReference) { ExpectMatchesReference(problem_); }
+
+TEST_P(CpuLoss, PaddingCountsForNothing) {
+  problem_.Pad((problem_.shape.rows + 1) / 2);
+  ExpectMatchesReference(problem_);
+}
+
+TEST_P(CpuLoss, GradientMayOverwriteTheOutput) {
+  OnDevice separate(problem_), in_place(problem_);
+  const auto expected = separate.Compute();
+  const auto actual = in_place.Compute(Gradient::kInPlace);
+  EXPECT_EQ(BytesOf(actual.gradient), BytesOf(expected.gradient));
+  EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result));
+}
+
+TEST_P(CpuLoss, ResultDoesNotNeedTheGradient) {
+  OnDevice with(problem_), without(problem_);
+  EXPECT_EQ(BytesOf(without.Compute(Gradient::kNone).result), BytesOf(with.Compute().result));
+}
+
+constexpr LossKind kKinds[] = {LossKind::kSoftmaxCrossEntropy, LossKind::kMeanSquaredError};
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuLoss,
+                         ::testing::Combine(::testing::ValuesIn(kKinds),
+                                            ::testing::Values(LossShape{1, 1}, LossShape{5, 1},
+                                                              LossShape{1, 10}, LossShape{17, 2},
+                                                              LossShape{64, 10},
+                                                              LossShape{33, 1001})));
+
+class CpuLossOfKind : public ::testing::TestWithParam<LossKind> {};
+
+TEST_P(CpuLossOfKind, OnlyPaddingIsALossOfZero) {
+  Problem problem(GetParam(), {.rows = 3, .classes = 4});
+  problem.Pad(3);
+  OnDevice device(problem);
+  EXPECT_THAT(TestDevice::Values(device.Compute().result), ElementsAre(0.0, 0.0));
+}
+
+TEST_P(CpuLossOfKind, FirstOfSeveralLargestOutputsIsThePrediction) {
+  Problem problem(GetParam(), {.rows = 3, .classes = 3});
+  problem.output = {1, 1, 0, 1, 1, 0, -1, 0, 0};
+  problem.labels = {0, 1, 1};
+  OnDevice device(problem);
+  EXPECT_EQ(device.Compute().result.f64()[1], 2.0);
+}
+
+TEST_P(CpuLossOfKind, AnyNumberOfThreadsGivesTheSameBits) {
+  const Problem problem(GetParam(), {.rows = 131, .classes = 77});
+  OnDevice one(problem, 1);
+  const auto expected = one.Compute();
+  for (int threads : {2, 3}) {
+    OnDevice several(problem, threads);
+    const auto actual = several.Compute();
+    EXPECT_EQ(BytesOf(actual.gradient), BytesOf(expected.gradient)) << threads << " threads";
+    EXPECT_EQ(BytesOf(actual.result), BytesOf(expected.result)) << threads << " threads";
+  }
+}
+
+TEST_P(CpuLossOfKind, ExtentsOutOfRangeAreInvalid) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  TestDevice device;
+  for (const LossShape shape : {LossShape{0, 1}, LossShape{-1, 1}, LossShape{1, 0},
+                                LossShape{1, -1}, LossShape{kHuge, 1}, LossShape{1, kHuge}}) {
+    EXPECT_THAT(device.ops().CreateLoss(GetParam(), shape),
+                StatusIs(absl::StatusCode::kInvalidArgument))
+        << shape.rows << " rows, " << shape.classes << " classes";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CpuLossOfKind, ::testing::ValuesIn(kKinds));
+
+TEST(CpuCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
+  Problem problem(LossKind::kSoftmaxCrossEntropy, {.rows = 3, .classes = 3});
+  problem.output = {1e4F, -1e4F, 0.0F, -1e4F, -1e4F, -1e4F, 300.0F, 299.0F, -80.0F};
+  problem.labels = {1, 0, 2};
+  ExpectMatchesReference(problem);
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

@@ -1,0 +1,203 @@
+#include "kernels/ops/optimizer.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/reference/reference.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::Vector;
+using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::ToDouble;
+
+// What both optimisers work on: a parameter, its gradient, a first moment and a second, which is
+// not negative.
+struct Problem {
+  explicit Problem(int64_t elements)
+      : parameter(RandomNormal(elements, 1)),
+        gradient(RandomNormal(elements, 2)),
+        m(RandomNormal(elements, 3)),
+        v(RandomNormal(elements, 4)) {
+    for (float& value : v) value *= value;
+  }
+  Shape shape() const { return {static_cast<int64_t>(parameter.size())}; }
+
+  std::vector<float> parameter, gradient, m, v;
+};
+
+struct AdamWTensors {
+  Tensor parameter, m, v;
+};
+AdamWTensors RunAdamW(TestDevice& device, const AdamWStep& step, const Problem& problem) {
+  const Shape shape = problem.shape();
+  const Tensor gradient = device.Operand(shape, problem.gradient);
+  const AdamWTensors state{device.Operand(shape, problem.parameter),
+                           device.Operand(shape, problem.m), device.Operand(shape, problem.v)};
+  EXPECT_OK(device.Run([&](Stream& stream) {
+    return device.ops().optimizer().AdamW(stream, step, state.parameter, gradient, state.m,
+                                          state.v);
+  }));
+  return state;
+}
+
+struct SgdTensors {
+  Tensor parameter, momentum;
+};
+SgdTensors RunSgd(TestDevice& device, const SgdStep& step, const Problem& problem) {
+  const Shape shape = problem.shape();
+  const Tensor gradient = device.Operand(shape, problem.gradient);
+  const SgdTensors state{device.Operand(shape, problem.parameter),
+                         device.Operand(shape, problem.m)};
+  EXPECT_OK(device.Run([&](Stream& stream) {
+    return device.ops().optimizer().Sgd(stream, step, state.parameter, gradient, state.momentum);
+  }));
+  return state;
+}
+
+Tensor RunSquaredNorm(TestDevice& device, const std::vector<float>& values) {
+  const Tensor x = device.Operand(Shape{static_cast<int64_t>(values.size())}, values);
+  const Tensor result = device.Result(Shape{1}, DType::kFloat64);
+  EXPECT_OK(device.Run(
+      [&](Stream& stream) { return device.ops().optimizer().SquaredNorm(stream, x, result); }));
+  return result;
+}
+
+void ExpectAdamWMatchesReference(const AdamWStep& step, const Problem& problem) {
+  TestDevice device;
+  const AdamWTensors actual = RunAdamW(device, step, problem);
+  reference::AdamWState expected{ToDouble(problem.parameter), ToDouble(problem.m),
+                                 ToDouble(problem.v)};
+  reference::AdamW(step, ToDouble(problem.gradient), expected);
+  const double t = static_cast<double>(step.step);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);
+  Vector parameter_bound, m_bound, v_bound;
+  for (size_t k = 0; k < problem.parameter.size(); ++k) {
+    const double g = std::fabs(problem.gradient[k] * static_cast<double>(step.gradient_scale));
+    const double m_abs = step.beta1 * std::fabs(problem.m[k]) + (1.0 - step.beta1) * g;
+    const double p_abs = std::fabs(problem.parameter[k]);
+    const double denominator = std::sqrt(expected.v[k] / correction2) + step.epsilon;
+    m_bound.push_back(Gamma(4) * m_abs);
+    v_bound.push_back(Gamma(5) * expected.v[k]);
+    // The longest path, through v and the root, has 5 roundings for v, 4 for the root, 4 each for
+    // two divisions and 7 for the rest.
+    parameter_bound.push_back(
+        Gamma(24) * (p_abs + step.learning_rate *
+                                 (m_abs / correction1 / denominator + step.weight_decay * p_abs)));
+  }
+  EXPECT_THAT(TestDevice::Values(actual.parameter), CloseTo(expected.parameter, parameter_bound));
+  EXPECT_THAT(TestDevice::Values(actual.m), CloseTo(expected.m, m_bound));
+  EXPECT_THAT(TestDevice::Values(actual.v), CloseTo(expected.v, v_bound));
+}
+
+void ExpectSgdMatchesReference(const SgdStep& step, const Problem& problem) {
+  TestDevice device;
+  const SgdTensors actual = RunSgd(device, step, problem);
+  reference::SgdState expected{ToDouble(problem.parameter), ToDouble(problem.m)};
+  reference::Sgd(step, ToDouble(problem.gradient), expected);
+  Vector parameter_bound, momentum_bound;
+  for (size_t k = 0; k < problem.parameter.size(); ++k) {
+    const double p_abs = std::fabs(problem.parameter[k]);
+    const double m_abs = step.momentum * std::fabs(problem.m[k]) +
+                         std::fabs(problem.gradient[k] * step.gradient_scale) +
+                         step.weight_decay * p_abs;
+    momentum_bound.push_back(Gamma(4) * m_abs);
+    parameter_bound.push_back(Gamma(6) * (p_abs + step.learning_rate * m_abs));
+  }
+  EXPECT_THAT(TestDevice::Values(actual.parameter), CloseTo(expected.parameter, parameter_bound));
+  EXPECT_THAT(TestDevice::Values(actual.momentum), CloseTo(expected.momentum, momentum_bound));
+}
+
+// Below, at and above the sizes of vectors and tiles.
+class CpuOptimizer : public ::testing::TestWithParam<int64_t> {
+ protected:
+  const Problem problem_{GetParam()};
+};
+
+TEST_P(CpuOptimizer, AdamWMatchesReference) {
+  ExpectAdamWMatchesReference(
+      {.learning_rate = 0.01F, .weight_decay = 0.1F, .gradient_scale = 0.25F, .step = 3}, problem_);
+}
+
+TEST_P(CpuOptimizer, SgdMatchesReference) {
+  ExpectSgdMatchesReference({.weight_decay = 0.1F, .gradient_scale = 0.25F}, problem_);
+}
+
+TEST_P(CpuOptimizer, SquaredNormMatchesReferenceInDouble) {
+  TestDevice device;
+  const Tensor result = RunSquaredNorm(device, problem_.gradient);
+  const double expected = reference::SquaredNorm(ToDouble(problem_.gradient));
+  EXPECT_NEAR(*result.f64(), expected, 2.0 * Gamma(GetParam(), DType::kFloat64) * expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, CpuOptimizer,
+                         ::testing::Values(1, 2, 7, 16, 33, 1000, 65536, 65537, 200001),
+                         ::testing::PrintToStringParamName());
+
+class CpuAdamW : public ::testing::TestWithParam<AdamWStep> {};
+
+TEST_P(CpuAdamW, MatchesReference) { ExpectAdamWMatchesReference(GetParam(), Problem(101)); }
+
+// The first step, where the corrections are largest, and one so late that they are gone; every term
+// alone.
+INSTANTIATE_TEST_SUITE_P(
+    Steps, CpuAdamW,
+    ::testing::Values(AdamWStep{.step = 1}, AdamWStep{.step = 2}, AdamWStep{.step = 1000000},
+                      AdamWStep{.beta1 = 0.0F, .beta2 = 0.0F}, AdamWStep{.epsilon = 1.0F},
+                      AdamWStep{.weight_decay = 1.0F}, AdamWStep{.gradient_scale = -4.0F}));
+
+TEST(CpuAdamWStep, ParameterThatNeverHadAGradientStays) {
+  Problem problem(3);
+  problem.gradient = problem.m = problem.v = {0.0F, 0.0F, 0.0F};
+  TestDevice device;
+  EXPECT_EQ(TestDevice::Values(RunAdamW(device, {.step = 1}, problem).parameter),
+            ToDouble(problem.parameter));
+}
+
+class CpuSgd : public ::testing::TestWithParam<SgdStep> {};
+
+TEST_P(CpuSgd, MatchesReference) { ExpectSgdMatchesReference(GetParam(), Problem(101)); }
+
+INSTANTIATE_TEST_SUITE_P(Steps, CpuSgd,
+                         ::testing::Values(SgdStep{}, SgdStep{.momentum = 0.0F},
+                                           SgdStep{.weight_decay = 1.0F},
+                                           SgdStep{.gradient_scale = -4.0F}));
+
+// Squares of floats that are too large or too small for a float.
+TEST(CpuSquaredNorm, HasTheRangeOfDouble) {
+  TestDevice device;
+  EXPECT_EQ(*RunSquaredNorm(device, {0x1p100F}).f64(), 0x1p200);
+  EXPECT_EQ(*RunSquaredNorm(device, {0x1p-100F}).f64(), 0x1p-200);
+}
+
+TEST(CpuOptimizerThreads, AnyNumberGivesTheSameBits) {
+  const Problem problem(300001);
+  TestDevice one(1);
+  const AdamWTensors adamw = RunAdamW(one, {}, problem);
+  const SgdTensors sgd = RunSgd(one, {}, problem);
+  const Tensor norm = RunSquaredNorm(one, problem.gradient);
+  for (int threads : {2, 3}) {
+    TestDevice several(threads);
+    EXPECT_EQ(BytesOf(RunAdamW(several, {}, problem).parameter), BytesOf(adamw.parameter));
+    EXPECT_EQ(BytesOf(RunSgd(several, {}, problem).parameter), BytesOf(sgd.parameter));
+    EXPECT_EQ(BytesOf(RunSquaredNorm(several, problem.gradient)), BytesOf(norm));
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

@@ -1,0 +1,237 @@
+#include "kernels/reference/reference.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/finite_difference.h"
+#include "tests/testing/random_tensor.h"
+
+// The oracle against the definition of a derivative, and against cases that can be done by hand.
+namespace stagecoach::kernels::reference {
+namespace {
+
+using ::stagecoach::testing::CentralDifferences;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::RandomLabels;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::ToDouble;
+using ::testing::ElementsAre;
+
+// Central differences of sums of about 100 terms of size one, whose fifth derivatives are below
+// 1000.
+constexpr double kDifferenceError = 1e-9;
+
+Vector Random(int64_t elements, uint64_t stream) {
+  return ToDouble(RandomNormal(elements, stream));
+}
+
+double Dot(Values a, Values b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+class LinearReference : public ::testing::TestWithParam<Activation> {
+ protected:
+  const LinearShape shape_{.rows = 3, .inputs = 4, .outputs = 5, .activation = GetParam()};
+  const Vector x_ = Random(3 * 4, 8);
+  const Vector w_ = Random(4 * 5, 2);
+  const Vector b_ = Random(5, 3);
+  const Vector dy_ = Random(3 * 5, 4);
+
+  void SetUp() override {
+    for (double z : LinearForward(shape_, x_, w_, b_).z) {
+      ASSERT_GT(std::fabs(z), 0.05) << "too close to the kink of ReLU for differences";
+    }
+  }
+
+  // A scalar whose derivative by y is dy.
+  double Objective(const Vector& x, const Vector& w, const Vector& b) const {
+    return Dot(LinearForward(shape_, x, w, b).y, dy_);
+  }
+};
+
+TEST_P(LinearReference, InputGradientIsTheDerivative) {
+  const Vector z = LinearForward(shape_, x_, w_, b_).z;
+  EXPECT_THAT(LinearBackwardInput(shape_, dy_, z, w_).dx,
+              CloseTo(CentralDifferences([&](const Vector& x) { return Objective(x, w_, b_); }, x_),
+                      kDifferenceError));
+}
+
+TEST_P(LinearReference, WeightGradientIsTheDerivative) {
+  const Vector z = LinearForward(shape_, x_, w_, b_).z;
+  const Vector dz = LinearBackwardInput(shape_, dy_, z, w_).dz;
+  EXPECT_THAT(LinearBackwardWeight(shape_, x_, dz).dw,
+              CloseTo(CentralDifferences([&](const Vector& w) { return Objective(x_, w, b_); }, w_),
+                      kDifferenceError));
+}
+
+TEST_P(LinearReference, BiasGradientIsTheDerivative) {
+  const Vector z = LinearForward(shape_, x_, w_, b_).z;
+  const Vector dz = LinearBackwardInput(shape_, dy_, z, w_).dz;
+  EXPECT_THAT(LinearBackwardWeight(shape_, x_, dz).db,
+              CloseTo(CentralDifferences([&](const Vector& b) { return Objective(x_, w_, b); }, b_),
+                      kDifferenceError));
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, LinearReference,
+                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu),
+                         [](const auto& param_info) { return ActivationName(param_info.param); });
+
+TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
+  const LinearShape shape{.rows = 2, .inputs = 2, .outputs = 3};
+  EXPECT_THAT(
+      LinearForward(shape, Vector{1, 2, 3, 4}, Vector{1, 0, -1, 10, 20, 30}, Vector{100, 200, 300})
+          .y,
+      ElementsAre(121, 240, 359, 143, 280, 417));
+}
+
+TEST(GeluReference, DerivativeIsTheDerivative) {
+  for (double z = -8.0; z <= 8.0; z += 0.125) {
+    const Vector difference = CentralDifferences([](const Vector& v) { return Gelu(v[0]); }, {z});
+    EXPECT_NEAR(GeluDerivative(z), difference[0], kDifferenceError) << z;
+  }
+}
+
+TEST(GeluReference, IsCloseToItsExactForm) {
+  // The tanh form approximates z Phi(z); the authors' figure shows a difference below 5e-4.
+  for (double z = -8.0; z <= 8.0; z += 0.125) {
+    EXPECT_NEAR(Gelu(z), z * 0.5 * std::erfc(-z / std::sqrt(2.0)), 5e-4) << z;
+  }
+}
+
+class LayerNormReference : public ::testing::Test {
+ protected:
+  const LayerNormShape shape_{.rows = 3, .features = 7, .epsilon = 1e-2F};
+  const Vector x_ = Random(3 * 7, 1);
+  const Vector gamma_ = Random(7, 2);
+  const Vector beta_ = Random(7, 3);
+  const Vector dy_ = Random(3 * 7, 4);
+
+  double Objective(const Vector& x, const Vector& gamma, const Vector& beta) const {
+    return Dot(LayerNormForward(shape_, x, gamma, beta).y, dy_);
+  }
+  Vector Statistics() const { return LayerNormForward(shape_, x_, gamma_, beta_).statistics; }
+};
+
+TEST_F(LayerNormReference, RowsHaveMeanZeroAndAlmostUnitVariance) {
+  const Vector ones(7, 1.0);
+  const Vector y = LayerNormForward(shape_, x_, ones, Vector(7, 0.0)).y;
+  const Vector statistics = Statistics();
+  for (size_t r = 0; r < 3; ++r) {
+    const Values row = Values(y).subspan(r * 7, 7);
+    const double rstd = statistics[r * 2 + 1];
+    EXPECT_NEAR(Dot(row, ones), 0.0, 1e-14);
+    EXPECT_NEAR(Dot(row, row) / 7.0, 1.0 - shape_.epsilon * rstd * rstd, 1e-14);
+  }
+}
+
+TEST_F(LayerNormReference, InputGradientIsTheDerivative) {
+  EXPECT_THAT(
+      LayerNormBackwardInput(shape_, dy_, x_, gamma_, Statistics()),
+      CloseTo(CentralDifferences([&](const Vector& x) { return Objective(x, gamma_, beta_); }, x_),
+              kDifferenceError));
+}
+
+TEST_F(LayerNormReference, GammaGradientIsTheDerivative) {
+  EXPECT_THAT(LayerNormBackwardWeight(shape_, dy_, x_, Statistics()).dgamma,
+              CloseTo(CentralDifferences(
+                          [&](const Vector& gamma) { return Objective(x_, gamma, beta_); }, gamma_),
+                      kDifferenceError));
+}
+
+TEST_F(LayerNormReference, BetaGradientIsTheDerivative) {
+  EXPECT_THAT(LayerNormBackwardWeight(shape_, dy_, x_, Statistics()).dbeta,
+              CloseTo(CentralDifferences(
+                          [&](const Vector& beta) { return Objective(x_, gamma_, beta); }, beta_),
+                      kDifferenceError));
+}
+
+class LossReference : public ::testing::TestWithParam<LossKind> {};
+
+TEST_P(LossReference, GradientIsTheDerivativeTimesTheScale) {
+  const LossShape shape{.rows = 4, .classes = 6};
+  const Vector output = Random(4 * 6, 1);
+  const std::vector<int32_t> labels = RandomLabels(4, 6, 2);
+  const double scale = 0.25;
+  const auto scaled_loss = [&](const Vector& at) {
+    return scale * Loss(GetParam(), shape, at, labels, /*valid_rows=*/3, 1.0).loss;
+  };
+  EXPECT_THAT(Loss(GetParam(), shape, output, labels, /*valid_rows=*/3, scale).gradient,
+              CloseTo(CentralDifferences(scaled_loss, output), kDifferenceError));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LossReference,
+                         ::testing::Values(LossKind::kSoftmaxCrossEntropy,
+                                           LossKind::kMeanSquaredError));
+
+TEST(LossReferenceByHand, CrossEntropyOfEqualOutputsIsTheLogarithmOfTheClasses) {
+  const LossShape shape{.rows = 2, .classes = 5};
+  const auto loss = Loss(LossKind::kSoftmaxCrossEntropy, shape, Vector(10, 1000.0),
+                         std::vector<int32_t>{0, 4}, /*valid_rows=*/2, 1.0);
+  EXPECT_NEAR(loss.loss, 2.0 * std::log(5.0), 1e-14);
+}
+
+TEST(LossReferenceByHand, SquaredErrorIsTheMeanOverTheClasses) {
+  const LossShape shape{.rows = 1, .classes = 2};
+  const auto loss = Loss(LossKind::kMeanSquaredError, shape, Vector{3.0, 0.5},
+                         std::vector<int32_t>{1}, /*valid_rows=*/1, 1.0);
+  EXPECT_EQ(loss.loss, (9.0 + 0.25) / 2.0);
+  EXPECT_THAT(loss.gradient, ElementsAre(3.0, -0.5));
+}
+
+TEST(LossReferenceByHand, FirstOfSeveralLargestOutputsIsThePrediction) {
+  const LossShape shape{.rows = 2, .classes = 3};
+  const auto loss = Loss(LossKind::kMeanSquaredError, shape, Vector{1, 1, 0, 1, 1, 0},
+                         std::vector<int32_t>{0, 1}, /*valid_rows=*/2, 1.0);
+  EXPECT_EQ(loss.correct, 1);
+}
+
+// With a constant gradient g both corrected moments are exact at every step: m^ = g, v^ = g^2.
+TEST(AdamWReference, ConstantGradientMovesByTheLearningRateEachStep) {
+  AdamWStep step{.learning_rate = 0.125F, .epsilon = 0.5F, .gradient_scale = 0.25F};
+  AdamWState state{Vector{10.0, 10.0}, Vector(2), Vector(2)};
+  const Vector gradient{8.0, -8.0};
+  for (step.step = 1; step.step <= 50; ++step.step) AdamW(step, gradient, state);
+  const double distance = 50 * 0.125 * 2.0 / (2.0 + 0.5);
+  EXPECT_THAT(state.parameter, CloseTo({10.0 - distance, 10.0 + distance}, 1e-10));
+}
+
+TEST(AdamWReference, WeightDecayShrinksParametersWithoutGradient) {
+  AdamWStep step{.learning_rate = 0.5F, .weight_decay = 0.25F};
+  AdamWState state{Vector{64.0, -8.0}, Vector(2), Vector(2)};
+  for (step.step = 1; step.step <= 2; ++step.step) AdamW(step, Vector(2), state);
+  EXPECT_THAT(state.parameter, ElementsAre(64.0 * 49 / 64, -8.0 * 49 / 64));
+}
+
+TEST(SgdReference, MomentumIsTheGeometricSumOfGradients) {
+  const SgdStep step{.learning_rate = 0.5F, .momentum = 0.5F, .gradient_scale = 2.0F};
+  SgdState state{Vector{0.0}, Vector{0.0}};
+  for (int t = 0; t < 3; ++t) Sgd(step, Vector{1.0}, state);
+  EXPECT_THAT(state.momentum, ElementsAre(2.0 * (1.0 + 0.5 + 0.25)));
+  EXPECT_THAT(state.parameter, ElementsAre(-0.5 * (2.0 + 3.0 + 3.5)));
+}
+
+TEST(SgdReference, WeightDecayJoinsTheGradient) {
+  const SgdStep step{.learning_rate = 0.5F, .momentum = 0.0F, .weight_decay = 0.25F};
+  SgdState state{Vector{8.0}, Vector{1.0}};
+  Sgd(step, Vector{1.0}, state);
+  EXPECT_THAT(state.parameter, ElementsAre(8.0 - 0.5 * 3.0));
+}
+
+TEST(ElementwiseReference, SquaredNormSumsSquares) {
+  EXPECT_EQ(SquaredNorm(Vector{3.0, -4.0, 12.0}), 169.0);
+}
+
+TEST(ElementwiseReference, AddAdds) {
+  EXPECT_THAT(Add(Vector{1, 2}, Vector{10, -20}), ElementsAre(11, -18));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels::reference

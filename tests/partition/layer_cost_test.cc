@@ -1,0 +1,75 @@
+#include "partition/layer_cost.h"
+
+#include <cmath>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(LayerCost, StepCountsOncePerBatch) {
+  const LayerCost layer = {
+      .forward_ns = 1, .backward_input_ns = 2, .backward_weight_ns = 3, .step_ns = 10};
+  EXPECT_EQ(layer.batch_ns(4), 4 * (1 + 2 + 3) + 10);
+}
+
+TEST(AlignTensor, RoundsUpToMultiples) {
+  EXPECT_EQ(AlignTensor(0), 0);
+  EXPECT_EQ(AlignTensor(1), 64);
+  EXPECT_EQ(AlignTensor(64), 64);
+  EXPECT_EQ(AlignTensor(65), 128);
+}
+
+TEST(CheckLayers, AcceptsLayersWithoutTimeOrMemory) { EXPECT_OK(CheckLayers({LayerCost()})); }
+
+TEST(CheckLayers, NamesLayerAndFieldOfABadTime) {
+  double LayerCost::*const times[] = {&LayerCost::forward_ns, &LayerCost::backward_input_ns,
+                                      &LayerCost::backward_weight_ns, &LayerCost::step_ns};
+  const char* const names[] = {"forward_ns", "backward_input_ns", "backward_weight_ns", "step_ns"};
+  for (int i = 0; i < 4; ++i) {
+    for (const double bad : {-1.0, std::nan(""), HUGE_VAL}) {
+      std::vector<LayerCost> layers(3);
+      layers[1].name = "pool";
+      layers[1].*times[i] = bad;
+      EXPECT_THAT(CheckLayers(layers),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("layer 1 (pool)"), HasSubstr(names[i]))));
+    }
+  }
+}
+
+TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {
+  int64_t LayerMemory::*const sizes[] = {
+      &LayerMemory::parameter_bytes,      &LayerMemory::optimizer_bytes,
+      &LayerMemory::input_bytes,          &LayerMemory::output_bytes,
+      &LayerMemory::stash_bytes,          &LayerMemory::weight_stash_bytes,
+      &LayerMemory::gradient_stash_bytes, &LayerMemory::workspace_bytes};
+  const char* const names[] = {"parameter_bytes",      "optimizer_bytes", "input_bytes",
+                               "output_bytes",         ": stash_bytes",   "weight_stash_bytes",
+                               "gradient_stash_bytes", "workspace_bytes"};
+  for (int i = 0; i < 8; ++i) {
+    for (const int64_t bad : {int64_t{-1}, schedule::kMaxSizeBytes + 1}) {
+      std::vector<LayerCost> layers(1);
+      layers[0].memory.*sizes[i] = bad;
+      EXPECT_THAT(CheckLayers(layers),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(names[i])));
+    }
+  }
+}
+
+TEST(CheckLayers, RefusesANegativeParameterCount) {
+  std::vector<LayerCost> layers(1);
+  layers[0].parameters = -1;
+  EXPECT_THAT(CheckLayers(layers),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("parameters")));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

@@ -1,0 +1,284 @@
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/units.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/plan.h"
+#include "tests/partition/random_layers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
+  const auto reports = ReportPlan(plan, request.layers, request.loss).value();
+  int64_t largest_bytes = 0;
+  for (const StageReport& report : reports) {
+    largest_bytes = std::max(largest_bytes, report.memory_plan.peak_bytes());
+  }
+  return largest_bytes;
+}
+
+// Slowest stage, sum of squares, first layers: the order of PartitionChain.
+using Merit = std::tuple<double, double, std::vector<int>>;
+
+Merit MeritOf(const Plan& plan, const PlanRequest& request) {
+  double slowest = 0;
+  double squares = 0;
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    double ns = 0;
+    for (int layer = plan.first(stage); layer <= plan.last(stage); ++layer) {
+      ns += request.layers[layer].batch_ns(request.micro_batches);
+    }
+    slowest = std::max(slowest, ns);
+    squares += ns * ns;
+  }
+  return {slowest, squares, plan.first_layer};
+}
+
+// What looking at every cut into every number of stages finds.
+struct Survey {
+  std::map<Merit, int64_t> peaks;      // largest peak of each cut into request.stages
+  std::map<int, int64_t> least_bytes;  // by number of stages: the largest peak of the roomiest cut
+};
+
+Survey SurveyAllCuts(const PlanRequest& request) {
+  const int layers = static_cast<int>(request.layers.size());
+  Survey survey;
+  for (unsigned cut = 0; cut < 1u << (layers - 1); ++cut) {
+    Plan plan = {.first_layer = {0},
+                 .num_layers = layers,
+                 .schedule = request.schedule,
+                 .micro_batches = request.micro_batches};
+    for (int layer = 1; layer < layers; ++layer) {
+      if ((cut >> (layer - 1)) & 1) plan.first_layer.push_back(layer);
+    }
+    const int64_t peak_bytes = LargestPeak(plan, request);
+    const auto entry = survey.least_bytes.emplace(plan.num_stages(), peak_bytes).first;
+    entry->second = std::min(entry->second, peak_bytes);
+    if (plan.num_stages() == request.stages) survey.peaks[MeritOf(plan, request)] = peak_bytes;
+  }
+  return survey;
+}
+
+PlanRequest RandomRequest(std::mt19937& random) {
+  PlanRequest request;
+  const int layers = 1 + static_cast<int>(random() % 6);
+  request.layers = RandomLayers(random, layers);
+  request.loss = RandomLoss(random);
+  request.stages = 1 + static_cast<int>(random() % layers);
+  request.schedule = random() % 2 == 0 ? "1f1b" : "gpipe";
+  request.micro_batches = 1 + static_cast<int>(random() % 6);
+  return request;
+}
+
+// A budget at which some cut just fits, or just does not.
+int64_t RandomBudget(const Survey& survey, std::mt19937& random) {
+  auto cut = survey.peaks.begin();
+  std::advance(cut, random() % survey.peaks.size());
+  return cut->second - static_cast<int64_t>(random() % 2);
+}
+
+TEST(MakePlan, FindsTheBestOfAllCutsThatFit) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 250; ++i) {
+    SCOPED_TRACE(i);
+    PlanRequest request = RandomRequest(random);
+    const Survey survey = SurveyAllCuts(request);
+    request.device_memory_bytes = RandomBudget(survey, random);
+    const auto best = std::find_if(survey.peaks.begin(), survey.peaks.end(), [&](const auto& cut) {
+      return cut.second <= request.device_memory_bytes;
+    });
+    const auto plan = MakePlan(request);
+    if (best == survey.peaks.end()) {
+      ASSERT_THAT(plan, StatusIs(absl::StatusCode::kResourceExhausted));
+    } else {
+      ASSERT_OK(plan);
+      ASSERT_EQ(plan->first_layer, std::get<2>(best->first));
+    }
+  }
+}
+
+TEST(MakePlan, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 120; ++i) {
+    SCOPED_TRACE(i);
+    PlanRequest request = RandomRequest(random);
+    const Survey survey = SurveyAllCuts(request);
+    const int64_t least_bytes = survey.least_bytes.at(request.stages);
+    request.device_memory_bytes = least_bytes * 4 / 5;
+    const auto smallest = std::find_if(
+        survey.least_bytes.begin(), survey.least_bytes.end(),
+        [&](const auto& entry) { return entry.second <= request.device_memory_bytes; });
+    const std::string advice =
+        smallest == survey.least_bytes.end()
+            ? "no number of stages fits"
+            : absl::StrCat("the smallest number of stages that fits is ", smallest->first, "\n");
+    ASSERT_THAT(
+        MakePlan(request),
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("needs " + base::FormatBytes(least_bytes)), HasSubstr(advice))));
+  }
+}
+
+// `count` equal layers whose memory is parameters and gradients, 100 MB of each.
+PlanRequest HeavyLayers(int count) {
+  PlanRequest request;
+  request.layers.resize(count);
+  for (LayerCost& layer : request.layers) {
+    layer.forward_ns = 1000;
+    layer.memory.parameter_bytes = 100'000'000;
+  }
+  return request;
+}
+
+TEST(MakePlan, KeepsTheShapeOfTheRequest) {
+  PlanRequest request = HeavyLayers(6);
+  request.stages = 3;
+  request.schedule = "gpipe";
+  request.micro_batches = 5;
+  request.micro_batch_rows = 7;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_THAT(plan.first_layer, ElementsAre(0, 2, 4));
+  EXPECT_EQ(plan.num_layers, 6);
+  EXPECT_EQ(plan.schedule, "gpipe");
+  EXPECT_EQ(plan.micro_batches, 5);
+  EXPECT_EQ(plan.micro_batch_rows, 7);
+}
+
+TEST(MakePlan, CountsTheStepOncePerBatch) {
+  PlanRequest request;
+  request.layers.resize(3);
+  request.layers[0].forward_ns = 10;
+  request.layers[1].step_ns = 100;
+  request.layers[2].forward_ns = 10;
+  request.stages = 2;
+  request.micro_batches = 100;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_THAT(plan.first_layer, ElementsAre(0, 1));
+}
+
+TEST(MakePlan, FitsABudgetOfExactlyThePredictedPeak) {
+  PlanRequest request = HeavyLayers(4);
+  request.stages = 2;
+  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited, request);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_EQ(plan, unlimited);
+}
+
+TEST(MakePlan, DoesNotFitABudgetOfOneByteLess) {
+  PlanRequest request = HeavyLayers(4);
+  request.stages = 2;
+  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited, request) - 1;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("needs 400,000,000 bytes, device memory is "
+                                                    "399,999,999 bytes")));
+}
+
+TEST(MakePlan, SaysWhatDoesNotFitAndWhatWould) {
+  PlanRequest request = HeavyLayers(6);
+  request.stages = 2;
+  request.device_memory_bytes = 450'000'000;
+  EXPECT_THAT(
+      MakePlan(request),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(StartsWith("the model does not fit: stage 0 (layers 0-2) needs 600.0 MB, "
+                                "device memory is 450.0 MB; the smallest number of stages that "
+                                "fits is 3\n"),
+                     HasSubstr("\n    1  3-5"))));
+}
+
+TEST(MakePlan, SaysThatFewerStagesFit) {
+  // The first of two stages holds two micro-batches in flight, a single stage one.
+  PlanRequest request;
+  request.layers.resize(2);
+  request.layers[0].memory.stash_bytes = 1 << 20;
+  request.stages = 2;
+  request.micro_batches = 2;
+  request.device_memory_bytes = (1 << 20) + 4096;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("the smallest number of stages that fits is 1\n")));
+}
+
+TEST(MakePlan, SaysThatNoNumberOfStagesFits) {
+  PlanRequest request = HeavyLayers(3);
+  request.device_memory_bytes = 100'000'000;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("no number of stages fits")));
+}
+
+TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
+  std::mt19937 random(3);
+  for (const char* name : {"1f1b", "gpipe"}) {
+    SCOPED_TRACE(name);
+    PlanRequest request;
+    request.layers = RandomLayers(random, 10);
+    request.stages = 3;
+    request.schedule = name;
+    request.micro_batches = 512;
+    ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+    request.device_memory_bytes = LargestPeak(unlimited, request) - 1;
+    ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+    EXPECT_LE(LargestPeak(plan, request), request.device_memory_bytes);
+  }
+}
+
+TEST(MakePlan, RefusesMoreStagesThanLayers) {
+  PlanRequest request = HeavyLayers(3);
+  request.stages = 4;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("cannot cut 3 layers into 4 stages")));
+}
+
+TEST(MakePlan, RefusesAnUnknownSchedule) {
+  PlanRequest request = HeavyLayers(3);
+  request.schedule = "gpype";
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gpype")));
+}
+
+TEST(MakePlan, RefusesCountsBelowOne) {
+  for (int PlanRequest::*const count : {&PlanRequest::stages, &PlanRequest::micro_batches}) {
+    PlanRequest request = HeavyLayers(3);
+    request.*count = 0;
+    EXPECT_THAT(MakePlan(request),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least 1")));
+  }
+  PlanRequest request = HeavyLayers(3);
+  request.micro_batch_rows = 0;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least 1")));
+}
+
+TEST(MakePlan, RefusesNegativeDeviceMemory) {
+  PlanRequest request = HeavyLayers(3);
+  request.device_memory_bytes = -1;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device memory")));
+}
+
+TEST(MakePlan, RefusesNegativeTimes) {
+  PlanRequest request = HeavyLayers(3);
+  request.layers[1].forward_ns = -1;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1")));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

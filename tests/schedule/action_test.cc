@@ -1,0 +1,65 @@
+#include "schedule/action.h"
+
+#include <gtest/gtest.h>
+
+#include "schedule/schedule.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+constexpr Op kTransfers[] = {Op::kReceiveActivation, Op::kSendActivation, Op::kReceiveGradient,
+                             Op::kSendGradient};
+
+TEST(Action, OtherEndOfTheOtherEndIsTheActionItself) {
+  for (const Op op : kTransfers) {
+    const Action action{op, StageId(3), MicroBatch(7)};
+    EXPECT_EQ(OtherEnd(OtherEnd(action)), action) << ToString(action);
+  }
+}
+
+TEST(Action, ActivationsGoToTheNextStageAndGradientsToThePrevious) {
+  EXPECT_EQ(OtherEnd({Op::kSendActivation, StageId(3), MicroBatch(7)}),
+            (Action{Op::kReceiveActivation, StageId(4), MicroBatch(7)}));
+  EXPECT_EQ(OtherEnd({Op::kSendGradient, StageId(3), MicroBatch(7)}),
+            (Action{Op::kReceiveGradient, StageId(2), MicroBatch(7)}));
+}
+
+TEST(Action, EveryOperationIsOfOneClass) {
+  for (int i = 0; i < kNumOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    const int classes = IsCompute(op) + IsSend(op) + IsReceive(op) + (op == Op::kStep);
+    EXPECT_EQ(classes, 1) << OpName(op);
+  }
+}
+
+TEST(Action, TextNamesStageOperationAndMicroBatch) {
+  EXPECT_EQ(ToString({Op::kForward, StageId(2), MicroBatch(5)}), "stage 2 F micro-batch 5");
+  EXPECT_EQ(ToString({Op::kSendGradient, StageId(2), MicroBatch(5)}),
+            "stage 2 SEND_B micro-batch 5");
+}
+
+TEST(Action, TextOfAStepHasNoMicroBatch) {
+  EXPECT_EQ(ToString({Op::kStep, StageId(2), MicroBatch()}), "stage 2 STEP");
+}
+
+TEST(Schedule, PeerIsTheRankOfTheNeighbouringStage) {
+  Schedule schedule;
+  schedule.rank_of_stage = {Rank(4), Rank(2), Rank(9)};
+  EXPECT_EQ(PeerOf(schedule, {Op::kReceiveActivation, StageId(1), MicroBatch(0)}), Rank(4));
+  EXPECT_EQ(PeerOf(schedule, {Op::kSendActivation, StageId(1), MicroBatch(0)}), Rank(9));
+}
+
+TEST(ScheduleDeathTest, PeerOfAnEndIsAProgrammersError) {
+  Schedule schedule;
+  schedule.rank_of_stage = {Rank(0), Rank(1)};
+  EXPECT_DEATH(PeerOf(schedule, {Op::kSendActivation, StageId(1), MicroBatch(0)}), "has no peer");
+}
+
+TEST(Schedule, StagesOfARankAscend) {
+  Schedule schedule;
+  schedule.rank_of_stage = {Rank(0), Rank(1), Rank(1), Rank(0)};
+  EXPECT_EQ(schedule.StagesOf(Rank(0)), (std::vector<StageId>{StageId(0), StageId(3)}));
+}
+
+}  // namespace
+}  // namespace stagecoach::schedule

@@ -1,0 +1,428 @@
+#include "schedule/memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/validator.h"
+#include "tests/schedule/handwritten.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+
+// One stage of a chain, sizes in blocks of 256 bytes.
+StageMemory Typical(bool first) {
+  StageMemory memory;
+  memory.input_bytes = 256;
+  memory.output_bytes = 512;
+  memory.stash_bytes = 1024;
+  memory.weight_stash_bytes = 768;
+  memory.gradient_stash_bytes = 256;
+  memory.output_gradient_bytes = 512;
+  memory.input_gradient_bytes = first ? 0 : 256;
+  return memory;
+}
+
+std::vector<StageMemory> TypicalStages(const Schedule& schedule) {
+  std::vector<StageMemory> stages;
+  for (int s = 0; s < schedule.num_stages(); ++s) stages.push_back(Typical(s == 0));
+  return stages;
+}
+
+LastUse RandomUse(std::mt19937& random, int lowest) {
+  return static_cast<LastUse>(lowest + static_cast<int>(random() % (3u - unsigned(lowest))));
+}
+
+std::vector<StageMemory> RandomStages(const Schedule& schedule, std::mt19937& random) {
+  std::vector<StageMemory> stages;
+  for (int s = 0; s < schedule.num_stages(); ++s) {
+    const auto size = [&random] { return static_cast<int64_t>(random() % 3000); };
+    StageMemory memory;
+    memory.input_bytes = size();
+    memory.input_last_use = RandomUse(random, 0);
+    memory.output_bytes = size();
+    memory.output_last_use = RandomUse(random, 0);
+    memory.stash_bytes = size();
+    memory.weight_stash_bytes = size();
+    memory.gradient_stash_bytes = size();
+    memory.output_gradient_bytes = size();
+    memory.output_gradient_last_use = RandomUse(random, 1);
+    memory.input_gradient_bytes = s == 0 ? 0 : size();
+    stages.push_back(memory);
+  }
+  return stages;
+}
+
+std::vector<Schedule> LoweredSchedules() {
+  std::vector<Schedule> schedules = {Lower(ZeroBubbleH1()).value(), Lower(VPlacement()).value()};
+  for (int p = 1; p <= 4; ++p) {
+    for (int m = 1; m <= 6; ++m) {
+      schedules.push_back(Lower(GPipe({p, m}).value()).value());
+      schedules.push_back(Lower(OneFOneB({p, m}).value()).value());
+      schedules.push_back(Lower(ForwardOnly({p, m}).value()).value());
+    }
+  }
+  return schedules;
+}
+
+// Calls body(plan, schedule, rank) with random sizes and uses for every rank of many schedules.
+template <typename Body>
+void ForManyPlans(Body body) {
+  std::mt19937 random(11);
+  for (const Schedule& schedule : LoweredSchedules()) {
+    const std::vector<StageMemory> stages = RandomStages(schedule, random);
+    for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
+      SCOPED_TRACE(testing::Message() << schedule.name << " rank " << rank.value());
+      body(PlanMemory(schedule, rank, stages).value(), schedule, rank);
+    }
+  }
+}
+
+std::vector<Block> BlocksOf(const MemoryPlan& plan, BlockKind kind, int stage) {
+  std::vector<Block> blocks;
+  for (const Block& block : plan.blocks) {
+    if (block.kind == kind && block.stage == StageId(stage)) blocks.push_back(block);
+  }
+  return blocks;
+}
+
+// [first, last] of each micro-batch's block of a kind.
+std::vector<std::pair<int, int>> LivesOf(const MemoryPlan& plan, BlockKind kind, int stage) {
+  std::vector<std::pair<int, int>> lives;
+  for (const Block& block : BlocksOf(plan, kind, stage)) {
+    lives.emplace_back(block.first, block.last);
+  }
+  return lives;
+}
+
+using Lives = std::vector<std::pair<int, int>>;
+
+// Rank 0 of 1F1B with two ranks and micro-batches:
+//   0 F0, 1 SEND_F0, 2 RECV_B0, 3 F1, 4 SEND_F1, 5 RECV_B1, 6 BW0, 7 BW1, 8 STEP
+TEST(PlanMemory, EqualsTheExampleByHand) {
+  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
+  std::vector<StageMemory> stages = TypicalStages(schedule);
+  stages[0].weight_stash_bytes = 0;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(0), stages).value();
+
+  const StageId s(0);
+  const MicroBatch a(0);
+  const MicroBatch b(1);
+  EXPECT_THAT(plan.blocks,
+              testing::ElementsAre(Block{BlockKind::kInput, s, a, 256, 3584, 0, 6},
+                                   Block{BlockKind::kOutput, s, a, 512, 2048, 0, 4},
+                                   Block{BlockKind::kStash, s, a, 1024, 0, 0, 6},
+                                   Block{BlockKind::kOutputGradient, s, a, 512, 2560, 2, 6},
+                                   Block{BlockKind::kInput, s, b, 256, 3840, 3, 7},
+                                   Block{BlockKind::kOutput, s, b, 512, 3072, 3, 8},
+                                   Block{BlockKind::kStash, s, b, 1024, 1024, 3, 7},
+                                   Block{BlockKind::kOutputGradient, s, b, 512, 2048, 5, 7}));
+  EXPECT_EQ(plan.dynamic_bytes, 4096);
+  EXPECT_EQ(plan.peak_live_bytes, 4096);
+  EXPECT_EQ(plan.peak_stash_bytes, 2 * (256 + 1024));
+}
+
+// Rank 1 of the same:
+//   0 RECV_F0, 1 F0, 2 RECV_F1, 3 BW0, 4 SEND_B0, 5 F1, 6 BW1, 7 SEND_B1, 8 STEP
+TEST(PlanMemory, LastStageTakesItsOutputGradientFromTheLossInForward) {
+  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 3}, {2, 6}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{1, 1}, {5, 5}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutputGradient, 1), (Lives{{1, 3}, {5, 6}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInputGradient, 1), (Lives{{3, 7}, {6, 8}}));
+}
+
+TEST(PlanMemory, OutputReadByItsOwnBackwardIsKeptForIt) {
+  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
+  std::vector<StageMemory> stages = TypicalStages(schedule);
+  stages[1].output_last_use = LastUse::kBackwardInput;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), stages).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{1, 3}, {5, 6}}));
+}
+
+TEST(PlanMemory, InputReadByForwardAloneIsFreeAfterIt) {
+  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
+  std::vector<StageMemory> stages = TypicalStages(schedule);
+  stages[1].input_last_use = LastUse::kForward;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), stages).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 1}, {2, 5}}));
+  EXPECT_EQ(plan.peak_stash_bytes, 1024 + 768);
+}
+
+// Rank 1 of ZB-H1:
+//   0 RECV_F0, 1 F0, 2 RECV_F1, 3 B0, 4 SEND_B0, 5 F1, 6 B1, 7 SEND_B1, 8 RECV_F2, 9 W0, 10 F2,
+//   11 B2, 12 SEND_B2, 13 W1, 14 W2, 15 STEP
+TEST(PlanMemory, SplitBackwardKeepsStashUntilBAndWeightStashUntilW) {
+  const Schedule schedule = Lower(ZeroBubbleH1()).value();
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kStash, 1), (Lives{{1, 3}, {5, 6}, {10, 11}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kWeightStash, 1), (Lives{{1, 9}, {5, 13}, {10, 14}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kGradientStash, 1), (Lives{{3, 9}, {6, 13}, {11, 14}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 9}, {2, 13}, {8, 14}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutputGradient, 1), (Lives{{1, 3}, {5, 6}, {10, 11}}));
+}
+
+TEST(PlanMemory, OutputGradientReadByWIsKeptUntilW) {
+  const Schedule schedule = Lower(ZeroBubbleH1()).value();
+  std::vector<StageMemory> stages = TypicalStages(schedule);
+  stages[1].output_gradient_last_use = LastUse::kBackwardWeight;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), stages).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutputGradient, 1), (Lives{{1, 9}, {5, 13}, {10, 14}}));
+}
+
+TEST(PlanMemory, FusedBackwardHasNoGradientStash) {
+  const Schedule schedule = Lower(OneFOneB({3, 5}).value()).value();
+  for (int r = 0; r < 3; ++r) {
+    const MemoryPlan plan = PlanMemory(schedule, Rank(r), TypicalStages(schedule)).value();
+    EXPECT_TRUE(BlocksOf(plan, BlockKind::kGradientStash, r).empty());
+  }
+}
+
+// Rank 1 of VPlacement:
+//   0 RECV_F1.0, 1 F1.0, 2 RECV_F1.1, 3 F2.0, 4 SEND_F2.0, 5 F1.1, 6 RECV_B2.0, 7 F2.1,
+//   8 SEND_F2.1, 9 B2.0, 10 B1.0, 11 SEND_B1.0, 12 RECV_B2.1, 13 W2.0, 14 B2.1, 15 B1.1,
+//   16 SEND_B1.1, 17 W1.0, 18 W2.1, 19 W1.1, 20 STEP1, 21 STEP2
+TEST(PlanMemory, NeighboursOnOneRankShareTheActivationBetweenThem) {
+  const Schedule schedule = Lower(VPlacement()).value();
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{1, 13}, {5, 18}}));
+  EXPECT_TRUE(BlocksOf(plan, BlockKind::kInput, 2).empty());
+}
+
+TEST(PlanMemory, NeighboursOnOneRankShareTheGradientBetweenThem) {
+  const Schedule schedule = Lower(VPlacement()).value();
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInputGradient, 2), (Lives{{9, 10}, {14, 15}}));
+  EXPECT_TRUE(BlocksOf(plan, BlockKind::kOutputGradient, 1).empty());
+}
+
+TEST(PlanMemory, SharedBufferIsAsLargeAsTheLargerSideSays) {
+  const Schedule schedule = Lower(VPlacement()).value();
+  std::vector<StageMemory> stages = TypicalStages(schedule);
+  stages[2].input_bytes = 5120;
+  stages[1].output_gradient_bytes = 2560;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), stages).value();
+  EXPECT_EQ(BlocksOf(plan, BlockKind::kOutput, 1)[0].bytes, 5120);
+  EXPECT_EQ(BlocksOf(plan, BlockKind::kInputGradient, 2)[0].bytes, 2560);
+}
+
+TEST(PlanMemory, SendsOfOneLaneDoNotReleaseBuffersOfAnother) {
+  const Schedule schedule = Lower(VPlacement()).value();
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 2), (Lives{{3, 8}, {7, 21}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInputGradient, 1), (Lives{{10, 16}, {15, 21}}));
+}
+
+// Rank 1 of two: 0 RECV_F0, 1 RECV_F1, 2 F0, 3 F1.
+TEST(PlanMemory, ForwardOnlyKeepsNothingPastForward) {
+  const Schedule schedule = Lower(ForwardOnly({2, 2}).value()).value();
+  const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 2}, {1, 3}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{2, 2}, {3, 3}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kStash, 1), (Lives{{2, 2}, {3, 3}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kWeightStash, 1), (Lives{{2, 2}, {3, 3}}));
+  EXPECT_EQ(plan.blocks.size(), 8u);
+  EXPECT_EQ(plan.peak_stash_bytes, 0);
+}
+
+TEST(PlanMemory, NoTwoBlocksThatLiveAtOnceOverlap) {
+  ForManyPlans([](const MemoryPlan& plan, const Schedule&, Rank) {
+    for (const Block& a : plan.blocks) {
+      EXPECT_LE(a.offset + a.bytes, plan.dynamic_bytes);
+      for (const Block& b : plan.blocks) {
+        if (&a == &b || a.last < b.first || b.last < a.first) continue;
+        ASSERT_TRUE(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset);
+      }
+    }
+  });
+}
+
+TEST(PlanMemory, BlocksAreAlignedAndInTheOrderOfTheirFirstAction) {
+  ForManyPlans([](const MemoryPlan& plan, const Schedule&, Rank) {
+    for (const Block& block : plan.blocks) {
+      EXPECT_EQ(block.offset % kBlockAlignment, 0);
+      EXPECT_EQ(block.bytes % kBlockAlignment, 0);
+    }
+    EXPECT_TRUE(std::is_sorted(plan.blocks.begin(), plan.blocks.end(),
+                               [](const Block& a, const Block& b) { return a.first < b.first; }));
+  });
+}
+
+TEST(PlanMemory, BlocksLiveWithinTheList) {
+  ForManyPlans([](const MemoryPlan& plan, const Schedule& schedule, Rank rank) {
+    for (const Block& block : plan.blocks) {
+      EXPECT_GE(block.first, 0);
+      EXPECT_LE(block.first, block.last);
+      EXPECT_LT(block.last, static_cast<int32_t>(schedule.list_of(rank).size()));
+    }
+  });
+}
+
+TEST(PlanMemory, PeakLiveIsTheLargestSumOverThePositions) {
+  ForManyPlans([](const MemoryPlan& plan, const Schedule& schedule, Rank rank) {
+    int64_t peak = 0;
+    for (int i = 0; i < static_cast<int>(schedule.list_of(rank).size()); ++i) {
+      int64_t live = 0;
+      for (const Block& block : plan.blocks) {
+        if (block.first <= i && i <= block.last) live += block.bytes;
+      }
+      peak = std::max(peak, live);
+    }
+    EXPECT_EQ(plan.peak_live_bytes, peak);
+    EXPECT_GE(plan.dynamic_bytes, peak);
+  });
+}
+
+TEST(PlanMemory, EveryBlockAppearsOnce) {
+  ForManyPlans([](const MemoryPlan& plan, const Schedule&, Rank) {
+    std::set<std::tuple<BlockKind, StageId, MicroBatch>> seen;
+    for (const Block& block : plan.blocks) {
+      EXPECT_TRUE(seen.emplace(block.kind, block.stage, block.micro_batch).second);
+    }
+  });
+}
+
+TEST(PlanMemory, IsDeterministic) {
+  const Schedule schedule = Lower(VPlacement()).value();
+  const std::vector<StageMemory> stages = TypicalStages(schedule);
+  EXPECT_EQ(PlanMemory(schedule, Rank(0), stages)->blocks,
+            PlanMemory(schedule, Rank(0), stages)->blocks);
+}
+
+TEST(PlanMemory, StashOfOneFOneBIsThatOfTheFormula) {
+  constexpr int64_t kStashBytes = 256 + 1024 + 768;  // input, stash, weight stash
+  for (int p = 1; p <= 6; ++p) {
+    for (int m = 1; m <= 12; ++m) {
+      const Schedule schedule = Lower(OneFOneB({p, m}).value()).value();
+      for (int r = 0; r < p; ++r) {
+        EXPECT_EQ(PlanMemory(schedule, Rank(r), TypicalStages(schedule))->peak_stash_bytes,
+                  std::min(p - r, m) * kStashBytes);
+      }
+    }
+  }
+}
+
+// Rank 1 at its worst keeps one micro-batch between F and B and one more between B and W: the
+// published (p - r) M_B + r M_W; and B of the former claims what it keeps for W before it frees
+// its stash.
+TEST(PlanMemory, StashOfZeroBubbleH1IsThatOfTheFormula) {
+  constexpr int64_t kUntilB = 256 + 1024 + 768;
+  constexpr int64_t kUntilW = 256 + 768 + 256;
+  constexpr int64_t kBothWhileBRuns = 256;
+  const Schedule schedule = Lower(ZeroBubbleH1()).value();
+  const std::vector<StageMemory> stages = TypicalStages(schedule);
+  EXPECT_EQ(PlanMemory(schedule, Rank(0), stages)->peak_stash_bytes, 2 * kUntilB + kBothWhileBRuns);
+  EXPECT_EQ(PlanMemory(schedule, Rank(1), stages)->peak_stash_bytes,
+            kUntilB + kUntilW + kBothWhileBRuns);
+}
+
+TEST(PlanMemory, UniformBlocksArePackedWithoutWaste) {
+  for (const Schedule& schedule : LoweredSchedules()) {
+    std::vector<StageMemory> stages = TypicalStages(schedule);
+    for (StageMemory& memory : stages) {
+      memory.input_bytes = memory.output_bytes = memory.output_gradient_bytes = 4096;
+      memory.stash_bytes = memory.weight_stash_bytes = memory.gradient_stash_bytes = 4096;
+      if (memory.input_gradient_bytes > 0) memory.input_gradient_bytes = 4096;
+    }
+    for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
+      const MemoryPlan plan = PlanMemory(schedule, rank, stages).value();
+      EXPECT_EQ(plan.dynamic_bytes, plan.peak_live_bytes) << schedule.name;
+    }
+  }
+}
+
+TEST(PlanMemory, OneFOneBDoesNotGrowWithTheMicroBatches) {
+  for (int r = 0; r < 4; ++r) {
+    const auto dynamic_bytes = [r](int m) {
+      const Schedule schedule = Lower(OneFOneB({4, m}).value()).value();
+      return PlanMemory(schedule, Rank(r), TypicalStages(schedule))->dynamic_bytes;
+    };
+    EXPECT_EQ(dynamic_bytes(16), dynamic_bytes(512));
+  }
+}
+
+TEST(PlanMemory, ResidentIsTheSumAndWorkspaceTheLargestOfTheRanksStages) {
+  const Schedule schedule = Lower(VPlacement()).value();
+  std::vector<StageMemory> stages(4);
+  stages[0].parameter_bytes = 1;
+  stages[0].gradient_bytes = 256;
+  stages[0].optimizer_bytes = 257;
+  stages[0].workspace_bytes = 100;
+  stages[1].workspace_bytes = 100000;
+  stages[3].other_resident_bytes = 10;
+  stages[3].workspace_bytes = 300;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(0), stages).value();
+  EXPECT_EQ(plan.resident_bytes, 256 + 256 + 512 + 256);
+  EXPECT_EQ(plan.workspace_bytes, 512);
+  EXPECT_EQ(plan.peak_bytes(), plan.resident_bytes + plan.workspace_bytes);
+}
+
+absl::Status PlanStatus(const Schedule& schedule, const std::vector<StageMemory>& stages,
+                        Rank rank = Rank(0)) {
+  return PlanMemory(schedule, rank, stages).status();
+}
+
+void ExpectInvalid(const absl::Status& status, const std::string& reason) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
+}
+
+TEST(PlanMemory, RefusesSchedulesThatAreNotLowered) {
+  const std::vector<StageMemory> stages = {Typical(true), Typical(false)};
+  ExpectInvalid(PlanStatus(OneFOneB({2, 2}).value(), stages), "not lowered: stage 0 has no STEP");
+  ExpectInvalid(PlanStatus(ForwardOnly({2, 2}).value(), stages),
+                "not lowered: stage 0 SEND_F micro-batch 0 is missing");
+}
+
+TEST(PlanMemory, RefusesARankThatIsNotThere) {
+  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
+  ExpectInvalid(PlanStatus(schedule, TypicalStages(schedule), Rank(2)),
+                "rank 2 of a schedule with 2 ranks");
+}
+
+TEST(PlanMemory, RefusesOtherThanOneEntryPerStage) {
+  const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
+  ExpectInvalid(PlanStatus(schedule, {Typical(true)}), "2 stages, but the memory of 1");
+}
+
+TEST(PlanMemory, RefusesSizesOutOfRange) {
+  const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
+  StageMemory memory;
+  memory.stash_bytes = -1;
+  ExpectInvalid(PlanStatus(schedule, {memory}), "memory of stage 0: stash_bytes is -1");
+  memory.stash_bytes = kMaxSizeBytes + 1;
+  ExpectInvalid(PlanStatus(schedule, {memory}), "memory of stage 0: stash_bytes is");
+}
+
+TEST(PlanMemory, RefusesAnInputGradientOfTheFirstStage) {
+  const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
+  ExpectInvalid(PlanStatus(schedule, {Typical(false)}), "the first stage has no input gradient");
+}
+
+TEST(PlanMemory, RefusesAnOutputGradientReadByForward) {
+  const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
+  StageMemory memory = Typical(true);
+  memory.output_gradient_last_use = LastUse::kForward;
+  ExpectInvalid(PlanStatus(schedule, {memory}), "output_gradient_last_use is kForward");
+}
+
+TEST(BlockKind, NamesAreDistinct) {
+  std::set<std::string> names;
+  for (int i = 0; i < kNumBlockKinds; ++i) names.insert(BlockKindName(static_cast<BlockKind>(i)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(kNumBlockKinds));
+}
+
+}  // namespace
+}  // namespace stagecoach::schedule

@@ -1,0 +1,162 @@
+// Freedom from deadlock: cycles by hand, and the validator's verdict against an independent,
+// deliberately simple simulation of random schedules.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/validator.h"
+#include "tests/schedule/handwritten.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(Deadlock, OfCrossingSendsNamesBothRanksActionsAndPeers) {
+  const Schedule crossing = Lower(OneFOneB({2, 2}).value(), {.receive_lead = 0}).value();
+  const absl::Status status = Validate(crossing);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("deadlock of 2 ranks: "
+                         "rank 0, position 3 (stage 0 SEND_F micro-batch 1) waits for "
+                         "rank 1, position 4 (stage 1 RECV_F micro-batch 1); "
+                         "rank 1, position 3 (stage 1 SEND_B micro-batch 0) waits for "
+                         "rank 0, position 4 (stage 0 RECV_B micro-batch 0); "));
+}
+
+TEST(Deadlock, OfComputeOrderIsFoundWhateverTheReceives) {
+  const Schedule compute = FromText({0, 1}, 2, {"F0.0 BW0.0 F0.1 BW0.1", "F1.0 F1.1 BW1.0 BW1.1"});
+  EXPECT_THAT(std::string(Validate(Lower(compute, {.receive_lead = 9}).value()).message()),
+              StartsWith("deadlock of 2 ranks: rank 0"));
+}
+
+// Stages 0 to 3 wait in a ring of three ranks, stages 4 to 6 in one of two.
+TEST(Deadlock, ReportIsTheShortestCycle) {
+  const Schedule compute =
+      FromText({0, 1, 2, 0, 3, 4, 3}, 1, {"F3.0 F0.0", "F1.0", "F2.0", "F6.0 F4.0", "F5.0"});
+  const std::string message(Validate(Lower(compute).value()).message());
+  EXPECT_THAT(message, StartsWith("deadlock of 2 ranks: "));
+  EXPECT_THAT(message, HasSubstr("rank 3, position 2 (stage 6 F micro-batch 0) waits for "
+                                 "rank 4, position 2 (stage 5 SEND_F micro-batch 0)"));
+  EXPECT_THAT(message, Not(HasSubstr("rank 0")));
+}
+
+TEST(Deadlock, CycleLeavesOutRanksThatMerelyLeadIntoIt) {
+  const Schedule compute = FromText(
+      {0, 1, 2}, 2, {"F0.0 F0.1 BW0.0 BW0.1", "F1.0 BW1.0 F1.1 BW1.1", "F2.0 F2.1 BW2.0 BW2.1"});
+  const std::string message(Validate(Lower(compute).value()).message());
+  EXPECT_THAT(message, StartsWith("deadlock of 2 ranks: "));
+  EXPECT_THAT(message, Not(HasSubstr("rank 0")));
+}
+
+// Rank by rank, over and over, with a queue per ordered pair: the k-th send of a pair completes
+// once k receives are posted, and data arrives in that order.
+class NaiveRendezvous {
+ public:
+  explicit NaiveRendezvous(const Schedule& schedule)
+      : schedule_(schedule), next_(schedule.actions.size(), 0) {}
+
+  bool EveryRankEnds() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) moved |= Step(rank);
+    }
+    for (size_t r = 0; r < next_.size(); ++r) {
+      if (next_[r] < schedule_.actions[r].size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Channel {
+    int posted = 0;
+    std::vector<Action> delivered;  // receives that have got their data
+  };
+
+  bool Step(Rank rank) {
+    size_t& next = next_[static_cast<size_t>(rank.value())];
+    if (next == schedule_.list_of(rank).size()) return false;
+    const Action& action = schedule_.list_of(rank)[next];
+    if (IsReceive(action.op)) {
+      ++channels_[{PeerOf(schedule_, action), rank}].posted;
+    } else if (IsSend(action.op)) {
+      Channel& channel = channels_[{rank, PeerOf(schedule_, action)}];
+      if (static_cast<int>(channel.delivered.size()) >= channel.posted) return false;
+      channel.delivered.push_back(OtherEnd(action));
+    } else if (!InputIsThere(rank, action)) {
+      return false;
+    }
+    ++next;
+    return true;
+  }
+
+  bool InputIsThere(Rank rank, const Action& action) {
+    Action receive{Op::kReceiveActivation, action.stage, action.micro_batch};
+    if (action.op == Op::kForward) {
+      if (!schedule_.receives_from_previous(action.stage)) return true;
+    } else {
+      if (!IsBackward(action.op) || action.op == Op::kBackwardWeight) return true;
+      if (!schedule_.sends_to_next(action.stage)) return true;
+      receive.op = Op::kReceiveGradient;
+    }
+    const std::vector<Action>& there = channels_[{PeerOf(schedule_, receive), rank}].delivered;
+    return std::find(there.begin(), there.end(), receive) != there.end();
+  }
+
+  const Schedule& schedule_;
+  std::vector<size_t> next_;
+  std::map<std::pair<Rank, Rank>, Channel> channels_;
+};
+
+// Swaps random neighbours on random ranks, as far as the order rules of a rank allow.
+Schedule Shuffled(Schedule compute, int swaps, std::mt19937& random) {
+  for (int i = 0; i < swaps; ++i) {
+    std::vector<Action>& list = compute.actions[random() % compute.actions.size()];
+    const size_t at = random() % (list.size() - 1);
+    const Action& a = list[at];
+    const Action& b = list[at + 1];
+    const bool both_backward = IsBackward(a.op) && IsBackward(b.op);
+    if (a.stage == b.stage && (both_backward || a.micro_batch == b.micro_batch)) continue;
+    const bool same_rank_neighbours = std::abs(a.stage.value() - b.stage.value()) == 1;
+    if (same_rank_neighbours && a.micro_batch == b.micro_batch) continue;
+    std::swap(list[at], list[at + 1]);
+  }
+  return compute;
+}
+
+TEST(Deadlock, VerdictAgreesWithANaiveSimulationOfRandomSchedules) {
+  std::mt19937 random(20240229);
+  int valid = 0;
+  int deadlocked = 0;
+  const std::vector<Schedule> originals = {VPlacement(), ZeroBubbleH1(), OneFOneB({3, 4}).value(),
+                                           GPipe({4, 3}).value()};
+  for (int round = 0; round < 4000; ++round) {
+    const Schedule& original = originals[static_cast<size_t>(round) % originals.size()];
+    const Schedule compute = Shuffled(original, static_cast<int>(random() % 12), random);
+    const int lead = static_cast<int>(random() % 3);
+    const Schedule lowered = Lower(compute, {.receive_lead = lead}).value();
+    const absl::Status status = Validate(lowered);
+    const bool ends = NaiveRendezvous(lowered).EveryRankEnds();
+    ASSERT_EQ(status.ok(), ends) << ToText(lowered.actions[0]) << "\n" << status;
+    EXPECT_EQ(absl::StartsWith(status.message(), "deadlock"), !ends);
+    ++(ends ? valid : deadlocked);
+  }
+  EXPECT_GT(valid, 500);
+  EXPECT_GT(deadlocked, 500);
+}
+
+}  // namespace
+}  // namespace stagecoach::schedule

@@ -1,0 +1,25 @@
+#ifndef STAGECOACH_TESTS_TESTING_RANDOM_TENSOR_H_
+#define STAGECOACH_TESTS_TESTING_RANDOM_TENSOR_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace stagecoach::testing {
+
+// Test operands: the same values in every run. Operands of one test take different streams, which
+// makes them independent.
+std::vector<float> RandomNormal(int64_t elements, uint64_t stream);
+std::vector<float> RandomUniform(float lo, float hi, int64_t elements, uint64_t stream);
+// Labels in [0, classes).
+std::vector<int32_t> RandomLabels(int64_t rows, int64_t classes, uint64_t stream);
+
+// The same numbers for the reference in double precision.
+std::vector<double> ToDouble(absl::Span<const float> values);
+// Their absolute values, for error bounds.
+std::vector<double> Magnitudes(absl::Span<const double> values);
+
+}  // namespace stagecoach::testing
+
+#endif  // STAGECOACH_TESTS_TESTING_RANDOM_TENSOR_H_

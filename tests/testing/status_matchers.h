@@ -1,0 +1,56 @@
+#ifndef STAGECOACH_TESTS_TESTING_STATUS_MATCHERS_H_
+#define STAGECOACH_TESTS_TESTING_STATUS_MATCHERS_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+
+namespace stagecoach::testing {
+
+inline const absl::Status& GetStatus(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& GetStatus(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
+// Matches a Status or StatusOr that is OK.
+MATCHER(IsOk, negation ? "is not OK" : "is OK") {
+  *result_listener << GetStatus(arg).ToString();
+  return GetStatus(arg).ok();
+}
+
+// Matches a Status or StatusOr with this code:  EXPECT_THAT(Load(path), StatusIs(kNotFound)).
+MATCHER_P(StatusIs, code, "has the code " + absl::StatusCodeToString(code)) {
+  *result_listener << GetStatus(arg).ToString();
+  return GetStatus(arg).code() == code;
+}
+
+// The same, and a message that `message` (a string or a matcher, such as HasSubstr) matches.
+MATCHER_P2(StatusIs, code, message,
+           "has the code " + absl::StatusCodeToString(code) + " and a message that " +
+               ::testing::DescribeMatcher<std::string>(message)) {
+  const absl::Status& status = GetStatus(arg);
+  *result_listener << status.ToString();
+  return status.code() == code && ::testing::Matches(::testing::Matcher<std::string>(message))(
+                                      std::string(status.message()));
+}
+
+}  // namespace stagecoach::testing
+
+#define EXPECT_OK(expression) EXPECT_THAT((expression), ::stagecoach::testing::IsOk())
+#define ASSERT_OK(expression) ASSERT_THAT((expression), ::stagecoach::testing::IsOk())
+
+// Ends the test unless `expression`, an absl::StatusOr, holds a value; moves it into `lhs`, which
+// may be a declaration:  ASSERT_OK_AND_ASSIGN(auto plan, ReadPlan(path));
+#define ASSERT_OK_AND_ASSIGN(lhs, expression) \
+  STAGECOACH_ASSERT_OK_AND_ASSIGN_(STAGECOACH_UNIQUE_NAME_(result_, __COUNTER__), lhs, expression)
+#define STAGECOACH_ASSERT_OK_AND_ASSIGN_(result, lhs, expression) \
+  auto result = (expression);                                     \
+  ASSERT_OK(result);                                              \
+  lhs = *std::move(result)
+
+#endif  // STAGECOACH_TESTS_TESTING_STATUS_MATCHERS_H_

@@ -1,0 +1,41 @@
+#ifndef STAGECOACH_TESTS_TESTING_TOLERANCE_H_
+#define STAGECOACH_TESTS_TESTING_TOLERANCE_H_
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+// How far a correct implementation may be from the exact result: bounds derived from the
+// arithmetic, none fitted to what an implementation happens to give. They hold for any order of
+// summation, with and without fused multiply-add, so one bound serves every backend. (Higham,
+// "Accuracy and Stability of Numerical Algorithms", 2nd ed., chapters 2 to 4.)
+//
+// The rule behind most of them: where every path from an operand to the result passes at most k
+// roundings, the error is at most Gamma(k) times the same expression with absolute values of all
+// its terms.
+namespace stagecoach::testing {
+
+struct Precision {
+  double unit_roundoff;  // u: one rounding makes x into x (1 + d), |d| <= u
+  double underflow;      // results smaller than this may become zero, or this
+  double elementary;     // exp, log, tanh, sqrt and division: relative error in units of u
+};
+
+// The one table. Integers are exact.
+const Precision& PrecisionOf(kernels::DType dtype);
+
+// gamma_k = k u / (1 - k u), which bounds the relative effect of k successive roundings. k u < 1.
+double Gamma(int64_t k, kernels::DType dtype = kernels::DType::kFloat32);
+
+// Of a sum of n products x_i y_i, where sum_abs is the sum of |x_i y_i|: gamma_n sum_abs.
+double DotBound(int64_t n, double sum_abs, kernels::DType dtype = kernels::DType::kFloat32);
+
+// Of gelu(z) where the z it was computed from is off by at most `z_error`.
+double GeluBound(double z, double z_error, kernels::DType dtype = kernels::DType::kFloat32);
+
+// Of gelu'(z) where z is exact.
+double GeluDerivativeBound(double z, kernels::DType dtype = kernels::DType::kFloat32);
+
+}  // namespace stagecoach::testing
+
+#endif  // STAGECOACH_TESTS_TESTING_TOLERANCE_H_

@@ -1,0 +1,185 @@
+// The flags of tools/run_options.h.
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/data/synthetic.h"
+#include "kernels/cpu/cpu_device.h"
+#include "schedule/generators.h"
+#include "tools/flags.h"
+#include "tools/run_options.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int kMaxStages = 1024;
+constexpr int kMaxLayers = 10'000;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxBatch = int64_t{1} << 20;
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+auto Count(int64_t min, int64_t max) {
+  return [min, max](const std::string& text) { return ParseCount(text, min, max); };
+}
+
+auto Number(const NumberRange& range) {
+  return [range](const std::string& text) { return ParseNumber(text, range); };
+}
+
+auto Choice(std::vector<std::string> known) {
+  return [known](const std::string& text) { return ParseChoice(text, known); };
+}
+
+std::string Describe(const std::string& text, const std::string& value) {
+  return absl::StrCat(text, " [", value, "]");
+}
+
+std::vector<std::string> ScheduleNames() {
+  std::vector<std::string> names;
+  for (const schedule::Generator& generator : schedule::Generators()) {
+    names.emplace_back(generator.name);
+  }
+  return names;
+}
+
+absl::StatusOr<std::string> ParseData(const std::string& spec) {
+  absl::string_view rest = spec;
+  if (absl::ConsumePrefix(&rest, "synthetic:")) {
+    RETURN_IF_ERROR(engine::ParseSyntheticSpec(rest).status());
+  }
+  return spec;
+}
+
+absl::StatusOr<int64_t> ParseRows(const std::string& text) {
+  if (text == "all") return 0;
+  absl::StatusOr<int64_t> rows = ParseCount(text, 1, std::numeric_limits<int64_t>::max());
+  if (rows.ok()) return rows;
+  return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
+}
+
+absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
+  ASSIGN_OR_RETURN(const int64_t bytes, base::ParseBytes(text));
+  if (bytes > 0) return bytes;
+  return absl::InvalidArgumentError("expected more than 0 bytes; leave it out for no limit");
+}
+
+void AddDataFlags(CLI::App& app, RunOptions& options) {
+  AddFlag(app, "--data", "SPEC", options.data,
+          "DIR of IDX files, FILE.csv or synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
+      ->group("Data");
+  app.add_option("--label", options.label, Describe("Column of the labels", options.label))
+      ->type_name("NAME")
+      ->group("Data (of a .csv file)");
+}
+
+void AddModelFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Model";
+  CLI::Option* file = app.add_option("--model", options.model_file, "Read the layers from a file")
+                          ->type_name("FILE.toml")
+                          ->group(group);
+  AddFlag(app, "--layers", "N", options.layers,
+          Describe("Layers of the default network", absl::StrCat(options.layers)),
+          Count(2, kMaxLayers))
+      ->excludes(file)
+      ->group(group);
+  AddFlag(app, "--width", "N", options.width,
+          Describe("Its features between layers", absl::StrCat(options.width)),
+          Count(1, kMaxWidth))
+      ->excludes(file)
+      ->group(group);
+}
+
+void AddPipelineFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Pipeline";
+  AddFlag(app, "--stages", "N", options.stages,
+          Describe("Devices to cut the model over", absl::StrCat(options.stages)),
+          Count(1, kMaxStages))
+      ->group(group);
+  const std::vector<std::string> schedules = ScheduleNames();
+  AddFlag(app, "--schedule", "NAME", options.schedule,
+          Describe(absl::StrJoin(schedules, " or "), options.schedule), Choice(schedules))
+      ->group(group);
+  AddFlag(app, "--batch", "N", options.batch,
+          Describe("Rows of a step", absl::StrCat(options.batch)), Count(1, kMaxBatch))
+      ->group(group);
+  // A count below 1 is a configuration that cannot be run, as one that does not divide the batch.
+  AddFlag(app, "--microbatches", "N", options.micro_batches,
+          Describe("Equal parts that stream through the stages",
+                   absl::StrCat(options.micro_batches)),
+          Count(-kMaxInt, kMaxInt))
+      ->group(group);
+  AddFlag(app, "--threads-per-device", "N", options.threads_per_device,
+          Describe("Cores of a CPU device", absl::StrCat(options.threads_per_device)),
+          Count(1, kernels::CpuDeviceOptions::kMaxThreads))
+      ->group(group);
+  AddFlag(app, "--device-memory", "SIZE", options.device_memory_bytes,
+          "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
+      ->group(group);
+  AddFlag(app, "--profile", "NAME", options.profile,
+          Describe("Times of layers to balance by: analytic or measured", options.profile),
+          Choice({"analytic", "measured"}))
+      ->group(group);
+}
+
+void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Optimiser";
+  AddFlag(app, "--optimizer", "NAME", options.optimizer,
+          Describe("adamw or sgd", options.optimizer), Choice({"adamw", "sgd"}))
+      ->group(group);
+  AddFlag(app, "--clip-norm", "X", options.clip_norm,
+          "Scale gradients to at most this norm [never]",
+          Number({.min = 0.0, .max = 1e30, .above_min = true}))
+      ->group(group);
+}
+
+}  // namespace
+
+void AddPlanFlags(CLI::App& app, RunOptions& options) {
+  AddDataFlags(app, options);
+  AddModelFlags(app, options);
+  AddPipelineFlags(app, options);
+  AddOptimizerFlags(app, options);
+  AddFlag(app, "--seed", "N", options.seed,
+          Describe("Of everything random", absl::StrCat(options.seed)),
+          Count(0, std::numeric_limits<int64_t>::max()));
+  app.add_flag("--json", options.json, "Print JSON, one object a line");
+}
+
+void AddTrainingFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Optimiser";
+  AddFlag(app, "--learning-rate", "X", options.learning_rate,
+          Describe("Its peak", absl::StrCat(options.learning_rate)),
+          Number({.min = 0.0, .max = 1e6, .above_min = true}))
+      ->group(group);
+  AddFlag(app, "--lr-schedule", "NAME", options.learning_rate_schedule,
+          Describe("constant or warmup-cosine", options.learning_rate_schedule),
+          Choice({"constant", "warmup-cosine"}))
+      ->group(group);
+  AddFlag(app, "--weight-decay", "X", options.weight_decay,
+          "Of matrices, not biases [adamw 0.01, sgd 0]", Number({.min = 0.0, .max = 1e6}))
+      ->group(group);
+  AddFlag(app, "--momentum", "X", options.momentum, "Of sgd [0.9]",
+          Number({.min = 0.0, .max = 1.0}))
+      ->group(group);
+  AddFlag(app, "--rows", "N|all", options.rows,
+          absl::StrCat("Training rows to use [of images ", base::FormatCount(kDefaultImageRows),
+                       ", otherwise all]"),
+          ParseRows)
+      ->group("Data");
+  AddFlag(app, "--epochs", "N", options.epochs,
+          Describe("Passes over the training rows", absl::StrCat(options.epochs)),
+          Count(1, 1'000'000));
+  AddFlag(app, "--deadline", "SECONDS", options.deadline_seconds,
+          Describe("Longest wait of one device for another",
+                   absl::StrCat(options.deadline_seconds)),
+          Number({.min = 0.0, .max = 1e6, .above_min = true}));
+}
+
+}  // namespace stagecoach::tools

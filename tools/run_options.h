@@ -1,0 +1,79 @@
+#ifndef STAGECOACH_TOOLS_RUN_OPTIONS_H_
+#define STAGECOACH_TOOLS_RUN_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/data/dataset.h"
+#include "engine/data/idx.h"
+#include "engine/model.h"
+#include "engine/optimizer.h"
+#include "partition/plan.h"
+
+namespace stagecoach::tools {
+
+// What `train` and `plan` ask for. The defaults are the program's: tuned for Fashion-MNIST.
+struct RunOptions {
+  std::string data = engine::kFashionMnistDirectory;
+  std::string label = "label";  // column of a .csv file
+  // Training rows: unset for the default (kDefaultImageRows for images, all of anything else); 0
+  // for all.
+  std::optional<int64_t> rows;
+
+  std::string model_file;  // "": the default network
+  int layers = 20;
+  int64_t width = 2304;
+
+  int stages = 4;
+  std::string schedule = "1f1b";
+  int micro_batches = 4;
+  int64_t batch = 256;
+  int threads_per_device = 1;
+  int64_t device_memory_bytes = 0;  // 0: no limit
+  std::string profile = "analytic";
+
+  std::string optimizer = "adamw";
+  std::optional<float> weight_decay;  // unset: the optimiser's own
+  std::optional<float> momentum;
+  float clip_norm = 0.0F;
+
+  int epochs = 2;
+  float learning_rate = 1e-3F;
+  std::string learning_rate_schedule = "warmup-cosine";
+  uint64_t seed = 1;
+  double deadline_seconds = 300.0;
+
+  bool json = false;
+};
+
+inline constexpr int64_t kDefaultImageRows = 10'000;
+// Of the warm-up, as a share of all steps.
+inline constexpr double kWarmupShare = 0.05;
+
+// Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
+// plan. `options` must outlive the parse.
+void AddPlanFlags(CLI::App& app, RunOptions& options);
+
+// Adds the flags that only training needs.
+void AddTrainingFlags(CLI::App& app, RunOptions& options);
+
+// Everything that is settled before the first step.
+struct Run {
+  engine::TrainTest data;
+  engine::Model model;
+  engine::Optimizer optimizer;
+  partition::Plan plan;
+  std::vector<partition::StageReport> stages;
+};
+
+// Loads the data, makes or reads the model, profiles it and cuts it. Errors are marked with their
+// origin (tools/exit_status.h).
+absl::StatusOr<Run> PrepareRun(const RunOptions& options);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_RUN_OPTIONS_H_
