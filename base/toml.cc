@@ -16,7 +16,21 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_MAX_NESTED_VALUES 64
+// toml++ 3.3 asserts, and in optimised Clang builds assumes, that a table header starts like a key,
+// which "[=]" does not. Without either, its checks further on refuse such a header.
+#undef NDEBUG
+#define TOML_ASSERT(condition) static_assert(true)
+// It also takes for unreachable that a letter from U+00A1 to U+0499 stands where white space may;
+// there, and nowhere else in its tables of characters, false is the right answer.
+// clang-format off: the order of these lines is their meaning.
+#include <toml++/impl/forward_declarations.h>
+#undef TOML_UNREACHABLE
+#define TOML_UNREACHABLE return false
+#include <toml++/impl/unicode.h>
+#undef TOML_UNREACHABLE
+#define TOML_UNREACHABLE __builtin_unreachable()
 #include <toml++/toml.h>
+// clang-format on
 
 namespace stagecoach::base {
 namespace {

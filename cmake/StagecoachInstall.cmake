@@ -1,4 +1,5 @@
-# `cmake --install` and find_package(Stagecoach). Libraries and their headers are installed by stagecoach_library().
+# `cmake --install` and find_package(Stagecoach). What is installed is said where it is built: see
+# stagecoach_library() and tools/CMakeLists.txt.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Stagecoach)
@@ -14,5 +15,3 @@ install(FILES
   "${PROJECT_BINARY_DIR}/StagecoachConfigVersion.cmake"
   cmake/FindOneDNN.cmake
   DESTINATION ${package_dir})
-
-install(TARGETS stagecoach RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

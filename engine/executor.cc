@@ -53,9 +53,14 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
                                                                 static_cast<int>(claims)));
   std::unique_ptr<Executor> executor(
       new Executor(options, std::move(arena), std::move(stages), std::move(first_parameter)));
-  ASSIGN_OR_RETURN(std::byte* resident, executor->arena_.Claim(0, training.resident_bytes));
+  // To the arena, an area of no bytes would be in the way of the one that starts at its place.
+  const auto claim = [&](int64_t offset, int64_t area_bytes) -> absl::StatusOr<std::byte*> {
+    if (area_bytes == 0) return nullptr;
+    return executor->arena_.Claim(offset, area_bytes);
+  };
+  ASSIGN_OR_RETURN(std::byte* resident, claim(0, training.resident_bytes));
   ASSIGN_OR_RETURN(executor->workspace_,
-                   executor->arena_.Claim(training.resident_bytes, training.workspace_bytes));
+                   claim(training.resident_bytes, training.workspace_bytes));
   for (const std::unique_ptr<Stage>& stage : executor->stages_) {
     stage->Place(resident, options.seed);
     const schedule::StageMemory& memory = stage->memory();

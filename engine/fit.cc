@@ -59,11 +59,7 @@ class Fitting {
     const Stopwatch watch;
     double loss_sum = 0.0;
     int64_t correct = 0;
-    for (int64_t step = 0; step < steps_per_epoch_; ++step) {
-      if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) {
-        result_.stopped = true;
-        return absl::OkStatus();
-      }
+    for (int64_t step = 0; step < steps_per_epoch_ && !StopIfAsked(); ++step) {
       ASSIGN_OR_RETURN(const StepResult taken,
                        trainer_.Step(*data_.train, absl::MakeConstSpan(order).subspan(
                                                        static_cast<size_t>(step * batch_),
@@ -86,7 +82,13 @@ class Fitting {
                           .remaining = Remaining(epoch, done, seconds)});
       }
     }
+    StopIfAsked();  // rather than evaluate
     return absl::OkStatus();
+  }
+
+  bool StopIfAsked() {
+    result_.stopped = options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed);
+    return result_.stopped;
   }
 
   absl::Duration Remaining(int epoch, int64_t steps_done, double seconds) const {

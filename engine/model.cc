@@ -1,5 +1,8 @@
 #include "engine/model.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "engine/layers/layer_norm.h"
 #include "engine/layers/linear.h"
@@ -18,10 +21,13 @@ absl::StatusOr<Model> DefaultNetwork(int64_t features, int64_t classes, int laye
         absl::StrCat("the default network needs a width, features and classes of at least 1, not ",
                      width, ", ", features, " and ", classes));
   }
+  // Each block adds to what it is given: started small, so that the sum does not grow with the depth.
+  const int blocks = layers - 2;
+  const auto gain = static_cast<float>(1.0 / std::sqrt(std::max(blocks, 1)));
   Model model{.input = Shape{features}};
   model.layers.push_back(Linear(width, Activation::kGelu));
-  for (int i = 0; i < layers - 2; ++i) {
-    model.layers.push_back(Residual({LayerNorm(), Linear(width, Activation::kGelu)}));
+  for (int i = 0; i < blocks; ++i) {
+    model.layers.push_back(Residual({LayerNorm(), Linear(width, Activation::kGelu, gain)}));
   }
   model.layers.push_back(Linear(classes));
   return model;

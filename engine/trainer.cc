@@ -68,6 +68,11 @@ class PipelineTrainer final : public Trainer {
   absl::Status OnAllRanks(absl::FunctionRef<absl::Status(int)> function);
   // The same for a run of the schedule: the first rank that fails ends the waits of the others, and its error poisons the trainer.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
+  // What poisons the trainer, if anything.
+  absl::Status FirstError() {
+    base::MutexLock lock(mutex_);
+    return poison_;
+  }
   absl::Status CheckData(const Dataset& data) const;
   LossResult SumResults() const;
 
@@ -225,9 +230,7 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> f
   run_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
                  std::chrono::steady_clock::now() - start)
                  .count();
-  if (any.ok()) return any;
-  base::MutexLock lock(mutex_);
-  return poison_;
+  return any.ok() ? any : FirstError();
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
@@ -253,10 +256,7 @@ LossResult PipelineTrainer::SumResults() const {
 
 absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                                                  absl::Span<const int64_t> rows) {
-  {
-    base::MutexLock lock(mutex_);
-    if (!poison_.ok()) return poison_;
-  }
+  RETURN_IF_ERROR(FirstError());
   RETURN_IF_ERROR(CheckData(data));
   if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
     return absl::InvalidArgumentError(absl::StrCat("a step takes ", plan_.batch_rows(),
@@ -280,10 +280,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
 }
 
 absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data) {
-  {
-    base::MutexLock lock(mutex_);
-    if (!poison_.ok()) return poison_;
-  }
+  RETURN_IF_ERROR(FirstError());
   RETURN_IF_ERROR(CheckData(data));
   Evaluation evaluation{.rows = data.rows()};
   for (int64_t begin = 0; begin < data.rows(); begin += plan_.batch_rows()) {
@@ -324,6 +321,7 @@ std::vector<DeviceReport> PipelineTrainer::Devices() const {
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
+  RETURN_IF_ERROR(FirstError());
   // Each tensor is hashed where it is; then the hashes are, in order of layers.
   std::vector<std::string> digests(static_cast<size_t>(total_parameters_));
   RETURN_IF_ERROR(OnAllRanks([&](int rank) {
@@ -348,6 +346,7 @@ absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
 }
 
 absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
+  RETURN_IF_ERROR(FirstError());
   std::vector<std::string> names;
   for (const RankState& rank : ranks_) {
     for (const auto& stage : rank.executor->stages()) {

@@ -65,14 +65,14 @@ const char* BlockKindName(BlockKind kind);
 // again right after action `last` has completed (both are positions in that list). A send
 // completes, for this purpose, at the next send on its lane, or at the end of the list.
 //
-//   kind             first                            last
-//   kInput           its receive; F on stage 0        input_last_use
-//   kOutput          F                                output_last_use, its send's completion
-//   kStash           F                                B
-//   kWeightStash     F                                W
-//   kGradientStash   B                                W
+//   kind             first                             last
+//   kInput           its receive; F on stage 0         input_last_use
+//   kOutput          F                                 output_last_use, its send's completion
+//   kStash           F                                 B
+//   kWeightStash     F                                 W
+//   kGradientStash   B                                 W
 //   kOutputGradient  its receive; F on the last stage  output_gradient_last_use
-//   kInputGradient   B                                its send's completion
+//   kInputGradient   B                                 its send's completion
 struct Block {
   BlockKind kind = BlockKind::kInput;
   StageId stage;
@@ -105,8 +105,8 @@ struct MemoryPlan {
 // Plans the memory of `rank` under a lowered schedule: derives the lifetime of every block from the
 // order of actions and packs the blocks so that none that live at the same time overlap (largest
 // first, each at the lowest free offset). `stages` is indexed by stage id; only those of this rank
-// are read. Blocks of 0 bytes are left out. A forward-only schedule has no
-// gradient blocks, and its stashes, which nobody will read, end with F.
+// are read. Blocks of 0 bytes are left out. A forward-only schedule has no gradient blocks, and its
+// stashes, which nobody will read, end with F.
 //
 // Where two neighbouring stages share this rank, the output of the earlier is the input of the
 // later: one kOutput block of the earlier, as large as the larger of the two and kept until the

@@ -34,8 +34,8 @@ int ExitStatusOf(const absl::Status& status) {
 }
 
 int Fail(absl::string_view command, const absl::Status& status) {
-  const std::string line = absl::StrCat("stagecoach", command.empty() ? "" : " ", command, ": ",
-                                        status.message(), "\n");
+  const std::string line =
+      absl::StrCat("stagecoach", command.empty() ? "" : " ", command, ": ", status.message(), "\n");
   std::fputs(line.c_str(), stderr);
   return ExitStatusOf(status);
 }

@@ -36,13 +36,12 @@ absl::StatusOr<int64_t> ParseCount(const std::string& text, int64_t min, int64_t
 
 absl::StatusOr<double> ParseNumber(const std::string& text, const NumberRange& range) {
   double value = 0.0;
-  const bool is_number =
-      !HasSpaces(text) && absl::SimpleAtod(text, &value) && std::isfinite(value);
+  const bool is_number = !HasSpaces(text) && absl::SimpleAtod(text, &value) && std::isfinite(value);
   if (!is_number || value < range.min || value > range.max ||
       (range.above_min && value == range.min)) {
-    return Unexpected(text, absl::StrFormat("a number %s %g and at most %g",
-                                            range.above_min ? "above" : "of at least", range.min,
-                                            range.max));
+    return Unexpected(
+        text, absl::StrFormat("a number %s %g and at most %g",
+                              range.above_min ? "above" : "of at least", range.min, range.max));
   }
   return value;
 }

@@ -40,7 +40,7 @@ CLI::Option* AddFlag(CLI::App& app, const std::string& name, const std::string& 
     if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
     value = static_cast<T>(*std::move(parsed));
   };
-  return app.add_option_function<std::string>(name, store, description)->type_name(placeholder);
+  return app.add_option_function<std::string>(name, store, description)->option_text(placeholder);
 }
 
 }  // namespace stagecoach::tools

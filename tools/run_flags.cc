@@ -72,17 +72,18 @@ absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
 
 void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--data", "SPEC", options.data,
-          "DIR of IDX files, FILE.csv or synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
+          "IDX directory, .csv or synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
       ->group("Data");
-  app.add_option("--label", options.label, Describe("Column of the labels", options.label))
-      ->type_name("NAME")
-      ->group("Data (of a .csv file)");
+  app.add_option("--label", options.label,
+                 Describe("Column of the labels in a .csv file", options.label))
+      ->option_text("NAME")
+      ->group("Data");
 }
 
 void AddModelFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Model";
   CLI::Option* file = app.add_option("--model", options.model_file, "Read the layers from a file")
-                          ->type_name("FILE.toml")
+                          ->option_text("FILE.toml")
                           ->group(group);
   AddFlag(app, "--layers", "N", options.layers,
           Describe("Layers of the default network", absl::StrCat(options.layers)),
@@ -90,28 +91,28 @@ void AddModelFlags(CLI::App& app, RunOptions& options) {
       ->excludes(file)
       ->group(group);
   AddFlag(app, "--width", "N", options.width,
-          Describe("Its features between layers", absl::StrCat(options.width)),
-          Count(1, kMaxWidth))
+          Describe("Its features between layers", absl::StrCat(options.width)), Count(1, kMaxWidth))
       ->excludes(file)
       ->group(group);
 }
 
 void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Pipeline";
-  AddFlag(app, "--stages", "N", options.stages,
-          Describe("Devices to cut the model over", absl::StrCat(options.stages)),
-          Count(1, kMaxStages))
+  AddFlag(
+      app, "--stages", "N", options.stages,
+      Describe("Parts to cut the model into, each on its own device", absl::StrCat(options.stages)),
+      Count(1, kMaxStages))
       ->group(group);
   const std::vector<std::string> schedules = ScheduleNames();
   AddFlag(app, "--schedule", "NAME", options.schedule,
           Describe(absl::StrJoin(schedules, " or "), options.schedule), Choice(schedules))
       ->group(group);
   AddFlag(app, "--batch", "N", options.batch,
-          Describe("Rows of a step", absl::StrCat(options.batch)), Count(1, kMaxBatch))
+          Describe("Rows of one step", absl::StrCat(options.batch)), Count(1, kMaxBatch))
       ->group(group);
   // A count below 1 is a configuration that cannot be run, as one that does not divide the batch.
   AddFlag(app, "--microbatches", "N", options.micro_batches,
-          Describe("Equal parts that stream through the stages",
+          Describe("Equal parts of a batch that stream through the stages",
                    absl::StrCat(options.micro_batches)),
           Count(-kMaxInt, kMaxInt))
       ->group(group);
@@ -123,7 +124,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
           "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
       ->group(group);
   AddFlag(app, "--profile", "NAME", options.profile,
-          Describe("Times of layers to balance by: analytic or measured", options.profile),
+          Describe("Layer times to balance by: analytic or measured", options.profile),
           Choice({"analytic", "measured"}))
       ->group(group);
 }
@@ -147,15 +148,16 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
   AddPipelineFlags(app, options);
   AddOptimizerFlags(app, options);
   AddFlag(app, "--seed", "N", options.seed,
-          Describe("Of everything random", absl::StrCat(options.seed)),
-          Count(0, std::numeric_limits<int64_t>::max()));
-  app.add_flag("--json", options.json, "Print JSON, one object a line");
+          Describe("Of all random numbers", absl::StrCat(options.seed)),
+          Count(0, std::numeric_limits<int64_t>::max()))
+      ->group("Run");
+  app.add_flag("--json", options.json, "Print JSON, one object a line")->group("Run");
 }
 
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Optimiser";
   AddFlag(app, "--learning-rate", "X", options.learning_rate,
-          Describe("Its peak", absl::StrCat(options.learning_rate)),
+          Describe("Rate, or its peak", absl::StrCat(options.learning_rate)),
           Number({.min = 0.0, .max = 1e6, .above_min = true}))
       ->group(group);
   AddFlag(app, "--lr-schedule", "NAME", options.learning_rate_schedule,
@@ -163,23 +165,25 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
           Choice({"constant", "warmup-cosine"}))
       ->group(group);
   AddFlag(app, "--weight-decay", "X", options.weight_decay,
-          "Of matrices, not biases [adamw 0.01, sgd 0]", Number({.min = 0.0, .max = 1e6}))
+          "Of weights, not of biases [adamw 0.01, sgd 0]", Number({.min = 0.0, .max = 1e6}))
       ->group(group);
-  AddFlag(app, "--momentum", "X", options.momentum, "Of sgd [0.9]",
+  AddFlag(app, "--momentum", "X", options.momentum, "For sgd [0.9]",
           Number({.min = 0.0, .max = 1.0}))
       ->group(group);
   AddFlag(app, "--rows", "N|all", options.rows,
-          absl::StrCat("Training rows to use [of images ", base::FormatCount(kDefaultImageRows),
+          absl::StrCat("Training rows to use [of IDX files ", base::FormatCount(kDefaultImageRows),
                        ", otherwise all]"),
           ParseRows)
       ->group("Data");
   AddFlag(app, "--epochs", "N", options.epochs,
           Describe("Passes over the training rows", absl::StrCat(options.epochs)),
-          Count(1, 1'000'000));
-  AddFlag(app, "--deadline", "SECONDS", options.deadline_seconds,
-          Describe("Longest wait of one device for another",
-                   absl::StrCat(options.deadline_seconds)),
-          Number({.min = 0.0, .max = 1e6, .above_min = true}));
+          Count(1, 1'000'000))
+      ->group("Run");
+  AddFlag(
+      app, "--deadline", "SECONDS", options.deadline_seconds,
+      Describe("Longest wait of one device for another", absl::StrCat(options.deadline_seconds)),
+      Number({.min = 0.0, .max = 1e6, .above_min = true}))
+      ->group("Run");
 }
 
 }  // namespace stagecoach::tools

@@ -50,11 +50,10 @@ bool HoldsImages(const std::string& data) {
 }
 
 absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options) {
-  ASSIGN_OR_RETURN(engine::TrainTest data,
-                   engine::LoadData({.spec = options.data,
-                                     .label_column = options.label,
-                                     .train_rows = options.rows.value_or(0),
-                                     .seed = options.seed}));
+  ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData({.spec = options.data,
+                                                             .label_column = options.label,
+                                                             .train_rows = options.rows.value_or(0),
+                                                             .seed = options.seed}));
   if (!options.rows.has_value() && HoldsImages(options.data)) {
     const int64_t rows = std::min(kDefaultImageRows, data.train->rows());
     ASSIGN_OR_RETURN(data.train, engine::Subset(std::move(data.train), rows));
@@ -79,15 +78,14 @@ absl::Status CutModel(const RunOptions& options, Run& run) {
                    options.profile == "measured"
                        ? MeasureModel(run.model, profile_options, kProfileRepeats)
                        : AnalyzeModel(run.model, profile_options));
-  ASSIGN_OR_RETURN(
-      run.plan,
-      MakePlan(partition::PlanRequest{.layers = profile.layers,
-                                      .loss = profile.loss,
-                                      .stages = options.stages,
-                                      .schedule = options.schedule,
-                                      .micro_batches = options.micro_batches,
-                                      .micro_batch_rows = profile_options.micro_batch_rows,
-                                      .device_memory_bytes = options.device_memory_bytes}));
+  ASSIGN_OR_RETURN(run.plan, MakePlan(partition::PlanRequest{
+                                 .layers = profile.layers,
+                                 .loss = profile.loss,
+                                 .stages = options.stages,
+                                 .schedule = options.schedule,
+                                 .micro_batches = options.micro_batches,
+                                 .micro_batch_rows = profile_options.micro_batch_rows,
+                                 .device_memory_bytes = options.device_memory_bytes}));
   ASSIGN_OR_RETURN(run.stages, ReportPlan(run.plan, profile.layers, profile.loss));
   return absl::OkStatus();
 }

@@ -14,8 +14,8 @@ using kernels::Float32;
 
 class LinearLayer final : public Layer {
  public:
-  LinearLayer(int64_t outputs, Activation activation)
-      : outputs_(outputs), activation_(activation) {}
+  LinearLayer(int64_t outputs, Activation activation, float gain)
+      : outputs_(outputs), activation_(activation), gain_(gain) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     const int64_t inputs = context.input.elements();
@@ -27,7 +27,7 @@ class LinearLayer final : public Layer {
                               {context.rows, inputs, outputs_, activation_}));
     shape_ = Shape{context.rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
-    const auto bound = static_cast<float>(std::sqrt(3.0 * variance));
+    const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
     const int64_t output_bytes = Float32(nullptr, shape_).bytes();
     LayerSpec spec;
     spec.description = absl::StrCat("linear ", inputs, " -> ", outputs_);
@@ -95,14 +95,15 @@ class LinearLayer final : public Layer {
 
   const int64_t outputs_;
   const Activation activation_;
+  const float gain_;
   Shape shape_;  // (rows, outputs)
   std::unique_ptr<kernels::LinearOp> op_;
 };
 
 }  // namespace
 
-LayerFactory Linear(int64_t outputs, Activation activation) {
-  return LayerOf<LinearLayer>(outputs, activation);
+LayerFactory Linear(int64_t outputs, Activation activation, float gain) {
+  return LayerOf<LinearLayer>(outputs, activation, gain);
 }
 
 }  // namespace stagecoach::engine

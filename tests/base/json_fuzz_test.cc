@@ -13,6 +13,8 @@
 namespace stagecoach::base {
 namespace {
 
+using namespace std::string_literals;
+
 constexpr int kMutants = 20'000;
 
 // Draws one number after another from a stream.
@@ -29,7 +31,7 @@ class Dice {
 // A few random edits: changed, inserted, removed and repeated bytes, mostly of those with a
 // meaning.
 std::string Mutate(std::string text, Dice& dice) {
-  const std::string meaningful("{}[]\",:.=#'\\\n-+eE0x\0\xff\xc3", 24);
+  const std::string meaningful = "{}[]\",:.=#'\\\n-+eE0x\0\xff\xc3"s;
   for (uint64_t edits = 1 + dice.Below(6); edits > 0; --edits) {
     const size_t at = dice.Below(text.size() + 1);
     const char byte = dice.Below(4) == 0 ? static_cast<char>(dice.Below(256))
@@ -74,7 +76,7 @@ void ReadAll(const nlohmann::json& value) {
 TEST(ParseJsonFuzz, MutantsAreRefusedWithALocationOrReadBackAsPrinted) {
   const std::vector<std::string> seeds = {
       R"({"stages": [{"layers": [0, 12], "device": "cpu:0"}, {"layers": [12, 24]}], "x": 1e-3})",
-      R"([[[[[[1, -2.5e10, "\u00e9\ud83d\ude00\\\""], {}], true], false], null], {"a": {"a": {}}}])",
+      R"([[[[[[1, -2.5e10, "\u00e9\ud83d\ude00\\\""], {}], true], false], null], {"a": {}}])",
       "{\n  \"name\": \"gpt\",\n  \"heads\": 12,\n  \"rates\": [0.1, 0.2, 1E+5]\n}\n"};
   int accepted = 0;
   for (uint64_t i = 0; i < kMutants; ++i) {

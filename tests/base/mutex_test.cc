@@ -37,8 +37,11 @@ TEST(Mutex, TryLockFailsWhileHeld) {
   MutexLock lock(mutex);
   bool locked = true;
   std::thread([&mutex, &locked] {
-    locked = mutex.TryLock();
-    if (locked) mutex.Unlock();
+    if (mutex.TryLock()) {
+      mutex.Unlock();
+    } else {
+      locked = false;
+    }
   }).join();
   EXPECT_FALSE(locked);
 }

@@ -60,6 +60,24 @@ TEST(ParseToml, ErrorsCarryLineAndColumn) {
   EXPECT_THAT(ErrorOf("a = \"\xff\""), StartsWith("1:"));
 }
 
+TEST(ParseToml, RefusesTableHeadersThatAreNoKeys) {
+  for (const char* text : {"[=]", "[.a]", "[[=]]", "[#]", "[\n]", "[{}]", "[,", "[a.=]", "[[["}) {
+    EXPECT_EQ(ParseToml(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(ParseToml, RefusesLettersBeyondAsciiOutsideStrings) {
+  for (const char* text :
+       {"a = é", "é = 1", "a é = 1", "a = [é]", "[é]", "a = 1 é", "a = \"\"\"\\é\"\"\""}) {
+    EXPECT_EQ(ParseToml(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(ParseToml, KeepsLettersBeyondAsciiInStrings) {
+  EXPECT_EQ((*ParseToml("a = \"\"\"x\\\n  é\"\"\" # é"))["a"], "xé");
+  EXPECT_EQ((*ParseToml("'é' = 'ж'"))["é"], "ж");
+}
+
 TEST(ParseToml, RefusesWhatJsonCannotHold) {
   EXPECT_THAT(ErrorOf("x = 1\na = inf"), StartsWith("2:5: inf and nan"));
   EXPECT_THAT(ErrorOf("a = [-nan]"), StartsWith("1:6: inf and nan"));

@@ -71,4 +71,22 @@ Schedule VPlacement() {
                    "F1.0 F2.0 F1.1 F2.1 B2.0 B1.0 W2.0 B2.1 B1.1 W1.0 W2.1 W1.1"});
 }
 
+StageMemory TypicalStage(bool first) {
+  StageMemory memory;
+  memory.input_bytes = 256;
+  memory.output_bytes = 512;
+  memory.stash_bytes = 1024;
+  memory.weight_stash_bytes = 768;
+  memory.gradient_stash_bytes = 256;
+  memory.output_gradient_bytes = 512;
+  memory.input_gradient_bytes = first ? 0 : 256;
+  return memory;
+}
+
+std::vector<StageMemory> TypicalStages(const Schedule& schedule) {
+  std::vector<StageMemory> stages;
+  for (int s = 0; s < schedule.num_stages(); ++s) stages.push_back(TypicalStage(s == 0));
+  return stages;
+}
+
 }  // namespace stagecoach::schedule

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/memory.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::schedule {
@@ -23,6 +24,12 @@ Schedule ZeroBubbleH1();
 // and 2, fused on the others. Each rank sends activations and gradients to the other, and stages 1
 // and 2 hand over in place.
 Schedule VPlacement();
+
+// The memory of one stage of a chain, in multiples of 256 bytes; nothing resident, no workspace.
+StageMemory TypicalStage(bool first);
+
+// TypicalStage for every stage of a schedule.
+std::vector<StageMemory> TypicalStages(const Schedule& schedule);
 
 }  // namespace stagecoach::schedule
 

@@ -3,91 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <random>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
-#include "schedule/validator.h"
 #include "tests/schedule/handwritten.h"
 
 namespace stagecoach::schedule {
 namespace {
 
 using ::testing::HasSubstr;
-
-// One stage of a chain, sizes in blocks of 256 bytes.
-StageMemory Typical(bool first) {
-  StageMemory memory;
-  memory.input_bytes = 256;
-  memory.output_bytes = 512;
-  memory.stash_bytes = 1024;
-  memory.weight_stash_bytes = 768;
-  memory.gradient_stash_bytes = 256;
-  memory.output_gradient_bytes = 512;
-  memory.input_gradient_bytes = first ? 0 : 256;
-  return memory;
-}
-
-std::vector<StageMemory> TypicalStages(const Schedule& schedule) {
-  std::vector<StageMemory> stages;
-  for (int s = 0; s < schedule.num_stages(); ++s) stages.push_back(Typical(s == 0));
-  return stages;
-}
-
-LastUse RandomUse(std::mt19937& random, int lowest) {
-  return static_cast<LastUse>(lowest + static_cast<int>(random() % (3u - unsigned(lowest))));
-}
-
-std::vector<StageMemory> RandomStages(const Schedule& schedule, std::mt19937& random) {
-  std::vector<StageMemory> stages;
-  for (int s = 0; s < schedule.num_stages(); ++s) {
-    const auto size = [&random] { return static_cast<int64_t>(random() % 3000); };
-    StageMemory memory;
-    memory.input_bytes = size();
-    memory.input_last_use = RandomUse(random, 0);
-    memory.output_bytes = size();
-    memory.output_last_use = RandomUse(random, 0);
-    memory.stash_bytes = size();
-    memory.weight_stash_bytes = size();
-    memory.gradient_stash_bytes = size();
-    memory.output_gradient_bytes = size();
-    memory.output_gradient_last_use = RandomUse(random, 1);
-    memory.input_gradient_bytes = s == 0 ? 0 : size();
-    stages.push_back(memory);
-  }
-  return stages;
-}
-
-std::vector<Schedule> LoweredSchedules() {
-  std::vector<Schedule> schedules = {Lower(ZeroBubbleH1()).value(), Lower(VPlacement()).value()};
-  for (int p = 1; p <= 4; ++p) {
-    for (int m = 1; m <= 6; ++m) {
-      schedules.push_back(Lower(GPipe({p, m}).value()).value());
-      schedules.push_back(Lower(OneFOneB({p, m}).value()).value());
-      schedules.push_back(Lower(ForwardOnly({p, m}).value()).value());
-    }
-  }
-  return schedules;
-}
-
-// Calls body(plan, schedule, rank) with random sizes and uses for every rank of many schedules.
-template <typename Body>
-void ForManyPlans(Body body) {
-  std::mt19937 random(11);
-  for (const Schedule& schedule : LoweredSchedules()) {
-    const std::vector<StageMemory> stages = RandomStages(schedule, random);
-    for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
-      SCOPED_TRACE(testing::Message() << schedule.name << " rank " << rank.value());
-      body(PlanMemory(schedule, rank, stages).value(), schedule, rank);
-    }
-  }
-}
 
 std::vector<Block> BlocksOf(const MemoryPlan& plan, BlockKind kind, int stage) {
   std::vector<Block> blocks;
@@ -237,83 +165,6 @@ TEST(PlanMemory, ForwardOnlyKeepsNothingPastForward) {
   EXPECT_EQ(plan.peak_stash_bytes, 0);
 }
 
-TEST(PlanMemory, NoTwoBlocksThatLiveAtOnceOverlap) {
-  ForManyPlans([](const MemoryPlan& plan, const Schedule&, Rank) {
-    for (const Block& a : plan.blocks) {
-      EXPECT_LE(a.offset + a.bytes, plan.dynamic_bytes);
-      for (const Block& b : plan.blocks) {
-        if (&a == &b || a.last < b.first || b.last < a.first) continue;
-        ASSERT_TRUE(a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset);
-      }
-    }
-  });
-}
-
-TEST(PlanMemory, BlocksAreAlignedAndInTheOrderOfTheirFirstAction) {
-  ForManyPlans([](const MemoryPlan& plan, const Schedule&, Rank) {
-    for (const Block& block : plan.blocks) {
-      EXPECT_EQ(block.offset % kBlockAlignment, 0);
-      EXPECT_EQ(block.bytes % kBlockAlignment, 0);
-    }
-    EXPECT_TRUE(std::is_sorted(plan.blocks.begin(), plan.blocks.end(),
-                               [](const Block& a, const Block& b) { return a.first < b.first; }));
-  });
-}
-
-TEST(PlanMemory, BlocksLiveWithinTheList) {
-  ForManyPlans([](const MemoryPlan& plan, const Schedule& schedule, Rank rank) {
-    for (const Block& block : plan.blocks) {
-      EXPECT_GE(block.first, 0);
-      EXPECT_LE(block.first, block.last);
-      EXPECT_LT(block.last, static_cast<int32_t>(schedule.list_of(rank).size()));
-    }
-  });
-}
-
-TEST(PlanMemory, PeakLiveIsTheLargestSumOverThePositions) {
-  ForManyPlans([](const MemoryPlan& plan, const Schedule& schedule, Rank rank) {
-    int64_t peak = 0;
-    for (int i = 0; i < static_cast<int>(schedule.list_of(rank).size()); ++i) {
-      int64_t live = 0;
-      for (const Block& block : plan.blocks) {
-        if (block.first <= i && i <= block.last) live += block.bytes;
-      }
-      peak = std::max(peak, live);
-    }
-    EXPECT_EQ(plan.peak_live_bytes, peak);
-    EXPECT_GE(plan.dynamic_bytes, peak);
-  });
-}
-
-TEST(PlanMemory, EveryBlockAppearsOnce) {
-  ForManyPlans([](const MemoryPlan& plan, const Schedule&, Rank) {
-    std::set<std::tuple<BlockKind, StageId, MicroBatch>> seen;
-    for (const Block& block : plan.blocks) {
-      EXPECT_TRUE(seen.emplace(block.kind, block.stage, block.micro_batch).second);
-    }
-  });
-}
-
-TEST(PlanMemory, IsDeterministic) {
-  const Schedule schedule = Lower(VPlacement()).value();
-  const std::vector<StageMemory> stages = TypicalStages(schedule);
-  EXPECT_EQ(PlanMemory(schedule, Rank(0), stages)->blocks,
-            PlanMemory(schedule, Rank(0), stages)->blocks);
-}
-
-TEST(PlanMemory, StashOfOneFOneBIsThatOfTheFormula) {
-  constexpr int64_t kStashBytes = 256 + 1024 + 768;  // input, stash, weight stash
-  for (int p = 1; p <= 6; ++p) {
-    for (int m = 1; m <= 12; ++m) {
-      const Schedule schedule = Lower(OneFOneB({p, m}).value()).value();
-      for (int r = 0; r < p; ++r) {
-        EXPECT_EQ(PlanMemory(schedule, Rank(r), TypicalStages(schedule))->peak_stash_bytes,
-                  std::min(p - r, m) * kStashBytes);
-      }
-    }
-  }
-}
-
 // Rank 1 at its worst keeps one micro-batch between F and B and one more between B and W: the
 // published (p - r) M_B + r M_W; and B of the former claims what it keeps for W before it frees
 // its stash.
@@ -326,31 +177,6 @@ TEST(PlanMemory, StashOfZeroBubbleH1IsThatOfTheFormula) {
   EXPECT_EQ(PlanMemory(schedule, Rank(0), stages)->peak_stash_bytes, 2 * kUntilB + kBothWhileBRuns);
   EXPECT_EQ(PlanMemory(schedule, Rank(1), stages)->peak_stash_bytes,
             kUntilB + kUntilW + kBothWhileBRuns);
-}
-
-TEST(PlanMemory, UniformBlocksArePackedWithoutWaste) {
-  for (const Schedule& schedule : LoweredSchedules()) {
-    std::vector<StageMemory> stages = TypicalStages(schedule);
-    for (StageMemory& memory : stages) {
-      memory.input_bytes = memory.output_bytes = memory.output_gradient_bytes = 4096;
-      memory.stash_bytes = memory.weight_stash_bytes = memory.gradient_stash_bytes = 4096;
-      if (memory.input_gradient_bytes > 0) memory.input_gradient_bytes = 4096;
-    }
-    for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
-      const MemoryPlan plan = PlanMemory(schedule, rank, stages).value();
-      EXPECT_EQ(plan.dynamic_bytes, plan.peak_live_bytes) << schedule.name;
-    }
-  }
-}
-
-TEST(PlanMemory, OneFOneBDoesNotGrowWithTheMicroBatches) {
-  for (int r = 0; r < 4; ++r) {
-    const auto dynamic_bytes = [r](int m) {
-      const Schedule schedule = Lower(OneFOneB({4, m}).value()).value();
-      return PlanMemory(schedule, Rank(r), TypicalStages(schedule))->dynamic_bytes;
-    };
-    EXPECT_EQ(dynamic_bytes(16), dynamic_bytes(512));
-  }
 }
 
 TEST(PlanMemory, ResidentIsTheSumAndWorkspaceTheLargestOfTheRanksStages) {
@@ -380,7 +206,7 @@ void ExpectInvalid(const absl::Status& status, const std::string& reason) {
 }
 
 TEST(PlanMemory, RefusesSchedulesThatAreNotLowered) {
-  const std::vector<StageMemory> stages = {Typical(true), Typical(false)};
+  const std::vector<StageMemory> stages = {TypicalStage(true), TypicalStage(false)};
   ExpectInvalid(PlanStatus(OneFOneB({2, 2}).value(), stages), "not lowered: stage 0 has no STEP");
   ExpectInvalid(PlanStatus(ForwardOnly({2, 2}).value(), stages),
                 "not lowered: stage 0 SEND_F micro-batch 0 is missing");
@@ -394,7 +220,7 @@ TEST(PlanMemory, RefusesARankThatIsNotThere) {
 
 TEST(PlanMemory, RefusesOtherThanOneEntryPerStage) {
   const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
-  ExpectInvalid(PlanStatus(schedule, {Typical(true)}), "2 stages, but the memory of 1");
+  ExpectInvalid(PlanStatus(schedule, {TypicalStage(true)}), "2 stages, but the memory of 1");
 }
 
 TEST(PlanMemory, RefusesSizesOutOfRange) {
@@ -408,12 +234,13 @@ TEST(PlanMemory, RefusesSizesOutOfRange) {
 
 TEST(PlanMemory, RefusesAnInputGradientOfTheFirstStage) {
   const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
-  ExpectInvalid(PlanStatus(schedule, {Typical(false)}), "the first stage has no input gradient");
+  ExpectInvalid(PlanStatus(schedule, {TypicalStage(false)}),
+                "the first stage has no input gradient");
 }
 
 TEST(PlanMemory, RefusesAnOutputGradientReadByForward) {
   const Schedule schedule = Lower(OneFOneB({1, 2}).value()).value();
-  StageMemory memory = Typical(true);
+  StageMemory memory = TypicalStage(true);
   memory.output_gradient_last_use = LastUse::kForward;
   ExpectInvalid(PlanStatus(schedule, {memory}), "output_gradient_last_use is kForward");
 }

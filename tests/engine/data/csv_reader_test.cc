@@ -72,6 +72,14 @@ TEST(CsvReader, CountsLinesAndColumns) {
   EXPECT_EQ(record[1].position.column, 5);
 }
 
+TEST(CsvReader, CountsColumnsFromTheLineEndInsideAQuotedField) {
+  CsvReader reader("\"a\nb\",c", "a.csv");
+  std::vector<CsvField> record;
+  ASSERT_TRUE(*reader.Next(record));
+  EXPECT_EQ(record[1].position.line, 2);
+  EXPECT_EQ(record[1].position.column, 4);
+}
+
 TEST(CsvReader, RefusesAQuoteInsideAnUnquotedField) {
   EXPECT_THAT(Split("a,b\"c\"\n"),
               StatusIs(kInvalidArgument, HasSubstr("a.csv:1:4: quote inside an unquoted field")));

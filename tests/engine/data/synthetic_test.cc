@@ -160,7 +160,7 @@ double AccuracyOfClassMeans(const TrainTest& data) {
 }
 
 TEST(Synthetic, WhatIsLearntFromTheTrainingSetHoldsForTheTestSet) {
-EXPECT_GT(AccuracyOfClassMeans(Make(5000, 20, 10, 3)), 0.3);
+  EXPECT_GT(AccuracyOfClassMeans(Make(5000, 20, 10, 3)), 0.3);
 }
 
 }  // namespace

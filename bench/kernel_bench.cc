@@ -1,0 +1,258 @@
+// Products, AdamW and LayerNorm of the CPU backend, next to what oneDNN and a plain copy do on the same shapes in the same run. One core.
+//   build/release/bench/kernel_bench
+#include <benchmark/benchmark.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <dnnl.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "bench/peak.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::bench {
+namespace {
+
+using kernels::Float32;
+using kernels::Shape;
+using kernels::Tensor;
+
+constexpr int64_t kRows = 64;
+constexpr int64_t kWidth = 2304;
+// Weights in turn, as the layers of a network are: together they do not fit a cache.
+constexpr int kLayers = 6;
+
+// Memory of all operands, on a device of one thread.
+struct Operands {
+  std::unique_ptr<kernels::Device> device = std::move(kernels::CreateCpuDevice({})).value();
+  kernels::Buffer buffer = Take();
+  Tensor x = At(0, kRows, kWidth), y = At(kRows * kWidth, kRows, kWidth);
+  Tensor z = At(2 * kRows * kWidth, kRows, kWidth);
+  Tensor bias = At(3 * kRows * kWidth, 1, kWidth);
+  std::vector<Tensor> w;
+  std::byte* workspace = nullptr;
+
+  Operands() {
+    int64_t next = 4 * kRows * kWidth;
+    for (int i = 0; i < kLayers; ++i, next += kWidth * kWidth) {
+      w.push_back(At(next, kWidth, kWidth));
+    }
+    workspace = reinterpret_cast<std::byte*>(At(next, 1, 1).data);
+    auto* const values = reinterpret_cast<float*>(buffer.data());
+    std::fill_n(values, buffer.bytes() / 4, 0.01F);
+  }
+  kernels::Buffer Take() {
+    return std::move(device->Allocate((kLayers * kWidth * kWidth + 8 * kRows * kWidth) * 4 +
+                                      (int64_t{64} << 20)))
+        .value();
+  }
+  Tensor At(int64_t offset, int64_t rows, int64_t columns) const {
+    return Float32(buffer.data() + offset * 4, Shape{rows, columns});
+  }
+};
+
+// Runs `body` as a benchmark on the device's own thread.
+void OnDevice(benchmark::State& state, Operands& operands, double flops, double bytes,
+              const std::function<void(int layer)>& body) {
+  operands.device->stream().Run([&] {
+    int layer = 0;
+    for (auto _ : state) {
+      body(layer);
+      layer = (layer + 1) % kLayers;
+    }
+  });
+  const auto rate = [&](double per_iteration) {
+    return benchmark::Counter(per_iteration, benchmark::Counter::kIsIterationInvariantRate);
+  };
+  if (flops > 0) state.counters["FLOP/s"] = rate(flops);
+  if (bytes > 0) state.counters["B/s"] = rate(bytes);
+}
+
+constexpr double kProductFlops = 2.0 * kRows * kWidth * kWidth;
+
+void BM_LinearForward(benchmark::State& state) {
+  Operands o;
+  auto op = std::move(o.device->ops().CreateLinear({kRows, kWidth, kWidth})).value();
+  OnDevice(state, o, kProductFlops, 0, [&](int layer) {
+    STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.x, o.w[static_cast<size_t>(layer)],
+                                    o.bias, {}, o.y, o.workspace));
+  });
+}
+
+void BM_LinearBackwardInput(benchmark::State& state) {
+  Operands o;
+  auto op = std::move(o.device->ops().CreateLinear({kRows, kWidth, kWidth})).value();
+  OnDevice(state, o, kProductFlops, 0, [&](int layer) {
+    STAGECOACH_CHECK_OK(op->BackwardInput(o.device->stream(), o.y, {}, {},
+                                          o.w[static_cast<size_t>(layer)], {}, o.x, o.workspace));
+  });
+}
+
+// Argument: whether the gradient is added to.
+void BM_LinearBackwardWeight(benchmark::State& state) {
+  Operands o;
+  auto op = std::move(o.device->ops().CreateLinear({kRows, kWidth, kWidth})).value();
+  OnDevice(state, o, kProductFlops, 0, [&](int layer) {
+    STAGECOACH_CHECK_OK(op->BackwardWeight(o.device->stream(), o.x, o.y,
+                                           o.w[static_cast<size_t>(layer)], o.bias,
+                                           state.range(0) != 0, o.workspace));
+  });
+}
+
+// The forms of the same products that oneDNN has, alone: the best of each kind is what ours is to be compared with.
+using dnnl::memory;
+memory::desc Desc(int64_t rows, int64_t columns, memory::format_tag tag) {
+  return {{rows, columns}, memory::data_type::f32, tag};
+}
+
+void RunPrimitive(benchmark::State& state, Operands& o, const dnnl::engine& engine,
+                  const dnnl::primitive& primitive, memory::desc scratchpad,
+                  std::vector<std::pair<int, std::pair<memory::desc, float*>>> arguments,
+                  int weights_argument) {
+  dnnl::stream stream(engine);
+  std::unordered_map<int, memory> bound;
+  for (auto& [argument, operand] : arguments) {
+    bound.emplace(argument, memory(operand.first, engine, operand.second));
+  }
+  bound.emplace(DNNL_ARG_SCRATCHPAD, memory(scratchpad, engine, o.workspace));
+  OnDevice(state, o, kProductFlops, 0, [&](int layer) {
+    bound.at(weights_argument).set_data_handle(o.w[static_cast<size_t>(layer)].data);
+    primitive.execute(stream, bound);
+  });
+}
+
+// Arguments: 0 forward, 1 input gradient, 2 weight gradient; 0 weights (outputs, inputs), 1 (inputs, outputs), 2 blocked as oneDNN likes.
+void BM_OneDnnInnerProduct(benchmark::State& state) {
+  omp_set_num_threads(1);
+  Operands o;
+  using tag = memory::format_tag;
+  const tag weight_tag[] = {tag::ab, tag::ba, tag::any};
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const memory::desc x = Desc(kRows, kWidth, tag::ab);
+  const memory::desc w = Desc(kWidth, kWidth, weight_tag[state.range(1)]);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::inner_product_forward::primitive_desc forward(
+      {dnnl::prop_kind::forward_training, x, w, x}, attributes, engine);
+  float* const xs = o.x.f32();
+  float* const ys = o.y.f32();
+  float* const ws = o.w[0].f32();
+  switch (state.range(0)) {
+    case 0:
+      RunPrimitive(state, o, engine, dnnl::inner_product_forward(forward),
+                   forward.scratchpad_desc(),
+                   {{DNNL_ARG_SRC, {x, xs}},
+                    {DNNL_ARG_WEIGHTS, {forward.weights_desc(), ws}},
+                    {DNNL_ARG_DST, {x, ys}}},
+                   DNNL_ARG_WEIGHTS);
+      return;
+    case 1: {
+      const dnnl::inner_product_backward_data::primitive_desc backward({x, w, x}, attributes,
+                                                                       engine, forward);
+      RunPrimitive(state, o, engine, dnnl::inner_product_backward_data(backward),
+                   backward.scratchpad_desc(),
+                   {{DNNL_ARG_DIFF_SRC, {x, xs}},
+                    {DNNL_ARG_WEIGHTS, {backward.weights_desc(), ws}},
+                    {DNNL_ARG_DIFF_DST, {x, ys}}},
+                   DNNL_ARG_WEIGHTS);
+      return;
+    }
+    default: {
+      const dnnl::inner_product_backward_weights::primitive_desc backward({x, w, x}, attributes,
+                                                                          engine, forward);
+      RunPrimitive(state, o, engine, dnnl::inner_product_backward_weights(backward),
+                   backward.scratchpad_desc(),
+                   {{DNNL_ARG_SRC, {x, xs}},
+                    {DNNL_ARG_DIFF_WEIGHTS, {backward.diff_weights_desc(), ws}},
+                    {DNNL_ARG_DIFF_DST, {x, ys}}},
+                   DNNL_ARG_DIFF_WEIGHTS);
+      return;
+    }
+  }
+}
+
+// Arguments as above, with weights (inputs, outputs), and beta: the stateless product.
+void BM_OneDnnSgemm(benchmark::State& state) {
+  omp_set_num_threads(1);
+  Operands o;
+  const auto beta = static_cast<float>(state.range(1));
+  OnDevice(state, o, kProductFlops, 0, [&](int layer) {
+    float* const w = o.w[static_cast<size_t>(layer)].f32();
+    float* const x = o.x.f32();
+    float* const y = o.y.f32();
+    const auto gemm = [&](char ta, char tb, int64_t m, int64_t n, int64_t k, const float* a,
+                          const float* b, float* c) {
+      STAGECOACH_CHECK(dnnl_sgemm(ta, tb, m, n, k, 1.0F, a, kWidth, b, kWidth, beta, c, kWidth) ==
+                           dnnl_success,
+                       "sgemm");
+    };
+    switch (state.range(0)) {
+      case 0:
+        return gemm('N', 'N', kRows, kWidth, kWidth, x, w, y);
+      case 1:
+        return gemm('N', 'T', kRows, kWidth, kWidth, y, w, x);
+      default:
+        return gemm('T', 'N', kWidth, kWidth, kRows, x, y, w);
+    }
+  });
+}
+
+// 28 bytes a parameter are read and written.
+constexpr int64_t kParameters = kWidth * kWidth;
+
+void BM_AdamW(benchmark::State& state) {
+  Operands o;
+  const auto flat = [&](size_t i) { return Float32(o.w[i].data, Shape{kParameters}); };
+  OnDevice(state, o, 0, 28.0 * kParameters, [&](int) {
+    STAGECOACH_CHECK_OK(o.device->ops().optimizer().AdamW(o.device->stream(), {}, flat(0), flat(1),
+                                                          flat(2), flat(3)));
+  });
+}
+
+// The same 28 bytes a parameter as a copy: 14 read and 14 written.
+void BM_Copy28Bytes(benchmark::State& state) {
+  Operands o;
+  OnDevice(state, o, 0, 28.0 * kParameters, [&](int) {
+    std::memcpy(o.w[0].data, o.w[4].data, 4 * kParameters);
+    std::memcpy(o.w[1].data, o.w[5].data, 4 * kParameters);
+    std::memcpy(o.w[2].data, o.w[3].data, 4 * kParameters);
+    std::memcpy(o.w[0].data, o.w[3].data, 2 * kParameters);
+    benchmark::ClobberMemory();
+  });
+}
+
+void BM_LayerNormForward(benchmark::State& state) {
+  Operands o;
+  auto op = std::move(o.device->ops().CreateLayerNorm({kRows, kWidth})).value();
+  OnDevice(state, o, 0, 8.0 * kRows * kWidth, [&](int) {
+    STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.x, o.bias, o.bias, o.z, o.y));
+  });
+}
+
+// What the machine can do: one thread.
+void BM_RegisterOnlyPeak(benchmark::State& state) {
+  double peak = 0.0;
+  for (auto _ : state) peak = PeakFlopsPerSecond(1);
+  state.counters["FLOP/s"] = benchmark::Counter(peak);
+}
+
+BENCHMARK(BM_RegisterOnlyPeak)->Iterations(1);
+BENCHMARK(BM_LinearForward)->UseRealTime();
+BENCHMARK(BM_LinearBackwardInput)->UseRealTime();
+BENCHMARK(BM_LinearBackwardWeight)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(BM_OneDnnInnerProduct)->ArgsProduct({{0, 1, 2}, {0, 1, 2}})->UseRealTime();
+BENCHMARK(BM_OneDnnSgemm)->ArgsProduct({{0, 1, 2}, {0, 1}})->UseRealTime();
+BENCHMARK(BM_AdamW)->UseRealTime();
+BENCHMARK(BM_Copy28Bytes)->UseRealTime();
+BENCHMARK(BM_LayerNormForward)->UseRealTime();
+
+}  // namespace
+}  // namespace stagecoach::bench
+
+BENCHMARK_MAIN();

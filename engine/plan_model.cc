@@ -1,0 +1,26 @@
+#include "engine/plan_model.h"
+
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+
+partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions& options) {
+  return {.layers = profile.layers,
+          .loss = profile.loss,
+          .stages = options.stages,
+          .schedule = options.schedule,
+          .micro_batches = options.micro_batches,
+          .micro_batch_rows = options.micro_batch_rows,
+          .device_memory_bytes = options.device_memory_bytes};
+}
+
+absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions& options) {
+  ASSIGN_OR_RETURN(const ModelProfile profile,
+                   AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,
+                                        .micro_batches = options.micro_batches,
+                                        .optimizer = options.optimizer,
+                                        .threads = options.threads_per_device}));
+  return partition::MakePlan(RequestFor(profile, options));
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,344 @@
+#include "engine/transport/transport.h"
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::Deadline;
+using kernels::Float32;
+using kernels::Shape;
+using kernels::Tensor;
+using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Transports = std::vector<std::unique_ptr<Transport>>;
+
+const Rank kZero(0), kOne(1);
+
+Message Activation(int micro_batch) {
+  return {Message::Kind::kActivation, StageId(0), MicroBatch(micro_batch)};
+}
+Message Gradient(int micro_batch) {
+  return {Message::Kind::kGradient, StageId(0), MicroBatch(micro_batch)};
+}
+
+Tensor View(std::vector<float>& values) {
+  return Float32(values.data(), Shape{static_cast<int64_t>(values.size())});
+}
+
+// For waits that are to succeed: long enough for the slowest machine.
+Deadline Long() { return Deadline::After(absl::Minutes(4)); }
+// For waits that are to fail.
+Deadline Short() { return Deadline::After(absl::Milliseconds(20)); }
+
+// Runs `work` for every rank, each in a thread of its own.
+std::vector<absl::Status> OnThreads(Transports& ranks,
+                                    absl::FunctionRef<absl::Status(Transport&)> work) {
+  std::vector<absl::Status> statuses(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    threads.emplace_back([&, rank] { statuses[rank] = work(*ranks[rank]); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+TEST(Message, IsPrintedAsPeopleSayIt) {
+  EXPECT_EQ(ToString(Activation(3)), "activation of stage 0, micro-batch 3");
+  EXPECT_EQ(ToString(Gradient(0)), "gradient of stage 0, micro-batch 0");
+}
+
+TEST(InProcessTransport, KnowsItsRank) {
+  const Transports ranks = CreateInProcessTransports({.ranks = 3});
+  ASSERT_EQ(ranks.size(), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks[static_cast<size_t>(rank)]->rank(), Rank(rank));
+  }
+}
+
+TEST(InProcessTransport, DeliversToAReceiveThatIsPostedFirst) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> from = {1, 2, 3}, to(3);
+  ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
+  EXPECT_OK(ranks[1]->Wait(receive, Long()));
+  EXPECT_OK(ranks[0]->Wait(send, Long()));
+  EXPECT_EQ(to, from);
+}
+
+TEST(InProcessTransport, DeliversToAReceiveThatIsPostedLast) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> from = {1, 2, 3}, to(3);
+  ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
+  ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  EXPECT_OK(ranks[1]->Wait(receive, Long()));
+  EXPECT_OK(ranks[0]->Wait(send, Long()));
+  EXPECT_EQ(to, from);
+}
+
+TEST(InProcessTransport, MatchesMessagesInTheOrderOfTheirPosts) {
+  constexpr int kMessages = 5;
+  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = kMessages});
+  std::vector<std::vector<float>> from, to(kMessages, std::vector<float>(1));
+  for (int i = 0; i < kMessages; ++i) from.push_back({static_cast<float>(i)});
+  std::vector<Transport::Ticket> tickets;
+  for (int i = 0; i < kMessages; ++i) {
+    ASSERT_OK(ranks[0]->PostSend(kOne, Activation(i), View(from[static_cast<size_t>(i)])));
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    ASSERT_OK_AND_ASSIGN(
+        tickets.emplace_back(),
+        ranks[1]->PostReceive(kZero, Activation(i), View(to[static_cast<size_t>(i)])));
+  }
+  for (const Transport::Ticket& ticket : tickets) EXPECT_OK(ranks[1]->Wait(ticket, Long()));
+  EXPECT_EQ(to, from);
+}
+
+TEST(InProcessTransport, KeepsTheTwoDirectionsApart) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> up = {1}, down = {2}, at_one(1), at_zero(1);
+  ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(up)));
+  ASSERT_OK(ranks[1]->PostSend(kZero, Gradient(0), View(down)));
+  ASSERT_OK_AND_ASSIGN(auto one, ranks[1]->PostReceive(kZero, Activation(0), View(at_one)));
+  ASSERT_OK_AND_ASSIGN(auto zero, ranks[0]->PostReceive(kOne, Gradient(0), View(at_zero)));
+  EXPECT_OK(ranks[1]->Wait(one, Long()));
+  EXPECT_OK(ranks[0]->Wait(zero, Long()));
+  EXPECT_THAT(at_one, ElementsAre(1));
+  EXPECT_THAT(at_zero, ElementsAre(2));
+}
+
+TEST(InProcessTransport, BuffersNothing) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> from = {1}, to(1);
+  ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
+  EXPECT_THAT(ranks[0]->Wait(send, Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+  from[0] = 2;
+  ASSERT_OK(ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  EXPECT_THAT(to, ElementsAre(2));
+}
+
+TEST(InProcessTransport, AnEmptyTicketIsDone) {
+  Transports ranks = CreateInProcessTransports({.ranks = 1});
+  EXPECT_OK(ranks[0]->Wait({}, Short()));
+}
+
+TEST(InProcessTransport, RefusesAnotherMessageThanTheOtherEndPosted) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> from = {1}, to(1);
+  ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(2), View(from)));
+  const auto names_both =
+      StatusIs(absl::StatusCode::kInternal,
+               AllOf(HasSubstr("rank 0 sends the activation of stage 0, micro-batch 2 (4 bytes)"),
+                     HasSubstr("rank 1 expects the gradient of stage 0, micro-batch 2 (4 bytes)")));
+  EXPECT_THAT(ranks[1]->PostReceive(kZero, Gradient(2), View(to)), names_both);
+  EXPECT_THAT(ranks[0]->Wait(send, Long()), names_both);
+}
+
+TEST(InProcessTransport, RefusesAnotherSizeThanTheOtherEndPosted) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> from = {1, 2, 3}, to(2, -1.0F);
+  ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  const auto names_both =
+      StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("(12 bytes)"), HasSubstr("(8 bytes)")));
+  EXPECT_THAT(ranks[0]->PostSend(kOne, Activation(0), View(from)), names_both);
+  EXPECT_THAT(ranks[1]->Wait(receive, Long()), names_both);
+  EXPECT_THAT(to, Each(-1.0F));
+}
+
+TEST(InProcessTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
+  Transports ranks = CreateInProcessTransports({.ranks = 3});
+  std::vector<float> to(1);
+  ASSERT_OK_AND_ASSIGN(auto ticket, ranks[2]->PostReceive(kOne, Gradient(7), View(to)));
+  EXPECT_THAT(
+      ranks[2]->Wait(ticket, Short()),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               HasSubstr("rank 2 waited in vain for rank 1 to send the gradient of stage 0, "
+                         "micro-batch 7")));
+}
+
+TEST(InProcessTransport, ADeadlineNamesWhatASenderWaitedFor) {
+  Transports ranks = CreateInProcessTransports({.ranks = 3});
+  std::vector<float> from(1);
+  ASSERT_OK_AND_ASSIGN(auto ticket, ranks[0]->PostSend(kOne, Activation(4), View(from)));
+  EXPECT_THAT(
+      ranks[0]->Wait(ticket, Short()),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               HasSubstr("rank 0 waited in vain for rank 1 to take the activation of stage 0, "
+                         "micro-batch 4")));
+}
+
+TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = 2});
+  std::vector<float> from = {1}, to(1);
+  ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(from)));
+  ASSERT_OK(ranks[0]->PostSend(kOne, Activation(1), View(from)));
+  EXPECT_THAT(ranks[0]->PostSend(kOne, Activation(2), View(from)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("more than 2 messages from rank 0 to rank 1")));
+}
+
+TEST(InProcessTransport, TakesAnotherReceiveOnceOneIsDelivered) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = 1});
+  std::vector<float> from = {1}, to(1);
+  ASSERT_OK(ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  EXPECT_THAT(ranks[1]->PostReceive(kZero, Activation(1), View(to)),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(from)));
+  EXPECT_OK(ranks[1]->PostReceive(kZero, Activation(1), View(to)));
+}
+
+TEST(InProcessTransport, AbortWakesAllWaitersWithTheReason) {
+  Transports ranks = CreateInProcessTransports({.ranks = 4, .max_gather = 1});
+  const absl::Status reason = absl::DataLossError("rank 3 lost its data");
+  const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) -> absl::Status {
+    std::vector<float> data(1);
+    std::vector<double> mine(1), all(4);
+    switch (own.rank().value()) {
+      case 0: {
+        ASSIGN_OR_RETURN(auto ticket, own.PostSend(kOne, Activation(0), View(data)));
+        return own.Wait(ticket, Long());
+      }
+      case 1: {
+        ASSIGN_OR_RETURN(auto ticket, own.PostReceive(Rank(2), Activation(0), View(data)));
+        return own.Wait(ticket, Long());
+      }
+      case 2:
+        return own.AllGather(mine, absl::MakeSpan(all), Long());
+      default:
+        own.Abort(reason);
+        return reason;
+    }
+  });
+  EXPECT_THAT(statuses, Each(reason));
+}
+
+TEST(InProcessTransport, AbortKeepsTheFirstReason) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> to(1);
+  ranks[0]->Abort(absl::DataLossError("first"));
+  ranks[1]->Abort(absl::InternalError("second"));
+  ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+}
+
+TEST(InProcessTransport, AllGatherIsInTheOrderOfRanks) {
+  Transports ranks = CreateInProcessTransports({.ranks = 3, .max_gather = 2});
+  std::vector<std::vector<double>> gathered(3, std::vector<double>(6));
+  const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) {
+    const double rank = own.rank().value();
+    const std::vector<double> mine = {10.0 * rank, 10.0 * rank + 1.0};
+    return own.AllGather(mine, absl::MakeSpan(gathered[static_cast<size_t>(rank)]), Long());
+  });
+  EXPECT_THAT(statuses, Each(IsOk()));
+  EXPECT_THAT(gathered, Each(ElementsAre(0, 1, 10, 11, 20, 21)));
+}
+
+TEST(InProcessTransport, AllGatherOfOneRankCopies) {
+  Transports ranks = CreateInProcessTransports({.ranks = 1, .max_gather = 2});
+  const std::vector<double> mine = {1, 2};
+  std::vector<double> all(2);
+  ASSERT_OK(ranks[0]->AllGather(mine, absl::MakeSpan(all), Long()));
+  EXPECT_EQ(all, mine);
+}
+
+TEST(InProcessTransport, AllGatherHasADeadline) {
+  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_gather = 1});
+  const std::vector<double> mine(1);
+  std::vector<double> all(2);
+  EXPECT_THAT(ranks[1]->AllGather(mine, absl::MakeSpan(all), Short()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 waited in vain")));
+}
+
+// A rank that is one round ahead must not overwrite what a slower one still reads.
+TEST(InProcessTransport, AllGatherKeepsItsRoundsApart) {
+  Transports ranks = CreateInProcessTransports({.ranks = 4, .max_gather = 1});
+  const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) -> absl::Status {
+    std::vector<double> all(4);
+    for (int round = 0; round < 500; ++round) {
+      const std::vector<double> mine = {100.0 * round + own.rank().value()};
+      RETURN_IF_ERROR(own.AllGather(mine, absl::MakeSpan(all), Long()));
+      for (int rank = 0; rank < 4; ++rank) {
+        const double value = all[static_cast<size_t>(rank)];
+        if (value == 100.0 * round + rank) continue;
+        return absl::InternalError(
+            absl::StrCat("round ", round, " has ", value, " of rank ", rank));
+      }
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// Passes numbers to the next of four ranks and back to the previous one, with random pauses.
+class Neighbours {
+ public:
+  explicit Neighbours(Transport& own)
+      : own_(own), random_(/*seed=*/5, static_cast<uint64_t>(rank())) {}
+
+  absl::Status Exchange(int messages) {
+    for (int i = 0; i < messages; ++i) {
+      RETURN_IF_ERROR(ExchangeWith(Next(), Previous(), Activation(i), 1000 * rank() + i,
+                                   1000 * Previous().value() + i));
+      RETURN_IF_ERROR(ExchangeWith(Previous(), Next(), Gradient(i), 1000 * rank() - i,
+                                   1000 * Next().value() - i));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr int kRanks = 4;
+
+  int rank() const { return own_.rank().value(); }
+  Rank Next() const { return Rank((rank() + 1) % kRanks); }
+  Rank Previous() const { return Rank((rank() + kRanks - 1) % kRanks); }
+
+  void Pause() {
+    const uint64_t length = random_.Below(draws_++, 8);
+    if (length == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    for (uint64_t i = 0; i < length; ++i) std::this_thread::yield();
+  }
+
+  absl::Status ExchangeWith(Rank to, Rank from, const Message& message, int value, int expected) {
+    std::vector<float> sent(3, static_cast<float>(value)), received(3);
+    Pause();
+    ASSIGN_OR_RETURN(auto receive, own_.PostReceive(from, message, View(received)));
+    Pause();
+    ASSIGN_OR_RETURN(auto send, own_.PostSend(to, message, View(sent)));
+    RETURN_IF_ERROR(own_.Wait(receive, Long()));
+    RETURN_IF_ERROR(own_.Wait(send, Long()));
+    if (received == std::vector<float>(3, static_cast<float>(expected))) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("rank ", rank(), " got ", received[0], " as the ",
+                                            ToString(message), ", not ", expected));
+  }
+
+  Transport& own_;
+  const base::RandomStream random_;
+  uint64_t draws_ = 0;
+};
+
+TEST(InProcessTransport, SurvivesRandomDelays) {
+  Transports ranks = CreateInProcessTransports({.ranks = 4, .max_outstanding = 2});
+  EXPECT_THAT(OnThreads(ranks, [](Transport& own) { return Neighbours(own).Exchange(300); }),
+              Each(IsOk()));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,220 @@
+// Whatever is wrong with the input: one line that says so, and the exit status of its kind.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::IdxFile;
+using engine::TestDirectory;
+using engine::WriteTestFile;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Matcher;
+using ::testing::StartsWith;
+
+using Arguments = std::vector<std::string>;
+
+constexpr int kUsage = 2;
+constexpr int kBadData = 65;
+constexpr int kBadConfiguration = 78;
+
+// A small network on small data, with `more` arguments.
+Arguments SmallRun(const Arguments& more) {
+  Arguments arguments = {"train",   "--data", "synthetic:100x8x2", "--layers", "4", "--width", "8",
+                         "--batch", "16",     "--epochs",          "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+void ExpectFailure(const Arguments& arguments, int exit_status, const Matcher<std::string>& line) {
+  const Finished run = RunStagecoach(arguments);
+  EXPECT_EQ(run.exit_status, exit_status);
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach"), line));
+  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << "more than a line: " << run.err;
+}
+
+void ExpectBadData(const std::string& data, const Matcher<std::string>& line) {
+  ExpectFailure({"train", "--data", data}, kBadData, line);
+}
+
+// Usage.
+
+TEST(Usage, UnknownFlagNamesTheNearest) {
+  ExpectFailure(SmallRun({"--stagse", "2"}), kUsage,
+                AllOf(StartsWith("stagecoach train: unknown argument \"--stagse\""),
+                      HasSubstr("did you mean --stages?"), HasSubstr("stagecoach train --help")));
+}
+
+TEST(Usage, UnknownCommandNamesTheNearest) {
+  ExpectFailure({"trian"}, kUsage, AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
+}
+
+TEST(Usage, ACommandIsNeeded) { ExpectFailure({}, kUsage, HasSubstr("train, plan or devices")); }
+
+TEST(Usage, CommandsDoNotCombine) { ExpectFailure({"devices", "plan"}, kUsage, HasSubstr("plan")); }
+
+TEST(Usage, BadNumbersSayWhatIsExpected) {
+  for (const char* value : {"4x", "0", "-1", "", "1e9", "99999999999999999999"}) {
+    ExpectFailure(SmallRun({"--stages", value}), kUsage,
+                  AllOf(StartsWith("stagecoach train: --stages: "),
+                        HasSubstr(absl::StrCat("\"", value, "\"")), HasSubstr("from 1 to ")));
+  }
+}
+
+TEST(Usage, EveryCountRefusesLetters) {
+  for (const char* flag : {"--layers", "--width", "--stages", "--batch", "--microbatches",
+                           "--threads-per-device", "--rows", "--epochs", "--seed", "--deadline",
+                           "--learning-rate", "--clip-norm", "--weight-decay", "--momentum"}) {
+    ExpectFailure({"train", flag, "7x"}, kUsage, HasSubstr(absl::StrCat(flag, ": \"7x\"")));
+  }
+}
+
+TEST(Usage, MissingValue) { ExpectFailure(SmallRun({"--stages"}), kUsage, HasSubstr("--stages")); }
+
+TEST(Usage, UnknownNamesListTheKnownOnes) {
+  ExpectFailure(SmallRun({"--schedule", "1f1v"}), kUsage,
+                AllOf(HasSubstr("gpipe, 1f1b"), HasSubstr("did you mean 1f1b?")));
+  ExpectFailure(SmallRun({"--optimizer", "adam"}), kUsage, HasSubstr("did you mean adamw?"));
+}
+
+TEST(Usage, BadMemorySizeListsUnits) {
+  ExpectFailure(SmallRun({"--device-memory", "600QB"}), kUsage, HasSubstr("MB, GB"));
+}
+
+TEST(Usage, ModelFileExcludesTheDefaultNetworksShape) {
+  ExpectFailure(SmallRun({"--model", "m.toml"}), kUsage, HasSubstr("--model"));
+}
+
+TEST(Usage, MomentumIsForSgd) {
+  ExpectFailure(SmallRun({"--momentum", "0.5"}), kUsage, HasSubstr("--optimizer sgd"));
+}
+
+TEST(Usage, MalformedSyntheticData) {
+  ExpectFailure({"plan", "--data", "synthetic:100x8"}, kUsage,
+                AllOf(StartsWith("stagecoach plan: --data"), HasSubstr("100x8")));
+}
+
+// Data.
+
+TEST(BadData, MissingDirectory) {
+  ExpectBadData("/no/such/place", HasSubstr("/no/such/place: no such directory"));
+}
+
+TEST(BadData, MissingFileInDirectory) {
+  ExpectBadData(TestDirectory(), HasSubstr("train-images-idx3-ubyte"));
+}
+
+// A directory of two training images and one for the test, of 2 x 2 pixels. Tests replace a file.
+std::string SmallImages() {
+  const std::string directory = TestDirectory();
+  WriteTestFile(directory, "train-images-idx3-ubyte", IdxFile({2, 2, 2}, std::string(8, '\1')));
+  WriteTestFile(directory, "train-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
+  WriteTestFile(directory, "t10k-images-idx3-ubyte", IdxFile({1, 2, 2}, std::string(4, '\2')));
+  WriteTestFile(directory, "t10k-labels-idx1-ubyte", IdxFile({1}, std::string(1, '\1')));
+  return directory;
+}
+
+TEST(BadData, TruncatedImages) {
+  const std::string directory = SmallImages();
+  const std::string path =
+      WriteTestFile(directory, "train-images-idx3-ubyte", IdxFile({2, 2, 2}, "1234567"));
+  ExpectBadData(directory, AllOf(HasSubstr(path), HasSubstr("truncated")));
+}
+
+TEST(BadData, WrongMagic) {
+  const std::string directory = SmallImages();
+  const std::string path = WriteTestFile(directory, "t10k-labels-idx1-ubyte", "GIF89a etc.");
+  ExpectBadData(directory, AllOf(HasSubstr(path), HasSubstr("not an IDX file")));
+}
+
+TEST(BadData, OversizedImages) {
+  const std::string directory = SmallImages();
+  const std::string path =
+      WriteTestFile(directory, "train-images-idx3-ubyte", IdxFile({4'000'000'000, 28, 28}, "1234"));
+  ExpectBadData(directory, AllOf(HasSubstr(path), HasSubstr("limit")));
+}
+
+TEST(BadData, LabelOutOfRange) {
+  const std::string directory = SmallImages();
+  WriteTestFile(directory, "t10k-labels-idx1-ubyte", IdxFile({1}, std::string(1, '\7')));
+  ExpectBadData(directory, AllOf(HasSubstr("label 7"), HasSubstr("test set")));
+}
+
+TEST(BadData, RaggedTable) {
+  const std::string path =
+      WriteTestFile(TestDirectory(), "t.csv", "a,b,label\n1,2,0\n3,4,1\n5,6\n");
+  ExpectBadData(path, HasSubstr(absl::StrCat(path, ":4")));
+}
+
+TEST(BadData, MissingLabelColumn) {
+  const std::string path = WriteTestFile(TestDirectory(), "t.csv", "a,b,label\n1,2,0\n3,4,1\n");
+  ExpectFailure({"train", "--data", path, "--label", "labels"}, kBadData,
+                AllOf(HasSubstr(path), HasSubstr("labels")));
+}
+
+TEST(BadData, MoreRowsThanThereAre) {
+  ExpectFailure(SmallRun({"--rows", "101"}), kBadData, HasSubstr("101"));
+}
+
+// Configuration.
+
+TEST(BadConfiguration, MoreStagesThanLayers) {
+  ExpectFailure(SmallRun({"--stages", "5"}), kBadConfiguration,
+                HasSubstr("cannot cut 4 layers into 5 stages"));
+}
+
+TEST(BadConfiguration, BatchNotDivisibleNamesTheNearestThatIs) {
+  ExpectFailure(
+      SmallRun({"--batch", "18"}), kBadConfiguration,
+      AllOf(HasSubstr("18 rows"), HasSubstr("4 equal micro-batches"), HasSubstr("use --batch 16")));
+  ExpectFailure(SmallRun({"--batch", "19"}), kBadConfiguration, HasSubstr("use --batch 20"));
+  ExpectFailure(SmallRun({"--batch", "1"}), kBadConfiguration, HasSubstr("use --batch 4"));
+}
+
+TEST(BadConfiguration, NoMicroBatches) {
+  for (const char* count : {"0", "-3"}) {
+    ExpectFailure(SmallRun({"--microbatches", count}), kBadConfiguration,
+                  HasSubstr(absl::StrCat("--microbatches is ", count, ", expected at least 1")));
+  }
+}
+
+TEST(BadConfiguration, LessThanABatchOfRows) {
+  ExpectFailure(SmallRun({"--rows", "15"}), kBadConfiguration,
+                AllOf(HasSubstr("15 rows"), HasSubstr("one batch of 16")));
+}
+
+TEST(BadConfiguration, UnknownLayerInModelFile) {
+  const std::string path =
+      WriteTestFile(TestDirectory(), "m.toml", "[[layer]]\ntype = \"liner\"\n");
+  ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kBadConfiguration,
+                AllOf(HasSubstr(absl::StrCat(path, ": line 1: layer[0].type")),
+                      HasSubstr("did you mean \"linear\"?")));
+}
+
+TEST(BadConfiguration, MissingModelFile) {
+  ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", "/no/such.toml"},
+                kBadConfiguration, HasSubstr("/no/such.toml"));
+}
+
+TEST(BadConfiguration, ModelThatDoesNotFitGetsATableAfterTheLine) {
+  const Finished run = RunStagecoach(SmallRun({"--stages", "1", "--device-memory", "6kB"}));
+  EXPECT_EQ(run.exit_status, kBadConfiguration);
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach train: the model does not fit: stage 0"),
+                             HasSubstr("device memory is 6.0 kB"), HasSubstr("stages that fits"),
+                             HasSubstr("\nstage  layers  parameters")));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

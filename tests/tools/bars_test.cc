@@ -1,0 +1,79 @@
+#include "tools/bars.h"
+
+#include <limits>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+int Columns(const std::string& utf8) {
+  int columns = 0;
+  for (char byte : utf8) columns += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+  return columns;
+}
+
+engine::FitProgress Halfway() {
+  return {.epoch = 1,
+          .step = 20,
+          .steps = 40,
+          .loss = 0.5,
+          .samples_per_second = 1234.4,
+          .remaining = absl::Seconds(90)};
+}
+
+TEST(Bar, FillsInEighths) {
+  EXPECT_EQ(Bar(0.0, 4), "    ");
+  EXPECT_EQ(Bar(0.5, 4), "██  ");
+  EXPECT_EQ(Bar(5.0 / 32, 4), "▋   ");
+  EXPECT_EQ(Bar(1.0, 4), "████");
+}
+
+TEST(Bar, IsAlwaysAsWideAsAsked) {
+  for (int i = -10; i <= 130; ++i) EXPECT_EQ(Columns(Bar(i / 120.0, 15)), 15) << i;
+}
+
+TEST(Bar, TakesSharesOutOfRangeAsEmptyOrFull) {
+  EXPECT_EQ(Bar(-1.0, 3), "   ");
+  EXPECT_EQ(Bar(7.0, 3), "███");
+  EXPECT_EQ(Bar(std::numeric_limits<double>::quiet_NaN(), 3), "   ");
+  EXPECT_EQ(Bar(std::numeric_limits<double>::infinity(), 3), "███");
+}
+
+TEST(ProgressLine, TellsAllThatMatters) {
+  EXPECT_EQ(ProgressLine(Halfway(), 2, 78),
+            "epoch 1/2  ██████████▌            50 %  loss 0.5000  1,234 samples/s  1m 30s left");
+}
+
+TEST(ProgressLine, NeverExceedsTheTerminal) {
+  for (int columns = 9; columns <= 200; ++columns) {
+    EXPECT_LE(Columns(ProgressLine(Halfway(), 2, columns)), columns);
+  }
+}
+
+TEST(ProgressLine, LeavesOutTheBarFirst) {
+  EXPECT_EQ(ProgressLine(Halfway(), 2, 60),
+            "epoch 1/2   50 %  loss 0.5000  1,234 samples/s  1m 30s left");
+}
+
+TEST(ProgressLine, SaysWhenAnEpochIsEvaluated) {
+  engine::FitProgress progress = Halfway();
+  progress.step = progress.steps;
+  EXPECT_THAT(ProgressLine(progress, 2, 100), HasSubstr("evaluating"));
+  EXPECT_THAT(ProgressLine(progress, 2, 100), Not(HasSubstr("left")));
+}
+
+TEST(ProgressLine, SaysHundredPercentOnlyAtTheEnd) {
+  engine::FitProgress progress = Halfway();
+  progress.steps = 1000;
+  progress.step = 999;
+  EXPECT_THAT(ProgressLine(progress, 2, 100), HasSubstr(" 99 %"));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

@@ -1,0 +1,132 @@
+#include "tests/tools/child.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+
+namespace stagecoach::tools {
+namespace {
+
+std::string ReadAll(int file) {
+  std::string text;
+  char buffer[4096];
+  lseek(file, 0, SEEK_SET);
+  for (ssize_t n; (n = read(file, buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<size_t>(n));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> Finished::OutLines() const {
+  std::vector<std::string> lines = absl::StrSplit(out, '\n');
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+std::vector<nlohmann::json> Finished::Events() const {
+  std::vector<nlohmann::json> events;
+  for (const std::string& line : OutLines()) {
+    events.push_back(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false));
+    STAGECOACH_CHECK(!events.back().is_discarded(), "not JSON: " + line);
+  }
+  return events;
+}
+
+Child::Child(const std::vector<std::string>& arguments, Output output) {
+  int theirs = -1;
+  if (output == Output::kTerminal) {
+    winsize size = {};
+    size.ws_row = 24;
+    size.ws_col = 80;
+    STAGECOACH_CHECK(openpty(&output_, &theirs, nullptr, nullptr, &size) == 0, "openpty failed");
+  } else {
+    int ends[2];
+    STAGECOACH_CHECK(pipe(ends) == 0, "pipe failed");
+    output_ = ends[0];
+    theirs = ends[1];
+  }
+  std::FILE* error = std::tmpfile();
+  STAGECOACH_CHECK(error != nullptr, "tmpfile failed");
+  error_ = dup(fileno(error));
+  std::fclose(error);
+
+  std::vector<char*> argv = {const_cast<char*>(STAGECOACH_BINARY)};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  setenv("TERM", "xterm", 1);
+  pid_ = fork();
+  STAGECOACH_CHECK(pid_ >= 0, "fork failed");
+  if (pid_ == 0) {
+    dup2(theirs, STDOUT_FILENO);
+    dup2(error_, STDERR_FILENO);
+    close(theirs);
+    close(output_);
+    // What a test runner may have set to be ignored.
+    for (int signal_number : {SIGPIPE, SIGINT, SIGTERM}) signal(signal_number, SIG_DFL);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  close(theirs);
+}
+
+Child::~Child() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  CloseOutput();
+  close(error_);
+}
+
+bool Child::ReadMore() {
+  char buffer[4096];
+  ssize_t n;
+  do {
+    n = read(output_, buffer, sizeof(buffer));
+  } while (n < 0 && errno == EINTR);
+  if (n <= 0) return false;  // A terminal whose other end is closed gives an error.
+  out_.append(buffer, static_cast<size_t>(n));
+  return true;
+}
+
+bool Child::WaitForOutput(const std::string& text) {
+  while (out_.find(text) == std::string::npos) {
+    if (!ReadMore()) return false;
+  }
+  return true;
+}
+
+void Child::Signal(int signal) const { kill(pid_, signal); }
+
+void Child::CloseOutput() {
+  if (output_ >= 0) close(std::exchange(output_, -1));
+}
+
+Finished Child::Wait() {
+  while (output_ >= 0 && ReadMore()) {
+  }
+  int status = 0;
+  waitpid(std::exchange(pid_, -1), &status, 0);
+  return {.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+          .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+          .out = out_,
+          .err = ReadAll(error_)};
+}
+
+Finished RunStagecoach(const std::vector<std::string>& arguments) {
+  return Child(arguments).Wait();
+}
+
+}  // namespace stagecoach::tools

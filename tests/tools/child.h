@@ -1,0 +1,57 @@
+#ifndef STAGECOACH_TESTS_TOOLS_CHILD_H_
+#define STAGECOACH_TESTS_TOOLS_CHILD_H_
+
+#include <sys/types.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace stagecoach::tools {
+
+// How a run of the program ended.
+struct Finished {
+  int exit_status = -1;  // -1: killed by `signal`
+  int signal = 0;
+  std::string out;
+  std::string err;
+
+  std::vector<std::string> OutLines() const;
+  // One object of each line of `out`; the test fails if one is not JSON.
+  std::vector<nlohmann::json> Events() const;
+};
+
+// The program `stagecoach`, running with the given arguments. Aborts if it cannot be started.
+class Child {
+ public:
+  enum class Output { kPipe, kTerminal };  // a terminal has 80 columns
+
+  explicit Child(const std::vector<std::string>& arguments, Output output = Output::kPipe);
+  ~Child();
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  // Waits until its output so far contains `text`, or has ended; returns whether it does.
+  bool WaitForOutput(const std::string& text);
+  void Signal(int signal) const;
+  // Its next write has no reader.
+  void CloseOutput();
+  // Waits for its end. To be called once.
+  Finished Wait();
+
+ private:
+  // False at the end of the output.
+  bool ReadMore();
+
+  pid_t pid_ = -1;
+  int output_ = -1;
+  int error_ = -1;  // a temporary file
+  std::string out_;
+};
+
+// Runs the program from start to end.
+Finished RunStagecoach(const std::vector<std::string>& arguments);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TESTS_TOOLS_CHILD_H_

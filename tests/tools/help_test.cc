@@ -1,0 +1,64 @@
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::MatchesRegex;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+TEST(Help, OfTrainFitsTwoScreens) {
+  const Finished help = RunStagecoach({"train", "--help"});
+  EXPECT_EQ(help.exit_status, 0);
+  EXPECT_THAT(help.OutLines(), SizeIs(Le(48)));
+  for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
+}
+
+TEST(Help, OfTrainNamesTheFlagsThatEverythingLaterKeeps) {
+  const Finished help = RunStagecoach({"train", "--help"});
+  for (const char* flag : {"--stages", "--schedule", "--microbatches", "--batch", "--epochs",
+                           "--rows", "--seed", "--threads-per-device", "--device-memory",
+                           "--layers", "--width", "--json", "--data", "--model"}) {
+    EXPECT_THAT(help.out, HasSubstr(std::string("  ") + flag + " ")) << flag;
+  }
+}
+
+TEST(Help, ListsTheCommands) {
+  const Finished help = RunStagecoach({"--help"});
+  EXPECT_EQ(help.exit_status, 0);
+  EXPECT_THAT(help.out,
+              AllOf(HasSubstr("  train "), HasSubstr("  plan "), HasSubstr("  devices ")));
+  EXPECT_THAT(help.err, IsEmpty());
+}
+
+TEST(Version, IsPrinted) {
+  const Finished version = RunStagecoach({"--version"});
+  EXPECT_EQ(version.exit_status, 0);
+  EXPECT_THAT(version.out, MatchesRegex("stagecoach [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST(Devices, PrintsOneJsonObject) {
+  const Finished devices = RunStagecoach({"devices", "--json"});
+  EXPECT_EQ(devices.exit_status, 0);
+  ASSERT_THAT(devices.Events(), SizeIs(1));
+  const nlohmann::json cpu = devices.Events()[0]["devices"][0];
+  EXPECT_EQ(cpu["kind"], "cpu");
+  EXPECT_GE(cpu["processors"], 1);
+  EXPECT_GE(cpu["memory_bytes"], cpu["available_memory_bytes"]);
+}
+
+TEST(Devices, PrintsATable) {
+  EXPECT_THAT(RunStagecoach({"devices"}).out, StartsWith("kind  processors "));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

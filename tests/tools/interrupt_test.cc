@@ -1,0 +1,65 @@
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Would take hours.
+std::vector<std::string> LongRun(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {
+      "train",   "--data", "synthetic:512x16x4", "--layers", "4", "--width", "16",
+      "--batch", "64",     "--epochs",           "1000000"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+class Interrupt : public ::testing::TestWithParam<int> {};
+
+TEST_P(Interrupt, StopsWithASummary) {
+  Child child(LongRun({"--json"}));
+  ASSERT_TRUE(child.WaitForOutput("\"event\":\"epoch\""));
+  child.Signal(GetParam());
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 130);
+  EXPECT_THAT(run.err, IsEmpty());
+  const nlohmann::json end = run.Events().back();
+  EXPECT_EQ(end["event"], "end");
+  EXPECT_EQ(end["stopped"], true);
+  EXPECT_GE(end["steps"], 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, Interrupt, ::testing::Values(SIGINT, SIGTERM),
+                         [](const ::testing::TestParamInfo<int>& info) {
+                           return info.param == SIGINT ? "Interrupt" : "Terminate";
+                         });
+
+TEST(InterruptedTerminal, GetsTheTableOfDevices) {
+  Child child(LongRun({}), Child::Output::kTerminal);
+  ASSERT_TRUE(child.WaitForOutput("samples/s  "));
+  child.Signal(SIGINT);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 130);
+  EXPECT_THAT(run.out, HasSubstr("measured peak"));
+  EXPECT_THAT(run.out, HasSubstr("stopped by a signal after"));
+}
+
+TEST(ClosedPipe, EndsTheRunSilently) {
+  Child child(LongRun({"--json"}));
+  ASSERT_TRUE(child.WaitForOutput("\n"));
+  child.CloseOutput();
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.signal, SIGPIPE);
+  EXPECT_THAT(run.err, IsEmpty());
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

@@ -1,0 +1,178 @@
+// What a training run prints.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Le;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+std::vector<std::string> SmallRun(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {
+      "train",   "--data", "synthetic:400x16x4", "--layers", "6", "--width", "16",
+      "--batch", "40",     "--epochs",           "3"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::vector<nlohmann::json> EventsOf(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = SmallRun(more);
+  arguments.push_back("--json");
+  const Finished run = RunStagecoach(arguments);
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.err, IsEmpty());
+  return run.Events();
+}
+
+TEST(Json, TellsPlanEpochsAndEnd) {
+  const std::vector<nlohmann::json> events = EventsOf({});
+  ASSERT_THAT(events, SizeIs(5));
+  EXPECT_EQ(events[0]["event"], "plan");
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    EXPECT_EQ(events[epoch]["event"], "epoch");
+    EXPECT_EQ(events[epoch]["epoch"], epoch);
+  }
+  EXPECT_EQ(events[4]["event"], "end");
+}
+
+TEST(Json, EpochHasTheNumbersThatScriptsReadAndTheyArePlausible) {
+  const nlohmann::json epoch = EventsOf({})[1];
+  EXPECT_GT(epoch["loss"], 0.0);
+  EXPECT_GT(epoch["samples_per_second"], 0.0);
+  for (const char* accuracy : {"train_accuracy", "test_accuracy"}) {
+    EXPECT_GE(epoch[accuracy], 0.0);
+    EXPECT_LE(epoch[accuracy], 1.0);
+  }
+}
+
+TEST(Json, EndTellsWhatEachStageHeld) {
+  const nlohmann::json end = EventsOf({"--stages", "3"}).back();
+  EXPECT_EQ(end["steps"], 30);
+  EXPECT_EQ(end["stopped"], false);
+  EXPECT_THAT(end["step_losses_hash"].get<std::string>(), MatchesRegex("[0-9a-f]{32}"));
+  EXPECT_THAT(end["parameters_hash"].get<std::string>(), MatchesRegex("[0-9a-f]{32}"));
+  ASSERT_THAT(end["devices"], SizeIs(3));
+  int next_layer = 0;
+  for (const nlohmann::json& device : end["devices"]) {
+    EXPECT_EQ(device["layers"][0], next_layer);
+    next_layer = device["layers"][1].get<int>() + 1;
+    EXPECT_GT(device["busy"], 0.0);
+    EXPECT_LE(device["busy"], 1.0);
+  }
+  EXPECT_EQ(next_layer, 6);
+}
+
+TEST(Json, MeasuredPeaksEqualThePredictedOnes) {
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    const std::vector<nlohmann::json> events = EventsOf({"--schedule", schedule});
+    for (const nlohmann::json& device : events.back()["devices"]) {
+      EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]) << schedule;
+      EXPECT_EQ(device["predicted_peak_bytes"],
+                events[0]["stages"][device["stage"].get<size_t>()]["predicted_peak_bytes"])
+          << schedule;
+    }
+  }
+}
+
+TEST(Json, StashesAsManyMicroBatchesAsTheScheduleSays) {
+  constexpr int kStages = 4, kMicroBatches = 5;
+  for (const nlohmann::json& device : EventsOf({"--microbatches", "5"}).back()["devices"]) {
+    EXPECT_EQ(device["peak_stashed"],
+              std::min(kStages - device["stage"].get<int>(), kMicroBatches));
+  }
+  for (const nlohmann::json& device :
+       EventsOf({"--microbatches", "5", "--schedule", "gpipe"}).back()["devices"]) {
+    EXPECT_EQ(device["peak_stashed"], kMicroBatches);
+  }
+}
+
+TEST(Json, ThePartitionNeverChangesTheAnswer) {
+  const nlohmann::json one = EventsOf({"--stages", "1"}).back();
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--stages", "2"},
+                                             {"--stages", "6"},
+                                             {"--stages", "3", "--schedule", "gpipe"},
+                                             {"--stages", "2", "--threads-per-device", "2"}}) {
+    const nlohmann::json end = EventsOf(more).back();
+    EXPECT_EQ(end["step_losses_hash"], one["step_losses_hash"]);
+    EXPECT_EQ(end["parameters_hash"], one["parameters_hash"]);
+  }
+}
+
+TEST(Json, TheSeedChangesTheAnswer) {
+  EXPECT_NE(EventsOf({"--seed", "1"}).back()["parameters_hash"],
+            EventsOf({"--seed", "2"}).back()["parameters_hash"]);
+}
+
+TEST(Options, EachChangesTheResult) {
+  const std::string usual = EventsOf({}).back()["parameters_hash"];
+  for (const std::vector<std::string>& more :
+       std::vector<std::vector<std::string>>{{"--optimizer", "sgd"},
+                                             {"--learning-rate", "1e-2"},
+                                             {"--lr-schedule", "constant"},
+                                             {"--weight-decay", "0.5"},
+                                             {"--clip-norm", "0.1"},
+                                             {"--rows", "200"},
+                                             {"--batch", "80"}}) {
+    EXPECT_NE(EventsOf(more).back()["parameters_hash"], usual) << more[0];
+  }
+}
+
+TEST(Text, ThroughAPipeHasNoControlCharacters) {
+  const Finished run = RunStagecoach(SmallRun());
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.err, IsEmpty());
+  for (const std::string& line : run.OutLines()) {
+    for (char c : line) EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20) << line;
+  }
+}
+
+TEST(Text, HasARowForEachEpoch) {
+  const std::vector<std::string> lines = RunStagecoach(SmallRun()).OutLines();
+  EXPECT_THAT(lines, Contains(AllOf(StartsWith("epoch "), HasSubstr(" loss "), HasSubstr(" train "),
+                                    HasSubstr(" test "), HasSubstr(" samples/s"))));
+  for (const char* epoch : {"1", "2", "3"}) {
+    EXPECT_THAT(lines, Contains(AllOf(StartsWith(std::string("    ") + epoch + "  "),
+                                      HasSubstr("█"), HasSubstr(" %"))));
+  }
+}
+
+TEST(Text, EndsWithWhatEachStageHeld) {
+  const Finished run = RunStagecoach(SmallRun({"--stages", "3"}));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("measured peak"), HasSubstr("cpu:0"), HasSubstr("cpu:2"),
+                             HasSubstr("trained 3 epochs (30 steps) in ")));
+}
+
+TEST(Terminal, RedrawsOneLineThatNeverWraps) {
+  Child child(SmallRun(), Child::Output::kTerminal);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 0);
+  const std::vector<std::string> drawn = absl::StrSplit(run.out, "\r\x1b[K");
+  EXPECT_THAT(drawn, Contains(HasSubstr("epoch 3/3")));
+  for (size_t i = 1; i < drawn.size(); ++i) {
+    if (!absl::StartsWith(drawn[i], "epoch ")) continue;
+    EXPECT_THAT(drawn[i], Not(HasSubstr("\n")));
+    const auto columns = std::count_if(drawn[i].begin(), drawn[i].end(), [](char byte) {
+      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+    });
+    EXPECT_THAT(columns, Le(79)) << drawn[i];
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

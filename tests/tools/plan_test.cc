@@ -1,0 +1,95 @@
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+Finished RunPlan(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"plan", "--data", "synthetic:100x16x4", "--batch", "32"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return RunStagecoach(arguments);
+}
+
+nlohmann::json PlanOf(std::vector<std::string> more) {
+  more.push_back("--json");
+  const Finished run = RunPlan(more);
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.Events(), SizeIs(1));
+  return run.Events().at(0);
+}
+
+const std::vector<std::string> kSmall = {"--layers", "8", "--width", "16"};
+
+TEST(Plan, CoversTheLayersInOrder) {
+  const nlohmann::json plan = PlanOf(kSmall);
+  EXPECT_EQ(plan["schedule"], "1f1b");
+  EXPECT_EQ(plan["micro_batches"], 4);
+  EXPECT_EQ(plan["micro_batch_rows"], 8);
+  ASSERT_THAT(plan["stages"], SizeIs(4));
+  int next_layer = 0;
+  double time = 0;
+  for (const nlohmann::json& stage : plan["stages"]) {
+    EXPECT_EQ(stage["first_layer"], next_layer);
+    next_layer = stage["last_layer"].get<int>() + 1;
+    time += stage["time_share"].get<double>();
+  }
+  EXPECT_EQ(next_layer, 8);
+  EXPECT_NEAR(time, 1.0, 1e-9);
+}
+
+TEST(Plan, PartsOfMemoryAddUpToThePeak) {
+  const nlohmann::json plan = PlanOf(kSmall);
+  for (const nlohmann::json& stage : plan["stages"]) {
+    int64_t sum = 0;
+    for (const auto& [name, bytes] : stage["memory"].items()) sum += bytes.get<int64_t>();
+    EXPECT_EQ(sum, stage["predicted_peak_bytes"]);
+  }
+}
+
+TEST(Plan, HoldsTheMemoryBudget) {
+  const nlohmann::json plan = PlanOf({"--layers", "8", "--width", "16", "--device-memory", "20kB"});
+  for (const nlohmann::json& stage : plan["stages"]) {
+    EXPECT_LE(stage["predicted_peak_bytes"], 20'000);
+  }
+}
+
+TEST(Plan, MeasuresLayersOnRequest) {
+  EXPECT_THAT(PlanOf({"--layers", "8", "--width", "16", "--profile", "measured"})["stages"],
+              SizeIs(4));
+}
+
+TEST(Plan, ReadsTheModelFromAFile) {
+  const std::string path = engine::WriteTestFile(engine::TestDirectory(), "m.toml",
+                                                 "[[layer]]\ntype = \"layer_norm\"\nrepeat = 3\n"
+                                                 "[[layer]]\ntype = \"linear\"\n"
+                                                 "outputs = \"classes\"\n");
+  EXPECT_EQ(PlanOf({"--model", path})["stages"].back()["last_layer"], 3);
+}
+
+TEST(Plan, DrawsASmallSchedule) {
+  const Finished run = RunPlan(kSmall);
+  EXPECT_THAT(run.out, HasSubstr("rank 3 | .. .. .. F0 B0 B0"));
+  EXPECT_THAT(run.err, IsEmpty());
+}
+
+TEST(Plan, LeavesOutAScheduleTooLargeToRead) {
+  const Finished run =
+      RunPlan({"--layers", "20", "--width", "16", "--stages", "17", "--microbatches", "32"});
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.out, Not(HasSubstr("rank 0")));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools
