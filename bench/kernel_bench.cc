@@ -1,4 +1,5 @@
-// Products, AdamW and LayerNorm of the CPU backend, next to what oneDNN and a plain copy do on the same shapes in the same run. One core.
+// Products, AdamW and LayerNorm of the CPU backend, next to what oneDNN and a plain copy do on the
+// same shapes in the same run. One core.
 //   build/release/bench/kernel_bench
 #include <benchmark/benchmark.h>
 #include <omp.h>
@@ -105,7 +106,8 @@ void BM_LinearBackwardWeight(benchmark::State& state) {
   });
 }
 
-// The forms of the same products that oneDNN has, alone: the best of each kind is what ours is to be compared with.
+// The forms of the same products that oneDNN has, alone: the best of each kind is what ours is to
+// be compared with.
 using dnnl::memory;
 memory::desc Desc(int64_t rows, int64_t columns, memory::format_tag tag) {
   return {{rows, columns}, memory::data_type::f32, tag};
@@ -127,7 +129,8 @@ void RunPrimitive(benchmark::State& state, Operands& o, const dnnl::engine& engi
   });
 }
 
-// Arguments: 0 forward, 1 input gradient, 2 weight gradient; 0 weights (outputs, inputs), 1 (inputs, outputs), 2 blocked as oneDNN likes.
+// Arguments: 0 forward, 1 input gradient, 2 weight gradient; 0 weights (outputs, inputs), 1
+// (inputs, outputs), 2 blocked as oneDNN likes.
 void BM_OneDnnInnerProduct(benchmark::State& state) {
   omp_set_num_threads(1);
   Operands o;
@@ -188,9 +191,9 @@ void BM_OneDnnSgemm(benchmark::State& state) {
     float* const y = o.y.f32();
     const auto gemm = [&](char ta, char tb, int64_t m, int64_t n, int64_t k, const float* a,
                           const float* b, float* c) {
-      STAGECOACH_CHECK(dnnl_sgemm(ta, tb, m, n, k, 1.0F, a, kWidth, b, kWidth, beta, c, kWidth) ==
-                           dnnl_success,
-                       "sgemm");
+      STAGECOACH_CHECK(
+          dnnl_sgemm(ta, tb, m, n, k, 1.0F, a, kWidth, b, kWidth, beta, c, kWidth) == dnnl_success,
+          "sgemm");
     };
     switch (state.range(0)) {
       case 0:

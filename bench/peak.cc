@@ -20,7 +20,8 @@ constexpr int kVectorBytes = 16;
 #endif
 using Vector = float __attribute__((vector_size(kVectorBytes)));
 constexpr int kLanes = kVectorBytes / 4;
-// Enough independent chains to hide the latency of a multiply-add on two pipelines, and few enough to stay in registers.
+// Enough independent chains to hide the latency of a multiply-add on two pipelines, and few enough
+// to stay in registers.
 constexpr int kChains = 10;
 constexpr int64_t kRounds = 20'000'000;
 
@@ -57,8 +58,8 @@ double PeakFlopsPerSecond(int threads) {
     Spin();
     for (std::thread& worker : workers) worker.join();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::max(best, 2.0 * kLanes * kChains * static_cast<double>(kRounds) * threads /
-                              seconds.count());
+    best = std::max(
+        best, 2.0 * kLanes * kChains * static_cast<double>(kRounds) * threads / seconds.count());
   }
   return best;
 }

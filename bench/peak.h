@@ -3,8 +3,8 @@
 
 namespace stagecoach::bench {
 
-// The most float32 operations per second that `threads` threads of this machine do at once: independent fused multiply-adds on
-// registers alone, best of a few runs. A multiply-add counts 2.
+// The most float32 operations per second that `threads` threads of this machine do at once:
+// independent fused multiply-adds on registers alone, best of a few runs. A multiply-add counts 2.
 double PeakFlopsPerSecond(int threads);
 
 }  // namespace stagecoach::bench

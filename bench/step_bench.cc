@@ -1,5 +1,6 @@
-// Whole training steps of the default network (97.5 million parameters) on CPU devices of one core each, against what the parts cost
-// alone in the same run. Prints a table; takes about two minutes on two cores.
+// Whole training steps of the default network (97.5 million parameters) on CPU devices of one core
+// each, against what the parts cost alone in the same run. Prints a table; takes about two minutes
+// on two cores.
 //   build/release/bench/step_bench
 #include <omp.h>
 
@@ -56,7 +57,8 @@ double StepSeconds(int stages, int micro_batches, const std::string& schedule, i
                                             .micro_batch_rows = kRows}));
   const auto data = Value(LoadData(
       {.spec = absl::StrFormat("synthetic:%dx%dx%d", kRows * micro_batches, kFeatures, kClasses)}));
-  const auto trainer = Value(Trainer::Create(model, plan, {.learning_rate = LearningRate::Constant(1e-5F)}));
+  const auto trainer =
+      Value(Trainer::Create(model, plan, {.learning_rate = LearningRate::Constant(1e-5F)}));
   std::vector<int64_t> rows(static_cast<size_t>(kRows * micro_batches));
   std::iota(rows.begin(), rows.end(), 0);
   return BestSeconds(runs, [&] { STAGECOACH_CHECK_OK(trainer->Step(*data.train, rows)); });
@@ -104,7 +106,9 @@ Parts MeasureParts() {
     const auto best = [&](auto function) { return BestSeconds(kRuns, function); };
     parts.our_products =
         kHidden *
-        (best([&] { STAGECOACH_CHECK_OK(op->Forward(stream, xt, weights(), bt, {}, yt, workspace)); }) +
+        (best([&] {
+           STAGECOACH_CHECK_OK(op->Forward(stream, xt, weights(), bt, {}, yt, workspace));
+         }) +
          best([&] {
            STAGECOACH_CHECK_OK(op->BackwardInput(stream, yt, {}, {}, weights(), {}, xt, workspace));
          }) +
@@ -115,7 +119,8 @@ Parts MeasureParts() {
                            const float* b, float* c) {
       dnnl_sgemm(ta, tb, m, n, k, 1.0F, a, kWidth, b, kWidth, 0.0F, c, kWidth);
     };
-    // dx: weights stored transposed would make oneDNN's product faster, so that is the form to beat.
+    // dx: weights stored transposed would make oneDNN's product faster, so that is the form to
+    // beat.
     parts.onednn_products =
         kHidden * (best([&] { sgemm('N', 'N', kRows, kWidth, kWidth, x, next(), y); }) +
                    best([&] { sgemm('N', 'N', kRows, kWidth, kWidth, y, next(), x); }) +
@@ -124,8 +129,8 @@ Parts MeasureParts() {
         kHidden + static_cast<double>(kFeatures * kWidth + kWidth * kClasses) / kMatrix;
     const auto flat = [&](int i) { return kernels::Float32(matrix(i), Shape{kMatrix}); };
     parts.adamw = matrices * best([&] {
-                    STAGECOACH_CHECK_OK(device->ops().optimizer().AdamW(
-                        stream, {}, flat(0), flat(1), flat(2), flat(3)));
+                    STAGECOACH_CHECK_OK(device->ops().optimizer().AdamW(stream, {}, flat(0),
+                                                                        flat(1), flat(2), flat(3)));
                   });
     parts.copy = matrices * best([&] {
                    std::memcpy(matrix(0), matrix(4), 4 * kMatrix);

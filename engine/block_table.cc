@@ -40,8 +40,7 @@ absl::Status BlockTable::Begin(int position) {
 
 absl::Status BlockTable::End(int position) {
   for (; next_release_ < by_last_.size(); ++next_release_) {
-    const schedule::Block& block =
-        plan_.blocks[static_cast<size_t>(by_last_[next_release_])];
+    const schedule::Block& block = plan_.blocks[static_cast<size_t>(by_last_[next_release_])];
     if (block.last != position) break;
     RETURN_IF_ERROR(arena_.Release(base_ + block.offset));
     addresses_[Index(block.kind, block.stage, block.micro_batch)] = nullptr;

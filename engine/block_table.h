@@ -12,8 +12,9 @@
 
 namespace stagecoach::engine {
 
-// The blocks of one rank's memory plan while its list of actions is being performed: claims each in the arena before the action
-// that first needs it and releases it after the last. Allocates nothing after construction.
+// The blocks of one rank's memory plan while its list of actions is being performed: claims each in
+// the arena before the action that first needs it and releases it after the last. Allocates nothing
+// after construction.
 class BlockTable {
  public:
   // `base`: where the plan's dynamic area starts in the arena, which must outlive this.
@@ -24,7 +25,8 @@ class BlockTable {
 
   // Before the first action of a run. Pre-condition: the last run ended well.
   void Restart();
-  // Around the action at `position` of the rank's list; positions must come in order. Errors are the arena's: the plan and the run disagree.
+  // Around the action at `position` of the rank's list; positions must come in order. Errors are
+  // the arena's: the plan and the run disagree.
   absl::Status Begin(int position);
   absl::Status End(int position);
 

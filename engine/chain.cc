@@ -29,8 +29,9 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
     absl::StatusOr<LayerSpec> spec =
         link.layer->Prepare(LayerContext{context.device, context.rows, input});
     if (!spec.ok()) {
-      return base::Annotate(spec.status(),
-                            absl::StrCat("layer ", first_index + static_cast<int>(chain.links_.size())));
+      return base::Annotate(
+          spec.status(),
+          absl::StrCat("layer ", first_index + static_cast<int>(chain.links_.size())));
     }
     link.spec = *std::move(spec);
     input = link.spec.output;
@@ -46,7 +47,8 @@ void Chain::LayOut(int64_t rows) {
   const auto take = [](int64_t& area_bytes, int64_t bytes) {
     return std::exchange(area_bytes, area_bytes + AlignTensor(bytes));
   };
-  // The workspace: two slots for what passes between layers, the layers' scratch, then a fused backward's gradient stash.
+  // The workspace: two slots for what passes between layers, the layers' scratch, then a fused
+  // backward's gradient stash.
   int64_t slot_bytes = 0;
   int64_t scratch_bytes = 0;
   int64_t fused_bytes = 0;
@@ -123,8 +125,8 @@ LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
   own.x = is_first ? args.x : tensor(links_[static_cast<size_t>(i) - 1].output, link.input);
   own.y = is_last ? args.y : tensor(link.output, link.spec.output);
   if (backward) {
-    own.dx = is_first ? args.dx
-                      : tensor(links_[static_cast<size_t>(i) - 1].output_gradient, link.input);
+    own.dx =
+        is_first ? args.dx : tensor(links_[static_cast<size_t>(i) - 1].output_gradient, link.input);
     own.dy = is_last ? args.dy : tensor(link.output_gradient, link.spec.output);
     own.gradient_stash = Address(args, link.gradient_stash);
   }

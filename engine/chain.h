@@ -12,15 +12,18 @@
 
 namespace stagecoach::engine {
 
-// Consecutive layers run as one: decides where each activation and gradient between two of them lies, and calls them in order. A stage
-// is a chain, and so is the inside of a residual layer. The rules of the layout are those of partition/stage_memory.h.
+// Consecutive layers run as one: decides where each activation and gradient between two of them
+// lies, and calls them in order. A stage is a chain, and so is the inside of a residual layer. The
+// rules of the layout are those of partition/stage_memory.h.
 //
-// In the arguments of a call, `parameters` and `gradients` are those of all layers one after the other, and the four areas
-// have at least the sizes that the chain states. Movable; as thread-bound as its layers.
+// In the arguments of a call, `parameters` and `gradients` are those of all layers one after the
+// other, and the four areas have at least the sizes that the chain states. Movable; as thread-bound
+// as its layers.
 class Chain {
  public:
-  // Prepares fresh layers for the context. `splits_backward`: BackwardInput and BackwardWeight will be called apart;
-  // otherwise Backward. An error names the layer: its index counts from `first_index`.
+  // Prepares fresh layers for the context. `splits_backward`: BackwardInput and BackwardWeight will
+  // be called apart; otherwise Backward. An error names the layer: its index counts from
+  // `first_index`.
   static absl::StatusOr<Chain> Prepare(absl::Span<const LayerFactory> factories,
                                        const LayerContext& context, bool splits_backward,
                                        int first_index);
@@ -40,8 +43,8 @@ class Chain {
 
   absl::Status Forward(const LayerArgs& args) const;
   absl::Status BackwardInput(const LayerArgs& args) const;
-  // `after_layer(i)` is called once layer i's gradients are complete for this micro-batch and nothing of this micro-batch
-  // reads its parameters any more.
+  // `after_layer(i)` is called once layer i's gradients are complete for this micro-batch and
+  // nothing of this micro-batch reads its parameters any more.
   using AfterLayer = absl::FunctionRef<absl::Status(int)>;
   absl::Status BackwardWeight(const LayerArgs& args, AfterLayer after_layer) const;
   // Both, layer by layer from the last to the first.

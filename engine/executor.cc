@@ -49,8 +49,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
                    "training and evaluation share the resident memory");
   const int64_t bytes = std::max(training.peak_bytes(), evaluation.peak_bytes());
   const size_t claims = std::max(training.blocks.size(), evaluation.blocks.size()) + 2;
-  ASSIGN_OR_RETURN(kernels::Arena arena, kernels::Arena::Create(*options.device, bytes,
-                                                                static_cast<int>(claims)));
+  ASSIGN_OR_RETURN(kernels::Arena arena,
+                   kernels::Arena::Create(*options.device, bytes, static_cast<int>(claims)));
   std::unique_ptr<Executor> executor(
       new Executor(options, std::move(arena), std::move(stages), std::move(first_parameter)));
   // To the arena, an area of no bytes would be in the way of the one that starts at its place.
@@ -58,9 +58,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     if (area_bytes == 0) return nullptr;
     return executor->arena_.Claim(offset, area_bytes);
   };
-  ASSIGN_OR_RETURN(std::byte* resident, claim(0, training.resident_bytes));
-  ASSIGN_OR_RETURN(executor->workspace_,
-                   claim(training.resident_bytes, training.workspace_bytes));
+  ASSIGN_OR_RETURN(std::byte * resident, claim(0, training.resident_bytes));
+  ASSIGN_OR_RETURN(executor->workspace_, claim(training.resident_bytes, training.workspace_bytes));
   for (const std::unique_ptr<Stage>& stage : executor->stages_) {
     stage->Place(resident, options.seed);
     const schedule::StageMemory& memory = stage->memory();
@@ -107,8 +106,7 @@ absl::Status Executor::Evaluate(const Batch& batch) { return Run(*evaluation_, b
 
 absl::Status Executor::Run(Bound& bound, const Batch& batch, const TrainStep* step) {
   const Rank rank = options_.transport->rank();
-  const std::vector<Action>& actions =
-      bound.schedule->actions[static_cast<size_t>(rank.value())];
+  const std::vector<Action>& actions = bound.schedule->actions[static_cast<size_t>(rank.value())];
   bound.blocks.Restart();
   stashed_ = 0;
   norm_is_known_ = false;
@@ -184,7 +182,8 @@ StageBlocks Executor::BlocksOf(const Bound& bound, StageId id, MicroBatch micro_
   };
   const schedule::Schedule& schedule = *bound.schedule;
   StageBlocks blocks;
-  // Between two stages of this rank there is one activation and one gradient, which both use in place.
+  // Between two stages of this rank there is one activation and one gradient, which both use in
+  // place.
   const bool previous_here = !schedule.is_first(id) && IsHere(bound, Previous(id));
   const bool next_here = !schedule.is_last(id) && IsHere(bound, Next(id));
   blocks.input =
@@ -193,8 +192,8 @@ StageBlocks Executor::BlocksOf(const Bound& bound, StageId id, MicroBatch micro_
   blocks.stash = find(BlockKind::kStash, id);
   blocks.weight_stash = find(BlockKind::kWeightStash, id);
   blocks.gradient_stash = find(BlockKind::kGradientStash, id);
-  blocks.output_gradient = next_here ? find(BlockKind::kInputGradient, Next(id))
-                                     : find(BlockKind::kOutputGradient, id);
+  blocks.output_gradient =
+      next_here ? find(BlockKind::kInputGradient, Next(id)) : find(BlockKind::kOutputGradient, id);
   blocks.input_gradient = find(BlockKind::kInputGradient, id);
   blocks.workspace = workspace_;
   return blocks;
@@ -217,18 +216,15 @@ absl::Status Executor::Send(const Bound& bound, const Action& action) {
   const auto kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient;
   Transport::Ticket& ticket = SendTicket(kind, action.stage);
   // One send per lane is outstanding: the memory plan counts on it.
-  RETURN_IF_ERROR(
-      options_.transport->Wait(ticket, base::Deadline::After(options_.deadline)));
+  RETURN_IF_ERROR(options_.transport->Wait(ticket, base::Deadline::After(options_.deadline)));
   const schedule::StageMemory& memory = stage(action.stage).memory();
-  std::byte* const data =
-      bound.blocks.Find(forward ? BlockKind::kOutput : BlockKind::kInputGradient, action.stage,
-                        action.micro_batch);
+  std::byte* const data = bound.blocks.Find(
+      forward ? BlockKind::kOutput : BlockKind::kInputGradient, action.stage, action.micro_batch);
   const int64_t bytes = forward ? memory.output_bytes : memory.input_gradient_bytes;
   const StageId boundary = forward ? action.stage : Previous(action.stage);
-  ASSIGN_OR_RETURN(ticket,
-                   options_.transport->PostSend(PeerOf(*bound.schedule, action),
-                                                {kind, boundary, action.micro_batch},
-                                                Float32(data, Shape{bytes / 4})));
+  ASSIGN_OR_RETURN(ticket, options_.transport->PostSend(PeerOf(*bound.schedule, action),
+                                                        {kind, boundary, action.micro_batch},
+                                                        Float32(data, Shape{bytes / 4})));
   return absl::OkStatus();
 }
 
@@ -236,9 +232,8 @@ absl::Status Executor::Receive(const Bound& bound, const Action& action) {
   const bool forward = action.op == Op::kReceiveActivation;
   const auto kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient;
   const schedule::StageMemory& memory = stage(action.stage).memory();
-  std::byte* const data =
-      bound.blocks.Find(forward ? BlockKind::kInput : BlockKind::kOutputGradient, action.stage,
-                        action.micro_batch);
+  std::byte* const data = bound.blocks.Find(
+      forward ? BlockKind::kInput : BlockKind::kOutputGradient, action.stage, action.micro_batch);
   const int64_t bytes = forward ? memory.input_bytes : memory.output_gradient_bytes;
   const StageId boundary = forward ? Previous(action.stage) : action.stage;
   ASSIGN_OR_RETURN(ReceiveTicket(kind, action.stage, action.micro_batch),
@@ -280,16 +275,17 @@ absl::Status Executor::Step(const Action& action, const TrainStep& step) {
   return stage(action.stage).Update(update);
 }
 
-// Sums the squares of all gradients in the order of the model's parameters, whatever rank has them: every rank contributes its own,
-// and 0 for the others', so that the sum over ranks is exact.
+// Sums the squares of all gradients in the order of the model's parameters, whatever rank has them:
+// every rank contributes its own, and 0 for the others', so that the sum over ranks is exact.
 absl::Status Executor::GatherGradientNorm() {
   std::fill(own_norms_.begin(), own_norms_.end(), 0.0);
   {
     ScopedTimer timer(counters_.compute_ns);
     for (size_t i = 0; i < stages_.size(); ++i) {
       RETURN_IF_ERROR(stages_[i]->SquaredNorms(
-          absl::MakeSpan(own_norms_).subspan(static_cast<size_t>(first_parameter_[i]),
-                                             static_cast<size_t>(stages_[i]->num_parameters()))));
+          absl::MakeSpan(own_norms_)
+              .subspan(static_cast<size_t>(first_parameter_[i]),
+                       static_cast<size_t>(stages_[i]->num_parameters()))));
     }
   }
   RETURN_IF_ERROR(options_.transport->AllGather(own_norms_, absl::MakeSpan(all_norms_),

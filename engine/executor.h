@@ -21,18 +21,20 @@ namespace stagecoach::engine {
 // What a run of a training schedule needs besides its batch.
 struct TrainStep {
   UpdateStep update;
-  float clip_norm = 0.0F;  // 0: no clipping, and each layer is updated as soon as its gradients are complete
+  float clip_norm =
+      0.0F;  // 0: no clipping, and each layer is updated as soon as its gradients are complete
 };
 
 // Time and memory of one rank.
 struct ExecutorCounters {
-  int64_t compute_ns = 0;   // in compute actions and updates, since creation
-  int peak_stashed = 0;     // most micro-batches, counted per stage, that were between F and B at once
-  int64_t peak_bytes = 0;   // largest extent of the arena in use
+  int64_t compute_ns = 0;  // in compute actions and updates, since creation
+  int peak_stashed = 0;  // most micro-batches, counted per stage, that were between F and B at once
+  int64_t peak_bytes = 0;  // largest extent of the arena in use
 };
 
-// Interprets one rank's list of actions: gives every action its buffers, calls the stage, and exchanges tensors with the other
-// ranks. Holds no policy: what happens when is the schedule's matter. Run only in jobs of the device's stream; allocates nothing after Create.
+// Interprets one rank's list of actions: gives every action its buffers, calls the stage, and
+// exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
+// matter. Run only in jobs of the device's stream; allocates nothing after Create.
 class Executor {
  public:
   struct Program {
@@ -48,7 +50,8 @@ class Executor {
     Program training, evaluation;                // both place the same stages alike
   };
 
-  // `stages`: those of this rank, ascending; `first_parameter`: position of each one's first parameter among all of the model's. Takes the rank's memory from the device.
+  // `stages`: those of this rank, ascending; `first_parameter`: position of each one's first
+  // parameter among all of the model's. Takes the rank's memory from the device.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
       const Options& options, std::vector<std::unique_ptr<Stage>> stages,
       std::vector<int> first_parameter);
@@ -71,8 +74,8 @@ class Executor {
     BlockTable blocks;
   };
 
-  Executor(const Options& options, kernels::Arena arena,
-           std::vector<std::unique_ptr<Stage>> stages, std::vector<int> first_parameter);
+  Executor(const Options& options, kernels::Arena arena, std::vector<std::unique_ptr<Stage>> stages,
+           std::vector<int> first_parameter);
 
   absl::Status Run(Bound& bound, const Batch& batch, const TrainStep* step);
   absl::Status Perform(Bound& bound, const schedule::Action& action, const Batch& batch,

@@ -94,10 +94,10 @@ class Fitting {
   absl::Duration Remaining(int epoch, int64_t steps_done, double seconds) const {
     const double per_step = seconds / static_cast<double>(steps_done);
     // Before the first evaluation: a forward pass is a third of a step's work.
-    const double evaluation =
-        evaluation_seconds_ > 0.0
-            ? evaluation_seconds_
-            : per_step / 3.0 * static_cast<double>(data_.test->rows()) / static_cast<double>(batch_);
+    const double evaluation = evaluation_seconds_ > 0.0
+                                  ? evaluation_seconds_
+                                  : per_step / 3.0 * static_cast<double>(data_.test->rows()) /
+                                        static_cast<double>(batch_);
     const int64_t epochs_after = options_.epochs - epoch;
     const int64_t steps = steps_per_epoch_ - steps_done + epochs_after * steps_per_epoch_;
     return absl::Seconds(static_cast<double>(steps) * per_step +

@@ -15,10 +15,10 @@ namespace stagecoach::engine {
 
 // How far a run has come, after each step.
 struct FitProgress {
-  int epoch = 1;       // counts from 1
-  int64_t step = 0;    // of the epoch, counts from 1
-  int64_t steps = 0;   // of an epoch
-  double loss = 0.0;   // mean over the epoch so far
+  int epoch = 1;                    // counts from 1
+  int64_t step = 0;                 // of the epoch, counts from 1
+  int64_t steps = 0;                // of an epoch
+  double loss = 0.0;                // mean over the epoch so far
   double samples_per_second = 0.0;  // of training, over the epoch so far
   absl::Duration remaining;         // estimate for all epochs, evaluation included
 };
@@ -49,11 +49,12 @@ struct FitResult {
   std::string step_losses_hash;
 };
 
-// How many steps an epoch has: the rows are shuffled anew for every epoch (depending on seed and epoch alone), and those left over after the last
-// whole batch wait for another epoch.
+// How many steps an epoch has: the rows are shuffled anew for every epoch (depending on seed and
+// epoch alone), and those left over after the last whole batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
 
-// Trains for `epochs` passes over data.train, each followed by an evaluation of data.test. InvalidArgument: less than one batch of rows.
+// Trains for `epochs` passes over data.train, each followed by an evaluation of data.test.
+// InvalidArgument: less than one batch of rows.
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);
 
 }  // namespace stagecoach::engine

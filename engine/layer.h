@@ -24,8 +24,8 @@ using kernels::Shape;
 using kernels::Tensor;
 using schedule::LastUse;
 
-// How a parameter starts. Values come from a counter-based generator keyed by (seed, layer, parameter), so they do not depend on
-// where the layer runs.
+// How a parameter starts. Values come from a counter-based generator keyed by (seed, layer,
+// parameter), so they do not depend on where the layer runs.
 struct Init {
   enum class Kind : uint8_t { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
@@ -71,8 +71,8 @@ struct LayerContext {
   Shape input;   // of one sample
 };
 
-// What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`. Tensors that the layer declared
-// it does not read in an operation may be empty there.
+// What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`. Tensors that the
+// layer declared it does not read in an operation may be empty there.
 struct LayerArgs {
   kernels::Stream& stream;
   Tensor x, y;
@@ -86,23 +86,27 @@ struct LayerArgs {
   std::byte* workspace = nullptr;
 };
 
-// Maps one activation to the next. To define a layer, derive from this: everything that a layer keeps between calls is in memory
-// that it declares, so that micro-batches can be in flight at once and every byte is planned.
+// Maps one activation to the next. To define a layer, derive from this: everything that a layer
+// keeps between calls is in memory that it declares, so that micro-batches can be in flight at once
+// and every byte is planned.
 //
-// The engine calls Prepare once, then the other functions in the order of the schedule, always from one thread (a job of
-// the device's stream). Every call must depend on its arguments alone, and give the same bits for the same ones.
+// The engine calls Prepare once, then the other functions in the order of the schedule, always from
+// one thread (a job of the device's stream). Every call must depend on its arguments alone, and
+// give the same bits for the same ones.
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  // Checks the input's shape (InvalidArgument says what was expected) and creates what the calls need.
+  // Checks the input's shape (InvalidArgument says what was expected) and creates what the calls
+  // need.
   virtual absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) = 0;
 
   // y from x.
   virtual absl::Status Forward(const LayerArgs& args) = 0;
   // dx from dy.
   virtual absl::Status BackwardInput(const LayerArgs& args) = 0;
-  // The gradients of the parameters. Called after BackwardInput of the same micro-batch. A layer without parameters need not override it.
+  // The gradients of the parameters. Called after BackwardInput of the same micro-batch. A layer
+  // without parameters need not override it.
   virtual absl::Status BackwardWeight(const LayerArgs& args);
 };
 

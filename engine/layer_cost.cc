@@ -15,8 +15,7 @@ ParameterBytes BytesOfParameters(const LayerSpec& spec, const Optimizer& optimiz
     bytes.parameters += AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
   }
   bytes.optimizer = optimizer.states() * bytes.parameters;
-  bytes.norms =
-      AlignTensor(static_cast<int64_t>(spec.parameters.size()) * SizeOf(DType::kFloat64));
+  bytes.norms = AlignTensor(static_cast<int64_t>(spec.parameters.size()) * SizeOf(DType::kFloat64));
   return bytes;
 }
 

@@ -8,7 +8,8 @@
 #include "partition/layer_cost.h"
 #include "partition/stage_memory.h"
 
-// What the engine's objects weigh in the terms of the planner. Stage lays its memory out by the same sizes.
+// What the engine's objects weigh in the terms of the planner. Stage lays its memory out by the
+// same sizes.
 namespace stagecoach::engine {
 
 // Bytes of an activation of `rows` samples, not rounded.

@@ -9,8 +9,9 @@ namespace stagecoach::engine {
 
 // The learning rate of each step. Regular value type.
 //   kConstant: `peak` throughout.
-//   kWarmupCosine: rises linearly from peak / warmup_steps at step 1 to `peak` at step warmup_steps, then falls along half a cosine to
-//   `final_share` * peak at step total_steps, and stays there (Loshchilov & Hutter 2017, without restarts).
+//   kWarmupCosine: rises linearly from peak / warmup_steps at step 1 to `peak` at step
+//   warmup_steps, then falls along half a cosine to `final_share` * peak at step total_steps, and
+//   stays there (Loshchilov & Hutter 2017, without restarts).
 struct LearningRate {
   enum class Kind : uint8_t { kConstant, kWarmupCosine };
   Kind kind = Kind::kConstant;
@@ -29,7 +30,8 @@ struct LearningRate {
   float At(int64_t step) const;
 };
 
-// InvalidArgument: a peak that is negative or not finite, negative steps, total_steps below warmup_steps, final_share outside [0, 1].
+// InvalidArgument: a peak that is negative or not finite, negative steps, total_steps below
+// warmup_steps, final_share outside [0, 1].
 absl::Status CheckLearningRate(const LearningRate& rate);
 
 }  // namespace stagecoach::engine

@@ -10,8 +10,7 @@
 
 namespace stagecoach::engine {
 
-absl::StatusOr<Model> DefaultNetwork(int64_t features, int64_t classes, int layers,
-                                     int64_t width) {
+absl::StatusOr<Model> DefaultNetwork(int64_t features, int64_t classes, int layers, int64_t width) {
   if (layers < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("the default network has at least 2 layers, not ", layers));
@@ -21,7 +20,8 @@ absl::StatusOr<Model> DefaultNetwork(int64_t features, int64_t classes, int laye
         absl::StrCat("the default network needs a width, features and classes of at least 1, not ",
                      width, ", ", features, " and ", classes));
   }
-  // Each block adds to what it is given: started small, so that the sum does not grow with the depth.
+  // Each block adds to what it is given: started small, so that the sum does not grow with the
+  // depth.
   const int blocks = layers - 2;
   const auto gain = static_cast<float>(1.0 / std::sqrt(std::max(blocks, 1)));
   Model model{.input = Shape{features}};

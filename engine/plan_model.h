@@ -17,16 +17,16 @@ struct PlanOptions {
   std::string schedule = "1f1b";  // a name of schedule::Generators()
   int micro_batches = 1;
   int64_t micro_batch_rows = 1;
-  Optimizer optimizer;               // its state takes memory
-  int threads_per_device = 1;        // their scratch takes memory
-  int64_t device_memory_bytes = 0;   // budget of every device; 0: none
+  Optimizer optimizer;              // its state takes memory
+  int threads_per_device = 1;       // their scratch takes memory
+  int64_t device_memory_bytes = 0;  // budget of every device; 0: none
 };
 
 // What partition::MakePlan needs to know of a model whose profile is known.
 partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions& options);
 
-// The cut of `model` into stages whose slowest one is fastest by the analytic cost model. Errors: those of AnalyzeModel and
-// partition::MakePlan.
+// The cut of `model` into stages whose slowest one is fastest by the analytic cost model. Errors:
+// those of AnalyzeModel and partition::MakePlan.
 absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions& options);
 
 }  // namespace stagecoach::engine

@@ -64,8 +64,8 @@ double MedianNs(int repeats, absl::FunctionRef<absl::Status()> run, absl::Status
 }
 
 // One layer as a stage of its own, with every block in a place of its own.
-absl::Status MeasureLayer(const Model& model, int layer, const ProfileOptions& options,
-                          int repeats, kernels::Device& device, ModelProfile& profile) {
+absl::Status MeasureLayer(const Model& model, int layer, const ProfileOptions& options, int repeats,
+                          kernels::Device& device, ModelProfile& profile) {
   StageOptions stage_options{.id = StageId(0),
                              .first_layer = layer,
                              .last_layer = layer,
@@ -74,12 +74,11 @@ absl::Status MeasureLayer(const Model& model, int layer, const ProfileOptions& o
                              .micro_batch_rows = options.micro_batch_rows,
                              .micro_batches = options.micro_batches,
                              .optimizer = options.optimizer};
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stage> stage,
-                   Stage::Create(device, model, stage_options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stage> stage, Stage::Create(device, model, stage_options));
   const schedule::StageMemory& memory = stage->memory();
-  const int64_t resident =
-      AlignBlock(memory.parameter_bytes) + AlignBlock(memory.gradient_bytes) +
-      AlignBlock(memory.optimizer_bytes) + AlignBlock(memory.other_resident_bytes);
+  const int64_t resident = AlignBlock(memory.parameter_bytes) + AlignBlock(memory.gradient_bytes) +
+                           AlignBlock(memory.optimizer_bytes) +
+                           AlignBlock(memory.other_resident_bytes);
   const int64_t parts[] = {resident,
                            AlignBlock(memory.input_bytes),
                            AlignBlock(memory.output_bytes),
@@ -106,7 +105,8 @@ absl::Status MeasureLayer(const Model& model, int layer, const ProfileOptions& o
                            .workspace = at[8]};
   const auto fill = [](std::byte* data, int64_t bytes, uint64_t stream) {
     base::RandomStream(1, stream).FillUniform(
-        -1.0F, 1.0F, absl::MakeSpan(reinterpret_cast<float*>(data), static_cast<size_t>(bytes) / 4));
+        -1.0F, 1.0F,
+        absl::MakeSpan(reinterpret_cast<float*>(data), static_cast<size_t>(bytes) / 4));
   };
   fill(blocks.input, memory.input_bytes, 1);
   fill(blocks.output_gradient, memory.output_gradient_bytes, 2);
@@ -115,13 +115,14 @@ absl::Status MeasureLayer(const Model& model, int layer, const ProfileOptions& o
   const MicroBatch micro_batch(1);
   absl::Status status;
   partition::LayerCost& cost = profile.layers[static_cast<size_t>(layer)];
-  cost.forward_ns =
-      MedianNs(repeats, [&] { return stage->Forward(blocks, {}, micro_batch); }, status);
-  cost.backward_input_ns =
-      MedianNs(repeats, [&] { return stage->BackwardInput(blocks); }, status);
+  cost.forward_ns = MedianNs(
+      repeats, [&] { return stage->Forward(blocks, {}, micro_batch); }, status);
+  cost.backward_input_ns = MedianNs(
+      repeats, [&] { return stage->BackwardInput(blocks); }, status);
   cost.backward_weight_ns = MedianNs(
       repeats, [&] { return stage->BackwardWeight(blocks, micro_batch, nullptr); }, status);
-  cost.step_ns = MedianNs(repeats, [&] { return stage->Update(UpdateStep{}); }, status);
+  cost.step_ns = MedianNs(
+      repeats, [&] { return stage->Update(UpdateStep{}); }, status);
   return status;
 }
 

@@ -41,11 +41,10 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                                      const StageOptions& options) {
   const auto first = static_cast<size_t>(options.first_layer);
   const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
-  ASSIGN_OR_RETURN(
-      Chain chain,
-      Chain::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count),
-                     LayerContext{device, options.micro_batch_rows, options.input},
-                     options.splits_backward, options.first_layer));
+  ASSIGN_OR_RETURN(Chain chain,
+                   Chain::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count),
+                                  LayerContext{device, options.micro_batch_rows, options.input},
+                                  options.splits_backward, options.first_layer));
   std::unique_ptr<Stage> stage(new Stage(device, options, model.loss, std::move(chain)));
   if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss());
   stage->ComputeMemory();
@@ -67,8 +66,8 @@ Stage::Stage(kernels::Device& device, const StageOptions& options, LossKind loss
 }
 
 absl::Status Stage::PrepareLoss() {
-  ASSIGN_OR_RETURN(loss_, device_.ops().CreateLoss(loss_kind_, {options_.micro_batch_rows,
-                                                                chain_.output().elements()}));
+  ASSIGN_OR_RETURN(loss_, device_.ops().CreateLoss(
+                              loss_kind_, {options_.micro_batch_rows, chain_.output().elements()}));
   return absl::OkStatus();
 }
 
@@ -148,8 +147,7 @@ LayerArgs Stage::Args(const StageBlocks& blocks) const {
           .workspace = blocks.workspace};
 }
 
-absl::Status Stage::Forward(const StageBlocks& blocks, const Batch& batch,
-                            MicroBatch micro_batch) {
+absl::Status Stage::Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch) {
   if (options_.is_first) {
     const int64_t features = options_.input.elements();
     auto* row_data = reinterpret_cast<float*>(blocks.input);

@@ -22,8 +22,8 @@ namespace stagecoach::engine {
 using schedule::MicroBatch;
 using schedule::StageId;
 
-// Samples of one step: rows of a data set, cut into equal micro-batches in order. Fewer than a whole batch only in evaluation: the missing
-// rows at the end are padding.
+// Samples of one step: rows of a data set, cut into equal micro-batches in order. Fewer than a
+// whole batch only in evaluation: the missing rows at the end are padding.
 struct Batch {
   const Dataset* data = nullptr;
   absl::Span<const int64_t> rows;
@@ -47,7 +47,8 @@ struct StageOptions {
   Optimizer optimizer;
 };
 
-// Where one micro-batch of a stage has its blocks (schedule::BlockKind). Null where the operation at hand has none.
+// Where one micro-batch of a stage has its blocks (schedule::BlockKind). Null where the operation
+// at hand has none.
 struct StageBlocks {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -59,8 +60,9 @@ struct StageBlocks {
   std::byte* workspace = nullptr;
 };
 
-// One stage: its layers, parameters, gradients and optimiser state on one device. Knows neither schedules nor other stages. All functions
-// but the plain getters are called from jobs of the device's stream.
+// One stage: its layers, parameters, gradients and optimiser state on one device. Knows neither
+// schedules nor other stages. All functions but the plain getters are called from jobs of the
+// device's stream.
 class Stage {
  public:
   // Prepares the layers.
@@ -73,14 +75,16 @@ class Stage {
   // What it takes, as laid out here.
   const schedule::StageMemory& memory() const { return memory_; }
 
-  // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident parts, each rounded up by AlignBlock.
-  // Parameters get their initial values, everything else is 0.
+  // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
+  // parts, each rounded up by AlignBlock. Parameters get their initial values, everything else is
+  // 0.
   void Place(std::byte* resident, uint64_t seed);
 
-  // F: fills the input from the batch on the first stage; computes the loss, and its gradient if there is a block for it, on the last.
+  // F: fills the input from the batch on the first stage; computes the loss, and its gradient if
+  // there is a block for it, on the last.
   absl::Status Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch);
-  // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`, if not null, is applied to each layer
-  // once its gradients are complete with this micro-batch.
+  // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
+  // if not null, is applied to each layer once its gradients are complete with this micro-batch.
   absl::Status BackwardInput(const StageBlocks& blocks);
   absl::Status BackwardWeight(const StageBlocks& blocks, MicroBatch micro_batch,
                               const UpdateStep* update);

@@ -66,7 +66,8 @@ class PipelineTrainer final : public Trainer {
 
   absl::Status CreateRank(int rank, const ModelProfile& profile);
   absl::Status OnAllRanks(absl::FunctionRef<absl::Status(int)> function);
-  // The same for a run of the schedule: the first rank that fails ends the waits of the others, and its error poisons the trainer.
+  // The same for a run of the schedule: the first rank that fails ends the waits of the others, and
+  // its error poisons the trainer.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
   // What poisons the trainer, if anything.
   absl::Status FirstError() {
@@ -82,10 +83,10 @@ class PipelineTrainer final : public Trainer {
   Schedule training_, evaluation_;
   int64_t output_elements_ = 0;
   int total_parameters_ = 0;
-  std::vector<schedule::StageMemory> predicted_memory_;         // per stage
+  std::vector<schedule::StageMemory> predicted_memory_;                    // per stage
   std::vector<schedule::MemoryPlan> training_memory_, evaluation_memory_;  // per rank
-  std::vector<Shape> stage_input_;                              // of one sample
-  std::vector<int> first_parameter_;                            // of each stage
+  std::vector<Shape> stage_input_;                                         // of one sample
+  std::vector<int> first_parameter_;                                       // of each stage
   std::vector<RankState> ranks_;
   std::vector<RankJob> jobs_;
   std::vector<int64_t> evaluation_rows_;
@@ -103,8 +104,7 @@ absl::Status PipelineTrainer::Initialize() {
   RETURN_IF_ERROR(CheckLearningRate(options_.learning_rate));
   if (plan_.num_layers != model_.num_layers()) {
     return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan_.num_layers,
-                                                   " layers, the model has ",
-                                                   model_.num_layers()));
+                                                   " layers, the model has ", model_.num_layers()));
   }
   ASSIGN_OR_RETURN(training_, LoweredSchedule(plan_));
   ASSIGN_OR_RETURN(Schedule forward,
@@ -130,22 +130,21 @@ absl::Status PipelineTrainer::Initialize() {
   }
 
   const int ranks = training_.num_ranks();
-  std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(
-      {.ranks = ranks,
-       .max_outstanding = 2 * plan_.micro_batches * plan_.num_stages(),
-       .max_gather = total_parameters_});
+  std::vector<std::unique_ptr<Transport>> transports =
+      CreateInProcessTransports({.ranks = ranks,
+                                 .max_outstanding = 2 * plan_.micro_batches * plan_.num_stages(),
+                                 .max_gather = total_parameters_});
   ranks_.resize(static_cast<size_t>(ranks));
   jobs_ = std::vector<RankJob>(static_cast<size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     state.transport = std::move(transports[static_cast<size_t>(rank)]);
-    ASSIGN_OR_RETURN(state.device,
-                     kernels::CreateCpuDevice(
-                         {.index = rank,
-                          .threads = options_.threads_per_device,
-                          .memory_limit_bytes = options_.device_memory_bytes}));
-    for (auto [schedule, plans] : {std::pair{&training_, &training_memory_},
-                                   std::pair{&evaluation_, &evaluation_memory_}}) {
+    ASSIGN_OR_RETURN(state.device, kernels::CreateCpuDevice(
+                                       {.index = rank,
+                                        .threads = options_.threads_per_device,
+                                        .memory_limit_bytes = options_.device_memory_bytes}));
+    for (auto [schedule, plans] :
+         {std::pair{&training_, &training_memory_}, std::pair{&evaluation_, &evaluation_memory_}}) {
       ASSIGN_OR_RETURN(schedule::MemoryPlan memory,
                        PlanMemory(*schedule, schedule::Rank(rank), predicted_memory_));
       plans->push_back(std::move(memory));
@@ -227,19 +226,19 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> f
     }
     return status;
   });
-  run_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
-                 std::chrono::steady_clock::now() - start)
-                 .count();
+  run_ns_ +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+          .count();
   return any.ok() ? any : FirstError();
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
   const int64_t features = model_.input.elements();
   if (data.features() != features || data.classes() > output_elements_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the data has ", data.features(), " features and ", data.classes(),
-        " classes; the model takes ", features, " features and gives ", output_elements_,
-        " outputs"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data has ", data.features(), " features and ", data.classes(),
+                     " classes; the model takes ", features, " features and gives ",
+                     output_elements_, " outputs"));
   }
   return absl::OkStatus();
 }
@@ -259,17 +258,16 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   RETURN_IF_ERROR(FirstError());
   RETURN_IF_ERROR(CheckData(data));
   if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
-    return absl::InvalidArgumentError(absl::StrCat("a step takes ", plan_.batch_rows(),
-                                                   " rows, not ", rows.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", rows.size()));
   }
   const int64_t number = steps_ + 1;
-  const TrainStep step{.update = {.step = number,
-                                  .learning_rate = options_.learning_rate.At(number)},
-                       .clip_norm = options_.optimizer.clip_norm};
+  const TrainStep step{
+      .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
+      .clip_norm = options_.optimizer.clip_norm};
   const Batch batch{&data, rows};
-  RETURN_IF_ERROR(RunSchedule([&](int rank) {
-    return ranks_[static_cast<size_t>(rank)].executor->Train(batch, step);
-  }));
+  RETURN_IF_ERROR(RunSchedule(
+      [&](int rank) { return ranks_[static_cast<size_t>(rank)].executor->Train(batch, step); }));
   steps_ = number;
   const LossResult sum = SumResults();
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
@@ -288,9 +286,8 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data) {
     evaluation_rows_.clear();
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
     const Batch batch{&data, evaluation_rows_};
-    RETURN_IF_ERROR(RunSchedule([&](int rank) {
-      return ranks_[static_cast<size_t>(rank)].executor->Evaluate(batch);
-    }));
+    RETURN_IF_ERROR(RunSchedule(
+        [&](int rank) { return ranks_[static_cast<size_t>(rank)].executor->Evaluate(batch); }));
     const LossResult sum = SumResults();
     evaluation.loss += sum.loss;
     evaluation.correct += sum.correct;
@@ -339,8 +336,8 @@ absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
   }));
   base::Hasher hasher;
   for (const std::string& digest : digests) {
-    hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(digest.data()),
-                                      digest.size()));
+    hasher.Update(
+        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(digest.data()), digest.size()));
   }
   return hasher.HexDigest();
 }
@@ -358,8 +355,8 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
       }
     }
   }
-  return absl::NotFoundError(absl::StrCat("no parameter \"", name, "\"; there are ",
-                                          absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(
+      absl::StrCat("no parameter \"", name, "\"; there are ", absl::StrJoin(names, ", ")));
 }
 
 }  // namespace

@@ -23,14 +23,14 @@ struct TrainerOptions {
   LearningRate learning_rate;
   uint64_t seed = 1;  // of the initial parameters
   int threads_per_device = 1;
-  int64_t device_memory_bytes = 0;  // budget of every device; 0: none
+  int64_t device_memory_bytes = 0;             // budget of every device; 0: none
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
 };
 
 struct StepResult {
-  double loss = 0.0;          // mean over the batch, before the update
-  int64_t correct = 0;        // rows of the batch whose largest output is at their label
-  int64_t rows = 0;           // of the batch
+  double loss = 0.0;    // mean over the batch, before the update
+  int64_t correct = 0;  // rows of the batch whose largest output is at their label
+  int64_t rows = 0;     // of the batch
   float learning_rate = 0.0F;
   double gradient_norm = 0.0;  // global, before clipping; 0 unless clipping is on
 };
@@ -39,7 +39,9 @@ struct Evaluation {
   double loss = 0.0;  // mean over the data
   int64_t correct = 0;
   int64_t rows = 0;
-  double accuracy() const { return rows > 0 ? static_cast<double>(correct) / static_cast<double>(rows) : 0.0; }
+  double accuracy() const {
+    return rows > 0 ? static_cast<double>(correct) / static_cast<double>(rows) : 0.0;
+  }
 };
 
 // What one device held and did.
@@ -50,25 +52,28 @@ struct DeviceReport {
   int64_t parameters = 0;
   int64_t predicted_peak_bytes = 0;  // from the plan, before the first step
   int64_t measured_peak_bytes = 0;   // largest extent in use since creation
-  int peak_stashed = 0;  // most micro-batches that were between their forward and backward pass at once
-  double busy = 0.0;     // share of the time of all steps and evaluations in which it computed
+  int peak_stashed =
+      0;  // most micro-batches that were between their forward and backward pass at once
+  double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
 };
 
-// Trains a model that is spread over devices. The same model, data, seed, optimiser, batch and number of micro-batches give the same bits
-// whatever the number of stages, the schedule and the threads per device.
+// Trains a model that is spread over devices. The same model, data, seed, optimiser, batch and
+// number of micro-batches give the same bits whatever the number of stages, the schedule and the
+// threads per device.
 //
 // After the first error of a step, every later call returns that error. Not thread-safe.
 class Trainer {
  public:
-  // Plans the memory, makes the devices (CPU), and gives every stage its initial parameters. InvalidArgument: the plan does not fit the model, or an option is out
-  // of range. ResourceExhausted: a device's budget is too small.
+  // Plans the memory, makes the devices (CPU), and gives every stage its initial parameters.
+  // InvalidArgument: the plan does not fit the model, or an option is out of range.
+  // ResourceExhausted: a device's budget is too small.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options);
   virtual ~Trainer() = default;
 
-  // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument: another number of rows, or data of other
-  // features or more classes than the model.
+  // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument:
+  // another number of rows, or data of other features or more classes than the model.
   virtual absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) = 0;
 
   // Loss and accuracy over all rows of `data`; changes nothing.
@@ -78,7 +83,8 @@ class Trainer {
   virtual int64_t steps() const = 0;  // done so far
   virtual std::vector<DeviceReport> Devices() const = 0;
 
-  // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits, wherever the cuts are.
+  // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits,
+  // wherever the cuts are.
   virtual absl::StatusOr<std::string> ParametersHash() = 0;
 
   // A copy of one parameter, named "layer 3: weight". NotFound lists the names.

@@ -1,5 +1,6 @@
-// A layer of one's own: y = scale * x, with one learnable factor per feature. Backward is in two parts, so that every
-// schedule can place them: dx = scale * dy for the stage before, and dscale = sum over rows of x * dy for the optimiser.
+// A layer of one's own: y = scale * x, with one learnable factor per feature. Backward is in two
+// parts, so that every schedule can place them: dx = scale * dy for the stage before, and dscale =
+// sum over rows of x * dy for the optimiser.
 #include <iostream>
 
 #include "engine/stagecoach.h"
@@ -51,9 +52,9 @@ class Scale final : public Layer {
 int main() {
   const auto data = LoadData({.spec = "synthetic:2000x32x4", .seed = 7});
   if (!data.ok()) return std::cerr << data.status() << '\n', 1;
-  const Model model = {.input = Shape{32},
-                       .layers = {LayerOf<Scale>(), Linear(64, Activation::kGelu),
-                                  LayerOf<Scale>(), Linear(4)}};
+  const Model model = {
+      .input = Shape{32},
+      .layers = {LayerOf<Scale>(), Linear(64, Activation::kGelu), LayerOf<Scale>(), Linear(4)}};
   const auto plan = PlanModel(model, {.stages = 2, .micro_batches = 4, .micro_batch_rows = 8});
   if (!plan.ok()) return std::cerr << plan.status() << '\n', 1;
   auto trainer = Trainer::Create(model, *plan, {});

@@ -22,8 +22,9 @@ int main() {
   if (!trainer.ok()) return std::cerr << trainer.status() << '\n', 1;
 
   const auto result = Fit(**trainer, *data, {.epochs = 5, .on_epoch = [](const EpochResult& row) {
-    std::cout << "epoch " << row.epoch << "  loss " << row.loss << "  test accuracy "
-              << row.test_accuracy << '\n';
-  }});
+                                               std::cout << "epoch " << row.epoch << "  loss "
+                                                         << row.loss << "  test accuracy "
+                                                         << row.test_accuracy << '\n';
+                                             }});
   if (!result.ok()) return std::cerr << result.status() << '\n', 1;
 }

@@ -16,8 +16,9 @@ namespace stagecoach::kernels {
 class Device;
 class Ops;
 
-// Owns bytes of a device's memory. Move-only; an empty buffer owns nothing. The bytes are back in the device's budget
-// when the buffer dies, which must be before the device does. Addresses are multiples of 4096.
+// Owns bytes of a device's memory. Move-only; an empty buffer owns nothing. The bytes are back in
+// the device's budget when the buffer dies, which must be before the device does. Addresses are
+// multiples of 4096.
 class Buffer {
  public:
   Buffer() = default;
@@ -40,16 +41,16 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-// A mark in a stream's order, and the host's way to wait for it. Reusable: each Record starts a new mark.
-// Thread-safe for one recorder and any number of waiters.
+// A mark in a stream's order, and the host's way to wait for it. Reusable: each Record starts a new
+// mark. Thread-safe for one recorder and any number of waiters.
 class Event {
  public:
   Event() = default;
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  // Blocks the calling thread until all work before the last Record has been done. DeadlineExceeded if that takes longer.
-  // An event that was never recorded is ready.
+  // Blocks the calling thread until all work before the last Record has been done. DeadlineExceeded
+  // if that takes longer. An event that was never recorded is ready.
   absl::Status Wait(base::Deadline deadline);
 
  private:
@@ -58,16 +59,17 @@ class Event {
   std::atomic<uint32_t> reached_{0};
 };
 
-// A piece of host code that issues work to a device: runs once, on the stream's own thread, in the order of submission. It must
-// not throw. It outlives its run; the submitter keeps it.
+// A piece of host code that issues work to a device: runs once, on the stream's own thread, in the
+// order of submission. It must not throw. It outlives its run; the submitter keeps it.
 class Job {
  public:
   virtual ~Job() = default;
   virtual void Run() = 0;
 };
 
-// Ordered work on one device: a queue of jobs, each of which calls operations (kernels/ops) on this stream. On a CPU device an operation is
-// done when its call returns; on an accelerator it has then been put in the device's own order.
+// Ordered work on one device: a queue of jobs, each of which calls operations (kernels/ops) on this
+// stream. On a CPU device an operation is done when its call returns; on an accelerator it has then
+// been put in the device's own order.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -80,7 +82,8 @@ class Stream {
   // Marks the present end of the queue in `event`. Thread-safe for different events.
   virtual absl::Status Record(Event& event) = 0;
 
-  // Runs `job` on the stream and waits for it, however long it takes. Must not be called from one of the stream's own jobs.
+  // Runs `job` on the stream and waits for it, however long it takes. Must not be called from one
+  // of the stream's own jobs.
   void RunAndWait(Job& job);
   template <typename F>
   void Run(F&& function) {
@@ -98,18 +101,20 @@ class Stream {
   static void Reach(Event& event, uint32_t mark);
 };
 
-// A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h). Thread-safe.
+// A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h).
+// Thread-safe.
 class Device {
  public:
   virtual ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const std::string& name() const { return name_; }  // "cpu:0"
+  const std::string& name() const { return name_; }            // "cpu:0"
   int64_t memory_limit_bytes() const { return limit_bytes_; }  // the budget; 0: none
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
 
-  // Memory on this device, ready for use and charged to its budget. Bytes are zero. ResourceExhausted names the device, what was asked, used and allowed.
+  // Memory on this device, ready for use and charged to its budget. Bytes are zero.
+  // ResourceExhausted names the device, what was asked, used and allowed.
   absl::StatusOr<Buffer> Allocate(int64_t bytes);
 
   // The device's stream. Work of one device is ordered by it.

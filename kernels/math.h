@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
-// Scalar mathematics shared by the backends, written so that a compiler vectorises the loops that call it: no branches, no library
-// calls.
+// Scalar mathematics shared by the backends, written so that a compiler vectorises the loops that
+// call it: no branches, no library calls.
 namespace stagecoach::kernels {
 
 // e^x to within 2 units in the last place for x in [-87, 88]; outside, the value at the nearer end.
@@ -37,7 +37,8 @@ inline float FastExp(float x) {
 inline constexpr float kGeluScale = 0.7978845608028654F;  // sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715F;
 
-// The share of z that GELU lets pass: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)), u = kGeluScale (z + kGeluCubic z^3).
+// The share of z that GELU lets pass: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)), u = kGeluScale (z +
+// kGeluCubic z^3).
 inline float GeluGate(float z) {
   const float u = kGeluScale * (z + kGeluCubic * z * z * z);
   return 1.0F / (1.0F + FastExp(-2.0F * u));

@@ -15,8 +15,8 @@ enum class DType : uint8_t { kFloat32, kFloat64, kInt32 };
 
 constexpr int64_t SizeOf(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
 
-// Extents of up to four dimensions, outermost first; elements are contiguous and row-major. A shape without dimensions is
-// that of a single value. Regular value type.
+// Extents of up to four dimensions, outermost first; elements are contiguous and row-major. A shape
+// without dimensions is that of a single value. Regular value type.
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
@@ -41,7 +41,8 @@ class Shape {
   int rank_ = 0;
 };
 
-// A view of device memory: never owns, cheap to copy. An empty tensor (no data) stands for "not given".
+// A view of device memory: never owns, cheap to copy. An empty tensor (no data) stands for "not
+// given".
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kFloat32;

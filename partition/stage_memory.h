@@ -29,8 +29,8 @@ struct StagePosition {
 //  - The gradient of such an activation is in the workspace, except when B and W are apart and its
 //    layer's W reads it: then it is part of the gradient stash.
 //  - The workspace has two slots as large as the largest activation or gradient that passes through
-//    it (0 if none does), the largest scratch of any layer, and, when B and W are fused, the largest
-//    gradient_stash_bytes of any layer. The loss uses the same workspace after the layers.
+//    it (0 if none does), the largest scratch of any layer, and, when B and W are fused, the
+//    largest gradient_stash_bytes of any layer. The loss uses the same workspace after the layers.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
 schedule::StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,

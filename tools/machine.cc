@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"

@@ -31,7 +31,7 @@ struct RunOptions {
   int stages = 4;
   std::string schedule = "1f1b";
   int micro_batches = 4;
-  int64_t batch = 256;
+  int64_t batch = 128;
   int threads_per_device = 1;
   int64_t device_memory_bytes = 0;  // 0: no limit
   std::string profile = "analytic";
@@ -42,7 +42,7 @@ struct RunOptions {
   float clip_norm = 0.0F;
 
   int epochs = 2;
-  float learning_rate = 1e-3F;
+  float learning_rate = 4e-5F;
   std::string learning_rate_schedule = "warmup-cosine";
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
@@ -52,7 +52,7 @@ struct RunOptions {
 
 inline constexpr int64_t kDefaultImageRows = 10'000;
 // Of the warm-up, as a share of all steps.
-inline constexpr double kWarmupShare = 0.05;
+inline constexpr double kWarmupShare = 0.1;
 
 // Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
 // plan. `options` must outlive the parse.

@@ -15,8 +15,7 @@ class LayerNormLayer final : public Layer {
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     const int64_t features = context.input.elements();
-    ASSIGN_OR_RETURN(op_,
-                     context.device.ops().CreateLayerNorm({context.rows, features, epsilon_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().CreateLayerNorm({context.rows, features, epsilon_}));
     statistics_ = Shape{context.rows, 2};
     LayerSpec spec;
     spec.description = absl::StrCat("layer norm ", features);

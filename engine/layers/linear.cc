@@ -23,8 +23,8 @@ class LinearLayer final : public Layer {
       return absl::InvalidArgumentError(
           absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
     }
-    ASSIGN_OR_RETURN(op_, context.device.ops().CreateLinear(
-                              {context.rows, inputs, outputs_, activation_}));
+    ASSIGN_OR_RETURN(
+        op_, context.device.ops().CreateLinear({context.rows, inputs, outputs_, activation_}));
     shape_ = Shape{context.rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
     const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
@@ -35,12 +35,12 @@ class LinearLayer final : public Layer {
       absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
     }
     spec.output = Shape{outputs_};
-    spec.parameters = {
-        {"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
-        {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
+                       {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
     spec.workspace_bytes = op_->workspace_bytes();
-    // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's takes the place of z, which it is the last to
-    // read; ReLU has no z, since the sign of y says it all.
+    // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
+    // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y says
+    // it all.
     switch (activation_) {
       case Activation::kNone:
         spec.output_gradient_last_use = LastUse::kBackwardWeight;

@@ -23,7 +23,8 @@ struct Lane {
   };
   struct Slot {
     Post send, receive;
-    std::atomic<uint32_t> delivered{0};  // 1 + number of the last message that went through this slot
+    std::atomic<uint32_t> delivered{
+        0};  // 1 + number of the last message that went through this slot
   };
 
   base::Mutex mutex;
@@ -62,9 +63,9 @@ class Group {
       Lane::Slot& slot = SlotOf(lane, index);
       const auto size = static_cast<uint32_t>(lane.slots.size());
       if (index >= size && slot.delivered.load(std::memory_order_acquire) + size < index + 1) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("more than ", size, " messages from rank ", from.value(), " to rank ",
-                         to.value(), " are outstanding"));
+        return absl::ResourceExhaustedError(absl::StrCat("more than ", size, " messages from rank ",
+                                                         from.value(), " to rank ", to.value(),
+                                                         " are outstanding"));
       }
       (is_send ? slot.send : slot.receive) = {message, tensor};
       ++own;
@@ -101,16 +102,16 @@ class Group {
     // Two buffers in turn: a rank can be one gather ahead of the slowest reader, never two.
     const uint32_t round = gather_rounds_.load(std::memory_order_acquire);
     std::vector<double>& gathered = gathered_[round % 2];
-    std::copy(mine.begin(), mine.end(),
-              gathered.begin() + static_cast<int64_t>(static_cast<size_t>(rank.value()) * mine.size()));
+    std::copy(
+        mine.begin(), mine.end(),
+        gathered.begin() + static_cast<int64_t>(static_cast<size_t>(rank.value()) * mine.size()));
     if (gather_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
       gather_arrived_.store(0, std::memory_order_relaxed);
       gather_rounds_.store(round + 1, std::memory_order_release);
       for (int r = 0; r < ranks_; ++r) Signal(Rank(r));
     } else {
-      absl::Status status = WaitFor(rank, deadline, [&] {
-        return gather_rounds_.load(std::memory_order_acquire) != round;
-      });
+      absl::Status status = WaitFor(
+          rank, deadline, [&] { return gather_rounds_.load(std::memory_order_acquire) != round; });
       if (absl::IsDeadlineExceeded(status)) {
         return absl::DeadlineExceededError(
             absl::StrCat("rank ", rank.value(), " waited in vain for all ranks to gather"));
@@ -140,10 +141,10 @@ class Group {
     const Lane::Post& send = slot.send;
     const Lane::Post& receive = slot.receive;
     if (send.message != receive.message || send.tensor.bytes() != receive.tensor.bytes()) {
-      absl::Status status = absl::InternalError(absl::StrCat(
-          "rank ", from.value(), " sends the ", ToString(send.message), " (", send.tensor.bytes(),
-          " bytes) where rank ", to.value(), " expects the ", ToString(receive.message), " (",
-          receive.tensor.bytes(), " bytes)"));
+      absl::Status status = absl::InternalError(
+          absl::StrCat("rank ", from.value(), " sends the ", ToString(send.message), " (",
+                       send.tensor.bytes(), " bytes) where rank ", to.value(), " expects the ",
+                       ToString(receive.message), " (", receive.tensor.bytes(), " bytes)"));
       Abort(status);
       return status;
     }
@@ -154,7 +155,8 @@ class Group {
     return absl::OkStatus();
   }
 
-  // A rank has one word to sleep on, which changes whenever something happened that it may be waiting for.
+  // A rank has one word to sleep on, which changes whenever something happened that it may be
+  // waiting for.
   void Signal(Rank rank) {
     std::atomic<uint32_t>& signal = signals_[static_cast<size_t>(rank.value())].word;
     signal.fetch_add(1, std::memory_order_release);

@@ -30,11 +30,13 @@ struct Message {
 };
 std::string ToString(const Message& message);  // "activation of stage 1, micro-batch 3"
 
-// One rank's end of a group of ranks that exchange tensors. Between an ordered pair of ranks, messages are matched in the order in
-// which they are posted. Nothing is buffered: a message moves once both its ends are posted, from the sender's memory to the receiver's.
+// One rank's end of a group of ranks that exchange tensors. Between an ordered pair of ranks,
+// messages are matched in the order in which they are posted. Nothing is buffered: a message moves
+// once both its ends are posted, from the sender's memory to the receiver's.
 //
-// Posts never wait. Each wait has a deadline and fails with DeadlineExceeded naming what it waited for, or, once any rank
-// has called Abort, with the reason given there. Used by one thread, except Abort.
+// Posts never wait. Each wait has a deadline and fails with DeadlineExceeded naming what it waited
+// for, or, once any rank has called Abort, with the reason given there. Used by one thread, except
+// Abort.
 class Transport {
  public:
   // A posted send or receive.
@@ -47,8 +49,9 @@ class Transport {
 
   virtual Rank rank() const = 0;
 
-  // The tensor's memory must stay as it is until the ticket has been waited for. ResourceExhausted: too many posts are outstanding.
-  // Internal: the other end's post at the same place of the order is another message or size.
+  // The tensor's memory must stay as it is until the ticket has been waited for. ResourceExhausted:
+  // too many posts are outstanding. Internal: the other end's post at the same place of the order
+  // is another message or size.
   virtual absl::StatusOr<Ticket> PostSend(Rank to, const Message& message,
                                           const kernels::Tensor& tensor) = 0;
   virtual absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
@@ -57,7 +60,8 @@ class Transport {
   // Until the receiver's memory has the data (either end). An empty ticket is done.
   virtual absl::Status Wait(const Ticket& ticket, base::Deadline deadline) = 0;
 
-  // Every rank contributes `mine`, all of them of equal size; `all` gets them in order of rank. Every rank must call it.
+  // Every rank contributes `mine`, all of them of equal size; `all` gets them in order of rank.
+  // Every rank must call it.
   virtual absl::Status AllGather(absl::Span<const double> mine, absl::Span<double> all,
                                  base::Deadline deadline) = 0;
 
@@ -71,8 +75,9 @@ struct InProcessOptions {
   int max_gather = 0;       // doubles that a rank contributes to an AllGather
 };
 
-// A group of ranks that are threads of this process. Whoever posts second copies, straight from the sender's buffer to the receiver's; waiting
-// threads sleep in the kernel after a short spin. Index: rank. Allocates nothing after creation.
+// A group of ranks that are threads of this process. Whoever posts second copies, straight from the
+// sender's buffer to the receiver's; waiting threads sleep in the kernel after a short spin. Index:
+// rank. Allocates nothing after creation.
 std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options);
 
 }  // namespace stagecoach::engine

@@ -24,15 +24,16 @@ class CpuDevice final : public Device {
   Ops& ops() override { return ops_; }
 
  private:
-  // Fresh memory costs a page fault at its first touch, which must not happen during a step: all of it is touched here. Huge
-  // pages spare the products, which walk down columns, most of their address translation misses.
+  // Fresh memory costs a page fault at its first touch, which must not happen during a step: all of
+  // it is touched here. Huge pages spare the products, which walk down columns, most of their
+  // address translation misses.
   absl::StatusOr<std::byte*> AllocateBytes(int64_t bytes) override {
     const auto size = static_cast<size_t>(bytes);
     void* const data =
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          name(), ": the system refused ", bytes, " bytes of memory: ", std::strerror(errno)));
+      return absl::ResourceExhaustedError(absl::StrCat(name(), ": the system refused ", bytes,
+                                                       " bytes of memory: ", std::strerror(errno)));
     }
     madvise(data, size, MADV_HUGEPAGE);  // advice: failure only costs speed
     std::memset(data, 0, size);

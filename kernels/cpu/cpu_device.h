@@ -10,15 +10,16 @@
 namespace stagecoach::kernels {
 
 struct CpuDeviceOptions {
-  int index = 0;                    // in the name "cpu:<index>"
-  int threads = 1;                  // 1 ... kMaxThreads
-  int64_t memory_limit_bytes = 0;   // budget; 0: none
+  int index = 0;                   // in the name "cpu:<index>"
+  int threads = 1;                 // 1 ... kMaxThreads
+  int64_t memory_limit_bytes = 0;  // budget; 0: none
   static constexpr int kMaxThreads = 256;
 };
 
-// A CPU device: a worker thread that performs the stream's jobs, threads - 1 helpers that share the tiles of its operations,
-// and a byte budget. No library starts threads of its own behind them. Denormal numbers are flushed to zero in its threads.
-// InvalidArgument: threads out of range or a negative budget.
+// A CPU device: a worker thread that performs the stream's jobs, threads - 1 helpers that share the
+// tiles of its operations, and a byte budget. No library starts threads of its own behind them.
+// Denormal numbers are flushed to zero in its threads. InvalidArgument: threads out of range or a
+// negative budget.
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options);
 
 }  // namespace stagecoach::kernels

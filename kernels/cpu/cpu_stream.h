@@ -15,8 +15,9 @@
 
 namespace stagecoach::kernels {
 
-// Equal parts of [0, extent), each at most `target` long and a multiple of 16 (but the last). Depends on the extent alone, never on
-// the number of threads: that is what keeps results the same bits for any number of them.
+// Equal parts of [0, extent), each at most `target` long and a multiple of 16 (but the last).
+// Depends on the extent alone, never on the number of threads: that is what keeps results the same
+// bits for any number of them.
 struct Tiling {
   Tiling(int64_t extent_in, int64_t target) : extent(extent_in) {
     const int64_t parts = (extent + target - 1) / target;
@@ -32,7 +33,8 @@ struct Tiling {
   int count = 0;
 };
 
-// The stream of a CPU device: one worker thread that runs the jobs, and helpers that share its operations' tiles.
+// The stream of a CPU device: one worker thread that runs the jobs, and helpers that share its
+// operations' tiles.
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(int threads);
@@ -43,9 +45,9 @@ class CpuStream final : public Stream {
 
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls function(tile, slot) once for each tile in [0, tiles), on the team; slot in [0, threads()) tells which member
-  // runs it, for scratch memory. Returns when all are done. Call only from a job of this stream. The order of the tiles and who runs which is not
-  // determined.
+  // Calls function(tile, slot) once for each tile in [0, tiles), on the team; slot in [0,
+  // threads()) tells which member runs it, for scratch memory. Returns when all are done. Call only
+  // from a job of this stream. The order of the tiles and who runs which is not determined.
   using TileFunction = absl::FunctionRef<void(int tile, int slot)>;
   void ParallelFor(int tiles, TileFunction function);
 

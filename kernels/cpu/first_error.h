@@ -8,7 +8,8 @@
 
 namespace stagecoach::kernels {
 
-// Keeps the first error that the tiles of an operation report. Thread-safe; costs nothing while there is none.
+// Keeps the first error that the tiles of an operation report. Thread-safe; costs nothing while
+// there is none.
 class FirstError {
  public:
   void Update(absl::Status status) {

@@ -89,9 +89,10 @@ absl::Status TransposedProduct::Run(int slot, const float* a, const float* b, fl
   const auto place = [](const dnnl::memory& memory, const void* data) {
     return dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data));
   };
-  for (const auto& [memory, data] :
-       {std::pair<const dnnl::memory*, const void*>{&s.a, a}, {&s.b, b}, {&s.c, c},
-        {&s.scratchpad, scratchpad}}) {
+  for (const auto& [memory, data] : {std::pair<const dnnl::memory*, const void*>{&s.a, a},
+                                     {&s.b, b},
+                                     {&s.c, c},
+                                     {&s.scratchpad, scratchpad}}) {
     if (place(*memory, data) != dnnl_success) return absl::InternalError("oneDNN: bad operand");
   }
   const std::array<dnnl_exec_arg_t, 4> arguments = {{{DNNL_ARG_SRC, s.a.get()},

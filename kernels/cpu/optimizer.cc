@@ -8,36 +8,58 @@ namespace {
 
 constexpr int64_t kTile = 1 << 16;
 
+// The coefficients of AdamW with what depends on the step alone worked out.
+struct AdamWCoefficients {
+  float beta1, beta2, epsilon, scale;
+  float rate;  // learning rate / (1 - beta1^t)
+  float root;  // 1 / sqrt(1 - beta2^t)
+  float keep;  // 1 - learning rate * weight decay
+};
+
+// By value: a coefficient behind a reference could be changed by a store to `p`, for all the
+// compiler knows, and the loop would not become vectors.
+void AdamWTile(const AdamWCoefficients c, int64_t n, const float* __restrict g, float* __restrict p,
+               float* __restrict m, float* __restrict v) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float gi = g[i] * c.scale;
+    const float mi = c.beta1 * m[i] + (1.0F - c.beta1) * gi;
+    const float vi = c.beta2 * v[i] + (1.0F - c.beta2) * gi * gi;
+    m[i] = mi;
+    v[i] = vi;
+    p[i] = c.keep * p[i] - c.rate * mi / (std::sqrt(vi) * c.root + c.epsilon);
+  }
+}
+
+void SgdTile(const SgdStep step, int64_t n, const float* __restrict g, float* __restrict p,
+             float* __restrict m) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float mi = step.momentum * m[i] + g[i] * step.gradient_scale + step.weight_decay * p[i];
+    m[i] = mi;
+    p[i] -= step.learning_rate * mi;
+  }
+}
+
 }  // namespace
 
 absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step, const Tensor& parameter,
                                     const Tensor& gradient, const Tensor& m, const Tensor& v) {
-  // The bias corrections depend on the step alone: computed once, in double.
-  const double t = static_cast<double>(step.step);
+  // In double: 1 - beta^t has few digits left at the first steps.
+  const auto t = static_cast<double>(step.step);
   const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
   const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);
-  const float rate = static_cast<float>(step.learning_rate / correction1);
-  const float root = static_cast<float>(1.0 / std::sqrt(correction2));
-  const float keep = 1.0F - step.learning_rate * step.weight_decay;
-  const float beta1 = step.beta1;
-  const float beta2 = step.beta2;
-  const float epsilon = step.epsilon;
-  const float scale = step.gradient_scale;
+  const AdamWCoefficients coefficients = {
+      .beta1 = step.beta1,
+      .beta2 = step.beta2,
+      .epsilon = step.epsilon,
+      .scale = step.gradient_scale,
+      .rate = static_cast<float>(step.learning_rate / correction1),
+      .root = static_cast<float>(1.0 / std::sqrt(correction2)),
+      .keep = 1.0F - step.learning_rate * step.weight_decay};
   const Tiling tiles(parameter.elements(), kTile);
   AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
-    const int64_t n = tiles.length(tile);
-    float* __restrict const p = parameter.f32() + tiles.begin(tile);
-    const float* __restrict const g = gradient.f32() + tiles.begin(tile);
-    float* __restrict const mt = m.f32() + tiles.begin(tile);
-    float* __restrict const vt = v.f32() + tiles.begin(tile);
-    for (int64_t i = 0; i < n; ++i) {
-      const float gi = g[i] * scale;
-      const float mi = beta1 * mt[i] + (1.0F - beta1) * gi;
-      const float vi = beta2 * vt[i] + (1.0F - beta2) * gi * gi;
-      mt[i] = mi;
-      vt[i] = vi;
-      p[i] = keep * p[i] - rate * mi / (std::sqrt(vi) * root + epsilon);
-    }
+    const int64_t begin = tiles.begin(tile);
+    AdamWTile(coefficients, tiles.length(tile), gradient.f32() + begin, parameter.f32() + begin,
+              m.f32() + begin, v.f32() + begin);
   });
   return absl::OkStatus();
 }
@@ -46,15 +68,9 @@ absl::Status CpuOptimizerOps::Sgd(Stream& stream, const SgdStep& step, const Ten
                                   const Tensor& gradient, const Tensor& momentum) {
   const Tiling tiles(parameter.elements(), kTile);
   AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
-    const int64_t n = tiles.length(tile);
-    float* __restrict const p = parameter.f32() + tiles.begin(tile);
-    const float* __restrict const g = gradient.f32() + tiles.begin(tile);
-    float* __restrict const mt = momentum.f32() + tiles.begin(tile);
-    for (int64_t i = 0; i < n; ++i) {
-      const float mi = step.momentum * mt[i] + g[i] * step.gradient_scale + step.weight_decay * p[i];
-      mt[i] = mi;
-      p[i] -= step.learning_rate * mi;
-    }
+    const int64_t begin = tiles.begin(tile);
+    SgdTile(step, tiles.length(tile), gradient.f32() + begin, parameter.f32() + begin,
+            momentum.f32() + begin);
   });
   return absl::OkStatus();
 }

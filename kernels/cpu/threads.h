@@ -3,8 +3,9 @@
 
 namespace stagecoach::kernels {
 
-// While it lives, oneDNN calls of this thread start no threads of their own. (oneDNN runs on OpenMP, whose number of
-// threads is a property of the calling thread, and is built into a primitive when that is created.)
+// While it lives, oneDNN calls of this thread start no threads of their own. (oneDNN runs on
+// OpenMP, whose number of threads is a property of the calling thread, and is built into a
+// primitive when that is created.)
 class SingleThreadedLibraries {
  public:
   SingleThreadedLibraries();
@@ -16,8 +17,8 @@ class SingleThreadedLibraries {
   const int previous_;
 };
 
-// Called once by every thread that computes: libraries start no threads behind it, and denormal numbers count as zero
-// (they would make products many times slower on some processors).
+// Called once by every thread that computes: libraries start no threads behind it, and denormal
+// numbers count as zero (they would make products many times slower on some processors).
 void PrepareComputeThread();
 
 }  // namespace stagecoach::kernels

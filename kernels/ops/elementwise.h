@@ -7,7 +7,8 @@
 
 namespace stagecoach::kernels {
 
-// Operations that touch each element once. Tensors of one call have the same number of elements, float32.
+// Operations that touch each element once. Tensors of one call have the same number of elements,
+// float32.
 class ElementwiseOps {
  public:
   virtual ~ElementwiseOps() = default;

@@ -11,7 +11,8 @@ namespace stagecoach::kernels {
 
 // Pointwise function behind a linear layer.
 //   kRelu: max(0, z)
-//   kGelu: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))   (Hendrycks & Gimpel 2016, the tanh form, as in GPT-2)
+//   kGelu: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))   (Hendrycks & Gimpel 2016, the tanh
+//   form, as in GPT-2)
 enum class Activation : uint8_t { kNone, kRelu, kGelu };
 const char* ActivationName(Activation activation);  // "none", "relu", "gelu"
 
@@ -36,13 +37,14 @@ class LinearOp {
                                const Tensor& z, const Tensor& y, std::byte* workspace) = 0;
 
   // dz = dy * activation'(z) and dx = dz w^T.       dy, dz (R, O)   dx (R, I)
-  // Reads z with kGelu, y with kRelu. With kNone dz is dy itself, and `dz` is ignored. `dz` may be the same memory as z. An
-  // empty `dx` is not computed.
+  // Reads z with kGelu, y with kRelu. With kNone dz is dy itself, and `dz` is ignored. `dz` may be
+  // the same memory as z. An empty `dx` is not computed.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y,
                                      const Tensor& z, const Tensor& w, const Tensor& dz,
                                      const Tensor& dx, std::byte* workspace) = 0;
 
-  // dw = x^T dz and db = column sums of dz; added to what dw and db hold if `accumulate`.    dw (I, O)   db (O)
+  // dw = x^T dz and db = column sums of dz; added to what dw and db hold if `accumulate`.    dw (I,
+  // O)   db (O)
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz,
                                       const Tensor& dw, const Tensor& db, bool accumulate,
                                       std::byte* workspace) = 0;

@@ -15,22 +15,26 @@ struct LossShape {
 };
 
 // A loss over class labels.
-//   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses, number of correct rows
-// Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is correct if its largest output, the first one of
-// several, is at its label. Rows are summed in order, in double.
+//   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses, number of
+//   correct rows
+// Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
+// correct if its largest output, the first one of several, is at its label. Rows are summed in
+// order, in double.
 class LossOp {
  public:
   virtual ~LossOp() = default;
 
-  // `gradient` gets the derivative of the loss sum times `scale`, and may be `output` itself; empty: not computed.
+  // `gradient` gets the derivative of the loss sum times `scale`, and may be `output` itself;
+  // empty: not computed.
   virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
                                int64_t valid_rows, float scale, const Tensor& gradient,
                                const Tensor& result) = 0;
 };
 
 // The losses a backend offers:
-//   softmax cross-entropy: -log softmax(output)[label];       gradient softmax(output) - onehot(label)
-//   mean squared error: mean over classes of (output - onehot(label))^2;  gradient 2/C (output - onehot(label))
+//   softmax cross-entropy: -log softmax(output)[label];       gradient softmax(output) -
+//   onehot(label) mean squared error: mean over classes of (output - onehot(label))^2;  gradient
+//   2/C (output - onehot(label))
 enum class LossKind : uint8_t { kSoftmaxCrossEntropy, kMeanSquaredError };
 
 }  // namespace stagecoach::kernels

@@ -12,11 +12,13 @@
 
 namespace stagecoach::kernels {
 
-// The operations of one device. An operation of fixed shape is created once, checked then, and called many times; it may be
-// called only from jobs of the device's stream, and must not outlive the device. All tensors are in the device's memory.
-// A call returns the first error of starting the work; with operands that fit the shape a CPU device has none.
+// The operations of one device. An operation of fixed shape is created once, checked then, and
+// called many times; it may be called only from jobs of the device's stream, and must not outlive
+// the device. All tensors are in the device's memory. A call returns the first error of starting
+// the work; with operands that fit the shape a CPU device has none.
 //
-// To add an operation: contract here in kernels/ops/, oracle in kernels/reference/, then one file per backend.
+// To add an operation: contract here in kernels/ops/, oracle in kernels/reference/, then one file
+// per backend.
 class Ops {
  public:
   virtual ~Ops() = default;

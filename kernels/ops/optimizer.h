@@ -9,7 +9,8 @@
 
 namespace stagecoach::kernels {
 
-// AdamW (Loshchilov & Hutter 2019), at step t = 1, 2, ...; g is the gradient times `gradient_scale`:
+// AdamW (Loshchilov & Hutter 2019), at step t = 1, 2, ...; g is the gradient times
+// `gradient_scale`:
 //   m = beta1 m + (1 - beta1) g;   v = beta2 v + (1 - beta2) g^2
 //   p = p - lr (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay p)
 struct AdamWStep {
@@ -30,7 +31,8 @@ struct SgdStep {
   float gradient_scale = 1.0F;
 };
 
-// All tensors of one call are float32 and have the same number of elements. Each element is read and written once.
+// All tensors of one call are float32 and have the same number of elements. Each element is read
+// and written once.
 class OptimizerOps {
  public:
   virtual ~OptimizerOps() = default;
@@ -40,7 +42,8 @@ class OptimizerOps {
   virtual absl::Status Sgd(Stream& stream, const SgdStep& step, const Tensor& parameter,
                            const Tensor& gradient, const Tensor& momentum) = 0;
 
-  // result (1) float64 = sum of squares of x (float32), in double, the same bits for any number of threads.
+  // result (1) float64 = sum of squares of x (float32), in double, the same bits for any number of
+  // threads.
   virtual absl::Status SquaredNorm(Stream& stream, const Tensor& x, const Tensor& result) = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -14,8 +15,10 @@
 #include <new>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/trainer.h"
@@ -24,14 +27,9 @@
 #include "tests/engine/small_run.h"
 #include "tests/testing/status_matchers.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 #define STAGECOACH_TEST_HAS_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define STAGECOACH_TEST_HAS_SANITIZER 1
-#endif
-#endif
-#ifndef STAGECOACH_TEST_HAS_SANITIZER
+#else
 #define STAGECOACH_TEST_HAS_SANITIZER 0
 #endif
 
@@ -138,10 +136,9 @@ void operator delete[](void* memory, size_t) noexcept { free(memory); }
 namespace stagecoach::engine {
 namespace {
 
-using ::testing::Contains;
 using ::testing::Each;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Le;
 
 // The file that holds an address of code, and where in it, for addr2line.
 std::string Locate(const void* code) {
@@ -238,7 +235,7 @@ TEST_P(SteadyStateSteps, DoNotGrowTheHeap) {
     bytes = live_bytes;
   }
   ASSERT_TRUE(ok_);
-  EXPECT_THAT(live, Each(::testing::Le(before)));
+  EXPECT_THAT(live, Each(Le(before)));
 }
 
 std::string NameOf(const ::testing::TestParamInfo<Run>& test) {

@@ -98,7 +98,7 @@ TEST_P(LayerGradients, AreAddedToWhatThereIsIfAsked) {
     chain.Backward(0, {.accumulate = true});
     std::vector<double> expected = once;
     for (double& value : expected) value += 0.5;
-    // Sums of kRows terms of at most 8 each and the start, in two orders.
+    // Sums of a term for each row, of at most 8 each and the start, in two orders.
     const double bound = 2.0 * Gamma(ChainOnDevice::kRows + 1) * (ChainOnDevice::kRows * 8.0 + 0.5);
     EXPECT_THAT(chain.ParameterGradients(), CloseTo(expected, bound));
   }
@@ -138,22 +138,22 @@ TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
 TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
   for (bool splits_backward : {false, true}) {
     SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice chain(GetParam(), splits_backward);
-    const std::vector<double> variables = chain.RandomVariables();
-    chain.SetVariables(variables);
-    chain.Forward();
-    chain.Backward();
-    const std::vector<double> alone = chain.Gradients();
+    ChainOnDevice alone(GetParam(), splits_backward);
+    const std::vector<double> variables = alone.RandomVariables();
+    alone.SetVariables(variables);
+    alone.Forward();
+    alone.Backward();
 
-    const size_t other = chain.AddMicroBatch();
+    ChainOnDevice two(GetParam(), splits_backward);
+    const size_t other = two.AddMicroBatch();
     std::vector<double> other_input = variables;
     std::reverse(other_input.begin(), other_input.end());
-    chain.SetVariables(variables);
-    chain.SetInput(other, other_input);
-    chain.Forward();
-    chain.Forward(other);
-    chain.Backward();
-    EXPECT_EQ(chain.Gradients(), alone);
+    two.SetVariables(variables);
+    two.SetInput(other, other_input);
+    two.Forward();
+    two.Forward(other);
+    two.Backward();
+    EXPECT_EQ(two.Gradients(), alone.Gradients());
   }
 }
 

@@ -1,6 +1,8 @@
 #include "partition/layer_cost.h"
 
 #include <cmath>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -46,20 +48,23 @@ TEST(CheckLayers, NamesLayerAndFieldOfABadTime) {
 }
 
 TEST(CheckLayers, NamesTheFieldOfASizeOutOfRange) {
-  int64_t LayerMemory::*const sizes[] = {
-      &LayerMemory::parameter_bytes,      &LayerMemory::optimizer_bytes,
-      &LayerMemory::input_bytes,          &LayerMemory::output_bytes,
-      &LayerMemory::stash_bytes,          &LayerMemory::weight_stash_bytes,
-      &LayerMemory::gradient_stash_bytes, &LayerMemory::workspace_bytes};
-  const char* const names[] = {"parameter_bytes",      "optimizer_bytes", "input_bytes",
-                               "output_bytes",         ": stash_bytes",   "weight_stash_bytes",
-                               "gradient_stash_bytes", "workspace_bytes"};
-  for (int i = 0; i < 8; ++i) {
+  const std::pair<int64_t LayerMemory::*, const char*> sizes[] = {
+      {&LayerMemory::parameter_bytes, "parameter_bytes"},
+      {&LayerMemory::optimizer_bytes, "optimizer_bytes"},
+      {&LayerMemory::other_resident_bytes, "other_resident_bytes"},
+      {&LayerMemory::input_bytes, "input_bytes"},
+      {&LayerMemory::output_bytes, "output_bytes"},
+      {&LayerMemory::stash_bytes, ": stash_bytes"},
+      {&LayerMemory::weight_stash_bytes, "weight_stash_bytes"},
+      {&LayerMemory::gradient_stash_bytes, "gradient_stash_bytes"},
+      {&LayerMemory::workspace_bytes, "workspace_bytes"},
+  };
+  for (const auto& [size, name] : sizes) {
     for (const int64_t bad : {int64_t{-1}, schedule::kMaxSizeBytes + 1}) {
       std::vector<LayerCost> layers(1);
-      layers[0].memory.*sizes[i] = bad;
+      layers[0].memory.*size = bad;
       EXPECT_THAT(CheckLayers(layers),
-                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(names[i])));
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(name)));
     }
   }
 }

@@ -31,6 +31,7 @@ inline std::vector<LayerCost> RandomLayers(std::mt19937& random, int count) {
     LayerMemory& memory = layer.memory;
     memory.parameter_bytes = bytes(8000);
     memory.optimizer_bytes = 2 * memory.parameter_bytes;
+    memory.other_resident_bytes = bytes(500);
     memory.input_bytes = passed_on_bytes;
     passed_on_bytes = 1 + random() % 4000;
     memory.output_bytes = passed_on_bytes;

@@ -33,11 +33,13 @@ TEST(AggregateStage, AddsWhatIsKeptForTheWholeRun) {
   layers[0].memory.optimizer_bytes = 256;
   layers[1].memory.parameter_bytes = 64;
   layers[1].memory.optimizer_bytes = 192;
+  layers[0].memory.other_resident_bytes = 24;
+  layers[1].memory.other_resident_bytes = 8;
   const StageMemory stage = Aggregate(layers, kMiddle);
   EXPECT_EQ(stage.parameter_bytes, 192);
   EXPECT_EQ(stage.gradient_bytes, 192);
   EXPECT_EQ(stage.optimizer_bytes, 448);
-  EXPECT_EQ(stage.other_resident_bytes, 0);
+  EXPECT_EQ(stage.other_resident_bytes, 32);
 }
 
 TEST(AggregateStage, AddsTheStashesOfLayers) {
