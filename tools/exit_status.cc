@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -34,8 +35,8 @@ int ExitStatusOf(const absl::Status& status) {
 }
 
 int Fail(absl::string_view command, const absl::Status& status) {
-  const std::string line =
-      absl::StrCat("stagecoach", command.empty() ? "" : " ", command, ": ", status.message(), "\n");
+  const std::string line = absl::StrCat("stagecoach", command.empty() ? "" : " ", command, ": ",
+                                        absl::StripTrailingAsciiWhitespace(status.message()), "\n");
   std::fputs(line.c_str(), stderr);
   return ExitStatusOf(status);
 }

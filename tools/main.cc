@@ -78,6 +78,7 @@ absl::StatusOr<int> Run(const CLI::App& app, const std::vector<Command>& command
 int Main(int argc, char** argv) {
   CLI::App app("Trains networks that are too large for one device.", "stagecoach");
   app.set_version_flag("--version", "stagecoach " STAGECOACH_VERSION);
+  app.option_defaults()->take_last();  // A flag given twice: so scripts can append to defaults.
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(26);
   app.footer(kFooter);

@@ -115,7 +115,7 @@ class TextReport final : public Report {
   }
 
  private:
-  // Replaces the last line, which has no newline behind it; leaves the cursor at its start.
+  // Replaces the last line, which has no newline behind it.
   void Draw(const std::string& line) const {
     if (!is_terminal_) return;
     absl::PrintF("\r\x1b[K%s", line);

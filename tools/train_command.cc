@@ -81,10 +81,10 @@ absl::StatusOr<int> Train(const RunOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(run)));
   const std::unique_ptr<Report> report =
       options.json ? MakeJsonReport() : MakeTextReport(options.epochs);
+  StopOnSignals();
   report->Start(run);
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
                    From(Origin::kConfiguration, CreateTrainer(options, run)));
-  StopOnSignals();
   const absl::Time start = absl::Now();
   Outcome outcome;
   ASSIGN_OR_RETURN(

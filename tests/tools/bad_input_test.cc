@@ -30,8 +30,9 @@ constexpr int kBadConfiguration = 78;
 
 // A small network on small data, with `more` arguments.
 Arguments SmallRun(const Arguments& more) {
-  Arguments arguments = {"train",   "--data", "synthetic:100x8x2", "--layers", "4", "--width", "8",
-                         "--batch", "16",     "--epochs",          "1"};
+  Arguments arguments = {
+      "train",   "--data", "synthetic:100x8x2", "--layers", "4",        "--width", "8",
+      "--batch", "16",     "--microbatches",    "4",        "--epochs", "1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -118,9 +119,9 @@ TEST(BadData, MissingFileInDirectory) {
 // A directory of two training images and one for the test, of 2 x 2 pixels. Tests replace a file.
 std::string SmallImages() {
   const std::string directory = TestDirectory();
-  WriteTestFile(directory, "train-images-idx3-ubyte", IdxFile({2, 2, 2}, std::string(8, '\1')));
+  WriteTestFile(directory, "train-images-idx3-ubyte", IdxFile({2, 2, 2}, "12345678"));
   WriteTestFile(directory, "train-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
-  WriteTestFile(directory, "t10k-images-idx3-ubyte", IdxFile({1, 2, 2}, std::string(4, '\2')));
+  WriteTestFile(directory, "t10k-images-idx3-ubyte", IdxFile({1, 2, 2}, "1234"));
   WriteTestFile(directory, "t10k-labels-idx1-ubyte", IdxFile({1}, std::string(1, '\1')));
   return directory;
 }
@@ -148,7 +149,7 @@ TEST(BadData, OversizedImages) {
 TEST(BadData, LabelOutOfRange) {
   const std::string directory = SmallImages();
   WriteTestFile(directory, "t10k-labels-idx1-ubyte", IdxFile({1}, std::string(1, '\7')));
-  ExpectBadData(directory, AllOf(HasSubstr("label 7"), HasSubstr("test set")));
+  ExpectBadData(directory, AllOf(HasSubstr("label of row 0 is 7"), HasSubstr("test set")));
 }
 
 TEST(BadData, RaggedTable) {
@@ -212,7 +213,7 @@ TEST(BadConfiguration, ModelThatDoesNotFitGetsATableAfterTheLine) {
   EXPECT_EQ(run.exit_status, kBadConfiguration);
   EXPECT_THAT(run.out, IsEmpty());
   EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach train: the model does not fit: stage 0"),
-                             HasSubstr("device memory is 6.0 kB"), HasSubstr("stages that fits"),
+                             HasSubstr("device memory is 6.0 kB"), HasSubstr("of stages fits"),
                              HasSubstr("\nstage  layers  parameters")));
 }
 

@@ -47,7 +47,7 @@ TEST(Bar, TakesSharesOutOfRangeAsEmptyOrFull) {
 
 TEST(ProgressLine, TellsAllThatMatters) {
   EXPECT_EQ(ProgressLine(Halfway(), 2, 78),
-            "epoch 1/2  ██████████▌            50 %  loss 0.5000  1,234 samples/s  1m 30s left");
+            "epoch 1/2  ████████▌           50 %  loss 0.5000  1,234 samples/s  1m 30s left");
 }
 
 TEST(ProgressLine, NeverExceedsTheTerminal) {

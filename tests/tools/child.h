@@ -17,7 +17,7 @@ struct Finished {
   std::string err;
 
   std::vector<std::string> OutLines() const;
-  // One object of each line of `out`; the test fails if one is not JSON.
+  // One object of each line of `out`; aborts if one is not JSON.
   std::vector<nlohmann::json> Events() const;
 };
 

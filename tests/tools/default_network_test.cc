@@ -15,8 +15,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Finished OneStep(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = {
-      "train", "--data", "synthetic:64x784x10", "--batch", "64", "--epochs", "1"};
+  std::vector<std::string> arguments = {"train",   "--data",   "synthetic:64x784x10",
+                                        "--batch", "64",       "--microbatches",
+                                        "4",       "--epochs", "1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return RunStagecoach(arguments);
 }

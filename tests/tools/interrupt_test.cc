@@ -16,8 +16,8 @@ using ::testing::IsEmpty;
 // Would take hours.
 std::vector<std::string> LongRun(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {
-      "train",   "--data", "synthetic:512x16x4", "--layers", "4", "--width", "16",
-      "--batch", "64",     "--epochs",           "1000000"};
+      "train",   "--data", "synthetic:512x16x4", "--layers", "4",        "--width", "16",
+      "--batch", "64",     "--microbatches",     "4",        "--epochs", "1000000"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -36,6 +36,15 @@ void ExpectSummaryAfter(int signal) {
 }
 
 TEST(Interrupt, StopsWithASummary) { ExpectSummaryAfter(SIGINT); }
+
+TEST(Interrupt, BeforeTheFirstStepGivesASummary) {
+  Child child(LongRun({"--json"}));
+  ASSERT_TRUE(child.WaitForOutput("\"event\":\"plan\""));
+  child.Signal(SIGINT);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 130);
+  EXPECT_EQ(run.Events().back()["event"], "end");
+}
 
 TEST(Terminate, StopsWithASummary) { ExpectSummaryAfter(SIGTERM); }
 

@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/child.h"
@@ -24,8 +26,8 @@ using ::testing::StartsWith;
 
 std::vector<std::string> SmallRun(const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {
-      "train",   "--data", "synthetic:400x16x4", "--layers", "6", "--width", "16",
-      "--batch", "40",     "--epochs",           "3"};
+      "train",   "--data", "synthetic:400x16x4", "--layers", "6",        "--width", "16",
+      "--batch", "40",     "--microbatches",     "4",        "--epochs", "3"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -34,7 +36,7 @@ std::vector<nlohmann::json> EventsOf(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = SmallRun(more);
   arguments.push_back("--json");
   const Finished run = RunStagecoach(arguments);
-  EXPECT_EQ(run.exit_status, 0) << run.err;
+  STAGECOACH_CHECK(run.exit_status == 0, run.err);
   EXPECT_THAT(run.err, IsEmpty());
   return run.Events();
 }
@@ -117,6 +119,10 @@ TEST(Json, ThePartitionNeverChangesTheAnswer) {
 TEST(Json, TheSeedChangesTheAnswer) {
   EXPECT_NE(EventsOf({"--seed", "1"}).back()["parameters_hash"],
             EventsOf({"--seed", "2"}).back()["parameters_hash"]);
+}
+
+TEST(Options, TheLastOneCounts) {
+  EXPECT_THAT(EventsOf({"--stages", "4", "--stages", "2"})[0]["stages"], SizeIs(2));
 }
 
 TEST(Options, EachChangesTheResult) {
