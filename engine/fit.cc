@@ -42,7 +42,11 @@ class Fitting {
       RETURN_IF_ERROR(TrainEpoch(epoch, row));
       if (result_.stopped) break;
       const Stopwatch watch;
-      ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test));
+      ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
+      if (evaluation.rows < data_.test->rows()) {
+        result_.stopped = true;
+        break;
+      }
       evaluation_seconds_ = watch.Seconds();
       row.test_accuracy = evaluation.accuracy();
       row.test_loss = evaluation.loss;

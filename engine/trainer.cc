@@ -47,7 +47,7 @@ class PipelineTrainer final : public Trainer {
   absl::Status Initialize();
 
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) override;
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data) override;
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const std::atomic<bool>* stop) override;
   const partition::Plan& plan() const override { return plan_; }
   int64_t steps() const override { return steps_; }
   std::vector<DeviceReport> Devices() const override;
@@ -64,7 +64,7 @@ class PipelineTrainer final : public Trainer {
     kernels::Event done;
   };
 
-  absl::Status CreateRank(int rank, const ModelProfile& profile);
+  absl::Status CreateRank(int rank);
   absl::Status OnAllRanks(absl::FunctionRef<absl::Status(int)> function);
   // The same for a run of the schedule: the first rank that fails ends the waits of the others, and
   // its error poisons the trainer.
@@ -152,7 +152,7 @@ absl::Status PipelineTrainer::Initialize() {
     state.predicted_peak_bytes =
         std::max(training_memory_.back().peak_bytes(), evaluation_memory_.back().peak_bytes());
   }
-  RETURN_IF_ERROR(OnAllRanks([&](int rank) { return CreateRank(rank, profile); }));
+  RETURN_IF_ERROR(OnAllRanks([&](int rank) { return CreateRank(rank); }));
   loss_executor_ =
       ranks_[static_cast<size_t>(training_.rank_of(StageId(plan_.num_stages() - 1)).value())]
           .executor.get();
@@ -161,7 +161,7 @@ absl::Status PipelineTrainer::Initialize() {
   return absl::OkStatus();
 }
 
-absl::Status PipelineTrainer::CreateRank(int rank, const ModelProfile&) {
+absl::Status PipelineTrainer::CreateRank(int rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   std::vector<std::unique_ptr<Stage>> stages;
   std::vector<int> first_parameter;
@@ -277,11 +277,13 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                     .gradient_norm = loss_executor_->gradient_norm()};
 }
 
-absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data) {
+absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
+                                                     const std::atomic<bool>* stop) {
   RETURN_IF_ERROR(FirstError());
   RETURN_IF_ERROR(CheckData(data));
-  Evaluation evaluation{.rows = data.rows()};
+  Evaluation evaluation;
   for (int64_t begin = 0; begin < data.rows(); begin += plan_.batch_rows()) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) break;
     const int64_t end = std::min(begin + plan_.batch_rows(), data.rows());
     evaluation_rows_.clear();
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
@@ -289,10 +291,11 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data) {
     RETURN_IF_ERROR(RunSchedule(
         [&](int rank) { return ranks_[static_cast<size_t>(rank)].executor->Evaluate(batch); }));
     const LossResult sum = SumResults();
+    evaluation.rows = end;
     evaluation.loss += sum.loss;
     evaluation.correct += sum.correct;
   }
-  evaluation.loss /= static_cast<double>(std::max<int64_t>(data.rows(), 1));
+  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
   return evaluation;
 }
 

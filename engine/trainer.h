@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_TRAINER_H_
 #define STAGECOACH_ENGINE_TRAINER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -76,8 +77,10 @@ class Trainer {
   // another number of rows, or data of other features or more classes than the model.
   virtual absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) = 0;
 
-  // Loss and accuracy over all rows of `data`; changes nothing.
-  virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data) = 0;
+  // Loss and accuracy over all rows of `data`; changes nothing. If `stop` is given and becomes
+  // true, only over the rows done by then, whole batches.
+  virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
+                                              const std::atomic<bool>* stop = nullptr) = 0;
 
   virtual const partition::Plan& plan() const = 0;
   virtual int64_t steps() const = 0;  // done so far

@@ -20,8 +20,8 @@ namespace stagecoach::kernels {
 // bits for any number of them.
 struct Tiling {
   Tiling(int64_t extent_in, int64_t target) : extent(extent_in) {
-    const int64_t parts = (extent + target - 1) / target;
-    size = ((extent + parts - 1) / parts + 15) / 16 * 16;
+    const int64_t parts = std::max<int64_t>((extent + target - 1) / target, 1);
+    size = std::max<int64_t>(((extent + parts - 1) / parts + 15) / 16, 1) * 16;
     count = static_cast<int>((extent + size - 1) / size);
   }
   int64_t begin(int tile) const { return tile * size; }

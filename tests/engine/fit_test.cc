@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,8 +39,10 @@ class RecordingTrainer final : public Trainer {
     losses.push_back(result.loss);
     return result;
   }
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data) override {
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const std::atomic<bool>* stop) override {
     ++evaluations;
+    if (during_evaluation) during_evaluation();
+    if (stop != nullptr && *stop) return Evaluation{.rows = data.rows() - 1};
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
   const partition::Plan& plan() const override { return plan_; }
@@ -53,6 +56,7 @@ class RecordingTrainer final : public Trainer {
   int fails_at_step = -1;
   std::vector<int64_t> visited;  // rows of all steps
   std::vector<double> losses;
+  std::function<void()> during_evaluation;
   int evaluations = 0;
 
  private:
@@ -160,6 +164,20 @@ TEST(Fit, StopsAfterTheLastStepOfAnEpochWithoutEvaluating) {
   EXPECT_TRUE(result.stopped);
   EXPECT_EQ(result.steps, 4);
   EXPECT_EQ(trainer.evaluations, 0);
+}
+
+TEST(Fit, StopsDuringAnEvaluationWithoutReportingIt) {
+  RecordingTrainer trainer;
+  std::atomic<bool> stop{false};
+  trainer.during_evaluation = [&] { stop = true; };
+  int reported = 0;
+  ASSERT_OK_AND_ASSIGN(
+      const FitResult result,
+      Fit(trainer, Data(),
+          {.epochs = 3, .stop = &stop, .on_epoch = [&](const EpochResult&) { ++reported; }}));
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.epochs, 0);
+  EXPECT_EQ(reported, 0);
 }
 
 TEST(Fit, DoesNothingIfItIsStoppedAtOnce) {

@@ -1,5 +1,6 @@
 #include "engine/trainer.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -220,6 +221,13 @@ TEST(TrainerEvaluate, CountsEveryRowOnce) {
   const auto [last_loss, last_correct] = sum_of(*last);
   EXPECT_DOUBLE_EQ(all_loss, batches_loss + last_loss);
   EXPECT_EQ(all_correct, batches_correct + last_correct);
+}
+
+TEST(TrainerEvaluate, EndsOnceItIsStopped) {
+  const std::atomic<bool> stop{true};
+  const auto evaluation = MakeSmallTrainer()->Evaluate(*SmallData(2 * kBatchRows), &stop);
+  ASSERT_OK(evaluation);
+  EXPECT_EQ(evaluation->rows, 0);
 }
 
 TEST(TrainerEvaluate, RefusesDataOfOtherFeatures) {

@@ -62,7 +62,7 @@ TEST_P(CpuElementwise, CopyCopies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Elements, CpuElementwise,
-                         ::testing::Values(1, 2, 15, 16, 17, 1000, 32768, 32769, 100003),
+                         ::testing::Values(0, 1, 2, 15, 16, 17, 1000, 32768, 32769, 100003),
                          ::testing::PrintToStringParamName());
 
 }  // namespace
