@@ -157,7 +157,7 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Optimiser";
   AddFlag(app, "--learning-rate", "X", options.learning_rate,
-          Describe("Rate, or its peak", absl::StrCat(options.learning_rate)),
+          "Rate, or its peak [sgd 0.01, adamw 0.09 / width]",
           Number({.min = 0.0, .max = 1e6, .above_min = true}))
       ->group(group);
   AddFlag(app, "--lr-schedule", "NAME", options.learning_rate_schedule,

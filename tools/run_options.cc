@@ -92,6 +92,16 @@ absl::Status CutModel(const RunOptions& options, Run& run) {
 
 }  // namespace
 
+float LearningRateOf(const RunOptions& options) {
+  constexpr float kSgd = 0.01F;
+  constexpr float kAdamWMax = 1e-3F;
+  constexpr float kAdamWTimesWidth = 4e-5F * 2304;  // tuned on the default network
+  if (options.learning_rate.has_value()) return *options.learning_rate;
+  if (options.optimizer == "sgd") return kSgd;
+  if (!options.model_file.empty()) return kAdamWMax;
+  return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
+}
+
 absl::StatusOr<Run> PrepareRun(const RunOptions& options) {
   Run run;
   ASSIGN_OR_RETURN(run.optimizer, From(Origin::kUsage, OptimizerOf(options)));

@@ -42,7 +42,7 @@ struct RunOptions {
   float clip_norm = 0.0F;
 
   int epochs = 2;
-  float learning_rate = 4e-5F;
+  std::optional<float> learning_rate;  // unset: LearningRateOf decides
   std::string learning_rate_schedule = "warmup-cosine";
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
@@ -53,6 +53,11 @@ struct RunOptions {
 inline constexpr int64_t kDefaultImageRows = 10'000;
 // Of the warm-up, as a share of all steps.
 inline constexpr double kWarmupShare = 0.1;
+
+// The learning rate, or its peak: the one that was given, or else 0.01 for sgd, and for adamw 0.09
+// / width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves
+// an activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.)
+float LearningRateOf(const RunOptions& options);
 
 // Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
 // plan. `options` must outlive the parse.

@@ -35,13 +35,13 @@ void StopOnSignals() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-engine::LearningRate LearningRateOf(const RunOptions& options, int64_t steps) {
+engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
+  const float peak = LearningRateOf(options);
   if (options.learning_rate_schedule == "constant") {
-    return engine::LearningRate::Constant(options.learning_rate);
+    return engine::LearningRate::Constant(peak);
   }
   const auto warmup = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
-  return engine::LearningRate::WarmupCosine(options.learning_rate, std::max<int64_t>(1, warmup),
-                                            steps);
+  return engine::LearningRate::WarmupCosine(peak, std::max<int64_t>(1, warmup), steps);
 }
 
 // What would otherwise surface late, or as the kernel's killing the process.
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
   const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, run.plan);
   return engine::Trainer::Create(run.model, run.plan,
                                  {.optimizer = run.optimizer,
-                                  .learning_rate = LearningRateOf(options, steps),
+                                  .learning_rate = RateScheduleOf(options, steps),
                                   .seed = options.seed,
                                   .threads_per_device = options.threads_per_device,
                                   .device_memory_bytes = options.device_memory_bytes,

@@ -45,7 +45,8 @@ TEST(DefaultNetwork, DoesNotFitOneSmallDeviceAndSaysHowManyItNeeds) {
 TEST(DefaultNetwork, FitsFourSmallDevices) {
   const Finished four = OneStep({"--json", "--stages", "4", "--device-memory", "600MB"});
   ASSERT_EQ(four.exit_status, 0) << four.err;
-  for (const nlohmann::json& device : four.Events().back()["devices"]) {
+  const nlohmann::json end = four.Events().back();
+  for (const nlohmann::json& device : end["devices"]) {
     EXPECT_LE(device["measured_peak_bytes"], 600'000'000);
     EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
   }

@@ -93,12 +93,13 @@ TEST(Json, MeasuredPeaksEqualThePredictedOnes) {
 
 TEST(Json, StashesAsManyMicroBatchesAsTheScheduleSays) {
   constexpr int kStages = 4, kMicroBatches = 5;
-  for (const nlohmann::json& device : EventsOf({"--microbatches", "5"}).back()["devices"]) {
+  const nlohmann::json one_f_one_b = EventsOf({"--microbatches", "5"}).back();
+  for (const nlohmann::json& device : one_f_one_b["devices"]) {
     EXPECT_EQ(device["peak_stashed"],
               std::min(kStages - device["stage"].get<int>(), kMicroBatches));
   }
-  for (const nlohmann::json& device :
-       EventsOf({"--microbatches", "5", "--schedule", "gpipe"}).back()["devices"]) {
+  const nlohmann::json gpipe = EventsOf({"--microbatches", "5", "--schedule", "gpipe"}).back();
+  for (const nlohmann::json& device : gpipe["devices"]) {
     EXPECT_EQ(device["peak_stashed"], kMicroBatches);
   }
 }
