@@ -1,6 +1,13 @@
 #include "schedule/action.h"
 
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 
 namespace stagecoach::schedule {
@@ -40,6 +47,12 @@ const char* OpName(Op op) {
       return "RECV_B";
     case Op::kSendGradient:
       return "SEND_B";
+    case Op::kUnshard:
+      return "UNSHARD";
+    case Op::kReshard:
+      return "RESHARD";
+    case Op::kReduceGradients:
+      return "REDUCE";
     case Op::kStep:
       return "STEP";
   }
@@ -48,10 +61,52 @@ const char* OpName(Op op) {
 
 std::string ToString(const Action& action) {
   std::string text = absl::StrCat("stage ", action.stage.value(), " ", OpName(action.op));
-  if (action.op != Op::kStep) {
+  if (HasMicroBatch(action.op)) {
     absl::StrAppend(&text, " micro-batch ", action.micro_batch.value());
   }
   return text;
+}
+
+std::string ToCode(const Action& action) {
+  std::string code = absl::StrCat(OpName(action.op), action.stage.value());
+  if (HasMicroBatch(action.op)) absl::StrAppend(&code, ".", action.micro_batch.value());
+  if (action.overlaps_next) code += '+';
+  return code;
+}
+
+absl::StatusOr<Action> ParseCode(absl::string_view code) {
+  constexpr size_t kMaxQuoted = 40;
+  const auto error = [code] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", absl::CHexEscape(code.substr(0, kMaxQuoted)),
+        "\" is no action: expected an operation, a stage and a micro-batch as in F2.5, "
+        "BW0.3 or SEND_F1.0, or an operation of the whole stage as in STEP2"));
+  };
+  absl::string_view rest = code;
+  Action action;
+  action.overlaps_next = absl::ConsumeSuffix(&rest, "+");
+  const absl::string_view name = rest.substr(0, rest.find_first_of("0123456789"));
+  int op = 0;
+  while (op < kNumOps && name != OpName(static_cast<Op>(op))) ++op;
+  if (op == kNumOps) return error();
+  action.op = static_cast<Op>(op);
+  rest.remove_prefix(name.size());
+  int32_t number = 0;
+  const std::vector<absl::string_view> numbers = absl::StrSplit(rest, '.');
+  if (numbers.size() != (HasMicroBatch(action.op) ? 2U : 1U)) return error();
+  // Digits only: no signs or blanks, which SimpleAtoi accepts.
+  for (const absl::string_view digits : numbers) {
+    if (digits.empty() || digits.find_first_not_of("0123456789") != absl::string_view::npos) {
+      return error();
+    }
+  }
+  if (!absl::SimpleAtoi(numbers[0], &number)) return error();
+  action.stage = StageId(number);
+  if (HasMicroBatch(action.op)) {
+    if (!absl::SimpleAtoi(numbers[1], &number)) return error();
+    action.micro_batch = MicroBatch(number);
+  }
+  return action;
 }
 
 }  // namespace stagecoach::schedule

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/strong_id.h"
 
 namespace stagecoach::schedule {
@@ -27,15 +29,26 @@ enum class Op : uint8_t {
   kSendActivation,     // sends the stage's output to the next stage's rank
   kReceiveGradient,    // posts a receive of the output's gradient from the next stage's rank
   kSendGradient,       // sends the gradient of the stage's input to the previous stage's rank
-  kStep,               // finishes the stage's parameter update; has no micro-batch
+  // Of the whole stage, without a micro-batch. The first three concern replicas of the stage, and
+  // are nothing to do where there is one.
+  kUnshard,          // gathers the stage's parameters from the replicas that share them
+  kReshard,          // gives the gathered parameters back
+  kReduceGradients,  // sums the stage's gradients over its replicas
+  kStep,             // finishes the stage's parameter update
 };
-inline constexpr int kNumOps = 9;
+inline constexpr int kNumOps = 12;
+// The operations before kUnshard.
+inline constexpr int kNumMicroBatchOps = 8;
 
 // One entry of a rank's order. Regular value type.
 struct Action {
   Op op = Op::kForward;
   StageId stage;
-  MicroBatch micro_batch;  // none (-1) for kStep
+  MicroBatch micro_batch;  // none (-1) for an operation of the whole stage
+  // Performed together with the next entry of the list, as one operation with a duration of its own
+  // (DualPipeV): an F and a B or BW of different micro-batches. A device that cannot overlap them
+  // performs one after the other.
+  bool overlaps_next = false;
 
   friend constexpr auto operator<=>(const Action&, const Action&) = default;
 };
@@ -47,6 +60,7 @@ constexpr bool IsReceive(Op op) {
   return op == Op::kReceiveActivation || op == Op::kReceiveGradient;
 }
 constexpr bool IsTransfer(Op op) { return IsSend(op) || IsReceive(op); }
+constexpr bool HasMicroBatch(Op op) { return op < Op::kUnshard; }
 
 // The operation that fills the buffer of a send, or reads that of a receive. kBackwardInput stands
 // for kBackward too. Pre-condition: IsTransfer(op).
@@ -59,11 +73,18 @@ constexpr Op ComputeOf(Op op) {
 // stage is the neighbour's. Pre-condition: IsTransfer(transfer.op).
 Action OtherEnd(const Action& transfer);
 
-// "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "STEP".
+// "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD", "REDUCE",
+// "STEP".
 const char* OpName(Op op);
 
 // "stage 2 F micro-batch 5", for messages; "stage 2 STEP".
 std::string ToString(const Action& action);
+
+// Short form, for files: operation, stage, micro-batch, as in "F2.5", "SEND_B0.3", "STEP2"; with a
+// final "+" if it overlaps the next.
+std::string ToCode(const Action& action);
+// The inverse. InvalidArgument says what is wrong with `code`.
+absl::StatusOr<Action> ParseCode(absl::string_view code);
 
 }  // namespace stagecoach::schedule
 

@@ -1,27 +1,30 @@
 #include "schedule/action_table.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 
 namespace stagecoach::schedule {
 namespace {
 
-absl::Status CheckPlacement(const Schedule& schedule) {
+std::optional<Violation> CheckPlacement(const Schedule& schedule) {
+  Violation violation;
   if (schedule.num_stages() < 1 || schedule.num_micro_batches < 1) {
-    return absl::FailedPreconditionError(
+    violation.reason =
         absl::StrCat("a schedule needs at least 1 stage and 1 micro-batch, this one has ",
-                     schedule.num_stages(), " and ", schedule.num_micro_batches));
+                     schedule.num_stages(), " and ", schedule.num_micro_batches);
+    return violation;
   }
   for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
     const int rank = schedule.rank_of(stage).value();
     if (rank < 0 || rank >= schedule.num_ranks()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("stage ", stage.value(), " is placed on rank ", rank,
-                       ", but the schedule has ", schedule.num_ranks(), " ranks"));
+      violation.reason = absl::StrCat("stage ", stage.value(), " is placed on rank ", rank,
+                                      ", but the schedule has ", schedule.num_ranks(), " ranks");
+      return violation;
     }
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 // What is wrong with the names in an action on `rank`; "" if nothing.
@@ -32,8 +35,9 @@ std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) 
   if (schedule.rank_of(action.stage) != rank) {
     return absl::StrCat("that stage is on rank ", schedule.rank_of(action.stage).value());
   }
-  if (action.op == Op::kStep) {
-    return action.micro_batch.valid() ? "a STEP has no micro-batch" : "";
+  if (!HasMicroBatch(action.op)) {
+    return action.micro_batch.valid() ? absl::StrCat("a ", OpName(action.op), " has no micro-batch")
+                                      : "";
   }
   if (action.micro_batch.value() < 0 || action.micro_batch.value() >= schedule.num_micro_batches) {
     return absl::StrCat("the schedule has ", schedule.num_micro_batches, " micro-batches");
@@ -46,37 +50,66 @@ std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) 
   return schedule.rank_of(neighbour) == rank ? "the neighbouring stage is on the same rank" : "";
 }
 
+// Whether the action at `position` and the next are a pair that can be overlapped.
+bool IsPair(const std::vector<Action>& list, size_t position) {
+  if (position + 1 >= list.size()) return false;
+  const Action& a = list[position];
+  const Action& b = list[position + 1];
+  if (b.overlaps_next || a.micro_batch == b.micro_batch) return false;
+  const auto is_dx = [](Op op) { return op == Op::kBackwardInput || op == Op::kBackward; };
+  return (a.op == Op::kForward && is_dx(b.op)) || (is_dx(a.op) && b.op == Op::kForward);
+}
+
 }  // namespace
 
 ActionTable::ActionTable(const Schedule& schedule)
     : first_cell_(static_cast<size_t>(schedule.num_stages())),
+      reduces_(static_cast<size_t>(schedule.num_stages()), kNowhere),
       steps_(static_cast<size_t>(schedule.num_stages()), kNowhere) {}
 
-absl::StatusOr<ActionTable> ActionTable::Build(const Schedule& schedule) {
-  RETURN_IF_ERROR(CheckPlacement(schedule));
+std::optional<ActionTable> ActionTable::Build(const Schedule& schedule, Violation& violation) {
+  if (std::optional<Violation> misplaced = CheckPlacement(schedule)) {
+    violation = *std::move(misplaced);
+    return std::nullopt;
+  }
   ActionTable table(schedule);
   for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
-    RETURN_IF_ERROR(table.AddRank(schedule, rank));
+    if (std::optional<Violation> broken = table.AddRank(schedule, rank)) {
+      violation = *std::move(broken);
+      return std::nullopt;
+    }
   }
   return table;
 }
 
+absl::StatusOr<ActionTable> ActionTable::Build(const Schedule& schedule) {
+  Violation violation;
+  std::optional<ActionTable> table = Build(schedule, violation);
+  if (!table.has_value()) return ToStatus(schedule, violation);
+  return *std::move(table);
+}
+
 absl::StatusOr<ActionTable> ActionTable::BuildForRank(const Schedule& schedule, Rank rank) {
-  RETURN_IF_ERROR(CheckPlacement(schedule));
+  std::optional<Violation> violation = CheckPlacement(schedule);
+  if (violation.has_value()) return ToStatus(schedule, *violation);
   ActionTable table(schedule);
-  RETURN_IF_ERROR(table.AddRank(schedule, rank));
+  violation = table.AddRank(schedule, rank);
+  if (violation.has_value()) return ToStatus(schedule, *violation);
   return table;
 }
 
-absl::Status ActionTable::AddRank(const Schedule& schedule, Rank rank) {
+std::optional<Violation> ActionTable::AddRank(const Schedule& schedule, Rank rank) {
   const std::vector<StageId> stages = schedule.StagesOf(rank);
   const std::vector<Action>& list = schedule.list_of(rank);
   const size_t cells_per_stage = static_cast<size_t>(schedule.num_micro_batches);
   if (list.size() < stages.size() * cells_per_stage) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", rank.value(), " has ", list.size(), " actions, fewer than the ",
+    Violation violation;
+    violation.rank = rank;
+    violation.reason =
+        absl::StrCat("it has ", list.size(), " actions, fewer than the ",
                      stages.size() * cells_per_stage, " forward passes of its ", stages.size(),
-                     " stages for ", cells_per_stage, " micro-batches"));
+                     " stages for ", cells_per_stage, " micro-batches");
+    return violation;
   }
   Cell empty;
   empty.fill(kNowhere);
@@ -85,35 +118,66 @@ absl::Status ActionTable::AddRank(const Schedule& schedule, Rank rank) {
     places_.resize(places_.size() + cells_per_stage, empty);
   }
   for (size_t i = 0; i < list.size(); ++i) {
-    RETURN_IF_ERROR(AddAction(schedule, rank, static_cast<int32_t>(i)));
+    if (auto violation = AddAction(schedule, rank, static_cast<int32_t>(i))) return violation;
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
-absl::Status ActionTable::AddAction(const Schedule& schedule, Rank rank, int32_t position) {
-  const Action& action = schedule.list_of(rank)[static_cast<size_t>(position)];
-  if (const std::string misnomer = Misnomer(schedule, rank, action); !misnomer.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Where(schedule, rank, position), ": ", misnomer));
+std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank rank,
+                                                int32_t position) {
+  const std::vector<Action>& list = schedule.list_of(rank);
+  const Action& action = list[static_cast<size_t>(position)];
+  if (std::string misnomer = Misnomer(schedule, rank, action); !misnomer.empty()) {
+    return ViolationAt(schedule, rank, position, std::move(misnomer));
   }
-  const auto record = [&](int32_t& place) -> absl::Status {
+  if (action.overlaps_next && !IsPair(list, static_cast<size_t>(position))) {
+    return ViolationAt(schedule, rank, position,
+                       "it overlaps the next action, but the two are not an F and a B or BW of "
+                       "different micro-batches");
+  }
+  const auto record = [&](int32_t& place) -> std::optional<Violation> {
     if (place != kNowhere) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          Where(schedule, rank, position), ": done before, at position ", place, "; remove one"));
+      return ViolationAt(schedule, rank, position, "it is done before; remove one");
     }
     place = position;
-    return absl::OkStatus();
+    return std::nullopt;
   };
-  if (action.op == Op::kStep) return record(steps_[static_cast<size_t>(action.stage.value())]);
+  const auto stage = static_cast<size_t>(action.stage.value());
+  if (action.op == Op::kStep) return record(steps_[stage]);
+  if (action.op == Op::kReduceGradients) return record(reduces_[stage]);
+  if (!HasMicroBatch(action.op)) return std::nullopt;  // as often as one likes
   Cell& cell = places_[CellOf(action.stage, action.micro_batch)];
   if (action.op != Op::kBackward) return record(cell[static_cast<size_t>(action.op)]);
-  RETURN_IF_ERROR(record(cell[static_cast<size_t>(Op::kBackwardInput)]));
+  if (auto violation = record(cell[static_cast<size_t>(Op::kBackwardInput)])) return violation;
   return record(cell[static_cast<size_t>(Op::kBackwardWeight)]);
 }
 
 std::string Where(const Schedule& schedule, Rank rank, int32_t position) {
   return absl::StrCat("rank ", rank.value(), ", position ", position, " (",
                       ToString(schedule.list_of(rank)[static_cast<size_t>(position)]), ")");
+}
+
+Violation ViolationAt(const Schedule& schedule, Rank rank, int32_t position, std::string reason) {
+  Violation violation;
+  violation.rank = rank;
+  violation.position = position;
+  violation.action = schedule.list_of(rank)[static_cast<size_t>(position)];
+  violation.reason = std::move(reason);
+  return violation;
+}
+
+absl::Status ToStatus(const Schedule& schedule, const Violation& violation) {
+  std::string message;
+  if (violation.position >= 0) {
+    message = absl::StrCat(Where(schedule, violation.rank, violation.position), ": ");
+  } else if (violation.rank.valid()) {
+    message = absl::StrCat("rank ", violation.rank.value(), ": ");
+  }
+  absl::StrAppend(&message, violation.reason);
+  if (!violation.cycle.empty()) {
+    absl::StrAppend(&message, "\n", DrawCycle(schedule, violation.cycle));
+  }
+  return absl::FailedPreconditionError(message);
 }
 
 }  // namespace stagecoach::schedule

@@ -4,12 +4,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "schedule/schedule.h"
+#include "schedule/validator.h"
 
 namespace stagecoach::schedule {
 
@@ -19,13 +21,16 @@ class ActionTable {
  public:
   static constexpr int32_t kNowhere = -1;
 
-  // The table of all ranks, or of `rank` alone. FailedPrecondition if the schedule has no stage or
-  // no micro-batch, a stage is placed on a rank it does not have, or, on a rank of the table, an
+  // The table of all ranks, or of `rank` alone. Fails if the schedule has no stage or no
+  // micro-batch, a stage is placed on a rank it does not have, or, on a rank of the table, an
   // action appears twice (a W next to a BW counts as twice), names a stage of another rank, a
   // micro-batch outside the schedule or a transfer to a neighbour that is absent or on the same
-  // rank, or there are fewer actions than forward passes (so memory is linear in the actions).
+  // rank, an overlapped pair is none, or there are fewer actions than forward passes (so memory is
+  // linear in the actions). The errors are FailedPrecondition; FindViolation says them in parts.
   static absl::StatusOr<ActionTable> Build(const Schedule& schedule);
   static absl::StatusOr<ActionTable> BuildForRank(const Schedule& schedule, Rank rank);
+  // As Build; `violation` says what is wrong if the result is empty.
+  static std::optional<ActionTable> Build(const Schedule& schedule, Violation& violation);
 
   // Position of the action, or kNowhere. A BW is found as B and as W. Pre-condition: stage and
   // micro-batch are in range, the stage's rank is in the table, and the operation is not BW.
@@ -35,16 +40,16 @@ class ActionTable {
   int32_t Find(const Action& action) const {
     return Find(action.op, action.stage, action.micro_batch);
   }
+  int32_t FindReduce(StageId stage) const { return reduces_[static_cast<size_t>(stage.value())]; }
   int32_t FindStep(StageId stage) const { return steps_[static_cast<size_t>(stage.value())]; }
 
  private:
-  // kStep is the last operation; it has no micro-batch and therefore no place in a cell.
-  using Cell = std::array<int32_t, kNumOps - 1>;
+  using Cell = std::array<int32_t, kNumMicroBatchOps>;
 
   explicit ActionTable(const Schedule& schedule);
 
-  absl::Status AddRank(const Schedule& schedule, Rank rank);
-  absl::Status AddAction(const Schedule& schedule, Rank rank, int32_t position);
+  std::optional<Violation> AddRank(const Schedule& schedule, Rank rank);
+  std::optional<Violation> AddAction(const Schedule& schedule, Rank rank, int32_t position);
 
   size_t CellOf(StageId stage, MicroBatch micro_batch) const {
     return first_cell_[static_cast<size_t>(stage.value())] +
@@ -52,12 +57,19 @@ class ActionTable {
   }
 
   std::vector<size_t> first_cell_;  // index: stage
+  std::vector<int32_t> reduces_;    // index: stage
   std::vector<int32_t> steps_;      // index: stage
   std::vector<Cell> places_;        // index: CellOf
 };
 
 // "rank 1, position 7 (stage 1 SEND_F micro-batch 3)".
 std::string Where(const Schedule& schedule, Rank rank, int32_t position);
+
+// A violation by the action at `position`.
+Violation ViolationAt(const Schedule& schedule, Rank rank, int32_t position, std::string reason);
+
+// As Validate returns it.
+absl::Status ToStatus(const Schedule& schedule, const Violation& violation);
 
 }  // namespace stagecoach::schedule
 

@@ -1,8 +1,9 @@
+// The table of generators. The generators themselves are in one_stage_per_rank.cc, looped.cc,
+// v_placement.cc, building_block.cc and forward_only.cc.
+
 #include "schedule/generators.h"
 
-#include <algorithm>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,70 +14,57 @@
 namespace stagecoach::schedule {
 namespace {
 
-constexpr absl::string_view kGPipe = "gpipe";
-constexpr absl::string_view kOneFOneB = "1f1b";
-constexpr absl::string_view kForwardOnly = "forward";
-
 constexpr Generator kGenerators[] = {
-    {kGPipe, "all forward passes, then all backward passes; stash of every micro-batch", GPipe},
-    {kOneFOneB, "one forward, one backward in turn; stash of at most as many as there are ranks",
-     OneFOneB},
+    {.name = "gpipe", .summary = "all forward passes, then all backward passes", .generate = GPipe},
+    {.name = "1f1b",
+     .summary = "one forward, one backward in turn; stashes as many micro-batches as ranks",
+     .generate = OneFOneB},
+    {.name = "interleaved",
+     .summary = "1f1b over several chunks per rank; a smaller bubble, more messages",
+     .chunks = 2,
+     .any_chunks = true,
+     .generate = Interleaved},
+    {.name = "looped-bfs",
+     .summary = "all forward passes chunk by chunk, then all backward passes in reverse",
+     .chunks = 2,
+     .any_chunks = true,
+     .generate = LoopedBfs},
+    {.name = "zb-h1",
+     .summary = "1f1b with weight gradients apart, a third of its bubble, the same stash",
+     .generate = ZeroBubbleH1},
+    {.name = "zb-h2",
+     .summary = "zb-h1 with up to twice the stash and almost no bubble",
+     .generate = ZeroBubbleH2},
+    {.name = "zb-v",
+     .summary = "two chunks in a V; almost no bubble with the stash of 1f1b",
+     .placement = Placement::kV,
+     .chunks = 2,
+     .generate = ZeroBubbleV},
+    {.name = "v-half",
+     .summary = "two chunks in a V with half the stash of 1f1b",
+     .placement = Placement::kV,
+     .chunks = 2,
+     .generate = VHalf},
+    {.name = "v-min",
+     .summary = "two chunks in a V with a third of the stash of 1f1b",
+     .placement = Placement::kV,
+     .chunks = 2,
+     .generate = VMin},
+    {.name = "dualpipe-v",
+     .summary = "two chunks in a V; forward and backward of two micro-batches overlapped",
+     .placement = Placement::kV,
+     .chunks = 2,
+     .generate = DualPipeV},
 };
-
-absl::Status CheckShape(absl::string_view name, const ScheduleShape& shape) {
-  if (shape.ranks < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("schedule ", name, ": needs at least 1 rank, got ", shape.ranks));
-  }
-  if (shape.micro_batches < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "schedule ", name, ": needs at least 1 micro-batch, got ", shape.micro_batches));
-  }
-  if (shape.micro_batches > kMaxPasses / shape.ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("schedule ", name, ": ", shape.ranks, " ranks x ", shape.micro_batches,
-                     " micro-batches exceed ", kMaxPasses, " forward passes; use fewer of either"));
-  }
-  return absl::OkStatus();
-}
-
-// A schedule with one stage per rank and no actions yet.
-absl::StatusOr<Schedule> OneStagePerRank(absl::string_view name, const ScheduleShape& shape) {
-  RETURN_IF_ERROR(CheckShape(name, shape));
-  Schedule schedule;
-  schedule.name = std::string(name);
-  schedule.num_micro_batches = shape.micro_batches;
-  for (Rank rank(0); rank.value() < shape.ranks; ++rank) schedule.rank_of_stage.push_back(rank);
-  schedule.actions.resize(static_cast<size_t>(shape.ranks));
-  return schedule;
-}
-
-// Rank r performs warm_up(r) times F, then F and BW in turn, then BW for what is left.
-template <typename WarmUp>
-absl::StatusOr<Schedule> WarmUpThenAlternate(absl::string_view name, const ScheduleShape& shape,
-                                             WarmUp warm_up) {
-  ASSIGN_OR_RETURN(Schedule schedule, OneStagePerRank(name, shape));
-  const int m = shape.micro_batches;
-  for (int r = 0; r < shape.ranks; ++r) {
-    std::vector<Action>& list = schedule.actions[static_cast<size_t>(r)];
-    list.reserve(2 * static_cast<size_t>(m));
-    const int w = warm_up(r);
-    for (int i = 0; i < m + w; ++i) {
-      if (i < m) list.push_back({Op::kForward, StageId(r), MicroBatch(i)});
-      if (i >= w) list.push_back({Op::kBackward, StageId(r), MicroBatch(i - w)});
-    }
-  }
-  return schedule;
-}
 
 }  // namespace
 
 absl::Span<const Generator> Generators() { return kGenerators; }
 
-absl::StatusOr<Schedule> Generate(absl::string_view name, const ScheduleShape& shape) {
+absl::StatusOr<const Generator*> FindGenerator(absl::string_view name) {
   std::vector<std::string> known;
   for (const Generator& generator : Generators()) {
-    if (generator.name == name) return generator.generate(shape);
+    if (generator.name == name) return &generator;
     known.emplace_back(generator.name);
   }
   const std::string nearest = base::Nearest(name, known);
@@ -85,25 +73,9 @@ absl::StatusOr<Schedule> Generate(absl::string_view name, const ScheduleShape& s
                    nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
-absl::StatusOr<Schedule> GPipe(const ScheduleShape& shape) {
-  return WarmUpThenAlternate(kGPipe, shape, [&shape](int) { return shape.micro_batches; });
-}
-
-absl::StatusOr<Schedule> OneFOneB(const ScheduleShape& shape) {
-  return WarmUpThenAlternate(kOneFOneB, shape, [&shape](int r) {
-    return std::min(shape.ranks - 1 - r, shape.micro_batches);
-  });
-}
-
-absl::StatusOr<Schedule> ForwardOnly(const ScheduleShape& shape) {
-  ASSIGN_OR_RETURN(Schedule schedule, OneStagePerRank(kForwardOnly, shape));
-  for (int r = 0; r < shape.ranks; ++r) {
-    std::vector<Action>& list = schedule.actions[static_cast<size_t>(r)];
-    for (int i = 0; i < shape.micro_batches; ++i) {
-      list.push_back({Op::kForward, StageId(r), MicroBatch(i)});
-    }
-  }
-  return schedule;
+absl::StatusOr<Schedule> Generate(absl::string_view name, const ScheduleShape& shape) {
+  ASSIGN_OR_RETURN(const Generator* const generator, FindGenerator(name));
+  return generator->generate(shape);
 }
 
 }  // namespace stagecoach::schedule

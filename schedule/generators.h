@@ -1,18 +1,22 @@
 #ifndef STAGECOACH_SCHEDULE_GENERATORS_H_
 #define STAGECOACH_SCHEDULE_GENERATORS_H_
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "schedule/placement.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::schedule {
 
-// The shape a generator fills. Refused by every generator: p < 1, m < 1, and p * m above
+// The shape a generator fills. Refused by every generator: p < 1, m < 1, v < 0, and p * m * v above
 // kMaxPasses, which no machine could hold.
 struct ScheduleShape {
   int ranks = 1;          // p >= 1
   int micro_batches = 1;  // m >= 1
+  int chunks = 0;         // v, stages per rank; 0: the generator's own number
 };
 inline constexpr int kMaxPasses = 1 << 24;
 
@@ -21,28 +25,80 @@ inline constexpr int kMaxPasses = 1 << 24;
 struct Generator {
   absl::string_view name;
   absl::string_view summary;  // one line, for --help
-  absl::StatusOr<Schedule> (*generate)(const ScheduleShape& shape);
+  Placement placement = Placement::kLoop;
+  int chunks = 1;           // v unless the shape says another
+  bool any_chunks = false;  // the shape may say another
+  absl::StatusOr<Schedule> (*generate)(const ScheduleShape& shape) = nullptr;
 };
 
-// All training schedules, in the order in which they should be listed.
+// All training schedules with a rule of their own, in the order in which they should be listed.
+// ("auto" has none: automatic.h.)
 absl::Span<const Generator> Generators();
 
-// The schedule called `name`. NotFound lists the known names and the nearest one; InvalidArgument
-// if the shape is refused.
+// The generator called `name`. NotFound lists the known names and the nearest one.
+absl::StatusOr<const Generator*> FindGenerator(absl::string_view name);
+
+// FindGenerator(name)->generate(shape).
 absl::StatusOr<Schedule> Generate(absl::string_view name, const ScheduleShape& shape);
 
-// "gpipe". Rank r: F of all micro-batches, then BW of all of them, both in order 0, 1, 2, ...
-// (GPipe, Huang et al. 2019, runs the backward pass in reverse; the bubble and the stash are the
-// same, and ours keeps the order of summation.)
+// Notation: rank r of p, micro-batches 0 ... m-1, v chunks; times F, B, W of one stage and BW = B +
+// W; M_B and M_W as in stash.h, of one stage. A bubble is a rank's idle time within its span, at no
+// latency. "fits" means that m is large enough for the order to have its full form; smaller m are
+// cut from it. Micro-batches are always worked on in order 0, 1, 2, ... in both directions.
+
+// "gpipe". Rank r: F of all micro-batches, then BW of all of them. Bubble (p-1)(F+B+W), stash m M_B
+// (Huang et al. 2019, whose backward pass runs in reverse: same bubble, same stash, other order of
+// summation).
 absl::StatusOr<Schedule> GPipe(const ScheduleShape& shape);
 
-// "1f1b". Rank r: w = min(p-1-r, m) warm-up F; m-w times (F, BW); w times BW. Stash at most
-// min(p-r, m) micro-batches (PipeDream-Flush, Narayanan et al. 2021).
+// "1f1b". Rank r: w = min(p-1-r, m) warm-up F; m-w times (F, BW); w times BW. Bubble (p-1)(F+B+W),
+// stash min(p-r, m) M_B (PipeDream-Flush, Narayanan et al. 2021).
 absl::StatusOr<Schedule> OneFOneB(const ScheduleShape& shape);
 
-// "forward". Evaluation: F of all micro-batches on every rank. Not in Generators(): nothing can be
-// trained with it.
-absl::StatusOr<Schedule> ForwardOnly(const ScheduleShape& shape);
+// "interleaved". v chunks in a loop, any number, 2 by default; needs p | m. Rank r: w =
+// min(2(p-1-r)
+// + (v-1)p, mv) warm-up F; then F, BW; then BW. The k-th F is chunk (k mod pv) / p, micro-batch
+// (k / pv) p + k mod p; the k-th BW the same on chunk v-1-that. Bubble (p-1)(F+B+W), stash
+// (2(p-1-r) + (v-1)p + 1) M_B (Narayanan et al. 2021).
+absl::StatusOr<Schedule> Interleaved(const ScheduleShape& shape);
+
+// "looped-bfs". v chunks in a loop, any number, 2 by default. F of all micro-batches for chunk 0,
+// for chunk 1, ...; then BW for the chunks in reverse. Bubble (p-1)(F+B+W), stash v m M_B
+// (Lamy-Poirier 2023). Fits: m >= p.
+absl::StatusOr<Schedule> LoopedBfs(const ScheduleShape& shape);
+
+// "zb-h1". Rank r: 1F1B with B in place of BW; from the r-th B on (counting from 0) one W after
+// each B; the rest of W at the end. Bubble (p-1)(F+B-W) for W <= F; stash (p-r) M_B + r M_W (Qi et
+// al. 2023). Fits: m >= p.
+absl::StatusOr<Schedule> ZeroBubbleH1(const ScheduleShape& shape);
+
+// "zb-h2". Rank r: min(2(p-r)-1, m) F; then B, W once at least 2r B are done, F; the rest of W.
+// Bubble (p-1)(F+B-2W) for W <= min(F,B), stash (2(p-r)-1) M_B + 2r M_W (Qi et al. 2023). Fits: m
+// >= 2p.
+absl::StatusOr<Schedule> ZeroBubbleH2(const ScheduleShape& shape);
+
+// "zb-v". 2 chunks in V placement, B and W apart. Bubble, with the times of a whole device,
+// (p-1)(B-W) for W <= F <= B, and at most (p-1)(F-W) for W <= B < F: 0 if all are equal. Stash 2p
+// M_B on every rank, as much as 1F1B's first (Qi et al. 2023). Fits: m >= 2p.
+absl::StatusOr<Schedule> ZeroBubbleV(const ScheduleShape& shape);
+
+// "v-half", "v-min". 2 chunks in V placement, B and W apart; about 1/2 and 1/3 of 1F1B's largest
+// stash (Qi et al. 2024, "Pipeline parallelism with controllable memory"). One micro-batch's passes
+// are laid out as a block of unit times, which repeats every 6 of them on every rank: its hops from
+// rank to rank decide how long a stash lives.
+absl::StatusOr<Schedule> VHalf(const ScheduleShape& shape);
+absl::StatusOr<Schedule> VMin(const ScheduleShape& shape);
+
+// "dualpipe-v". 2 chunks in V placement; F and BW of different micro-batches as one overlapped
+// operation in the steady phase, B and W apart while filling and draining. Stash (2p+1) M_B. Needs
+// m >= 2p (DeepSeek-AI 2024, "cut in half" by Qi et al.).
+absl::StatusOr<Schedule> DualPipeV(const ScheduleShape& shape);
+
+// "forward". Evaluation under a placement: F of every micro-batch on every stage, each as early as
+// a pipeline of equal stages allows. Not in Generators(): nothing can be trained with it.
+// InvalidArgument: no stage, a rank outside `ranks`, m < 1, too many passes.
+absl::StatusOr<Schedule> ForwardOnly(const std::vector<Rank>& rank_of_stage, int ranks,
+                                     int micro_batches);
 
 }  // namespace stagecoach::schedule
 

@@ -59,11 +59,16 @@ absl::Status Lifetimes::CheckLowered(StageId stage) const {
 }
 
 void Lifetimes::AddStage(StageId stage) {
+  const bool splits_backward = schedule_.SplitsBackward(stage);
   for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
     AddInput(stage, mb);
     AddOutput(stage, mb);
-    AddStashes(stage, mb);
-    if (trains_) AddGradients(stage, mb);
+    if (!trains_) {
+      AddUnreadStashes(stage, mb);
+      continue;
+    }
+    AddStashes(stage, mb, splits_backward);
+    AddGradients(stage, mb);
   }
 }
 
@@ -110,22 +115,25 @@ void Lifetimes::AddOutput(StageId stage, MicroBatch mb) {
   Add(BlockKind::kOutput, stage, mb, bytes, forward, last, stash_first);
 }
 
-void Lifetimes::AddStashes(StageId stage, MicroBatch mb) {
+// Layers write them even if nobody will read them.
+void Lifetimes::AddUnreadStashes(StageId stage, MicroBatch mb) {
   const StageMemory& memory = MemoryOf(stage);
   const int32_t forward = table_.Find(Op::kForward, stage, mb);
-  if (!trains_) {  // layers write what nobody will read
-    Add(BlockKind::kStash, stage, mb, memory.stash_bytes, forward, forward, kNever);
-    Add(BlockKind::kWeightStash, stage, mb, memory.weight_stash_bytes, forward, forward, kNever);
-    return;
-  }
+  Add(BlockKind::kStash, stage, mb, memory.stash_bytes, forward, forward, kNever);
+  Add(BlockKind::kWeightStash, stage, mb, memory.weight_stash_bytes, forward, forward, kNever);
+}
+
+void Lifetimes::AddStashes(StageId stage, MicroBatch mb, bool splits_backward) {
+  const StageMemory& memory = MemoryOf(stage);
+  const int32_t forward = table_.Find(Op::kForward, stage, mb);
   const int32_t backward = table_.Find(Op::kBackwardInput, stage, mb);
   const int32_t weight = table_.Find(Op::kBackwardWeight, stage, mb);
   Add(BlockKind::kStash, stage, mb, memory.stash_bytes, forward, backward, forward);
   Add(BlockKind::kWeightStash, stage, mb, memory.weight_stash_bytes, forward, weight, forward);
+  if (!splits_backward) return;
   const bool fused = backward == weight;
-  if (fused) return;
   Add(BlockKind::kGradientStash, stage, mb, memory.gradient_stash_bytes, backward, weight,
-      backward);
+      fused ? kNever : backward);
 }
 
 void Lifetimes::AddGradients(StageId stage, MicroBatch mb) {

@@ -48,7 +48,8 @@ class Lifetimes {
 
   void AddInput(StageId stage, MicroBatch mb);
   void AddOutput(StageId stage, MicroBatch mb);
-  void AddStashes(StageId stage, MicroBatch mb);
+  void AddUnreadStashes(StageId stage, MicroBatch mb);
+  void AddStashes(StageId stage, MicroBatch mb, bool splits_backward);
   void AddGradients(StageId stage, MicroBatch mb);
   void Add(BlockKind kind, StageId stage, MicroBatch mb, int64_t bytes, int32_t first, int32_t last,
            int32_t stash_first);

@@ -1,7 +1,9 @@
 #include "schedule/lowering.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -9,6 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "schedule/action_table.h"
+#include "schedule/costs.h"
+#include "schedule/trace.h"
+#include "schedule/virtual_time.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -48,14 +53,57 @@ std::optional<Action> SendAfter(const Schedule& schedule, const Action& action) 
   }
 }
 
+// Where the operation that `position` belongs to starts: the two actions of an overlapped pair are
+// one operation.
+int32_t StartOfOperation(const std::vector<Action>& list, int32_t position) {
+  const bool is_second = position > 0 && list[static_cast<size_t>(position) - 1].overlaps_next;
+  return is_second ? position - 1 : position;
+}
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// For each rank and position when its action ends if every F, B and W takes one unit of time;
+// kNever if the order does not let it come to that.
+std::vector<std::vector<int64_t>> EndsInUnits(const Schedule& compute) {
+  constexpr StageTimes kUnits = {
+      .forward_ns = 1, .backward_input_ns = 1, .backward_weight_ns = 1, .backward_ns = 2};
+  Costs costs;
+  costs.stages.assign(compute.rank_of_stage.size(), kUnits);
+  VirtualTime time(compute, costs, Sends::kBuffered);
+  Trace trace;
+  // An order in which ranks wait for each other is for Validate to explain.
+  const bool completes = time.Run(&trace).ok();
+  std::vector<std::vector<int64_t>> ends(compute.actions.size());
+  for (size_t r = 0; r < ends.size(); ++r) {
+    const size_t performed =
+        completes ? trace.actions[r].size() : time.performed(Rank(static_cast<int32_t>(r)));
+    ends[r].assign(compute.actions[r].size(), kNever);
+    for (size_t i = 0; i < performed; ++i) ends[r][i] = trace.actions[r][i].end_ns;
+  }
+  return ends;
+}
+
+// Before which operation of `list`, whose actions end at `ends`, the receive is posted that is read
+// at `read_at` and whose message is sent at `sent`.
+int32_t SlotOf(const std::vector<Action>& list, const std::vector<int64_t>& ends, int32_t read_at,
+               int64_t sent) {
+  const int32_t reader = StartOfOperation(list, read_at);
+  const int32_t one_before = reader == 0 ? 0 : StartOfOperation(list, reader - 1);
+  if (sent == kNever) return one_before;
+  const auto first_not_ended = std::upper_bound(ends.begin(), ends.end(), sent);
+  return std::min(one_before, static_cast<int32_t>(first_not_ended - ends.begin()));
+}
+
 // For each rank what it receives, grouped by sender, within a group in the sender's order: the one
 // rule from which both ends of a pair derive the order of messages.
 absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule& compute,
-                                                                  const ActionTable& table,
-                                                                  int receive_lead) {
+                                                                  const ActionTable& table) {
+  const std::vector<std::vector<int64_t>> ends = EndsInUnits(compute);
   std::vector<std::vector<Arrival>> arrivals(compute.actions.size());
   for (Rank from(0); from.value() < compute.num_ranks(); ++from) {
-    for (const Action& action : compute.list_of(from)) {
+    const std::vector<Action>& list = compute.list_of(from);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Action& action = list[i];
       const std::optional<Action> send = SendAfter(compute, action);
       if (!send.has_value()) continue;
       const Action receive = OtherEnd(*send);
@@ -67,8 +115,9 @@ absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule
             "rank ", to.value(), " lacks ", ToString(reader), ", which reads the result of ",
             ToString(action), " on rank ", from.value(), "; add it"));
       }
-      arrivals[static_cast<size_t>(to.value())].push_back(
-          {receive, from, std::max(0, read_at - receive_lead)});
+      const auto at = static_cast<size_t>(to.value());
+      const int64_t sent = ends[static_cast<size_t>(from.value())][i];
+      arrivals[at].push_back({receive, from, SlotOf(compute.list_of(to), ends[at], read_at, sent)});
     }
   }
   return arrivals;
@@ -88,14 +137,9 @@ void FixSlots(std::vector<Arrival>& arrivals) {
 }  // namespace
 
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options) {
-  if (options.receive_lead < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("receive_lead must be at least 0, got ", options.receive_lead));
-  }
   RETURN_IF_ERROR(CheckComputeOnly(compute));
   ASSIGN_OR_RETURN(const ActionTable table, ActionTable::Build(compute));
-  ASSIGN_OR_RETURN(std::vector<std::vector<Arrival>> arrivals,
-                   CollectArrivals(compute, table, options.receive_lead));
+  ASSIGN_OR_RETURN(std::vector<std::vector<Arrival>> arrivals, CollectArrivals(compute, table));
 
   Schedule lowered;
   lowered.name = compute.name;
@@ -107,18 +151,29 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
     FixSlots(arrivals[r]);
     std::vector<Action>& list = lowered.actions[r];
     auto arrival = arrivals[r].begin();
+    std::vector<Action> sends;  // of the operation before
     for (size_t i = 0; i < compute.actions[r].size(); ++i) {
-      for (; arrival != arrivals[r].end() && arrival->slot == static_cast<int32_t>(i); ++arrival) {
-        list.push_back(arrival->receive);
+      if (!(i > 0 && compute.actions[r][i - 1].overlaps_next)) {
+        for (; arrival != arrivals[r].end() && arrival->slot == static_cast<int32_t>(i);
+             ++arrival) {
+          list.push_back(arrival->receive);
+        }
+        list.insert(list.end(), sends.begin(), sends.end());
+        sends.clear();
       }
       const Action& action = compute.actions[r][i];
       list.push_back(action);
-      if (const std::optional<Action> send = SendAfter(compute, action)) list.push_back(*send);
+      if (const std::optional<Action> send = SendAfter(compute, action)) sends.push_back(*send);
     }
+    list.insert(list.end(), sends.begin(), sends.end());
     if (!trains) continue;
-    for (const StageId stage : compute.StagesOf(Rank(static_cast<int32_t>(r)))) {
-      list.push_back({Op::kStep, stage, MicroBatch()});
+    const std::vector<StageId> stages = compute.StagesOf(Rank(static_cast<int32_t>(r)));
+    if (options.reduce_gradients) {
+      for (const StageId stage : stages) {
+        list.push_back({Op::kReduceGradients, stage, MicroBatch()});
+      }
     }
+    for (const StageId stage : stages) list.push_back({Op::kStep, stage, MicroBatch()});
   }
   return lowered;
 }

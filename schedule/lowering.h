@@ -7,24 +7,29 @@
 namespace stagecoach::schedule {
 
 struct LoweringOptions {
-  // How many compute actions before its use a receive is posted. With 1, a sender that finishes
-  // while the receiver still computes can deliver at once and go on; the price is one more receive
-  // buffer. With 0, ranks that send to each other at the same time deadlock under rendezvous sends:
-  // Validate refuses 1F1B with two or more ranks and micro-batches. Must be >= 0.
-  int receive_lead = 1;
+  // Adds a REDUCE per stage before the steps: for stages with replicas.
+  bool reduce_gradients = false;
 };
 
-// Turns a compute schedule into a lowered one (schedule.h). Adds
-//  - the send right after the compute action that fills its buffer;
-//  - the receive right before the compute action that stands `receive_lead` compute actions ahead
-//    of its reader (or at the start of the list), and thus before the sends of every action from
-//    there on. Messages of an ordered pair of ranks are received in the order in which the
-//    sender's compute actions fill them: a receive whose turn has not come by its own lead pulls
-//    the earlier ones of its pair forward with it. Posting early cannot block, it only makes
-//    buffers live longer;
-//  - if the schedule trains, one kStep per stage at the end of its rank's list, stages ascending.
+// Turns a compute schedule into a lowered one (schedule.h). Between two operations of a rank (an
+// action, or an overlapped pair) stand, in this order,
+//  - the receives that are posted there. A receive is posted
+//      before the last operation that ends no later than its send is posted, if every F, B and W
+//      took one unit of time, BW two and messages none;
+//      at least one operation before its reader (or at the start of the list), so that a sender
+//      which is faster than that can deliver while the receiver still computes;
+//      not after a later one from the same rank: messages between an ordered pair of ranks are
+//      received in the order in which the sender's operations fill them;
+//  - the sends of what the first of the two operations has filled.
+// If the schedule trains, every rank's list ends with one STEP per stage, stages ascending, after
+// one REDUCE per stage if asked for.
+//
+// The result is free of deadlock under rendezvous sends if the compute schedule's dependencies are
+// free of cycles: in the timeline of those units every receive is posted no later than its send,
+// and receives come first at any one time. The price of posting early is memory: a buffer lives
+// from its receive on.
 // Neighbouring stages on one rank exchange nothing.
-// InvalidArgument if the input is lowered already or an option is out of range. FailedPrecondition
+// InvalidArgument if the input is lowered already. FailedPrecondition
 // if actions are misplaced or doubled, or the reader of a message is missing. Everything else is
 // for Validate to find.
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options = {});

@@ -38,7 +38,8 @@ struct StageMemory {
   LastUse output_last_use = LastUse::kForward;  // by the stage itself; the send comes on top
   int64_t stash_bytes = 0;                      // kept from F until B
   int64_t weight_stash_bytes = 0;               // kept from F until W
-  // Kept from B until W; unused by a fused BW, which has it in its workspace.
+  // Kept from B until W, on a stage that has them apart for some micro-batch (on any other, BW has
+  // it in its workspace).
   int64_t gradient_stash_bytes = 0;
   int64_t output_gradient_bytes = 0;  // received; on the last stage filled by the loss within F
   LastUse output_gradient_last_use = LastUse::kBackwardInput;  // not kForward
@@ -73,6 +74,9 @@ const char* BlockKindName(BlockKind kind);
 //   kGradientStash   B                                 W
 //   kOutputGradient  its receive; F on the last stage  output_gradient_last_use
 //   kInputGradient   B                                 its send's completion
+//
+// B and W of a fused pass are both the BW. A stage whose micro-batches are all fused has no
+// kGradientStash; one that mixes has it within each BW, too.
 struct Block {
   BlockKind kind = BlockKind::kInput;
   StageId stage;
@@ -92,10 +96,10 @@ struct MemoryPlan {
   int64_t dynamic_bytes = 0;    // extent of the blocks
   int64_t peak_live_bytes = 0;  // largest sum of live blocks: a lower bound of dynamic_bytes
   // What forward passes leave behind for backward ones: the largest sum, over the positions of the
-  // list, of the live kStash, kWeightStash and kGradientStash blocks and of those kInput and
-  // kOutput blocks that a backward action of this rank reads (by input_last_use or
-  // output_last_use), the latter two counted only from the F of the stage that will read them
-  // back. 0 in a forward-only schedule.
+  // list, of the live kStash, kWeightStash and kGradientStash blocks (of the last not those within
+  // a BW) and of those kInput and kOutput blocks that a backward action of this rank reads (by
+  // input_last_use or output_last_use), the latter two counted only from the F of the stage that
+  // will read them back. 0 in a forward-only schedule.
   int64_t peak_stash_bytes = 0;
   std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
 

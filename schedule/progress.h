@@ -1,22 +1,13 @@
 #ifndef STAGECOACH_SCHEDULE_PROGRESS_H_
 #define STAGECOACH_SCHEDULE_PROGRESS_H_
 
-#include <cstdint>
 #include <vector>
 
 #include "schedule/action_table.h"
 #include "schedule/schedule.h"
+#include "schedule/validator.h"
 
 namespace stagecoach::schedule {
-
-// `rank` stands before the action at `position` until `peer` has performed the one at
-// `peer_position`.
-struct Wait {
-  Rank rank;
-  int32_t position = 0;
-  Rank peer;
-  int32_t peer_position = 0;
-};
 
 // Performs a lowered schedule under rendezvous sends: a send waits until its receive is posted, a
 // compute action until the send of what it reads is done. Returns the shortest cycle of waits, each

@@ -22,6 +22,13 @@ bool Schedule::HasBackward() const {
   });
 }
 
+bool Schedule::IsLowered() const {
+  return std::any_of(actions.begin(), actions.end(), [](const std::vector<Action>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const Action& action) { return !IsCompute(action.op); });
+  });
+}
+
 bool Schedule::SplitsBackward(StageId stage) const {
   const std::vector<Action>& list = list_of(rank_of(stage));
   return std::any_of(list.begin(), list.end(), [stage](const Action& action) {

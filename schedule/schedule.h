@@ -53,6 +53,8 @@ struct Schedule {
   std::vector<StageId> StagesOf(Rank rank) const;
   // True if any action is a backward one.
   bool HasBackward() const;
+  // True if any action is not a computation.
+  bool IsLowered() const;
   // True if `stage` has B and W apart for some micro-batch. Pre-condition: as for rank_of.
   bool SplitsBackward(StageId stage) const;
 

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status_macros.h"
 #include "schedule/action_table.h"
 #include "schedule/progress.h"
 
@@ -16,141 +14,191 @@ namespace {
 
 constexpr int32_t kNowhere = ActionTable::kNowhere;
 
-// Checks the rules one by one; each check may rely on those before it.
+// Checks the rules one by one; each check may rely on those before it. A check returns true, or
+// false after having noted the first violation.
 class Validator {
  public:
   Validator(const Schedule& schedule, const ActionTable& table)
       : schedule_(schedule), table_(table), trains_(schedule.HasBackward()) {}
 
-  absl::Status CheckCompleteness() const;
-  absl::Status CheckComputeOrder() const;
-  absl::Status CheckTransferOrder() const;
-  absl::Status CheckEveryTransferExists() const;
-  absl::Status CheckMatching() const;
-  absl::Status CheckProgress() const;
+  bool CheckAll() {
+    return CheckCompleteness() && CheckComputeOrder() && CheckTransferOrder() &&
+           CheckEveryTransferExists() && CheckMatching() && CheckProgress();
+  }
+
+  const Violation& violation() const { return violation_; }
 
  private:
-  absl::Status CheckStage(StageId stage) const;
-  absl::Status CheckMicroBatchOrder(StageId stage, Op op) const;
-  absl::Status CheckExists(const Action& action, absl::string_view why) const;
-  absl::Status CheckBefore(const Action& earlier, const Action& later, absl::string_view why) const;
+  bool CheckCompleteness();
+  bool CheckStage(StageId stage);
+  bool CheckOncePerStage(StageId stage, int32_t last_backward);
+  bool CheckComputeOrder();
+  bool CheckMicroBatch(StageId stage, MicroBatch mb);
+  bool CheckMicroBatchOrder(StageId stage, Op op);
+  bool CheckTransferOrder();
+  bool CheckEveryTransferExists();
+  bool CheckMatching();
+  bool CheckProgress();
 
-  std::string WhereIs(const Action& action) const {
-    return Where(schedule_, schedule_.rank_of(action.stage), table_.Find(action));
+  bool CheckExists(const Action& action, absl::string_view why);
+  // Pre-condition: both actions exist, on the same rank.
+  bool CheckBefore(const Action& earlier, const Action& later, absl::string_view why);
+
+  // Without its position, which means nothing to those who wrote the schedule before it was
+  // lowered.
+  std::string NameOf(Rank rank, int32_t position) const {
+    return ToString(schedule_.list_of(rank)[static_cast<size_t>(position)]);
+  }
+  bool FailAt(Rank rank, int32_t position, std::string reason) {
+    violation_ = ViolationAt(schedule_, rank, position, std::move(reason));
+    return false;
+  }
+  bool FailAt(const Action& action, std::string reason) {
+    return FailAt(schedule_.rank_of(action.stage), table_.Find(action), std::move(reason));
+  }
+  bool FailFor(const Action& missing, std::string reason) {
+    violation_.rank = schedule_.rank_of(missing.stage);
+    violation_.action = missing;
+    violation_.reason = std::move(reason);
+    return false;
   }
 
   const Schedule& schedule_;
   const ActionTable& table_;
   const bool trains_;
+  Violation violation_;
 };
 
-absl::Status Validator::CheckExists(const Action& action, absl::string_view why) const {
-  if (table_.Find(action) != kNowhere) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("rank ",
-                                                    schedule_.rank_of(action.stage).value(), ": ",
-                                                    ToString(action), " is missing; ", why));
+bool Validator::CheckExists(const Action& action, absl::string_view why) {
+  if (table_.Find(action) != kNowhere) return true;
+  return FailFor(action, absl::StrCat(ToString(action), " is missing; ", why));
 }
 
-// Pre-condition: both actions exist, on the same rank.
-absl::Status Validator::CheckBefore(const Action& earlier, const Action& later,
-                                    absl::string_view why) const {
-  if (table_.Find(earlier) <= table_.Find(later)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(WhereIs(later), ": must come after position ",
-                                                    table_.Find(earlier), " (", ToString(earlier),
-                                                    "); ", why));
+bool Validator::CheckBefore(const Action& earlier, const Action& later, absl::string_view why) {
+  if (table_.Find(earlier) <= table_.Find(later)) return true;
+  return FailAt(later, absl::StrCat("must come after ", ToString(earlier), "; ", why));
 }
 
-absl::Status Validator::CheckStage(StageId stage) const {
-  int32_t last = 0;
+bool Validator::CheckCompleteness() {
+  for (StageId stage(0); stage.value() < schedule_.num_stages(); ++stage) {
+    if (!CheckStage(stage)) return false;
+  }
+  return true;
+}
+
+bool Validator::CheckStage(StageId stage) {
+  int32_t last_backward = kNowhere;
   for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
-    RETURN_IF_ERROR(
-        CheckExists({Op::kForward, stage, mb}, "every stage performs F of every micro-batch once"));
+    if (!CheckExists({Op::kForward, stage, mb},
+                     "every stage performs F of every micro-batch once")) {
+      return false;
+    }
     if (!trains_) continue;
     for (const Op op : {Op::kBackwardInput, Op::kBackwardWeight}) {
-      RETURN_IF_ERROR(
-          CheckExists({op, stage, mb},
-                      "in training every stage performs BW, or B and W, of every micro-batch"));
-      last = std::max(last, table_.Find(op, stage, mb));
+      if (!CheckExists({op, stage, mb},
+                       "in training every stage performs BW, or B and W, of every micro-batch")) {
+        return false;
+      }
+      last_backward = std::max(last_backward, table_.Find(op, stage, mb));
     }
   }
+  return CheckOncePerStage(stage, last_backward);
+}
+
+bool Validator::CheckOncePerStage(StageId stage, int32_t last_backward) {
+  const Rank rank = schedule_.rank_of(stage);
+  const int32_t reduce = table_.FindReduce(stage);
   const int32_t step = table_.FindStep(stage);
-  if (!trains_ && step != kNowhere) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(Where(schedule_, schedule_.rank_of(stage), step),
-                     ": a schedule without backward passes has nothing to step with; remove it"));
+  if (!trains_) {
+    const int32_t needless = std::max(reduce, step);
+    if (needless == kNowhere) return true;
+    return FailAt(
+        rank, needless,
+        "a schedule without backward passes has nothing to reduce or to step with; remove "
+        "it");
   }
-  if (trains_ && step < last) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", schedule_.rank_of(stage).value(), ": stage ", stage.value(), " has ",
-                     step == kNowhere ? "no STEP" : absl::StrCat("its STEP at position ", step),
-                     "; it must come after ", Where(schedule_, schedule_.rank_of(stage), last),
-                     " (Lower adds it)"));
+  const auto after_backward = [&] {
+    return absl::StrCat("; it must come after ", NameOf(rank, last_backward));
+  };
+  if (reduce != kNowhere && reduce < last_backward) {
+    return FailAt(rank, reduce, absl::StrCat("gradients are not complete yet", after_backward()));
   }
-  return absl::OkStatus();
+  if (step == kNowhere) {
+    return FailFor({Op::kStep, stage, MicroBatch()},
+                   absl::StrCat("stage ", stage.value(), " has no STEP", after_backward(),
+                                " (Lower adds it)"));
+  }
+  if (step < std::max(last_backward, reduce)) {
+    return FailAt(rank, step,
+                  step < last_backward
+                      ? absl::StrCat("gradients are not complete yet", after_backward())
+                      : absl::StrCat("it must come after ", NameOf(rank, reduce)));
+  }
+  return true;
 }
 
-absl::Status Validator::CheckCompleteness() const {
-  for (StageId stage(0); stage.value() < schedule_.num_stages(); ++stage) {
-    RETURN_IF_ERROR(CheckStage(stage));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Validator::CheckMicroBatchOrder(StageId stage, Op op) const {
+bool Validator::CheckMicroBatchOrder(StageId stage, Op op) {
   for (MicroBatch mb(1); mb.value() < schedule_.num_micro_batches; ++mb) {
-    RETURN_IF_ERROR(CheckBefore({op, stage, MicroBatch(mb.value() - 1)}, {op, stage, mb},
-                                "gradients are summed in micro-batch order"));
+    if (!CheckBefore({op, stage, MicroBatch(mb.value() - 1)}, {op, stage, mb},
+                     "gradients are summed in micro-batch order")) {
+      return false;
+    }
   }
-  return absl::OkStatus();
+  return true;
 }
 
-absl::Status Validator::CheckComputeOrder() const {
+bool Validator::CheckComputeOrder() {
   for (StageId stage(0); stage.value() < schedule_.num_stages(); ++stage) {
-    const StageId next(stage.value() + 1);
-    const bool in_place = !schedule_.is_last(stage) && !schedule_.sends_to_next(stage);
     for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
-      const Action forward{Op::kForward, stage, mb};
-      const Action backward{Op::kBackwardInput, stage, mb};
-      if (in_place) {
-        RETURN_IF_ERROR(
-            CheckBefore(forward, {Op::kForward, next, mb}, "it reads the previous stage's output"));
-      }
-      if (!trains_) continue;
-      RETURN_IF_ERROR(CheckBefore(forward, backward, "backward needs what forward has kept"));
-      RETURN_IF_ERROR(CheckBefore(backward, {Op::kBackwardWeight, stage, mb},
-                                  "W needs the gradients that B has kept"));
-      if (in_place) {
-        RETURN_IF_ERROR(CheckBefore({Op::kBackwardInput, next, mb}, backward,
-                                    "it reads the gradient of the next stage's input"));
-      }
+      if (!CheckMicroBatch(stage, mb)) return false;
     }
     if (!trains_) continue;
-    RETURN_IF_ERROR(CheckMicroBatchOrder(stage, Op::kBackwardInput));
-    RETURN_IF_ERROR(CheckMicroBatchOrder(stage, Op::kBackwardWeight));
+    if (!CheckMicroBatchOrder(stage, Op::kBackwardInput) ||
+        !CheckMicroBatchOrder(stage, Op::kBackwardWeight)) {
+      return false;
+    }
   }
-  return absl::OkStatus();
+  return true;
 }
 
-absl::Status Validator::CheckTransferOrder() const {
+bool Validator::CheckMicroBatch(StageId stage, MicroBatch mb) {
+  const StageId next(stage.value() + 1);
+  const bool in_place = !schedule_.is_last(stage) && !schedule_.sends_to_next(stage);
+  const Action forward{Op::kForward, stage, mb};
+  const Action backward{Op::kBackwardInput, stage, mb};
+  if (in_place &&
+      !CheckBefore(forward, {Op::kForward, next, mb}, "it reads the previous stage's output")) {
+    return false;
+  }
+  if (!trains_) return true;
+  if (!CheckBefore(forward, backward, "backward needs what forward has kept") ||
+      !CheckBefore(backward, {Op::kBackwardWeight, stage, mb},
+                   "W needs the gradients that B has kept")) {
+    return false;
+  }
+  return !in_place || CheckBefore({Op::kBackwardInput, next, mb}, backward,
+                                  "it reads the gradient of the next stage's input");
+}
+
+bool Validator::CheckTransferOrder() {
   for (const std::vector<Action>& list : schedule_.actions) {
     for (const Action& action : list) {
       if (!IsTransfer(action.op)) continue;
       const Action compute{ComputeOf(action.op), action.stage, action.micro_batch};
       if (table_.Find(compute) == kNowhere) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            WhereIs(action), ": a schedule without backward passes has no gradients; remove it"));
+        return FailAt(action, "a schedule without backward passes has no gradients; remove it");
       }
-      if (IsSend(action.op)) {
-        RETURN_IF_ERROR(CheckBefore(compute, action, "a buffer is sent after it is filled"));
-      } else {
-        RETURN_IF_ERROR(CheckBefore(action, compute, "its input's receive must be posted first"));
-      }
+      const bool in_order =
+          IsSend(action.op)
+              ? CheckBefore(compute, action, "a buffer is sent after it is filled")
+              : CheckBefore(action, compute, "its input's receive must be posted first");
+      if (!in_order) return false;
     }
   }
-  return absl::OkStatus();
+  return true;
 }
 
-absl::Status Validator::CheckEveryTransferExists() const {
+bool Validator::CheckEveryTransferExists() {
   for (StageId stage(0); stage.value() < schedule_.num_stages(); ++stage) {
     if (!schedule_.sends_to_next(stage)) continue;
     for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
@@ -158,18 +206,21 @@ absl::Status Validator::CheckEveryTransferExists() const {
         if (!trains_ && op == Op::kReceiveGradient) continue;
         const Action transfer{op, stage, mb};
         for (const Action& end : {transfer, OtherEnd(transfer)}) {
-          RETURN_IF_ERROR(CheckExists(
-              end, "neighbouring stages on different ranks exchange messages (Lower adds them)"));
+          if (!CheckExists(
+                  end,
+                  "neighbouring stages on different ranks exchange messages (Lower adds them)")) {
+            return false;
+          }
         }
       }
     }
   }
-  return absl::OkStatus();
+  return true;
 }
 
 // As every message has one send and one receive, the orders of a pair agree if and only if the
 // sends' positions ascend along the receives.
-absl::Status Validator::CheckMatching() const {
+bool Validator::CheckMatching() {
   std::vector<int32_t> last_send(schedule_.actions.size());  // index: sending rank
   for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) {
     std::fill(last_send.begin(), last_send.end(), kNowhere);
@@ -179,72 +230,60 @@ absl::Status Validator::CheckMatching() const {
       const int32_t send = table_.Find(OtherEnd(receive));
       int32_t& last = last_send[static_cast<size_t>(peer.value())];
       if (send < last) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            WhereIs(receive), ": out of order: it takes what ", Where(schedule_, peer, send),
-            " sends, but the receive before it from that peer takes the later ",
-            Where(schedule_, peer, last), "; receive in the order of the sends"));
+        return FailAt(receive,
+                      absl::StrCat("out of order: it takes what ", NameOf(peer, send),
+                                   " sends, but the receive before it from that peer takes the "
+                                   "later ",
+                                   NameOf(peer, last), "; receive in the order of the sends"));
       }
       last = send;
     }
   }
-  return absl::OkStatus();
+  return true;
 }
 
-absl::Status Validator::CheckProgress() const {
-  const std::vector<Wait> cycle = FindDeadlock(schedule_, table_);
-  if (cycle.empty()) return absl::OkStatus();
-  std::string message = absl::StrCat("deadlock of ", cycle.size(), " ranks: ");
-  for (const Wait& wait : cycle) {
-    absl::StrAppend(&message, Where(schedule_, wait.rank, wait.position), " waits for ",
-                    Where(schedule_, wait.peer, wait.peer_position), "; ");
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat(message, "post receives earlier or change the order"));
-}
-
-absl::Status CheckStash(const Schedule& schedule, const std::vector<int>& stash_limit) {
-  if (stash_limit.empty()) return absl::OkStatus();
-  const std::vector<int> peak = PeakStash(schedule);
-  for (size_t r = 0; r < peak.size(); ++r) {
-    if (peak[r] <= stash_limit[r]) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", r, " keeps up to ", peak[r], " forward results at once, its limit is ",
-        stash_limit[r], "; perform its backward passes earlier or raise the limit"));
-  }
-  return absl::OkStatus();
+bool Validator::CheckProgress() {
+  std::vector<Wait> cycle = FindDeadlock(schedule_, table_);
+  if (cycle.empty()) return true;
+  FailAt(cycle[0].rank, cycle[0].position,
+         absl::StrCat("deadlock of ", cycle.size(),
+                      " ranks, each of which waits for the next; post receives earlier or change "
+                      "the order"));
+  violation_.cycle = std::move(cycle);
+  return false;
 }
 
 }  // namespace
 
-absl::Status Validate(const Schedule& lowered, const std::vector<int>& stash_limit) {
-  if (!stash_limit.empty() && stash_limit.size() != lowered.actions.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("stash_limit has ", stash_limit.size(),
-                                                   " entries for ", lowered.actions.size(),
-                                                   " ranks; give one per rank or none"));
-  }
-  ASSIGN_OR_RETURN(const ActionTable table, ActionTable::Build(lowered));
-  const Validator validator(lowered, table);
-  RETURN_IF_ERROR(validator.CheckCompleteness());
-  RETURN_IF_ERROR(validator.CheckComputeOrder());
-  RETURN_IF_ERROR(validator.CheckTransferOrder());
-  RETURN_IF_ERROR(validator.CheckEveryTransferExists());
-  RETURN_IF_ERROR(validator.CheckMatching());
-  RETURN_IF_ERROR(validator.CheckProgress());
-  return CheckStash(lowered, stash_limit);
+std::optional<Violation> FindViolation(const Schedule& lowered) {
+  Violation violation;
+  const std::optional<ActionTable> table = ActionTable::Build(lowered, violation);
+  if (!table.has_value()) return violation;
+  Validator validator(lowered, *table);
+  if (validator.CheckAll()) return std::nullopt;
+  return validator.violation();
 }
 
-std::vector<int> PeakStash(const Schedule& schedule) {
-  std::vector<int> peak(schedule.actions.size(), 0);
-  if (!schedule.HasBackward()) return peak;
-  for (size_t r = 0; r < peak.size(); ++r) {
-    int kept = 0;
-    for (const Action& action : schedule.actions[r]) {
-      if (action.op == Op::kForward) ++kept;
-      if (action.op == Op::kBackwardInput || action.op == Op::kBackward) --kept;
-      peak[r] = std::max(peak[r], kept);
-    }
+absl::Status Validate(const Schedule& lowered) {
+  const std::optional<Violation> violation = FindViolation(lowered);
+  return violation.has_value() ? ToStatus(lowered, *violation) : absl::OkStatus();
+}
+
+std::string DrawCycle(const Schedule& lowered, const std::vector<Wait>& cycle) {
+  const auto code_at = [&](Rank rank, int32_t position) {
+    return ToCode(lowered.list_of(rank)[static_cast<size_t>(position)]);
+  };
+  std::string text;
+  for (size_t i = 0; i < cycle.size(); ++i) {
+    const Wait& wait = cycle[i];
+    const bool is_last = i + 1 == cycle.size();
+    absl::StrAppend(&text, "  ", i == 0 ? "┌─▶ " : "│   ", "rank ", wait.rank.value(),
+                    " stands before ", code_at(wait.rank, wait.position), " (position ",
+                    wait.position, ") until\n", is_last ? "  └── " : "  │   ", "rank ",
+                    wait.peer.value(), " has performed ", code_at(wait.peer, wait.peer_position),
+                    " (position ", wait.peer_position, ")\n");
   }
-  return peak;
+  return text;
 }
 
 }  // namespace stagecoach::schedule

@@ -1,6 +1,9 @@
 #ifndef STAGECOACH_SCHEDULE_VALIDATOR_H_
 #define STAGECOACH_SCHEDULE_VALIDATOR_H_
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -8,13 +11,34 @@
 
 namespace stagecoach::schedule {
 
+// `rank` stands before the action at `position` of its list until `peer` has performed the one at
+// `peer_position` of its own.
+struct Wait {
+  Rank rank;
+  int32_t position = 0;
+  Rank peer;
+  int32_t peer_position = 0;
+};
+
+// The first rule that a schedule breaks.
+struct Violation {
+  Rank rank;              // none (-1) if the schedule as a whole is at fault
+  int32_t position = -1;  // in the rank's list; -1: the action is missing, or no action is at fault
+  Action action;          // the one at fault or missing; stage none (-1) if there is no such action
+  std::string reason;     // what is wrong, and what to change
+  std::vector<Wait> cycle;  // of a deadlock: the shortest, each entry's peer being the next's rank
+};
+
 // Proves a lowered schedule before anything runs. Checked, in this order:
 //  1. Placement: there is a stage and a micro-batch; every stage has a rank of the schedule; every
-//     action names a stage of its own rank, a micro-batch below num_micro_batches and, if it is a
-//     transfer, a stage with a neighbour on another rank; no action appears twice.
+//     action names a stage of its own rank, a micro-batch below num_micro_batches (none, if it is
+//     of the whole stage) and, if it is a transfer, a stage with a neighbour on another rank; no
+//     action but UNSHARD and RESHARD appears twice. An overlapped pair is an F and a B or BW, in
+//     either order, of different micro-batches.
 //  2. Completeness: each stage performs each micro-batch's F exactly once; in a training schedule
-//     also either BW or both B and W exactly once, and exactly one kStep after all of them; in a
-//     forward-only one neither backward actions nor kStep.
+//     also either BW or both B and W exactly once, and exactly one STEP after all of them; at most
+//     one REDUCE between them and the STEP; in a forward-only one neither backward actions nor
+//     REDUCE nor STEP.
 //  3. Order on a rank: F before B (or BW) before W of the same micro-batch; backward actions and
 //     weight actions of a stage in micro-batch order 0, 1, 2, ... (the order of summation is part
 //     of the interface); a buffer is sent after it is filled, and a receive is posted before its
@@ -23,19 +47,23 @@ namespace stagecoach::schedule {
 //  4. Matching: what neighbouring stages on different ranks exchange is sent once and received
 //     once, and between each ordered pair of ranks the k-th send and the k-th receive carry the
 //     same message.
-//  5. Progress: under *rendezvous* sends (a send completes only once its receive was posted;
-//     nothing is buffered) every rank reaches the end of its list.
-//  6. If `stash_limit` is not empty: on rank r at most stash_limit[r] forward results are kept at
-//     once (PeakStash).
-// The first broken rule is returned as FailedPrecondition with rank, position, action and peer; a
-// deadlock names the shortest cycle of waits. InvalidArgument if `stash_limit` has neither no entry
-// nor one per rank. Time and memory are linear in the number of actions and (ranks x stages).
-absl::Status Validate(const Schedule& lowered, const std::vector<int>& stash_limit = {});
+//  5. Progress: under *rendezvous* sends (a send waits until its receive was posted;
+//     nothing is buffered; one send per lane is outstanding) every rank reaches the end of its
+//     list.
+// Limits of the stash: stash.h. Time and memory are linear in the number of actions and (ranks x
+// stages).
+std::optional<Violation> FindViolation(const Schedule& lowered);
 
-// For each rank, the largest number of micro-batches (counted per stage on that rank) between F and
-// B (or BW). 0 on every rank of a forward-only schedule, which keeps nothing. Accepts compute and
-// lowered schedules.
-std::vector<int> PeakStash(const Schedule& schedule);
+// FindViolation as FailedPrecondition: rank, position, action and reason in one line; of a
+// deadlock, the shortest cycle of waits, drawn in further lines.
+absl::Status Validate(const Schedule& lowered);
+
+// The cycle as text, two lines per wait:
+//   ┌─▶ rank 0 stands before SEND_F0.1 (position 4) until
+//   │   rank 1 has performed RECV_F1.1 (position 6)
+//   │   rank 1 stands before SEND_B1.0 (position 5) until
+//   └── rank 0 has performed RECV_B0.0 (position 7)
+std::string DrawCycle(const Schedule& lowered, const std::vector<Wait>& cycle);
 
 }  // namespace stagecoach::schedule
 

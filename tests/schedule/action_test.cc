@@ -27,7 +27,7 @@ TEST(Action, ActivationsGoToTheNextStageAndGradientsToThePrevious) {
 TEST(Action, EveryOperationIsOfOneClass) {
   for (int i = 0; i < kNumOps; ++i) {
     const Op op = static_cast<Op>(i);
-    const int classes = IsCompute(op) + IsSend(op) + IsReceive(op) + (op == Op::kStep);
+    const int classes = IsCompute(op) + IsSend(op) + IsReceive(op) + !HasMicroBatch(op);
     EXPECT_EQ(classes, 1) << OpName(op);
   }
 }
@@ -40,6 +40,28 @@ TEST(Action, TextNamesStageOperationAndMicroBatch) {
 
 TEST(Action, TextOfAStepHasNoMicroBatch) {
   EXPECT_EQ(ToString({Op::kStep, StageId(2), MicroBatch()}), "stage 2 STEP");
+}
+
+TEST(Action, CodeIsOperationStageAndMicroBatch) {
+  EXPECT_EQ(ToCode({Op::kForward, StageId(2), MicroBatch(5)}), "F2.5");
+  EXPECT_EQ(ToCode({Op::kReduceGradients, StageId(12), MicroBatch()}), "REDUCE12");
+  EXPECT_EQ(ToCode({Op::kForward, StageId(0), MicroBatch(6), true}), "F0.6+");
+}
+
+TEST(Action, CodesOfAllOperationsAreReadBack) {
+  for (int i = 0; i < kNumOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    const Action action{op, StageId(31), HasMicroBatch(op) ? MicroBatch(207) : MicroBatch(),
+                        op == Op::kForward};
+    EXPECT_EQ(ParseCode(ToCode(action)).value(), action) << ToCode(action);
+  }
+}
+
+TEST(Action, WhatIsNoCodeIsRefused) {
+  for (const char* code : {"", "F", "F0", "F0.", "F.1", "F0.1.2", "F-1.0", "F+1.0", "F0.1x", "X0.1",
+                           "STEP", "STEP0.1", "F 0.1", "F0. 1", "F99999999999.0", "+", "F0.1++"}) {
+    EXPECT_EQ(ParseCode(code).status().code(), absl::StatusCode::kInvalidArgument) << code;
+  }
 }
 
 TEST(Schedule, PeerIsTheRankOfTheNeighbouringStage) {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "schedule/lowering.h"
+#include "schedule/stash.h"
 #include "schedule/validator.h"
 #include "tests/schedule/handwritten.h"
 
@@ -14,126 +16,264 @@ namespace stagecoach::schedule {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int kMaxRanks = 9;
-constexpr int kMaxMicroBatches = 20;
-
 template <typename Body>
-void ForAllShapes(Body body) {
-  for (int p = 1; p <= kMaxRanks; ++p) {
-    for (int m = 1; m <= kMaxMicroBatches; ++m) {
-      SCOPED_TRACE(testing::Message() << "p=" << p << " m=" << m);
+void ForAllShapes(int max_ranks, int max_micro_batches, Body body) {
+  for (int p = 1; p <= max_ranks; ++p) {
+    for (int m = 1; m <= max_micro_batches; ++m) {
+      SCOPED_TRACE(::testing::Message() << "p=" << p << " m=" << m);
       body(ScheduleShape{p, m});
     }
   }
 }
 
-std::string Passes(const char* op, int stage, int first, int last) {
-  std::string text;
-  for (int i = first; i < last; ++i) {
-    text += std::string(op) + std::to_string(stage) + "." + std::to_string(i) + " ";
-  }
-  return text;
+std::string TextOf(const absl::StatusOr<Schedule>& schedule, int rank) {
+  return ToText(schedule.value().list_of(Rank(rank)));
 }
 
-std::string WithoutTrailingSpace(std::string text) {
-  if (!text.empty() && text.back() == ' ') text.pop_back();
-  return text;
+// In micro-batches of one stage, of which `weight_share` remains from B until W.
+std::vector<double> StageStashes(const Schedule& schedule, double weight_share) {
+  return PeakStash(schedule, std::vector<StageStash>(schedule.rank_of_stage.size(),
+                                                     {.forward = 1.0, .weight = weight_share}));
 }
 
-TEST(GPipe, OrderIsAllForwardThenAllBackward) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    const Schedule schedule = GPipe(shape).value();
-    for (int r = 0; r < shape.ranks; ++r) {
-      EXPECT_EQ(ToText(schedule.list_of(Rank(r))),
-                WithoutTrailingSpace(Passes("F", r, 0, shape.micro_batches) +
-                                     Passes("BW", r, 0, shape.micro_batches)));
-    }
+TEST(GPipe, IsAllForwardThenAllBackward) {
+  EXPECT_EQ(TextOf(GPipe({2, 3}), 1), "F1.0 F1.1 F1.2 BW1.0 BW1.1 BW1.2");
+}
+
+TEST(GPipe, StashesEveryMicroBatch) {
+  ForAllShapes(9, 20, [](const ScheduleShape& shape) {
+    EXPECT_THAT(StageStashes(GPipe(shape).value(), 0.5), Each(shape.micro_batches));
   });
 }
 
-TEST(GPipe, StashIsEveryMicroBatch) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    EXPECT_THAT(PeakStash(GPipe(shape).value()), testing::Each(shape.micro_batches));
-  });
+TEST(OneFOneB, AlternatesAfterItsWarmUp) {
+  EXPECT_EQ(TextOf(OneFOneB({3, 4}), 0), "F0.0 F0.1 F0.2 BW0.0 F0.3 BW0.1 BW0.2 BW0.3");
+  EXPECT_EQ(TextOf(OneFOneB({3, 4}), 2), "F2.0 BW2.0 F2.1 BW2.1 F2.2 BW2.2 F2.3 BW2.3");
 }
 
-// The published order, written out: w F; m-w times (F, BW); w BW.
-TEST(OneFOneB, OrderFollowsThePublishedFormula) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    const Schedule schedule = OneFOneB(shape).value();
-    const int m = shape.micro_batches;
-    for (int r = 0; r < shape.ranks; ++r) {
-      const int w = std::min(shape.ranks - 1 - r, m);
-      std::string expected = Passes("F", r, 0, w);
-      for (int i = 0; i < m - w; ++i) {
-        expected += Passes("F", r, w + i, w + i + 1) + Passes("BW", r, i, i + 1);
-      }
-      expected += Passes("BW", r, m - w, m);
-      EXPECT_EQ(ToText(schedule.list_of(Rank(r))), WithoutTrailingSpace(expected));
-    }
-  });
-}
-
-TEST(OneFOneB, StashIsDepthBehindTheRankOrEveryMicroBatch) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    const std::vector<int> stash = PeakStash(OneFOneB(shape).value());
+TEST(OneFOneB, StashesItsDepthOrEveryMicroBatch) {
+  ForAllShapes(9, 20, [](const ScheduleShape& shape) {
+    const std::vector<double> stash = StageStashes(OneFOneB(shape).value(), 0.5);
     for (int r = 0; r < shape.ranks; ++r) {
       EXPECT_EQ(stash[static_cast<size_t>(r)], std::min(shape.ranks - r, shape.micro_batches));
     }
   });
 }
 
-TEST(ForwardOnly, OrderIsForwardOfEveryMicroBatch) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    const Schedule schedule = ForwardOnly(shape).value();
-    for (int r = 0; r < shape.ranks; ++r) {
-      EXPECT_EQ(ToText(schedule.list_of(Rank(r))),
-                WithoutTrailingSpace(Passes("F", r, 0, shape.micro_batches)));
+TEST(Interleaved, GoesThroughItsChunksInGroupsOfAsManyMicroBatchesAsRanks) {
+  EXPECT_EQ(TextOf(Interleaved({2, 4, 2}), 1),
+            "F1.0 F1.1 F3.0 BW3.0 F3.1 BW3.1 F1.2 BW1.0 F1.3 BW1.1 F3.2 BW3.2 F3.3 BW3.3 BW1.2 "
+            "BW1.3");
+}
+
+TEST(Interleaved, StashesWhatTheFormulaSays) {
+  for (int v = 1; v <= 4; ++v) {
+    for (int p = 1; p <= 8; ++p) {
+      for (int m = p; m <= 4 * p; m += p) {
+        const std::vector<double> stash = StageStashes(Interleaved({p, m, v}).value(), 0.5);
+        for (int r = 0; r < p; ++r) {
+          EXPECT_EQ(stash[static_cast<size_t>(r)],
+                    std::min(2 * (p - 1 - r) + (v - 1) * p + 1, m * v))
+              << "p=" << p << " m=" << m << " v=" << v << " r=" << r;
+        }
+      }
     }
-  });
+  }
+}
+
+TEST(Interleaved, RefusesMicroBatchesThatRanksDoNotDivide) {
+  EXPECT_THAT(std::string(Interleaved({4, 6}).status().message()),
+              HasSubstr("interleaved: needs micro-batches divisible by ranks: 6 and 4"));
+}
+
+TEST(LoopedBfs, GoesThroughAllMicroBatchesChunkByChunk) {
+  EXPECT_EQ(TextOf(LoopedBfs({2, 2, 2}), 0), "F0.0 F0.1 F2.0 F2.1 BW2.0 BW2.1 BW0.0 BW0.1");
+}
+
+TEST(LoopedBfs, StashesEveryMicroBatchOfEveryChunk) {
+  EXPECT_THAT(StageStashes(LoopedBfs({3, 5, 4}).value(), 0.5), Each(20));
+}
+
+TEST(ZeroBubbleH1, FollowsEachBackwardWithAnEarlierWeight) {
+  EXPECT_EQ(TextOf(ZeroBubbleH1({2, 3}), 0), "F0.0 F0.1 B0.0 W0.0 F0.2 B0.1 W0.1 B0.2 W0.2");
+  EXPECT_EQ(TextOf(ZeroBubbleH1({2, 3}), 1), "F1.0 B1.0 F1.1 B1.1 W1.0 F1.2 B1.2 W1.1 W1.2");
+}
+
+TEST(ZeroBubbleH1, StashesWhatTheFormulaSays) {
+  for (const double share : {0.0, 0.5, 1.0}) {
+    for (int p = 1; p <= 8; ++p) {
+      const std::vector<double> stash = StageStashes(ZeroBubbleH1({p, 3 * p}).value(), share);
+      for (int r = 0; r < p; ++r) {
+        EXPECT_DOUBLE_EQ(stash[static_cast<size_t>(r)], (p - r) + r * share) << p << " " << r;
+      }
+    }
+  }
+}
+
+TEST(ZeroBubbleH2, StartsWithTwiceTheForwardPasses) {
+  EXPECT_EQ(TextOf(ZeroBubbleH2({2, 4}), 0),
+            "F0.0 F0.1 F0.2 B0.0 W0.0 F0.3 B0.1 W0.1 B0.2 W0.2 B0.3 W0.3");
+  EXPECT_EQ(TextOf(ZeroBubbleH2({2, 4}), 1),
+            "F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 W1.0 F1.3 B1.3 W1.1 W1.2 W1.3");
+}
+
+TEST(ZeroBubbleH2, StashesWhatTheFormulaSays) {
+  for (const double share : {0.0, 0.5, 1.0}) {
+    for (int p = 1; p <= 8; ++p) {
+      const std::vector<double> stash = StageStashes(ZeroBubbleH2({p, 4 * p}).value(), share);
+      for (int r = 0; r < p; ++r) {
+        EXPECT_DOUBLE_EQ(stash[static_cast<size_t>(r)], 2 * (p - r) - 1 + 2 * r * share)
+            << "p=" << p << " r=" << r;
+      }
+    }
+  }
+}
+
+TEST(ZeroBubbleV, StashesAsMuchAsTheFirstRankOfOneFOneBOnEveryRank) {
+  for (const double share : {0.0, 0.5, 1.0}) {
+    for (int p = 1; p <= 8; ++p) {
+      EXPECT_THAT(StageStashes(ZeroBubbleV({p, 3 * p}).value(), share), Each(2 * p)) << p;
+    }
+  }
+}
+
+// In whole devices; 1F1B's first rank keeps p.
+TEST(VHalf, StashesAboutHalfOfOneFOneB) {
+  for (int p = 1; p <= 32; ++p) {
+    const Schedule schedule = VHalf({p, 4 * p}).value();
+    const std::vector<double> stash = PeakStash(schedule, UnitStash(schedule, 0.5));
+    EXPECT_LE(*std::max_element(stash.begin(), stash.end()), p / 2.0 + 1.0) << p;
+  }
+}
+
+TEST(VMin, StashesAboutAThirdOfOneFOneB) {
+  for (int p = 1; p <= 32; ++p) {
+    const Schedule schedule = VMin({p, 4 * p}).value();
+    const std::vector<double> stash = PeakStash(schedule, UnitStash(schedule, 0.5));
+    EXPECT_LE(*std::max_element(stash.begin(), stash.end()), p / 3.0 + 1.0) << p;
+  }
+}
+
+TEST(DualPipeV, OverlapsForwardAndBackwardPassesOfDifferentMicroBatches) {
+  EXPECT_THAT(TextOf(DualPipeV({2, 6}), 0), HasSubstr("F0.3+ BW3.1 F3.2+ BW0.0"));
+}
+
+TEST(DualPipeV, StashesOneChunkMoreThanZeroBubbleV) {
+  for (int p = 1; p <= 8; ++p) {
+    const std::vector<double> stash = StageStashes(DualPipeV({p, 4 * p}).value(), 0.5);
+    EXPECT_THAT(stash, Each(::testing::Le(2 * p + 1))) << p;
+    EXPECT_EQ(stash[0], 2 * p + 1) << p;
+  }
+}
+
+TEST(DualPipeV, RefusesFewerThanTwoMicroBatchesPerRank) {
+  EXPECT_THAT(std::string(DualPipeV({4, 7}).status().message()),
+              HasSubstr("dualpipe-v: needs at least 2 micro-batches per rank: 7 and 4"));
+}
+
+TEST(ForwardOnly, FinishesWhatIsOnItsWayFirst) {
+  const auto forward = ForwardOnly(PlaceStages(Placement::kV, 2, 2), 2, 4);
+  EXPECT_EQ(TextOf(forward, 0), "F0.0 F0.1 F0.2 F3.0 F0.3 F3.1 F3.2 F3.3");
+  EXPECT_EQ(TextOf(forward, 1), "F1.0 F2.0 F1.1 F2.1 F1.2 F2.2 F1.3 F2.3");
 }
 
 TEST(ForwardOnly, KeepsNothing) {
-  EXPECT_THAT(PeakStash(ForwardOnly({3, 5}).value()), testing::Each(0));
+  EXPECT_THAT(StageStashes(ForwardOnly({Rank(0), Rank(1)}, 2, 5).value(), 1.0), Each(0));
 }
 
 TEST(ForwardOnly, IsNotListedAmongTheTrainingSchedules) {
   EXPECT_EQ(Generate("forward", {2, 2}).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(Generators, EveryScheduleIsValidOnceLowered) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    for (const Generator& generator : Generators()) {
-      const absl::StatusOr<Schedule> lowered = Lower(generator.generate(shape).value());
-      ASSERT_TRUE(lowered.ok()) << lowered.status();
-      EXPECT_TRUE(Validate(*lowered).ok()) << generator.name << ": " << Validate(*lowered);
-    }
-  });
+TEST(ForwardOnly, RefusesPlacementsOutOfRange) {
+  for (const absl::StatusOr<Schedule>& schedule :
+       {ForwardOnly({}, 1, 1), ForwardOnly({Rank(1)}, 1, 1), ForwardOnly({Rank(-1)}, 1, 1),
+        ForwardOnly({Rank(0)}, 0, 1), ForwardOnly({Rank(0)}, 1, 0),
+        ForwardOnly({Rank(0), Rank(0)}, 1, kMaxPasses)}) {
+    EXPECT_EQ(schedule.status().code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
-TEST(Generators, ForwardOnlyIsValidOnceLowered) {
-  ForAllShapes([](const ScheduleShape& shape) {
-    const absl::Status status = Validate(Lower(ForwardOnly(shape).value()).value());
-    EXPECT_TRUE(status.ok()) << status;
+TEST(Placement, LoopsAndVs) {
+  EXPECT_THAT(PlaceStages(Placement::kLoop, 2, 2), ElementsAre(Rank(0), Rank(1), Rank(0), Rank(1)));
+  EXPECT_THAT(PlaceStages(Placement::kV, 2, 2), ElementsAre(Rank(0), Rank(1), Rank(1), Rank(0)));
+}
+
+// Thousands of shapes, m < p included: valid, or refused with the reason.
+TEST(Generators, EveryScheduleIsValidOnceLoweredOrRefusedWithTheReason) {
+  int valid = 0;
+  int refused = 0;
+  ForAllShapes(10, 24, [&](const ScheduleShape& shape) {
+    for (const Generator& generator : Generators()) {
+      for (int v = 0; v <= 4; ++v) {
+        const absl::StatusOr<Schedule> schedule =
+            generator.generate({shape.ranks, shape.micro_batches, v});
+        if (!schedule.ok()) {
+          EXPECT_EQ(schedule.status().code(), absl::StatusCode::kInvalidArgument);
+          EXPECT_THAT(std::string(schedule.status().message()),
+                      HasSubstr(absl::StrCat("schedule ", generator.name, ": ")));
+          ++refused;
+          continue;
+        }
+        const absl::Status status = Validate(Lower(*schedule).value());
+        EXPECT_TRUE(status.ok()) << generator.name << " v=" << v << ": " << status;
+        ++valid;
+      }
+    }
   });
+  EXPECT_GT(valid, 4000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(Generators, EvaluationIsValidUnderEveryPlacement) {
+  for (int p = 1; p <= 8; ++p) {
+    for (int m = 1; m <= 20; ++m) {
+      for (int v = 1; v <= 4; ++v) {
+        const absl::Status loop =
+            Validate(Lower(ForwardOnly(PlaceStages(Placement::kLoop, p, v), p, m).value()).value());
+        EXPECT_TRUE(loop.ok()) << "p=" << p << " m=" << m << " v=" << v << ": " << loop;
+      }
+      const absl::Status v_shape =
+          Validate(Lower(ForwardOnly(PlaceStages(Placement::kV, p, 2), p, m).value()).value());
+      EXPECT_TRUE(v_shape.ok()) << "p=" << p << " m=" << m << ": " << v_shape;
+    }
+  }
 }
 
 TEST(Generators, NameTheirSchedulesAfterThemselves) {
   for (const Generator& generator : Generators()) {
-    EXPECT_EQ(Generate(generator.name, {2, 3}).value().name, std::string(generator.name));
+    EXPECT_EQ(Generate(generator.name, {2, 4}).value().name, std::string(generator.name));
+  }
+}
+
+TEST(Generators, PlaceTheirStagesAsTheySay) {
+  for (const Generator& generator : Generators()) {
+    EXPECT_EQ(generator.generate({3, 6}).value().rank_of_stage,
+              PlaceStages(generator.placement, 3, generator.chunks))
+        << generator.name;
   }
 }
 
 TEST(Generators, RefuseShapesOutOfRange) {
-  constexpr ScheduleShape kBad[] = {{0, 1}, {1, 0}, {-3, 4}, {4, -3}, {1 << 13, 1 << 12}};
+  constexpr ScheduleShape kBad[] = {
+      {0, 1}, {1, 0}, {-3, 4}, {4, -3}, {2, 4, -1}, {1 << 13, 1 << 12}, {2, 4, 1 << 24}};
   for (const ScheduleShape& shape : kBad) {
     for (const Generator& generator : Generators()) {
       EXPECT_EQ(generator.generate(shape).status().code(), absl::StatusCode::kInvalidArgument)
           << generator.name << " " << shape.ranks << " " << shape.micro_batches;
     }
   }
+}
+
+TEST(Generators, RefuseAnotherNumberOfChunksThanTheyHave) {
+  EXPECT_THAT(std::string(OneFOneB({2, 4, 2}).status().message()),
+              HasSubstr("1f1b: has 1 chunk per rank, not 2"));
+  EXPECT_THAT(std::string(ZeroBubbleV({2, 4, 3}).status().message()),
+              HasSubstr("zb-v: has 2 chunks per rank, not 3"));
 }
 
 TEST(Generators, ReasonOfARefusalNamesTheScheduleAndTheNumber) {
@@ -145,13 +285,13 @@ TEST(Generators, UnknownNameListsTheKnownOnesAndTheNearest) {
   const absl::Status status = Generate("1f1c", {2, 2}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("\"1f1c\""), HasSubstr("known are gpipe, 1f1b"),
+              AllOf(HasSubstr("\"1f1c\""), HasSubstr("known are gpipe, 1f1b, interleaved"),
                     HasSubstr("did you mean 1f1b?")));
 }
 
 TEST(Generators, UnknownNameNearNoneSuggestsNothing) {
   EXPECT_THAT(std::string(Generate("zebra", {2, 2}).status().message()),
-              testing::Not(HasSubstr("did you mean")));
+              ::testing::Not(HasSubstr("did you mean")));
 }
 
 }  // namespace

@@ -1,42 +1,11 @@
 #include "tests/schedule/handwritten.h"
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/check.h"
 
 namespace stagecoach::schedule {
-namespace {
-
-Op OpNamed(const std::string& name) {
-  for (int i = 0; i < kNumOps; ++i) {
-    const Op op = static_cast<Op>(i);
-    if (name == OpName(op)) return op;
-  }
-  STAGECOACH_CHECK(false, absl::StrCat("no operation is called \"", name, "\""));
-}
-
-int NumberIn(const std::string& text) {
-  int number = 0;
-  STAGECOACH_CHECK(absl::SimpleAtoi(text, &number), absl::StrCat("not a number: ", text));
-  return number;
-}
-
-Action ActionFrom(const std::string& word) {
-  const size_t digits = word.find_first_of("0123456789");
-  STAGECOACH_CHECK(digits != std::string::npos, absl::StrCat("not an action: ", word));
-  const Op op = OpNamed(word.substr(0, digits));
-  const std::vector<std::string> numbers = absl::StrSplit(word.substr(digits), '.');
-  const StageId stage(NumberIn(numbers[0]));
-  if (op == Op::kStep) return {op, stage, MicroBatch()};
-  STAGECOACH_CHECK(numbers.size() == 2, absl::StrCat("no micro-batch: ", word));
-  return {op, stage, MicroBatch(NumberIn(numbers[1]))};
-}
-
-}  // namespace
-
 Schedule FromText(const std::vector<int>& rank_of_stage, int num_micro_batches,
                   const std::vector<std::string>& lists) {
   Schedule schedule;
@@ -46,7 +15,7 @@ Schedule FromText(const std::vector<int>& rank_of_stage, int num_micro_batches,
   for (const std::string& list : lists) {
     std::vector<Action>& actions = schedule.actions.emplace_back();
     for (const absl::string_view word : absl::StrSplit(list, ' ', absl::SkipEmpty())) {
-      actions.push_back(ActionFrom(std::string(word)));
+      actions.push_back(ParseCode(word).value());
     }
   }
   return schedule;
@@ -54,18 +23,17 @@ Schedule FromText(const std::vector<int>& rank_of_stage, int num_micro_batches,
 
 std::string ToText(const std::vector<Action>& list) {
   return absl::StrJoin(list, " ", [](std::string* text, const Action& action) {
-    absl::StrAppend(text, OpName(action.op), action.stage.value());
-    if (action.op != Op::kStep) absl::StrAppend(text, ".", action.micro_batch.value());
+    absl::StrAppend(text, ToCode(action));
   });
 }
 
-Schedule ZeroBubbleH1() {
+Schedule HandwrittenH1() {
   return FromText({0, 1}, 3,
                   {"F0.0 F0.1 B0.0 W0.0 F0.2 B0.1 W0.1 B0.2 W0.2",
                    "F1.0 B1.0 F1.1 B1.1 W1.0 F1.2 B1.2 W1.1 W1.2"});
 }
 
-Schedule VPlacement() {
+Schedule HandwrittenV() {
   return FromText({0, 1, 1, 0}, 2,
                   {"F0.0 F0.1 F3.0 BW3.0 F3.1 BW3.1 BW0.0 BW0.1",
                    "F1.0 F2.0 F1.1 F2.1 B2.0 B1.0 W2.0 B2.1 B1.1 W1.0 W2.1 W1.1"});

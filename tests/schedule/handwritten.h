@@ -9,8 +9,8 @@
 
 namespace stagecoach::schedule {
 
-// A schedule from text: one string per rank, its actions as in "F0.1 SEND_F0.1 BW0.1 STEP0"
-// (operation, stage, micro-batch). Aborts if the text is not of that form.
+// A schedule from text: one string per rank, the codes of its actions (ParseCode) with blanks
+// between them. Aborts if the text is not of that form.
 Schedule FromText(const std::vector<int>& rank_of_stage, int num_micro_batches,
                   const std::vector<std::string>& lists);
 
@@ -18,12 +18,12 @@ Schedule FromText(const std::vector<int>& rank_of_stage, int num_micro_batches,
 std::string ToText(const std::vector<Action>& list);
 
 // ZB-H1 for 2 ranks and 3 micro-batches: B and W apart.
-Schedule ZeroBubbleH1();
+Schedule HandwrittenH1();
 
 // Four stages in V placement on 2 ranks (0, 1, 1, 0), 2 micro-batches, B and W apart on stages 1
 // and 2, fused on the others. Each rank sends activations and gradients to the other, and stages 1
 // and 2 hand over in place.
-Schedule VPlacement();
+Schedule HandwrittenV();
 
 // The memory of one stage of a chain, in multiples of 256 bytes; nothing resident, no workspace.
 StageMemory TypicalStage(bool first);

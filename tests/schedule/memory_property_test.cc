@@ -41,12 +41,17 @@ std::vector<StageMemory> RandomStages(const Schedule& schedule, std::mt19937& ra
 }
 
 std::vector<Schedule> LoweredSchedules() {
-  std::vector<Schedule> schedules = {Lower(ZeroBubbleH1()).value(), Lower(VPlacement()).value()};
+  std::vector<Schedule> schedules = {Lower(HandwrittenH1()).value(), Lower(HandwrittenV()).value()};
   for (int p = 1; p <= 4; ++p) {
     for (int m = 1; m <= 6; ++m) {
-      schedules.push_back(Lower(GPipe({p, m}).value()).value());
-      schedules.push_back(Lower(OneFOneB({p, m}).value()).value());
-      schedules.push_back(Lower(ForwardOnly({p, m}).value()).value());
+      for (const Generator& generator : Generators()) {
+        const absl::StatusOr<Schedule> compute =
+            generator.generate({.ranks = p, .micro_batches = m});
+        if (!compute.ok()) continue;  // it refuses this shape
+        schedules.push_back(Lower(*compute).value());
+        const Schedule& lowered = schedules.back();
+        schedules.push_back(Lower(ForwardOnly(lowered.rank_of_stage, p, m).value()).value());
+      }
     }
   }
   return schedules;
@@ -123,7 +128,7 @@ TEST(PlanMemory, EveryBlockAppearsOnce) {
 }
 
 TEST(PlanMemory, IsDeterministic) {
-  const Schedule schedule = Lower(VPlacement()).value();
+  const Schedule schedule = Lower(HandwrittenV()).value();
   const std::vector<StageMemory> stages = TypicalStages(schedule);
   EXPECT_EQ(PlanMemory(schedule, Rank(0), stages)->blocks,
             PlanMemory(schedule, Rank(0), stages)->blocks);

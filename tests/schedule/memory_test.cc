@@ -37,7 +37,7 @@ std::vector<std::pair<int, int>> LivesOf(const MemoryPlan& plan, BlockKind kind,
 using Lives = std::vector<std::pair<int, int>>;
 
 // Rank 0 of 1F1B with two ranks and micro-batches:
-//   0 F0, 1 SEND_F0, 2 RECV_B0, 3 F1, 4 SEND_F1, 5 RECV_B1, 6 BW0, 7 BW1, 8 STEP
+//   0 F0, 1 RECV_B0, 2 SEND_F0, 3 F1, 4 RECV_B1, 5 SEND_F1, 6 BW0, 7 BW1, 8 STEP
 TEST(PlanMemory, EqualsTheExampleByHand) {
   const Schedule schedule = Lower(OneFOneB({2, 2}).value()).value();
   std::vector<StageMemory> stages = TypicalStages(schedule);
@@ -48,16 +48,16 @@ TEST(PlanMemory, EqualsTheExampleByHand) {
   const MicroBatch a(0);
   const MicroBatch b(1);
   EXPECT_THAT(plan.blocks,
-              testing::ElementsAre(Block{BlockKind::kInput, s, a, 256, 3584, 0, 6},
-                                   Block{BlockKind::kOutput, s, a, 512, 2048, 0, 4},
+              testing::ElementsAre(Block{BlockKind::kInput, s, a, 256, 4096, 0, 6},
+                                   Block{BlockKind::kOutput, s, a, 512, 2048, 0, 5},
                                    Block{BlockKind::kStash, s, a, 1024, 0, 0, 6},
-                                   Block{BlockKind::kOutputGradient, s, a, 512, 2560, 2, 6},
-                                   Block{BlockKind::kInput, s, b, 256, 3840, 3, 7},
+                                   Block{BlockKind::kOutputGradient, s, a, 512, 2560, 1, 6},
+                                   Block{BlockKind::kInput, s, b, 256, 4352, 3, 7},
                                    Block{BlockKind::kOutput, s, b, 512, 3072, 3, 8},
                                    Block{BlockKind::kStash, s, b, 1024, 1024, 3, 7},
-                                   Block{BlockKind::kOutputGradient, s, b, 512, 2048, 5, 7}));
-  EXPECT_EQ(plan.dynamic_bytes, 4096);
-  EXPECT_EQ(plan.peak_live_bytes, 4096);
+                                   Block{BlockKind::kOutputGradient, s, b, 512, 3584, 4, 7}));
+  EXPECT_EQ(plan.dynamic_bytes, 4608);
+  EXPECT_EQ(plan.peak_live_bytes, 4608);
   EXPECT_EQ(plan.peak_stash_bytes, 2 * (256 + 1024));
 }
 
@@ -89,21 +89,21 @@ TEST(PlanMemory, InputReadByForwardAloneIsFreeAfterIt) {
   EXPECT_EQ(plan.peak_stash_bytes, 1024 + 768);
 }
 
-// Rank 1 of ZB-H1:
-//   0 RECV_F0, 1 F0, 2 RECV_F1, 3 B0, 4 SEND_B0, 5 F1, 6 B1, 7 SEND_B1, 8 RECV_F2, 9 W0, 10 F2,
+// Rank 1 of HandwrittenH1:
+//   0 RECV_F0, 1 F0, 2 RECV_F1, 3 B0, 4 SEND_B0, 5 F1, 6 B1, 7 RECV_F2, 8 SEND_B1, 9 W0, 10 F2,
 //   11 B2, 12 SEND_B2, 13 W1, 14 W2, 15 STEP
 TEST(PlanMemory, SplitBackwardKeepsStashUntilBAndWeightStashUntilW) {
-  const Schedule schedule = Lower(ZeroBubbleH1()).value();
+  const Schedule schedule = Lower(HandwrittenH1()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kStash, 1), (Lives{{1, 3}, {5, 6}, {10, 11}}));
   EXPECT_EQ(LivesOf(plan, BlockKind::kWeightStash, 1), (Lives{{1, 9}, {5, 13}, {10, 14}}));
   EXPECT_EQ(LivesOf(plan, BlockKind::kGradientStash, 1), (Lives{{3, 9}, {6, 13}, {11, 14}}));
-  EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 9}, {2, 13}, {8, 14}}));
+  EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 9}, {2, 13}, {7, 14}}));
   EXPECT_EQ(LivesOf(plan, BlockKind::kOutputGradient, 1), (Lives{{1, 3}, {5, 6}, {10, 11}}));
 }
 
 TEST(PlanMemory, OutputGradientReadByWIsKeptUntilW) {
-  const Schedule schedule = Lower(ZeroBubbleH1()).value();
+  const Schedule schedule = Lower(HandwrittenH1()).value();
   std::vector<StageMemory> stages = TypicalStages(schedule);
   stages[1].output_gradient_last_use = LastUse::kBackwardWeight;
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), stages).value();
@@ -118,26 +118,46 @@ TEST(PlanMemory, FusedBackwardHasNoGradientStash) {
   }
 }
 
-// Rank 1 of VPlacement:
+// Of one rank: 0 F0, 1 F1, 2 BW0, 3 B1, 4 W1, 5 STEP.
+TEST(PlanMemory, FusedBackwardOfAStageThatAlsoSplitsHasAGradientStashOfItsOwn) {
+  const Schedule schedule = Lower(FromText({0}, 2, {"F0.0 F0.1 BW0.0 B0.1 W0.1"})).value();
+  StageMemory memory;
+  memory.gradient_stash_bytes = 512;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(0), {memory}).value();
+  EXPECT_EQ(LivesOf(plan, BlockKind::kGradientStash, 0), (Lives{{2, 2}, {3, 4}}));
+}
+
+TEST(PlanMemory, GradientStashWithinAFusedBackwardDoesNotCountAsStash) {
+  const Schedule schedule =
+      Lower(FromText({0, 0}, 2, {"F0.0 F1.0 F0.1 F1.1 B1.0 BW0.0 W1.0 BW1.1 B0.1 W0.1"})).value();
+  std::vector<StageMemory> stages(2);
+  stages[0].gradient_stash_bytes = 512;
+  stages[1].gradient_stash_bytes = 1024;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(0), stages).value();
+  EXPECT_EQ(plan.peak_live_bytes, 1024 + 512);
+  EXPECT_EQ(plan.peak_stash_bytes, 1024);
+}
+
+// Rank 1 of HandwrittenV:
 //   0 RECV_F1.0, 1 F1.0, 2 RECV_F1.1, 3 F2.0, 4 SEND_F2.0, 5 F1.1, 6 RECV_B2.0, 7 F2.1,
-//   8 SEND_F2.1, 9 B2.0, 10 B1.0, 11 SEND_B1.0, 12 RECV_B2.1, 13 W2.0, 14 B2.1, 15 B1.1,
+//   8 SEND_F2.1, 9 B2.0, 10 B1.0, 11 RECV_B2.1, 12 SEND_B1.0, 13 W2.0, 14 B2.1, 15 B1.1,
 //   16 SEND_B1.1, 17 W1.0, 18 W2.1, 19 W1.1, 20 STEP1, 21 STEP2
 TEST(PlanMemory, NeighboursOnOneRankShareTheActivationBetweenThem) {
-  const Schedule schedule = Lower(VPlacement()).value();
+  const Schedule schedule = Lower(HandwrittenV()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{1, 13}, {5, 18}}));
   EXPECT_TRUE(BlocksOf(plan, BlockKind::kInput, 2).empty());
 }
 
 TEST(PlanMemory, NeighboursOnOneRankShareTheGradientBetweenThem) {
-  const Schedule schedule = Lower(VPlacement()).value();
+  const Schedule schedule = Lower(HandwrittenV()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kInputGradient, 2), (Lives{{9, 10}, {14, 15}}));
   EXPECT_TRUE(BlocksOf(plan, BlockKind::kOutputGradient, 1).empty());
 }
 
 TEST(PlanMemory, SharedBufferIsAsLargeAsTheLargerSideSays) {
-  const Schedule schedule = Lower(VPlacement()).value();
+  const Schedule schedule = Lower(HandwrittenV()).value();
   std::vector<StageMemory> stages = TypicalStages(schedule);
   stages[2].input_bytes = 5120;
   stages[1].output_gradient_bytes = 2560;
@@ -147,7 +167,7 @@ TEST(PlanMemory, SharedBufferIsAsLargeAsTheLargerSideSays) {
 }
 
 TEST(PlanMemory, SendsOfOneLaneDoNotReleaseBuffersOfAnother) {
-  const Schedule schedule = Lower(VPlacement()).value();
+  const Schedule schedule = Lower(HandwrittenV()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 2), (Lives{{3, 8}, {7, 21}}));
   EXPECT_EQ(LivesOf(plan, BlockKind::kInputGradient, 1), (Lives{{10, 16}, {15, 21}}));
@@ -155,7 +175,7 @@ TEST(PlanMemory, SendsOfOneLaneDoNotReleaseBuffersOfAnother) {
 
 // Rank 1 of two: 0 RECV_F0, 1 RECV_F1, 2 F0, 3 F1.
 TEST(PlanMemory, ForwardOnlyKeepsNothingPastForward) {
-  const Schedule schedule = Lower(ForwardOnly({2, 2}).value()).value();
+  const Schedule schedule = Lower(ForwardOnly({Rank(0), Rank(1)}, 2, 2).value()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kInput, 1), (Lives{{0, 2}, {1, 3}}));
   EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{2, 2}, {3, 3}}));
@@ -172,7 +192,7 @@ TEST(PlanMemory, StashOfZeroBubbleH1IsThatOfTheFormula) {
   constexpr int64_t kUntilB = 256 + 1024 + 768;
   constexpr int64_t kUntilW = 256 + 768 + 256;
   constexpr int64_t kBothWhileBRuns = 256;
-  const Schedule schedule = Lower(ZeroBubbleH1()).value();
+  const Schedule schedule = Lower(HandwrittenH1()).value();
   const std::vector<StageMemory> stages = TypicalStages(schedule);
   EXPECT_EQ(PlanMemory(schedule, Rank(0), stages)->peak_stash_bytes, 2 * kUntilB + kBothWhileBRuns);
   EXPECT_EQ(PlanMemory(schedule, Rank(1), stages)->peak_stash_bytes,
@@ -180,7 +200,7 @@ TEST(PlanMemory, StashOfZeroBubbleH1IsThatOfTheFormula) {
 }
 
 TEST(PlanMemory, ResidentIsTheSumAndWorkspaceTheLargestOfTheRanksStages) {
-  const Schedule schedule = Lower(VPlacement()).value();
+  const Schedule schedule = Lower(HandwrittenV()).value();
   std::vector<StageMemory> stages(4);
   stages[0].parameter_bytes = 1;
   stages[0].gradient_bytes = 256;
@@ -208,7 +228,7 @@ void ExpectInvalid(const absl::Status& status, const std::string& reason) {
 TEST(PlanMemory, RefusesSchedulesThatAreNotLowered) {
   const std::vector<StageMemory> stages = {TypicalStage(true), TypicalStage(false)};
   ExpectInvalid(PlanStatus(OneFOneB({2, 2}).value(), stages), "not lowered: stage 0 has no STEP");
-  ExpectInvalid(PlanStatus(ForwardOnly({2, 2}).value(), stages),
+  ExpectInvalid(PlanStatus(ForwardOnly({Rank(0), Rank(1)}, 2, 2).value(), stages),
                 "not lowered: stage 0 SEND_F micro-batch 0 is missing");
 }
 

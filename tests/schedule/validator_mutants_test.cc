@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,12 +17,16 @@ namespace stagecoach::schedule {
 namespace {
 
 std::vector<Schedule> Originals() {
-  std::vector<Schedule> originals = {Lower(ZeroBubbleH1()).value(), Lower(VPlacement()).value()};
-  for (int p = 1; p <= 4; ++p) {
-    for (int m = 1; m <= 5; ++m) {
-      originals.push_back(Lower(GPipe({p, m}).value()).value());
-      originals.push_back(Lower(OneFOneB({p, m}).value()).value());
-      originals.push_back(Lower(ForwardOnly({p, m}).value()).value());
+  std::vector<Schedule> originals = {Lower(HandwrittenH1()).value(), Lower(HandwrittenV()).value()};
+  for (int p = 1; p <= 3; ++p) {
+    for (int m = 1; m <= 2 * p; ++m) {
+      for (const Generator& generator : Generators()) {
+        const absl::StatusOr<Schedule> schedule = generator.generate({p, m});
+        if (!schedule.ok()) continue;
+        originals.push_back(Lower(*schedule).value());
+        const Schedule forward = ForwardOnly(schedule->rank_of_stage, p, m).value();
+        originals.push_back(Lower(forward).value());
+      }
     }
   }
   return originals;
@@ -115,6 +120,38 @@ bool MustPrecede(const Schedule& schedule, const Action& earlier, const Action& 
   if (earlier.op == Op::kReceiveGradient) return IsBackward(later.op);
   return (earlier.op == Op::kBackwardInput || earlier.op == Op::kBackward) &&
          (later.op == Op::kBackwardWeight || later.op == Op::kSendGradient);
+}
+
+TEST(Mutants, SendMovedBehindTheNextOfItsPairIsCaught) {
+  int moved = 0;
+  ForEveryAction([&moved](Schedule& mutant, std::vector<Action>& list, size_t i) {
+    if (!IsSend(list[i].op)) return;
+    const Rank peer = PeerOf(mutant, list[i]);
+    for (size_t j = i + 1; j < list.size(); ++j) {
+      if (!IsSend(list[j].op) || PeerOf(mutant, list[j]) != peer) continue;
+      std::rotate(list.begin() + static_cast<ptrdiff_t>(i),
+                  list.begin() + static_cast<ptrdiff_t>(i) + 1,
+                  list.begin() + static_cast<ptrdiff_t>(j) + 1);
+      ExpectCaught(mutant);
+      ++moved;
+      return;
+    }
+  });
+  EXPECT_GT(moved, 100);
+}
+
+TEST(Mutants, PairThatIsNoneIsCaught) {
+  ForEveryAction([](Schedule& mutant, std::vector<Action>& list, size_t i) {
+    const bool forward_first = list[i].op == Op::kForward;
+    list[i].overlaps_next = true;
+    const bool pair =
+        i + 1 < list.size() && list[i].micro_batch != list[i + 1].micro_batch &&
+        !list[i + 1].overlaps_next &&
+        (forward_first ? IsBackward(list[i + 1].op) && list[i + 1].op != Op::kBackwardWeight
+                       : IsBackward(list[i].op) && list[i].op != Op::kBackwardWeight &&
+                             list[i + 1].op == Op::kForward);
+    if (!pair) ExpectCaught(mutant);
+  });
 }
 
 TEST(Mutants, SwapThatBreaksARuleIsCaught) {

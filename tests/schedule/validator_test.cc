@@ -33,12 +33,12 @@ TEST(Validate, AcceptsTheScheduleFromWhichTheCasesDepart) {
 }
 
 TEST(Validate, AcceptsSplitBackwardPasses) {
-  const absl::Status status = Validate(Lower(ZeroBubbleH1()).value());
+  const absl::Status status = Validate(Lower(HandwrittenH1()).value());
   EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST(Validate, AcceptsSeveralStagesPerRank) {
-  const absl::Status status = Validate(Lower(VPlacement()).value());
+  const absl::Status status = Validate(Lower(HandwrittenV()).value());
   EXPECT_TRUE(status.ok()) << status;
 }
 
@@ -94,18 +94,18 @@ TEST(Validate, RefusesADoubledAction) {
   ExpectRefused(
       ValidateText("F0.0 F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 BW0.1 STEP0",
                    kRank1),
-      "rank 0, position 1 (stage 0 F micro-batch 0): done before, at position 0");
+      "rank 0, position 1 (stage 0 F micro-batch 0): it is done before; remove one");
 }
 
 TEST(Validate, RefusesAWeightPassNextToAFusedOne) {
   ExpectRefused(
       ValidateText("F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 W0.0 BW0.1 STEP0",
                    kRank1),
-      "rank 0, position 7 (stage 0 W micro-batch 0): done before, at position 6");
+      "rank 0, position 7 (stage 0 W micro-batch 0): it is done before; remove one");
 }
 
 TEST(Validate, RefusesFewerActionsThanForwardPasses) {
-  ExpectRefused(ValidateText("F0.0", kRank1), "rank 0 has 1 actions, fewer than the 2 forward");
+  ExpectRefused(ValidateText("F0.0", kRank1), "rank 0: it has 1 actions, fewer than the 2 forward");
 }
 
 TEST(Validate, RefusesAMissingForwardPass) {
@@ -129,17 +129,20 @@ TEST(Validate, RefusesAMissingStep) {
 TEST(Validate, RefusesAStepBeforeTheLastWeightPass) {
   ExpectRefused(
       ValidateText("F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 STEP0 BW0.1", kRank1),
-      "stage 0 has its STEP at position 7; it must come after rank 0, position 8");
+      "rank 0, position 7 (stage 0 STEP): gradients are not complete yet; it must come after stage "
+      "0 "
+      "BW micro-batch 1");
 }
 
 TEST(Validate, RefusesAStepWithoutBackwardPasses) {
-  ExpectRefused(Validate(FromText({0}, 1, {"F0.0 STEP0"})), "nothing to step with");
+  ExpectRefused(Validate(FromText({0}, 1, {"F0.0 STEP0"})),
+                "has nothing to reduce or to step with");
 }
 
 TEST(Validate, RefusesBackwardBeforeForward) {
   ExpectRefused(
       ValidateText("F0.0 SEND_F0.0 RECV_B0.0 RECV_B0.1 BW0.0 BW0.1 F0.1 SEND_F0.1 STEP0", kRank1),
-      "rank 0, position 5 (stage 0 BW micro-batch 1): must come after position 6");
+      "rank 0, position 5 (stage 0 BW micro-batch 1): must come after stage 0 F micro-batch 1");
 }
 
 TEST(Validate, RefusesWeightBeforeInputGradient) {
@@ -203,12 +206,12 @@ TEST(Validate, RefusesReceivesOutOfTheSendersOrder) {
   const absl::Status status =
       ValidateText(kRank0, "RECV_F1.1 RECV_F1.0 F1.0 BW1.0 SEND_B1.0 F1.1 BW1.1 SEND_B1.1 STEP1");
   ExpectRefused(status, "rank 1, position 1 (stage 1 RECV_F micro-batch 0): out of order");
-  ExpectRefused(status, "rank 0, position 4 (stage 0 SEND_F micro-batch 1)");
+  ExpectRefused(status, "the later stage 0 SEND_F micro-batch 1");
 }
 
 // Activations and gradients of different lanes share the order of their pair of ranks.
 TEST(Validate, RefusesReceivesOutOfOrderAcrossLanes) {
-  Schedule schedule = Lower(VPlacement()).value();
+  Schedule schedule = Lower(HandwrittenV()).value();
   std::vector<Action>& list = schedule.actions[0];
   const auto gradient =
       std::find(list.begin(), list.end(), Action{Op::kReceiveGradient, StageId(0), MicroBatch(0)});
@@ -218,34 +221,64 @@ TEST(Validate, RefusesReceivesOutOfOrderAcrossLanes) {
   ExpectRefused(Validate(schedule), "out of order");
 }
 
-TEST(Validate, StashLimitHoldsIfItIsThePeak) {
-  const Schedule lowered = Lower(OneFOneB({4, 8}).value()).value();
-  EXPECT_TRUE(Validate(lowered, {4, 3, 2, 1}).ok());
+TEST(Validate, AcceptsAReductionBetweenBackwardPassesAndStep) {
+  const Schedule lowered = Lower(OneFOneB({2, 2}).value(), {.reduce_gradients = true}).value();
+  EXPECT_TRUE(Validate(lowered).ok()) << Validate(lowered);
 }
 
-TEST(Validate, RefusesAStashAboveItsLimit) {
-  const Schedule lowered = Lower(OneFOneB({4, 8}).value()).value();
-  ExpectRefused(Validate(lowered, {4, 2, 2, 1}),
-                "rank 1 keeps up to 3 forward results at once, its limit is 2");
+TEST(Validate, RefusesAReductionOfIncompleteGradients) {
+  ExpectRefused(
+      ValidateText("F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 REDUCE0 BW0.1 STEP0",
+                   kRank1),
+      "rank 0, position 7 (stage 0 REDUCE): gradients are not complete yet");
 }
 
-TEST(Validate, StashLimitOfOtherLengthIsAnInvalidArgument) {
-  const Schedule lowered = Lower(OneFOneB({4, 8}).value()).value();
-  EXPECT_EQ(Validate(lowered, {4, 3}).code(), absl::StatusCode::kInvalidArgument);
+TEST(Validate, RefusesAReductionAfterTheStep) {
+  ExpectRefused(
+      ValidateText("F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 BW0.1 STEP0 REDUCE0",
+                   kRank1),
+      "rank 0, position 8 (stage 0 STEP): it must come after stage 0 REDUCE");
 }
 
-TEST(PeakStash, CountsUntilBAndNotUntilW) {
-  EXPECT_THAT(PeakStash(ZeroBubbleH1()), testing::ElementsAre(2, 1));
+TEST(Validate, AcceptsUnshardAndReshardAnywhereAndOften) {
+  EXPECT_TRUE(ValidateText(std::string("UNSHARD0 RESHARD0 UNSHARD0 ") + kRank0, kRank1).ok());
 }
 
-TEST(PeakStash, CountsEveryStageOfARank) {
-  EXPECT_THAT(PeakStash(VPlacement()), testing::ElementsAre(3, 4));
+TEST(Validate, AcceptsAnOverlappedPair) {
+  EXPECT_TRUE(Validate(Lower(FromText({0}, 2, {"F0.0 F0.1+ BW0.0 BW0.1"})).value()).ok());
 }
 
-TEST(PeakStash, IsTheSameForALoweredSchedule) {
-  for (const Schedule& compute : {OneFOneB({3, 5}).value(), ZeroBubbleH1(), VPlacement()}) {
-    EXPECT_EQ(PeakStash(Lower(compute).value()), PeakStash(compute));
+TEST(Validate, RefusesPairsThatCannotBeOverlapped) {
+  for (const char* list : {"F0.0+ BW0.0 F0.1 BW0.1",  // the same micro-batch
+                           "F0.0+ F0.1 BW0.0 BW0.1",  // both forward
+                           "F0.0 F0.1 BW0.0 BW0.1+",  // nothing follows
+                           "F0.0 F0.1 B0.0 W0.0+ B0.1 W0.1"}) {
+    Schedule lowered = FromText({0}, 2, {std::string(list)});
+    lowered.actions[0].push_back({Op::kStep, StageId(0), MicroBatch()});
+    ExpectRefused(Validate(lowered), "it overlaps the next action, but the two are not an F and");
   }
+}
+
+TEST(FindViolation, NamesRankPositionAndAction) {
+  const std::optional<Violation> violation =
+      FindViolation(FromText({0, 1}, 2,
+                             {kRank0,
+                              "F1.0 RECV_F1.0 RECV_F1.1 BW1.0 SEND_B1.0 F1.1 "
+                              "BW1.1 SEND_B1.1 STEP1"}));
+  ASSERT_TRUE(violation.has_value());
+  EXPECT_EQ(violation->rank, Rank(1));
+  EXPECT_EQ(violation->position, 0);
+  EXPECT_EQ(violation->action, (Action{Op::kForward, StageId(1), MicroBatch(0)}));
+  EXPECT_TRUE(violation->cycle.empty());
+}
+
+TEST(FindViolation, OfAMissingActionHasNoPosition) {
+  const std::optional<Violation> violation =
+      FindViolation(FromText({0}, 2, {"F0.0 F0.1 BW0.0 STEP0"}));
+  ASSERT_TRUE(violation.has_value());
+  EXPECT_EQ(violation->rank, Rank(0));
+  EXPECT_EQ(violation->position, -1);
+  EXPECT_EQ(violation->action, (Action{Op::kBackwardInput, StageId(0), MicroBatch(1)}));
 }
 
 }  // namespace

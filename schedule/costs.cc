@@ -1,0 +1,144 @@
+#include "schedule/costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "schedule/placement.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+absl::Status CheckRange(const std::string& where, const char* name, int64_t value, int64_t max) {
+  if (value >= 0 && value <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": ", name, " is ", value, ", must be in [0, ", max, "]"));
+}
+
+absl::Status CheckStage(const std::string& where, const StageTimes& times) {
+  const std::pair<const char*, int64_t> durations[] = {
+      {"forward_ns", times.forward_ns},
+      {"backward_input_ns", times.backward_input_ns},
+      {"backward_weight_ns", times.backward_weight_ns},
+      {"backward_ns", times.backward_ns},
+      {"reduce_ns", times.reduce_ns},
+      {"step_ns", times.step_ns}};
+  for (const auto& [name, ns] : durations) {
+    RETURN_IF_ERROR(CheckRange(where, name, ns, kMaxTimeNs));
+  }
+  RETURN_IF_ERROR(CheckRange(where, "output_bytes", times.output_bytes, kMaxSizeBytes));
+  return CheckRange(where, "input_gradient_bytes", times.input_gradient_bytes, kMaxSizeBytes);
+}
+
+absl::Status CheckLink(size_t i, const Link& link) {
+  const std::string where = absl::StrCat("link ", i);
+  RETURN_IF_ERROR(CheckRange(where, "latency_ns", link.latency_ns, kMaxTimeNs));
+  // Slower than this, a message of the largest size would exceed the longest time.
+  constexpr double kSlowest = 1.0;
+  if (link.bytes_per_second == 0.0 || link.bytes_per_second >= kSlowest) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(where, ": bytes_per_second is ",
+                                                 link.bytes_per_second,
+                                                 ", must be at least 1, or 0 for no limit"));
+}
+
+// Whatever the order, no time of a simulation exceeds the sum of all actions' and messages' own.
+absl::Status CheckTotal(const Schedule& schedule, const Costs& costs) {
+  double longest_ns = 0.0;
+  for (const StageTimes& times : costs.stages) {
+    for (const int64_t ns : {times.forward_ns, times.backward_input_ns, times.backward_weight_ns,
+                             times.backward_ns, times.reduce_ns}) {
+      longest_ns = std::fmax(longest_ns, static_cast<double>(ns + times.step_ns));
+    }
+    for (const Link& link : costs.links) {
+      const int64_t bytes = std::max(times.output_bytes, times.input_gradient_bytes);
+      longest_ns = std::fmax(longest_ns, static_cast<double>(link.TransferNs(bytes)));
+    }
+  }
+  double actions = 0.0;
+  for (const std::vector<Action>& list : schedule.actions)
+    actions += 2.0 * static_cast<double>(list.size());
+  constexpr double kMaxTotalNs = 4e18;
+  if (longest_ns * actions <= kMaxTotalNs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("times of up to ", longest_ns, " ns for ", actions / 2,
+                   " actions add up to more than a century; give smaller ones"));
+}
+
+}  // namespace
+
+int64_t Link::TransferNs(int64_t bytes) const {
+  if (bytes_per_second == 0.0) return latency_ns;
+  const double ns = std::round(1e9 * static_cast<double>(bytes) / bytes_per_second);
+  return latency_ns + static_cast<int64_t>(std::fmin(ns, static_cast<double>(kMaxTimeNs)));
+}
+
+Link Costs::LinkBetween(Rank from, Rank to, int num_ranks) const {
+  if (links.empty()) return {};
+  if (links.size() == 1) return links[0];
+  return links[static_cast<size_t>(from.value()) * static_cast<size_t>(num_ranks) +
+               static_cast<size_t>(to.value())];
+}
+
+absl::Status CheckCosts(const Schedule& schedule, const Costs& costs) {
+  const size_t stages = schedule.rank_of_stage.size();
+  if (costs.stages.size() != stages) {
+    return absl::InvalidArgumentError(absl::StrCat("the schedule has ", stages,
+                                                   " stages, but the times of ",
+                                                   costs.stages.size(), " are given"));
+  }
+  for (size_t i = 0; i < stages; ++i) {
+    RETURN_IF_ERROR(CheckStage(absl::StrCat("stage ", i), costs.stages[i]));
+  }
+  const size_t ranks = schedule.actions.size();
+  if (costs.links.size() > 1 && costs.links.size() != ranks * ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(costs.links.size(), " links for ", ranks,
+                                                   " ranks: expected none, one for all pairs, or ",
+                                                   ranks * ranks));
+  }
+  for (size_t i = 0; i < costs.links.size(); ++i) RETURN_IF_ERROR(CheckLink(i, costs.links[i]));
+  if (!(costs.overlap_share > 0.0 && costs.overlap_share <= 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("overlap_share is ", costs.overlap_share, ", must be in (0, 1]"));
+  }
+  RETURN_IF_ERROR(CheckTotal(schedule, costs));
+  if (!costs.memory.empty() && costs.memory.size() != stages) {
+    return absl::InvalidArgumentError(absl::StrCat("the schedule has ", stages,
+                                                   " stages, but the memory of ",
+                                                   costs.memory.size(), " is given"));
+  }
+  return absl::OkStatus();
+}
+
+Costs UniformCosts(const std::vector<Rank>& rank_of_stage, const DeviceTimes& device,
+                   int64_t latency_ns) {
+  Costs costs;
+  costs.links = {{.latency_ns = latency_ns, .bytes_per_second = 0.0}};
+  for (size_t stage = 0; stage < rank_of_stage.size(); ++stage) {
+    const Rank rank = rank_of_stage[stage];
+    const auto count_until = [&](size_t end) {
+      const auto first = rank_of_stage.begin();
+      return std::count(first, first + static_cast<ptrdiff_t>(end), rank);
+    };
+    const int64_t chunks = count_until(rank_of_stage.size());
+    const int64_t chunk = count_until(stage);
+    // What is left by rounding goes to some chunks, so that a device's times stay what they are.
+    const auto share = [&](int64_t ns) { return ns * (chunk + 1) / chunks - ns * chunk / chunks; };
+    StageTimes times;
+    times.forward_ns = share(device.forward_ns);
+    times.backward_input_ns = share(device.backward_input_ns);
+    times.backward_weight_ns = share(device.backward_weight_ns);
+    times.backward_ns = times.backward_input_ns + times.backward_weight_ns;
+    costs.stages.push_back(times);
+  }
+  return costs;
+}
+
+Costs UniformCosts(int ranks, int chunks, const DeviceTimes& device, int64_t latency_ns) {
+  return UniformCosts(PlaceStages(Placement::kLoop, ranks, chunks), device, latency_ns);
+}
+
+}  // namespace stagecoach::schedule

@@ -1,0 +1,82 @@
+#ifndef STAGECOACH_SCHEDULE_COSTS_H_
+#define STAGECOACH_SCHEDULE_COSTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schedule/memory.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::schedule {
+
+// How long one stage's actions take. Per micro-batch, except the reduction and the step.
+struct StageTimes {
+  int64_t forward_ns = 0;            // F
+  int64_t backward_input_ns = 0;     // B
+  int64_t backward_weight_ns = 0;    // W
+  int64_t backward_ns = 0;           // BW as one operation
+  int64_t reduce_ns = 0;             // gradients over replicas, once
+  int64_t step_ns = 0;               // the optimiser, once
+  int64_t output_bytes = 0;          // of the activation it sends to the next stage
+  int64_t input_gradient_bytes = 0;  // of the gradient it sends to the previous stage
+
+  friend bool operator==(const StageTimes&, const StageTimes&) = default;
+};
+
+// A connection in one direction: a message of n bytes takes latency_ns + n / bytes_per_second.
+struct Link {
+  int64_t latency_ns = 0;
+  double bytes_per_second = 0.0;  // 0: infinitely fast
+
+  int64_t TransferNs(int64_t bytes) const;
+
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+// All that a simulation knows besides the order.
+struct Costs {
+  std::vector<StageTimes> stages;  // index: stage
+  // One link for every pair of ranks; or one for each, at sender * ranks + receiver; or none:
+  // transfers take no time.
+  std::vector<Link> links;
+  // Duration of an overlapped F and B (Action::overlaps_next), as a share of their sum; in (0, 1].
+  double overlap_share = 1.0;
+  // True if the step is part of the last micro-batch's W or BW, each layer being updated as soon as
+  // its gradients are complete. STEP then takes no time of its own.
+  bool steps_in_backward = false;
+  // Sizes, for peaks in bytes (memory.h); index: stage. Empty if they are unknown.
+  std::vector<StageMemory> memory;
+
+  const StageTimes& of(StageId stage) const { return stages[static_cast<size_t>(stage.value())]; }
+  Link LinkBetween(Rank from, Rank to, int num_ranks) const;
+
+  friend bool operator==(const Costs&, const Costs&) = default;
+};
+
+// No time may exceed this (about 12 days), so that sums of a schedule's actions cannot overflow.
+inline constexpr int64_t kMaxTimeNs = int64_t{1} << 50;
+
+// InvalidArgument, naming stage or link and field, unless there is one entry per stage of the
+// schedule, a fitting number of links, no negative or excessive time or size, and the overlap is in
+// its range.
+absl::Status CheckCosts(const Schedule& schedule, const Costs& costs);
+
+// How long one device takes for one micro-batch, all its stages together.
+struct DeviceTimes {
+  int64_t forward_ns = 0;
+  int64_t backward_input_ns = 0;
+  int64_t backward_weight_ns = 0;
+};
+
+// Costs of ranks * chunks stages on equal devices: each of a rank's stages takes 1 / chunks of the
+// device's times (to the ns; the shares of a device sum to its times exactly), BW takes B + W, and
+// every message `latency_ns`. Pre-condition: all at least 1 (times and latency: 0).
+Costs UniformCosts(int ranks, int chunks, const DeviceTimes& device, int64_t latency_ns);
+// The same for any placement. Index: stage.
+Costs UniformCosts(const std::vector<Rank>& rank_of_stage, const DeviceTimes& device,
+                   int64_t latency_ns);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_COSTS_H_

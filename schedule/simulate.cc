@@ -1,0 +1,83 @@
+#include "schedule/simulate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "schedule/virtual_time.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+absl::Status CheckSends(const Schedule& schedule, Sends sends) {
+  if (sends == Sends::kBuffered || schedule.IsLowered()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a compute schedule says nothing about when messages are posted: call Lower first, or "
+      "simulate it with buffered sends");
+}
+
+absl::Status AddPeaks(const Schedule& schedule, const Costs& costs, Simulation& simulation) {
+  if (costs.memory.empty() || !schedule.IsLowered()) return absl::OkStatus();
+  for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
+    ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(schedule, rank, costs.memory));
+    RankTimes& times = simulation.ranks[static_cast<size_t>(rank.value())];
+    times.peak_bytes = plan.peak_bytes();
+    times.peak_stash_bytes = plan.peak_stash_bytes;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs,
+                                    const SimulationOptions& options) {
+  RETURN_IF_ERROR(CheckCosts(schedule, costs));
+  RETURN_IF_ERROR(CheckSends(schedule, options.sends));
+  Simulation simulation;
+  VirtualTime run(schedule, costs, options.sends);
+  RETURN_IF_ERROR(run.Run(options.keep_trace ? &simulation.trace : nullptr));
+  // The same order with messages that take no time tells what is due to communication. It is never
+  // slower: under a fixed order, every start is a maximum of sums of durations.
+  Costs free_messages = costs;
+  free_messages.links.clear();
+  VirtualTime without(schedule, free_messages, options.sends);
+  RETURN_IF_ERROR(without.Run(nullptr));
+
+  simulation.step_ns = run.step_ns();
+  simulation.ranks = run.ranks();
+  int64_t busiest_ns = 0;
+  double mean_busy_ns = 0.0;
+  for (const RankTimes& rank : simulation.ranks) {
+    busiest_ns = std::max(busiest_ns, rank.busy_ns);
+    mean_busy_ns += static_cast<double>(rank.busy_ns) / static_cast<double>(run.ranks().size());
+    simulation.span_ns = std::max(simulation.span_ns, rank.span_ns());
+  }
+  for (RankTimes& rank : simulation.ranks) {
+    rank.imbalance_ns = busiest_ns - rank.busy_ns;
+    rank.dependency_ns = without.step_ns() - busiest_ns;
+    rank.communication_ns = run.step_ns() - without.step_ns();
+  }
+  if (simulation.span_ns > 0) {
+    simulation.bubble_rate = 1.0 - mean_busy_ns / static_cast<double>(simulation.span_ns);
+  }
+  RETURN_IF_ERROR(AddPeaks(schedule, costs, simulation));
+  return simulation;
+}
+
+absl::StatusOr<Durations> SimulateDurations(const Schedule& schedule, const Costs& costs,
+                                            Sends sends) {
+  RETURN_IF_ERROR(CheckCosts(schedule, costs));
+  RETURN_IF_ERROR(CheckSends(schedule, sends));
+  VirtualTime run(schedule, costs, sends);
+  RETURN_IF_ERROR(run.Run(nullptr));
+  Durations durations{.step_ns = run.step_ns(), .span_ns = 0};
+  for (const RankTimes& rank : run.ranks()) {
+    durations.span_ns = std::max(durations.span_ns, rank.span_ns());
+  }
+  return durations;
+}
+
+}  // namespace stagecoach::schedule

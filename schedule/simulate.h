@@ -1,0 +1,81 @@
+#ifndef STAGECOACH_SCHEDULE_SIMULATE_H_
+#define STAGECOACH_SCHEDULE_SIMULATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedule/costs.h"
+#include "schedule/schedule.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::schedule {
+
+// How messages pass.
+enum class Sends : uint8_t {
+  // A message leaves as soon as it is made, takes its link's time, and occupies nobody: what the
+  // published tables assume, and what a receiver with room for everything gives.
+  kBuffered,
+  // As the runtime does: a message passes once its send and its receive are posted, and at most one
+  // per lane is outstanding (schedule.h); the ranks go on meanwhile.
+  kRendezvous,
+  // As kRendezvous, but the sender goes on only once its message has passed.
+  kBlocking,
+};
+
+struct SimulationOptions {
+  Sends sends = Sends::kBuffered;
+  bool keep_trace = false;
+};
+
+// One rank's share of a step. busy_ns and the three kinds of idle time sum to the step exactly.
+struct RankTimes {
+  int64_t busy_ns = 0;   // in compute actions, reduction and step
+  int64_t start_ns = 0;  // of its first action that takes time
+  int64_t end_ns = 0;    // of its last
+  // Idle because
+  int64_t imbalance_ns = 0;   // other ranks have more to do: the busiest one's busy_ns less its own
+  int64_t dependency_ns = 0;  // of the order: what the step would take beyond the busiest rank's
+                              // time if messages took none
+  int64_t communication_ns = 0;  // messages take time: the step less what it would take if they
+                                 // took none
+  // The memory planner's (memory.h); 0 if the costs have no sizes.
+  int64_t peak_bytes = 0;
+  int64_t peak_stash_bytes = 0;
+
+  int64_t idle_ns() const { return imbalance_ns + dependency_ns + communication_ns; }
+  int64_t span_ns() const { return end_ns - start_ns; }
+};
+
+struct Simulation {
+  int64_t step_ns = 0;  // until the last rank is done
+  int64_t span_ns = 0;  // largest span of a rank: the "cost" of the published tables
+  // Share of the span that ranks are idle on average: 1 - (mean busy_ns) / span_ns. On equal ranks
+  // the published (cost - m (F + B + W)) / cost.
+  double bubble_rate = 0.0;
+  std::vector<RankTimes> ranks;
+  Trace trace;  // empty unless it was asked for
+};
+
+// Performs a schedule in virtual time, every action as early as the order of its rank, its inputs
+// and the rules of its sends allow. Exact: integer ns throughout, and the same schedule and costs
+// give the same result always. Linear in the number of actions.
+//
+// Takes lowered schedules, and compute schedules under kBuffered sends (their messages then leave
+// at the end of the action that makes them). InvalidArgument: errors of CheckCosts; a compute
+// schedule under other sends. FailedPrecondition, naming the ranks that cannot go on, if the
+// schedule does not come to an end: pass it to Validate first, which says why.
+absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs,
+                                    const SimulationOptions& options = {});
+
+// Only the two durations, at a quarter of the price: for searches.
+struct Durations {
+  int64_t step_ns = 0;
+  int64_t span_ns = 0;
+};
+absl::StatusOr<Durations> SimulateDurations(const Schedule& schedule, const Costs& costs,
+                                            Sends sends = Sends::kBuffered);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_SIMULATE_H_

@@ -1,0 +1,36 @@
+#ifndef STAGECOACH_SCHEDULE_STASH_H_
+#define STAGECOACH_SCHEDULE_STASH_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::schedule {
+
+// What one stage keeps of a micro-batch, in any unit: `forward` from F until B (or BW), then
+// `weight` until W. The M_B and M_W of the zero-bubble paper (Qi et al. 2023).
+struct StageStash {
+  double forward = 1.0;
+  double weight = 0.0;
+};
+
+// For stages that divide a device evenly: the unit is what a whole device stashes of a micro-batch,
+// of which a stage has 1 / (stages on its rank); of that, the share `weight_share` remains from B
+// until W. Index: stage.
+std::vector<StageStash> UnitStash(const Schedule& schedule, double weight_share);
+
+// For each rank, the most that it keeps at once. 0 for a forward-only schedule, which keeps
+// nothing. `stash`: index stage. Accepts compute and lowered schedules. Pre-condition: every action
+// names a stage and a micro-batch of the schedule.
+std::vector<double> PeakStash(const Schedule& schedule, absl::Span<const StageStash> stash);
+
+// FailedPrecondition, with rank, place in its list, need and limit, where a rank keeps more than
+// its limit for the first time. `limit`: index rank.
+absl::Status CheckStash(const Schedule& schedule, absl::Span<const StageStash> stash,
+                        absl::Span<const double> limit);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_STASH_H_

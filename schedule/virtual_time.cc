@@ -1,0 +1,312 @@
+#include "schedule/virtual_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "schedule/action_table.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+bool NamesNothing(const Schedule& schedule, Rank rank, const Action& action) {
+  if (action.stage.value() < 0 || action.stage.value() >= schedule.num_stages()) return true;
+  if (schedule.rank_of(action.stage) != rank) return true;
+  if (!HasMicroBatch(action.op)) return false;
+  if (action.micro_batch.value() < 0 || action.micro_batch.value() >= schedule.num_micro_batches) {
+    return true;
+  }
+  if (!IsTransfer(action.op)) return false;
+  const bool to_previous = action.op == Op::kReceiveActivation || action.op == Op::kSendGradient;
+  return !(to_previous ? schedule.receives_from_previous(action.stage)
+                       : schedule.sends_to_next(action.stage));
+}
+
+}  // namespace
+
+VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sends)
+    : schedule_(schedule),
+      costs_(costs),
+      sends_(sends),
+      lowered_(schedule.IsLowered()),
+      num_micro_batches_(static_cast<size_t>(std::max(schedule.num_micro_batches, 0))),
+      lanes_(2 * schedule.rank_of_stage.size(), nullptr),
+      states_(schedule.actions.size()),
+      ranks_(schedule.actions.size()) {
+  for (std::vector<Message>& messages : messages_) {
+    messages.resize(schedule.rank_of_stage.size() * num_micro_batches_);
+  }
+}
+
+absl::Status VirtualTime::CheckActions() const {
+  for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) {
+    const std::vector<Action>& list = schedule_.list_of(rank);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const bool is_pair =
+          !list[i].overlaps_next || (i + 1 < list.size() && IsCompute(list[i].op) &&
+                                     IsCompute(list[i + 1].op) && !list[i + 1].overlaps_next);
+      if (is_pair && !NamesNothing(schedule_, rank, list[i])) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(Where(schedule_, rank, static_cast<int32_t>(i)),
+                       " has no place in the schedule: Validate says why"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VirtualTime::Run(Trace* trace) {
+  RETURN_IF_ERROR(CheckActions());
+  trace_ = trace;
+  if (trace_ != nullptr) {
+    trace_->name = schedule_.name;
+    trace_->source = "simulated";
+    trace_->num_micro_batches = schedule_.num_micro_batches;
+    trace_->rank_of_stage = schedule_.rank_of_stage;
+    trace_->actions.resize(schedule_.actions.size());
+    for (size_t r = 0; r < states_.size(); ++r) {
+      trace_->actions[r].resize(schedule_.actions[r].size());
+    }
+  }
+  for (Rank rank(schedule_.num_ranks() - 1); rank.valid(); rank = Rank(rank.value() - 1)) {
+    runnable_.push_back(rank);
+  }
+  while (!runnable_.empty()) {
+    const Rank rank = runnable_.back();
+    runnable_.pop_back();
+    RunRank(rank);
+  }
+  std::string waiting;
+  for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) {
+    const RankState& state = StateOf(rank);
+    step_ns_ = std::max(step_ns_, state.clock_ns);
+    if (!state.waits) continue;
+    const bool at_end = state.next == schedule_.list_of(rank).size();
+    absl::StrAppend(&waiting, waiting.empty() ? "" : "; ",
+                    at_end ? absl::StrCat("rank ", rank.value(), " waits for its last sends")
+                           : Where(schedule_, rank, static_cast<int32_t>(state.next)));
+  }
+  if (!waiting.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the schedule does not come to an end (Validate says why): ", waiting));
+  }
+  if (trace_ != nullptr) FillTransfers();
+  return absl::OkStatus();
+}
+
+void VirtualTime::RunRank(Rank rank) {
+  const std::vector<Action>& list = schedule_.list_of(rank);
+  RankState& state = StateOf(rank);
+  while (state.next < list.size()) {
+    const Action& action = list[state.next];
+    bool done = true;
+    if (IsCompute(action.op)) {
+      done = Compute(rank, action);
+    } else if (IsSend(action.op)) {
+      done = Send(rank, action);
+    } else if (IsReceive(action.op)) {
+      PostReceive(rank, action);
+    } else {
+      PerformOfStage(rank, action);
+    }
+    if (!done) {
+      state.waits = true;
+      return;
+    }
+    state.next += action.overlaps_next ? 2 : 1;
+  }
+  state.waits = !AwaitLastSends(rank);
+}
+
+int64_t VirtualTime::ReadyNs(const Action& action) const {
+  if (action.op == Op::kForward) {
+    if (schedule_.is_first(action.stage)) return 0;
+    return MessageTo(kActivation, action.stage, action.micro_batch).arrival_ns;
+  }
+  if (action.op == Op::kBackwardWeight || schedule_.is_last(action.stage)) return 0;
+  return MessageTo(kGradient, action.stage, action.micro_batch).arrival_ns;
+}
+
+int64_t VirtualTime::DurationNs(const Action& action) const {
+  const StageTimes& times = costs_.of(action.stage);
+  const bool is_last = static_cast<size_t>(action.micro_batch.value()) + 1 == num_micro_batches_;
+  const int64_t update_ns = costs_.steps_in_backward && is_last ? times.step_ns : 0;
+  switch (action.op) {
+    case Op::kForward:
+      return times.forward_ns;
+    case Op::kBackwardInput:
+      return times.backward_input_ns;
+    case Op::kBackwardWeight:
+      return times.backward_weight_ns + update_ns;
+    case Op::kBackward:
+      return times.backward_ns + update_ns;
+    case Op::kReduceGradients:
+      return times.reduce_ns;
+    case Op::kStep:
+      return costs_.steps_in_backward ? 0 : times.step_ns;
+    default:
+      return 0;
+  }
+}
+
+bool VirtualTime::Compute(Rank rank, const Action& action) {
+  RankState& state = StateOf(rank);
+  const Action* const second =
+      action.overlaps_next ? &schedule_.list_of(rank)[state.next + 1] : nullptr;
+  int64_t ready_ns = ReadyNs(action);
+  int64_t duration_ns = DurationNs(action);
+  if (ready_ns == kNotYet) return false;
+  if (second != nullptr) {
+    const int64_t second_ready_ns = ReadyNs(*second);
+    if (second_ready_ns == kNotYet) return false;
+    ready_ns = std::max(ready_ns, second_ready_ns);
+    duration_ns =
+        std::llround(costs_.overlap_share * static_cast<double>(duration_ns + DurationNs(*second)));
+  }
+  Occupy(rank, action, std::max(state.clock_ns, ready_ns), duration_ns);
+  Deliver(rank, action);
+  if (second != nullptr) {
+    if (trace_ != nullptr) {
+      std::vector<TimedAction>& list = trace_->actions[IndexOf(rank)];
+      list[state.next + 1] = list[state.next];
+      list[state.next + 1].action = *second;
+    }
+    Deliver(rank, *second);
+  }
+  return true;
+}
+
+void VirtualTime::PerformOfStage(Rank rank, const Action& action) {
+  Occupy(rank, action, StateOf(rank).clock_ns, DurationNs(action));
+}
+
+void VirtualTime::Occupy(Rank rank, const Action& action, int64_t start_ns, int64_t duration_ns) {
+  RankState& state = StateOf(rank);
+  RankTimes& times = ranks_[IndexOf(rank)];
+  const int64_t end_ns = start_ns + duration_ns;
+  if (duration_ns > 0) {
+    if (times.busy_ns == 0) times.start_ns = start_ns;
+    times.end_ns = end_ns;
+    times.busy_ns += duration_ns;
+  }
+  Record(rank, action, start_ns, end_ns);
+  state.clock_ns = end_ns;
+}
+
+// The rank's clock is at the end of `action`.
+void VirtualTime::Deliver(Rank rank, const Action& action) {
+  if (action.op == Op::kBackwardWeight) return;
+  const bool forward = action.op == Op::kForward;
+  if (forward ? schedule_.is_last(action.stage) : schedule_.is_first(action.stage)) return;
+  const StageId reader(action.stage.value() + (forward ? 1 : -1));
+  const Rank to = schedule_.rank_of(reader);
+  if (to != rank && lowered_) return;  // a send will
+  const StageTimes& times = costs_.of(action.stage);
+  const int64_t bytes = forward ? times.output_bytes : times.input_gradient_bytes;
+  const int64_t link_ns = to == rank ? 0 : LinkNs(rank, to, bytes);
+  MessageTo(forward ? kActivation : kGradient, reader, action.micro_batch).arrival_ns =
+      StateOf(rank).clock_ns + link_ns;
+  Wake(to);
+}
+
+VirtualTime::Transfer VirtualTime::TransferOf(const Action& action) {
+  const Action send = IsSend(action.op) ? action : OtherEnd(action);
+  const Action receive = OtherEnd(send);
+  const bool forward = send.op == Op::kSendActivation;
+  const Kind kind = forward ? kActivation : kGradient;
+  const StageTimes& times = costs_.of(send.stage);
+  return {.message = &MessageTo(kind, receive.stage, receive.micro_batch),
+          .last_on_lane = &lanes_[2 * static_cast<size_t>(send.stage.value()) + kind],
+          .from = schedule_.rank_of(send.stage),
+          .to = schedule_.rank_of(receive.stage),
+          .bytes = forward ? times.output_bytes : times.input_gradient_bytes};
+}
+
+bool VirtualTime::Send(Rank rank, const Action& action) {
+  RankState& state = StateOf(rank);
+  const Transfer transfer = TransferOf(action);
+  Message& message = *transfer.message;
+  const int64_t link_ns = LinkNs(transfer.from, transfer.to, transfer.bytes);
+  int64_t start_ns = state.clock_ns;
+  switch (sends_) {
+    case Sends::kBuffered:
+      message.arrival_ns = start_ns + link_ns;
+      break;
+    case Sends::kRendezvous: {
+      const Message* const last = *transfer.last_on_lane;
+      if (last != nullptr && last->arrival_ns == kNotYet) return false;
+      if (last != nullptr) start_ns = std::max(start_ns, last->arrival_ns);
+      message.sent_ns = start_ns;
+      if (message.posted_ns != kNotYet) {
+        message.arrival_ns = std::max(start_ns, message.posted_ns) + link_ns;
+      }
+      *transfer.last_on_lane = &message;
+      break;
+    }
+    case Sends::kBlocking:
+      if (message.posted_ns == kNotYet) return false;
+      start_ns = std::max(start_ns, message.posted_ns);
+      message.arrival_ns = start_ns + link_ns;
+      break;
+  }
+  Record(rank, action, start_ns, message.arrival_ns);
+  state.clock_ns = sends_ == Sends::kBlocking ? message.arrival_ns : start_ns;
+  if (message.arrival_ns != kNotYet) Wake(transfer.to);
+  return true;
+}
+
+void VirtualTime::PostReceive(Rank rank, const Action& action) {
+  const int64_t now_ns = StateOf(rank).clock_ns;
+  Record(rank, action, now_ns, now_ns);
+  if (sends_ == Sends::kBuffered) return;
+  const Transfer transfer = TransferOf(action);
+  Message& message = *transfer.message;
+  message.posted_ns = now_ns;
+  if (message.sent_ns != kNotYet) {
+    message.arrival_ns =
+        std::max(message.sent_ns, now_ns) + LinkNs(transfer.from, transfer.to, transfer.bytes);
+  }
+  Wake(transfer.from);
+}
+
+// A list ends when the messages it has sent have been taken.
+bool VirtualTime::AwaitLastSends(Rank rank) {
+  if (sends_ != Sends::kRendezvous) return true;
+  RankState& state = StateOf(rank);
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane] == nullptr || schedule_.rank_of_stage[lane / 2] != rank) continue;
+    if (lanes_[lane]->arrival_ns == kNotYet) return false;
+    state.clock_ns = std::max(state.clock_ns, lanes_[lane]->arrival_ns);
+  }
+  return true;
+}
+
+void VirtualTime::Wake(Rank rank) {
+  RankState& state = StateOf(rank);
+  if (!state.waits) return;
+  state.waits = false;
+  runnable_.push_back(rank);
+}
+
+void VirtualTime::Record(Rank rank, const Action& action, int64_t start_ns, int64_t end_ns) {
+  if (trace_ == nullptr) return;
+  const RankState& state = StateOf(rank);
+  trace_->actions[IndexOf(rank)][state.next] = {action, state.clock_ns, start_ns, end_ns, 0};
+}
+
+// When a message arrives may be settled only after its end on this rank was recorded.
+void VirtualTime::FillTransfers() {
+  for (std::vector<TimedAction>& list : trace_->actions) {
+    for (TimedAction& timed : list) {
+      if (!IsTransfer(timed.action.op)) continue;
+      const Transfer transfer = TransferOf(timed.action);
+      // A buffered message may be there before its receive is.
+      timed.end_ns = std::max(timed.start_ns, transfer.message->arrival_ns);
+      timed.bytes = transfer.bytes;
+    }
+  }
+  trace_->step_ns = step_ns_;
+}
+
+}  // namespace stagecoach::schedule

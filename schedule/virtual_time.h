@@ -1,0 +1,113 @@
+#ifndef STAGECOACH_SCHEDULE_VIRTUAL_TIME_H_
+#define STAGECOACH_SCHEDULE_VIRTUAL_TIME_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "schedule/costs.h"
+#include "schedule/schedule.h"
+#include "schedule/simulate.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::schedule {
+
+// One run of a schedule in virtual time: lets every rank go on until it needs something that does
+// not exist yet, and wakes it when that comes into being. Every time is a function of the schedule
+// and the costs alone, whatever the order in which ranks are looked at. Not part of the public
+// interface (simulate.h is). Pre-condition: CheckCosts passes. Refers to what it is given.
+class VirtualTime {
+ public:
+  VirtualTime(const Schedule& schedule, const Costs& costs, Sends sends);
+
+  // Once. Fills `trace` if it is not null. FailedPrecondition if ranks are left waiting, or an
+  // action is out of place.
+  absl::Status Run(Trace* trace);
+
+  // How many actions of its list the rank has performed.
+  size_t performed(Rank rank) const { return states_[IndexOf(rank)].next; }
+
+  int64_t step_ns() const { return step_ns_; }
+  // Only busy_ns, start_ns and end_ns are set. Index: rank.
+  const std::vector<RankTimes>& ranks() const { return ranks_; }
+
+ private:
+  static constexpr int64_t kNotYet = -1;
+
+  // The activation or the gradient that a stage reads for one micro-batch.
+  struct Message {
+    int64_t arrival_ns = kNotYet;
+    // When its ends were posted, where that matters.
+    int64_t sent_ns = kNotYet;
+    int64_t posted_ns = kNotYet;
+  };
+  enum Kind : size_t { kActivation = 0, kGradient = 1 };
+  // All about the message that a send or a receive is an end of.
+  struct Transfer {
+    Message* message;
+    const Message** last_on_lane;
+    Rank from;
+    Rank to;
+    int64_t bytes;
+  };
+  struct RankState {
+    size_t next = 0;  // into its list
+    int64_t clock_ns = 0;
+    bool waits = false;
+  };
+
+  absl::Status CheckActions() const;
+  void RunRank(Rank rank);
+  // These perform the action at the rank's place. False: it has to wait.
+  bool Compute(Rank rank, const Action& action);
+  bool Send(Rank rank, const Action& action);
+  void PostReceive(Rank rank, const Action& action);
+  void PerformOfStage(Rank rank, const Action& action);
+  bool AwaitLastSends(Rank rank);
+
+  // When the inputs of a compute action exist; kNotYet if they do not.
+  int64_t ReadyNs(const Action& action) const;
+  int64_t DurationNs(const Action& action) const;
+  int64_t LinkNs(Rank from, Rank to, int64_t bytes) const {
+    return costs_.LinkBetween(from, to, schedule_.num_ranks()).TransferNs(bytes);
+  }
+  void Occupy(Rank rank, const Action& action, int64_t start_ns, int64_t duration_ns);
+  void Deliver(Rank rank, const Action& action);
+  void Wake(Rank rank);
+  void Record(Rank rank, const Action& action, int64_t start_ns, int64_t end_ns);
+  void FillTransfers();
+  Transfer TransferOf(const Action& action);
+
+  // A message by its reader.
+  size_t IndexOf(StageId stage, MicroBatch mb) const {
+    return static_cast<size_t>(stage.value()) * num_micro_batches_ +
+           static_cast<size_t>(mb.value());
+  }
+  Message& MessageTo(Kind kind, StageId stage, MicroBatch mb) {
+    return messages_[kind][IndexOf(stage, mb)];
+  }
+  const Message& MessageTo(Kind kind, StageId stage, MicroBatch mb) const {
+    return messages_[kind][IndexOf(stage, mb)];
+  }
+  static size_t IndexOf(Rank rank) { return static_cast<size_t>(rank.value()); }
+  RankState& StateOf(Rank rank) { return states_[IndexOf(rank)]; }
+
+  const Schedule& schedule_;
+  const Costs& costs_;
+  const Sends sends_;
+  const bool lowered_;
+  const size_t num_micro_batches_;
+  std::array<std::vector<Message>, 2> messages_;  // index: kind; stage and micro-batch
+  std::vector<const Message*> lanes_;             // the last one sent; index: 2 * stage + kind
+  std::vector<RankState> states_;                 // index: rank
+  std::vector<Rank> runnable_;
+  std::vector<RankTimes> ranks_;
+  int64_t step_ns_ = 0;
+  Trace* trace_ = nullptr;
+};
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_VIRTUAL_TIME_H_
