@@ -1,0 +1,17 @@
+#ifndef STAGECOACH_TESTS_SCHEDULE_EVERY_ORDER_H_
+#define STAGECOACH_TESTS_SCHEDULE_EVERY_ORDER_H_
+
+#include <cstdint>
+
+#include "schedule/automatic.h"
+
+namespace stagecoach::schedule {
+
+// The least objective of all compute schedules of the request that are within its limits and valid
+// once lowered, found by trying every order of every rank, with B and W apart or as BW for each
+// micro-batch. Only for very small requests; negative if there is none.
+int64_t BestOfEveryOrder(const AutomaticRequest& request);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_TESTS_SCHEDULE_EVERY_ORDER_H_
