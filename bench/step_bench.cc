@@ -51,7 +51,7 @@ T Value(absl::StatusOr<T> result) {
 // Seconds of one step of the default network.
 double StepSeconds(int stages, int micro_batches, const std::string& schedule, int runs) {
   const Model model = Value(DefaultNetwork(kFeatures, kClasses, kLayers, kWidth));
-  const auto plan = Value(PlanModel(model, {.stages = stages,
+  const auto plan = Value(PlanModel(model, {.devices = stages,
                                             .schedule = schedule,
                                             .micro_batches = micro_batches,
                                             .micro_batch_rows = kRows}));

@@ -1,41 +1,25 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using kernels::Float32;
 using schedule::Action;
-using schedule::BlockKind;
 using schedule::Op;
+using schedule::TimedAction;
 
-// Adds the time of a scope to a counter.
-class ScopedTimer {
- public:
-  explicit ScopedTimer(int64_t& ns) : ns_(ns), start_(std::chrono::steady_clock::now()) {}
-  ~ScopedTimer() {
-    ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
-                                                                start_)
-               .count();
-  }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
-
- private:
-  int64_t& ns_;
-  const std::chrono::steady_clock::time_point start_;
-};
-
-StageId Next(StageId stage) { return StageId(stage.value() + 1); }
-StageId Previous(StageId stage) { return StageId(stage.value() - 1); }
+template <typename Duration>
+int64_t Nanoseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
 
 }  // namespace
 
@@ -53,22 +37,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
                    kernels::Arena::Create(*options.device, bytes, static_cast<int>(claims)));
   std::unique_ptr<Executor> executor(
       new Executor(options, std::move(arena), std::move(stages), std::move(first_parameter)));
-  // To the arena, an area of no bytes would be in the way of the one that starts at its place.
-  const auto claim = [&](int64_t offset, int64_t area_bytes) -> absl::StatusOr<std::byte*> {
-    if (area_bytes == 0) return nullptr;
-    return executor->arena_.Claim(offset, area_bytes);
-  };
-  ASSIGN_OR_RETURN(std::byte * resident, claim(0, training.resident_bytes));
-  ASSIGN_OR_RETURN(executor->workspace_, claim(training.resident_bytes, training.workspace_bytes));
-  for (const std::unique_ptr<Stage>& stage : executor->stages_) {
-    stage->Place(resident, options.seed);
-    const schedule::StageMemory& memory = stage->memory();
-    for (int64_t part : {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
-                         memory.other_resident_bytes}) {
-      resident += schedule::AlignBlock(part);
-    }
-  }
-  executor->counters_.peak_bytes = executor->arena_.peak_bytes();
+  RETURN_IF_ERROR(executor->PlaceAll());
   return executor;
 }
 
@@ -77,219 +46,223 @@ Executor::Executor(const Options& options, kernels::Arena arena,
     : options_(options),
       arena_(std::move(arena)),
       stages_(std::move(stages)),
-      first_parameter_(std::move(first_parameter)) {
-  const auto bind = [&](const Program& program) {
-    const int64_t base = program.memory.resident_bytes + program.memory.workspace_bytes;
+      first_parameter_(std::move(first_parameter)),
+      own_norms_(static_cast<size_t>(options_.total_parameters)),
+      all_norms_(own_norms_.size() * static_cast<size_t>(options_.training.schedule->num_ranks())) {
+}
+
+absl::Status Executor::PlaceAll() {
+  // To the arena, an area of no bytes would be in the way of the one that starts at its place.
+  const auto claim = [this](int64_t offset, int64_t bytes) -> absl::StatusOr<std::byte*> {
+    if (bytes == 0) return nullptr;
+    return arena_.Claim(offset, bytes);
+  };
+  const schedule::MemoryPlan& plan = options_.training.memory;
+  const int64_t dynamic_offset = plan.resident_bytes + plan.workspace_bytes;
+  ASSIGN_OR_RETURN(std::byte * resident, claim(0, plan.resident_bytes));
+  ASSIGN_OR_RETURN(std::byte* const workspace, claim(plan.resident_bytes, plan.workspace_bytes));
+  // Blocks are claimed one by one later; where they will be is known now.
+  ASSIGN_OR_RETURN(std::byte* const dynamic, arena_.Claim(dynamic_offset, 0));
+  RETURN_IF_ERROR(arena_.Release(dynamic_offset));
+
+  std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.training.schedule->num_stages()));
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    stage->Place(resident, options_.seed);
+    const schedule::StageMemory& memory = stage->memory();
+    for (int64_t part : {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
+                         memory.other_resident_bytes}) {
+      resident += schedule::AlignBlock(part);
+    }
+    stage_by_id[static_cast<size_t>(stage->options().id.value())] = stage.get();
+  }
+  const auto bind = [&](const Work& work) {
+    const ProgramInputs inputs = {.schedule = *work.schedule,
+                                  .rank = options_.transport->rank(),
+                                  .memory = work.memory,
+                                  .dynamic = dynamic,
+                                  .workspace = workspace,
+                                  .stages = stage_by_id};
     return std::unique_ptr<Bound>(
-        new Bound{program.schedule, BlockTable(arena_, base, program.memory, *program.schedule)});
+        new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, work.memory)});
   };
   training_ = bind(options_.training);
   evaluation_ = bind(options_.evaluation);
-  const auto num_stages = static_cast<size_t>(options_.training.schedule->num_stages());
-  stage_by_id_.resize(num_stages, nullptr);
-  for (const std::unique_ptr<Stage>& stage : stages_) {
-    stage_by_id_[static_cast<size_t>(stage->options().id.value())] = stage.get();
-  }
-  const auto micro_batches = static_cast<size_t>(options_.training.schedule->num_micro_batches);
-  receive_tickets_.resize(2 * num_stages * micro_batches);
-  send_tickets_.resize(2 * num_stages);
-  const int ranks = options_.training.schedule->num_ranks();
-  own_norms_.resize(static_cast<size_t>(options_.total_parameters));
-  all_norms_.resize(own_norms_.size() * static_cast<size_t>(ranks));
-}
-
-absl::Status Executor::Train(const Batch& batch, const TrainStep& step) {
-  return Run(*training_, batch, &step);
-}
-
-absl::Status Executor::Evaluate(const Batch& batch) { return Run(*evaluation_, batch, nullptr); }
-
-absl::Status Executor::Run(Bound& bound, const Batch& batch, const TrainStep* step) {
-  const Rank rank = options_.transport->rank();
-  const std::vector<Action>& actions = bound.schedule->actions[static_cast<size_t>(rank.value())];
-  bound.blocks.Restart();
-  stashed_ = 0;
-  norm_is_known_ = false;
-  for (int position = 0; position < static_cast<int>(actions.size()); ++position) {
-    position_.store(position, std::memory_order_relaxed);
-    const Action& action = actions[static_cast<size_t>(position)];
-    absl::Status status = bound.blocks.Begin(position);
-    if (status.ok()) status = Perform(bound, action, batch, step);
-    // The list ends when its last sends have been taken: their blocks end with it.
-    if (status.ok() && position + 1 == static_cast<int>(actions.size())) status = AwaitSends();
-    if (status.ok()) status = bound.blocks.End(position);
-    if (!status.ok()) {
-      return base::Annotate(status, absl::StrCat("rank ", rank.value(), ", ", ToString(action)));
-    }
-  }
+  tickets_.resize(
+      std::max(training_->program.instructions.size(), evaluation_->program.instructions.size()));
   counters_.peak_bytes = arena_.peak_bytes();
   return absl::OkStatus();
 }
 
-absl::Status Executor::Perform(Bound& bound, const Action& action, const Batch& batch,
-                               const TrainStep* step) {
-  switch (action.op) {
+absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace) {
+  const auto rank = static_cast<size_t>(options_.transport->rank().value());
+  return PerformAll({.bound = *training_,
+                     .batch = batch,
+                     .step = &step,
+                     .timed = trace == nullptr ? absl::Span<TimedAction>()
+                                               : absl::MakeSpan(trace->actions[rank])});
+}
+
+absl::Status Executor::Evaluate(const Batch& batch) {
+  return PerformAll({.bound = *evaluation_, .batch = batch, .step = nullptr, .timed = {}});
+}
+
+absl::Status Executor::PerformAll(const Run& run) {
+  const std::vector<Instruction>& instructions = run.bound.program.instructions;
+  run.bound.blocks.Restart();
+  norm_is_known_ = false;
+  for (size_t position = 0; position < instructions.size(); ++position) {
+    const absl::Status status = PerformAt(run, static_cast<int>(position));
+    if (!status.ok()) {
+      return base::Annotate(status, absl::StrCat("rank ", options_.transport->rank().value(), ", ",
+                                                 ToString(instructions[position].action)));
+    }
+  }
+  counters_.peak_bytes = arena_.peak_bytes();
+  counters_.peak_stash_bytes =
+      std::max(counters_.peak_stash_bytes, run.bound.blocks.peak_stash_bytes());
+  return absl::OkStatus();
+}
+
+absl::Status Executor::PerformAt(const Run& run, int position) {
+  const auto index = static_cast<size_t>(position);
+  const Program& program = run.bound.program;
+  const Instruction& instruction = program.instructions[index];
+  const Op op = instruction.action.op;
+  RETURN_IF_ERROR(run.bound.blocks.Begin(position));
+  const Clock::time_point reached = Clock::now();
+  Times times = {reached, reached};
+  RETURN_IF_ERROR(Perform(run, position, times));
+  if (!run.timed.empty()) {
+    const Clock::time_point zero = run.step->start;
+    run.timed[index] = {.action = instruction.action,
+                        .reached_ns = Nanoseconds(reached - zero),
+                        .start_ns = Nanoseconds(times.start - zero),
+                        .end_ns = Nanoseconds(times.end - zero),
+                        .bytes = schedule::IsTransfer(op) ? instruction.tensor.bytes() : 0};
+  }
+  if (index + 1 == program.instructions.size()) {
+    // The list ends when its last sends have been taken: their blocks end with it.
+    for (const int32_t send : program.last_sends) RETURN_IF_ERROR(Await(run, send));
+  }
+  RETURN_IF_ERROR(run.bound.blocks.End(position));
+  if (!run.timed.empty() && schedule::IsCompute(op)) {
+    run.timed[index].bytes = run.bound.blocks.stash_bytes();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Perform(const Run& run, int position, Times& times) {
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  switch (instruction.action.op) {
     case Op::kForward:
     case Op::kBackwardInput:
     case Op::kBackwardWeight:
-    case Op::kBackward: {
-      RETURN_IF_ERROR(AwaitInputs(bound, action));
-      ScopedTimer timer(counters_.compute_ns);
-      return Compute(bound, action, batch, step);
-    }
+    case Op::kBackward:
+      return Compute(run, instruction, times);
     case Op::kSendActivation:
     case Op::kSendGradient:
-      return Send(bound, action);
     case Op::kReceiveActivation:
     case Op::kReceiveGradient:
-      return Receive(bound, action);
+      return Transfer(run, position, times);
+    case Op::kUnshard:
+    case Op::kReshard:
+    case Op::kReduceGradients:
+      return absl::OkStatus();
     case Op::kStep:
-      return Step(action, *step);
+      return Step(*instruction.stage, *run.step, times);
   }
   return absl::InternalError("unknown operation");
 }
 
-absl::Status Executor::Compute(Bound& bound, const Action& action, const Batch& batch,
-                               const TrainStep* step) {
-  Stage& own = stage(action.stage);
-  const StageBlocks blocks = BlocksOf(bound, action.stage, action.micro_batch);
-  // The last micro-batch completes the gradients.
-  const bool updates = step != nullptr && step->clip_norm == 0.0F &&
-                       action.micro_batch.value() + 1 == bound.schedule->num_micro_batches;
-  const UpdateStep* const update = updates ? &step->update : nullptr;
-  switch (action.op) {
+absl::Status Executor::Compute(const Run& run, const Instruction& instruction, Times& times) {
+  if (instruction.awaits != Instruction::kNothing) {
+    RETURN_IF_ERROR(Await(run, instruction.awaits));
+    times.start = Clock::now();
+  }
+  for (const int32_t block : instruction.stashes) {
+    if (block == Instruction::kNothing) break;
+    run.bound.blocks.Stash(block);
+  }
+  const bool updates =
+      instruction.completes_gradients && run.step != nullptr && run.step->clip_norm == 0.0F;
+  const UpdateStep* const update = updates ? &run.step->update : nullptr;
+  const StageBlocks& blocks = instruction.blocks;
+  const MicroBatch micro_batch = instruction.action.micro_batch;
+  switch (instruction.action.op) {
     case Op::kForward:
-      if (step != nullptr) counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
-      return own.Forward(blocks, batch, action.micro_batch);
+      RETURN_IF_ERROR(instruction.stage->Forward(blocks, run.batch, micro_batch));
+      break;
     case Op::kBackwardInput:
-      --stashed_;
-      return own.BackwardInput(blocks);
+      RETURN_IF_ERROR(instruction.stage->BackwardInput(blocks));
+      break;
     case Op::kBackwardWeight:
-      return own.BackwardWeight(blocks, action.micro_batch, update);
+      RETURN_IF_ERROR(instruction.stage->BackwardWeight(blocks, micro_batch, update));
+      break;
     default:
-      --stashed_;
-      return own.Backward(blocks, action.micro_batch, update);
+      RETURN_IF_ERROR(instruction.stage->Backward(blocks, micro_batch, update));
   }
+  times.end = Clock::now();
+  counters_.compute_ns += Nanoseconds(times.end - times.start);
+  return absl::OkStatus();
 }
 
-bool Executor::IsHere(const Bound& bound, StageId id) const {
-  return bound.schedule->rank_of(id) == options_.transport->rank();
-}
-
-StageBlocks Executor::BlocksOf(const Bound& bound, StageId id, MicroBatch micro_batch) const {
-  const auto find = [&](BlockKind kind, StageId of) {
-    return bound.blocks.Find(kind, of, micro_batch);
-  };
-  const schedule::Schedule& schedule = *bound.schedule;
-  StageBlocks blocks;
-  // Between two stages of this rank there is one activation and one gradient, which both use in
-  // place.
-  const bool previous_here = !schedule.is_first(id) && IsHere(bound, Previous(id));
-  const bool next_here = !schedule.is_last(id) && IsHere(bound, Next(id));
-  blocks.input =
-      previous_here ? find(BlockKind::kOutput, Previous(id)) : find(BlockKind::kInput, id);
-  blocks.output = find(BlockKind::kOutput, id);
-  blocks.stash = find(BlockKind::kStash, id);
-  blocks.weight_stash = find(BlockKind::kWeightStash, id);
-  blocks.gradient_stash = find(BlockKind::kGradientStash, id);
-  blocks.output_gradient =
-      next_here ? find(BlockKind::kInputGradient, Next(id)) : find(BlockKind::kOutputGradient, id);
-  blocks.input_gradient = find(BlockKind::kInputGradient, id);
-  blocks.workspace = workspace_;
-  return blocks;
-}
-
-Transport::Ticket& Executor::ReceiveTicket(Message::Kind kind, StageId stage,
-                                           MicroBatch micro_batch) {
-  const auto micro_batches = static_cast<size_t>(options_.training.schedule->num_micro_batches);
-  return receive_tickets_[(static_cast<size_t>(stage.value()) * 2 + static_cast<size_t>(kind)) *
-                              micro_batches +
-                          static_cast<size_t>(micro_batch.value())];
-}
-
-Transport::Ticket& Executor::SendTicket(Message::Kind kind, StageId stage) {
-  return send_tickets_[static_cast<size_t>(stage.value()) * 2 + static_cast<size_t>(kind)];
-}
-
-absl::Status Executor::Send(const Bound& bound, const Action& action) {
-  const bool forward = action.op == Op::kSendActivation;
-  const auto kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient;
-  Transport::Ticket& ticket = SendTicket(kind, action.stage);
+absl::Status Executor::Transfer(const Run& run, int position, Times& times) {
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  const bool sends = schedule::IsSend(instruction.action.op);
   // One send per lane is outstanding: the memory plan counts on it.
-  RETURN_IF_ERROR(options_.transport->Wait(ticket, base::Deadline::After(options_.deadline)));
-  const schedule::StageMemory& memory = stage(action.stage).memory();
-  std::byte* const data = bound.blocks.Find(
-      forward ? BlockKind::kOutput : BlockKind::kInputGradient, action.stage, action.micro_batch);
-  const int64_t bytes = forward ? memory.output_bytes : memory.input_gradient_bytes;
-  const StageId boundary = forward ? action.stage : Previous(action.stage);
-  ASSIGN_OR_RETURN(ticket, options_.transport->PostSend(PeerOf(*bound.schedule, action),
-                                                        {kind, boundary, action.micro_batch},
-                                                        Float32(data, Shape{bytes / 4})));
+  if (instruction.awaits != Instruction::kNothing) {
+    RETURN_IF_ERROR(Await(run, instruction.awaits));
+    times.start = Clock::now();
+  }
+  times.end = times.start;  // until it is awaited
+  Transport& transport = *options_.transport;
+  ASSIGN_OR_RETURN(
+      tickets_[static_cast<size_t>(position)],
+      sends ? transport.PostSend(instruction.peer, instruction.message, instruction.tensor)
+            : transport.PostReceive(instruction.peer, instruction.message, instruction.tensor));
   return absl::OkStatus();
 }
 
-absl::Status Executor::Receive(const Bound& bound, const Action& action) {
-  const bool forward = action.op == Op::kReceiveActivation;
-  const auto kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient;
-  const schedule::StageMemory& memory = stage(action.stage).memory();
-  std::byte* const data = bound.blocks.Find(
-      forward ? BlockKind::kInput : BlockKind::kOutputGradient, action.stage, action.micro_batch);
-  const int64_t bytes = forward ? memory.input_bytes : memory.output_gradient_bytes;
-  const StageId boundary = forward ? Previous(action.stage) : action.stage;
-  ASSIGN_OR_RETURN(ReceiveTicket(kind, action.stage, action.micro_batch),
-                   options_.transport->PostReceive(PeerOf(*bound.schedule, action),
-                                                   {kind, boundary, action.micro_batch},
-                                                   Float32(data, Shape{bytes / 4})));
-  return absl::OkStatus();
-}
-
-// Waits for what a compute action reads from another rank, if that is still on its way.
-absl::Status Executor::AwaitInputs(const Bound& bound, const Action& action) {
-  const bool forward = action.op == Op::kForward;
-  if (action.op == Op::kBackwardWeight) return absl::OkStatus();
-  const bool from_data = forward && bound.schedule->is_first(action.stage);
-  const bool from_loss = !forward && bound.schedule->is_last(action.stage);
-  if (from_data || from_loss) return absl::OkStatus();
-  const auto kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient;
-  const Transport::Ticket ticket =
-      std::exchange(ReceiveTicket(kind, action.stage, action.micro_batch), {});
-  return options_.transport->Wait(ticket, base::Deadline::After(options_.deadline));
-}
-
-absl::Status Executor::AwaitSends() {
-  for (Transport::Ticket& ticket : send_tickets_) {
-    RETURN_IF_ERROR(options_.transport->Wait(std::exchange(ticket, {}),
-                                             base::Deadline::After(options_.deadline)));
+// Until a transfer that was posted in this run is done.
+absl::Status Executor::Await(const Run& run, int32_t transfer) {
+  const Transport::Ticket& ticket = tickets_[static_cast<size_t>(transfer)];
+  Transport& transport = *options_.transport;
+  RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
+  if (!run.timed.empty()) {
+    run.timed[static_cast<size_t>(transfer)].end_ns =
+        Nanoseconds(transport.DeliveredAt(ticket) - run.step->start);
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::Step(const Action& action, const TrainStep& step) {
+absl::Status Executor::Step(Stage& stage, const TrainStep& step, Times& times) {
   if (step.clip_norm == 0.0F) return absl::OkStatus();  // each layer has been updated already
-  if (!norm_is_known_) RETURN_IF_ERROR(GatherGradientNorm());
+  if (!norm_is_known_) RETURN_IF_ERROR(GatherGradientNorm(times));
   UpdateStep update = step.update;
   if (gradient_norm_ > step.clip_norm) {
     update.gradient_scale *= static_cast<float>(step.clip_norm / gradient_norm_);
   }
-  ScopedTimer timer(counters_.compute_ns);
-  return stage(action.stage).Update(update);
+  RETURN_IF_ERROR(stage.Update(update));
+  times.end = Clock::now();
+  counters_.compute_ns += Nanoseconds(times.end - times.start);
+  return absl::OkStatus();
 }
 
 // Sums the squares of all gradients in the order of the model's parameters, whatever rank has them:
 // every rank contributes its own, and 0 for the others', so that the sum over ranks is exact.
-absl::Status Executor::GatherGradientNorm() {
+absl::Status Executor::GatherGradientNorm(Times& times) {
   std::fill(own_norms_.begin(), own_norms_.end(), 0.0);
-  {
-    ScopedTimer timer(counters_.compute_ns);
-    for (size_t i = 0; i < stages_.size(); ++i) {
-      RETURN_IF_ERROR(stages_[i]->SquaredNorms(
-          absl::MakeSpan(own_norms_)
-              .subspan(static_cast<size_t>(first_parameter_[i]),
-                       static_cast<size_t>(stages_[i]->num_parameters()))));
-    }
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    RETURN_IF_ERROR(
+        stages_[i]->SquaredNorms(absl::MakeSpan(own_norms_)
+                                     .subspan(static_cast<size_t>(first_parameter_[i]),
+                                              static_cast<size_t>(stages_[i]->num_parameters()))));
   }
+  const Clock::time_point own_part_done = Clock::now();
   RETURN_IF_ERROR(options_.transport->AllGather(own_norms_, absl::MakeSpan(all_norms_),
                                                 base::Deadline::After(options_.deadline)));
+  // The wait for other ranks is in the middle of the step; it is reported as if it came first.
+  times.start += Clock::now() - own_part_done;
   double sum = 0.0;
   for (size_t i = 0; i < own_norms_.size(); ++i) {
     double squared = 0.0;

@@ -7,9 +7,9 @@ namespace stagecoach::engine {
 partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions& options) {
   return {.layers = profile.layers,
           .loss = profile.loss,
-          .stages = options.stages,
-          .schedule = options.schedule,
-          .micro_batches = options.micro_batches,
+          .devices = options.devices,
+          .schedule =
+              partition::GeneratedSchedule(options.schedule, options.micro_batches, options.chunks),
           .micro_batch_rows = options.micro_batch_rows,
           .device_memory_bytes = options.device_memory_bytes};
 }

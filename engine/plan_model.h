@@ -13,8 +13,9 @@
 namespace stagecoach::engine {
 
 struct PlanOptions {
-  int stages = 1;
+  int devices = 1;
   std::string schedule = "1f1b";  // a name of schedule::Generators()
+  int chunks = 0;                 // stages per device; 0: the schedule's own number
   int micro_batches = 1;
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;              // its state takes memory

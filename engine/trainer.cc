@@ -12,12 +12,11 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "engine/executor.h"
+#include "engine/measured_costs.h"
 #include "engine/profile.h"
+#include "engine/step_traces.h"
 #include "engine/transport/transport.h"
 #include "kernels/cpu/cpu_device.h"
-#include "schedule/generators.h"
-#include "schedule/lowering.h"
-#include "schedule/validator.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -29,7 +28,6 @@ struct RankState {
   std::unique_ptr<kernels::Device> device;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Executor> executor;  // after the device: it must die first
-  int64_t predicted_peak_bytes = 0;
 };
 
 class PipelineTrainer final : public Trainer {
@@ -51,6 +49,8 @@ class PipelineTrainer final : public Trainer {
   const partition::Plan& plan() const override { return plan_; }
   int64_t steps() const override { return steps_; }
   std::vector<DeviceReport> Devices() const override;
+  absl::StatusOr<schedule::Trace> LastTrace() override;
+  absl::StatusOr<schedule::Costs> MeasuredCosts() override;
   absl::StatusOr<std::string> ParametersHash() override;
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
 
@@ -74,6 +74,7 @@ class PipelineTrainer final : public Trainer {
     base::MutexLock lock(mutex_);
     return poison_;
   }
+  absl::Status CheckTraced();
   absl::Status CheckData(const Dataset& data) const;
   LossResult SumResults() const;
 
@@ -83,13 +84,13 @@ class PipelineTrainer final : public Trainer {
   Schedule training_, evaluation_;
   int64_t output_elements_ = 0;
   int total_parameters_ = 0;
-  std::vector<schedule::StageMemory> predicted_memory_;                    // per stage
-  std::vector<schedule::MemoryPlan> training_memory_, evaluation_memory_;  // per rank
-  std::vector<Shape> stage_input_;                                         // of one sample
-  std::vector<int> first_parameter_;                                       // of each stage
+  partition::PlanReport predicted_;
+  std::vector<Shape> stage_input_;    // of one sample
+  std::vector<int> first_parameter_;  // of each stage
   std::vector<RankState> ranks_;
   std::vector<RankJob> jobs_;
   std::vector<int64_t> evaluation_rows_;
+  std::unique_ptr<StepTraces> traces_;  // null without tracing
   Stage* loss_stage_ = nullptr;
   Executor* loss_executor_ = nullptr;
   int64_t steps_ = 0;
@@ -107,21 +108,16 @@ absl::Status PipelineTrainer::Initialize() {
                                                    " layers, the model has ", model_.num_layers()));
   }
   ASSIGN_OR_RETURN(training_, LoweredSchedule(plan_));
-  ASSIGN_OR_RETURN(Schedule forward,
-                   schedule::ForwardOnly({plan_.num_stages(), plan_.micro_batches}));
-  ASSIGN_OR_RETURN(evaluation_, schedule::Lower(forward));
-  RETURN_IF_ERROR(schedule::Validate(evaluation_));
+  ASSIGN_OR_RETURN(evaluation_, LoweredEvaluation(plan_));
 
   ASSIGN_OR_RETURN(const ModelProfile profile,
                    AnalyzeModel(model_, {.micro_batch_rows = plan_.micro_batch_rows,
-                                         .micro_batches = plan_.micro_batches,
+                                         .micro_batches = plan_.micro_batches(),
                                          .optimizer = options_.optimizer,
                                          .threads = options_.threads_per_device}));
   output_elements_ = profile.output.elements();
-  ASSIGN_OR_RETURN(const std::vector<partition::StageReport> reports,
-                   ReportPlan(plan_, profile.layers, profile.loss));
+  ASSIGN_OR_RETURN(predicted_, ReportPlan(plan_, profile.layers, profile.loss));
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
-    predicted_memory_.push_back(reports[static_cast<size_t>(stage)].memory);
     stage_input_.push_back(profile.inputs[static_cast<size_t>(plan_.first(stage))]);
     first_parameter_.push_back(total_parameters_);
     for (int layer = plan_.first(stage); layer <= plan_.last(stage); ++layer) {
@@ -132,7 +128,7 @@ absl::Status PipelineTrainer::Initialize() {
   const int ranks = training_.num_ranks();
   std::vector<std::unique_ptr<Transport>> transports =
       CreateInProcessTransports({.ranks = ranks,
-                                 .max_outstanding = 2 * plan_.micro_batches * plan_.num_stages(),
+                                 .max_outstanding = 2 * plan_.micro_batches() * plan_.num_stages(),
                                  .max_gather = total_parameters_});
   ranks_.resize(static_cast<size_t>(ranks));
   jobs_ = std::vector<RankJob>(static_cast<size_t>(ranks));
@@ -143,14 +139,6 @@ absl::Status PipelineTrainer::Initialize() {
                                        {.index = rank,
                                         .threads = options_.threads_per_device,
                                         .memory_limit_bytes = options_.device_memory_bytes}));
-    for (auto [schedule, plans] :
-         {std::pair{&training_, &training_memory_}, std::pair{&evaluation_, &evaluation_memory_}}) {
-      ASSIGN_OR_RETURN(schedule::MemoryPlan memory,
-                       PlanMemory(*schedule, schedule::Rank(rank), predicted_memory_));
-      plans->push_back(std::move(memory));
-    }
-    state.predicted_peak_bytes =
-        std::max(training_memory_.back().peak_bytes(), evaluation_memory_.back().peak_bytes());
   }
   RETURN_IF_ERROR(OnAllRanks([&](int rank) { return CreateRank(rank); }));
   loss_executor_ =
@@ -158,6 +146,7 @@ absl::Status PipelineTrainer::Initialize() {
           .executor.get();
   loss_stage_ = loss_executor_->stages().back().get();
   evaluation_rows_.reserve(static_cast<size_t>(plan_.batch_rows()));
+  if (options_.trace) traces_ = std::make_unique<StepTraces>(training_);
   return absl::OkStatus();
 }
 
@@ -175,23 +164,23 @@ absl::Status PipelineTrainer::CreateRank(int rank) {
                          .splits_backward = training_.SplitsBackward(id),
                          .input = stage_input_[static_cast<size_t>(index)],
                          .micro_batch_rows = plan_.micro_batch_rows,
-                         .micro_batches = plan_.micro_batches,
+                         .micro_batches = plan_.micro_batches(),
                          .optimizer = options_.optimizer};
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(*state.device, model_, options));
-    STAGECOACH_CHECK(stage->memory() == predicted_memory_[static_cast<size_t>(index)],
+    STAGECOACH_CHECK(stage->memory() == predicted_.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));
     first_parameter.push_back(first_parameter_[static_cast<size_t>(index)]);
   }
-  const auto index = static_cast<size_t>(rank);
+  const partition::RankReport& predicted = predicted_.of(schedule::Rank(rank));
   ASSIGN_OR_RETURN(state.executor,
                    Executor::Create({.device = state.device.get(),
                                      .transport = state.transport.get(),
                                      .deadline = options_.deadline,
                                      .seed = options_.seed,
                                      .total_parameters = total_parameters_,
-                                     .training = {&training_, training_memory_[index]},
-                                     .evaluation = {&evaluation_, evaluation_memory_[index]}},
+                                     .training = {&training_, predicted.training},
+                                     .evaluation = {&evaluation_, predicted.evaluation}},
                                     std::move(stages), std::move(first_parameter)));
   return absl::OkStatus();
 }
@@ -245,7 +234,7 @@ absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
 
 LossResult PipelineTrainer::SumResults() const {
   LossResult sum;
-  for (int i = 0; i < plan_.micro_batches; ++i) {
+  for (int i = 0; i < plan_.micro_batches(); ++i) {
     const LossResult result = loss_stage_->Result(MicroBatch(i));
     sum.loss += result.loss;
     sum.correct += result.correct;
@@ -255,6 +244,7 @@ LossResult PipelineTrainer::SumResults() const {
 
 absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                                                  absl::Span<const int64_t> rows) {
+  const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(FirstError());
   RETURN_IF_ERROR(CheckData(data));
   if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
@@ -264,11 +254,15 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   const int64_t number = steps_ + 1;
   const TrainStep step{
       .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
-      .clip_norm = options_.optimizer.clip_norm};
+      .clip_norm = options_.optimizer.clip_norm,
+      .start = start};
+  schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
   const Batch batch{&data, rows};
-  RETURN_IF_ERROR(RunSchedule(
-      [&](int rank) { return ranks_[static_cast<size_t>(rank)].executor->Train(batch, step); }));
+  RETURN_IF_ERROR(RunSchedule([&](int rank) {
+    return ranks_[static_cast<size_t>(rank)].executor->Train(batch, step, trace);
+  }));
   steps_ = number;
+  if (trace != nullptr) traces_->End(number);
   const LossResult sum = SumResults();
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
                     .correct = sum.correct,
@@ -301,23 +295,50 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
 
 std::vector<DeviceReport> PipelineTrainer::Devices() const {
   std::vector<DeviceReport> reports;
-  for (const RankState& rank : ranks_) {
-    const ExecutorCounters& counters = rank.executor->counters();
-    for (const std::unique_ptr<Stage>& stage : rank.executor->stages()) {
-      reports.push_back({.device = rank.device->name(),
-                         .stage = stage->options().id.value(),
-                         .first_layer = stage->options().first_layer,
-                         .last_layer = stage->options().last_layer,
-                         .parameters = stage->parameter_count(),
-                         .predicted_peak_bytes = rank.predicted_peak_bytes,
-                         .measured_peak_bytes = counters.peak_bytes,
-                         .peak_stashed = counters.peak_stashed,
-                         .busy = run_ns_ > 0 ? static_cast<double>(counters.compute_ns) /
-                                                   static_cast<double>(run_ns_)
-                                             : 0.0});
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const RankState& state = ranks_[rank];
+    const ExecutorCounters& counters = state.executor->counters();
+    const partition::RankReport& predicted = predicted_.ranks[rank];
+    DeviceReport report = {.device = state.device->name(),
+                           .stages = {},
+                           .predicted_peak_bytes = predicted.peak_bytes(),
+                           .measured_peak_bytes = counters.peak_bytes,
+                           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
+                           .measured_stash_bytes = counters.peak_stash_bytes};
+    for (const std::unique_ptr<Stage>& stage : state.executor->stages()) {
+      report.stages.push_back({.stage = stage->options().id.value(),
+                               .first_layer = stage->options().first_layer,
+                               .last_layer = stage->options().last_layer,
+                               .parameters = stage->parameter_count()});
     }
+    if (run_ns_ > 0) {
+      report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(run_ns_);
+    }
+    reports.push_back(std::move(report));
   }
   return reports;
+}
+
+absl::Status PipelineTrainer::CheckTraced() {
+  RETURN_IF_ERROR(FirstError());
+  if (traces_ == nullptr) {
+    return absl::FailedPreconditionError("steps are not traced: set TrainerOptions::trace");
+  }
+  if (steps_ == 0) return absl::FailedPreconditionError("no step has been done yet");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<schedule::Trace> PipelineTrainer::LastTrace() {
+  RETURN_IF_ERROR(CheckTraced());
+  return traces_->Last(steps_);
+}
+
+absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
+  RETURN_IF_ERROR(CheckTraced());
+  std::vector<schedule::StageMemory> memory;
+  for (const partition::StageReport& stage : predicted_.stages) memory.push_back(stage.memory);
+  const bool steps_in_backward = options_.optimizer.clip_norm == 0.0F;
+  return MeasureCosts(traces_->Recent(steps_), steps_in_backward, std::move(memory));
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {

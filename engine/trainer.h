@@ -15,7 +15,10 @@
 #include "engine/learning_rate.h"
 #include "engine/model.h"
 #include "engine/optimizer.h"
+#include "engine/step_traces.h"
 #include "partition/plan.h"
+#include "schedule/costs.h"
+#include "schedule/trace.h"
 
 namespace stagecoach::engine {
 
@@ -26,6 +29,7 @@ struct TrainerOptions {
   int threads_per_device = 1;
   int64_t device_memory_bytes = 0;             // budget of every device; 0: none
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
+  bool trace = false;                          // record when each action of a step is performed
 };
 
 struct StepResult {
@@ -45,29 +49,36 @@ struct Evaluation {
   }
 };
 
-// What one device held and did.
-struct DeviceReport {
-  std::string device;
+// A stage on its device.
+struct StageSummary {
   int stage = 0;
   int first_layer = 0, last_layer = 0;
   int64_t parameters = 0;
-  int64_t predicted_peak_bytes = 0;  // from the plan, before the first step
-  int64_t measured_peak_bytes = 0;   // largest extent in use since creation
-  int peak_stashed =
-      0;  // most micro-batches that were between their forward and backward pass at once
+};
+
+// What one device held and did. Predictions are the plan's, from before the first step;
+// measurements are the largest since creation.
+struct DeviceReport {
+  std::string device;
+  std::vector<StageSummary> stages;
+  int64_t predicted_peak_bytes = 0;  // of all memory in use
+  int64_t measured_peak_bytes = 0;
+  int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
+  int64_t measured_stash_bytes = 0;
   double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
 };
 
 // Trains a model that is spread over devices. The same model, data, seed, optimiser, batch and
-// number of micro-batches give the same bits whatever the number of stages, the schedule and the
-// threads per device.
+// number of micro-batches give the same bits whatever the number of stages and devices, the
+// schedule and the threads per device.
 //
 // After the first error of a step, every later call returns that error. Not thread-safe.
 class Trainer {
  public:
   // Plans the memory, makes the devices (CPU), and gives every stage its initial parameters.
   // InvalidArgument: the plan does not fit the model, or an option is out of range.
-  // ResourceExhausted: a device's budget is too small.
+  // FailedPrecondition: the plan's schedule cannot be performed. ResourceExhausted: a device's
+  // budget is too small.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options);
@@ -83,8 +94,17 @@ class Trainer {
                                               const std::atomic<bool>* stop = nullptr) = 0;
 
   virtual const partition::Plan& plan() const = 0;
-  virtual int64_t steps() const = 0;  // done so far
-  virtual std::vector<DeviceReport> Devices() const = 0;
+  virtual int64_t steps() const = 0;                      // done so far
+  virtual std::vector<DeviceReport> Devices() const = 0;  // index: rank
+
+  // When everything of the last step happened, on one clock for all ranks, which began with the
+  // call of Step. FailedPrecondition unless options.trace is set and a step has been done.
+  virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
+
+  // What the last kTracedSteps steps cost (engine/measured_costs.h), for
+  //   Simulate(*LoweredSchedule(plan), costs, {.sends = Sends::kRendezvous})
+  // to predict a step. Errors: those of LastTrace.
+  virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 
   // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits,
   // wherever the cuts are.

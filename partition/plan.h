@@ -3,81 +3,113 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "partition/layer_cost.h"
+#include "partition/rank_report.h"
 #include "partition/stage_memory.h"
 #include "schedule/memory.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::partition {
 
-// How a model is spread over devices. Stage i runs on device i.
+// How a model is spread over devices, and in which order they work: stage i has the layers first(i)
+// to last(i) and is on rank schedule.rank_of(i), a device.
 struct Plan {
   std::vector<int> first_layer;  // of each stage; ascending, starts with 0
   int num_layers = 0;
-  std::string schedule = "1f1b";  // a name of schedule::Generators()
-  int micro_batches = 1;
   int64_t micro_batch_rows = 1;
+  schedule::Schedule schedule;  // one to train with; compute or lowered
 
   int num_stages() const { return static_cast<int>(first_layer.size()); }
+  int num_devices() const { return schedule.num_ranks(); }
   int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
   }
-  int64_t batch_rows() const { return micro_batches * micro_batch_rows; }
+  int micro_batches() const { return schedule.num_micro_batches; }
+  int64_t batch_rows() const { return micro_batches() * micro_batch_rows; }
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, and the
-// counts are positive.
+// InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
+// counts are positive, and the schedule trains as many stages, at least one on every rank.
 absl::Status CheckPlan(const Plan& plan);
+
+// The lowered schedules of a plan, validated: the one to train with, and F alone under the same
+// placement. Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's
+// schedule cannot be performed.
+absl::StatusOr<schedule::Schedule> LoweredSchedule(const Plan& plan);
+absl::StatusOr<schedule::Schedule> LoweredEvaluation(const Plan& plan);
+
+// Gives the schedule that a number of devices is to perform; InvalidArgument if it refuses that
+// number.
+using ScheduleMaker = std::function<absl::StatusOr<schedule::Schedule>(int devices)>;
+
+// Makes the generated schedule of that name (generators.h) with `chunks` stages per device (0: its
+// own number). An unknown name is an InvalidArgument that lists the known ones.
+ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks = 0);
 
 struct PlanRequest {
   std::vector<LayerCost> layers;
   LossMemory loss;
-  int stages = 1;
-  std::string schedule = "1f1b";
-  int micro_batches = 1;
+  int devices = 1;
+  ScheduleMaker schedule;  // must give one to train with
   int64_t micro_batch_rows = 1;
   int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
 };
 
 // The cut with the fastest slowest stage (PartitionChain over LayerCost::batch_ns) whose predicted
-// peak fits every device; the peaks are those of ReportPlan.
-// InvalidArgument: more stages than layers (names both), unknown schedule, non-positive counts,
-// negative times or bytes. ResourceExhausted: no cut fits. The first line of the message names the
-// stage that needs most on the roomiest cut (the one whose largest peak is least) and the smallest
-// number of stages that fits, or says that none does; the table of that cut follows.
+// peak fits every device; the peaks are those of ReportPlan. Exact where every device has one
+// stage. With several, a cut that exceeds the budget is repaired by bounding what each stage may
+// take, and a cut that would fit can be missed.
+// InvalidArgument: more stages than layers (names both), the schedule's refusal, non-positive
+// counts, negative times or bytes. ResourceExhausted: no cut was found to fit. The first line of
+// the message names the stage, or the device and its stages, that needs most on the roomiest cut
+// (the one whose largest peak is least) and the smallest number of devices that fits, or says that
+// none does; the table of that cut follows.
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
 
 // What one stage of a plan takes.
 struct StageReport {
+  schedule::Rank rank;
   int first_layer = 0;
   int last_layer = 0;
   int64_t parameters = 0;
   double time_share = 0;  // of the whole batch's computing time; the shares sum to 1
   schedule::StageMemory memory;
-  schedule::MemoryPlan memory_plan;
 };
 
-// The lowered training schedule of a plan, validated. Errors: those of CheckPlan; InvalidArgument
-// for an unknown schedule or one that refuses the plan's shape.
-absl::StatusOr<schedule::Schedule> LoweredSchedule(const Plan& plan);
+// What a plan takes. The peak of a device counts training and evaluation.
+struct PlanReport {
+  std::vector<StageReport> stages;  // index: stage
+  std::vector<RankReport> ranks;    // index: rank
 
-// One report per stage. `layers`: of the whole model. Errors: those of LoweredSchedule;
-// InvalidArgument if the plan is for another number of layers, or a size is negative.
-absl::StatusOr<std::vector<StageReport>> ReportPlan(const Plan& plan,
-                                                    const std::vector<LayerCost>& layers,
-                                                    const LossMemory& loss);
+  const StageReport& of(schedule::StageId stage) const {
+    return stages[static_cast<size_t>(stage.value())];
+  }
+  const RankReport& of(schedule::Rank rank) const {
+    return ranks[static_cast<size_t>(rank.value())];
+  }
+};
 
-// The reports as a table: stage, layers, parameters, share of the time, and bytes of parameters,
-// gradients, optimiser, stash (peak), buffers and scratch (all that is not named elsewhere), peak.
-std::string PlanTable(const std::vector<StageReport>& reports);
+// `layers`: of the whole model. Errors: those of LoweredSchedule; InvalidArgument if the plan is
+// for another number of layers, or a size is negative.
+absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerCost>& layers,
+                                      const LossMemory& loss);
+
+// What of a device's peak is neither weights, gradients or optimiser state of its stages nor stash.
+int64_t BufferBytes(const PlanReport& report, schedule::Rank rank);
+
+// The report as a table of at most 96 columns. A row for each stage, grouped by device: device,
+// stage, layers, share of the time, and bytes of weights, gradients and optimiser state. In the
+// device's first row what its stages share: stash (peak), buffers (BufferBytes), peak.
+std::string PlanTable(const PlanReport& report);
 
 }  // namespace stagecoach::partition
 

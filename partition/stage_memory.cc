@@ -36,6 +36,12 @@ void AddBoundary(const LayerMemory& producer, const LayerMemory& consumer, bool 
 
 }  // namespace
 
+StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage) {
+  return {.is_first = schedule.is_first(stage),
+          .is_last = schedule.is_last(stage),
+          .splits_backward = schedule.SplitsBackward(stage)};
+}
+
 StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,
                            const StagePosition& position) {
   STAGECOACH_CHECK(!layers.empty(), "a stage has at least one layer");

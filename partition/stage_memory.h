@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "partition/layer_cost.h"
 #include "schedule/memory.h"
+#include "schedule/schedule.h"
 
 namespace stagecoach::partition {
 
@@ -18,19 +19,23 @@ struct LossMemory {
 struct StagePosition {
   bool is_first = false;         // its input is data: no gradient of it is computed
   bool is_last = false;          // it computes the loss
-  bool splits_backward = false;  // the schedule has B and W apart for this stage
+  bool splits_backward = false;  // the schedule has B and W apart for some micro-batch
 };
+
+// Of a stage of a schedule.
+StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage);
 
 // The memory of a stage made of the consecutive `layers` (at least one). The rules, which
 // engine/stage.cc lays out:
 //  - The activation between two layers of the stage lives until the later of its two readers is
 //    done with it (the next layer's input_last_use, its own layer's output_last_use): in the
 //    workspace if that is F, else in the stash (B) or weight stash (W).
-//  - The gradient of such an activation is in the workspace, except when B and W are apart and its
-//    layer's W reads it: then it is part of the gradient stash.
+//  - The gradient of such an activation is in the workspace, except when the stage splits its
+//    backward and the activation's layer's W reads it: then it is part of the gradient stash.
 //  - The workspace has two slots as large as the largest activation or gradient that passes through
-//    it (0 if none does), the largest scratch of any layer, and, when B and W are fused, the
-//    largest gradient_stash_bytes of any layer. The loss uses the same workspace after the layers.
+//    it (0 if none does), the largest scratch of any layer, and, if the stage never splits its
+//    backward, the largest gradient_stash_bytes of any layer. The loss uses the same workspace
+//    after the layers.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
 schedule::StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "base/status_macros.h"
-#include "schedule/validator.h"
+#include "partition/rank_report.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -16,12 +15,22 @@ using schedule::Rank;
 using schedule::StageId;
 using schedule::StageMemory;
 
-StagePosition PositionOf(const schedule::Schedule& lowered, int stage) {
-  StagePosition position;
-  position.is_first = lowered.is_first(StageId(stage));
-  position.is_last = lowered.is_last(StageId(stage));
-  position.splits_backward = lowered.SplitsBackward(StageId(stage));
-  return position;
+// For each stage, the most micro-batches that it has between F and B at once.
+std::vector<int> PeakStashes(const schedule::Schedule& training) {
+  std::vector<int> stashed(training.num_stages());
+  std::vector<int> peaks(training.num_stages());
+  for (const std::vector<schedule::Action>& list : training.actions) {
+    for (const schedule::Action& action : list) {
+      const auto stage = static_cast<size_t>(action.stage.value());
+      if (action.op == schedule::Op::kForward) {
+        peaks[stage] = std::max(peaks[stage], ++stashed[stage]);
+      } else if (action.op == schedule::Op::kBackwardInput ||
+                 action.op == schedule::Op::kBackward) {
+        --stashed[stage];
+      }
+    }
+  }
+  return peaks;
 }
 
 // What lives during the forward action that brings the stash to `stashed` micro-batches. Buffers
@@ -44,15 +53,14 @@ int64_t BytesDuringForward(const StageMemory& memory, int stashed, bool is_last)
 }  // namespace
 
 StagePeaks::StagePeaks(absl::Span<const LayerCost> layers, const LossMemory& loss,
-                       schedule::Schedule lowered)
+                       schedule::Schedule training, schedule::Schedule evaluation)
     : layers_(layers),
       loss_(loss),
-      lowered_(std::move(lowered)),
-      peak_stash_(schedule::PeakStash(lowered_)) {
-  for (int stage = 0; stage < lowered_.num_stages(); ++stage) {
-    STAGECOACH_CHECK(lowered_.rank_of(StageId(stage)) == Rank(stage),
-                     "a plan has stage i on device i");
-    positions_.push_back(PositionOf(lowered_, stage));
+      training_(std::move(training)),
+      evaluation_(std::move(evaluation)),
+      peak_stash_(PeakStashes(training_)) {
+  for (StageId stage(0); stage.value() < training_.num_stages(); ++stage) {
+    positions_.push_back(PositionOf(training_, stage));
   }
 }
 
@@ -65,23 +73,32 @@ const StageMemory& StagePeaks::Memory(const StageRange& range) {
   return entry->second;
 }
 
-absl::StatusOr<schedule::MemoryPlan> StagePeaks::PlanRange(const StageRange& range) {
-  std::vector<StageMemory> stages(lowered_.num_stages());
-  stages[range.stage] = Memory(range);
-  return schedule::PlanMemory(lowered_, Rank(range.stage), stages);
-}
-
 absl::StatusOr<int64_t> StagePeaks::PeakBytes(const StageRange& range) {
   if (auto entry = peak_bytes_.find(range); entry != peak_bytes_.end()) return entry->second;
-  ASSIGN_OR_RETURN(const schedule::MemoryPlan plan, PlanRange(range));
-  peak_bytes_.emplace(range, plan.peak_bytes());
-  return plan.peak_bytes();
+  std::vector<StageMemory> stages(positions_.size());
+  stages[range.stage] = Memory(range);
+  ASSIGN_OR_RETURN(
+      const RankReport report,
+      ReportRank(training_, evaluation_, training_.rank_of(StageId(range.stage)), stages));
+  peak_bytes_.emplace(range, report.peak_bytes());
+  return report.peak_bytes();
 }
 
 int64_t StagePeaks::AtLeast(const StageRange& range) {
   if (auto entry = peak_bytes_.find(range); entry != peak_bytes_.end()) return entry->second;
   return BytesDuringForward(Memory(range), peak_stash_[range.stage],
                             positions_[range.stage].is_last);
+}
+
+absl::StatusOr<int64_t> StagePeaks::LargestPeakBytes(absl::Span<const StageRange> ranges) {
+  std::vector<StageMemory> stages;
+  for (const StageRange& range : ranges) stages.push_back(Memory(range));
+  int64_t largest_bytes = 0;
+  for (Rank rank(0); rank.value() < training_.num_ranks(); ++rank) {
+    ASSIGN_OR_RETURN(const RankReport report, ReportRank(training_, evaluation_, rank, stages));
+    largest_bytes = std::max(largest_bytes, report.peak_bytes());
+  }
+  return largest_bytes;
 }
 
 }  // namespace stagecoach::partition

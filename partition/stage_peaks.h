@@ -33,28 +33,31 @@ struct StageRange {
 // cheap bound to search with, PeakBytes the answer to confirm with.
 class StagePeaks {
  public:
-  // `layers`: of the whole model, must outlive this object. `lowered`: a valid training schedule
-  // with stage i on rank i.
+  // `layers`: of the whole model, must outlive this object. `training`, `evaluation`: the lowered
+  // schedules of a plan, valid.
   StagePeaks(absl::Span<const LayerCost> layers, const LossMemory& loss,
-             schedule::Schedule lowered);
+             schedule::Schedule training, schedule::Schedule evaluation);
+
+  const schedule::Schedule& schedule() const { return training_; }
 
   // AggregateStage of the range, remembered.
   const schedule::StageMemory& Memory(const StageRange& range);
 
-  // schedule::PlanMemory of the range.
-  absl::StatusOr<schedule::MemoryPlan> PlanRange(const StageRange& range);
-
-  // The range's MemoryPlan::peak_bytes(), remembered.
+  // The peak of the stage's device (RankReport) if this were the only one of its stages,
+  // remembered. Where the device has no other, that is its peak.
   absl::StatusOr<int64_t> PeakBytes(const StageRange& range);
 
   // PeakBytes if that was asked before, else a lower bound of it.
   int64_t AtLeast(const StageRange& range);
 
+  // The largest peak of a device under a cut, all its stages counted. `ranges`: index stage.
+  absl::StatusOr<int64_t> LargestPeakBytes(absl::Span<const StageRange> ranges);
+
  private:
   absl::Span<const LayerCost> layers_;
   LossMemory loss_;
-  schedule::Schedule lowered_;
-  std::vector<int> peak_stash_;           // micro-batches, per stage
+  schedule::Schedule training_, evaluation_;
+  std::vector<int> peak_stash_;           // micro-batches between F and B at once, per stage
   std::vector<StagePosition> positions_;  // per stage
   absl::flat_hash_map<StageRange, schedule::StageMemory> memory_;
   absl::flat_hash_map<StageRange, int64_t> peak_bytes_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -23,8 +24,9 @@ struct Lane {
   };
   struct Slot {
     Post send, receive;
-    std::atomic<uint32_t> delivered{
-        0};  // 1 + number of the last message that went through this slot
+    // 1 + number of the last message that went through this slot.
+    std::atomic<uint32_t> delivered{0};
+    std::chrono::steady_clock::time_point delivered_at;  // that message; written before `delivered`
   };
 
   base::Mutex mutex;
@@ -94,6 +96,10 @@ class Group {
                      sends ? "take the " : "send the ", ToString(message)));
   }
 
+  std::chrono::steady_clock::time_point DeliveredAt(const Transport::Ticket& ticket) {
+    return SlotOf(lanes_[static_cast<size_t>(ticket.lane)], ticket.index).delivered_at;
+  }
+
   absl::Status AllGather(Rank rank, absl::Span<const double> mine, absl::Span<double> all,
                          base::Deadline deadline) {
     STAGECOACH_CHECK(static_cast<int>(mine.size()) <= max_gather_ &&
@@ -149,6 +155,7 @@ class Group {
       return status;
     }
     std::memcpy(receive.tensor.data, send.tensor.data, static_cast<size_t>(send.tensor.bytes()));
+    slot.delivered_at = std::chrono::steady_clock::now();
     slot.delivered.store(index + 1, std::memory_order_release);
     Signal(from);
     Signal(to);
@@ -208,6 +215,9 @@ class InProcessTransport final : public Transport {
   }
   absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
     return group_->Wait(rank_, ticket, deadline);
+  }
+  std::chrono::steady_clock::time_point DeliveredAt(const Ticket& ticket) override {
+    return group_->DeliveredAt(ticket);
   }
   absl::Status AllGather(absl::Span<const double> mine, absl::Span<double> all,
                          base::Deadline deadline) override {

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_TRANSPORT_TRANSPORT_H_
 #define STAGECOACH_ENGINE_TRANSPORT_TRANSPORT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -59,6 +60,10 @@ class Transport {
 
   // Until the receiver's memory has the data (either end). An empty ticket is done.
   virtual absl::Status Wait(const Ticket& ticket, base::Deadline deadline) = 0;
+
+  // When the receiver's memory had the data. Pre-condition: the ticket is not empty and has been
+  // waited for, and no max_outstanding posts of its direction came after it.
+  virtual std::chrono::steady_clock::time_point DeliveredAt(const Ticket& ticket) = 0;
 
   // Every rank contributes `mine`, all of them of equal size; `all` gets them in order of rank.
   // Every rank must call it.

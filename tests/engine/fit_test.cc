@@ -29,7 +29,10 @@ constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
 class RecordingTrainer final : public Trainer {
  public:
   explicit RecordingTrainer(int64_t batch = kBatch)
-      : plan_{.first_layer = {0}, .num_layers = 1, .micro_batch_rows = batch} {}
+      : plan_{.first_layer = {0},
+              .num_layers = 1,
+              .micro_batch_rows = batch,
+              .schedule = {.num_micro_batches = 1}} {}
 
   absl::StatusOr<StepResult> Step(const Dataset&, absl::Span<const int64_t> rows) override {
     if (++steps_ == fails_at_step) return absl::DataLossError("step failed");
@@ -48,6 +51,8 @@ class RecordingTrainer final : public Trainer {
   const partition::Plan& plan() const override { return plan_; }
   int64_t steps() const override { return steps_; }
   std::vector<DeviceReport> Devices() const override { return {}; }
+  absl::StatusOr<schedule::Trace> LastTrace() override { return schedule::Trace(); }
+  absl::StatusOr<schedule::Costs> MeasuredCosts() override { return schedule::Costs(); }
   absl::StatusOr<std::string> ParametersHash() override { return std::string(); }
   absl::StatusOr<std::vector<float>> Parameter(const std::string&) override {
     return std::vector<float>();

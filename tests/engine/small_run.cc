@@ -59,12 +59,13 @@ Model SmallModel() {
               Residual({Residual({LayerNorm(), Linear(30)}), Linear(30)}), Linear(kSmallClasses)}};
 }
 
-partition::Plan EvenPlan(const Model& model, int stages, const std::string& schedule,
-                         int micro_batches, int64_t micro_batch_rows) {
-  partition::Plan plan{.num_layers = model.num_layers(),
-                       .schedule = schedule,
-                       .micro_batches = micro_batches,
-                       .micro_batch_rows = micro_batch_rows};
+partition::Plan EvenPlan(const Model& model, int devices, const std::string& schedule,
+                         int micro_batches, int64_t micro_batch_rows, int chunks) {
+  const auto made = partition::GeneratedSchedule(schedule, micro_batches, chunks)(devices);
+  STAGECOACH_CHECK_OK(made);
+  partition::Plan plan{
+      .num_layers = model.num_layers(), .micro_batch_rows = micro_batch_rows, .schedule = *made};
+  const int stages = made->num_stages();
   for (int stage = 0; stage < stages; ++stage) {
     plan.first_layer.push_back(stage * model.num_layers() / stages);
   }

@@ -26,9 +26,10 @@ inline constexpr int64_t kSmallClasses = 4;
 // threads of a device share work.
 Model SmallModel();
 
-// `stages` stages of as equal numbers of layers as possible.
-partition::Plan EvenPlan(const Model& model, int stages, const std::string& schedule,
-                         int micro_batches, int64_t micro_batch_rows);
+// A generated schedule whose stages have as equal numbers of layers as possible; `chunks` stages
+// per device (0: the schedule's own number). Aborts if the schedule refuses the shape.
+partition::Plan EvenPlan(const Model& model, int devices, const std::string& schedule,
+                         int micro_batches, int64_t micro_batch_rows, int chunks = 0);
 
 // Synthetic data for SmallModel; the same in every call.
 std::shared_ptr<const Dataset> SmallData(int64_t rows);

@@ -98,6 +98,20 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, FailingLayer,
                                             ::testing::Values(0, 3, kMicroBatches - 1)),
                          NameOf);
 
+TEST(Trainer, NamesTheRankOfAFailingStageWhereRanksHaveSeveral) {
+  std::vector<ProbeHooks> probes(4);
+  probes[2].before = [](Op op, int call) {
+    return op == Op::kBackwardInput && call == 3 ? absl::DataLossError("the disk is on fire")
+                                                 : absl::OkStatus();
+  };
+  const Model model = ProbedModel(probes);
+  const auto trainer =
+      MakeTrainer(model, EvenPlan(model, 2, "zb-v", kMicroBatches, kMicroBatchRows), {});
+  EXPECT_THAT(trainer->Step(*SmallData(kBatchRows), Rows(0, kBatchRows)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "rank 1, stage 2 B micro-batch 3: the disk is on fire"));
+}
+
 TEST(Trainer, AFailingEvaluationPoisonsItToo) {
   std::vector<ProbeHooks> probes(2);
   probes[1].before = [](Op, int call) {

@@ -29,8 +29,8 @@ constexpr int kMicroBatches = 2;
 constexpr int64_t kMicroBatchRows = 16;
 constexpr int64_t kBatchRows = kMicroBatches * kMicroBatchRows;
 
-partition::Plan SmallPlan(int stages = 3) {
-  return EvenPlan(SmallModel(), stages, "1f1b", kMicroBatches, kMicroBatchRows);
+partition::Plan SmallPlan() {
+  return EvenPlan(SmallModel(), 3, "1f1b", kMicroBatches, kMicroBatchRows);
 }
 
 std::unique_ptr<Trainer> MakeSmallTrainer(TrainerOptions options = {}) {
@@ -53,11 +53,11 @@ TEST(TrainerCreate, RefusesAPlanForAnotherNumberOfLayers) {
       StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("8 layers"), HasSubstr("9"))));
 }
 
-TEST(TrainerCreate, RefusesAnUnknownSchedule) {
+TEST(TrainerCreate, RefusesAScheduleThatCannotBePerformed) {
   partition::Plan plan = SmallPlan();
-  plan.schedule = "2f2b";
+  plan.schedule.actions[2].pop_back();
   EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2f2b")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("micro-batch 1")));
 }
 
 TEST(TrainerCreate, RefusesAnOptimiserOutOfRange) {
@@ -236,21 +236,35 @@ TEST(TrainerEvaluate, RefusesDataOfOtherFeatures) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 19 features")));
 }
 
+auto Layers(int stage, int first, int last) {
+  return AllOf(Field(&StageSummary::stage, stage), Field(&StageSummary::first_layer, first),
+               Field(&StageSummary::last_layer, last));
+}
+
 TEST(TrainerDevices, ReportWhatEachHolds) {
   const auto trainer = MakeSmallTrainer();
   ASSERT_OK(trainer->Step(*SmallData(kBatchRows), Rows(0, kBatchRows)));
   const std::vector<DeviceReport> devices = trainer->Devices();
   const auto device = [](const std::string& name, int stage, int first, int last) {
-    return AllOf(Field(&DeviceReport::device, name), Field(&DeviceReport::stage, stage),
-                 Field(&DeviceReport::first_layer, first), Field(&DeviceReport::last_layer, last));
+    return AllOf(Field(&DeviceReport::device, name),
+                 Field(&DeviceReport::stages, ElementsAre(Layers(stage, first, last))));
   };
   EXPECT_THAT(devices, ElementsAre(device("cpu:0", 0, 0, 1), device("cpu:1", 1, 2, 4),
                                    device("cpu:2", 2, 5, 7)));
-  EXPECT_EQ(devices[0].parameters, (20 * 600 + 600) + (600 * 24 + 24));
+  EXPECT_EQ(devices[0].stages[0].parameters, (20 * 600 + 600) + (600 * 24 + 24));
   for (const DeviceReport& report : devices) {
     EXPECT_GT(report.busy, 0.0);
     EXPECT_LE(report.busy, 1.0);
   }
+}
+
+TEST(TrainerDevices, ReportAllStagesOfEach) {
+  const auto trainer = MakeTrainer(
+      SmallModel(), EvenPlan(SmallModel(), 2, "zb-v", kMicroBatches, kMicroBatchRows), {});
+  const std::vector<DeviceReport> devices = trainer->Devices();
+  ASSERT_EQ(devices.size(), 2);
+  EXPECT_THAT(devices[0].stages, ElementsAre(Layers(0, 0, 1), Layers(3, 6, 7)));
+  EXPECT_THAT(devices[1].stages, ElementsAre(Layers(1, 2, 3), Layers(2, 4, 5)));
 }
 
 TEST(TrainerParameter, IsFoundByItsName) {

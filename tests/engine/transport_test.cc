@@ -94,6 +94,21 @@ TEST(InProcessTransport, DeliversToAReceiveThatIsPostedLast) {
   EXPECT_EQ(to, from);
 }
 
+TEST(InProcessTransport, BothEndsKnowWhenAMessageWasDelivered) {
+  using Clock = std::chrono::steady_clock;
+  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  std::vector<float> from = {1, 2, 3}, to(3);
+  ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
+  const Clock::time_point before = Clock::now();
+  ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  const Clock::time_point after = Clock::now();
+  ASSERT_OK(ranks[0]->Wait(send, Long()));
+  ASSERT_OK(ranks[1]->Wait(receive, Long()));
+  EXPECT_GE(ranks[1]->DeliveredAt(receive), before);
+  EXPECT_LE(ranks[1]->DeliveredAt(receive), after);
+  EXPECT_EQ(ranks[0]->DeliveredAt(send), ranks[1]->DeliveredAt(receive));
+}
+
 TEST(InProcessTransport, MatchesMessagesInTheOrderOfTheirPosts) {
   constexpr int kMessages = 5;
   Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = kMessages});

@@ -1,0 +1,85 @@
+// What the executor itself takes for one action: everything between the layers' work and the waits
+// for other ranks. Layers are tiny, so that a step is mostly that. Prints a table in a few seconds.
+//   build/release/bench/executor_bench
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "engine/stagecoach.h"
+
+namespace stagecoach::bench {
+namespace {
+
+constexpr int64_t kFeatures = 4, kClasses = 2;
+constexpr int kSteps = 200;
+
+template <typename T>
+T Value(absl::StatusOr<T> result) {
+  STAGECOACH_CHECK_OK(result);
+  return *std::move(result);
+}
+
+// Of one rank, per action: from when an action no longer occupied it until it reached the next one,
+// the posting of messages included.
+double OwnNsPerAction(const std::vector<schedule::TimedAction>& list) {
+  int64_t own_ns = 0;
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    const schedule::TimedAction& timed = list[i];
+    const bool is_transfer = schedule::IsTransfer(timed.action.op);
+    own_ns += list[i + 1].reached_ns - (is_transfer ? timed.start_ns : timed.end_ns);
+  }
+  return static_cast<double>(own_ns) / static_cast<double>(list.size());
+}
+
+void Measure(const std::string& schedule, int devices, int micro_batches) {
+  engine::Model model{.input = engine::Shape{kFeatures}};
+  for (int layer = 0; layer < 8; ++layer) model.layers.push_back(engine::Linear(kClasses));
+  const auto plan = Value(PlanModel(model, {.devices = devices,
+                                            .schedule = schedule,
+                                            .micro_batches = micro_batches,
+                                            .micro_batch_rows = 1}));
+  const auto data = Value(engine::LoadData(
+      {.spec = absl::StrFormat("synthetic:%dx%dx%d", micro_batches, kFeatures, kClasses)}));
+  const auto trainer = Value(engine::Trainer::Create(model, plan, {.trace = true}));
+  std::vector<int64_t> rows(static_cast<size_t>(micro_batches));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<double> own_ns;
+  size_t actions = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    STAGECOACH_CHECK_OK(trainer->Step(*data.train, rows));
+    double slowest_ns = 0.0;
+    for (const auto& list : Value(trainer->LastTrace()).actions) {
+      slowest_ns = std::max(slowest_ns, OwnNsPerAction(list));
+      actions = list.size();
+    }
+    own_ns.push_back(slowest_ns);
+  }
+  std::nth_element(own_ns.begin(), own_ns.begin() + kSteps / 2, own_ns.end());
+  std::printf("%-12s  %7d  %13d  %7zu  %13.0f  target <= 3000\n", schedule.c_str(), devices,
+              micro_batches, actions, own_ns[kSteps / 2]);
+  std::fflush(stdout);
+}
+
+void Run() {
+  std::printf("%-12s  %7s  %13s  %7s  %13s\n", "schedule", "devices", "micro-batches", "actions",
+              "ns per action");
+  for (const int devices : {1, 2}) {
+    for (const int micro_batches : {16, 256}) {
+      for (const char* schedule : {"gpipe", "1f1b", "zb-v"}) {
+        Measure(schedule, devices, micro_batches);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::bench
+
+int main() { stagecoach::bench::Run(); }

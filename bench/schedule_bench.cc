@@ -1,0 +1,113 @@
+// Every schedule on two CPU devices of one core each: the measured step, the step that the
+// simulator predicts from the costs measured in the same run, and whether both put the schedules in
+// the same order. The network is the default one, narrower. Prints a table; takes about two minutes
+// on two cores.
+//   build/release/bench/schedule_bench
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "engine/stagecoach.h"
+#include "schedule/generators.h"
+#include "schedule/simulate.h"
+
+namespace stagecoach::bench {
+namespace {
+
+constexpr int64_t kFeatures = 784, kClasses = 10, kWidth = 1536, kRows = 64;
+constexpr int kLayers = 18, kDevices = 2, kMicroBatches = 8;
+constexpr int kWarmUpSteps = 2;
+
+template <typename T>
+T Value(absl::StatusOr<T> result) {
+  STAGECOACH_CHECK_OK(result);
+  return *std::move(result);
+}
+
+struct Row {
+  std::string schedule;
+  double measured_ms = 0.0;  // median
+  double simulated_ms = 0.0;
+  double busy = 0.0;  // share of the measured step in which devices computed
+  double peak_mb = 0.0;
+};
+
+Row Measure(const engine::Model& model, const std::string& schedule) {
+  const auto plan = Value(PlanModel(model, {.devices = kDevices,
+                                            .schedule = schedule,
+                                            .micro_batches = kMicroBatches,
+                                            .micro_batch_rows = kRows}));
+  const auto data = Value(engine::LoadData(
+      {.spec = absl::StrFormat("synthetic:%dx%dx%d", plan.batch_rows(), kFeatures, kClasses)}));
+  const auto trainer = Value(engine::Trainer::Create(
+      model, plan, {.learning_rate = engine::LearningRate::Constant(1e-5F), .trace = true}));
+  std::vector<int64_t> rows(static_cast<size_t>(plan.batch_rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<int64_t> steps_ns;
+  for (int step = 0; step < kWarmUpSteps + engine::kTracedSteps; ++step) {
+    STAGECOACH_CHECK_OK(trainer->Step(*data.train, rows));
+    if (step >= kWarmUpSteps) steps_ns.push_back(Value(trainer->LastTrace()).step_ns);
+  }
+  std::nth_element(steps_ns.begin(), steps_ns.begin() + engine::kTracedSteps / 2, steps_ns.end());
+  const auto simulation =
+      Value(schedule::Simulate(Value(LoweredSchedule(plan)), Value(trainer->MeasuredCosts()),
+                               {.sends = schedule::Sends::kRendezvous}));
+  Row row = {.schedule = schedule,
+             .measured_ms = static_cast<double>(steps_ns[engine::kTracedSteps / 2]) / 1e6,
+             .simulated_ms = static_cast<double>(simulation.step_ns) / 1e6};
+  for (const engine::DeviceReport& device : trainer->Devices()) {
+    row.busy += device.busy / kDevices;
+    row.peak_mb = std::max(row.peak_mb, static_cast<double>(device.measured_peak_bytes) / 1e6);
+  }
+  return row;
+}
+
+// Of all pairs of schedules, how many the simulation puts in the measured order.
+void PrintAgreement(const std::vector<Row>& rows) {
+  int pairs = 0;
+  int agree = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      ++pairs;
+      const bool measured = rows[i].measured_ms < rows[j].measured_ms;
+      const bool simulated = rows[i].simulated_ms < rows[j].simulated_ms;
+      if (measured == simulated) {
+        ++agree;
+        continue;
+      }
+      std::printf("order differs: %s and %s, measured %.2f %% apart, simulated %.2f %%\n",
+                  rows[j].schedule.c_str(), rows[i].schedule.c_str(),
+                  100.0 * (rows[i].measured_ms / rows[j].measured_ms - 1.0),
+                  100.0 * (rows[i].simulated_ms / rows[j].simulated_ms - 1.0));
+    }
+  }
+  std::printf("order of speed: %d of %d pairs agree\n", agree, pairs);
+}
+
+void Run() {
+  const engine::Model model = Value(engine::DefaultNetwork(kFeatures, kClasses, kLayers, kWidth));
+  std::printf("%-12s  %11s  %12s  %18s  %6s  %8s\n", "schedule", "measured ms", "simulated ms",
+              "simulated/measured", "busy", "peak MB");
+  std::vector<Row> rows;
+  for (const schedule::Generator& generator : schedule::Generators()) {
+    rows.push_back(Measure(model, std::string(generator.name)));
+    const Row& row = rows.back();
+    std::printf("%-12s  %11.2f  %12.2f  %18.4f  %5.1f%%  %8.1f\n", row.schedule.c_str(),
+                row.measured_ms, row.simulated_ms, row.simulated_ms / row.measured_ms,
+                100.0 * row.busy, row.peak_mb);
+    std::fflush(stdout);
+  }
+  PrintAgreement(rows);
+}
+
+}  // namespace
+}  // namespace stagecoach::bench
+
+int main() { stagecoach::bench::Run(); }
