@@ -15,7 +15,7 @@ int main() {
                  Residual({LayerNorm(), Linear(256, Activation::kGelu)}),
                  Residual({LayerNorm(), Linear(256, Activation::kGelu)}), Linear(10)}};
 
-  const auto plan = PlanModel(model, {.stages = 4, .micro_batches = 4, .micro_batch_rows = 16});
+  const auto plan = PlanModel(model, {.devices = 4, .micro_batches = 4, .micro_batch_rows = 16});
   if (!plan.ok()) return std::cerr << plan.status() << '\n', 1;
 
   auto trainer = Trainer::Create(model, *plan, {.learning_rate = LearningRate::Constant(1e-3F)});

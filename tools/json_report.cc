@@ -39,13 +39,18 @@ class JsonReport final : public Report {
   void End(const Outcome& outcome) override {
     ordered_json devices = ordered_json::array();
     for (const engine::DeviceReport& device : outcome.devices) {
+      ordered_json stages = ordered_json::array();
+      for (const engine::StageSummary& stage : device.stages) {
+        stages.push_back({{"stage", stage.stage},
+                          {"layers", {stage.first_layer, stage.last_layer}},
+                          {"parameters", stage.parameters}});
+      }
       devices.push_back({{"device", device.device},
-                         {"stage", device.stage},
-                         {"layers", {device.first_layer, device.last_layer}},
-                         {"parameters", device.parameters},
+                         {"stages", std::move(stages)},
                          {"predicted_peak_bytes", device.predicted_peak_bytes},
                          {"measured_peak_bytes", device.measured_peak_bytes},
-                         {"peak_stashed", device.peak_stashed},
+                         {"predicted_stash_bytes", device.predicted_stash_bytes},
+                         {"measured_stash_bytes", device.measured_stash_bytes},
                          {"busy", device.busy}});
     }
     PrintLine({{"event", "end"},
@@ -64,31 +69,47 @@ class JsonReport final : public Report {
 std::unique_ptr<Report> MakeJsonReport() { return std::make_unique<JsonReport>(); }
 
 ordered_json PlanToJson(const Run& run) {
+  const partition::PlanReport& predicted = run.predicted;
   ordered_json stages = ordered_json::array();
-  for (size_t stage = 0; stage < run.stages.size(); ++stage) {
-    const partition::StageReport& report = run.stages[stage];
-    const schedule::StageMemory& memory = report.memory;
-    const int64_t peak = report.memory_plan.peak_bytes();
-    const int64_t stash = report.memory_plan.peak_stash_bytes;
-    const int64_t named =
-        memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes + stash;
+  for (size_t stage = 0; stage < predicted.stages.size(); ++stage) {
+    const partition::StageReport& report = predicted.stages[stage];
     stages.push_back({{"stage", stage},
+                      {"device", report.rank.value()},
                       {"first_layer", report.first_layer},
                       {"last_layer", report.last_layer},
                       {"parameters", report.parameters},
-                      {"time_share", report.time_share},
-                      {"predicted_peak_bytes", peak},
-                      {"memory",
-                       {{"parameters", memory.parameter_bytes},
-                        {"gradients", memory.gradient_bytes},
-                        {"optimizer", memory.optimizer_bytes},
-                        {"stash", stash},
-                        {"buffers", peak - named}}}});
+                      {"time_share", report.time_share}});
   }
-  return {{"schedule", run.plan.schedule},
-          {"micro_batches", run.plan.micro_batches},
+  ordered_json devices = ordered_json::array();
+  for (size_t device = 0; device < predicted.ranks.size(); ++device) {
+    const partition::RankReport& report = predicted.ranks[device];
+    ordered_json own = ordered_json::array();
+    int64_t weights = 0;
+    int64_t gradients = 0;
+    int64_t optimizer = 0;
+    for (const schedule::StageId stage : report.stages) {
+      const schedule::StageMemory& memory = predicted.of(stage).memory;
+      own.push_back(stage.value());
+      weights += memory.parameter_bytes;
+      gradients += memory.gradient_bytes;
+      optimizer += memory.optimizer_bytes;
+    }
+    const schedule::Rank rank(static_cast<int32_t>(device));
+    devices.push_back({{"device", device},
+                       {"stages", std::move(own)},
+                       {"predicted_peak_bytes", report.peak_bytes()},
+                       {"memory",
+                        {{"parameters", weights},
+                         {"gradients", gradients},
+                         {"optimizer", optimizer},
+                         {"stash", report.training.peak_stash_bytes},
+                         {"buffers", BufferBytes(predicted, rank)}}}});
+  }
+  return {{"schedule", run.plan.schedule.name},
+          {"micro_batches", run.plan.micro_batches()},
           {"micro_batch_rows", run.plan.micro_batch_rows},
-          {"stages", std::move(stages)}};
+          {"stages", std::move(stages)},
+          {"devices", std::move(devices)}};
 }
 
 }  // namespace stagecoach::tools

@@ -18,6 +18,8 @@
 #include "tools/devices_command.h"
 #include "tools/exit_status.h"
 #include "tools/plan_command.h"
+#include "tools/simulate_command.h"
+#include "tools/trace_command.h"
 #include "tools/train_command.h"
 
 namespace stagecoach::tools {
@@ -72,7 +74,7 @@ absl::StatusOr<int> Run(const CLI::App& app, const std::vector<Command>& command
     return status;
   }
   RETURN_IF_ERROR(CheckNothingLeft(app));
-  return UsageError(app, "a command is needed: train, plan or devices");
+  return UsageError(app, "a command is needed: train, plan, simulate, trace or devices");
 }
 
 int Main(int argc, char** argv) {
@@ -85,6 +87,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.allow_extras();
   const std::vector<Command> commands = {AddTrainCommand(app), AddPlanCommand(app),
+                                         AddSimulateCommand(app), AddTraceCommand(app),
                                          AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 

@@ -4,18 +4,18 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "schedule/generators.h"
-#include "schedule/grid.h"
+#include "schedule/simulate.h"
+#include "schedule/timeline.h"
 #include "tools/exit_status.h"
 #include "tools/report.h"
 #include "tools/run_options.h"
+#include "tools/terminal.h"
 
 namespace stagecoach::tools {
 namespace {
 
-constexpr int kMaxGridRows = 16;
-constexpr int kMaxGridPasses = 256;
-constexpr int kGridColumns = 100;
+constexpr int kMaxTimelineRows = 64;
+constexpr int kColumns = 100;  // of a timeline that no terminal limits
 
 absl::StatusOr<int> PrintPlan(const RunOptions& options) {
   ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
@@ -24,13 +24,17 @@ absl::StatusOr<int> PrintPlan(const RunOptions& options) {
     return kExitOk;
   }
   absl::PrintF("%s", DescribeRun(run));
-  const int stages = run.plan.num_stages();
-  if (stages <= kMaxGridRows && stages * run.plan.micro_batches <= kMaxGridPasses) {
+  if (run.plan.num_devices() <= kMaxTimelineRows) {
+    ASSIGN_OR_RETURN(const schedule::Schedule lowered, LoweredSchedule(run.plan));
     ASSIGN_OR_RETURN(
-        const schedule::Schedule compute,
-        schedule::Generate(run.plan.schedule,
-                           {.ranks = stages, .micro_batches = run.plan.micro_batches}));
-    absl::PrintF("\n%s", schedule::ToGrid(compute, {.max_columns = kGridColumns}));
+        const schedule::Simulation simulation,
+        schedule::Simulate(lowered, run.costs,
+                           {.sends = schedule::Sends::kRendezvous, .keep_trace = true}));
+    const int columns = TerminalColumns();
+    absl::PrintF(
+        "\none step, simulated with the times of the profile\n%s",
+        schedule::ToTimeline(simulation.trace,
+                             {.columns = columns > 0 ? columns : kColumns, .colour = columns > 0}));
   }
   return kExitOk;
 }

@@ -6,15 +6,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/synthetic.h"
 #include "kernels/cpu/cpu_device.h"
-#include "schedule/generators.h"
 #include "tools/flags.h"
 #include "tools/run_options.h"
+#include "tools/schedule_option.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -39,14 +38,6 @@ auto Choice(std::vector<std::string> known) {
 
 std::string Describe(const std::string& text, const std::string& value) {
   return absl::StrCat(text, " [", value, "]");
-}
-
-std::vector<std::string> ScheduleNames() {
-  std::vector<std::string> names;
-  for (const schedule::Generator& generator : schedule::Generators()) {
-    names.emplace_back(generator.name);
-  }
-  return names;
 }
 
 absl::StatusOr<std::string> ParseData(const std::string& spec) {
@@ -98,14 +89,16 @@ void AddModelFlags(CLI::App& app, RunOptions& options) {
 
 void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Pipeline";
-  AddFlag(
-      app, "--stages", "N", options.stages,
-      Describe("Parts to cut the model into, each on its own device", absl::StrCat(options.stages)),
-      Count(1, kMaxStages))
+  AddFlag(app, "--stages", "N", options.stages,
+          Describe("Devices to cut the model over", absl::StrCat(kDefaultStages)),
+          Count(1, kMaxStages))
       ->group(group);
-  const std::vector<std::string> schedules = ScheduleNames();
-  AddFlag(app, "--schedule", "NAME", options.schedule,
-          Describe(absl::StrJoin(schedules, " or "), options.schedule), Choice(schedules))
+  AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
+          Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
+          ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--chunks", "N", options.chunks, "Stages of each device [the schedule's own number]",
+          Count(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--batch", "N", options.batch,
           Describe("Rows of one step", absl::StrCat(options.batch)), Count(1, kMaxBatch))
@@ -113,7 +106,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   // A count below 1 is a configuration that cannot be run, as one that does not divide the batch.
   AddFlag(app, "--microbatches", "N", options.micro_batches,
           Describe("Equal parts of a batch that stream through the stages",
-                   absl::StrCat(options.micro_batches)),
+                   absl::StrCat(kDefaultMicroBatches)),
           Count(-kMaxInt, kMaxInt))
       ->group(group);
   AddFlag(app, "--threads-per-device", "N", options.threads_per_device,
@@ -179,6 +172,12 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
           Describe("Passes over the training rows", absl::StrCat(options.epochs)),
           Count(1, 1'000'000))
       ->group("Run");
+  const auto add_file = [&](const char* name, std::string& path, const char* description) {
+    app.add_option(name, path, description)->option_text("FILE")->group("Run");
+  };
+  add_file("--trace", options.trace, "Write when the actions of the last step were performed");
+  add_file("--simulated-trace", options.simulated_trace,
+           "Write the same, simulated with the measured times");
   AddFlag(
       app, "--deadline", "SECONDS", options.deadline_seconds,
       Describe("Longest wait of one device for another", absl::StrCat(options.deadline_seconds)),

@@ -11,7 +11,10 @@
 #include "engine/data/load.h"
 #include "engine/model_file.h"
 #include "engine/profile.h"
+#include "partition/automatic_schedule.h"
+#include "partition/stage_costs.h"
 #include "tools/exit_status.h"
+#include "tools/schedule_option.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -68,25 +71,61 @@ absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const engine:
   return engine::DefaultNetwork(data.features(), data.classes(), options.layers, options.width);
 }
 
-absl::Status CutModel(const RunOptions& options, Run& run) {
+// How many devices and micro-batches there are, and what makes the order of work on them.
+struct Pipeline {
+  int devices = kDefaultStages;
+  int micro_batches = kDefaultMicroBatches;
+  std::optional<schedule::Schedule> from_file;
+};
+
+absl::StatusOr<Pipeline> PipelineOf(const RunOptions& options) {
+  Pipeline pipeline;
+  if (!IsScheduleFile(options.schedule)) {
+    pipeline.devices = options.stages.value_or(kDefaultStages);
+    pipeline.micro_batches = options.micro_batches.value_or(kDefaultMicroBatches);
+    return pipeline;
+  }
+  ASSIGN_OR_RETURN(pipeline.from_file,
+                   ReadScheduleOption(options.schedule, options.stages, options.micro_batches));
+  pipeline.devices = pipeline.from_file->num_ranks();
+  pipeline.micro_batches = pipeline.from_file->num_micro_batches;
+  return pipeline;
+}
+
+partition::ScheduleMaker ScheduleMakerOf(const RunOptions& options, const Pipeline& pipeline,
+                                         const partition::PlanRequest& request) {
+  if (options.schedule == kAutomatic) {
+    return partition::AutomaticSchedule(request, pipeline.micro_batches, options.chunks);
+  }
+  if (!pipeline.from_file.has_value()) {
+    return partition::GeneratedSchedule(options.schedule, pipeline.micro_batches, options.chunks);
+  }
+  return [given = *pipeline.from_file](int devices) -> absl::StatusOr<schedule::Schedule> {
+    if (devices == given.num_ranks()) return given;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the schedule in the file is for ", given.num_ranks(), " devices"));
+  };
+}
+
+absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& run) {
   const engine::ProfileOptions profile_options = {
-      .micro_batch_rows = options.batch / options.micro_batches,
-      .micro_batches = options.micro_batches,
+      .micro_batch_rows = options.batch / pipeline.micro_batches,
+      .micro_batches = pipeline.micro_batches,
       .optimizer = run.optimizer,
       .threads = options.threads_per_device};
   ASSIGN_OR_RETURN(const engine::ModelProfile profile,
                    options.profile == "measured"
                        ? MeasureModel(run.model, profile_options, kProfileRepeats)
                        : AnalyzeModel(run.model, profile_options));
-  ASSIGN_OR_RETURN(run.plan, MakePlan(partition::PlanRequest{
-                                 .layers = profile.layers,
-                                 .loss = profile.loss,
-                                 .stages = options.stages,
-                                 .schedule = options.schedule,
-                                 .micro_batches = options.micro_batches,
-                                 .micro_batch_rows = profile_options.micro_batch_rows,
-                                 .device_memory_bytes = options.device_memory_bytes}));
-  ASSIGN_OR_RETURN(run.stages, ReportPlan(run.plan, profile.layers, profile.loss));
+  partition::PlanRequest request = {.layers = profile.layers,
+                                    .loss = profile.loss,
+                                    .devices = pipeline.devices,
+                                    .micro_batch_rows = profile_options.micro_batch_rows,
+                                    .device_memory_bytes = options.device_memory_bytes};
+  request.schedule = ScheduleMakerOf(options, pipeline, request);
+  ASSIGN_OR_RETURN(run.plan, MakePlan(request));
+  ASSIGN_OR_RETURN(run.predicted, ReportPlan(run.plan, profile.layers, profile.loss));
+  ASSIGN_OR_RETURN(run.costs, StageCosts(run.plan, profile.layers, profile.loss));
   return absl::OkStatus();
 }
 
@@ -105,10 +144,11 @@ float LearningRateOf(const RunOptions& options) {
 absl::StatusOr<Run> PrepareRun(const RunOptions& options) {
   Run run;
   ASSIGN_OR_RETURN(run.optimizer, From(Origin::kUsage, OptimizerOf(options)));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, options.micro_batches)));
+  ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(options));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, pipeline.micro_batches)));
   ASSIGN_OR_RETURN(run.data, From(Origin::kData, LoadRows(options)));
   ASSIGN_OR_RETURN(run.model, From(Origin::kConfiguration, MakeModel(options, *run.data.train)));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CutModel(options, run)));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CutModel(options, pipeline, run)));
   return run;
 }
 

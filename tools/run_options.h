@@ -13,6 +13,7 @@
 #include "engine/model.h"
 #include "engine/optimizer.h"
 #include "partition/plan.h"
+#include "schedule/costs.h"
 
 namespace stagecoach::tools {
 
@@ -28,9 +29,10 @@ struct RunOptions {
   int layers = 20;
   int64_t width = 2304;
 
-  int stages = 4;
-  std::string schedule = "1f1b";
-  int micro_batches = 4;
+  std::optional<int> stages;         // devices; unset: kDefaultStages, or those of a schedule file
+  std::string schedule = "1f1b";     // name, "auto" or file (schedule_option.h)
+  int chunks = 0;                    // stages per device; 0: the schedule's own number
+  std::optional<int> micro_batches;  // unset: kDefaultMicroBatches, or those of a schedule file
   int64_t batch = 128;
   int threads_per_device = 1;
   int64_t device_memory_bytes = 0;  // 0: no limit
@@ -47,10 +49,16 @@ struct RunOptions {
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
 
+  // Files to write traces of the last step to; "": none.
+  std::string trace;            // as it was measured
+  std::string simulated_trace;  // as a simulation at the measured times of actions has it
+
   bool json = false;
 };
 
 inline constexpr int64_t kDefaultImageRows = 10'000;
+inline constexpr int kDefaultStages = 4;
+inline constexpr int kDefaultMicroBatches = 4;
 // Of the warm-up, as a share of all steps.
 inline constexpr double kWarmupShare = 0.1;
 
@@ -72,7 +80,8 @@ struct Run {
   engine::Model model;
   engine::Optimizer optimizer;
   partition::Plan plan;
-  std::vector<partition::StageReport> stages;
+  partition::PlanReport predicted;
+  schedule::Costs costs;  // of the plan's stages, as the profile has them
 };
 
 // Loads the data, makes or reads the model, profiles it and cuts it. Errors are marked with their

@@ -1,9 +1,5 @@
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +9,7 @@
 #include "base/units.h"
 #include "tools/bars.h"
 #include "tools/report.h"
+#include "tools/terminal.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -21,15 +18,6 @@ using Align = base::TextTable::Align;
 
 constexpr int kLossBarColumns = 24;
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
-
-// Columns of the terminal that standard output is; 0 if it is none that can redraw a line.
-int TerminalColumns() {
-  const char* type = std::getenv("TERM");
-  if (isatty(STDOUT_FILENO) == 0 || type == nullptr || absl::string_view(type) == "dumb") return 0;
-  winsize size = {};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
 
 // Of a network that gives every class the same share: what training starts from.
 double LossOfGuessing(engine::LossKind loss, int64_t classes) {
@@ -48,21 +36,33 @@ std::string Counted(int64_t count, absl::string_view one, absl::string_view many
 }
 
 std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
-  base::TextTable table({{"stage", Align::kRight},
-                         {"device", Align::kLeft},
+  base::TextTable table({{"device", Align::kLeft},
+                         {"stage", Align::kRight},
                          {"layers", Align::kLeft},
                          {"parameters", Align::kRight},
                          {"predicted peak", Align::kRight},
                          {"measured peak", Align::kRight},
-                         {"stashed", Align::kRight},
+                         {"stash", Align::kRight},
                          {"busy", Align::kRight}});
   for (const engine::DeviceReport& device : devices) {
-    table.AddRow({absl::StrCat(device.stage), device.device,
-                  absl::StrCat(device.first_layer, "-", device.last_layer),
-                  base::FormatCount(device.parameters),
-                  base::FormatBytes(device.predicted_peak_bytes),
-                  base::FormatBytes(device.measured_peak_bytes), absl::StrCat(device.peak_stashed),
-                  absl::StrFormat("%.1f %%", 100 * device.busy)});
+    for (const engine::StageSummary& stage : device.stages) {
+      std::vector<std::string> cells = {"",
+                                        absl::StrCat(stage.stage),
+                                        absl::StrCat(stage.first_layer, "-", stage.last_layer),
+                                        base::FormatCount(stage.parameters),
+                                        "",
+                                        "",
+                                        "",
+                                        ""};
+      if (&stage == &device.stages.front()) {
+        cells[0] = device.device;
+        cells[4] = base::FormatBytes(device.predicted_peak_bytes);
+        cells[5] = base::FormatBytes(device.measured_peak_bytes);
+        cells[6] = base::FormatBytes(device.measured_stash_bytes);
+        cells[7] = absl::StrFormat("%.1f %%", 100 * device.busy);
+      }
+      table.AddRow(std::move(cells));
+    }
   }
   return table.ToString();
 }
@@ -134,18 +134,18 @@ std::unique_ptr<Report> MakeTextReport(int epochs) { return std::make_unique<Tex
 
 std::string DescribeRun(const Run& run) {
   int64_t parameters = 0;
-  for (const partition::StageReport& stage : run.stages) parameters += stage.parameters;
+  for (const partition::StageReport& stage : run.predicted.stages) parameters += stage.parameters;
   const engine::Dataset& train = *run.data.train;
   return absl::StrCat("data   ", base::FormatCount(train.rows()), " rows to train on, ",
                       base::FormatCount(run.data.test->rows()), " to test; ",
                       Counted(train.features(), "feature", "features"), ", ",
                       Counted(train.classes(), "class", "classes"), "\nmodel  ",
                       Counted(run.model.num_layers(), "layer", "layers"), ", ",
-                      base::FormatCount(parameters), " parameters\nplan   ", run.plan.schedule,
+                      base::FormatCount(parameters), " parameters\nplan   ", run.plan.schedule.name,
                       " over ", Counted(run.plan.num_stages(), "stage", "stages"), "; a batch is ",
-                      Counted(run.plan.micro_batches, "micro-batch", "micro-batches"), " of ",
+                      Counted(run.plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
                       Counted(run.plan.micro_batch_rows, "row", "rows"), "\n\n",
-                      PlanTable(run.stages));
+                      PlanTable(run.predicted));
 }
 
 }  // namespace stagecoach::tools

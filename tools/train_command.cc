@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@
 #include "base/units.h"
 #include "engine/fit.h"
 #include "engine/trainer.h"
+#include "schedule/chrome_trace.h"
+#include "schedule/simulate.h"
 #include "tools/exit_status.h"
 #include "tools/machine.h"
 #include "tools/report.h"
@@ -53,15 +56,17 @@ absl::Status CheckRun(const Run& run) {
   }
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;
-  for (const partition::StageReport& stage : run.stages) {
-    needed_bytes += stage.memory_plan.peak_bytes();
-  }
+  for (const partition::RankReport& rank : run.predicted.ranks) needed_bytes += rank.peak_bytes();
   if (memory_bytes > 0 && needed_bytes > memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "all stages together need ", base::FormatBytes(needed_bytes), ", this machine has ",
+        "all devices together need ", base::FormatBytes(needed_bytes), ", this machine has ",
         base::FormatBytes(memory_bytes), ": use a smaller model or smaller micro-batches"));
   }
   return absl::OkStatus();
+}
+
+bool WantsTraces(const RunOptions& options) {
+  return !options.trace.empty() || !options.simulated_trace.empty();
 }
 
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,
@@ -73,7 +78,31 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
                                   .seed = options.seed,
                                   .threads_per_device = options.threads_per_device,
                                   .device_memory_bytes = options.device_memory_bytes,
-                                  .deadline = absl::Seconds(options.deadline_seconds)});
+                                  .deadline = absl::Seconds(options.deadline_seconds),
+                                  .trace = WantsTraces(options)});
+}
+
+// Simulates a step at the times that were measured.
+absl::StatusOr<schedule::Trace> SimulateStep(engine::Trainer& trainer) {
+  ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
+  ASSIGN_OR_RETURN(const schedule::Schedule lowered, LoweredSchedule(trainer.plan()));
+  ASSIGN_OR_RETURN(schedule::Simulation simulation,
+                   schedule::Simulate(lowered, costs,
+                                      {.sends = schedule::Sends::kRendezvous, .keep_trace = true}));
+  return std::move(simulation.trace);
+}
+
+absl::Status WriteTraces(const RunOptions& options, engine::Trainer& trainer) {
+  if (!WantsTraces(options) || trainer.steps() == 0) return absl::OkStatus();
+  if (!options.trace.empty()) {
+    ASSIGN_OR_RETURN(const schedule::Trace measured, trainer.LastTrace());
+    RETURN_IF_ERROR(schedule::WriteTrace(measured, options.trace));
+  }
+  if (!options.simulated_trace.empty()) {
+    ASSIGN_OR_RETURN(const schedule::Trace simulated, SimulateStep(trainer));
+    RETURN_IF_ERROR(schedule::WriteTrace(simulated, options.simulated_trace));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> Train(const RunOptions& options) {
@@ -99,6 +128,7 @@ absl::StatusOr<int> Train(const RunOptions& options) {
   outcome.devices = trainer->Devices();
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer->ParametersHash());
   report->End(outcome);
+  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteTraces(options, *trainer)));
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
 }
 

@@ -32,11 +32,20 @@ TEST(Help, OfTrainNamesTheFlagsThatEverythingLaterKeeps) {
   }
 }
 
+TEST(Help, OfSimulateListsTheSchedules) {
+  const Finished help = RunStagecoach({"simulate", "--help"});
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v",
+                           "v-half", "v-min", "dualpipe-v", "auto"}) {
+    EXPECT_THAT(help.out, HasSubstr(std::string("\n  ") + name + " ")) << name;
+  }
+  for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
+}
+
 TEST(Help, ListsTheCommands) {
   const Finished help = RunStagecoach({"--help"});
   EXPECT_EQ(help.exit_status, 0);
-  EXPECT_THAT(help.out,
-              AllOf(HasSubstr("  train "), HasSubstr("  plan "), HasSubstr("  devices ")));
+  EXPECT_THAT(help.out, AllOf(HasSubstr("  train "), HasSubstr("  plan "), HasSubstr("  simulate "),
+                              HasSubstr("  trace "), HasSubstr("  devices ")));
   EXPECT_THAT(help.err, IsEmpty());
 }
 

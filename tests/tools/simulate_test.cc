@@ -1,0 +1,253 @@
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::TestDirectory;
+using engine::WriteTestFile;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+Finished Simulated(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "simulate");
+  return RunStagecoach(arguments);
+}
+
+nlohmann::json JsonOf(std::vector<std::string> arguments) {
+  arguments.push_back("--json");
+  const Finished run = Simulated(std::move(arguments));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.Events(), SizeIs(1));
+  return run.Events().at(0);
+}
+
+std::string ContentsOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The first row of the published tables.
+std::vector<std::string> PublishedTimes(const std::string& schedule) {
+  return {"--schedule", schedule,    "--stages",  "8",          "--microbatches",
+          "24",         "--forward", "18.522",    "--backward", "18.086",
+          "--weight",   "9.337",     "--latency", "0.601"};
+}
+
+TEST(Simulate, JsonHasItsFormAndItsTimesAddUp) {
+  const nlohmann::json json =
+      JsonOf({"--schedule", "zb-v", "--stages", "8", "--microbatches", "32", "--forward", "18.5",
+              "--backward", "18.1", "--weight", "9.3", "--latency", "0.6"});
+  EXPECT_EQ(json["schedule"], "zb-v");
+  EXPECT_EQ(json["stages"], 8);
+  EXPECT_EQ(json["chunks"], 2);
+  EXPECT_EQ(json["microbatches"], 32);
+  ASSERT_THAT(json["ranks"], SizeIs(8));
+  for (const nlohmann::json& rank : json["ranks"]) {
+    EXPECT_NEAR(rank["busy_ms"], 32 * (18.5 + 18.1 + 9.3), 1e-6);
+    const nlohmann::json& idle = rank["idle_ms"];
+    EXPECT_NEAR(rank["busy_ms"].get<double>() + idle["dependency"].get<double>() +
+                    idle["imbalance"].get<double>() + idle["communication"].get<double>(),
+                json["step_ms"], 1e-6);
+    EXPECT_EQ(rank["peak_stash"], 8);
+  }
+  EXPECT_NEAR(json["bubble_rate"], 1 - 32 * 45.9 / json["span_ms"].get<double>(), 1e-9);
+}
+
+TEST(Simulate, GivesThePublishedBubble) {
+  EXPECT_NEAR(JsonOf(PublishedTimes("zb-h1"))["bubble_rate"], .1585, 5e-5);
+}
+
+TEST(Simulate, AutoReachesThePublishedBubbleWithinTheLimit) {
+  std::vector<std::string> arguments = PublishedTimes("auto");
+  arguments.insert(arguments.end(), {"--chunks", "1", "--stash-limit", "16"});
+  const nlohmann::json json = JsonOf(arguments);
+  EXPECT_LT(json["bubble_rate"], .04335);
+  for (const nlohmann::json& rank : json["ranks"]) EXPECT_LE(rank["peak_stash"], 16);
+}
+
+TEST(Simulate, ChunksShareTheTimesOfTheirDevice) {
+  const nlohmann::json json =
+      JsonOf({"--schedule", "interleaved", "--chunks", "3", "--stages", "2", "--microbatches", "4",
+              "--forward", "3", "--backward", "6", "--weight", "9"});
+  EXPECT_EQ(json["chunks"], 3);
+  EXPECT_DOUBLE_EQ(json["ranks"][0]["busy_ms"], 4 * 18.0);
+  EXPECT_DOUBLE_EQ(json["span_ms"], 4 * 18.0 + 18.0 / 3);
+}
+
+TEST(Simulate, TimesFileGivesEachStageItsOwn) {
+  const std::string directory = TestDirectory();
+  const std::string times = WriteTestFile(
+      directory, "times.json",
+      R"({"stages": [{"forward_ms": 1, "backward_ms": 1, "weight_ms": 1, "output_bytes": 1000,
+                      "stash_bytes": 5000},
+                     {"forward_ms": 3, "backward_ms": 2, "weight_ms": 2, "step_ms": 4}],
+          "latency_ms": 0.25, "bytes_per_second": 1000000})");
+  const nlohmann::json json = JsonOf({"--stages", "2", "--microbatches", "1", "--times", times});
+  // F0, a message of 0.25 + 1 ms, F1, BW1, a message, BW0; meanwhile STEP1.
+  EXPECT_DOUBLE_EQ(json["step_ms"], 1 + 1.25 + 3 + 4 + 4);
+  EXPECT_DOUBLE_EQ(json["ranks"][0]["busy_ms"], 3);
+  EXPECT_DOUBLE_EQ(json["ranks"][1]["busy_ms"], 11);
+  EXPECT_GE(json["ranks"][0]["peak_bytes"], 5000);
+}
+
+TEST(Simulate, TextHasTimelineTableAndTotals) {
+  const Finished run = Simulated({"--stages", "2", "--microbatches", "2"});
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.out, AllOf(StartsWith("1f1b: 2 stages, 2 micro-batches\n"),
+                             HasSubstr("rank 0 |F"), HasSubstr("peak stash"),
+                             HasSubstr("step 9.000 ms, longest span of a rank 9.000 ms, bubble "
+                                       "33.33 % of it")));
+}
+
+TEST(Simulate, FitsATerminal) {
+  Child child({"simulate", "--stages", "4", "--microbatches", "16"}, Child::Output::kTerminal);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.out, HasSubstr("\x1b["));  // colours
+  const Finished plain = Simulated({"--stages", "4", "--microbatches", "16"});
+  EXPECT_THAT(plain.out, Not(HasSubstr("\x1b[")));
+  EXPECT_THAT(plain.OutLines(), ::testing::Each(SizeIs(Le(100))));
+}
+
+TEST(Simulate, ASavedScheduleIsTheSameSchedule) {
+  const std::string directory = TestDirectory();
+  for (const char* schedule : {"1f1b", "interleaved", "zb-v", "dualpipe-v"}) {
+    const std::vector<std::string> shape = {"--stages", "2",         "--microbatches",
+                                            "4",        "--latency", "0.125"};
+    nlohmann::json expected;
+    for (const char* name : {"s.csv", "s.json"}) {
+      for (const bool lowered : {false, true}) {
+        std::vector<std::string> save = {"--schedule", schedule, "--save",
+                                         absl::StrCat(directory, "/", name)};
+        save.insert(save.end(), shape.begin(), shape.end());
+        if (lowered) save.emplace_back("--lowered");
+        expected = JsonOf(save);
+        nlohmann::json read =
+            JsonOf({"--schedule", absl::StrCat(directory, "/", name), "--latency", "0.125"});
+        read["schedule"] = schedule;  // a CSV has no name
+        EXPECT_EQ(read, expected) << schedule << " " << name << " " << lowered;
+      }
+    }
+  }
+}
+
+TEST(Simulate, WritesPagesAndPicturesThatNeedNothingFromElsewhere) {
+  const std::string directory = TestDirectory();
+  const std::string html = absl::StrCat(directory, "/", "page.html");
+  const std::string svg = absl::StrCat(directory, "/", "picture.svg");
+  EXPECT_EQ(Simulated({"--schedule", "zb-h2", "--html", html, "--svg", svg}).exit_status, 0);
+  EXPECT_THAT(ContentsOf(html), AllOf(StartsWith("<!doctype html>"), HasSubstr("zb-h2: 4 stages"),
+                                      Not(HasSubstr("src=")), Not(HasSubstr("href="))));
+  EXPECT_THAT(ContentsOf(svg),
+              AllOf(HasSubstr("<svg"), HasSubstr("zb-h2: 4 stages"), Not(HasSubstr("<script"))));
+}
+
+struct BadInput {
+  std::vector<std::string> arguments;
+  int exit_status;
+  std::string message;
+};
+
+TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
+  const std::string directory = TestDirectory();
+  const auto csv = [&](const std::string& name, const std::string& text) {
+    return WriteTestFile(directory, name, text);
+  };
+  const std::string unknown = csv("unknown.csv", "0F0,0B0\n1F0,1X0\n");
+  const std::string missing = csv("missing.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1B1\n");
+  const std::string times = csv("times.json", R"({"stages": [{"forward_ms": 1}]})");
+  const std::vector<BadInput> cases = {
+      {{"--schedule", "zb-h3"}, 2, "did you mean zb-h1"},
+      {{"--schedule", "interleaved", "--stages", "4", "--microbatches", "6"},
+       78,
+       "interleaved: needs micro-batches divisible by ranks: 6 and 4"},
+      {{"--schedule", "1f1b", "--chunks", "2"}, 78, "1f1b: has 1 chunk per rank, not 2"},
+      {{"--schedule", "nowhere.csv"}, 65, "cannot open nowhere.csv"},
+      {{"--schedule", unknown}, 65, "row 2, column 2: \"1X0\" is no action"},
+      {{"--schedule", missing}, 65, "row 2, column 4 (end of the row): stage 1 F micro-batch 1"},
+      {{"--schedule", "auto", "--stash-limit", "0.5"}, 78, "rank 0 needs a stash of 1"},
+      {{"--times", times}, 65, "$.stages[0]: the key \"backward_ms\" is missing"},
+      {{"--times", times, "--forward", "2"}, 2, "--times excludes --forward"},
+      {{"--forward", "nan"}, 2, "--forward"},
+      {{"--stages", "0"}, 2, "--stages"},
+      {{"--save", "schedule.txt"}, 2, "ends in .csv or .json"},
+      {{"--html", absl::StrCat(directory, "/", "no/such/folder.html")}, 78, "folder.html"},
+  };
+  for (const BadInput& bad : cases) {
+    const Finished run = Simulated(bad.arguments);
+    EXPECT_EQ(run.exit_status, bad.exit_status) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(bad.message));
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+}
+
+TEST(Simulate, ADeadlockIsDrawnWithRowsAndColumns) {
+  const std::string directory = TestDirectory();
+  const std::string path =
+      WriteTestFile(directory, "dead.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+  const Finished run = Simulated({"--schedule", path});
+  EXPECT_EQ(run.exit_status, 65);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("row 1, column 2 (0B0): stage 0 BW micro-batch 0: deadlock"),
+                             HasSubstr("row 2, column 2 (1F1): stage 1 F micro-batch 1 waits for "
+                                       "stage 0 SEND_F micro-batch 1 at row 1, column 3 (0F1)")));
+}
+
+std::vector<std::string> SmallTraining(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {
+      "train",   "--data", "synthetic:96x16x4", "--layers", "8",     "--width", "16",
+      "--batch", "32",     "--epochs",          "1",        "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(Trace, OfARunIsComparedWithItsSimulation) {
+  const std::string directory = TestDirectory();
+  const std::string measured = absl::StrCat(directory, "/", "measured.json");
+  const std::string simulated = absl::StrCat(directory, "/", "simulated.json");
+  const Finished run =
+      RunStagecoach(SmallTraining({"--stages", "2", "--schedule", "zb-h1", "--trace", measured,
+                                   "--simulated-trace", simulated}));
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  const Finished diff = RunStagecoach({"trace", "diff", simulated, measured, "--json"});
+  ASSERT_EQ(diff.exit_status, 0) << diff.err;
+  const nlohmann::json json = diff.Events().at(0);
+  EXPECT_GT(json["measured_step_ns"], 0);
+  EXPECT_GT(json["simulated_step_ns"], 0);
+  EXPECT_THAT(RunStagecoach({"trace", "diff", simulated, measured}).out, HasSubstr("cause"));
+  EXPECT_THAT(RunStagecoach({"trace", "show", measured}).out, HasSubstr("zb-h1, measured"));
+}
+
+TEST(Trace, OfAnotherScheduleIsRefused) {
+  const std::string directory = TestDirectory();
+  const std::string one = absl::StrCat(directory, "/", "one.json");
+  const std::string two = absl::StrCat(directory, "/", "two.json");
+  ASSERT_EQ(Simulated({"--schedule", "1f1b", "--trace", one}).exit_status, 0);
+  ASSERT_EQ(Simulated({"--schedule", "gpipe", "--trace", two}).exit_status, 0);
+  const Finished diff = RunStagecoach({"trace", "diff", one, two});
+  EXPECT_EQ(diff.exit_status, 65);
+  EXPECT_THAT(diff.err, HasSubstr("rank 0"));
+}
+
+TEST(Trace, BadUsageAndBadFilesSaySo) {
+  EXPECT_EQ(RunStagecoach({"trace"}).exit_status, 2);
+  EXPECT_EQ(RunStagecoach({"trace", "diff", "one.json"}).exit_status, 2);
+  EXPECT_EQ(RunStagecoach({"trace", "show", "nowhere.json"}).exit_status, 65);
+  EXPECT_EQ(RunStagecoach({"trace", "shwo", "nowhere.json"}).exit_status, 2);
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

@@ -1,0 +1,34 @@
+#ifndef STAGECOACH_TOOLS_SCHEDULE_OPTION_H_
+#define STAGECOACH_TOOLS_SCHEDULE_OPTION_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::tools {
+
+// The value of --schedule: a generator's name, "auto", or the path of a schedule file, which is
+// known by its ending .csv or .json.
+
+inline constexpr char kAutomatic[] = "auto";
+
+bool IsScheduleFile(const std::string& value);
+
+// `value` if it is one of the three; the error lists the names and gives the nearest. Does not look
+// for the file.
+absl::StatusOr<std::string> ParseScheduleOption(const std::string& value);
+
+// The schedule in a file, proved. `stages` and `micro_batches` are what flags ask for, if they do:
+// a file with others is refused. Errors are marked with their origin (exit_status.h).
+absl::StatusOr<schedule::Schedule> ReadScheduleOption(const std::string& path,
+                                                      const std::optional<int>& stages,
+                                                      const std::optional<int>& micro_batches);
+
+// All schedules and what they are, one a line, for the help.
+std::string DescribeSchedules();
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_SCHEDULE_OPTION_H_

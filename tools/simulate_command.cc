@@ -1,0 +1,183 @@
+#include "tools/simulate_command.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "schedule/chrome_trace.h"
+#include "schedule/html.h"
+#include "schedule/schedule_file.h"
+#include "schedule/simulate.h"
+#include "schedule/stash.h"
+#include "schedule/svg.h"
+#include "tools/exit_status.h"
+#include "tools/flags.h"
+#include "tools/schedule_option.h"
+#include "tools/simulated_schedule.h"
+#include "tools/simulation_report.h"
+#include "tools/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using schedule::Sends;
+
+constexpr int kMaxCount = 1 << 20;
+constexpr int kColumns = 100;  // of a timeline that no terminal limits
+
+struct Options {
+  ScheduleRequest request;
+  std::string sends = "buffered";
+  bool json = false;
+  bool lower = false;
+  // Files to write; "": none.
+  std::string html, svg, trace, save;
+};
+
+Sends SendsOf(const std::string& name) {
+  if (name == "rendezvous") return Sends::kRendezvous;
+  return name == "blocking" ? Sends::kBlocking : Sends::kBuffered;
+}
+
+absl::Status WriteFiles(const Options& options, const SimulatedSchedule& found,
+                        const SimulationReport& report) {
+  const schedule::Trace& trace = report.simulation.trace;
+  if (!options.html.empty()) {
+    RETURN_IF_ERROR(
+        base::WriteFileAtomically(options.html, schedule::ToHtml(trace, ToPageText(report))));
+  }
+  if (!options.svg.empty()) {
+    RETURN_IF_ERROR(base::WriteFileAtomically(
+        options.svg, schedule::ToSvg(trace, {.title = ToPageText(report).title})));
+  }
+  if (!options.trace.empty()) RETURN_IF_ERROR(schedule::WriteTrace(trace, options.trace));
+  if (!options.save.empty()) {
+    RETURN_IF_ERROR(
+        schedule::WriteScheduleFile(options.save, options.lower ? found.lowered : found.as_given));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunSimulation(const Options& options) {
+  ASSIGN_OR_RETURN(const SimulatedSchedule found, FindSchedule(options.request));
+  ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                   From(Origin::kConfiguration,
+                        schedule::Simulate(found.lowered, found.costs,
+                                           {.sends = SendsOf(options.sends), .keep_trace = true})));
+  const SimulationReport report{
+      found.as_given, simulation,
+      PeakStash(found.as_given, UnitStash(found.as_given, options.request.weight_stash))};
+  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, found, report)));
+  if (options.json) {
+    absl::PrintF("%s\n", ToJson(report).dump());
+    return kExitOk;
+  }
+  const int columns = TerminalColumns();
+  absl::PrintF("%s", ToText(report, columns > 0 ? columns : kColumns, columns > 0));
+  return kExitOk;
+}
+
+auto Count() {
+  return [](const std::string& text) { return ParseCount(text, 1, kMaxCount); };
+}
+
+auto Milliseconds() {
+  return [](const std::string& text) {
+    return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = false});
+  };
+}
+
+void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
+  const std::string group = "Schedule";
+  AddFlag(app, "--schedule", "NAME|FILE", request.schedule,
+          absl::StrCat("Order of the work: one of those below, or a file [", request.schedule, "]"),
+          ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--stages", "N", request.stages,
+          absl::StrCat("Devices of the pipeline [", ScheduleRequest::kDefaultStages, "]"), Count())
+      ->group(group);
+  AddFlag(app, "--chunks", "N", request.chunks, "Stages of each device [the schedule's own]",
+          Count())
+      ->group(group);
+  AddFlag(app, "--microbatches", "N", request.micro_batches,
+          absl::StrCat("Micro-batches of a step [", ScheduleRequest::kDefaultMicroBatches, "]"),
+          Count())
+      ->group(group);
+  AddFlag(app, "--stash-limit", "X", request.stash_limit,
+          "For auto: what a device may keep, in whole micro-batches [all]",
+          [](const std::string& text) {
+            return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = true});
+          })
+      ->group(group);
+  AddFlag(app, "--weight-stash", "X", request.weight_stash,
+          absl::StrCat("Share of it that stays from B until W [", request.weight_stash, "]"),
+          [](const std::string& text) { return ParseNumber(text, {.min = 0.0, .max = 1.0}); })
+      ->group(group);
+}
+
+void AddTimeFlags(CLI::App& app, Options& options) {
+  const std::string group = "Times";
+  ScheduleRequest& request = options.request;
+  CLI::Option* const file =
+      app.add_option("--times", request.times_file, "Times of each stage, see docs/simulator.md")
+          ->option_text("FILE.json")
+          ->group(group);
+  const std::string per_device = " of a device for one micro-batch, in ms [1]";
+  const auto add = [&](const char* name, double& value, const std::string& description) {
+    AddFlag(app, name, "MS", value, description, Milliseconds())->excludes(file)->group(group);
+  };
+  add("--forward", request.forward_ms, "Forward pass (F)" + per_device);
+  add("--backward", request.backward_ms, "Gradient of the input (B)" + per_device);
+  add("--weight", request.weight_ms, "Gradient of the weights (W)" + per_device);
+  add("--latency", request.latency_ms, "Of a message between two devices, in ms [0]");
+  AddFlag(app, "--overlap", "X", request.overlap,
+          "Overlapped F and BW take this share of their sum [1]",
+          [](const std::string& text) { return ParseNumber(text, {.min = 0.01, .max = 1.0}); })
+      ->excludes(file)
+      ->group(group);
+  AddFlag(app, "--sends", "NAME", options.sends,
+          absl::StrCat("buffered, rendezvous (as the runtime) or blocking [", options.sends, "]"),
+          [](const std::string& text) {
+            return ParseChoice(text, {"buffered", "rendezvous", "blocking"});
+          })
+      ->group(group);
+}
+
+void AddOutputFlags(CLI::App& app, Options& options) {
+  const std::string group = "Output";
+  const auto add = [&](const char* name, const char* placeholder, std::string& value,
+                       const char* description) {
+    app.add_option(name, value, description)->option_text(placeholder)->group(group);
+  };
+  app.add_flag("--json", options.json, "Print one JSON object")->group(group);
+  add("--html", "FILE", options.html, "Write a page with the timeline, to explore");
+  add("--svg", "FILE", options.svg, "Write the timeline as a picture");
+  add("--trace", "FILE", options.trace, "Write a trace for Perfetto and for trace diff");
+  AddFlag(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",
+          [](const std::string& path) -> absl::StatusOr<std::string> {
+            if (IsScheduleFile(path)) return path;
+            return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
+          })
+      ->group(group);
+  app.add_flag("--lowered", options.lower, "Save it with sends, receives and steps")->group(group);
+}
+
+}  // namespace
+
+Command AddSimulateCommand(CLI::App& app) {
+  CLI::App* flags =
+      app.add_subcommand("simulate", "Perform a schedule in virtual time, and draw it");
+  flags->footer(DescribeSchedules());
+  const auto options = std::make_shared<Options>();
+  AddScheduleFlags(*flags, options->request);
+  AddTimeFlags(*flags, *options);
+  AddOutputFlags(*flags, *options);
+  return {flags, [options] { return RunSimulation(*options); }};
+}
+
+}  // namespace stagecoach::tools
