@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "schedule/pictures/timeline.h"
 #include "schedule/simulate.h"
-#include "schedule/timeline.h"
 #include "tools/exit_status.h"
 #include "tools/report.h"
 #include "tools/run_options.h"

@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "schedule/files/schedule_file.h"
 #include "schedule/generators.h"
-#include "schedule/schedule_file.h"
 #include "tools/exit_status.h"
 #include "tools/flags.h"
 

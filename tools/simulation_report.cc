@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "base/text_table.h"
 #include "base/units.h"
-#include "schedule/timeline.h"
+#include "schedule/pictures/timeline.h"
 
 namespace stagecoach::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/html.h"
+#include "schedule/pictures/html.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
 

@@ -1,6 +1,5 @@
 #include "partition/plan.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -241,33 +240,13 @@ TEST(ReportPlan, PeakOfADeviceCountsAllItsStages) {
   EXPECT_EQ(report.ranks[1].peak_bytes(), 2 * (2048 + 8192));
 }
 
-std::vector<schedule::Action> ListOf(const std::string& codes) {
-  std::vector<schedule::Action> list;
-  for (const absl::string_view code : absl::StrSplit(codes, ' ')) {
-    list.push_back(schedule::ParseCode(code).value());
-  }
-  return list;
-}
-
-// The training posts each receive as late as it can, so that there is one input at a time; the
-// evaluation posts it one action ahead.
-TEST(ReportPlan, PeakCountsTheEvaluationIfThatNeedsMore) {
-  Plan plan = {.first_layer = {0, 1}, .num_layers = 2};
-  plan.schedule = {.name = "by hand",
-                   .num_micro_batches = 2,
-                   .rank_of_stage = {schedule::Rank(0), schedule::Rank(1)},
-                   .actions = {ListOf("F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 "
-                                      "BW0.1 STEP0"),
-                               ListOf("RECV_F1.0 F1.0 BW1.0 SEND_B1.0 RECV_F1.1 F1.1 BW1.1 "
-                                      "SEND_B1.1 STEP1")}};
-  std::vector<LayerCost> layers(2);
-  layers[1].memory.input_bytes = 1024;
-  layers[1].memory.input_last_use = schedule::LastUse::kForward;
-  layers[0].memory.output_bytes = 1024;
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
-  const RankReport& second = report.ranks[1];
-  EXPECT_EQ(second.evaluation.peak_bytes(), 2 * 1024);
-  EXPECT_EQ(second.peak_bytes(), std::max<int64_t>(2 * 1024, second.training.peak_bytes()));
+TEST(RankReport, PeakIsTheLargerOneOfTrainingAndEvaluation) {
+  RankReport report;
+  report.training = {.resident_bytes = 10, .workspace_bytes = 20, .dynamic_bytes = 30};
+  report.evaluation = {.resident_bytes = 10, .workspace_bytes = 20, .dynamic_bytes = 40};
+  EXPECT_EQ(report.peak_bytes(), 70);
+  report.evaluation.dynamic_bytes = 5;
+  EXPECT_EQ(report.peak_bytes(), 60);
 }
 
 std::vector<std::string> TableOf(const PlanReport& report) {

@@ -1,4 +1,4 @@
-#include "schedule/check_trace.h"
+#include "schedule/traces/check_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

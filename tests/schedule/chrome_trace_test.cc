@@ -1,4 +1,4 @@
-#include "schedule/chrome_trace.h"
+#include "schedule/traces/chrome_trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "schedule/check_trace.h"
+#include "schedule/traces/check_trace.h"
 #include "tests/schedule/mutate.h"
 #include "tests/schedule/traces.h"
 #include "tests/testing/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "schedule/csv.h"
+#include "schedule/files/csv.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "schedule/html.h"
+#include "schedule/pictures/html.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/json.h"
-#include "schedule/trace_style.h"
+#include "schedule/pictures/trace_style.h"
 #include "tests/schedule/markup.h"
 #include "tests/schedule/traces.h"
 #include "tests/testing/status_matchers.h"

@@ -1,4 +1,4 @@
-#include "schedule/schedule_file.h"
+#include "schedule/files/schedule_file.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
-#include "schedule/csv.h"
+#include "schedule/files/csv.h"
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "schedule/validator.h"

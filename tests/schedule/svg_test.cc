@@ -1,4 +1,4 @@
-#include "schedule/svg.h"
+#include "schedule/pictures/svg.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

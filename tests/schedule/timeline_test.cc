@@ -1,4 +1,4 @@
-#include "schedule/timeline.h"
+#include "schedule/pictures/timeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "schedule/trace_diff.h"
+#include "schedule/traces/trace_diff.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,9 +7,9 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/random.h"
-#include "schedule/check_trace.h"
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
+#include "schedule/traces/check_trace.h"
 
 namespace stagecoach::schedule {
 namespace {

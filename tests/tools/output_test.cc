@@ -1,6 +1,5 @@
 // What a training run prints.
 
-#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -1,0 +1,84 @@
+#ifndef STAGECOACH_SCHEDULE_AUTOMATIC_LIST_SCHEDULING_H_
+#define STAGECOACH_SCHEDULE_AUTOMATIC_LIST_SCHEDULING_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "schedule/automatic/order_problem.h"
+
+namespace stagecoach::schedule {
+
+// How a rank that is free chooses its next pass.
+struct ListPolicy {
+  // Index: stage. Most micro-batches between its F and its B.
+  std::vector<int32_t> in_flight;
+  // Of an F and a B that could both start, the F (which thereby delays the first B until the
+  // warm-up is as long as in_flight allows).
+  bool forward_first = false;
+  // Of several F (B) that could start, that of the later (earlier) stage; otherwise that of the
+  // earliest micro-batch.
+  bool depth_first = true;
+  // A W starts only if nothing else is known to start within this share of its duration.
+  double weight_gap = 1.0;
+  // How many of the first micro-batches have a BW, on the stages that gain by it.
+  int32_t fused = 0;
+};
+
+// Event-driven list scheduling: ranks choose in the order of time, among the passes whose inputs
+// have arrived, within the stash limits. Keeps room for what the oldest micro-batch still needs on
+// its rank, so that the result exists unless a limit is too small for one micro-batch. A W is for
+// gaps, and for when its stash is in the way of an F.
+class ListScheduler {
+ public:
+  explicit ListScheduler(const OrderProblem& problem);
+
+  // Nothing if the ranks get stuck.
+  std::optional<Order> Run(const ListPolicy& policy);
+  // Of the latest Run's order.
+  const Score& score() const { return score_; }
+
+ private:
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+  // Micro-batches; a BW counts as a W too.
+  struct StageState {
+    int next_forward;
+    int next_backward;
+    int next_weight;
+  };
+  struct RankState {
+    int64_t free_at;
+    int64_t wake_at;      // when it chooses again; kNever if it waits for others
+    int64_t first_start;  // of a pass that takes time
+    double stash;
+    int oldest;  // micro-batch with a backward pass to do
+  };
+
+  void Reset(const ListPolicy& policy);
+  void Decide(int rank, int64_t now);
+  // These also lower `next_arrival` to the time from which on another pass could start, and tell
+  // whether the stash limit is all that one waits for.
+  PassId ChooseForward(int rank, int64_t now, int64_t& next_arrival, bool& blocked) const;
+  PassId ChooseBackward(int rank, int64_t now, int64_t& next_arrival, bool& blocked) const;
+  PassId ChooseWeight(int rank) const;
+  bool HasRoom(int rank, PassId pass) const;
+  void Perform(int rank, PassId pass, int64_t now);
+  void Finish();
+
+  const OrderProblem& problem_;
+  const ListPolicy* policy_ = nullptr;
+  // Index: pass.
+  std::vector<int64_t> duration_;
+  std::vector<int64_t> arrival_;  // of a pass's inputs; kNever if unknown
+  std::vector<StageState> stage_;
+  std::vector<RankState> rank_;
+  Order order_;
+  size_t to_perform_ = 0;
+  Score score_;
+};
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_AUTOMATIC_LIST_SCHEDULING_H_

@@ -1,0 +1,261 @@
+#include "schedule/files/csv.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "schedule/files/file_check.h"
+#include "schedule/generators.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+constexpr absl::string_view kOverlap = "OVERLAP_F_B";
+
+struct Spelling {
+  absl::string_view name;
+  Op op;
+};
+constexpr Spelling kSpellings[] = {
+    {"F", Op::kForward},
+    {"I", Op::kBackwardInput},
+    {"W", Op::kBackwardWeight},
+    {"B", Op::kBackward},
+    {"RECV_F", Op::kReceiveActivation},
+    {"SEND_F", Op::kSendActivation},
+    {"RECV_B", Op::kReceiveGradient},
+    {"SEND_B", Op::kSendGradient},
+    {"UNSHARD", Op::kUnshard},
+    {"RESHARD", Op::kReshard},
+    {"REDUCE_GRAD", Op::kReduceGradients},
+};
+
+// As much of a cell as an error should show.
+std::string Quoted(absl::string_view cell) {
+  constexpr size_t kShown = 40;
+  return absl::StrCat("\"", absl::CHexEscape(cell.substr(0, kShown)),
+                      cell.size() > kShown ? "...\"" : "\"");
+}
+
+absl::Status NoAction(absl::string_view cell) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      Quoted(cell),
+      " is no action; expected {stage}{F|I|W|B}{micro-batch}, "
+      "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, {stage}{UNSHARD|RESHARD|REDUCE_GRAD} or "
+      "a pair such as (0F1;0B0)OVERLAP_F_B"));
+}
+
+// Takes the digits at the start of `text`. Numbers of kMaxPasses and more yield kMaxPasses.
+std::optional<int32_t> TakeNumber(absl::string_view& text) {
+  if (text.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(text[0])))
+    return std::nullopt;
+  int32_t number = 0;
+  while (!text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text[0]))) {
+    number = std::min(10 * number + (text[0] - '0'), kMaxPasses);
+    text.remove_prefix(1);
+  }
+  return number;
+}
+
+absl::StatusOr<Action> ParseAction(absl::string_view text) {
+  absl::string_view rest = text;
+  const std::optional<int32_t> stage = TakeNumber(rest);
+  const absl::string_view name = rest.substr(0, rest.find_first_of("0123456789"));
+  rest.remove_prefix(name.size());
+  const std::optional<int32_t> micro_batch = TakeNumber(rest);
+  const auto* const spelling =
+      std::find_if(std::begin(kSpellings), std::end(kSpellings),
+                   [name](const Spelling& candidate) { return candidate.name == name; });
+  if (spelling == std::end(kSpellings) || !stage.has_value() || !rest.empty() ||
+      micro_batch.has_value() != HasMicroBatch(spelling->op)) {
+    return NoAction(text);
+  }
+  if (std::max(*stage, micro_batch.value_or(0)) >= kMaxPasses) {
+    return absl::InvalidArgumentError(absl::StrCat("the stage or micro-batch of ", Quoted(text),
+                                                   " is above the limit of ", kMaxPasses - 1));
+  }
+  return Action{spelling->op, StageId(*stage), MicroBatch(micro_batch.value_or(-1))};
+}
+
+// Appends the one or two actions of a cell that is not empty.
+absl::Status ParseCell(absl::string_view cell, std::vector<Action>& actions) {
+  absl::string_view pair = cell;
+  if (!absl::ConsumePrefix(&pair, "(")) {
+    ASSIGN_OR_RETURN(const Action action, ParseAction(cell));
+    actions.push_back(action);
+    return absl::OkStatus();
+  }
+  if (!absl::ConsumeSuffix(&pair, kOverlap)) return NoAction(cell);
+  pair = absl::StripTrailingAsciiWhitespace(pair);
+  const size_t middle = pair.find(';');
+  if (!absl::ConsumeSuffix(&pair, ")") || middle == absl::string_view::npos) return NoAction(cell);
+  ASSIGN_OR_RETURN(Action first, ParseAction(absl::StripAsciiWhitespace(pair.substr(0, middle))));
+  ASSIGN_OR_RETURN(const Action second,
+                   ParseAction(absl::StripAsciiWhitespace(pair.substr(middle + 1))));
+  first.overlaps_next = true;
+  actions.push_back(first);
+  actions.push_back(second);
+  return absl::OkStatus();
+}
+
+// What the text says, and where it says it.
+struct Table {
+  Schedule schedule;
+  std::vector<std::vector<int32_t>> columns;  // of each rank's actions that have one; from 1
+
+  int num_rows() const { return schedule.num_ranks(); }
+};
+
+// The cell of an action, without its overlap.
+std::string CellOf(const Action& action) {
+  const auto* const spelling =
+      std::find_if(std::begin(kSpellings), std::end(kSpellings),
+                   [&](const Spelling& candidate) { return candidate.op == action.op; });
+  STAGECOACH_CHECK(spelling != std::end(kSpellings), ToString(action));
+  std::string cell = absl::StrCat(action.stage.value(), spelling->name);
+  if (HasMicroBatch(action.op)) absl::StrAppend(&cell, action.micro_batch.value());
+  return cell;
+}
+
+std::string PlaceOf(const Table& table, Rank rank, size_t index) {
+  const std::vector<int32_t>& columns = table.columns[static_cast<size_t>(rank.value())];
+  const std::string start = absl::StrCat("row ", rank.value() + 1, ", column ");
+  if (index >= columns.size()) return absl::StrCat(start, columns.back() + 1, " (end of the row)");
+  return absl::StrCat(start, columns[index], " (", CellOf(table.schedule.list_of(rank)[index]),
+                      ")");
+}
+
+absl::Status ParseRow(absl::string_view row, std::vector<Action>& actions,
+                      std::vector<int32_t>& columns) {
+  int32_t column = 0;
+  for (absl::string_view cell : absl::StrSplit(row, ',')) {
+    ++column;
+    cell = absl::StripAsciiWhitespace(cell);
+    if (cell.size() >= 2 && cell.front() == '"' && cell.back() == '"') {
+      cell = absl::StripAsciiWhitespace(cell.substr(1, cell.size() - 2));
+    }
+    if (cell.empty()) continue;
+    RETURN_IF_ERROR(base::Annotate(ParseCell(cell, actions), absl::StrCat("column ", column)));
+    columns.resize(actions.size(), column);
+  }
+  if (!actions.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("column 1: the row has no action; every rank has a stage");
+}
+
+absl::StatusOr<Table> ParseTable(absl::string_view text) {
+  absl::ConsumePrefix(&text, "\xEF\xBB\xBF");
+  Table table;
+  for (const absl::string_view row :
+       absl::StrSplit(absl::StripTrailingAsciiWhitespace(text), '\n')) {
+    if (table.num_rows() == kMaxFileRanks) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "row ", kMaxFileRanks + 1, ", column 1: there may be at most ", kMaxFileRanks, " rows"));
+    }
+    const absl::Status status =
+        ParseRow(row, table.schedule.actions.emplace_back(), table.columns.emplace_back());
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", table.num_rows(), ", ", status.message()));
+    }
+  }
+  return table;
+}
+
+// The first action of the table whose number is the largest.
+struct Largest {
+  int32_t number = -1;
+  Rank rank;
+  size_t index = 0;
+};
+template <typename NumberOf>
+Largest FindLargest(const Table& table, NumberOf number_of) {
+  Largest largest;
+  for (Rank rank(0); rank.value() < table.num_rows(); ++rank) {
+    const std::vector<Action>& list = table.schedule.list_of(rank);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const int32_t number = number_of(list[i]);
+      if (number > largest.number) largest = {number, rank, i};
+    }
+  }
+  return largest;
+}
+
+// The row of each stage. A hostile stage number may be far above the number of actions, so no more
+// is allocated than these could fill.
+absl::StatusOr<std::vector<Rank>> FindPlacement(const Table& table) {
+  size_t num_actions = 0;
+  for (const std::vector<Action>& list : table.schedule.actions) num_actions += list.size();
+  const Largest last = FindLargest(table, [](const Action& a) { return a.stage.value(); });
+  std::vector<Rank> rank_of_stage(std::min(num_actions, static_cast<size_t>(last.number) + 1));
+  for (Rank rank(0); rank.value() < table.num_rows(); ++rank) {
+    const std::vector<Action>& list = table.schedule.list_of(rank);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto stage = static_cast<size_t>(list[i].stage.value());
+      if (stage >= rank_of_stage.size()) continue;
+      if (!rank_of_stage[stage].valid()) rank_of_stage[stage] = rank;
+      if (rank_of_stage[stage] == rank) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          PlaceOf(table, rank, i), ": stage ", stage, " is in row ",
+          rank_of_stage[stage].value() + 1, " already; all actions of a stage are in one row"));
+    }
+  }
+  const auto missing = std::find(rank_of_stage.begin(), rank_of_stage.end(), Rank());
+  if (missing == rank_of_stage.end()) return rank_of_stage;
+  return absl::InvalidArgumentError(
+      absl::StrCat(PlaceOf(table, last.rank, last.index), ": no row has an action of stage ",
+                   missing - rank_of_stage.begin(), "; stages count from 0, without gaps"));
+}
+
+}  // namespace
+
+absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_view name) {
+  ASSIGN_OR_RETURN(Table table, ParseTable(text));
+  Schedule& schedule = table.schedule;
+  schedule.name = std::string(name);
+  ASSIGN_OR_RETURN(schedule.rank_of_stage, FindPlacement(table));
+  const Largest last = FindLargest(table, [](const Action& a) { return a.micro_batch.value(); });
+  schedule.num_micro_batches = last.number + 1;
+  if (schedule.num_micro_batches == 0) {
+    return absl::InvalidArgumentError("row 1, column 1: no action of the file has a micro-batch");
+  }
+  RETURN_IF_ERROR(base::Annotate(CheckSize(schedule), PlaceOf(table, last.rank, last.index)));
+  if (schedule.IsLowered()) AppendSteps(schedule);
+  RETURN_IF_ERROR(ProveFromFile(
+      schedule, [&table](Rank rank, size_t index) { return PlaceOf(table, rank, index); }));
+  return std::move(table.schedule);
+}
+
+std::string ToScheduleCsv(const Schedule& schedule) {
+  std::string text;
+  for (const std::vector<Action>& list : schedule.actions) {
+    absl::string_view separator = "";
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].op == Op::kStep) continue;
+      absl::StrAppend(&text, separator);
+      separator = ",";
+      if (list[i].overlaps_next) {
+        STAGECOACH_CHECK(i + 1 < list.size(), ToString(list[i]));
+        absl::StrAppend(&text, "(", CellOf(list[i]), ";", CellOf(list[i + 1]), ")", kOverlap);
+        ++i;
+      } else {
+        absl::StrAppend(&text, CellOf(list[i]));
+      }
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace stagecoach::schedule

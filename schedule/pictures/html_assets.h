@@ -1,0 +1,24 @@
+#ifndef STAGECOACH_SCHEDULE_PICTURES_HTML_ASSETS_H_
+#define STAGECOACH_SCHEDULE_PICTURES_HTML_ASSETS_H_
+
+namespace stagecoach::schedule {
+
+// The parts of the page (html.h) that are the same for every trace.
+
+// Style of the page around the picture, and of what only the page's picture has.
+extern const char kPageStyle[];
+
+// Draws the picture into <svg id="chart"> and reacts to the reader. Expects a constant `D`
+// with:
+//   step, unitNs, unit  length of the step, and the unit of shown times
+//   ops                 names of the operations
+//   colours             their letters (trace_style.h)
+//   chunks              index: stage
+//   ranks               for each its boxes: [operation, stage, micro-batch or -1, start less the
+//                       start of the box before, duration, bytes, band (trace_parts.h)]
+//   messages            [1 if gradient, from rank, start, to rank, end]
+extern const char kPageScript[];
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_PICTURES_HTML_ASSETS_H_

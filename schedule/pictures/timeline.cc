@@ -1,0 +1,254 @@
+#include "schedule/pictures/timeline.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "schedule/traces/trace_parts.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+constexpr int kMinCells = 10;
+// Keeps times multiplied by a number of columns within int64.
+constexpr int kMaxCells = 500;
+constexpr int kNobody = -1;
+
+// How one kind of operation is drawn.
+struct Look {
+  char letter;
+  char filler;
+  int colour;  // of 256; for odd chunks the same with less red
+  const char* meaning;
+};
+
+constexpr Look kForward = {'F', '-', 117, "F forward"};
+constexpr Look kInput = {'B', '-', 120, "B backward: input"};
+constexpr Look kWeights = {'W', '-', 222, "W backward: weights"};
+constexpr Look kBoth = {'B', '=', 114, "B= backward: input and weights"};
+constexpr Look kOverlapped = {'&', '-', 139, "& F and B together"};
+constexpr Look kReduction = {'R', '-', 180, "R reduction"};
+constexpr Look kStep = {'S', '-', 182, "S step"};
+constexpr Look kParameters = {'U', '-', 109, "U parameters gathered, given back"};
+constexpr const Look* kLooks[] = {&kForward,    &kInput,     &kWeights, &kBoth,
+                                  &kOverlapped, &kReduction, &kStep,    &kParameters};
+
+const Look& LookOf(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return kForward;
+    case Op::kBackwardInput:
+      return kInput;
+    case Op::kBackwardWeight:
+      return kWeights;
+    case Op::kBackward:
+      return kBoth;
+    case Op::kReduceGradients:
+      return kReduction;
+    case Op::kStep:
+      return kStep;
+    default:
+      return kParameters;
+  }
+}
+
+// What a rank does for some time.
+struct Bar {
+  const Look* look;
+  std::string label;
+  bool odd_chunk;
+  int64_t start_ns;
+  int64_t end_ns;
+};
+
+std::string Letter(const Look& look, bool odd_chunk) {
+  const std::string letter(1, look.letter);
+  return odd_chunk ? absl::AsciiStrToLower(letter) : letter;
+}
+
+std::string LabelOf(const Action& action, bool odd_chunk) {
+  std::string label = Letter(LookOf(action.op), odd_chunk);
+  if (HasMicroBatch(action.op)) absl::StrAppend(&label, action.micro_batch.value());
+  return label;
+}
+
+std::vector<Bar> BarsOf(const std::vector<TimedAction>& list, const std::vector<int>& chunks) {
+  std::vector<Bar> bars;
+  for (const Box& box : BoxesOf(list)) {
+    const Action& action = box.timed.action;
+    const bool odd = chunks[static_cast<size_t>(action.stage.value())] % 2 == 1;
+    const std::string label = LabelOf(action, odd);
+    if (box.band != Band::kLower) {
+      bars.push_back({&LookOf(action.op), label, odd, box.timed.start_ns, box.timed.end_ns});
+      continue;
+    }
+    Bar& bar = bars.back();
+    bar.look = &kOverlapped;
+    absl::StrAppend(&bar.label, "&", label);
+    bar.end_ns = std::max(bar.end_ns, box.timed.end_ns);
+  }
+  return bars;
+}
+
+// Time on `cells` columns: the column c is [c * step, (c + 1) * step) in units of 1 / cells ns.
+struct Scale {
+  int64_t step_ns;
+  int64_t cells;
+
+  int64_t ColumnAt(int64_t time_ns) const { return time_ns * cells / step_ns; }
+  // How much of the column the bar takes.
+  int64_t Share(const Bar& bar, int64_t column) const {
+    return std::min(bar.end_ns * cells, (column + 1) * step_ns) -
+           std::max(bar.start_ns * cells, column * step_ns);
+  }
+};
+
+bool SameLook(const Bar& a, const Bar& b) { return a.look == b.look && a.odd_chunk == b.odd_chunk; }
+
+// The bar that stands for a column; kNobody if it is mostly idle. Where many short actions share a
+// column, they are counted by letter, so that they do not lose against idle time one by one.
+int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, const Scale& scale) {
+  struct Candidate {
+    int bar;
+    int64_t bar_share;
+    int64_t share;
+  };
+  std::vector<Candidate> candidates;
+  int64_t idle = scale.step_ns;
+  for (size_t i = first; i < bars.size(); ++i) {
+    if (bars[i].start_ns * scale.cells >= (column + 1) * scale.step_ns) break;
+    const int64_t share = scale.Share(bars[i], column);
+    if (share <= 0) continue;
+    idle -= share;
+    const auto same =
+        std::find_if(candidates.begin(), candidates.end(), [&bars, i](const Candidate& candidate) {
+          return SameLook(bars[static_cast<size_t>(candidate.bar)], bars[i]);
+        });
+    if (same == candidates.end()) {
+      candidates.push_back({static_cast<int>(i), share, share});
+      continue;
+    }
+    same->share += share;
+    if (share > same->bar_share) {
+      same->bar = static_cast<int>(i);
+      same->bar_share = share;
+    }
+  }
+  Candidate best = {kNobody, 0, idle};
+  for (const Candidate& candidate : candidates) {
+    if (candidate.share > best.share) best = candidate;
+  }
+  return best.bar;
+}
+
+// Index: column.
+std::vector<int> BarOfColumns(const std::vector<Bar>& bars, const Scale& scale) {
+  std::vector<int> columns;
+  size_t first = 0;
+  for (int64_t column = 0; column < scale.cells; ++column) {
+    while (first < bars.size() && bars[first].end_ns * scale.cells <= column * scale.step_ns) {
+      ++first;
+    }
+    columns.push_back(BarOfColumn(bars, first, column, scale));
+  }
+  return columns;
+}
+
+std::string Coloured(const std::string& text, const Bar& bar) {
+  return absl::StrCat("\x1b[38;5;16;48;5;", bar.look->colour - (bar.odd_chunk ? 36 : 0), "m", text,
+                      "\x1b[0m");
+}
+
+std::string RowText(const std::vector<Bar>& bars, const Scale& scale, bool colour) {
+  const std::vector<int> columns = BarOfColumns(bars, scale);
+  std::string row;
+  for (size_t begin = 0, end = 0; begin < columns.size(); begin = end) {
+    while (end < columns.size() && columns[end] == columns[begin]) ++end;
+    const size_t width = end - begin;
+    if (columns[begin] == kNobody) {
+      row.append(width, '.');
+      continue;
+    }
+    const Bar& bar = bars[static_cast<size_t>(columns[begin])];
+    std::string text = bar.label;
+    if (text.size() > width) text = Letter(*bar.look, bar.odd_chunk);
+    text.append(width - text.size(), bar.look->filler);
+    row += colour ? Coloured(text, bar) : text;
+  }
+  return row;
+}
+
+// Two lines: marks, and the times of those that have room.
+std::string Axis(const Scale& scale, size_t indent) {
+  constexpr int64_t kColumnsPerMark = 10;
+  const TimeUnit unit = UnitFor(scale.step_ns);
+  const int64_t interval_ns =
+      NiceIntervalNs((kColumnsPerMark * scale.step_ns + scale.cells - 1) / scale.cells);
+  std::string marks(static_cast<size_t>(scale.cells) + 1, '-');
+  std::string times;
+  for (int64_t time_ns = 0; time_ns <= scale.step_ns; time_ns += interval_ns) {
+    const auto column = static_cast<size_t>(scale.ColumnAt(time_ns));
+    marks[column] = '+';
+    const std::string label =
+        time_ns == 0 ? absl::StrCat("0 ", unit.name)
+                     : absl::StrCat(static_cast<double>(time_ns) / static_cast<double>(unit.ns));
+    if (column + label.size() > marks.size()) continue;
+    times.resize(column, ' ');
+    times += label;
+  }
+  const std::string margin(indent, ' ');
+  return absl::StrCat(margin, marks, "\n", margin, times, "\n");
+}
+
+// As many lines as it needs.
+std::string Legend(const std::vector<std::vector<Bar>>& rows, size_t columns) {
+  std::set<const Look*> seen;
+  bool has_odd_chunks = false;
+  for (const std::vector<Bar>& row : rows) {
+    for (const Bar& bar : row) {
+      seen.insert(bar.look);
+      has_odd_chunks = has_odd_chunks || bar.odd_chunk;
+    }
+  }
+  std::vector<std::string> items;
+  for (const Look* look : kLooks) {
+    if (seen.contains(look)) items.emplace_back(look->meaning);
+  }
+  if (has_odd_chunks) items.emplace_back("lower case: every second stage of a rank");
+  items.emplace_back(". idle");
+  std::string text;
+  size_t line = 0;
+  for (const std::string& item : items) {
+    const bool fits = line + 2 + item.size() <= columns;
+    if (line > 0) text += fits ? "  " : "\n";
+    line = line > 0 && fits ? line + 2 + item.size() : item.size();
+    text += item;
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string ToTimeline(const Trace& trace, const TimelineOptions& options) {
+  const size_t digits = absl::StrCat(trace.num_ranks() - 1).size();
+  const size_t indent = digits + 6;  // "rank 0 "
+  const int cells = options.columns - static_cast<int>(indent) - 2;
+  const Scale scale{std::max<int64_t>(1, trace.step_ns), std::clamp(cells, kMinCells, kMaxCells)};
+  const std::vector<int> chunks = ChunkOfStage(trace);
+  std::vector<std::vector<Bar>> rows;
+  std::string text;
+  for (int r = 0; r < trace.num_ranks(); ++r) {
+    rows.push_back(BarsOf(trace.list_of(Rank(r)), chunks));
+    std::string head = absl::StrCat("rank ", r);
+    head.resize(indent, ' ');
+    absl::StrAppend(&text, head, "|", RowText(rows.back(), scale, options.colour), "|\n");
+  }
+  const auto columns = static_cast<size_t>(std::max(options.columns, 0));
+  return absl::StrCat(text, Axis(scale, indent + 1), Legend(rows, columns));
+}
+
+}  // namespace stagecoach::schedule

@@ -1,0 +1,40 @@
+#ifndef STAGECOACH_SCHEDULE_PICTURES_TRACE_STYLE_H_
+#define STAGECOACH_SCHEDULE_PICTURES_TRACE_STYLE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::schedule {
+
+// What the picture (svg.h) and the page (html.h) of a trace share: colours and legend.
+// Pre-condition of all that take a trace: it passes CheckTrace.
+
+// The colour of an operation: one letter, which with the chunk's number is the box's CSS class, as
+// in "f0".
+char ColourOf(Op op);
+
+// Rules for the classes of boxes of up to `num_chunks` stages per rank, the first being lightest;
+// and, light or dark as the reader's system is, for those of everything around them: bg, ink, mute,
+// track, hatch, grid, forth (activations) and back (gradients).
+std::string StyleRules(int num_chunks);
+
+// The colours that occur in a trace, for its legend.
+struct LegendItem {
+  char colour;
+  const char* meaning;
+};
+std::vector<LegendItem> LegendOf(const Trace& trace);
+
+// The largest number of stages that any rank has.
+int MaxChunks(const Trace& trace);
+
+// For text and attribute values of HTML and XML. Control characters, which XML forbids, become
+// spaces.
+std::string EscapeMarkup(absl::string_view text);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_PICTURES_TRACE_STYLE_H_

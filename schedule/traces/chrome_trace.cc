@@ -1,0 +1,300 @@
+#include "schedule/traces/chrome_trace.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+#include "schedule/traces/check_trace.h"
+#include "schedule/traces/trace_parts.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+constexpr char kFormat[] = "stagecoach-trace";
+constexpr int kVersion = 1;
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+
+// ---- Writing ----
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Viewers count in us; the ns are decimals.
+std::string Microseconds(int64_t ns) {
+  return absl::StrFormat("%d.%03d", ns / 1000, static_cast<int>(ns % 1000));
+}
+
+// Names from the viewer's own palette.
+const char* ColourOf(Op op) {
+  switch (op) {
+    case Op::kForward:
+      return "thread_state_runnable";
+    case Op::kBackwardInput:
+      return "thread_state_running";
+    case Op::kBackwardWeight:
+      return "thread_state_iowait";
+    case Op::kBackward:
+      return "good";
+    case Op::kReceiveActivation:
+    case Op::kSendActivation:
+    case Op::kReceiveGradient:
+    case Op::kSendGradient:
+      return "grey";
+    default:
+      return "rail_load";
+  }
+}
+
+int64_t ShownNs(const TimedAction& timed) {
+  const int64_t ns = std::max<int64_t>(0, timed.end_ns - timed.start_ns);
+  return IsTransfer(timed.action.op) ? ns + 1 : ns;
+}
+
+// Which thread of its process shows each action. Viewers garble slices of a thread that overlap
+// without one containing the other, so a transfer goes to the first thread of its kind that is free
+// again: 1, 3, 5, ... for sends and 2, 4, 6, ... for receives.
+class Threads {
+ public:
+  explicit Threads(const std::vector<TimedAction>& list) {
+    for (const TimedAction& timed : list) thread_of_.push_back(Choose(timed));
+  }
+
+  size_t Of(size_t action) const { return thread_of_[action]; }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names = {"compute"};
+    for (size_t thread = 1; thread < free_ns_.size(); ++thread) {
+      const size_t ordinal = (thread + 1) / 2;
+      names.push_back(absl::StrCat(thread % 2 == 1 ? "send" : "receive",
+                                   ordinal == 1 ? "" : absl::StrCat(" ", ordinal)));
+    }
+    return names;
+  }
+
+ private:
+  size_t Choose(const TimedAction& timed) {
+    if (!IsTransfer(timed.action.op)) return 0;
+    size_t thread = IsSend(timed.action.op) ? 1 : 2;
+    while (thread < free_ns_.size() && free_ns_[thread] > timed.start_ns) thread += 2;
+    free_ns_.resize(std::max(free_ns_.size(), thread + 1), 0);
+    free_ns_[thread] = timed.start_ns + ShownNs(timed);
+    return thread;
+  }
+
+  std::vector<size_t> thread_of_;
+  std::vector<int64_t> free_ns_ = {0, 0, 0};
+};
+
+void AppendNames(int rank, const Threads& threads, std::vector<std::string>& events) {
+  events.push_back(absl::StrCat(R"({"ph":"M","pid":)", rank,
+                                R"(,"name":"process_name","args":{"name":"rank )", rank, R"("}})"));
+  events.push_back(absl::StrCat(R"({"ph":"M","pid":)", rank,
+                                R"(,"name":"process_sort_index","args":{"sort_index":)", rank,
+                                "}}"));
+  const std::vector<std::string> names = threads.Names();
+  for (size_t thread = 0; thread < names.size(); ++thread) {
+    events.push_back(absl::StrCat(R"({"ph":"M","pid":)", rank, R"(,"tid":)", thread,
+                                  R"(,"name":"thread_name","args":{"name":")", names[thread],
+                                  R"("}})"));
+  }
+}
+
+std::string Slice(int rank, size_t thread, const TimedAction& timed) {
+  const Action& action = timed.action;
+  std::string args =
+      absl::StrCat(R"("op":")", OpName(action.op), R"(","stage":)", action.stage.value());
+  if (HasMicroBatch(action.op)) {
+    absl::StrAppend(&args, R"(,"micro_batch":)", action.micro_batch.value());
+  }
+  if (action.overlaps_next) absl::StrAppend(&args, R"(,"overlaps_next":true)");
+  absl::StrAppend(&args, R"(,"reached_ns":)", timed.reached_ns, R"(,"start_ns":)", timed.start_ns,
+                  R"(,"end_ns":)", timed.end_ns, R"(,"bytes":)", timed.bytes);
+  return absl::StrCat(R"({"ph":"X","pid":)", rank, R"(,"tid":)", thread, R"(,"ts":)",
+                      Microseconds(timed.start_ns), R"(,"dur":)", Microseconds(ShownNs(timed)),
+                      R"(,"name":")", ToCode(action), R"(","cname":")", ColourOf(action.op),
+                      R"(","args":{)", args, "}}");
+}
+
+// `phase` is the start of the event: its "ph" and what goes with it.
+std::string ArrowEnd(const char* phase, size_t id, const char* name, Rank rank, size_t thread,
+                     int64_t time_ns) {
+  return absl::StrCat("{", phase, R"(,"id":)", id, R"(,"pid":)", rank.value(), R"(,"tid":)", thread,
+                      R"(,"ts":)", Microseconds(time_ns), R"(,"name":")", name,
+                      R"(","cat":"message"})");
+}
+
+void AppendArrows(const Trace& trace, const std::vector<Threads>& threads,
+                  std::vector<std::string>& events) {
+  const std::vector<Message> messages = MessagesOf(trace);
+  for (size_t id = 0; id < messages.size(); ++id) {
+    const Message& message = messages[id];
+    const TimedAction& send = trace.list_of(message.from)[message.send];
+    const TimedAction& receive = trace.list_of(message.to)[message.receive];
+    const char* name = send.action.op == Op::kSendActivation ? "activation" : "gradient";
+    const size_t from = threads[static_cast<size_t>(message.from.value())].Of(message.send);
+    const size_t to = threads[static_cast<size_t>(message.to.value())].Of(message.receive);
+    events.push_back(ArrowEnd(R"("ph":"s")", id, name, message.from, from, send.start_ns));
+    events.push_back(ArrowEnd(R"("ph":"f","bp":"e")", id, name, message.to, to,
+                              std::max(receive.start_ns, receive.end_ns)));
+  }
+}
+
+std::string OtherData(const Trace& trace) {
+  const std::string ranks =
+      absl::StrJoin(trace.rank_of_stage, ",",
+                    [](std::string* text, Rank rank) { absl::StrAppend(text, rank.value()); });
+  const std::string counts = absl::StrJoin(
+      trace.actions, ",", [](std::string* text, const std::vector<TimedAction>& list) {
+        absl::StrAppend(text, list.size());
+      });
+  return absl::StrCat(R"({"format":")", kFormat, R"(","version":)", kVersion, R"(,"name":)",
+                      Quoted(trace.name), R"(,"source":)", Quoted(trace.source),
+                      R"(,"micro_batches":)", trace.num_micro_batches, R"(,"rank_of_stage":[)",
+                      ranks, R"(],"actions_per_rank":[)", counts, R"(],"step_ns":)", trace.step_ns,
+                      "}");
+}
+
+// ---- Reading ----
+
+absl::StatusOr<Op> ReadOp(base::ObjectReader& args) {
+  ASSIGN_OR_RETURN(const std::string name, args.RequiredString("op"));
+  std::vector<std::string> known;
+  for (int i = 0; i < kNumOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    if (name == OpName(op)) return op;
+    known.emplace_back(OpName(op));
+  }
+  return args.Error("op", absl::StrCat("must be one of ", absl::StrJoin(known, ", ")));
+}
+
+absl::StatusOr<TimedAction> ReadArgs(base::ObjectReader args) {
+  TimedAction timed;
+  ASSIGN_OR_RETURN(timed.action.op, ReadOp(args));
+  ASSIGN_OR_RETURN(const int64_t stage, args.RequiredInt64("stage", {.min = 0, .max = kMaxInt32}));
+  timed.action.stage = StageId(static_cast<int32_t>(stage));
+  if (HasMicroBatch(timed.action.op)) {
+    ASSIGN_OR_RETURN(const int64_t micro_batch,
+                     args.RequiredInt64("micro_batch", {.min = 0, .max = kMaxInt32}));
+    timed.action.micro_batch = MicroBatch(static_cast<int32_t>(micro_batch));
+  }
+  ASSIGN_OR_RETURN(timed.action.overlaps_next, args.OptionalBool("overlaps_next", false));
+  constexpr base::Int64Range kTime = {.min = 0, .max = kMaxTraceNs};
+  ASSIGN_OR_RETURN(timed.reached_ns, args.RequiredInt64("reached_ns", kTime));
+  ASSIGN_OR_RETURN(timed.start_ns, args.RequiredInt64("start_ns", kTime));
+  ASSIGN_OR_RETURN(timed.end_ns, args.RequiredInt64("end_ns", kTime));
+  ASSIGN_OR_RETURN(timed.bytes, args.RequiredInt64("bytes", {.min = 0}));
+  RETURN_IF_ERROR(args.Finish());
+  return timed;
+}
+
+// Fills all but the actions, of which it returns the number per rank.
+absl::StatusOr<std::vector<int64_t>> ReadOtherData(base::ObjectReader data, Trace& trace) {
+  ASSIGN_OR_RETURN(const std::string format, data.RequiredString("format"));
+  if (format != kFormat) {
+    return data.Error("format", absl::StrCat("must be \"", kFormat, "\""));
+  }
+  ASSIGN_OR_RETURN(const int64_t version, data.RequiredInt64("version"));
+  if (version != kVersion) {
+    return data.Error("version",
+                      absl::StrCat("only version ", kVersion, " can be read, found ", version));
+  }
+  ASSIGN_OR_RETURN(trace.name, data.RequiredString("name"));
+  ASSIGN_OR_RETURN(trace.source, data.RequiredString("source"));
+  ASSIGN_OR_RETURN(const int64_t micro_batches,
+                   data.RequiredInt64("micro_batches", {.min = 0, .max = kMaxInt32}));
+  trace.num_micro_batches = static_cast<int>(micro_batches);
+  ASSIGN_OR_RETURN(trace.step_ns, data.RequiredInt64("step_ns", {.min = 0, .max = kMaxTraceNs}));
+  ASSIGN_OR_RETURN(const base::ArrayReader counts, data.RequiredArray("actions_per_rank"));
+  std::vector<int64_t> actions_per_rank;
+  for (size_t r = 0; r < counts.size(); ++r) {
+    ASSIGN_OR_RETURN(actions_per_rank.emplace_back(), counts.Int64(r, {.min = 0}));
+  }
+  ASSIGN_OR_RETURN(const base::ArrayReader ranks, data.RequiredArray("rank_of_stage"));
+  for (size_t s = 0; s < ranks.size(); ++s) {
+    const auto num_ranks = static_cast<int64_t>(counts.size());
+    ASSIGN_OR_RETURN(const int64_t rank,
+                     ranks.Int64(s, {.min = 0, .max = std::max<int64_t>(0, num_ranks - 1)}));
+    trace.rank_of_stage.emplace_back(static_cast<int32_t>(rank));
+  }
+  RETURN_IF_ERROR(data.Finish());
+  return actions_per_rank;
+}
+
+absl::Status ReadEvent(base::ObjectReader event, Trace& trace) {
+  ASSIGN_OR_RETURN(const std::string phase, event.RequiredString("ph"));
+  if (phase != "X") return absl::OkStatus();
+  for (const char* key : {"tid", "ts", "dur", "name", "cname"}) event.Has(key);
+  if (trace.actions.empty()) return event.Error("pid", "the trace has no ranks");
+  ASSIGN_OR_RETURN(const int64_t rank,
+                   event.RequiredInt64("pid", {.min = 0, .max = trace.num_ranks() - 1}));
+  ASSIGN_OR_RETURN(base::ObjectReader args, event.RequiredObject("args"));
+  ASSIGN_OR_RETURN(const TimedAction timed, ReadArgs(std::move(args)));
+  trace.actions[static_cast<size_t>(rank)].push_back(timed);
+  return event.Finish();
+}
+
+}  // namespace
+
+std::string ToChromeTrace(const Trace& trace) {
+  std::vector<std::string> events;
+  std::vector<Threads> threads;
+  for (int r = 0; r < trace.num_ranks(); ++r) {
+    const std::vector<TimedAction>& list = trace.list_of(Rank(r));
+    threads.emplace_back(list);
+    AppendNames(r, threads.back(), events);
+    for (size_t i = 0; i < list.size(); ++i) {
+      events.push_back(Slice(r, threads.back().Of(i), list[i]));
+    }
+  }
+  AppendArrows(trace, threads, events);
+  return absl::StrCat(R"({"displayTimeUnit":"ms","otherData":)", OtherData(trace),
+                      ",\n\"traceEvents\":[\n", absl::StrJoin(events, ",\n"), "\n]}\n");
+}
+
+absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
+  ASSIGN_OR_RETURN(base::ObjectReader file, base::ObjectReader::Create(json));
+  file.Has("displayTimeUnit");
+  Trace trace;
+  ASSIGN_OR_RETURN(base::ObjectReader data, file.RequiredObject("otherData"));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> actions_per_rank,
+                   ReadOtherData(std::move(data), trace));
+  trace.actions.resize(actions_per_rank.size());
+  ASSIGN_OR_RETURN(const base::ArrayReader events, file.RequiredArray("traceEvents"));
+  for (size_t i = 0; i < events.size(); ++i) {
+    ASSIGN_OR_RETURN(base::ObjectReader event, events.Object(i));
+    RETURN_IF_ERROR(ReadEvent(std::move(event), trace));
+  }
+  RETURN_IF_ERROR(file.Finish());
+  for (size_t r = 0; r < actions_per_rank.size(); ++r) {
+    if (static_cast<size_t>(actions_per_rank[r]) == trace.actions[r].size()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("$.traceEvents: ", trace.actions[r].size(), " slices of rank ", r,
+                     ", but $.otherData.actions_per_rank[", r, "] says ", actions_per_rank[r]));
+  }
+  RETURN_IF_ERROR(CheckTrace(trace));
+  return trace;
+}
+
+absl::Status WriteTrace(const Trace& trace, const std::string& path) {
+  RETURN_IF_ERROR(CheckTrace(trace));
+  return base::WriteFileAtomically(path, ToChromeTrace(trace));
+}
+
+absl::StatusOr<Trace> ReadTrace(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, base::JsonLimits().max_bytes));
+  absl::StatusOr<Trace> trace = ParseChromeTrace(text);
+  if (!trace.ok()) return base::Annotate(trace.status(), path);
+  return trace;
+}
+
+}  // namespace stagecoach::schedule

@@ -1,0 +1,44 @@
+#ifndef STAGECOACH_SCHEDULE_TRACES_CHROME_TRACE_H_
+#define STAGECOACH_SCHEDULE_TRACES_CHROME_TRACE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::schedule {
+
+// Traces as files, in the Trace Event Format that chrome://tracing and ui.perfetto.dev open ("Trace
+// Event Format", Google 2016), and that can be read back without loss:
+//   {"displayTimeUnit": "ms",
+//    "otherData": {"format": "stagecoach-trace", "version": 1, "name", "source", "micro_batches",
+//                  "rank_of_stage": [...], "actions_per_rank": [...], "step_ns"},
+//    "traceEvents": [...]}
+// Each rank is a process, with a thread for what occupies it, and threads for what it sends and
+// receives: as many as there are messages under way at once. Every action is one slice ("ph": "X")
+// with "args": {"op", "stage", "micro_batch", "overlaps_next", "reached_ns", "start_ns", "end_ns",
+// "bytes"}, without micro_batch where the operation has none and overlaps_next unless it is true;
+// arrows lead from sends to receives. Only otherData and pid and args of the slices are read back:
+// ts and dur (us), names, colours and arrows are for the viewer, which is shown transfers one ns
+// longer than they are, since an arrow needs a slice of some length at either end.
+
+// Bytes of a name that are not UTF-8 are replaced. Pre-condition: the trace passes CheckTrace
+// (check_trace.h).
+std::string ToChromeTrace(const Trace& trace);
+
+// The inverse; the result passes CheckTrace. InvalidArgument, with line and column or the path of
+// the value, for anything else; ResourceExhausted for a text above base::JsonLimits. Safe on
+// hostile input.
+absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text);
+
+// InvalidArgument if CheckTrace refuses the trace; otherwise errors of base/file.h.
+absl::Status WriteTrace(const Trace& trace, const std::string& path);
+
+// Errors of ParseChromeTrace, which then start with the path, and of base/file.h.
+absl::StatusOr<Trace> ReadTrace(const std::string& path);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_TRACES_CHROME_TRACE_H_

@@ -1,0 +1,109 @@
+#ifndef STAGECOACH_SCHEDULE_TRACES_TRACE_DIFF_H_
+#define STAGECOACH_SCHEDULE_TRACES_TRACE_DIFF_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::schedule {
+
+// What a rank spends a step on. Every ns of it belongs to exactly one of these.
+enum class Cause : uint8_t {
+  kForward,         // F
+  kBackwardInput,   // B
+  kBackwardWeight,  // W
+  kBackward,        // BW
+  kOverlapped,      // F and B meant to be performed together, whether they were or not
+  kOfStage,         // STEP, REDUCE, UNSHARD, RESHARD
+  kActivations,     // an F has been reached and waits until it can start
+  kGradients,       // the same of B or BW
+  kSends,           // a send waits for the one before it, or keeps its rank until its message was
+                    // taken; at the end of the list, messages are waited for that were not taken
+  kExecutor,        // the executor's own time, between one action and the next; and whatever else
+                    // an action waits for
+  kTail,            // the rank is at the end of its list, the step is not
+};
+inline constexpr int kNumCauses = 11;
+
+// "F", "B", "W", "BW", "F+B", "step", "activations", "gradients", "sends", "executor", "tail".
+const char* CauseName(Cause cause);
+
+// How a rank's step divides into causes; in a diff, by how much each is longer. In ns.
+class TimeSplit {
+ public:
+  int64_t& operator[](Cause cause) { return ns_[static_cast<size_t>(cause)]; }
+  int64_t operator[](Cause cause) const { return ns_[static_cast<size_t>(cause)]; }
+  int64_t compute_ns() const;  // the causes up to kOfStage
+  int64_t sum_ns() const;      // all
+
+  friend bool operator==(const TimeSplit&, const TimeSplit&) = default;
+
+ private:
+  std::array<int64_t, kNumCauses> ns_ = {};
+};
+
+// Index: rank. Every rank's split sums to step_ns. Pre-condition: the trace passes CheckTrace.
+std::vector<TimeSplit> SplitByCause(const Trace& trace);
+
+// What one action contributed to one cause.
+struct Contribution {
+  Rank rank;
+  size_t position = 0;  // in the rank's list
+  Action action;
+  Cause cause = Cause::kForward;
+  int64_t simulated_ns = 0;
+  int64_t measured_ns = 0;
+  int64_t started_ns = 0;  // measured
+
+  int64_t difference_ns() const { return measured_ns - simulated_ns; }
+};
+
+// An action that started at another time than simulated.
+struct Departure {
+  Rank rank;
+  size_t position = 0;
+  Action action;
+  int64_t simulated_ns = 0;  // its start
+  int64_t measured_ns = 0;
+};
+
+// Where a measured run of a schedule parts from the simulated one. Differences are measured less
+// simulated.
+struct TraceDiff {
+  int64_t simulated_step_ns = 0;
+  int64_t measured_step_ns = 0;
+  // Means over the ranks, each rounded so that the causes still sum to the step exactly.
+  TimeSplit simulated;
+  TimeSplit measured;
+  std::vector<TimeSplit> ranks;     // differences, each summing to that of the step; index: rank
+  std::vector<Contribution> most;   // largest differences first, earlier ones first among equals
+  std::optional<Departure> parted;  // of the actions that start off by more than 5 % of the
+                                    // simulated step, the one simulated to start first
+
+  int64_t difference_ns() const { return measured_step_ns - simulated_step_ns; }
+  // These sum to difference_ns().
+  int64_t difference_ns(Cause cause) const { return measured[cause] - simulated[cause]; }
+};
+
+// Both traces must be of the same schedule. InvalidArgument: one of them fails CheckTrace, or they
+// differ in their stages, micro-batches or actions; names the first rank and position where they
+// do. `num_most`: how many contributions to keep.
+absl::StatusOr<TraceDiff> DiffTraces(const Trace& simulated, const Trace& measured,
+                                     size_t num_most = 10);
+
+// Tables for people, at most 100 columns wide for up to 9,999 ranks and micro-batches.
+std::string ToText(const TraceDiff& diff);
+
+// All of it, in ns.
+nlohmann::ordered_json ToJson(const TraceDiff& diff);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_TRACES_TRACE_DIFF_H_

@@ -1,0 +1,69 @@
+#include "schedule/traces/trace_parts.h"
+
+#include <map>
+#include <utility>
+
+namespace stagecoach::schedule {
+
+std::vector<Message> MessagesOf(const Trace& trace) {
+  std::map<Action, std::pair<Rank, size_t>> receives;
+  for (Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
+    const std::vector<TimedAction>& list = trace.list_of(rank);
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (IsReceive(list[i].action.op)) receives.emplace(list[i].action, std::make_pair(rank, i));
+    }
+  }
+  std::vector<Message> messages;
+  for (Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
+    const std::vector<TimedAction>& list = trace.list_of(rank);
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!IsSend(list[i].action.op)) continue;
+      const auto found = receives.find(OtherEnd(list[i].action));
+      if (found == receives.end()) continue;
+      messages.push_back({rank, i, found->second.first, found->second.second});
+    }
+  }
+  return messages;
+}
+
+std::vector<int> ChunkOfStage(const Trace& trace) {
+  std::vector<int> stages_so_far(trace.actions.size(), 0);
+  std::vector<int> chunks;
+  for (const Rank rank : trace.rank_of_stage) {
+    chunks.push_back(stages_so_far[static_cast<size_t>(rank.value())]++);
+  }
+  return chunks;
+}
+
+std::vector<Box> BoxesOf(const std::vector<TimedAction>& list) {
+  std::vector<Box> boxes;
+  bool overlaps_last = false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    Box box = {list[i], overlaps_last ? Band::kLower : Band::kWhole};
+    overlaps_last = false;
+    if (IsTransfer(list[i].action.op) || list[i].start_ns == list[i].end_ns) continue;
+    overlaps_last = list[i].action.overlaps_next && i + 1 < list.size() &&
+                    list[i + 1].start_ns < list[i].end_ns;
+    if (overlaps_last) box.band = Band::kUpper;
+    boxes.push_back(box);
+  }
+  return boxes;
+}
+
+TimeUnit UnitFor(int64_t step_ns) {
+  constexpr TimeUnit kUnits[] = {{"s", 1'000'000'000}, {"ms", 1'000'000}, {"us", 1'000}};
+  for (const TimeUnit& unit : kUnits) {
+    if (step_ns >= 10 * unit.ns) return unit;
+  }
+  return {"ns", 1};
+}
+
+int64_t NiceIntervalNs(int64_t at_least_ns) {
+  for (int64_t power = 1;; power *= 10) {
+    for (const int64_t digit : {1, 2, 5}) {
+      if (digit * power >= at_least_ns) return digit * power;
+    }
+  }
+}
+
+}  // namespace stagecoach::schedule

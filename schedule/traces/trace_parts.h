@@ -1,0 +1,56 @@
+#ifndef STAGECOACH_SCHEDULE_TRACES_TRACE_PARTS_H_
+#define STAGECOACH_SCHEDULE_TRACES_TRACE_PARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "schedule/trace.h"
+
+namespace stagecoach::schedule {
+
+// What the pictures of a trace and the comparison of two have in common. Pre-condition of all that
+// take a trace: it passes CheckTrace.
+
+// A send and the receive that took its message, as places in the lists of their ranks.
+struct Message {
+  Rank from;
+  size_t send = 0;
+  Rank to;
+  size_t receive = 0;
+};
+
+// In the order of the senders' lists. A send or receive without the other is left out.
+std::vector<Message> MessagesOf(const Trace& trace);
+
+// Which of its rank's stages each stage is, counted from the input: its "chunk". Index: stage.
+std::vector<int> ChunkOfStage(const Trace& trace);
+
+// Where in its row a box stands. Actions performed together share the row.
+enum class Band : uint8_t { kWhole, kUpper, kLower };
+
+// What occupies a rank for some time.
+struct Box {
+  TimedAction timed;
+  Band band = Band::kWhole;
+};
+
+// Everything in the rank's list that took time, except transfers, in the order of the list.
+std::vector<Box> BoxesOf(const std::vector<TimedAction>& list);
+
+// One unit for all times of a picture or table.
+struct TimeUnit {
+  const char* name = "ms";
+  int64_t ns = 1'000'000;
+};
+
+// The largest of ns, us, ms and s of which a step of that length has at least 10; else ns.
+TimeUnit UnitFor(int64_t step_ns);
+
+// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `at_least_ns`: a distance between marks
+// on a time axis.
+int64_t NiceIntervalNs(int64_t at_least_ns);
+
+}  // namespace stagecoach::schedule
+
+#endif  // STAGECOACH_SCHEDULE_TRACES_TRACE_PARTS_H_
