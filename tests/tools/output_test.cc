@@ -1,5 +1,6 @@
 // What a training run prints.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

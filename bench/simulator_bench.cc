@@ -1,0 +1,69 @@
+// How fast schedules are lowered, proved and simulated on one core: the figures of
+// docs/performance.md. Prints the median of several rounds.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "base/check.h"
+#include "schedule/costs.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/simulate.h"
+#include "schedule/validator.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+constexpr int kRounds = 5;
+
+double MedianSeconds(absl::FunctionRef<void()> body) {
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
+  return seconds[kRounds / 2];
+}
+
+size_t CountActions(const Schedule& schedule) {
+  size_t actions = 0;
+  for (const std::vector<Action>& list : schedule.actions) actions += list.size();
+  return actions;
+}
+
+void Measure(const char* name, const ScheduleShape& shape) {
+  const Schedule compute = Generate(name, shape).value();
+  const Schedule lowered = Lower(compute).value();
+  const Costs costs =
+      UniformCosts(compute.rank_of_stage, {18'522'000, 18'086'000, 9'337'000}, 601'000);
+  const double actions = static_cast<double>(CountActions(lowered));
+  const double lower = MedianSeconds([&] { STAGECOACH_CHECK_OK(Lower(compute)); });
+  const double prove = MedianSeconds([&] { STAGECOACH_CHECK_OK(Validate(lowered)); });
+  const double buffered =
+      MedianSeconds([&] { STAGECOACH_CHECK_OK(SimulateDurations(lowered, costs)); });
+  const double rendezvous = MedianSeconds(
+      [&] { STAGECOACH_CHECK_OK(SimulateDurations(lowered, costs, Sends::kRendezvous)); });
+  std::printf(
+      "%-12s %4d x %4d  %9.0f actions  lower %.3f s  prove %.3f s  "
+      "simulate %.1f M/s buffered, %.1f M/s rendezvous\n",
+      name, shape.ranks, shape.micro_batches, actions, lower, prove, actions / buffered / 1e6,
+      actions / rendezvous / 1e6);
+}
+
+}  // namespace
+}  // namespace stagecoach::schedule
+
+int main() {
+  using stagecoach::schedule::Measure;
+  Measure("1f1b", {8, 64});
+  Measure("1f1b", {64, 1024});
+  Measure("1f1b", {256, 4096});
+  Measure("zb-v", {64, 1024});
+}
