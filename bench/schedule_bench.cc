@@ -1,7 +1,7 @@
 // Every schedule on two CPU devices of one core each: the measured step, the step that the
 // simulator predicts from the costs measured in the same run, and whether both put the schedules in
 // the same order. The network is the default one, narrower. Prints a table; takes about two minutes
-// on two cores.
+// on two cores and 4 GB of memory.
 //   build/release/bench/schedule_bench
 #include <algorithm>
 #include <cstdint>
@@ -39,35 +39,54 @@ struct Row {
   double peak_mb = 0.0;
 };
 
-Row Measure(const engine::Model& model, const std::string& schedule) {
-  const auto plan = Value(PlanModel(model, {.devices = kDevices,
-                                            .schedule = schedule,
-                                            .micro_batches = kMicroBatches,
-                                            .micro_batch_rows = kRows}));
-  const auto data = Value(engine::LoadData(
-      {.spec = absl::StrFormat("synthetic:%dx%dx%d", plan.batch_rows(), kFeatures, kClasses)}));
-  const auto trainer = Value(engine::Trainer::Create(
-      model, plan, {.learning_rate = engine::LearningRate::Constant(1e-5F), .trace = true}));
-  std::vector<int64_t> rows(static_cast<size_t>(plan.batch_rows()));
-  std::iota(rows.begin(), rows.end(), 0);
-  std::vector<int64_t> steps_ns;
-  for (int step = 0; step < kWarmUpSteps + engine::kTracedSteps; ++step) {
-    STAGECOACH_CHECK_OK(trainer->Step(*data.train, rows));
-    if (step >= kWarmUpSteps) steps_ns.push_back(Value(trainer->LastTrace()).step_ns);
+// One schedule in training.
+class Contestant {
+ public:
+  Contestant(const engine::Model& model, std::string schedule)
+      : schedule_(std::move(schedule)),
+        plan_(Value(PlanModel(model, {.devices = kDevices,
+                                      .schedule = schedule_,
+                                      .micro_batches = kMicroBatches,
+                                      .micro_batch_rows = kRows}))),
+        data_(Value(
+            engine::LoadData({.spec = absl::StrFormat("synthetic:%dx%dx%d", plan_.batch_rows(),
+                                                      kFeatures, kClasses)}))),
+        trainer_(Value(engine::Trainer::Create(
+            model, plan_,
+            {.learning_rate = engine::LearningRate::Constant(1e-5F), .trace = true}))),
+        rows_(static_cast<size_t>(plan_.batch_rows())) {
+    std::iota(rows_.begin(), rows_.end(), 0);
   }
-  std::nth_element(steps_ns.begin(), steps_ns.begin() + engine::kTracedSteps / 2, steps_ns.end());
-  const auto simulation =
-      Value(schedule::Simulate(Value(LoweredSchedule(plan)), Value(trainer->MeasuredCosts()),
-                               {.sends = schedule::Sends::kRendezvous}));
-  Row row = {.schedule = schedule,
-             .measured_ms = static_cast<double>(steps_ns[engine::kTracedSteps / 2]) / 1e6,
-             .simulated_ms = static_cast<double>(simulation.step_ns) / 1e6};
-  for (const engine::DeviceReport& device : trainer->Devices()) {
-    row.busy += device.busy / kDevices;
-    row.peak_mb = std::max(row.peak_mb, static_cast<double>(device.measured_peak_bytes) / 1e6);
+
+  void Step(bool counts) {
+    STAGECOACH_CHECK_OK(trainer_->Step(*data_.train, rows_));
+    if (counts) steps_ns_.push_back(Value(trainer_->LastTrace()).step_ns);
   }
-  return row;
-}
+
+  Row Result() {
+    const auto middle = steps_ns_.begin() + static_cast<ptrdiff_t>(steps_ns_.size() / 2);
+    std::nth_element(steps_ns_.begin(), middle, steps_ns_.end());
+    const auto simulation =
+        Value(schedule::Simulate(Value(LoweredSchedule(plan_)), Value(trainer_->MeasuredCosts()),
+                                 {.sends = schedule::Sends::kRendezvous}));
+    Row row = {.schedule = schedule_,
+               .measured_ms = static_cast<double>(*middle) / 1e6,
+               .simulated_ms = static_cast<double>(simulation.step_ns) / 1e6};
+    for (const engine::DeviceReport& device : trainer_->Devices()) {
+      row.busy += device.busy / kDevices;
+      row.peak_mb = std::max(row.peak_mb, static_cast<double>(device.measured_peak_bytes) / 1e6);
+    }
+    return row;
+  }
+
+ private:
+  const std::string schedule_;
+  const partition::Plan plan_;
+  const engine::TrainTest data_;
+  const std::unique_ptr<engine::Trainer> trainer_;
+  std::vector<int64_t> rows_;
+  std::vector<int64_t> steps_ns_;
+};
 
 // Of all pairs of schedules, how many the simulation puts in the measured order.
 void PrintAgreement(const std::vector<Row>& rows) {
@@ -95,14 +114,21 @@ void Run() {
   const engine::Model model = Value(engine::DefaultNetwork(kFeatures, kClasses, kLayers, kWidth));
   std::printf("%-12s  %11s  %12s  %18s  %6s  %8s\n", "schedule", "measured ms", "simulated ms",
               "simulated/measured", "busy", "peak MB");
-  std::vector<Row> rows;
+  std::vector<std::unique_ptr<Contestant>> contestants;
   for (const schedule::Generator& generator : schedule::Generators()) {
-    rows.push_back(Measure(model, std::string(generator.name)));
+    contestants.push_back(std::make_unique<Contestant>(model, std::string(generator.name)));
+  }
+  // In turns, so that a machine whose speed drifts is as fast for one as for the other.
+  for (int step = 0; step < kWarmUpSteps + engine::kTracedSteps; ++step) {
+    for (const auto& contestant : contestants) contestant->Step(step >= kWarmUpSteps);
+  }
+  std::vector<Row> rows;
+  for (const auto& contestant : contestants) {
+    rows.push_back(contestant->Result());
     const Row& row = rows.back();
     std::printf("%-12s  %11.2f  %12.2f  %18.4f  %5.1f%%  %8.1f\n", row.schedule.c_str(),
                 row.measured_ms, row.simulated_ms, row.simulated_ms / row.measured_ms,
                 100.0 * row.busy, row.peak_mb);
-    std::fflush(stdout);
   }
   PrintAgreement(rows);
 }
