@@ -110,6 +110,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   const std::vector<Instruction>& instructions = run.bound.program.instructions;
   run.bound.blocks.Restart();
   norm_is_known_ = false;
+  stashed_ = 0;
   for (size_t position = 0; position < instructions.size(); ++position) {
     const absl::Status status = PerformAt(run, static_cast<int>(position));
     if (!status.ok()) {
@@ -190,15 +191,19 @@ absl::Status Executor::Compute(const Run& run, const Instruction& instruction, T
   const MicroBatch micro_batch = instruction.action.micro_batch;
   switch (instruction.action.op) {
     case Op::kForward:
+      if (run.step != nullptr)
+        counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
       RETURN_IF_ERROR(instruction.stage->Forward(blocks, run.batch, micro_batch));
       break;
     case Op::kBackwardInput:
+      --stashed_;
       RETURN_IF_ERROR(instruction.stage->BackwardInput(blocks));
       break;
     case Op::kBackwardWeight:
       RETURN_IF_ERROR(instruction.stage->BackwardWeight(blocks, micro_batch, update));
       break;
     default:
+      --stashed_;
       RETURN_IF_ERROR(instruction.stage->Backward(blocks, micro_batch, update));
   }
   times.end = Clock::now();

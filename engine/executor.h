@@ -31,8 +31,9 @@ struct TrainStep {
 
 // Time and memory of one rank, since creation.
 struct ExecutorCounters {
-  int64_t compute_ns = 0;        // in compute actions and updates
-  int64_t peak_bytes = 0;        // largest extent of the arena in use
+  int64_t compute_ns = 0;  // in compute actions and updates
+  int64_t peak_bytes = 0;  // largest extent of the arena in use
+  int peak_stashed = 0;  // most micro-batches, counted per stage, that were between F and B at once
   int64_t peak_stash_bytes = 0;  // most that was stashed at once, as schedule/memory.h defines it
 };
 
@@ -117,6 +118,7 @@ class Executor {
   std::vector<double> own_norms_, all_norms_;
   double gradient_norm_ = 0.0;
   bool norm_is_known_ = false;  // in the present step
+  int stashed_ = 0;             // micro-batches between F and B
   ExecutorCounters counters_;
 };
 

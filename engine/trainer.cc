@@ -303,6 +303,7 @@ std::vector<DeviceReport> PipelineTrainer::Devices() const {
                            .stages = {},
                            .predicted_peak_bytes = predicted.peak_bytes(),
                            .measured_peak_bytes = counters.peak_bytes,
+                           .peak_stashed = counters.peak_stashed,
                            .predicted_stash_bytes = predicted.training.peak_stash_bytes,
                            .measured_stash_bytes = counters.peak_stash_bytes};
     for (const std::unique_ptr<Stage>& stage : state.executor->stages()) {

@@ -63,6 +63,8 @@ struct DeviceReport {
   std::vector<StageSummary> stages;
   int64_t predicted_peak_bytes = 0;  // of all memory in use
   int64_t measured_peak_bytes = 0;
+  // Most micro-batches, counted per stage, that were between forward and backward pass at once.
+  int peak_stashed = 0;
   int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
   int64_t measured_stash_bytes = 0;
   double busy = 0.0;  // share of the time of all steps and evaluations in which it computed

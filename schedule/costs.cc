@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "schedule/placement.h"
@@ -117,14 +118,12 @@ Costs UniformCosts(const std::vector<Rank>& rank_of_stage, const DeviceTimes& de
                    int64_t latency_ns) {
   Costs costs;
   costs.links = {{.latency_ns = latency_ns, .bytes_per_second = 0.0}};
-  for (size_t stage = 0; stage < rank_of_stage.size(); ++stage) {
-    const Rank rank = rank_of_stage[stage];
-    const auto count_until = [&](size_t end) {
-      const auto first = rank_of_stage.begin();
-      return std::count(first, first + static_cast<ptrdiff_t>(end), rank);
-    };
-    const int64_t chunks = count_until(rank_of_stage.size());
-    const int64_t chunk = count_until(stage);
+  absl::flat_hash_map<Rank, int64_t> chunks_of;
+  for (const Rank rank : rank_of_stage) ++chunks_of[rank];
+  absl::flat_hash_map<Rank, int64_t> next_chunk;
+  for (const Rank rank : rank_of_stage) {
+    const int64_t chunks = chunks_of[rank];
+    const int64_t chunk = next_chunk[rank]++;
     // What is left by rounding goes to some chunks, so that a device's times stay what they are.
     const auto share = [&](int64_t ns) { return ns * (chunk + 1) / chunks - ns * chunk / chunks; };
     StageTimes times;

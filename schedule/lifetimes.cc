@@ -169,6 +169,7 @@ MemoryPlan Lifetimes::Finish() {
   // Index: position in the list; what comes into being there less what has just gone.
   std::vector<int64_t> live_change(completion_.size() + 1, 0);
   std::vector<int64_t> stash_change(completion_.size() + 1, 0);
+  std::vector<int64_t> stash_ends(completion_.size(), 0);  // what goes with the action
   for (const Entry& entry : entries_) {
     const Block& block = entry.block;
     const size_t after = static_cast<size_t>(block.last) + 1;
@@ -177,6 +178,7 @@ MemoryPlan Lifetimes::Finish() {
     if (entry.stash_first != kNever) {
       stash_change[static_cast<size_t>(entry.stash_first)] += block.bytes;
       stash_change[after] -= block.bytes;
+      stash_ends[static_cast<size_t>(block.last)] += block.bytes;
     }
     plan.blocks.push_back(block);
   }
@@ -185,6 +187,7 @@ MemoryPlan Lifetimes::Finish() {
   for (size_t i = 0; i < completion_.size(); ++i) {
     plan.peak_live_bytes = std::max(plan.peak_live_bytes, live += live_change[i]);
     plan.peak_stash_bytes = std::max(plan.peak_stash_bytes, stash += stash_change[i]);
+    plan.stash_bytes_after.push_back(stash - stash_ends[i]);
   }
   return plan;
 }

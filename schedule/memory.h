@@ -101,6 +101,8 @@ struct MemoryPlan {
   // input_last_use or output_last_use), the latter two counted only from the F of the stage that
   // will read them back. 0 in a forward-only schedule.
   int64_t peak_stash_bytes = 0;
+  // The same bytes as they are after each action; index: position in the list.
+  std::vector<int64_t> stash_bytes_after;
   std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
 
   int64_t peak_bytes() const { return resident_bytes + workspace_bytes + dynamic_bytes; }

@@ -19,13 +19,19 @@ absl::Status CheckSends(const Schedule& schedule, Sends sends) {
       "simulate it with buffered sends");
 }
 
-absl::Status AddPeaks(const Schedule& schedule, const Costs& costs, Simulation& simulation) {
+// Peaks of memory, and what is stashed at each action of the trace if there is one.
+absl::Status AddMemory(const Schedule& schedule, const Costs& costs, Simulation& simulation) {
   if (costs.memory.empty() || !schedule.IsLowered()) return absl::OkStatus();
   for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
     ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(schedule, rank, costs.memory));
     RankTimes& times = simulation.ranks[static_cast<size_t>(rank.value())];
     times.peak_bytes = plan.peak_bytes();
     times.peak_stash_bytes = plan.peak_stash_bytes;
+    if (simulation.trace.actions.empty()) continue;
+    std::vector<TimedAction>& list = simulation.trace.actions[static_cast<size_t>(rank.value())];
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (IsCompute(list[i].action.op)) list[i].bytes = plan.stash_bytes_after[i];
+    }
   }
   return absl::OkStatus();
 }
@@ -63,7 +69,7 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs
   if (simulation.span_ns > 0) {
     simulation.bubble_rate = 1.0 - mean_busy_ns / static_cast<double>(simulation.span_ns);
   }
-  RETURN_IF_ERROR(AddPeaks(schedule, costs, simulation));
+  RETURN_IF_ERROR(AddMemory(schedule, costs, simulation));
   return simulation;
 }
 

@@ -45,10 +45,18 @@ class JsonReport final : public Report {
                           {"layers", {stage.first_layer, stage.last_layer}},
                           {"parameters", stage.parameters}});
       }
+      // Of a device with one stage, "stage" and "layers" say it all.
+      const engine::StageSummary& first = device.stages.front();
+      int64_t parameters = 0;
+      for (const engine::StageSummary& stage : device.stages) parameters += stage.parameters;
       devices.push_back({{"device", device.device},
+                         {"stage", first.stage},
+                         {"layers", {first.first_layer, first.last_layer}},
+                         {"parameters", parameters},
                          {"stages", std::move(stages)},
                          {"predicted_peak_bytes", device.predicted_peak_bytes},
                          {"measured_peak_bytes", device.measured_peak_bytes},
+                         {"peak_stashed", device.peak_stashed},
                          {"predicted_stash_bytes", device.predicted_stash_bytes},
                          {"measured_stash_bytes", device.measured_stash_bytes},
                          {"busy", device.busy}});
@@ -73,12 +81,20 @@ ordered_json PlanToJson(const Run& run) {
   ordered_json stages = ordered_json::array();
   for (size_t stage = 0; stage < predicted.stages.size(); ++stage) {
     const partition::StageReport& report = predicted.stages[stage];
+    const partition::RankReport& device = predicted.of(report.rank);
     stages.push_back({{"stage", stage},
                       {"device", report.rank.value()},
                       {"first_layer", report.first_layer},
                       {"last_layer", report.last_layer},
                       {"parameters", report.parameters},
-                      {"time_share", report.time_share}});
+                      {"time_share", report.time_share},
+                      {"predicted_peak_bytes", device.peak_bytes()},
+                      {"memory",
+                       {{"parameters", report.memory.parameter_bytes},
+                        {"gradients", report.memory.gradient_bytes},
+                        {"optimizer", report.memory.optimizer_bytes},
+                        {"stash", device.training.peak_stash_bytes},
+                        {"buffers", BufferBytes(predicted, report.rank)}}}});
   }
   ordered_json devices = ordered_json::array();
   for (size_t device = 0; device < predicted.ranks.size(); ++device) {

@@ -1,5 +1,6 @@
 #include "tools/simulated_schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <utility>
@@ -99,12 +100,15 @@ absl::StatusOr<Schedule> AskedSchedule(const ScheduleRequest& request) {
 absl::StatusOr<SimulatedSchedule> FindSchedule(const ScheduleRequest& request) {
   SimulatedSchedule found;
   ASSIGN_OR_RETURN(found.as_given, AskedSchedule(request));
+  ASSIGN_OR_RETURN(found.costs, CostsOf(request, found.as_given.rank_of_stage));
   found.lowered = found.as_given;
   if (!found.as_given.IsLowered()) {
-    ASSIGN_OR_RETURN(found.lowered, schedule::Lower(found.as_given));
+    const bool reduces =
+        std::any_of(found.costs.stages.begin(), found.costs.stages.end(),
+                    [](const schedule::StageTimes& times) { return times.reduce_ns > 0; });
+    ASSIGN_OR_RETURN(found.lowered, schedule::Lower(found.as_given, {.reduce_gradients = reduces}));
   }
   RETURN_IF_ERROR(schedule::Validate(found.lowered));
-  ASSIGN_OR_RETURN(found.costs, CostsOf(request, found.as_given.rank_of_stage));
   return found;
 }
 

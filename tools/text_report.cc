@@ -42,6 +42,7 @@ std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
                          {"parameters", Align::kRight},
                          {"predicted peak", Align::kRight},
                          {"measured peak", Align::kRight},
+                         {"stashed", Align::kRight},
                          {"stash", Align::kRight},
                          {"busy", Align::kRight}});
   for (const engine::DeviceReport& device : devices) {
@@ -53,13 +54,15 @@ std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
                                         "",
                                         "",
                                         "",
+                                        "",
                                         ""};
       if (&stage == &device.stages.front()) {
         cells[0] = device.device;
         cells[4] = base::FormatBytes(device.predicted_peak_bytes);
         cells[5] = base::FormatBytes(device.measured_peak_bytes);
-        cells[6] = base::FormatBytes(device.measured_stash_bytes);
-        cells[7] = absl::StrFormat("%.1f %%", 100 * device.busy);
+        cells[6] = absl::StrCat(device.peak_stashed);
+        cells[7] = base::FormatBytes(device.measured_stash_bytes);
+        cells[8] = absl::StrFormat("%.1f %%", 100 * device.busy);
       }
       table.AddRow(std::move(cells));
     }

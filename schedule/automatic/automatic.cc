@@ -28,6 +28,8 @@ constexpr int64_t kMaxRuns = 2000;
 constexpr int64_t kMaxRunPasses = 12'000'000;
 constexpr int64_t kMaxMoves = 6000;
 constexpr int64_t kMaxMovePasses = 20'000'000;
+// Beyond, a single evaluation takes seconds.
+constexpr int64_t kMaxSearchedPasses = 1 << 20;
 // Orders that the local search starts from.
 constexpr size_t kStarts = 3;
 
@@ -43,10 +45,10 @@ absl::Status CheckRequest(const AutomaticRequest& request) {
   if (request.placement == Placement::kV && request.chunks != 2) {
     return refuse("a V placement has 2 chunks, got ", request.chunks);
   }
-  if (int64_t{request.ranks} * request.micro_batches > kMaxPasses / request.chunks) {
+  const int64_t longest = std::max(request.micro_batches, request.ranks);
+  if (request.ranks * longest > kMaxSearchedPasses / request.chunks) {
     return refuse(request.ranks, " ranks x ", request.micro_batches, " micro-batches x ",
-                  request.chunks, " chunks exceed ", kMaxPasses,
-                  " forward passes; use fewer of any");
+                  request.chunks, " chunks are too many to search; use fewer of any");
   }
   Schedule placed;
   placed.rank_of_stage = PlaceStages(request.placement, request.ranks, request.chunks);

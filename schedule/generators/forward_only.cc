@@ -24,10 +24,11 @@ absl::Status CheckPlacement(const std::vector<Rank>& rank_of_stage, int ranks, i
           absl::StrCat("schedule forward: a stage is on rank ", rank.value(), " of ", ranks));
     }
   }
-  if (static_cast<int64_t>(rank_of_stage.size()) * micro_batches > kMaxPasses) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("schedule forward: ", rank_of_stage.size(), " stages x ", micro_batches,
-                     " micro-batches exceed ", kMaxPasses, " forward passes"));
+  const auto stages = static_cast<int64_t>(rank_of_stage.size());
+  if (stages * std::max(micro_batches, ranks) > kMaxPasses) {
+    return absl::InvalidArgumentError(absl::StrCat("schedule forward: ", stages, " stages with ",
+                                                   micro_batches, " micro-batches on ", ranks,
+                                                   " ranks are too many"));
   }
   return absl::OkStatus();
 }

@@ -36,6 +36,12 @@ absl::StatusOr<Schedule> EmptySchedule(absl::string_view name, const ScheduleSha
                                      shape.micro_batches, " micro-batches exceed ", kMaxPasses,
                                      " forward passes; use fewer of them"));
   }
+  if (shape.ranks > kMaxPasses / shape.ranks / chunks) {
+    return Refuse(
+        name, absl::StrCat(shape.ranks, " ranks with ", chunks, chunks == 1 ? " chunk" : " chunks",
+                           " each are too many; use at "
+                           "most 4096 / sqrt(chunks)"));
+  }
   Schedule schedule;
   schedule.name = std::string(name);
   schedule.num_micro_batches = shape.micro_batches;

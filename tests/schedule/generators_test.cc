@@ -259,8 +259,9 @@ TEST(Generators, PlaceTheirStagesAsTheySay) {
 }
 
 TEST(Generators, RefuseShapesOutOfRange) {
-  constexpr ScheduleShape kBad[] = {
-      {0, 1}, {1, 0}, {-3, 4}, {4, -3}, {2, 4, -1}, {1 << 13, 1 << 12}, {2, 4, 1 << 24}};
+  constexpr ScheduleShape kBad[] = {{0, 1},          {1, 0},         {-3, 4},
+                                    {4, -3},         {2, 4, -1},     {1 << 13, 1 << 12},
+                                    {2, 4, 1 << 24}, {1 << 13, 1, 0}};
   for (const ScheduleShape& shape : kBad) {
     for (const Generator& generator : Generators()) {
       EXPECT_EQ(generator.generate(shape).status().code(), absl::StatusCode::kInvalidArgument)

@@ -188,6 +188,18 @@ TEST(PlanMemory, ForwardOnlyKeepsNothingPastForward) {
 // Rank 1 at its worst keeps one micro-batch between F and B and one more between B and W: the
 // published (p - r) M_B + r M_W; and B of the former claims what it keeps for W before it frees
 // its stash.
+// One stage: the weight stash stays from B until W, and nothing at the end.
+TEST(PlanMemory, TellsWhatIsStashedAfterEachAction) {
+  const Schedule schedule = FromText({0}, 2, {"F0.0 F0.1 B0.0 W0.0 BW0.1 STEP0"});
+  StageMemory memory;
+  memory.stash_bytes = 1024;
+  memory.weight_stash_bytes = 512;
+  memory.gradient_stash_bytes = 256;
+  const MemoryPlan plan = PlanMemory(schedule, Rank(0), std::vector<StageMemory>{memory}).value();
+  EXPECT_THAT(plan.stash_bytes_after,
+              ::testing::ElementsAre(1536, 3072, 1536 + 512 + 256, 1536, 0, 0));
+}
+
 TEST(PlanMemory, StashOfZeroBubbleH1IsThatOfTheFormula) {
   constexpr int64_t kUntilB = 256 + 1024 + 768;
   constexpr int64_t kUntilW = 256 + 768 + 256;

@@ -72,6 +72,9 @@ TEST(Json, EndTellsWhatEachDeviceHeld) {
   int next_layer = 0;
   for (const nlohmann::json& device : end["devices"]) {
     ASSERT_THAT(device["stages"], SizeIs(1));
+    EXPECT_EQ(device["stage"], device["stages"][0]["stage"]);
+    EXPECT_EQ(device["layers"], device["stages"][0]["layers"]);
+    EXPECT_EQ(device["parameters"], device["stages"][0]["parameters"]);
     EXPECT_EQ(device["stages"][0]["layers"][0], next_layer);
     next_layer = device["stages"][0]["layers"][1].get<int>() + 1;
     EXPECT_GT(device["busy"], 0.0);
@@ -94,12 +97,36 @@ TEST(Json, MeasuredPeaksEqualThePredictedOnes) {
   }
 }
 
+TEST(Json, StashesAsManyMicroBatchesAsTheScheduleSays) {
+  constexpr int kStages = 4, kMicroBatches = 5;
+  const nlohmann::json one_f_one_b = EventsOf({"--microbatches", "5"}).back();
+  for (const nlohmann::json& device : one_f_one_b["devices"]) {
+    EXPECT_EQ(device["peak_stashed"],
+              std::min(kStages - device["stage"].get<int>(), kMicroBatches));
+  }
+  const nlohmann::json gpipe = EventsOf({"--microbatches", "5", "--schedule", "gpipe"}).back();
+  for (const nlohmann::json& device : gpipe["devices"]) {
+    EXPECT_EQ(device["peak_stashed"], kMicroBatches);
+  }
+}
+
+TEST(Json, OfADeviceWithTwoStagesHasBoth) {
+  const nlohmann::json end = EventsOf({"--stages", "2", "--schedule", "zb-v"}).back();
+  ASSERT_THAT(end["devices"], SizeIs(2));
+  EXPECT_EQ(end["devices"][0]["stages"][0]["stage"], 0);
+  EXPECT_EQ(end["devices"][0]["stages"][1]["stage"], 3);
+  EXPECT_EQ(end["devices"][1]["stages"][0]["stage"], 1);
+  EXPECT_EQ(end["devices"][1]["stages"][1]["stage"], 2);
+}
+
 TEST(Json, ThePartitionNeverChangesTheAnswer) {
   const nlohmann::json one = EventsOf({"--stages", "1"}).back();
   for (const std::vector<std::string>& more :
        std::vector<std::vector<std::string>>{{"--stages", "2"},
                                              {"--stages", "6"},
                                              {"--stages", "3", "--schedule", "gpipe"},
+                                             {"--stages", "3", "--schedule", "zb-v"},
+                                             {"--stages", "3", "--schedule", "auto"},
                                              {"--stages", "2", "--threads-per-device", "2"}}) {
     const nlohmann::json end = EventsOf(more).back();
     EXPECT_EQ(end["step_losses_hash"], one["step_losses_hash"]);

@@ -50,6 +50,15 @@ TEST(Plan, CoversTheLayersInOrder) {
   EXPECT_NEAR(time, 1.0, 1e-9);
 }
 
+TEST(Plan, StagesTellTheMemoryOfTheirDevice) {
+  const nlohmann::json plan = PlanOf(kSmall);
+  for (const nlohmann::json& stage : plan["stages"]) {
+    const nlohmann::json& device = plan["devices"][stage["device"].get<size_t>()];
+    EXPECT_EQ(stage["predicted_peak_bytes"], device["predicted_peak_bytes"]);
+    EXPECT_EQ(stage["memory"], device["memory"]);  // there is one stage on each
+  }
+}
+
 TEST(Plan, PartsOfMemoryAddUpToThePeak) {
   const nlohmann::json plan = PlanOf(kSmall);
   ASSERT_THAT(plan["devices"], SizeIs(4));
