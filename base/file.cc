@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -231,6 +232,14 @@ absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_un
   ASSIGN_OR_RETURN(const bool is_gzip, IsGzip(file));
   return is_gzip ? Gunzip::Read(file, max_uncompressed_bytes)
                  : ReadPlain(file, max_uncompressed_bytes);
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  if (access(directory.empty() ? "." : directory.c_str(), W_OK | X_OK) == 0) {
+    return absl::OkStatus();
+  }
+  return SystemError("write", path);
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {

@@ -21,6 +21,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
 // DataLoss if compressed data are damaged, truncated or followed by anything else.
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes);
 
+// OK unless it is plain beforehand that WriteFileAtomically(path) must fail: there is no such
+// directory, or it may not be written to. For programs that write after long work.
+absl::Status CheckWritable(const std::string& path);
+
 // Replaces the file at `path`, or creates it, so that whatever happens, a crash of the machine
 // included, a reader finds the old contents or the new and nothing between: writes a temporary file
 // in the same directory, syncs it, renames it and syncs the directory. On an error before the

@@ -21,7 +21,8 @@ namespace stagecoach::engine {
 // beyond BW - B (B + W); with a single micro-batch all counts as W or BW.
 //
 // A pass that the schedule does not have apart is estimated: BW as B + W; B and W, where there was
-// only BW, as half of it each. `memory` (index: stage) gives the sizes of messages.
+// only BW, as half of it each. Overlapped pairs were performed one after the other: they take the
+// sum of both. `memory` (index: stage) gives the sizes of messages.
 schedule::Costs MeasureCosts(absl::Span<const schedule::Trace> traces, bool steps_in_backward,
                              std::vector<schedule::StageMemory> memory);
 

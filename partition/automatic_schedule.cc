@@ -1,94 +1,186 @@
 #include "partition/automatic_schedule.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "partition/stage_costs.h"
 #include "schedule/automatic.h"
+#include "schedule/generators.h"
 #include "schedule/simulate.h"
+#include "schedule/stash.h"
 
 namespace stagecoach::partition {
 namespace {
 
+using schedule::Generator;
 using schedule::Placement;
 using schedule::Schedule;
 
-struct Found {
-  Schedule schedule;
-  int64_t step_ns = 0;
+// What a searched order leaves free of the stash limit, in turn until it fits: packing takes more
+// than the sum of the blocks, and the cut changes with the order.
+constexpr double kLimitShares[] = {1.0, 0.9, 0.75, 0.6, 0.45};
+
+// The search among schedules of one number of devices.
+class Search {
+ public:
+  Search(const PlanRequest& request, int micro_batches, int devices)
+      : request_(request), micro_batches_(micro_batches) {
+    request_.devices = devices;
+  }
+
+  // Considers the generated schedules and the searched ones of a placement.
+  absl::Status Place(Placement placement, int chunks);
+
+  // The best so far, or why there is none.
+  absl::StatusOr<Schedule> Result() const;
+
+ private:
+  // The costs of a placement, from a cut that disregards memory.
+  struct Setting {
+    schedule::Costs costs;
+    std::vector<schedule::StageStash> stash;
+    std::vector<double> limit;  // of the stash; index: rank
+  };
+
+  absl::StatusOr<Setting> SettingOf(Placement placement, int chunks) const;
+  // Cuts the model for the schedule, and keeps it if it fits and is the fastest. Returns whether it
+  // fits.
+  absl::StatusOr<bool> Consider(const Schedule& schedule);
+  absl::Status ConsiderSearched(const Setting& setting, Placement placement, int chunks);
+
+  PlanRequest request_;
+  const int micro_batches_;
+  std::optional<Schedule> best_;
+  int64_t best_step_ns_ = 0;
 };
 
-// What each device may stash: what is left of its memory beside everything else, or, without a
-// limit, what 1F1B's first device stashes.
-std::vector<double> StashLimit(const PlanReport& report,
-                               const std::vector<schedule::StageStash>& stash,
-                               int64_t device_memory_bytes) {
-  std::vector<double> limit(report.ranks.size(), 0.0);
-  if (device_memory_bytes > 0) {
-    for (size_t r = 0; r < limit.size(); ++r) {
-      const schedule::MemoryPlan& plan = report.ranks[r].training;
-      limit[r] =
-          static_cast<double>(device_memory_bytes - plan.peak_bytes() + plan.peak_stash_bytes);
-    }
-    return limit;
-  }
-  double per_device = 0.0;
-  for (size_t r = 0; r < limit.size(); ++r) {
-    double own = 0.0;
-    for (size_t stage = 0; stage < stash.size(); ++stage) {
-      if (report.stages[stage].rank.value() == static_cast<int>(r)) own += stash[stage].forward;
-    }
-    per_device = std::max(per_device, own);
-  }
-  std::fill(limit.begin(), limit.end(), per_device * static_cast<double>(limit.size()));
-  return limit;
+ScheduleMaker Only(const Schedule& schedule) {
+  return [schedule](int devices) -> absl::StatusOr<Schedule> {
+    if (devices == schedule.num_ranks()) return schedule;
+    return absl::InvalidArgumentError("made for another number of devices");
+  };
 }
 
-// `like`: a generated schedule of that placement with B and W apart, by which the model is cut.
-absl::StatusOr<Found> Search(const PlanRequest& base, const std::string& like, Placement placement,
-                             int chunks, int devices, int micro_batches) {
-  PlanRequest request = base;
-  request.devices = devices;
+// A generated schedule of that placement with B and W apart where there is one: those take memory
+// of their own.
+std::string LikeOf(Placement placement, int chunks) {
+  if (placement == Placement::kV) return "zb-v";
+  return chunks == 1 ? "zb-h1" : "looped-bfs";
+}
+
+absl::StatusOr<Search::Setting> Search::SettingOf(Placement placement, int chunks) const {
+  PlanRequest request = request_;
   request.device_memory_bytes = 0;
-  request.schedule = GeneratedSchedule(like, micro_batches);
+  request.schedule = GeneratedSchedule(LikeOf(placement, chunks), micro_batches_, chunks);
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(request));
   ASSIGN_OR_RETURN(const PlanReport report, ReportPlan(plan, request.layers, request.loss));
-  schedule::AutomaticRequest search{.ranks = devices,
-                                    .micro_batches = micro_batches,
+  Setting setting;
+  ASSIGN_OR_RETURN(setting.costs, StageCosts(plan, request.layers, request.loss));
+  setting.stash = StashBytes(setting.costs.memory);
+  std::vector<double> per_micro_batch(report.ranks.size(), 0.0);
+  for (size_t stage = 0; stage < setting.stash.size(); ++stage) {
+    per_micro_batch[static_cast<size_t>(report.stages[stage].rank.value())] +=
+        setting.stash[stage].forward;
+  }
+  const double most = *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
+  for (const RankReport& rank : report.ranks) {
+    const int64_t other_bytes = rank.training.peak_bytes() - rank.training.peak_stash_bytes;
+    const auto room = static_cast<double>(request_.device_memory_bytes - other_bytes);
+    setting.limit.push_back(request_.device_memory_bytes > 0
+                                ? std::max(room, 0.0)
+                                : most * static_cast<double>(report.ranks.size()));
+  }
+  return setting;
+}
+
+absl::StatusOr<bool> Search::Consider(const Schedule& schedule) {
+  PlanRequest request = request_;
+  request.schedule = Only(schedule);
+  const absl::StatusOr<Plan> plan = MakePlan(request);
+  if (absl::IsResourceExhausted(plan.status())) return false;
+  RETURN_IF_ERROR(plan.status());
+  ASSIGN_OR_RETURN(const schedule::Costs costs, StageCosts(*plan, request.layers, request.loss));
+  ASSIGN_OR_RETURN(const Schedule lowered, LoweredSchedule(*plan));
+  ASSIGN_OR_RETURN(const schedule::Durations durations,
+                   SimulateDurations(lowered, costs, schedule::Sends::kRendezvous));
+  if (!best_.has_value() || durations.step_ns < best_step_ns_) {
+    best_ = schedule;
+    best_->name = "auto";
+    best_step_ns_ = durations.step_ns;
+  }
+  return true;
+}
+
+absl::Status Search::ConsiderSearched(const Setting& setting, Placement placement, int chunks) {
+  schedule::AutomaticRequest search{.ranks = request_.devices,
+                                    .micro_batches = micro_batches_,
                                     .chunks = chunks,
                                     .placement = placement,
-                                    .objective = schedule::Objective::kStep};
-  ASSIGN_OR_RETURN(search.costs, StageCosts(plan, request.layers, request.loss));
-  search.stash = StashBytes(search.costs.memory);
-  search.stash_limit = StashLimit(report, search.stash, base.device_memory_bytes);
-  Found found;
-  ASSIGN_OR_RETURN(found.schedule, schedule::Automatic(search));
-  ASSIGN_OR_RETURN(const schedule::Durations durations,
-                   SimulateDurations(found.schedule, search.costs));
-  found.step_ns = durations.step_ns;
-  return found;
+                                    .costs = setting.costs,
+                                    .stash = setting.stash,
+                                    .stash_limit = setting.limit,
+                                    .objective = schedule::Objective::kStep,
+                                    .sends = schedule::Sends::kRendezvous};
+  for (const double share : kLimitShares) {
+    for (size_t r = 0; r < setting.limit.size(); ++r) {
+      search.stash_limit[r] = share * setting.limit[r];
+    }
+    const absl::StatusOr<Schedule> found = schedule::Automatic(search);
+    if (absl::IsResourceExhausted(found.status())) return absl::OkStatus();
+    RETURN_IF_ERROR(found.status());
+    ASSIGN_OR_RETURN(const bool fits, Consider(*found));
+    if (fits) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Search::Place(Placement placement, int chunks) {
+  ASSIGN_OR_RETURN(const Setting setting, SettingOf(placement, chunks));
+  for (const Generator& generator : schedule::Generators()) {
+    if (generator.placement != placement) continue;
+    if (generator.chunks != chunks && !generator.any_chunks) continue;
+    const absl::StatusOr<Schedule> schedule =
+        generator.generate({request_.devices, micro_batches_, chunks});
+    if (!schedule.ok()) continue;  // it refuses the shape
+    if (request_.device_memory_bytes == 0 &&
+        !CheckStash(*schedule, setting.stash, setting.limit).ok()) {
+      continue;
+    }
+    RETURN_IF_ERROR(Consider(*schedule).status());
+  }
+  return ConsiderSearched(setting, placement, chunks);
+}
+
+absl::StatusOr<Schedule> Search::Result() const {
+  if (best_.has_value()) return *best_;
+  PlanRequest request = request_;
+  request.schedule = GeneratedSchedule("1f1b", micro_batches_);
+  RETURN_IF_ERROR(MakePlan(request).status());
+  return absl::ResourceExhaustedError("schedule auto: no order was found to fit");
 }
 
 absl::StatusOr<Schedule> SearchAll(const PlanRequest& request, int micro_batches, int chunks,
                                    int devices) {
-  if (chunks < 0 || chunks > 2) {
+  if (chunks < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("schedule auto: searches orders with 1 or 2 chunks per device, not ", chunks));
+        absl::StrCat("schedule auto: needs at least 1 chunk per device, got ", chunks));
   }
   const bool has_layers_for_two = 2 * devices <= static_cast<int>(request.layers.size());
-  absl::StatusOr<Found> best = absl::InvalidArgumentError("nothing was searched");
-  if (chunks != 2) best = Search(request, "zb-h1", Placement::kLoop, 1, devices, micro_batches);
-  if (chunks == 2 || (chunks == 0 && has_layers_for_two && devices > 1)) {
-    absl::StatusOr<Found> found = Search(request, "zb-v", Placement::kV, 2, devices, micro_batches);
-    // One of them may not fit into the memory.
-    if (!best.ok() || (found.ok() && found->step_ns < best->step_ns)) best = std::move(found);
-  }
-  RETURN_IF_ERROR(best.status());
-  return std::move(best->schedule);
+  const bool takes_two = chunks == 2 || (chunks == 0 && has_layers_for_two && devices > 1);
+  Search search(request, micro_batches, devices);
+  if (chunks <= 1) RETURN_IF_ERROR(search.Place(Placement::kLoop, 1));
+  if (takes_two) RETURN_IF_ERROR(search.Place(Placement::kV, 2));
+  if (takes_two) RETURN_IF_ERROR(search.Place(Placement::kLoop, 2));
+  if (chunks > 2) RETURN_IF_ERROR(search.Place(Placement::kLoop, chunks));
+  return search.Result();
 }
 
 }  // namespace

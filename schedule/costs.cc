@@ -9,7 +9,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "schedule/placement.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -59,13 +58,13 @@ absl::Status CheckTotal(const Schedule& schedule, const Costs& costs) {
       longest_ns = std::fmax(longest_ns, static_cast<double>(link.TransferNs(bytes)));
     }
   }
-  double actions = 0.0;
-  for (const std::vector<Action>& list : schedule.actions)
-    actions += 2.0 * static_cast<double>(list.size());
+  // Three passes and two messages for each micro-batch, and what is done once.
+  const double actions = static_cast<double>(costs.stages.size()) *
+                         (5.0 * static_cast<double>(schedule.num_micro_batches) + 2.0);
   constexpr double kMaxTotalNs = 4e18;
   if (longest_ns * actions <= kMaxTotalNs) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("times of up to ", longest_ns, " ns for ", actions / 2,
+      absl::StrCat("times of up to ", longest_ns, " ns for ", actions,
                    " actions add up to more than a century; give smaller ones"));
 }
 
@@ -125,7 +124,10 @@ Costs UniformCosts(const std::vector<Rank>& rank_of_stage, const DeviceTimes& de
     const int64_t chunks = chunks_of[rank];
     const int64_t chunk = next_chunk[rank]++;
     // What is left by rounding goes to some chunks, so that a device's times stay what they are.
-    const auto share = [&](int64_t ns) { return ns * (chunk + 1) / chunks - ns * chunk / chunks; };
+    const auto before = [&](int64_t ns, int64_t k) {
+      return ns / chunks * k + ns % chunks * k / chunks;
+    };
+    const auto share = [&](int64_t ns) { return before(ns, chunk + 1) - before(ns, chunk); };
     StageTimes times;
     times.forward_ns = share(device.forward_ns);
     times.backward_input_ns = share(device.backward_input_ns);
@@ -134,10 +136,6 @@ Costs UniformCosts(const std::vector<Rank>& rank_of_stage, const DeviceTimes& de
     costs.stages.push_back(times);
   }
   return costs;
-}
-
-Costs UniformCosts(int ranks, int chunks, const DeviceTimes& device, int64_t latency_ns) {
-  return UniformCosts(PlaceStages(Placement::kLoop, ranks, chunks), device, latency_ns);
 }
 
 }  // namespace stagecoach::schedule

@@ -69,11 +69,9 @@ struct DeviceTimes {
   int64_t backward_weight_ns = 0;
 };
 
-// Costs of ranks * chunks stages on equal devices: each of a rank's stages takes 1 / chunks of the
-// device's times (to the ns; the shares of a device sum to its times exactly), BW takes B + W, and
-// every message `latency_ns`. Pre-condition: all at least 1 (times and latency: 0).
-Costs UniformCosts(int ranks, int chunks, const DeviceTimes& device, int64_t latency_ns);
-// The same for any placement. Index: stage.
+// Costs of stages on equal devices: each of a rank's stages takes an equal share of the device's
+// times (to the ns; the shares sum to them exactly), BW takes B + W, and every message
+// `latency_ns`. `rank_of_stage`: index stage.
 Costs UniformCosts(const std::vector<Rank>& rank_of_stage, const DeviceTimes& device,
                    int64_t latency_ns);
 

@@ -50,26 +50,6 @@ absl::Status CheckStageMemory(const Schedule& schedule, StageId stage, const Sta
 
 }  // namespace
 
-const char* BlockKindName(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kInput:
-      return "input";
-    case BlockKind::kOutput:
-      return "output";
-    case BlockKind::kStash:
-      return "stash";
-    case BlockKind::kWeightStash:
-      return "weight stash";
-    case BlockKind::kGradientStash:
-      return "gradient stash";
-    case BlockKind::kOutputGradient:
-      return "output gradient";
-    case BlockKind::kInputGradient:
-      return "input gradient";
-  }
-  return "?";
-}
-
 absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
                                       absl::Span<const StageMemory> stages) {
   if (rank.value() < 0 || rank.value() >= lowered.num_ranks()) {

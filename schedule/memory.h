@@ -58,9 +58,6 @@ enum class BlockKind : uint8_t {
   kInputGradient,
 };
 inline constexpr int kNumBlockKinds = 7;
-// "input", "output", "stash", "weight stash", "gradient stash", "output gradient", "input
-// gradient".
-const char* BlockKindName(BlockKind kind);
 
 // One buffer of one micro-batch: claimed just before action `first` of its rank's list and free
 // again right after action `last` has completed (both are positions in that list). A send

@@ -2,35 +2,44 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "schedule/action_table.h"
 
 namespace stagecoach::schedule {
 namespace {
 
-// What one rank keeps as its list is performed. Counts micro-batches and multiplies late, so that
-// thirds add up to one.
+// What one rank keeps as its list is performed. Counts micro-batches of stages that stash alike,
+// and multiplies late, so that thirds add up to one.
 class Ledger {
  public:
-  Ledger(const Schedule& schedule, Rank rank, absl::Span<const StageStash> stash)
-      : stages_(schedule.StagesOf(rank)), stash_(stash), counts_(schedule.rank_of_stage.size()) {}
+  Ledger(const Schedule& schedule, Rank rank, absl::Span<const StageStash> stash) {
+    for (const StageId stage : schedule.StagesOf(rank)) {
+      const StageStash& own = stash[static_cast<size_t>(stage.value())];
+      const auto [entry, is_new] =
+          index_of_.try_emplace(std::pair(own.forward, own.weight), kinds_.size());
+      if (is_new) kinds_.push_back({.stash = own});
+      kind_of_.emplace(stage, entry->second);
+    }
+  }
 
   void Perform(const Action& action) {
-    Count& count = counts_[static_cast<size_t>(action.stage.value())];
+    Kind& kind = kinds_[kind_of_.at(action.stage)];
     switch (action.op) {
       case Op::kForward:
-        ++count.forward;
+        ++kind.forward;
         break;
       case Op::kBackwardInput:
-        --count.forward;
-        ++count.weight;
+        --kind.forward;
+        ++kind.weight;
         break;
       case Op::kBackwardWeight:
-        --count.weight;
+        --kind.weight;
         break;
       case Op::kBackward:
-        --count.forward;
+        --kind.forward;
         break;
       default:
         break;
@@ -39,21 +48,21 @@ class Ledger {
 
   double kept() const {
     double sum = 0.0;
-    for (const StageId stage : stages_) {
-      const auto i = static_cast<size_t>(stage.value());
-      sum += counts_[i].forward * stash_[i].forward + counts_[i].weight * stash_[i].weight;
+    for (const Kind& kind : kinds_) {
+      sum += kind.forward * kind.stash.forward + kind.weight * kind.stash.weight;
     }
     return sum;
   }
 
  private:
-  struct Count {
-    int forward = 0;
-    int weight = 0;
+  struct Kind {
+    StageStash stash;
+    int forward = 0;  // micro-batches between F and B
+    int weight = 0;   // between B and W
   };
-  const std::vector<StageId> stages_;
-  const absl::Span<const StageStash> stash_;
-  std::vector<Count> counts_;
+  std::vector<Kind> kinds_;
+  absl::flat_hash_map<std::pair<double, double>, size_t> index_of_;
+  absl::flat_hash_map<StageId, size_t> kind_of_;
 };
 
 }  // namespace

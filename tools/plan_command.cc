@@ -15,7 +15,6 @@ namespace stagecoach::tools {
 namespace {
 
 constexpr int kMaxTimelineRows = 64;
-constexpr int kColumns = 100;  // of a timeline that no terminal limits
 
 absl::StatusOr<int> PrintPlan(const RunOptions& options) {
   ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
@@ -30,11 +29,8 @@ absl::StatusOr<int> PrintPlan(const RunOptions& options) {
         const schedule::Simulation simulation,
         schedule::Simulate(lowered, run.costs,
                            {.sends = schedule::Sends::kRendezvous, .keep_trace = true}));
-    const int columns = TerminalColumns();
-    absl::PrintF(
-        "\none step, simulated with the times of the profile\n%s",
-        schedule::ToTimeline(simulation.trace,
-                             {.columns = columns > 0 ? columns : kColumns, .colour = columns > 0}));
+    absl::PrintF("\none step, simulated with the times of the profile\n%s",
+                 schedule::ToTimeline(simulation.trace, TerminalTimeline()));
   }
   return kExitOk;
 }

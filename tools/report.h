@@ -37,8 +37,8 @@ std::unique_ptr<Report> MakeTextReport(int epochs);
 // For scripts: one JSON object a line.
 std::unique_ptr<Report> MakeJsonReport();
 
-// The object that `plan --json` prints, which is also part of the event "plan" of a run. In an entry
-// of its "stages", stash, buffers and peak are those of the stage's device.
+// The object that `plan --json` prints, which is also part of the event "plan" of a run. In an
+// entry of its "stages", stash, buffers and peak are those of the stage's device.
 nlohmann::ordered_json PlanToJson(const Run& run);
 
 // Data, model and plan in a few lines and a table.

@@ -86,7 +86,9 @@ absl::StatusOr<Pipeline> PipelineOf(const RunOptions& options) {
     return pipeline;
   }
   ASSIGN_OR_RETURN(pipeline.from_file,
-                   ReadScheduleOption(options.schedule, options.stages, options.micro_batches));
+                   ReadScheduleOption(options.schedule, {.stages = options.stages,
+                                                         .micro_batches = options.micro_batches,
+                                                         .chunks = options.chunks}));
   pipeline.devices = pipeline.from_file->num_ranks();
   pipeline.micro_batches = pipeline.from_file->num_micro_batches;
   return pipeline;
@@ -126,6 +128,8 @@ absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& 
   ASSIGN_OR_RETURN(run.plan, MakePlan(request));
   ASSIGN_OR_RETURN(run.predicted, ReportPlan(run.plan, profile.layers, profile.loss));
   ASSIGN_OR_RETURN(run.costs, StageCosts(run.plan, profile.layers, profile.loss));
+  // With clipping, updates wait for the norm of all gradients.
+  run.costs.steps_in_backward = run.optimizer.clip_norm == 0.0F;
   return absl::OkStatus();
 }
 

@@ -1,17 +1,19 @@
 #include "tools/schedule_option.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/nearest.h"
 #include "base/status_macros.h"
 #include "schedule/files/schedule_file.h"
 #include "schedule/generators.h"
 #include "tools/exit_status.h"
-#include "tools/flags.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -36,24 +38,30 @@ absl::Status CheckCount(const char* flag, const std::optional<int>& asked, int f
 }  // namespace
 
 bool IsScheduleFile(const std::string& value) {
-  return absl::EndsWith(value, ".csv") || absl::EndsWith(value, ".json");
+  return absl::EndsWithIgnoreCase(value, ".csv") || absl::EndsWithIgnoreCase(value, ".json");
 }
 
 absl::StatusOr<std::string> ParseScheduleOption(const std::string& value) {
   if (IsScheduleFile(value)) return value;
-  absl::StatusOr<std::string> name = ParseChoice(value, Names());
-  if (name.ok()) return name;
+  const std::vector<std::string> names = Names();
+  if (std::find(names.begin(), names.end(), value) != names.end()) return value;
+  const std::string nearest = base::Nearest(value, names);
   return absl::InvalidArgumentError(
-      absl::StrCat(name.status().message(), ", or a file that ends in .csv or .json"));
+      absl::StrCat("\"", absl::CHexEscape(value), "\" is neither one of ",
+                   absl::StrJoin(names, ", "), " nor a file that ends in .csv or .json",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
 absl::StatusOr<schedule::Schedule> ReadScheduleOption(const std::string& path,
-                                                      const std::optional<int>& stages,
-                                                      const std::optional<int>& micro_batches) {
+                                                      const AskedShape& asked) {
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    From(Origin::kData, schedule::ReadScheduleFile(path)));
-  RETURN_IF_ERROR(CheckCount("--stages", stages, schedule.num_ranks()));
-  RETURN_IF_ERROR(CheckCount("--microbatches", micro_batches, schedule.num_micro_batches));
+  RETURN_IF_ERROR(CheckCount("--stages", asked.stages, schedule.num_ranks()));
+  RETURN_IF_ERROR(CheckCount("--microbatches", asked.micro_batches, schedule.num_micro_batches));
+  if (asked.chunks != 0) {
+    RETURN_IF_ERROR(
+        CheckCount("--chunks", asked.chunks, schedule.num_stages() / schedule.num_ranks()));
+  }
   return schedule;
 }
 

@@ -20,11 +20,17 @@ bool IsScheduleFile(const std::string& value);
 // for the file.
 absl::StatusOr<std::string> ParseScheduleOption(const std::string& value);
 
-// The schedule in a file, proved. `stages` and `micro_batches` are what flags ask for, if they do:
-// a file with others is refused. Errors are marked with their origin (exit_status.h).
+// What flags ask for besides the schedule.
+struct AskedShape {
+  std::optional<int> stages;  // devices
+  std::optional<int> micro_batches;
+  int chunks = 0;  // 0: not asked for
+};
+
+// The schedule in a file, proved. A file of another shape than flags ask for is refused. Errors are
+// marked with their origin (exit_status.h).
 absl::StatusOr<schedule::Schedule> ReadScheduleOption(const std::string& path,
-                                                      const std::optional<int>& stages,
-                                                      const std::optional<int>& micro_batches);
+                                                      const AskedShape& asked);
 
 // All schedules and what they are, one a line, for the help.
 std::string DescribeSchedules();

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
@@ -28,20 +27,27 @@ namespace {
 using schedule::Sends;
 
 constexpr int kMaxCount = 1 << 20;
-constexpr int kColumns = 100;  // of a timeline that no terminal limits
 
 struct Options {
   ScheduleRequest request;
-  std::string sends = "buffered";
   bool json = false;
   bool lower = false;
   // Files to write; "": none.
   std::string html, svg, trace, save;
 };
 
-Sends SendsOf(const std::string& name) {
+absl::StatusOr<Sends> ParseSends(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"buffered", "rendezvous", "blocking"}).status());
   if (name == "rendezvous") return Sends::kRendezvous;
   return name == "blocking" ? Sends::kBlocking : Sends::kBuffered;
+}
+
+// Before a search that may take a while.
+absl::Status CheckPaths(const Options& options) {
+  for (const std::string& path : {options.html, options.svg, options.trace, options.save}) {
+    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WriteFiles(const Options& options, const SimulatedSchedule& found,
@@ -64,11 +70,12 @@ absl::Status WriteFiles(const Options& options, const SimulatedSchedule& found,
 }
 
 absl::StatusOr<int> RunSimulation(const Options& options) {
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
   ASSIGN_OR_RETURN(const SimulatedSchedule found, FindSchedule(options.request));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    From(Origin::kConfiguration,
                         schedule::Simulate(found.lowered, found.costs,
-                                           {.sends = SendsOf(options.sends), .keep_trace = true})));
+                                           {.sends = options.request.sends, .keep_trace = true})));
   const SimulationReport report{
       found.as_given, simulation,
       PeakStash(found.as_given, UnitStash(found.as_given, options.request.weight_stash))};
@@ -77,8 +84,7 @@ absl::StatusOr<int> RunSimulation(const Options& options) {
     absl::PrintF("%s\n", ToJson(report).dump());
     return kExitOk;
   }
-  const int columns = TerminalColumns();
-  absl::PrintF("%s", ToText(report, columns > 0 ? columns : kColumns, columns > 0));
+  absl::PrintF("%s", ToText(report, TerminalTimeline()));
   return kExitOk;
 }
 
@@ -109,7 +115,7 @@ void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
           Count())
       ->group(group);
   AddFlag(app, "--stash-limit", "X", request.stash_limit,
-          "For auto: what a device may keep, in whole micro-batches [all]",
+          "What a device may keep, in whole micro-batches [all]",
           [](const std::string& text) {
             return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = true});
           })
@@ -140,11 +146,8 @@ void AddTimeFlags(CLI::App& app, Options& options) {
           [](const std::string& text) { return ParseNumber(text, {.min = 0.01, .max = 1.0}); })
       ->excludes(file)
       ->group(group);
-  AddFlag(app, "--sends", "NAME", options.sends,
-          absl::StrCat("buffered, rendezvous (as the runtime) or blocking [", options.sends, "]"),
-          [](const std::string& text) {
-            return ParseChoice(text, {"buffered", "rendezvous", "blocking"});
-          })
+  AddFlag(app, "--sends", "NAME", request.sends,
+          "buffered, rendezvous (as the runtime) or blocking [buffered]", ParseSends)
       ->group(group);
 }
 
@@ -164,7 +167,9 @@ void AddOutputFlags(CLI::App& app, Options& options) {
             return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
           })
       ->group(group);
-  app.add_flag("--lowered", options.lower, "Save it with sends, receives and steps")->group(group);
+  app.add_flag("--lowered", options.lower, "Save it with sends, receives and steps")
+      ->needs("--save")
+      ->group(group);
 }
 
 }  // namespace

@@ -27,80 +27,149 @@ using schedule::Schedule;
 
 int64_t Nanoseconds(double ms) { return std::llround(1e6 * ms); }
 
-absl::StatusOr<Costs> CostsOf(const ScheduleRequest& request,
-                              const std::vector<schedule::Rank>& rank_of_stage) {
-  if (request.times_file.empty()) {
-    Costs costs = schedule::UniformCosts(rank_of_stage,
-                                         {.forward_ns = Nanoseconds(request.forward_ms),
-                                          .backward_input_ns = Nanoseconds(request.backward_ms),
-                                          .backward_weight_ns = Nanoseconds(request.weight_ms)},
-                                         Nanoseconds(request.latency_ms));
-    costs.overlap_share = request.overlap;
-    return costs;
+absl::Status Misconfigured(const std::string& message) {
+  return From(Origin::kConfiguration, absl::InvalidArgumentError(message));
+}
+
+// Finds the schedule and its costs, and reads the times file once.
+class Finder {
+ public:
+  explicit Finder(const ScheduleRequest& request)
+      : request_(request),
+        ranks_(request.stages.value_or(ScheduleRequest::kDefaultStages)),
+        micro_batches_(request.micro_batches.value_or(ScheduleRequest::kDefaultMicroBatches)) {}
+
+  absl::StatusOr<SimulatedSchedule> Find();
+
+ private:
+  struct Placed {
+    Placement placement;
+    int chunks;
+  };
+  struct Candidate {
+    int64_t span_ns;
+    int64_t step_ns;
+    Schedule schedule;
+  };
+
+  absl::StatusOr<Costs> CostsOf(const std::vector<schedule::Rank>& rank_of_stage) const;
+  absl::StatusOr<Schedule> AskedSchedule() const;
+  std::vector<Placed> PlacementsToSearch() const;
+  absl::StatusOr<Schedule> SearchAll() const;
+  absl::StatusOr<Candidate> Search(const Placed& placed) const;
+  absl::Status CheckLimit(const Schedule& schedule) const;
+
+  const ScheduleRequest& request_;
+  const int ranks_;
+  const int micro_batches_;
+  std::optional<Costs> times_;  // of the times file, if there is one
+};
+
+absl::StatusOr<Costs> Finder::CostsOf(const std::vector<schedule::Rank>& rank_of_stage) const {
+  if (times_.has_value()) {
+    if (times_->stages.size() == rank_of_stage.size()) return *times_;
+    return Misconfigured(absl::StrCat(request_.times_file, ": gives the times of ",
+                                      times_->stages.size(), " stages, the schedule has ",
+                                      rank_of_stage.size(), " (ranks x chunks)"));
   }
-  ASSIGN_OR_RETURN(Costs costs, From(Origin::kData, ReadTimesFile(request.times_file)));
-  if (costs.stages.size() == rank_of_stage.size()) return costs;
+  Costs costs = schedule::UniformCosts(rank_of_stage,
+                                       {.forward_ns = Nanoseconds(request_.forward_ms),
+                                        .backward_input_ns = Nanoseconds(request_.backward_ms),
+                                        .backward_weight_ns = Nanoseconds(request_.weight_ms)},
+                                       Nanoseconds(request_.latency_ms));
+  costs.overlap_share = request_.overlap;
+  return costs;
+}
+
+std::vector<Finder::Placed> Finder::PlacementsToSearch() const {
+  int chunks = request_.chunks;
+  if (chunks == 0 && times_.has_value()) {
+    chunks = std::max(1, static_cast<int>(times_->stages.size()) / ranks_);
+  }
+  std::vector<Placed> placements;
+  if (chunks <= 1) placements.push_back({Placement::kLoop, 1});
+  if (chunks == 0 || chunks == 2) {
+    placements.push_back({Placement::kV, 2});
+    placements.push_back({Placement::kLoop, 2});
+  }
+  if (chunks > 2) placements.push_back({Placement::kLoop, chunks});
+  return placements;
+}
+
+absl::StatusOr<Finder::Candidate> Finder::Search(const Placed& placed) const {
+  // Before anything of that size is made.
+  const double passes = static_cast<double>(ranks_) * placed.chunks * micro_batches_;
+  if (ranks_ * passes > static_cast<double>(schedule::kMaxSearched)) {
+    return Misconfigured(absl::StrCat("schedule auto: ", ranks_, " ranks x ", placed.chunks,
+                                      " chunks x ", micro_batches_,
+                                      " micro-batches are too many to search"));
+  }
+  schedule::AutomaticRequest search{.ranks = ranks_,
+                                    .micro_batches = micro_batches_,
+                                    .chunks = placed.chunks,
+                                    .placement = placed.placement,
+                                    .sends = request_.sends};
+  Schedule like;  // only its placement
+  like.rank_of_stage = PlaceStages(placed.placement, ranks_, placed.chunks);
+  like.actions.resize(static_cast<size_t>(ranks_));
+  ASSIGN_OR_RETURN(search.costs, CostsOf(like.rank_of_stage));
+  search.stash = UnitStash(like, request_.weight_stash);
+  if (request_.stash_limit.has_value()) {
+    search.stash_limit.assign(static_cast<size_t>(ranks_), *request_.stash_limit);
+  }
+  ASSIGN_OR_RETURN(Schedule found, From(Origin::kConfiguration, schedule::Automatic(search)));
+  ASSIGN_OR_RETURN(const Schedule lowered, schedule::Lower(found));
+  ASSIGN_OR_RETURN(const schedule::Durations durations,
+                   SimulateDurations(lowered, search.costs, request_.sends));
+  return Candidate{durations.span_ns, durations.step_ns, std::move(found)};
+}
+
+// The fastest over the placements which the request allows. One that is too large or does not fit
+// is left out if another is not.
+absl::StatusOr<Schedule> Finder::SearchAll() const {
+  absl::StatusOr<Candidate> best = absl::InternalError("no placement was searched");
+  absl::Status first_error;
+  for (const Placed& placed : PlacementsToSearch()) {
+    absl::StatusOr<Candidate> found = Search(placed);
+    first_error.Update(found.status());
+    if (!found.ok()) continue;
+    if (!best.ok() ||
+        std::tie(found->span_ns, found->step_ns) < std::tie(best->span_ns, best->step_ns)) {
+      best = std::move(found);
+    }
+  }
+  if (!best.ok()) return first_error;
+  return std::move(best->schedule);
+}
+
+absl::StatusOr<Schedule> Finder::AskedSchedule() const {
+  if (IsScheduleFile(request_.schedule)) {
+    return ReadScheduleOption(request_.schedule, {.stages = request_.stages,
+                                                  .micro_batches = request_.micro_batches,
+                                                  .chunks = request_.chunks});
+  }
+  if (request_.schedule == kAutomatic) return SearchAll();
   return From(Origin::kConfiguration,
-              absl::InvalidArgumentError(absl::StrCat(
-                  request.times_file, ": gives the times of ", costs.stages.size(),
-                  " stages, the schedule has ", rank_of_stage.size(), " (ranks x chunks)")));
+              schedule::Generate(
+                  request_.schedule,
+                  {.ranks = ranks_, .micro_batches = micro_batches_, .chunks = request_.chunks}));
 }
 
-// The fastest that the search finds over the placements which `request` allows.
-absl::StatusOr<Schedule> SearchSchedule(const ScheduleRequest& request) {
-  const int ranks = request.stages.value_or(ScheduleRequest::kDefaultStages);
-  std::vector<std::pair<Placement, int>> placements;  // with the number of chunks
-  int chunks = request.chunks;
-  if (chunks == 0 && !request.times_file.empty()) {
-    ASSIGN_OR_RETURN(const Costs costs, From(Origin::kData, ReadTimesFile(request.times_file)));
-    chunks = static_cast<int>(costs.stages.size()) / ranks;
-  }
-  if (chunks == 0 || chunks == 1) placements.emplace_back(Placement::kLoop, 1);
-  if (chunks == 0 || chunks == 2) placements.emplace_back(Placement::kV, 2);
-  if (chunks >= 2) placements.emplace_back(Placement::kLoop, chunks);
-  std::optional<std::tuple<int64_t, int64_t, Schedule>> best;
-  for (const auto& [placement, v] : placements) {
-    schedule::AutomaticRequest search{
-        .ranks = ranks,
-        .micro_batches = request.micro_batches.value_or(ScheduleRequest::kDefaultMicroBatches),
-        .chunks = v,
-        .placement = placement};
-    ASSIGN_OR_RETURN(search.costs, CostsOf(request, PlaceStages(placement, ranks, v)));
-    search.stash.assign(static_cast<size_t>(ranks * v),
-                        {.forward = 1.0 / v, .weight = request.weight_stash / v});
-    if (request.stash_limit.has_value()) {
-      search.stash_limit.assign(static_cast<size_t>(ranks), *request.stash_limit);
-    }
-    ASSIGN_OR_RETURN(Schedule found, From(Origin::kConfiguration, schedule::Automatic(search)));
-    ASSIGN_OR_RETURN(const schedule::Durations durations, SimulateDurations(found, search.costs));
-    if (!best.has_value() || std::tie(durations.span_ns, durations.step_ns) <
-                                 std::tie(std::get<0>(*best), std::get<1>(*best))) {
-      best.emplace(durations.span_ns, durations.step_ns, std::move(found));
-    }
-  }
-  return std::get<2>(*std::move(best));
+absl::Status Finder::CheckLimit(const Schedule& schedule) const {
+  if (!request_.stash_limit.has_value()) return absl::OkStatus();
+  const std::vector<double> limit(schedule.actions.size(), *request_.stash_limit);
+  return From(Origin::kConfiguration,
+              CheckStash(schedule, UnitStash(schedule, request_.weight_stash), limit));
 }
 
-absl::StatusOr<Schedule> AskedSchedule(const ScheduleRequest& request) {
-  if (IsScheduleFile(request.schedule)) {
-    return ReadScheduleOption(request.schedule, request.stages, request.micro_batches);
+absl::StatusOr<SimulatedSchedule> Finder::Find() {
+  if (!request_.times_file.empty()) {
+    ASSIGN_OR_RETURN(times_, From(Origin::kData, ReadTimesFile(request_.times_file)));
   }
-  if (request.schedule == kAutomatic) return SearchSchedule(request);
-  return From(
-      Origin::kConfiguration,
-      schedule::Generate(
-          request.schedule,
-          {.ranks = request.stages.value_or(ScheduleRequest::kDefaultStages),
-           .micro_batches = request.micro_batches.value_or(ScheduleRequest::kDefaultMicroBatches),
-           .chunks = request.chunks}));
-}
-
-}  // namespace
-
-absl::StatusOr<SimulatedSchedule> FindSchedule(const ScheduleRequest& request) {
   SimulatedSchedule found;
-  ASSIGN_OR_RETURN(found.as_given, AskedSchedule(request));
-  ASSIGN_OR_RETURN(found.costs, CostsOf(request, found.as_given.rank_of_stage));
+  ASSIGN_OR_RETURN(found.as_given, AskedSchedule());
+  RETURN_IF_ERROR(CheckLimit(found.as_given));
+  ASSIGN_OR_RETURN(found.costs, CostsOf(found.as_given.rank_of_stage));
   found.lowered = found.as_given;
   if (!found.as_given.IsLowered()) {
     const bool reduces =
@@ -110,6 +179,12 @@ absl::StatusOr<SimulatedSchedule> FindSchedule(const ScheduleRequest& request) {
   }
   RETURN_IF_ERROR(schedule::Validate(found.lowered));
   return found;
+}
+
+}  // namespace
+
+absl::StatusOr<SimulatedSchedule> FindSchedule(const ScheduleRequest& request) {
+  return Finder(request).Find();
 }
 
 }  // namespace stagecoach::tools

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "schedule/costs.h"
 #include "schedule/schedule.h"
+#include "schedule/simulate.h"
 
 namespace stagecoach::tools {
 
@@ -26,9 +27,11 @@ struct ScheduleRequest {
   double latency_ms = 0.0;
   double overlap = 1.0;
   std::string times_file;  // in place of all those; "": none
-  // For "auto", in what a device stashes of a micro-batch; unset: no limit.
+  // In what a device stashes of a micro-batch; unset: no limit. "auto" keeps to it, and anything
+  // else that exceeds it is refused.
   std::optional<double> stash_limit;
   double weight_stash = 0.5;  // share that is kept from B until W
+  schedule::Sends sends = schedule::Sends::kBuffered;
 };
 
 struct SimulatedSchedule {

@@ -4,7 +4,6 @@
 #include "absl/strings/str_format.h"
 #include "base/text_table.h"
 #include "base/units.h"
-#include "schedule/pictures/timeline.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -83,18 +82,17 @@ nlohmann::ordered_json ToJson(const SimulationReport& report) {
   return json;
 }
 
-std::string ToText(const SimulationReport& report, int columns, bool colour) {
+std::string ToText(const SimulationReport& report, const schedule::TimelineOptions& timeline) {
   const Simulation& simulation = report.simulation;
   using Align = base::TextTable::Align;
   std::vector<base::TextTable::Column> headers;
   for (const std::string& column : Columns(report)) headers.push_back({column, Align::kRight});
   base::TextTable table(std::move(headers));
   for (size_t r = 0; r < simulation.ranks.size(); ++r) table.AddRow(RowOf(report, r));
-  return absl::StrCat(
-      Title(report), "\n\n",
-      schedule::ToTimeline(simulation.trace, {.columns = columns, .colour = colour}), "\n",
-      table.ToString(), "\nstep ", FormatMs(simulation.step_ns), ", longest span of a rank ",
-      FormatMs(simulation.span_ns), ", bubble ", Percent(simulation.bubble_rate), " of it\n");
+  return absl::StrCat(Title(report), "\n\n", schedule::ToTimeline(simulation.trace, timeline), "\n",
+                      table.ToString(), "\nstep ", FormatMs(simulation.step_ns),
+                      ", longest span of a rank ", FormatMs(simulation.span_ns), ", bubble ",
+                      Percent(simulation.bubble_rate), " of it\n");
 }
 
 schedule::PageText ToPageText(const SimulationReport& report) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "schedule/pictures/html.h"
+#include "schedule/pictures/timeline.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
 
@@ -23,9 +24,9 @@ struct SimulationReport {
 // "peak_stash"}]}, and "peak_bytes" per rank if sizes are known.
 nlohmann::ordered_json ToJson(const SimulationReport& report);
 
-// A title, a timeline of that many columns, a table of the ranks, and the totals. Pre-condition:
+// A title, a timeline, a table of the ranks, and the totals. Pre-condition:
 // the simulation has its trace.
-std::string ToText(const SimulationReport& report, int columns, bool colour);
+std::string ToText(const SimulationReport& report, const schedule::TimelineOptions& timeline);
 
 // Title, facts and table of an HTML page.
 schedule::PageText ToPageText(const SimulationReport& report);

@@ -17,4 +17,9 @@ int TerminalColumns() {
   return known ? size.ws_col : 80;
 }
 
+schedule::TimelineOptions TerminalTimeline() {
+  const int columns = TerminalColumns();
+  return {.columns = columns > 0 ? columns : 100, .colour = columns > 0};
+}
+
 }  // namespace stagecoach::tools

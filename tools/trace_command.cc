@@ -19,8 +19,6 @@
 namespace stagecoach::tools {
 namespace {
 
-constexpr int kColumns = 100;  // of a timeline that no terminal limits
-
 struct Options {
   CLI::App* diff = nullptr;
   CLI::App* show = nullptr;
@@ -57,10 +55,8 @@ absl::StatusOr<int> Show(const Options& options) {
     RETURN_IF_ERROR(
         From(Origin::kConfiguration, base::WriteFileAtomically(options.html, ToHtml(trace, text))));
   }
-  const int columns = TerminalColumns();
   absl::PrintF("%s: step %s\n\n%s", title, base::FormatDuration(step),
-               schedule::ToTimeline(
-                   trace, {.columns = columns > 0 ? columns : kColumns, .colour = columns > 0}));
+               schedule::ToTimeline(trace, TerminalTimeline()));
   return kExitOk;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/fit.h"
@@ -48,7 +49,10 @@ engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
 }
 
 // What would otherwise surface late, or as the kernel's killing the process.
-absl::Status CheckRun(const Run& run) {
+absl::Status CheckRun(const RunOptions& options, const Run& run) {
+  for (const std::string& path : {options.trace, options.simulated_trace}) {
+    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  }
   if (StepsPerEpoch(*run.data.train, run.plan) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training data has ", run.data.train->rows(), " rows, less than one batch of ",
@@ -107,7 +111,7 @@ absl::Status WriteTraces(const RunOptions& options, engine::Trainer& trainer) {
 
 absl::StatusOr<int> Train(const RunOptions& options) {
   ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(run)));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, run)));
   const std::unique_ptr<Report> report =
       options.json ? MakeJsonReport() : MakeTextReport(options.epochs);
   StopOnSignals();

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "schedule/automatic/local_search.h"
 #include "schedule/automatic/order_problem.h"
@@ -28,8 +27,6 @@ constexpr int64_t kMaxRuns = 2000;
 constexpr int64_t kMaxRunPasses = 12'000'000;
 constexpr int64_t kMaxMoves = 6000;
 constexpr int64_t kMaxMovePasses = 20'000'000;
-// Beyond, a single evaluation takes seconds.
-constexpr int64_t kMaxSearchedPasses = 1 << 20;
 // Orders that the local search starts from.
 constexpr size_t kStarts = 3;
 
@@ -45,8 +42,9 @@ absl::Status CheckRequest(const AutomaticRequest& request) {
   if (request.placement == Placement::kV && request.chunks != 2) {
     return refuse("a V placement has 2 chunks, got ", request.chunks);
   }
-  const int64_t longest = std::max(request.micro_batches, request.ranks);
-  if (request.ranks * longest > kMaxSearchedPasses / request.chunks) {
+  const double ranks = request.ranks;
+  if (ranks * request.chunks * std::max<double>(ranks * request.micro_batches, ranks) >
+      static_cast<double>(kMaxSearched)) {
     return refuse(request.ranks, " ranks x ", request.micro_batches, " micro-batches x ",
                   request.chunks, " chunks are too many to search; use fewer of any");
   }
@@ -117,7 +115,8 @@ std::optional<Score> AutomaticSearch::ScoreOf(const Schedule& schedule) const {
   }
   const absl::StatusOr<Schedule> lowered = Lower(schedule);
   if (!lowered.ok() || FindViolation(*lowered).has_value()) return std::nullopt;
-  const absl::StatusOr<Durations> durations = SimulateDurations(*lowered, request_.costs);
+  const absl::StatusOr<Durations> durations =
+      SimulateDurations(*lowered, request_.costs, request_.sends);
   if (!durations.ok()) return std::nullopt;
   const bool by_span = request_.objective == Objective::kSpan;
   return Score{by_span ? durations->span_ns : durations->step_ns,
@@ -200,8 +199,7 @@ absl::StatusOr<Schedule> AutomaticSearch::Run() {
   for (ScoredOrder& found : SearchPolicies(problem_, runs, kStarts, consider)) {
     starts_.push_back(std::move(found));
   }
-  // One micro-batch at a time always gets through.
-  STAGECOACH_CHECK(best_score_.has_value(), "no order found");
+  if (!best_score_.has_value()) return absl::InternalError("schedule auto: found no order");
   Improve();
   return std::move(best_);
 }

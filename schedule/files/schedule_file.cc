@@ -1,5 +1,6 @@
 #include "schedule/files/schedule_file.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -103,6 +104,11 @@ absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ASSIGN_OR_RETURN(const base::ArrayReader list, ranks.Array(rank));
     ASSIGN_OR_RETURN(schedule.actions.emplace_back(), ReadActions(list));
+    const Rank own(static_cast<int32_t>(rank));
+    if (std::find(schedule.rank_of_stage.begin(), schedule.rank_of_stage.end(), own) ==
+        schedule.rank_of_stage.end()) {
+      return ranks.Error(rank, "no stage is on this rank");
+    }
   }
   RETURN_IF_ERROR(base::Annotate(CheckSize(schedule), "$"));
   RETURN_IF_ERROR(ProveFromFile(schedule, [&](Rank rank, size_t index) {
@@ -148,8 +154,16 @@ absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path) {
 
 absl::Status WriteScheduleFile(const std::string& path, const Schedule& schedule) {
   ASSIGN_OR_RETURN(const FileForm form, FormOf(path));
-  return base::WriteFileAtomically(
-      path, form == FileForm::kJson ? ToScheduleJson(schedule) : ToScheduleCsv(schedule));
+  if (form == FileForm::kJson) return base::WriteFileAtomically(path, ToScheduleJson(schedule));
+  const std::string csv = ToScheduleCsv(schedule);
+  const absl::StatusOr<Schedule> read = ParseScheduleCsv(csv, schedule.name);
+  if (!read.ok() || *read != schedule) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path,
+        ": a CSV cannot keep this schedule (it has no place for steps, and none for a rank "
+        "without actions); save it as .json"));
+  }
+  return base::WriteFileAtomically(path, csv);
 }
 
 }  // namespace stagecoach::schedule

@@ -45,7 +45,8 @@ std::string ToScheduleJson(const Schedule& schedule);
 absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path);
 
 // Replaces or creates the file (base::WriteFileAtomically), in the form that the end of the path
-// says. InvalidArgument for other endings. Pre-condition: as for ToScheduleCsv, ToScheduleJson.
+// says. InvalidArgument for other endings, and for a schedule that would come back from a CSV as
+// another one. Pre-condition: as for ToScheduleCsv, ToScheduleJson.
 absl::Status WriteScheduleFile(const std::string& path, const Schedule& schedule);
 
 }  // namespace stagecoach::schedule

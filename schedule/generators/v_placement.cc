@@ -112,9 +112,9 @@ class DualPipeVWriter {
 }  // namespace
 
 absl::StatusOr<Schedule> ZeroBubbleV(const ScheduleShape& shape) {
+  RETURN_IF_ERROR(EmptySchedule("zb-v", shape).status());
   ScheduleShape full = shape;
   full.micro_batches = std::max(shape.micro_batches, 2 * shape.ranks - 1);
-  RETURN_IF_ERROR(EmptySchedule("zb-v", shape).status());
   ASSIGN_OR_RETURN(Schedule schedule, EmptySchedule("zb-v", full));
   for (int r = 0; r < shape.ranks; ++r) {
     WriteZeroBubbleV(shape.ranks, r, full.micro_batches, RankWriter(schedule, Rank(r)));

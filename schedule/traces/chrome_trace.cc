@@ -261,7 +261,7 @@ std::string ToChromeTrace(const Trace& trace) {
 }
 
 absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text) {
-  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text, {.max_bytes = kMaxTraceBytes}));
   ASSIGN_OR_RETURN(base::ObjectReader file, base::ObjectReader::Create(json));
   file.Has("displayTimeUnit");
   Trace trace;
@@ -287,11 +287,17 @@ absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text) {
 
 absl::Status WriteTrace(const Trace& trace, const std::string& path) {
   RETURN_IF_ERROR(CheckTrace(trace));
-  return base::WriteFileAtomically(path, ToChromeTrace(trace));
+  const std::string text = ToChromeTrace(trace);
+  if (static_cast<int64_t>(text.size()) > kMaxTraceBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": the trace would take ", text.size(), " bytes, more than the ",
+                     kMaxTraceBytes, " that can be read back; trace fewer micro-batches"));
+  }
+  return base::WriteFileAtomically(path, text);
 }
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, base::JsonLimits().max_bytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxTraceBytes));
   absl::StatusOr<Trace> trace = ParseChromeTrace(text);
   if (!trace.ok()) return base::Annotate(trace.status(), path);
   return trace;

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_SCHEDULE_TRACES_CHROME_TRACE_H_
 #define STAGECOACH_SCHEDULE_TRACES_CHROME_TRACE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,16 +25,20 @@ namespace stagecoach::schedule {
 // ts and dur (us), names, colours and arrows are for the viewer, which is shown transfers one ns
 // longer than they are, since an arrow needs a slice of some length at either end.
 
+// Of a trace as a file: about a million actions.
+inline constexpr int64_t kMaxTraceBytes = int64_t{256} << 20;
+
 // Bytes of a name that are not UTF-8 are replaced. Pre-condition: the trace passes CheckTrace
 // (check_trace.h).
 std::string ToChromeTrace(const Trace& trace);
 
 // The inverse; the result passes CheckTrace. InvalidArgument, with line and column or the path of
-// the value, for anything else; ResourceExhausted for a text above base::JsonLimits. Safe on
+// the value, for anything else; ResourceExhausted for a text above kMaxTraceBytes. Safe on
 // hostile input.
 absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text);
 
-// InvalidArgument if CheckTrace refuses the trace; otherwise errors of base/file.h.
+// InvalidArgument if CheckTrace refuses the trace, ResourceExhausted if it would take more than
+// kMaxTraceBytes; otherwise errors of base/file.h.
 absl::Status WriteTrace(const Trace& trace, const std::string& path);
 
 // Errors of ParseChromeTrace, which then start with the path, and of base/file.h.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -130,8 +131,17 @@ absl::Status CheckSameSchedule(const Trace& simulated, const Trace& measured) {
 void AddContributions(const Trace& simulated, const Trace& measured, Rank rank,
                       std::vector<Contribution>& contributions) {
   const std::vector<TimedAction>& list = measured.list_of(rank);
-  const auto a = SplitByAction(simulated.list_of(rank), simulated.step_ns);
-  const auto b = SplitByAction(list, measured.step_ns);
+  auto a = SplitByAction(simulated.list_of(rank), simulated.step_ns);
+  auto b = SplitByAction(list, measured.step_ns);
+  // A device that performs an overlapped pair one after the other is not to be blamed for each
+  // half.
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    if (!list[i].action.overlaps_next) continue;
+    for (auto* const splits : {&a, &b}) {
+      int64_t& second_ns = (*splits)[i + 1][Cause::kOverlapped];
+      (*splits)[i][Cause::kOverlapped] += std::exchange(second_ns, 0);
+    }
+  }
   for (size_t i = 0; i < list.size(); ++i) {
     for (int c = 0; c < kNumCauses; ++c) {
       const Cause cause = static_cast<Cause>(c);

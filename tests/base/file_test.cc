@@ -222,5 +222,12 @@ TEST_F(FileTest, ReadersNeverSeeAPartOfAConcurrentWrite) {
   second.join();
 }
 
+TEST_F(FileTest, WritableIsWhatADirectoryLetsBeWritten) {
+  EXPECT_TRUE(CheckWritable(Path("new")).ok());
+  const absl::Status status = CheckWritable(Path("nowhere/new"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(Path("nowhere/new")));
+}
+
 }  // namespace
 }  // namespace stagecoach::base

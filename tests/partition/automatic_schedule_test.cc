@@ -38,7 +38,9 @@ PlanRequest EqualLayers(int devices) {
 
 int64_t StepNs(const Plan& plan, const PlanRequest& request) {
   const schedule::Costs costs = StageCosts(plan, request.layers, request.loss).value();
-  return SimulateDurations(LoweredSchedule(plan).value(), costs).value().step_ns;
+  return SimulateDurations(LoweredSchedule(plan).value(), costs, schedule::Sends::kRendezvous)
+      .value()
+      .step_ns;
 }
 
 Plan PlanWith(PlanRequest request, ScheduleMaker maker) {
@@ -64,8 +66,7 @@ TEST(AutomaticSchedule, KeepsToTheChunksThatAreAskedFor) {
   const PlanRequest request = EqualLayers(3);
   EXPECT_EQ(PlanWith(request, AutomaticSchedule(request, kMicroBatches, 1)).num_stages(), 3);
   EXPECT_EQ(PlanWith(request, AutomaticSchedule(request, kMicroBatches, 2)).num_stages(), 6);
-  EXPECT_THAT(AutomaticSchedule(request, kMicroBatches, 3)(3),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 or 2 chunks")));
+  EXPECT_EQ(PlanWith(request, AutomaticSchedule(request, kMicroBatches, 4)).num_stages(), 12);
 }
 
 TEST(AutomaticSchedule, TakesOneStagePerDeviceWhereLayersDoNotSufficeForTwo) {
@@ -89,6 +90,39 @@ TEST(AutomaticSchedule, FitsIntoTheMemoryOfTheDevices) {
   request.device_memory_bytes = gpipe / 2;
   const Plan plan = PlanWith(request, AutomaticSchedule(request, kMicroBatches));
   EXPECT_LE(peak_of(plan), request.device_memory_bytes);
+}
+
+// At any memory: wherever a hand-written schedule fits, something is found that is no slower.
+TEST(AutomaticSchedule, IsNeverWorseThanAnyScheduleThatFits) {
+  PlanRequest request = EqualLayers(3);
+  const int64_t most = [&] {
+    const Plan plan = PlanWith(request, GeneratedSchedule("gpipe", kMicroBatches));
+    return ReportPlan(plan, request.layers, request.loss).value().ranks[0].peak_bytes();
+  }();
+  int fitting = 0;
+  for (int percent = 30; percent <= 110; percent += 8) {
+    request.device_memory_bytes = most * percent / 100;
+    request.schedule = AutomaticSchedule(request, kMicroBatches);
+    const absl::StatusOr<Plan> found = MakePlan(request);
+    for (const char* name : {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min"}) {
+      PlanRequest other = request;
+      other.schedule = GeneratedSchedule(name, kMicroBatches);
+      const absl::StatusOr<Plan> plan = MakePlan(other);
+      if (!plan.ok()) continue;
+      ASSERT_TRUE(found.ok()) << percent << " % " << name << ": " << found.status();
+      EXPECT_LE(StepNs(*found, request), StepNs(*plan, request)) << percent << " % " << name;
+      ++fitting;
+    }
+  }
+  EXPECT_GT(fitting, 30);
+}
+
+TEST(AutomaticSchedule, TellsWhatIsMissingWhereNothingFits) {
+  PlanRequest request = EqualLayers(3);
+  request.device_memory_bytes = 1000;
+  request.schedule = AutomaticSchedule(request, kMicroBatches);
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("the model does not fit")));
 }
 
 TEST(StageCosts, SumTheLayersOfEachStage) {

@@ -16,6 +16,7 @@
 #include "schedule/simulate.h"
 #include "schedule/validator.h"
 #include "tests/schedule/every_order.h"
+#include "tests/schedule/handwritten.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::schedule {
@@ -32,14 +33,15 @@ AutomaticRequest Uniform(int ranks, int micro_batches, const DeviceTimes& times,
   AutomaticRequest request;
   request.ranks = ranks;
   request.micro_batches = micro_batches;
-  request.costs = UniformCosts(ranks, 1, times, latency_ns);
+  request.costs = LoopCosts(ranks, 1, times, latency_ns);
   request.stash.assign(static_cast<size_t>(ranks), {.forward = 1.0, .weight = 0.5});
   request.stash_limit.assign(static_cast<size_t>(ranks), limit);
   return request;
 }
 
 int64_t ObjectiveNs(const AutomaticRequest& request, const Schedule& schedule) {
-  const Durations durations = SimulateDurations(Lower(schedule).value(), request.costs).value();
+  const Durations durations =
+      SimulateDurations(Lower(schedule).value(), request.costs, request.sends).value();
   return request.objective == Objective::kSpan ? durations.span_ns : durations.step_ns;
 }
 
@@ -170,6 +172,24 @@ TEST(Automatic, IsValidWithinTheLimitAndNoSlowerThanAnyGenerator) {
   }
 }
 
+// Messages that wait for their receives hold orders up that look good without.
+TEST(Automatic, IsNoSlowerThanAnyGeneratorUnderTheSendsItIsAskedFor) {
+  for (const Sends sends : {Sends::kRendezvous, Sends::kBlocking}) {
+    for (const int64_t latency_ns : {0, 500, 2000, 5000}) {
+      for (const Placement placement : {Placement::kLoop, Placement::kV}) {
+        const int chunks = placement == Placement::kV ? 2 : 1;
+        AutomaticRequest request{.ranks = 4, .micro_batches = 6, .chunks = chunks};
+        request.placement = placement;
+        request.costs =
+            UniformCosts(PlaceStages(placement, 4, chunks), {1000, 1000, 1000}, latency_ns);
+        request.sends = sends;
+        ASSERT_OK_AND_ASSIGN(const Schedule schedule, Automatic(request));
+        EXPECT_LE(ObjectiveNs(request, schedule), BestGeneratedNs(request)) << latency_ns;
+      }
+    }
+  }
+}
+
 // Summed over many small requests; never below the optimum in any.
 TEST(Automatic, IsWithinTwoPercentOfTheBestOfAllOrders) {
   struct Shape {
@@ -214,7 +234,7 @@ TEST(Automatic, ReachesZeroBubbleInAVPlacement) {
   request.micro_batches = 12;
   request.chunks = 2;
   request.placement = Placement::kV;
-  request.costs = UniformCosts(4, 2, {200, 200, 200}, 0);
+  request.costs = LoopCosts(4, 2, {200, 200, 200}, 0);
   request.stash.assign(8, {.forward = 0.5, .weight = 0.5});
   request.stash_limit.assign(4, 4.0);
   EXPECT_EQ(ObjectiveNs(request, Automatic(request).value()), 12 * 600);

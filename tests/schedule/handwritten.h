@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "schedule/costs.h"
 #include "schedule/memory.h"
+#include "schedule/placement.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::schedule {
@@ -30,6 +32,11 @@ StageMemory TypicalStage(bool first);
 
 // TypicalStage for every stage of a schedule.
 std::vector<StageMemory> TypicalStages(const Schedule& schedule);
+
+// UniformCosts of ranks * chunks stages in a loop.
+inline Costs LoopCosts(int ranks, int chunks, const DeviceTimes& device, int64_t latency_ns) {
+  return UniformCosts(PlaceStages(Placement::kLoop, ranks, chunks), device, latency_ns);
+}
 
 }  // namespace stagecoach::schedule
 

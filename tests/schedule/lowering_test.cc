@@ -177,7 +177,7 @@ TEST(Lower, AddsNoDeadlockToAnyOrderWithoutCycles) {
       if (list[at].stage != list[at + 1].stage) std::swap(list[at], list[at + 1]);
     }
     const Costs costs =
-        UniformCosts(compute.num_ranks(), compute.num_stages() / compute.num_ranks(), {1, 1, 1}, 0);
+        LoopCosts(compute.num_ranks(), compute.num_stages() / compute.num_ranks(), {1, 1, 1}, 0);
     if (!SimulateDurations(compute, costs).ok()) continue;
     const std::optional<Violation> violation = FindViolation(Lower(compute).value());
     EXPECT_TRUE(!violation.has_value() || violation->cycle.empty()) << violation->reason;

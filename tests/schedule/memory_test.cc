@@ -277,11 +277,5 @@ TEST(PlanMemory, RefusesAnOutputGradientReadByForward) {
   ExpectInvalid(PlanStatus(schedule, {memory}), "output_gradient_last_use is kForward");
 }
 
-TEST(BlockKind, NamesAreDistinct) {
-  std::set<std::string> names;
-  for (int i = 0; i < kNumBlockKinds; ++i) names.insert(BlockKindName(static_cast<BlockKind>(i)));
-  EXPECT_EQ(names.size(), static_cast<size_t>(kNumBlockKinds));
-}
-
 }  // namespace
 }  // namespace stagecoach::schedule

@@ -11,6 +11,7 @@
 
 #include "schedule/generators.h"
 #include "schedule/simulate.h"
+#include "tests/schedule/handwritten.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -40,7 +41,7 @@ class Published : public ::testing::TestWithParam<PublishedRow> {
     const PublishedRow& row = GetParam();
     const DeviceTimes times{Nanoseconds(row.forward_ms), Nanoseconds(row.backward_ms),
                             Nanoseconds(row.weight_ms)};
-    const Costs costs = UniformCosts(row.p, 1, times, Nanoseconds(row.latency_ms));
+    const Costs costs = LoopCosts(row.p, 1, times, Nanoseconds(row.latency_ms));
     return FourDigits(Simulate(Generate(name, {row.p, row.m}).value(), costs).value().bubble_rate);
   }
 };
@@ -58,7 +59,7 @@ TEST_P(Published, InterleavedByItsClosedForm) {
                           Nanoseconds(row.weight_ms)};
   const Schedule schedule = Interleaved({row.p, row.m, row.v}).value();
   const int64_t span_ns =
-      SimulateDurations(schedule, UniformCosts(row.p, row.v, times, 0)).value().span_ns;
+      SimulateDurations(schedule, LoopCosts(row.p, row.v, times, 0)).value().span_ns;
   const double span_ms =
       static_cast<double>(span_ns) / 1e6 + (2 * row.p * row.v - row.p - 2) * row.latency_ms;
   EXPECT_EQ(FourDigits(1.0 - row.m * device_ms / span_ms), row.interleaved);
@@ -84,7 +85,7 @@ class RandomTimes {
 
 int64_t SpanNs(const Schedule& schedule, const DeviceTimes& times, int64_t latency_ns = 0) {
   const int p = schedule.num_ranks();
-  const Costs costs = UniformCosts(p, schedule.num_stages() / p, times, latency_ns);
+  const Costs costs = LoopCosts(p, schedule.num_stages() / p, times, latency_ns);
   return SimulateDurations(schedule, costs).value().span_ns;
 }
 

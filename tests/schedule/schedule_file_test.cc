@@ -75,10 +75,9 @@ TEST(ScheduleJson, RoundTripIsTheIdentityForEveryGeneratedSchedule) {
   }
 }
 
-TEST(ScheduleJson, KeepsNamesAndIdleRanks) {
+TEST(ScheduleJson, KeepsNames) {
   ASSERT_OK_AND_ASSIGN(Schedule schedule, Generate("1f1b", {2, 2}));
   schedule.name = "a \"quoted\"\n\t\\ name, \xC3\xA9";
-  schedule.actions.emplace_back();
   ASSERT_OK_AND_ASSIGN(const Schedule read, ParseScheduleJson(ToScheduleJson(schedule)));
   EXPECT_EQ(read, schedule);
 }
@@ -237,6 +236,27 @@ TEST_F(ScheduleFile, IsNotReadIfItIsHuge) {
   ASSERT_OK(base::WriteFileAtomically(path, "0F0"));
   std::filesystem::resize_file(path, (uintmax_t{256} << 20) + 1);  // sparse
   EXPECT_THAT(ReadScheduleFile(path), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(ScheduleJson, RefusesARankWithoutStages) {
+  const absl::Status status =
+      ParseScheduleJson(R"({"format": "stagecoach-schedule", "version": 1, "name": "idle",
+                            "micro_batches": 1, "rank_of_stage": [0],
+                            "ranks": [["F0.0", "BW0.0"], []]})")
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("$.ranks[1]: no stage is on this rank"), std::string::npos)
+      << status;
+}
+
+// PyTorch has no STEP: reading puts it at the end.
+TEST(WriteScheduleFile, RefusesWhatACsvWouldChange) {
+  Schedule lowered = Lower(OneFOneB({2, 2}).value()).value();
+  lowered.actions[0].insert(lowered.actions[0].begin(), {Op::kUnshard, StageId(0), MicroBatch()});
+  const std::string path = ::testing::TempDir() + "/written.csv";
+  EXPECT_TRUE(WriteScheduleFile(path, lowered).ok());
+  const Schedule one_rank = Lower(OneFOneB({1, 2}).value()).value();
+  EXPECT_EQ(WriteScheduleFile(path, one_rank).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

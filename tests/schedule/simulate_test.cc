@@ -105,7 +105,7 @@ TEST(Simulate, MessagesThatTakeNoTimeCauseNoIdleTime) {
 
 TEST(Simulate, EqualRanksHaveNoImbalance) {
   const Simulation simulation =
-      Simulate(OneFOneB({4, 8}).value(), UniformCosts(4, 1, {30, 40, 50}, 7)).value();
+      Simulate(OneFOneB({4, 8}).value(), LoopCosts(4, 1, {30, 40, 50}, 7)).value();
   for (const RankTimes& rank : simulation.ranks) {
     EXPECT_EQ(rank.imbalance_ns, 0);
     EXPECT_EQ(rank.busy_ns, 8 * 120);
@@ -113,7 +113,7 @@ TEST(Simulate, EqualRanksHaveNoImbalance) {
 }
 
 TEST(Simulate, ASlowStageIsTheImbalanceOfTheOthers) {
-  Costs costs = UniformCosts(3, 1, {10, 10, 10}, 0);
+  Costs costs = LoopCosts(3, 1, {10, 10, 10}, 0);
   costs.stages[1].forward_ns = 15;
   const Simulation simulation = Simulate(GPipe({3, 4}).value(), costs).value();
   EXPECT_EQ(simulation.ranks[0].imbalance_ns, 4 * 5);
@@ -168,7 +168,7 @@ TEST(Simulate, AnOverlappedPairIsOneOperation) {
 
 TEST(Simulate, ABlockingSendHoldsItsSenderUp) {
   const Schedule lowered = Lower(GPipe({2, 2}).value()).value();
-  Costs costs = UniformCosts(2, 1, {100, 100, 100}, 40);
+  Costs costs = LoopCosts(2, 1, {100, 100, 100}, 40);
   const auto step = [&](Sends sends) {
     return SimulateDurations(lowered, costs, sends).value().step_ns;
   };
@@ -245,7 +245,7 @@ TEST(Simulate, IsTheSameForComputeAndLoweredSchedulesWithBufferedSends) {
 
 TEST(Simulate, PeaksInBytesAreTheMemoryPlanners) {
   const Schedule lowered = Lower(ZeroBubbleV({2, 4}).value()).value();
-  Costs costs = UniformCosts(2, 2, {10, 10, 10}, 0);
+  Costs costs = LoopCosts(2, 2, {10, 10, 10}, 0);
   costs.memory = TypicalStages(lowered);
   const Simulation simulation = Simulate(lowered, costs).value();
   for (Rank rank(0); rank.value() < 2; ++rank) {
@@ -259,7 +259,7 @@ TEST(Simulate, PeaksInBytesAreTheMemoryPlanners) {
 
 TEST(Simulate, RefusesCostsThatDoNotFitTheSchedule) {
   const Schedule schedule = OneFOneB({2, 2}).value();
-  const Costs good = UniformCosts(2, 1, {1, 1, 1}, 1);
+  const Costs good = LoopCosts(2, 1, {1, 1, 1}, 1);
   const auto expect_refused = [&](Costs costs, const std::string& reason) {
     const absl::Status status = Simulate(schedule, costs).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -294,7 +294,7 @@ TEST(Simulate, RefusesCostsThatDoNotFitTheSchedule) {
 }
 
 TEST(Simulate, ComputeSchedulesHaveOnlyBufferedSends) {
-  const Costs costs = UniformCosts(2, 1, {1, 1, 1}, 1);
+  const Costs costs = LoopCosts(2, 1, {1, 1, 1}, 1);
   for (const Sends sends : {Sends::kRendezvous, Sends::kBlocking}) {
     EXPECT_EQ(SimulateDurations(OneFOneB({2, 2}).value(), costs, sends).status().code(),
               absl::StatusCode::kInvalidArgument);
@@ -303,7 +303,7 @@ TEST(Simulate, ComputeSchedulesHaveOnlyBufferedSends) {
 
 TEST(Simulate, AScheduleThatStandsStillSaysWhere) {
   const Schedule crossed = FromText({0, 1}, 2, {"F0.0 BW0.0 F0.1 BW0.1", "F1.0 F1.1 BW1.0 BW1.1"});
-  const absl::Status status = Simulate(crossed, UniformCosts(2, 1, {1, 1, 1}, 0)).status();
+  const absl::Status status = Simulate(crossed, LoopCosts(2, 1, {1, 1, 1}, 0)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 0, position 1 (stage 0 BW micro-batch 0)"));
@@ -311,7 +311,7 @@ TEST(Simulate, AScheduleThatStandsStillSaysWhere) {
 
 TEST(UniformCosts, ChunksOfADeviceSumToItsTimesExactly) {
   for (int v = 1; v <= 7; ++v) {
-    const Costs costs = UniformCosts(3, v, {1000, 1001, 1003}, 5);
+    const Costs costs = LoopCosts(3, v, {1000, 1001, 1003}, 5);
     ASSERT_EQ(costs.stages.size(), static_cast<size_t>(3 * v));
     StageTimes sum;
     for (int chunk = 0; chunk < v; ++chunk) {

@@ -54,6 +54,13 @@ TEST(SplitByCause, DividesARankAsByHand) {
             (Causes{{"F", 5}, {"BW", 20}, {"activations", 24}, {"sends", 40}, {"executor", 1}}));
 }
 
+// A device that cannot overlap them performs them in turn: the pair as a whole takes its time.
+TEST(DiffTraces, BlamesNeitherHalfOfAPairThatWasPerformedInTurn) {
+  const Trace simulated = TraceFromText({0, 0}, 2, {"F0.1+@0-30 BW1.0@0-30 W0.0@30-40"});
+  const Trace measured = TraceFromText({0, 0}, 2, {"F0.1+@0-12 BW1.0@12-30 W0.0@30-40"});
+  EXPECT_TRUE(DiffTraces(simulated, measured).value().most.empty());
+}
+
 TEST(SplitByCause, CountsTimeUnderAnOverlappedPairOnce) {
   const std::vector<TimeSplit> splits =
       SplitByCause(TraceFromText({0, 0}, 2, {"F0.1+@0:4-10 BW1.0@0:4-10 W0.0@10-12"}));

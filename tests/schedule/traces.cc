@@ -10,6 +10,7 @@
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "schedule/traces/check_trace.h"
+#include "tests/schedule/handwritten.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -32,7 +33,7 @@ TimedAction TimedActionFrom(absl::string_view word) {
 }
 
 Costs TypicalCosts(const Generator& generator, int ranks) {
-  Costs costs = UniformCosts(ranks, generator.chunks, {11'325'001, 11'308'003, 8'109'007}, 378'011);
+  Costs costs = LoopCosts(ranks, generator.chunks, {11'325'001, 11'308'003, 8'109'007}, 378'011);
   for (StageTimes& stage : costs.stages) {
     stage.step_ns = 1'234'567;
     stage.output_bytes = 1 << 20;

@@ -185,6 +185,14 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
       {{"--forward", "nan"}, 2, "--forward"},
       {{"--stages", "0"}, 2, "--stages"},
       {{"--save", "schedule.txt"}, 2, "ends in .csv or .json"},
+      {{"--lowered"}, 2, "--save"},
+      {{"--schedule", "1f1b", "--stages", "4", "--stash-limit", "1"}, 78, "its limit is 1"},
+      {{"--schedule", "auto", "--stages", "65536", "--chunks", "65536"}, 78, "too many to search"},
+      {{"--stages", "100000", "--microbatches", "1"}, 78, "too many"},
+      {{"--schedule", "auto", "--stages", "4", "--microbatches", "10000", "--forward", "1e9",
+        "--chunks", "1"},
+       78,
+       "more than a century"},
       {{"--html", absl::StrCat(directory, "/", "no/such/folder.html")}, 78, "folder.html"},
   };
   for (const BadInput& bad : cases) {
