@@ -7,6 +7,35 @@
 #include "schedule/generators/generator_parts.h"
 
 namespace stagecoach::schedule {
+namespace {
+
+void AddMissingWeights(int micro_batches, RankWriter& writer) {
+  while (writer.count(Op::kBackwardWeight, 0) < micro_batches) {
+    writer.Add(Op::kBackwardWeight, 0);
+  }
+}
+
+// Rank r: p - 1 - r times F, then F and `backward(writer, r, i)` in turn, i counting from 0; the W
+// that are missing.
+template <typename Backward>
+absl::StatusOr<Schedule> WarmUpThenAlternate(absl::string_view name, const ScheduleShape& shape,
+                                             Backward backward) {
+  ASSIGN_OR_RETURN(Schedule schedule, EmptySchedule(name, shape));
+  const int m = shape.micro_batches;
+  for (int r = 0; r < shape.ranks; ++r) {
+    RankWriter writer(schedule, Rank(r));
+    const int warm_up = std::min(shape.ranks - 1 - r, m);
+    for (int i = 0; i < warm_up; ++i) writer.Add(Op::kForward, 0);
+    for (int i = 0; i < m; ++i) {
+      if (i + warm_up < m) writer.Add(Op::kForward, 0);
+      backward(writer, r, i);
+    }
+    AddMissingWeights(m, writer);
+  }
+  return schedule;
+}
+
+}  // namespace
 
 absl::StatusOr<Schedule> GPipe(const ScheduleShape& shape) {
   ASSIGN_OR_RETURN(Schedule schedule, EmptySchedule("gpipe", shape));
@@ -19,35 +48,15 @@ absl::StatusOr<Schedule> GPipe(const ScheduleShape& shape) {
 }
 
 absl::StatusOr<Schedule> OneFOneB(const ScheduleShape& shape) {
-  ASSIGN_OR_RETURN(Schedule schedule, EmptySchedule("1f1b", shape));
-  const int m = shape.micro_batches;
-  for (int r = 0; r < shape.ranks; ++r) {
-    RankWriter writer(schedule, Rank(r));
-    const int warm_up = std::min(shape.ranks - 1 - r, m);
-    for (int i = 0; i < warm_up; ++i) writer.Add(Op::kForward, 0);
-    for (int i = 0; i < m; ++i) {
-      if (i + warm_up < m) writer.Add(Op::kForward, 0);
-      writer.Add(Op::kBackward, 0);
-    }
-  }
-  return schedule;
+  return WarmUpThenAlternate("1f1b", shape,
+                             [](RankWriter& writer, int, int) { writer.Add(Op::kBackward, 0); });
 }
 
 absl::StatusOr<Schedule> ZeroBubbleH1(const ScheduleShape& shape) {
-  ASSIGN_OR_RETURN(Schedule schedule, EmptySchedule("zb-h1", shape));
-  const int m = shape.micro_batches;
-  for (int r = 0; r < shape.ranks; ++r) {
-    RankWriter writer(schedule, Rank(r));
-    const int warm_up = std::min(shape.ranks - 1 - r, m);
-    for (int i = 0; i < warm_up; ++i) writer.Add(Op::kForward, 0);
-    for (int i = 0; i < m; ++i) {
-      if (i + warm_up < m) writer.Add(Op::kForward, 0);
-      writer.Add(Op::kBackwardInput, 0);
-      if (i >= r) writer.Add(Op::kBackwardWeight, 0);
-    }
-    while (writer.count(Op::kBackwardWeight, 0) < m) writer.Add(Op::kBackwardWeight, 0);
-  }
-  return schedule;
+  return WarmUpThenAlternate("zb-h1", shape, [](RankWriter& writer, int r, int i) {
+    writer.Add(Op::kBackwardInput, 0);
+    if (i >= r) writer.Add(Op::kBackwardWeight, 0);
+  });
 }
 
 absl::StatusOr<Schedule> ZeroBubbleH2(const ScheduleShape& shape) {
@@ -62,7 +71,7 @@ absl::StatusOr<Schedule> ZeroBubbleH2(const ScheduleShape& shape) {
       if (i >= 2 * r) writer.Add(Op::kBackwardWeight, 0);
       if (i + warm_up < m) writer.Add(Op::kForward, 0);
     }
-    while (writer.count(Op::kBackwardWeight, 0) < m) writer.Add(Op::kBackwardWeight, 0);
+    AddMissingWeights(m, writer);
   }
   return schedule;
 }
