@@ -13,11 +13,16 @@ namespace stagecoach::tools {
 enum ExitStatus : int {
   kExitOk = 0,
   kExitUsage = 2,              // a flag or its value
-  kExitBadData = 65,           // the samples
+  kExitBadData = 65,           // samples, or a schedule, times or trace file
   kExitInternal = 70,          // anything that is not the user's doing
   kExitBadConfiguration = 78,  // model, plan or memory
   kExitInterrupted = 130,      // by Ctrl-C, as shells report it
 };
+
+// The same, for --help.
+inline constexpr char kExitStatusHelp[] =
+    "Exit status: 0; 2 wrong usage; 65 bad data; 70 internal error; 78 bad configuration;\n"
+    "130 stopped by Ctrl-C.";
 
 // Where an error arose, which decides the exit status.
 enum class Origin { kUsage, kData, kConfiguration, kRun };

@@ -25,10 +25,6 @@
 namespace stagecoach::tools {
 namespace {
 
-constexpr char kFooter[] =
-    "Exit status: 0; 2 wrong usage; 65 bad data; 70 internal error; 78 bad configuration;\n"
-    "130 stopped by Ctrl-C.";
-
 class HelpFormatter final : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name,
@@ -83,7 +79,7 @@ int Main(int argc, char** argv) {
   app.option_defaults()->take_last();  // A flag given twice: so scripts can append to defaults.
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(26);
-  app.footer(kFooter);
+  app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
   const std::vector<Command> commands = {AddTrainCommand(app), AddPlanCommand(app),

@@ -177,7 +177,7 @@ void AddOutputFlags(CLI::App& app, Options& options) {
 Command AddSimulateCommand(CLI::App& app) {
   CLI::App* flags =
       app.add_subcommand("simulate", "Perform a schedule in virtual time, and draw it");
-  flags->footer(DescribeSchedules());
+  flags->footer(absl::StrCat(DescribeSchedules(), "\n", kExitStatusHelp));
   const auto options = std::make_shared<Options>();
   AddScheduleFlags(*flags, options->request);
   AddTimeFlags(*flags, *options);

@@ -49,6 +49,7 @@ class Finder {
   struct Candidate {
     int64_t span_ns;
     int64_t step_ns;
+    bool has_no_bubble;  // nothing can be faster
     Schedule schedule;
   };
 
@@ -119,9 +120,14 @@ absl::StatusOr<Finder::Candidate> Finder::Search(const Placed& placed) const {
   }
   ASSIGN_OR_RETURN(Schedule found, From(Origin::kConfiguration, schedule::Automatic(search)));
   ASSIGN_OR_RETURN(const Schedule lowered, schedule::Lower(found));
-  ASSIGN_OR_RETURN(const schedule::Durations durations,
-                   SimulateDurations(lowered, search.costs, request_.sends));
-  return Candidate{durations.span_ns, durations.step_ns, std::move(found)};
+  ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                   schedule::Simulate(lowered, search.costs, {.sends = request_.sends}));
+  int64_t busiest_ns = 0;
+  for (const schedule::RankTimes& rank : simulation.ranks) {
+    busiest_ns = std::max(busiest_ns, rank.busy_ns);
+  }
+  return Candidate{simulation.span_ns, simulation.step_ns, simulation.span_ns == busiest_ns,
+                   std::move(found)};
 }
 
 // The fastest over the placements which the request allows. One that is too large or does not fit
@@ -137,6 +143,7 @@ absl::StatusOr<Schedule> Finder::SearchAll() const {
         std::tie(found->span_ns, found->step_ns) < std::tie(best->span_ns, best->step_ns)) {
       best = std::move(found);
     }
+    if (best->has_no_bubble) break;
   }
   if (!best.ok()) return first_error;
   return std::move(best->schedule);
