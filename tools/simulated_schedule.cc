@@ -88,11 +88,11 @@ std::vector<Finder::Placed> Finder::PlacementsToSearch() const {
     chunks = std::max(1, static_cast<int>(times_->stages.size()) / ranks_);
   }
   std::vector<Placed> placements;
+  // A V first: of those without a bubble, its step is the shortest.
+  const bool takes_two = chunks == 0 || chunks == 2;
+  if (takes_two) placements.push_back({Placement::kV, 2});
   if (chunks <= 1) placements.push_back({Placement::kLoop, 1});
-  if (chunks == 0 || chunks == 2) {
-    placements.push_back({Placement::kV, 2});
-    placements.push_back({Placement::kLoop, 2});
-  }
+  if (takes_two) placements.push_back({Placement::kLoop, 2});
   if (chunks > 2) placements.push_back({Placement::kLoop, chunks});
   return placements;
 }
