@@ -83,7 +83,7 @@ absl::StatusOr<Search::Setting> Search::SettingOf(Placement placement, int chunk
   ASSIGN_OR_RETURN(const Plan plan, MakePlan(request));
   ASSIGN_OR_RETURN(const PlanReport report, ReportPlan(plan, request.layers, request.loss));
   Setting setting;
-  ASSIGN_OR_RETURN(setting.costs, StageCosts(plan, request.layers, request.loss));
+  setting.costs = StageCosts(report, request.layers);
   setting.stash = StashBytes(setting.costs.memory);
   std::vector<double> per_micro_batch(report.ranks.size(), 0.0);
   for (size_t stage = 0; stage < setting.stash.size(); ++stage) {
@@ -107,7 +107,8 @@ absl::StatusOr<bool> Search::Consider(const Schedule& schedule) {
   const absl::StatusOr<Plan> plan = MakePlan(request);
   if (absl::IsResourceExhausted(plan.status())) return false;
   RETURN_IF_ERROR(plan.status());
-  ASSIGN_OR_RETURN(const schedule::Costs costs, StageCosts(*plan, request.layers, request.loss));
+  ASSIGN_OR_RETURN(const PlanReport report, ReportPlan(*plan, request.layers, request.loss));
+  const schedule::Costs costs = StageCosts(report, request.layers);
   ASSIGN_OR_RETURN(const Schedule lowered, LoweredSchedule(*plan));
   ASSIGN_OR_RETURN(const schedule::Durations durations,
                    SimulateDurations(lowered, costs, schedule::Sends::kRendezvous));

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "base/status_macros.h"
-
 namespace stagecoach::partition {
 namespace {
 
@@ -34,9 +32,7 @@ schedule::StageTimes TimesOf(const StageReport& report, const std::vector<LayerC
 
 }  // namespace
 
-absl::StatusOr<schedule::Costs> StageCosts(const Plan& plan, const std::vector<LayerCost>& layers,
-                                           const LossMemory& loss) {
-  ASSIGN_OR_RETURN(const PlanReport report, ReportPlan(plan, layers, loss));
+schedule::Costs StageCosts(const PlanReport& report, const std::vector<LayerCost>& layers) {
   schedule::Costs costs;
   costs.steps_in_backward = true;
   for (const StageReport& stage : report.stages) {

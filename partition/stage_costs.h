@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "partition/layer_cost.h"
 #include "partition/plan.h"
 #include "partition/stage_memory.h"
@@ -14,10 +13,9 @@ namespace stagecoach::partition {
 
 // What the stages of a plan cost, for simulations: times are sums over their layers, messages as
 // large as the tensors between them, memory as ReportPlan has it. Each layer is updated as soon as
-// its gradients are complete, as the runtime does without clipping. Links take no time. Errors:
-// those of ReportPlan.
-absl::StatusOr<schedule::Costs> StageCosts(const Plan& plan, const std::vector<LayerCost>& layers,
-                                           const LossMemory& loss);
+// its gradients are complete, as the runtime does without clipping. Links take no time. `report`:
+// of the plan (ReportPlan) of a model with these layers.
+schedule::Costs StageCosts(const PlanReport& report, const std::vector<LayerCost>& layers);
 
 // What each stage stashes, in bytes: from F until B, and from B until W (schedule/memory.h).
 std::vector<schedule::StageStash> StashBytes(const std::vector<schedule::StageMemory>& stages);

@@ -59,6 +59,14 @@ const char* OpName(Op op) {
   return "?";
 }
 
+std::optional<Op> OpNamed(absl::string_view name) {
+  for (int i = 0; i < kNumOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    if (name == OpName(op)) return op;
+  }
+  return std::nullopt;
+}
+
 std::string ToString(const Action& action) {
   std::string text = absl::StrCat("stage ", action.stage.value(), " ", OpName(action.op));
   if (HasMicroBatch(action.op)) {
@@ -86,10 +94,9 @@ absl::StatusOr<Action> ParseCode(absl::string_view code) {
   Action action;
   action.overlaps_next = absl::ConsumeSuffix(&rest, "+");
   const absl::string_view name = rest.substr(0, rest.find_first_of("0123456789"));
-  int op = 0;
-  while (op < kNumOps && name != OpName(static_cast<Op>(op))) ++op;
-  if (op == kNumOps) return error();
-  action.op = static_cast<Op>(op);
+  const std::optional<Op> op = OpNamed(name);
+  if (!op.has_value()) return error();
+  action.op = *op;
   rest.remove_prefix(name.size());
   int32_t number = 0;
   const std::vector<absl::string_view> numbers = absl::StrSplit(rest, '.');

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -76,6 +77,8 @@ Action OtherEnd(const Action& transfer);
 // "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD", "REDUCE",
 // "STEP".
 const char* OpName(Op op);
+// The operation of that name, if there is one.
+std::optional<Op> OpNamed(absl::string_view name);
 
 // "stage 2 F micro-batch 5", for messages; "stage 2 STEP".
 std::string ToString(const Action& action);

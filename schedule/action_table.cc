@@ -27,29 +27,6 @@ std::optional<Violation> CheckPlacement(const Schedule& schedule) {
   return std::nullopt;
 }
 
-// What is wrong with the names in an action on `rank`; "" if nothing.
-std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) {
-  if (action.stage.value() < 0 || action.stage.value() >= schedule.num_stages()) {
-    return absl::StrCat("the schedule has ", schedule.num_stages(), " stages");
-  }
-  if (schedule.rank_of(action.stage) != rank) {
-    return absl::StrCat("that stage is on rank ", schedule.rank_of(action.stage).value());
-  }
-  if (!HasMicroBatch(action.op)) {
-    return action.micro_batch.valid() ? absl::StrCat("a ", OpName(action.op), " has no micro-batch")
-                                      : "";
-  }
-  if (action.micro_batch.value() < 0 || action.micro_batch.value() >= schedule.num_micro_batches) {
-    return absl::StrCat("the schedule has ", schedule.num_micro_batches, " micro-batches");
-  }
-  if (!IsTransfer(action.op)) return "";
-  const StageId neighbour = OtherEnd(action).stage;
-  if (neighbour.value() < 0 || neighbour.value() >= schedule.num_stages()) {
-    return "the stage has no neighbour on that side";
-  }
-  return schedule.rank_of(neighbour) == rank ? "the neighbouring stage is on the same rank" : "";
-}
-
 // Whether the action at `position` and the next are a pair that can be overlapped.
 bool IsPair(const std::vector<Action>& list, size_t position) {
   if (position + 1 >= list.size()) return false;
@@ -150,6 +127,28 @@ std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank r
   if (action.op != Op::kBackward) return record(cell[static_cast<size_t>(action.op)]);
   if (auto violation = record(cell[static_cast<size_t>(Op::kBackwardInput)])) return violation;
   return record(cell[static_cast<size_t>(Op::kBackwardWeight)]);
+}
+
+std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) {
+  if (action.stage.value() < 0 || action.stage.value() >= schedule.num_stages()) {
+    return absl::StrCat("the schedule has ", schedule.num_stages(), " stages");
+  }
+  if (schedule.rank_of(action.stage) != rank) {
+    return absl::StrCat("that stage is on rank ", schedule.rank_of(action.stage).value());
+  }
+  if (!HasMicroBatch(action.op)) {
+    return action.micro_batch.valid() ? absl::StrCat("a ", OpName(action.op), " has no micro-batch")
+                                      : "";
+  }
+  if (action.micro_batch.value() < 0 || action.micro_batch.value() >= schedule.num_micro_batches) {
+    return absl::StrCat("the schedule has ", schedule.num_micro_batches, " micro-batches");
+  }
+  if (!IsTransfer(action.op)) return "";
+  const StageId neighbour = OtherEnd(action).stage;
+  if (neighbour.value() < 0 || neighbour.value() >= schedule.num_stages()) {
+    return "the stage has no neighbour on that side";
+  }
+  return schedule.rank_of(neighbour) == rank ? "the neighbouring stage is on the same rank" : "";
 }
 
 std::string Where(const Schedule& schedule, Rank rank, int32_t position) {

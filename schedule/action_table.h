@@ -62,6 +62,9 @@ class ActionTable {
   std::vector<Cell> places_;        // index: CellOf
 };
 
+// What is wrong with the names in an action on `rank`; "" if nothing is.
+std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action);
+
 // "rank 1, position 7 (stage 1 SEND_F micro-batch 3)".
 std::string Where(const Schedule& schedule, Rank rank, int32_t position);
 

@@ -40,14 +40,13 @@ inline constexpr int64_t kMaxSearched = int64_t{1} << 25;
 // policies (zero-bubble paper, Qi et al. 2023, section 3.1), of which the best are refined by what
 // each stage has in flight; then tabu search that moves single passes along the longest path.
 // Starts from the generated schedules of the same placement that fit, and never returns a slower
-// one: compared once lowered. Every backward pass is B and W, or BW
-// where that is shorter or keeps less, or what the best generator made it. The result is called
-// "auto", passes Validate once lowered, and is within the limit. Deterministic: the search is
-// bounded by counts, not by time.
+// one: compared once lowered. Every backward pass is B and W, or BW where that is shorter or keeps
+// less, or what the best generator made it. The result is called "auto", passes Validate once
+// lowered, and is within the limit. Deterministic: the search is bounded by counts, not by time.
 //
 // InvalidArgument: counts, times or sizes out of range; so many passes on so many ranks that the
-// search would take minutes (kMaxSearched). ResourceExhausted: a rank's limit is too
-// small for a single micro-batch; names the rank, its need and its limit.
+// search would take minutes (kMaxSearched). ResourceExhausted: a rank's limit is too small for a
+// single micro-batch; names the rank, its need and its limit.
 absl::StatusOr<Schedule> Automatic(const AutomaticRequest& request);
 
 }  // namespace stagecoach::schedule

@@ -55,11 +55,10 @@ absl::StatusOr<Schedule> GPipe(const ScheduleShape& shape);
 // stash min(p-r, m) M_B (PipeDream-Flush, Narayanan et al. 2021).
 absl::StatusOr<Schedule> OneFOneB(const ScheduleShape& shape);
 
-// "interleaved". v chunks in a loop, any number, 2 by default; needs p | m. Rank r: w =
-// min(2(p-1-r)
-// + (v-1)p, mv) warm-up F; then F, BW; then BW. The k-th F is chunk (k mod pv) / p, micro-batch
-// (k / pv) p + k mod p; the k-th BW the same on chunk v-1-that. Bubble (p-1)(F+B+W), stash
-// (2(p-1-r) + (v-1)p + 1) M_B (Narayanan et al. 2021).
+// "interleaved". v chunks in a loop, any number, 2 by default; needs p | m. Rank r: warm-up of
+// w = min(2(p-1-r) + (v-1)p, mv) F; then F, BW; then BW. The k-th F is chunk (k mod pv) / p,
+// micro-batch (k / pv) p + k mod p; the k-th BW the same on chunk v-1-that. Bubble (p-1)(F+B+W),
+// stash (2(p-1-r) + (v-1)p + 1) M_B (Narayanan et al. 2021).
 absl::StatusOr<Schedule> Interleaved(const ScheduleShape& shape);
 
 // "looped-bfs". v chunks in a loop, any number, 2 by default. F of all micro-batches for chunk 0,
@@ -73,8 +72,8 @@ absl::StatusOr<Schedule> LoopedBfs(const ScheduleShape& shape);
 absl::StatusOr<Schedule> ZeroBubbleH1(const ScheduleShape& shape);
 
 // "zb-h2". Rank r: min(2(p-r)-1, m) F; then B, W once at least 2r B are done, F; the rest of W.
-// Bubble (p-1)(F+B-2W) for W <= min(F,B), stash (2(p-r)-1) M_B + 2r M_W (Qi et al. 2023). Fits: m
-// >= 2p.
+// Bubble (p-1)(F+B-2W) for W <= min(F,B), stash (2(p-r)-1) M_B + 2r M_W (Qi et al. 2023). Fits:
+// m >= 2p.
 absl::StatusOr<Schedule> ZeroBubbleH2(const ScheduleShape& shape);
 
 // "zb-v". 2 chunks in V placement, B and W apart. Bubble, with the times of a whole device,

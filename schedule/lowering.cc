@@ -38,21 +38,6 @@ absl::Status CheckComputeOnly(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-std::optional<Action> SendAfter(const Schedule& schedule, const Action& action) {
-  const StageId stage = action.stage;
-  switch (action.op) {
-    case Op::kForward:
-      if (!schedule.sends_to_next(stage)) return std::nullopt;
-      return Action{Op::kSendActivation, stage, action.micro_batch};
-    case Op::kBackwardInput:
-    case Op::kBackward:
-      if (!schedule.receives_from_previous(stage)) return std::nullopt;
-      return Action{Op::kSendGradient, stage, action.micro_batch};
-    default:
-      return std::nullopt;
-  }
-}
-
 // Where the operation that `position` belongs to starts: the two actions of an overlapped pair are
 // one operation.
 int32_t StartOfOperation(const std::vector<Action>& list, int32_t position) {
@@ -136,6 +121,13 @@ void FixSlots(std::vector<Arrival>& arrivals) {
 
 }  // namespace
 
+void AppendToEachStage(Op op, Schedule& schedule) {
+  for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
+    const auto rank = static_cast<size_t>(schedule.rank_of(stage).value());
+    schedule.actions[rank].push_back({op, stage, MicroBatch()});
+  }
+}
+
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options) {
   RETURN_IF_ERROR(CheckComputeOnly(compute));
   ASSIGN_OR_RETURN(const ActionTable table, ActionTable::Build(compute));
@@ -166,15 +158,9 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
       if (const std::optional<Action> send = SendAfter(compute, action)) sends.push_back(*send);
     }
     list.insert(list.end(), sends.begin(), sends.end());
-    if (!trains) continue;
-    const std::vector<StageId> stages = compute.StagesOf(Rank(static_cast<int32_t>(r)));
-    if (options.reduce_gradients) {
-      for (const StageId stage : stages) {
-        list.push_back({Op::kReduceGradients, stage, MicroBatch()});
-      }
-    }
-    for (const StageId stage : stages) list.push_back({Op::kStep, stage, MicroBatch()});
   }
+  if (trains && options.reduce_gradients) AppendToEachStage(Op::kReduceGradients, lowered);
+  if (trains) AppendToEachStage(Op::kStep, lowered);
   return lowered;
 }
 

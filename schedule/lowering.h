@@ -34,6 +34,10 @@ struct LoweringOptions {
 // for Validate to find.
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options = {});
 
+// Appends an operation of the whole stage for each stage to its rank's list, stages ascending.
+// Pre-condition: every stage is on one of the schedule's ranks.
+void AppendToEachStage(Op op, Schedule& schedule);
+
 }  // namespace stagecoach::schedule
 
 #endif  // STAGECOACH_SCHEDULE_LOWERING_H_

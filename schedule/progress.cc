@@ -45,16 +45,11 @@ class Rendezvous {
 // What `rank` waits for before its next action. Pre-condition: it is not at the end.
 std::optional<Wait> Rendezvous::WaitOf(Rank rank) const {
   const Action& action = NextAction(rank);
-  Op transfer = action.op;  // the one on this rank whose other end must have been performed
-  if (action.op == Op::kForward && schedule_.receives_from_previous(action.stage)) {
-    transfer = Op::kReceiveActivation;
-  } else if ((action.op == Op::kBackwardInput || action.op == Op::kBackward) &&
-             schedule_.sends_to_next(action.stage)) {
-    transfer = Op::kReceiveGradient;
-  } else if (!IsSend(action.op)) {
-    return std::nullopt;
-  }
-  const Action other = OtherEnd({transfer, action.stage, action.micro_batch});
+  // The one on this rank whose other end must have been performed.
+  const std::optional<Action> transfer =
+      IsSend(action.op) ? action : ReceiveBefore(schedule_, action);
+  if (!transfer.has_value()) return std::nullopt;
+  const Action other = OtherEnd(*transfer);
   const Rank peer = schedule_.rank_of(other.stage);
   const int32_t peer_position = table_.Find(other);
   if (NextOf(peer) > peer_position) return std::nullopt;

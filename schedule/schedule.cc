@@ -36,6 +36,36 @@ bool Schedule::SplitsBackward(StageId stage) const {
   });
 }
 
+std::optional<Action> SendAfter(const Schedule& schedule, const Action& compute) {
+  const StageId stage = compute.stage;
+  switch (compute.op) {
+    case Op::kForward:
+      if (!schedule.sends_to_next(stage)) return std::nullopt;
+      return Action{Op::kSendActivation, stage, compute.micro_batch};
+    case Op::kBackwardInput:
+    case Op::kBackward:
+      if (!schedule.receives_from_previous(stage)) return std::nullopt;
+      return Action{Op::kSendGradient, stage, compute.micro_batch};
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& compute) {
+  const StageId stage = compute.stage;
+  switch (compute.op) {
+    case Op::kForward:
+      if (!schedule.receives_from_previous(stage)) return std::nullopt;
+      return Action{Op::kReceiveActivation, stage, compute.micro_batch};
+    case Op::kBackwardInput:
+    case Op::kBackward:
+      if (!schedule.sends_to_next(stage)) return std::nullopt;
+      return Action{Op::kReceiveGradient, stage, compute.micro_batch};
+    default:
+      return std::nullopt;
+  }
+}
+
 Rank PeerOf(const Schedule& schedule, const Action& action) {
   const StageId neighbour = OtherEnd(action).stage;
   STAGECOACH_CHECK(neighbour.value() >= 0 && neighbour.value() < schedule.num_stages(),

@@ -2,6 +2,7 @@
 #define STAGECOACH_SCHEDULE_SCHEDULE_H_
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,11 @@ struct Schedule {
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
+
+// The send of what a compute action makes, and the receive of what it reads, where that passes
+// between ranks.
+std::optional<Action> SendAfter(const Schedule& schedule, const Action& compute);
+std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& compute);
 
 // The rank on the other side of a send or receive. Pre-condition: the action is one and has such a
 // neighbour.

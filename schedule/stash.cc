@@ -67,12 +67,12 @@ class Ledger {
 
 }  // namespace
 
-std::vector<StageStash> UnitStash(const Schedule& schedule, double weight_share) {
-  std::vector<int> stages(schedule.actions.size(), 0);
-  for (const Rank rank : schedule.rank_of_stage) ++stages[static_cast<size_t>(rank.value())];
+std::vector<StageStash> UnitStash(const std::vector<Rank>& rank_of_stage, double weight_share) {
+  absl::flat_hash_map<Rank, int> stages;
+  for (const Rank rank : rank_of_stage) ++stages[rank];
   std::vector<StageStash> stash;
-  for (const Rank rank : schedule.rank_of_stage) {
-    const double share = 1.0 / stages[static_cast<size_t>(rank.value())];
+  for (const Rank rank : rank_of_stage) {
+    const double share = 1.0 / stages[rank];
     stash.push_back({.forward = share, .weight = share * weight_share});
   }
   return stash;

@@ -19,7 +19,7 @@ struct StageStash {
 // For stages that divide a device evenly: the unit is what a whole device stashes of a micro-batch,
 // of which a stage has 1 / (stages on its rank); of that, the share `weight_share` remains from B
 // until W. Index: stage.
-std::vector<StageStash> UnitStash(const Schedule& schedule, double weight_share);
+std::vector<StageStash> UnitStash(const std::vector<Rank>& rank_of_stage, double weight_share);
 
 // For each rank, the most that it keeps at once. 0 for a forward-only schedule, which keeps
 // nothing. `stash`: index stage. Accepts compute and lowered schedules. Pre-condition: every action

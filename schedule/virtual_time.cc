@@ -9,23 +9,6 @@
 #include "schedule/action_table.h"
 
 namespace stagecoach::schedule {
-namespace {
-
-bool NamesNothing(const Schedule& schedule, Rank rank, const Action& action) {
-  if (action.stage.value() < 0 || action.stage.value() >= schedule.num_stages()) return true;
-  if (schedule.rank_of(action.stage) != rank) return true;
-  if (!HasMicroBatch(action.op)) return false;
-  if (action.micro_batch.value() < 0 || action.micro_batch.value() >= schedule.num_micro_batches) {
-    return true;
-  }
-  if (!IsTransfer(action.op)) return false;
-  const bool to_previous = action.op == Op::kReceiveActivation || action.op == Op::kSendGradient;
-  return !(to_previous ? schedule.receives_from_previous(action.stage)
-                       : schedule.sends_to_next(action.stage));
-}
-
-}  // namespace
-
 VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sends)
     : schedule_(schedule),
       costs_(costs),
@@ -47,7 +30,7 @@ absl::Status VirtualTime::CheckActions() const {
       const bool is_pair =
           !list[i].overlaps_next || (i + 1 < list.size() && IsCompute(list[i].op) &&
                                      IsCompute(list[i + 1].op) && !list[i + 1].overlaps_next);
-      if (is_pair && !NamesNothing(schedule_, rank, list[i])) continue;
+      if (is_pair && Misnomer(schedule_, rank, list[i]).empty()) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(Where(schedule_, rank, static_cast<int32_t>(i)),
                        " has no place in the schedule: Validate says why"));

@@ -13,6 +13,7 @@
 #include "engine/profile.h"
 #include "partition/automatic_schedule.h"
 #include "partition/stage_costs.h"
+#include "schedule/files/schedule_file.h"
 #include "tools/exit_status.h"
 #include "tools/schedule_option.h"
 
@@ -80,7 +81,7 @@ struct Pipeline {
 
 absl::StatusOr<Pipeline> PipelineOf(const RunOptions& options) {
   Pipeline pipeline;
-  if (!IsScheduleFile(options.schedule)) {
+  if (!schedule::IsScheduleFile(options.schedule)) {
     pipeline.devices = options.stages.value_or(kDefaultStages);
     pipeline.micro_batches = options.micro_batches.value_or(kDefaultMicroBatches);
     return pipeline;
@@ -127,7 +128,7 @@ absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& 
   request.schedule = ScheduleMakerOf(options, pipeline, request);
   ASSIGN_OR_RETURN(run.plan, MakePlan(request));
   ASSIGN_OR_RETURN(run.predicted, ReportPlan(run.plan, profile.layers, profile.loss));
-  ASSIGN_OR_RETURN(run.costs, StageCosts(run.plan, profile.layers, profile.loss));
+  run.costs = StageCosts(run.predicted, profile.layers);
   // With clipping, updates wait for the norm of all gradients.
   run.costs.steps_in_backward = run.optimizer.clip_norm == 0.0F;
   return absl::OkStatus();

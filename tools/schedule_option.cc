@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -37,12 +36,8 @@ absl::Status CheckCount(const char* flag, const std::optional<int>& asked, int f
 
 }  // namespace
 
-bool IsScheduleFile(const std::string& value) {
-  return absl::EndsWithIgnoreCase(value, ".csv") || absl::EndsWithIgnoreCase(value, ".json");
-}
-
 absl::StatusOr<std::string> ParseScheduleOption(const std::string& value) {
-  if (IsScheduleFile(value)) return value;
+  if (schedule::IsScheduleFile(value)) return value;
   const std::vector<std::string> names = Names();
   if (std::find(names.begin(), names.end(), value) != names.end()) return value;
   const std::string nearest = base::Nearest(value, names);

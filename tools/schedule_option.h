@@ -10,11 +10,9 @@
 namespace stagecoach::tools {
 
 // The value of --schedule: a generator's name, "auto", or the path of a schedule file, which is
-// known by its ending .csv or .json.
+// known by its ending (schedule::IsScheduleFile).
 
 inline constexpr char kAutomatic[] = "auto";
-
-bool IsScheduleFile(const std::string& value);
 
 // `value` if it is one of the three; the error lists the names and gives the nearest. Does not look
 // for the file.

@@ -76,9 +76,9 @@ absl::StatusOr<int> RunSimulation(const Options& options) {
                    From(Origin::kConfiguration,
                         schedule::Simulate(found.lowered, found.costs,
                                            {.sends = options.request.sends, .keep_trace = true})));
-  const SimulationReport report{
-      found.as_given, simulation,
-      PeakStash(found.as_given, UnitStash(found.as_given, options.request.weight_stash))};
+  const SimulationReport report{found.as_given, simulation,
+                                PeakStash(found.as_given, UnitStash(found.as_given.rank_of_stage,
+                                                                    options.request.weight_stash))};
   RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, found, report)));
   if (options.json) {
     absl::PrintF("%s\n", ToJson(report).dump());
@@ -163,7 +163,7 @@ void AddOutputFlags(CLI::App& app, Options& options) {
   add("--trace", "FILE", options.trace, "Write a trace for Perfetto and for trace diff");
   AddFlag(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",
           [](const std::string& path) -> absl::StatusOr<std::string> {
-            if (IsScheduleFile(path)) return path;
+            if (schedule::IsScheduleFile(path)) return path;
             return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
           })
       ->group(group);

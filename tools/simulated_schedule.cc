@@ -1,7 +1,6 @@
 #include "tools/simulated_schedule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "schedule/automatic.h"
+#include "schedule/files/schedule_file.h"
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "schedule/simulate.h"
@@ -24,8 +24,6 @@ namespace {
 using schedule::Costs;
 using schedule::Placement;
 using schedule::Schedule;
-
-int64_t Nanoseconds(double ms) { return std::llround(1e6 * ms); }
 
 absl::Status Misconfigured(const std::string& message) {
   return From(Origin::kConfiguration, absl::InvalidArgumentError(message));
@@ -110,11 +108,10 @@ absl::StatusOr<Finder::Candidate> Finder::Search(const Placed& placed) const {
                                     .chunks = placed.chunks,
                                     .placement = placed.placement,
                                     .sends = request_.sends};
-  Schedule like;  // only its placement
-  like.rank_of_stage = PlaceStages(placed.placement, ranks_, placed.chunks);
-  like.actions.resize(static_cast<size_t>(ranks_));
-  ASSIGN_OR_RETURN(search.costs, CostsOf(like.rank_of_stage));
-  search.stash = UnitStash(like, request_.weight_stash);
+  const std::vector<schedule::Rank> rank_of_stage =
+      PlaceStages(placed.placement, ranks_, placed.chunks);
+  ASSIGN_OR_RETURN(search.costs, CostsOf(rank_of_stage));
+  search.stash = schedule::UnitStash(rank_of_stage, request_.weight_stash);
   if (request_.stash_limit.has_value()) {
     search.stash_limit.assign(static_cast<size_t>(ranks_), *request_.stash_limit);
   }
@@ -150,7 +147,7 @@ absl::StatusOr<Schedule> Finder::SearchAll() const {
 }
 
 absl::StatusOr<Schedule> Finder::AskedSchedule() const {
-  if (IsScheduleFile(request_.schedule)) {
+  if (schedule::IsScheduleFile(request_.schedule)) {
     return ReadScheduleOption(request_.schedule, {.stages = request_.stages,
                                                   .micro_batches = request_.micro_batches,
                                                   .chunks = request_.chunks});
@@ -165,8 +162,10 @@ absl::StatusOr<Schedule> Finder::AskedSchedule() const {
 absl::Status Finder::CheckLimit(const Schedule& schedule) const {
   if (!request_.stash_limit.has_value()) return absl::OkStatus();
   const std::vector<double> limit(schedule.actions.size(), *request_.stash_limit);
-  return From(Origin::kConfiguration,
-              CheckStash(schedule, UnitStash(schedule, request_.weight_stash), limit));
+  return From(
+      Origin::kConfiguration,
+      CheckStash(schedule, schedule::UnitStash(schedule.rank_of_stage, request_.weight_stash),
+                 limit));
 }
 
 absl::StatusOr<SimulatedSchedule> Finder::Find() {

@@ -21,8 +21,6 @@ constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr base::DoubleRange kMilliseconds = {.min = 0.0, .max = 1e9};
 constexpr base::Int64Range kBytes = {.min = 0, .max = schedule::kMaxSizeBytes};
 
-int64_t Nanoseconds(double ms) { return std::llround(1e6 * ms); }
-
 struct Stage {
   StageTimes times;
   StageMemory memory;
@@ -101,6 +99,8 @@ absl::StatusOr<Costs> ReadCosts(const nlohmann::json& json) {
 }
 
 }  // namespace
+
+int64_t Nanoseconds(double ms) { return std::llround(1e6 * ms); }
 
 absl::StatusOr<Costs> ReadTimesFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));

@@ -1,12 +1,16 @@
 #ifndef STAGECOACH_TOOLS_TIMES_FILE_H_
 #define STAGECOACH_TOOLS_TIMES_FILE_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "schedule/costs.h"
 
 namespace stagecoach::tools {
+
+// To the nearest ns.
+int64_t Nanoseconds(double ms);
 
 // Reads what `simulate --times` takes: JSON, all times in milliseconds,
 //   {"stages": [{"forward_ms": 9.2, "backward_ms": 9.0, "weight_ms": 4.6}, ...],

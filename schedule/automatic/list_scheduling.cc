@@ -59,8 +59,8 @@ void ListScheduler::Decide(int rank, int64_t now) {
   RankState& state = rank_[static_cast<size_t>(rank)];
   int64_t next_arrival = kNever;
   bool blocked = false;
-  const PassId backward = ChooseBackward(rank, now, next_arrival, blocked);
-  const PassId forward = ChooseForward(rank, now, next_arrival, blocked);
+  const PassId backward = Choose(PassKind::kBackward, rank, now, next_arrival, blocked);
+  const PassId forward = Choose(PassKind::kForward, rank, now, next_arrival, blocked);
   const PassId weight = ChooseWeight(rank);
   if (backward != kNoPass && (forward == kNoPass || !policy_->forward_first)) {
     Perform(rank, backward, now);
@@ -95,15 +95,20 @@ bool ListScheduler::HasRoom(int rank, PassId pass) const {
   return need <= problem_.limit[static_cast<size_t>(rank)];
 }
 
-PassId ListScheduler::ChooseForward(int rank, int64_t now, int64_t& next_arrival,
-                                    bool& blocked) const {
+PassId ListScheduler::Choose(PassKind kind, int rank, int64_t now, int64_t& next_arrival,
+                             bool& blocked) const {
+  const bool forward = kind == PassKind::kForward;
+  // Stages ascend: the deepest F is the last that can be had, the deepest B the first.
+  const bool takes_last = forward && policy_->depth_first;
+  const bool takes_first = !forward && policy_->depth_first;
   PassId best = kNoPass;
   for (const int stage : problem_.stages_of_rank[static_cast<size_t>(rank)]) {
     const StageState& state = stage_[static_cast<size_t>(stage)];
-    const int i = state.next_forward;
+    const int i = forward ? state.next_forward : state.next_backward;
     if (i == problem_.micro_batches) continue;
-    if (i - state.next_backward >= policy_->in_flight[static_cast<size_t>(stage)]) continue;
-    const PassId pass = problem_.Pass(PassKind::kForward, stage, i);
+    const int in_flight = state.next_forward - state.next_backward;
+    if (forward && in_flight >= policy_->in_flight[static_cast<size_t>(stage)]) continue;
+    const PassId pass = problem_.Pass(kind, stage, i);
     const int64_t arrival = arrival_[static_cast<size_t>(pass)];
     if (arrival > now) {
       next_arrival = std::min(next_arrival, arrival);
@@ -113,29 +118,8 @@ PassId ListScheduler::ChooseForward(int rank, int64_t now, int64_t& next_arrival
       blocked = true;
       continue;
     }
-    if (best == kNoPass || policy_->depth_first || i < problem_.MicroBatchOf(best)) best = pass;
-  }
-  return best;
-}
-
-PassId ListScheduler::ChooseBackward(int rank, int64_t now, int64_t& next_arrival,
-                                     bool& blocked) const {
-  PassId best = kNoPass;
-  for (const int stage : problem_.stages_of_rank[static_cast<size_t>(rank)]) {
-    const StageState& state = stage_[static_cast<size_t>(stage)];
-    const int i = state.next_backward;
-    if (i == problem_.micro_batches) continue;
-    const PassId pass = problem_.Pass(PassKind::kBackward, stage, i);
-    const int64_t arrival = arrival_[static_cast<size_t>(pass)];
-    if (arrival > now) {
-      next_arrival = std::min(next_arrival, arrival);
-      continue;
-    }
-    if (!HasRoom(rank, pass)) {
-      blocked = true;
-      continue;
-    }
-    if (best == kNoPass || (!policy_->depth_first && i < problem_.MicroBatchOf(best))) best = pass;
+    const bool is_earlier = best != kNoPass && i < problem_.MicroBatchOf(best);
+    if (best == kNoPass || takes_last || (is_earlier && !takes_first)) best = pass;
   }
   return best;
 }

@@ -58,10 +58,9 @@ class ListScheduler {
 
   void Reset(const ListPolicy& policy);
   void Decide(int rank, int64_t now);
-  // These also lower `next_arrival` to the time from which on another pass could start, and tell
-  // whether the stash limit is all that one waits for.
-  PassId ChooseForward(int rank, int64_t now, int64_t& next_arrival, bool& blocked) const;
-  PassId ChooseBackward(int rank, int64_t now, int64_t& next_arrival, bool& blocked) const;
+  // The F or B that the policy prefers. Also lowers `next_arrival` to the time from which on
+  // another one could start, and tells whether the stash limit is all that one waits for.
+  PassId Choose(PassKind kind, int rank, int64_t now, int64_t& next_arrival, bool& blocked) const;
   PassId ChooseWeight(int rank) const;
   bool HasRoom(int rank, PassId pass) const;
   void Perform(int rank, PassId pass, int64_t now);

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "schedule/files/file_check.h"
 #include "schedule/generators.h"
+#include "schedule/lowering.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -231,7 +232,7 @@ absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_v
     return absl::InvalidArgumentError("row 1, column 1: no action of the file has a micro-batch");
   }
   RETURN_IF_ERROR(base::Annotate(CheckSize(schedule), PlaceOf(table, last.rank, last.index)));
-  if (schedule.IsLowered()) AppendSteps(schedule);
+  if (schedule.IsLowered() && schedule.HasBackward()) AppendToEachStage(Op::kStep, schedule);
   RETURN_IF_ERROR(ProveFromFile(
       schedule, [&table](Rank rank, size_t index) { return PlaceOf(table, rank, index); }));
   return std::move(table.schedule);

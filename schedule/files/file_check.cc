@@ -77,14 +77,6 @@ absl::Status FileError::ToStatus(const Violation& violation) const {
 
 static_assert(kMaxFileRanks * kMaxFileRanks == kMaxPasses);
 
-void AppendSteps(Schedule& schedule) {
-  if (!schedule.HasBackward()) return;
-  for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
-    const auto rank = static_cast<size_t>(schedule.rank_of(stage).value());
-    schedule.actions[rank].push_back({Op::kStep, stage, MicroBatch()});
-  }
-}
-
 absl::Status CheckSize(const Schedule& schedule) {
   const auto check = [&schedule](int count, absl::string_view what) {
     if (int64_t{schedule.num_stages()} * count <= kMaxPasses) return absl::OkStatus();
@@ -109,7 +101,7 @@ absl::Status ProveFromFile(const Schedule& schedule, const NamePlace& name_place
   if (lowered.ok()) {
     checked = *lowered;
   } else {
-    AppendSteps(checked);
+    if (checked.HasBackward()) AppendToEachStage(Op::kStep, checked);
   }
   const std::optional<Violation> violation = FindViolation(checked);
   if (violation.has_value()) return FileError(schedule, checked, name_place).ToStatus(*violation);

@@ -17,10 +17,6 @@ using NamePlace = std::function<std::string(Rank rank, size_t index)>;
 // As many ranks with a stage each as CheckSize lets pass.
 inline constexpr int kMaxFileRanks = 1 << 12;
 
-// Appends a STEP per stage to its rank's list, stages ascending, as Lower does; nothing if the
-// schedule does not train. Pre-condition: every stage is on one of the schedule's ranks.
-void AppendSteps(Schedule& schedule);
-
 // InvalidArgument if the checks of a schedule would take unreasonable time or memory: stages x
 // micro-batches or stages x ranks above kMaxPasses. Pre-condition: no count is negative.
 absl::Status CheckSize(const Schedule& schedule);

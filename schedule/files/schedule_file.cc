@@ -142,6 +142,8 @@ std::string ToScheduleJson(const Schedule& schedule) {
   return absl::StrCat(text, "\n  ]\n}\n");
 }
 
+bool IsScheduleFile(const std::string& path) { return FormOf(path).ok(); }
+
 absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path) {
   ASSIGN_OR_RETURN(const FileForm form, FormOf(path));
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));

@@ -38,6 +38,9 @@ absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text);
 // Pre-condition: `schedule`, lowered, has no violation; its name is UTF-8.
 std::string ToScheduleJson(const Schedule& schedule);
 
+// Whether a path ends as the files below do, in upper or lower case.
+bool IsScheduleFile(const std::string& path);
+
 // Reads and proves the schedule in a file, a compute or a lowered one. The end of the path says the
 // form: ".csv", where the name of the schedule is that of the file, or ".json". Errors start with
 // the path: those above; InvalidArgument for other endings; those of base::ReadFile (at most 256

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <tuple>
 #include <vector>
 
 #include "base/check.h"
@@ -17,8 +16,8 @@ namespace {
 // Every rank performs six passes per micro-batch: F, B and W of two chunks.
 constexpr int kPeriod = 6;
 
-// How many units of time after its predecessor in the neighbouring stage a pass starts. The sum of
-// all four is, up to rounding, six times the stash in whole-device micro-batches per rank.
+// How many units of time after its predecessor in the neighbouring stage a pass starts. Of p
+// ranks each stashes about p / 12 times the sum of all four, in whole-device micro-batches.
 struct Hops {
   int forward_down;   // F of chunk 0, from rank to rank
   int forward_up;     // F of chunk 1

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "schedule/generators.h"
 
 namespace stagecoach::schedule {
@@ -50,9 +51,7 @@ StageId Choose(const std::vector<StageId>& stages, const std::vector<int>& done,
 
 absl::StatusOr<Schedule> ForwardOnly(const std::vector<Rank>& rank_of_stage, int ranks,
                                      int micro_batches) {
-  if (absl::Status status = CheckPlacement(rank_of_stage, ranks, micro_batches); !status.ok()) {
-    return status;
-  }
+  RETURN_IF_ERROR(CheckPlacement(rank_of_stage, ranks, micro_batches));
   Schedule schedule;
   schedule.name = "forward";
   schedule.num_micro_batches = micro_batches;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -167,12 +168,9 @@ std::string OtherData(const Trace& trace) {
 
 absl::StatusOr<Op> ReadOp(base::ObjectReader& args) {
   ASSIGN_OR_RETURN(const std::string name, args.RequiredString("op"));
+  if (const std::optional<Op> op = OpNamed(name)) return *op;
   std::vector<std::string> known;
-  for (int i = 0; i < kNumOps; ++i) {
-    const Op op = static_cast<Op>(i);
-    if (name == OpName(op)) return op;
-    known.emplace_back(OpName(op));
-  }
+  for (int i = 0; i < kNumOps; ++i) known.emplace_back(OpName(static_cast<Op>(i)));
   return args.Error("op", absl::StrCat("must be one of ", absl::StrJoin(known, ", ")));
 }
 

@@ -37,7 +37,8 @@ PlanRequest EqualLayers(int devices) {
 }
 
 int64_t StepNs(const Plan& plan, const PlanRequest& request) {
-  const schedule::Costs costs = StageCosts(plan, request.layers, request.loss).value();
+  const schedule::Costs costs =
+      StageCosts(ReportPlan(plan, request.layers, request.loss).value(), request.layers);
   return SimulateDurations(LoweredSchedule(plan).value(), costs, schedule::Sends::kRendezvous)
       .value()
       .step_ns;
@@ -131,7 +132,8 @@ TEST(StageCosts, SumTheLayersOfEachStage) {
   const Plan plan = {.first_layer = {0, 4, 8},
                      .num_layers = 12,
                      .schedule = GeneratedSchedule("zb-h1", 2)(3).value()};
-  const schedule::Costs costs = StageCosts(plan, request.layers, request.loss).value();
+  const schedule::Costs costs =
+      StageCosts(ReportPlan(plan, request.layers, request.loss).value(), request.layers);
   ASSERT_EQ(costs.stages.size(), 3U);
   EXPECT_EQ(costs.stages[0].forward_ns, 4000);
   EXPECT_EQ(costs.stages[1].forward_ns, 8000);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -346,25 +347,17 @@ Schedule LowerInRounds(const Schedule& compute) {
     for (size_t r = 0; r < next.size(); ++r) {
       if (next[r] == compute.actions[r].size()) continue;
       const Action& action = compute.actions[r][next[r]];
-      const bool forward = action.op == Op::kForward;
-      const bool waits = action.op != Op::kBackwardWeight &&
-                         (forward ? compute.receives_from_previous(action.stage)
-                                  : compute.sends_to_next(action.stage));
-      const Op receive = forward ? Op::kReceiveActivation : Op::kReceiveGradient;
-      if (waits && !received.contains({receive, action.stage, action.micro_batch})) continue;
+      const std::optional<Action> receive = ReceiveBefore(compute, action);
+      if (receive.has_value() && !received.contains(*receive)) continue;
       lowered.actions[r].push_back(action);
       ++next[r];
       moved = true;
-      const bool sends = action.op != Op::kBackwardWeight &&
-                         (forward ? compute.sends_to_next(action.stage)
-                                  : compute.receives_from_previous(action.stage));
-      if (!sends) continue;
-      const Action send{forward ? Op::kSendActivation : Op::kSendGradient, action.stage,
-                        action.micro_batch};
-      lowered.actions[r].push_back(send);
-      const Rank reader = PeerOf(compute, send);
-      lowered.actions[static_cast<size_t>(reader.value())].push_back(OtherEnd(send));
-      received.insert(OtherEnd(send));
+      const std::optional<Action> send = SendAfter(compute, action);
+      if (!send.has_value()) continue;
+      lowered.actions[r].push_back(*send);
+      const Rank reader = PeerOf(compute, *send);
+      lowered.actions[static_cast<size_t>(reader.value())].push_back(OtherEnd(*send));
+      received.insert(OtherEnd(*send));
     }
   }
   return lowered;

@@ -145,7 +145,7 @@ TEST(ZeroBubbleV, StashesAsMuchAsTheFirstRankOfOneFOneBOnEveryRank) {
 TEST(VHalf, StashesAboutHalfOfOneFOneB) {
   for (int p = 1; p <= 32; ++p) {
     const Schedule schedule = VHalf({p, 4 * p}).value();
-    const std::vector<double> stash = PeakStash(schedule, UnitStash(schedule, 0.5));
+    const std::vector<double> stash = PeakStash(schedule, UnitStash(schedule.rank_of_stage, 0.5));
     EXPECT_LE(*std::max_element(stash.begin(), stash.end()), p / 2.0 + 1.0) << p;
   }
 }
@@ -153,7 +153,7 @@ TEST(VHalf, StashesAboutHalfOfOneFOneB) {
 TEST(VMin, StashesAboutAThirdOfOneFOneB) {
   for (int p = 1; p <= 32; ++p) {
     const Schedule schedule = VMin({p, 4 * p}).value();
-    const std::vector<double> stash = PeakStash(schedule, UnitStash(schedule, 0.5));
+    const std::vector<double> stash = PeakStash(schedule, UnitStash(schedule.rank_of_stage, 0.5));
     EXPECT_LE(*std::max_element(stash.begin(), stash.end()), p / 3.0 + 1.0) << p;
   }
 }

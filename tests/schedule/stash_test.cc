@@ -37,14 +37,14 @@ TEST(PeakStash, AddsTheStagesOfARankEachWithItsOwnSize) {
 TEST(PeakStash, IsTheSameForALoweredSchedule) {
   for (const Generator& generator : Generators()) {
     const Schedule compute = generator.generate({3, 6}).value();
-    const std::vector<StageStash> stash = UnitStash(compute, 0.5);
+    const std::vector<StageStash> stash = UnitStash(compute.rank_of_stage, 0.5);
     EXPECT_EQ(PeakStash(Lower(compute).value(), stash), PeakStash(compute, stash));
   }
 }
 
 TEST(UnitStash, OfAllStagesOfARankIsOne) {
   const Schedule schedule = Interleaved({2, 4, 3}).value();
-  for (const StageStash& stash : UnitStash(schedule, 0.6)) {
+  for (const StageStash& stash : UnitStash(schedule.rank_of_stage, 0.6)) {
     EXPECT_DOUBLE_EQ(stash.forward, 1.0 / 3);
     EXPECT_DOUBLE_EQ(stash.weight, 0.2);
   }
@@ -53,7 +53,7 @@ TEST(UnitStash, OfAllStagesOfARankIsOne) {
 TEST(CheckStash, AcceptsThePeakItself) {
   for (const Generator& generator : Generators()) {
     const Schedule schedule = generator.generate({3, 6}).value();
-    const std::vector<StageStash> stash = UnitStash(schedule, 1.0 / 3);
+    const std::vector<StageStash> stash = UnitStash(schedule.rank_of_stage, 1.0 / 3);
     EXPECT_TRUE(CheckStash(schedule, stash, PeakStash(schedule, stash)).ok()) << generator.name;
   }
 }
@@ -61,7 +61,7 @@ TEST(CheckStash, AcceptsThePeakItself) {
 TEST(CheckStash, NamesWhereTheLimitIsExceededFirst) {
   const Schedule schedule = OneFOneB({4, 8}).value();
   const absl::Status status =
-      CheckStash(schedule, UnitStash(schedule, 0), std::vector<double>{4, 2, 2, 1});
+      CheckStash(schedule, UnitStash(schedule.rank_of_stage, 0), std::vector<double>{4, 2, 2, 1});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("rank 1, position 2 (stage 1 F micro-batch 2): the rank then keeps 3, its "
