@@ -49,8 +49,9 @@ class ArrayReader;
 //   RETURN_IF_ERROR(reader.Finish());
 // Errors are InvalidArgument and start with the path of the value, such as "$.stages[2].device". A
 // null is present and of the wrong type. Integers must be written as integers and fit in int64;
-// doubles may be written as integers and must be finite. The reader refers to the object, which
-// must outlive it and everything read from it. Thread-compatible.
+// doubles may be written as integers and must be finite. A missing key's error names the nearest
+// one that nobody has asked for yet. The reader refers to the object, which must outlive it and
+// everything read from it. Thread-compatible.
 class ObjectReader {
  public:
   // `path` is where `value` was found; InvalidArgument if it is not an object.
@@ -94,6 +95,7 @@ class ObjectReader {
   // Null where the key is absent.
   const nlohmann::json* Find(absl::string_view key);
   absl::StatusOr<const nlohmann::json*> Require(absl::string_view key);
+  std::string HintFor(absl::string_view key) const;
   std::string PathOf(absl::string_view key) const;
 
   const nlohmann::json* object_;

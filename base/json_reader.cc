@@ -92,10 +92,22 @@ const json* ObjectReader::Find(absl::string_view key) {
   return found == object_->end() ? nullptr : &*found;
 }
 
+// Where a required key is missing, it may be there misspelt.
+std::string ObjectReader::HintFor(absl::string_view key) const {
+  constexpr size_t kMostKeys = 64;  // in an object that a person would look through
+  if (object_->size() > kMostKeys) return "";
+  std::vector<std::string> others;
+  for (const auto& item : object_->items()) {
+    if (!asked_.contains(item.key())) others.push_back(item.key());
+  }
+  const std::string nearest = Nearest(key, others);
+  return nearest.empty() ? "" : absl::StrCat("; there is a \"", nearest, "\"");
+}
+
 absl::StatusOr<const json*> ObjectReader::Require(absl::string_view key) {
   const json* value = Find(key);
   if (value == nullptr) {
-    return ErrorAt(path_, absl::StrCat("the key \"", key, "\" is missing"));
+    return ErrorAt(path_, absl::StrCat("the key \"", key, "\" is missing", HintFor(key)));
   }
   return value;
 }

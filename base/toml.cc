@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 
 // Compiled in rather than linked: the shared library is built with exceptions.
@@ -147,6 +148,29 @@ absl::StatusOr<json> ParseToml(absl::string_view text, const JsonLimits& limits)
         absl::StrCat(Location(error.source().begin), ": ", std::string(error.description())));
   }
   return Convert(result.table(), max_depth, max_depth);
+}
+
+absl::Status WithTomlLine(const absl::Status& status, absl::string_view text) {
+  const auto path = PathOfMessage(status.message());
+  if (!path.has_value() || !CheckDottedKeys(text, TOML_MAX_NESTED_VALUES).ok()) return status;
+  const toml::parse_result result = toml::parse(std::string_view(text.data(), text.size()));
+  if (!result) return status;
+  const toml::node* node = &result.table();
+  uint32_t line = 1;
+  for (const PathStep& step : *path) {
+    if (step.index.has_value()) {
+      if (!node->is_array() || *step.index >= node->as_array()->size()) return status;
+      node = node->as_array()->get(*step.index);
+      line = node->source().begin.line;
+    } else {
+      if (!node->is_table()) return status;
+      const auto member = node->as_table()->find(std::string_view(step.key));
+      if (member == node->as_table()->end()) return status;
+      node = &member->second;
+      line = member->first.source().begin.line;
+    }
+  }
+  return Annotate(status, absl::StrCat("line ", line));
 }
 
 }  // namespace stagecoach::base

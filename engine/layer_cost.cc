@@ -21,7 +21,7 @@ ParameterBytes BytesOfParameters(const LayerSpec& spec, const Optimizer& optimiz
 
 partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches) {
   return {.workspace_bytes = AlignTensor(micro_batch_rows * SizeOf(DType::kInt32)),
-          .resident_bytes = AlignTensor(micro_batches * 2 * SizeOf(DType::kFloat64))};
+          .resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
 }
 
 partition::LayerCost CostOf(const LayerSpec& spec, const Shape& input, int64_t micro_batch_rows,
@@ -32,6 +32,7 @@ partition::LayerCost CostOf(const LayerSpec& spec, const Shape& input, int64_t m
   for (const ParameterSpec& parameter : spec.parameters) {
     cost.parameters += parameter.shape.elements();
   }
+  cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops;
   cost.memory = {.parameter_bytes = bytes.parameters,
                  .optimizer_bytes = bytes.optimizer,
                  .other_resident_bytes = bytes.norms,

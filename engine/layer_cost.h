@@ -24,6 +24,7 @@ struct ParameterBytes {
 ParameterBytes BytesOfParameters(const LayerSpec& spec, const Optimizer& optimizer);
 
 // The loss keeps labels of a micro-batch in the workspace, and two doubles for each micro-batch.
+inline constexpr int64_t kLossBytesPerMicroBatch = 2 * sizeof(double);
 partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches);
 
 // Everything of a layer but its times. `input`: the shape of one sample entering it.

@@ -6,16 +6,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
@@ -94,19 +92,10 @@ struct LayerList {
 
 class ModelParser {
  public:
-  ModelParser(absl::string_view toml, int64_t features, int64_t classes)
-      : features_(features), classes_(classes) {
-    int line = 0;
-    for (absl::string_view text : absl::StrSplit(toml, '\n')) {
-      ++line;
-      if (absl::StartsWith(absl::StripAsciiWhitespace(text), "[[layer]]")) {
-        layer_lines_.push_back(line);
-      }
-    }
-  }
+  ModelParser(int64_t features, int64_t classes) : features_(features), classes_(classes) {}
 
   absl::StatusOr<Model> Parse(const json& document) {
-    ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document, "model"));
+    ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
     Model model{.input = Shape{features_}};
     ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
     ASSIGN_OR_RETURN(model.loss, Choose(reader, "loss", loss, kLosses));
@@ -117,7 +106,7 @@ class ModelParser {
     LayerList list;
     int64_t outputs = features_;
     for (size_t i = 0; i < entries.size(); ++i) {
-      const std::string path = PathOfLayer(entries, i);
+      const std::string path = absl::StrCat("$.layer[", i, "]");
       ASSIGN_OR_RETURN(const ParsedLayer layer, ParseLayer(entries[i], path));
       RETURN_IF_ERROR(list.Append(layer, path));
       outputs = layer.outputs.value_or(outputs);
@@ -133,13 +122,6 @@ class ModelParser {
   }
 
  private:
-  // With the line, unless the layers were written in some other way than as [[layer]].
-  std::string PathOfLayer(const json& entries, size_t index) const {
-    const std::string path = absl::StrCat("layer[", index, "]");
-    if (layer_lines_.size() != entries.size()) return path;
-    return absl::StrCat("line ", layer_lines_[index], ": ", path);
-  }
-
   absl::StatusOr<ParsedLayer> ParseLayer(const json& entry, const std::string& path) {
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(entry, path));
     ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("type"));
@@ -207,7 +189,6 @@ class ModelParser {
 
   const int64_t features_;
   const int64_t classes_;
-  std::vector<int> layer_lines_;  // of the headers [[layer]], from 1
 };
 
 }  // namespace
@@ -216,7 +197,9 @@ absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64
   STAGECOACH_CHECK(features >= 1 && classes >= 1,
                    absl::StrCat(features, " features and ", classes, " classes"));
   ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
-  return ModelParser(toml, features, classes).Parse(document);
+  absl::StatusOr<Model> model = ModelParser(features, classes).Parse(document);
+  if (!model.ok()) return base::WithTomlLine(model.status(), toml);
+  return model;
 }
 
 absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes) {

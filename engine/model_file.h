@@ -37,8 +37,8 @@ inline constexpr int64_t kMaxFileOutputs = int64_t{1} << 20;
 // at least 1. The last layer must give as many outputs as there are classes. Whether the inner
 // layers of a residual fit together is for AnalyzeModel to find.
 //
-// InvalidArgument otherwise: says where ("line 9: layer[1].activation", counting from layer 0), and
-// for a name that is not known gives the nearest one. ResourceExhausted if the text exceeds the
+// InvalidArgument otherwise: says where ("line 9: $.layer[1].activation", counting from layer 0),
+// and for a name that is not known gives the nearest one. ResourceExhausted if the text exceeds the
 // limits of base::ParseToml.
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes);
 

@@ -1,31 +1,24 @@
 #include "engine/profile.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/layer_cost.h"
-#include "engine/stage.h"
 #include "kernels/cpu/cpu_device.h"
 #include "partition/analytic.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using schedule::AlignBlock;
-
-absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const ProfileOptions& options) {
-  return kernels::CreateCpuDevice({.threads = options.threads});
-}
-
 absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels::Device& device,
                      ModelProfile& profile) {
+  profile.micro_batch_rows = options.micro_batch_rows;
   profile.loss = BytesOfLoss(options.micro_batch_rows, options.micro_batches);
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
@@ -49,81 +42,14 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   return absl::OkStatus();
 }
 
-double MedianNs(int repeats, absl::FunctionRef<absl::Status()> run, absl::Status& status) {
-  std::vector<double> times;
-  for (int i = 0; i <= repeats && status.ok(); ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    status = run();
-    const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
-    if (i > 0) times.push_back(time.count());
-  }
-  if (times.empty()) return 0.0;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
-}
-
-// One layer as a stage of its own, with every block in a place of its own.
-absl::Status MeasureLayer(const Model& model, int layer, const ProfileOptions& options, int repeats,
-                          kernels::Device& device, ModelProfile& profile) {
-  StageOptions stage_options{.id = StageId(0),
-                             .first_layer = layer,
-                             .last_layer = layer,
-                             .splits_backward = true,
-                             .input = profile.inputs[static_cast<size_t>(layer)],
-                             .micro_batch_rows = options.micro_batch_rows,
-                             .micro_batches = options.micro_batches,
-                             .optimizer = options.optimizer};
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stage> stage, Stage::Create(device, model, stage_options));
-  const schedule::StageMemory& memory = stage->memory();
-  const int64_t resident = AlignBlock(memory.parameter_bytes) + AlignBlock(memory.gradient_bytes) +
-                           AlignBlock(memory.optimizer_bytes) +
-                           AlignBlock(memory.other_resident_bytes);
-  const int64_t parts[] = {resident,
-                           AlignBlock(memory.input_bytes),
-                           AlignBlock(memory.output_bytes),
-                           AlignBlock(memory.stash_bytes),
-                           AlignBlock(memory.weight_stash_bytes),
-                           AlignBlock(memory.gradient_stash_bytes),
-                           AlignBlock(memory.output_gradient_bytes),
-                           AlignBlock(memory.input_gradient_bytes),
-                           AlignBlock(memory.workspace_bytes)};
-  int64_t total = 0;
-  for (int64_t part : parts) total += part;
-  ASSIGN_OR_RETURN(const kernels::Buffer buffer, device.Allocate(total));
-  std::byte* next = buffer.data();
-  std::byte* at[std::size(parts)];
-  for (size_t i = 0; i < std::size(parts); ++i) at[i] = std::exchange(next, next + parts[i]);
-  stage->Place(at[0], /*seed=*/1);
-  const StageBlocks blocks{.input = at[1],
-                           .output = at[2],
-                           .stash = at[3],
-                           .weight_stash = at[4],
-                           .gradient_stash = at[5],
-                           .output_gradient = at[6],
-                           .input_gradient = layer == 0 ? nullptr : at[7],
-                           .workspace = at[8]};
-  const auto fill = [](std::byte* data, int64_t bytes, uint64_t stream) {
-    base::RandomStream(1, stream).FillUniform(
-        -1.0F, 1.0F,
-        absl::MakeSpan(reinterpret_cast<float*>(data), static_cast<size_t>(bytes) / 4));
-  };
-  fill(blocks.input, memory.input_bytes, 1);
-  fill(blocks.output_gradient, memory.output_gradient_bytes, 2);
-
-  // Micro-batch 1: most of a step's micro-batches add to the gradients.
-  const MicroBatch micro_batch(1);
-  absl::Status status;
-  partition::LayerCost& cost = profile.layers[static_cast<size_t>(layer)];
-  cost.forward_ns = MedianNs(
-      repeats, [&] { return stage->Forward(blocks, {}, micro_batch); }, status);
-  cost.backward_input_ns = MedianNs(
-      repeats, [&] { return stage->BackwardInput(blocks); }, status);
-  cost.backward_weight_ns = MedianNs(
-      repeats, [&] { return stage->BackwardWeight(blocks, micro_batch, nullptr); }, status);
-  cost.step_ns = MedianNs(
-      repeats, [&] { return stage->Update(UpdateStep{}); }, status);
-  return status;
+// "layer norm 8" -> "layer_norm.3", "residual(linear 8 -> 8)" -> "residual.3"
+std::string UniqueName(absl::string_view description, size_t index) {
+  const auto end = std::find_if_not(description.begin(), description.end(),
+                                    [](char c) { return absl::ascii_isalpha(c) || c == ' '; });
+  std::string words(description.begin(), end);
+  absl::StripAsciiWhitespace(&words);
+  std::replace(words.begin(), words.end(), ' ', '_');
+  return absl::StrCat(words.empty() ? "layer" : words, ".", index);
 }
 
 }  // namespace
@@ -135,7 +61,8 @@ int64_t ModelProfile::parameters() const {
 }
 
 absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device, MakeDevice(options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
+                   kernels::CreateCpuDevice({.threads = options.threads}));
   ModelProfile profile;
   absl::Status status;
   device->stream().Run([&] { status = Analyze(model, options, *device, profile); });
@@ -143,19 +70,32 @@ absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptio
   return profile;
 }
 
-absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptions& options,
-                                          int repeats) {
-  STAGECOACH_CHECK(repeats >= 1, "a measurement needs at least one run");
-  ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
-  ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device, MakeDevice(options));
-  absl::Status status;
-  device->stream().Run([&] {
-    for (int layer = 0; layer < model.num_layers() && status.ok(); ++layer) {
-      status = MeasureLayer(model, layer, options, repeats, *device, profile);
+partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelProfile> sizes) {
+  STAGECOACH_CHECK(!sizes.empty(), "a profile has at least one size");
+  partition::Profile joined = {.model = std::move(model_name)};
+  for (const ModelProfile& profile : sizes) {
+    partition::SizedLayers sized = {.micro_batch_rows = profile.micro_batch_rows,
+                                    .layers = profile.layers,
+                                    .loss_workspace_bytes = profile.loss.workspace_bytes,
+                                    .loss_bytes_per_micro_batch = kLossBytesPerMicroBatch};
+    for (size_t i = 0; i < sized.layers.size(); ++i) {
+      sized.layers[i].name = UniqueName(sized.layers[i].name, i);
     }
-  });
-  RETURN_IF_ERROR(status);
-  return profile;
+    joined.sizes.push_back(std::move(sized));
+  }
+  return joined;
+}
+
+absl::StatusOr<partition::Profile> AnalyzeProfile(const Model& model, std::string model_name,
+                                                  absl::Span<const int64_t> micro_batch_rows,
+                                                  ProfileOptions options) {
+  std::vector<ModelProfile> sizes;
+  for (const int64_t rows : micro_batch_rows) {
+    options.micro_batch_rows = rows;
+    ASSIGN_OR_RETURN(ModelProfile size, AnalyzeModel(model, options));
+    sizes.push_back(std::move(size));
+  }
+  return JoinProfiles(std::move(model_name), sizes);
 }
 
 }  // namespace stagecoach::engine

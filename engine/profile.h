@@ -6,16 +6,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/model.h"
 #include "engine/optimizer.h"
 #include "partition/layer_cost.h"
+#include "partition/profile.h"
 #include "partition/stage_memory.h"
 
 namespace stagecoach::engine {
 
-// What a model costs, layer by layer, at one micro-batch size: the planner's input.
+// What a model costs, layer by layer, at one micro-batch size.
 struct ModelProfile {
-  std::vector<partition::LayerCost> layers;
+  int64_t micro_batch_rows = 1;
+  std::vector<partition::LayerCost> layers;  // their names describe them: "linear 784 -> 10"
   partition::LossMemory loss;
   std::vector<Shape> inputs;           // of one sample, entering each layer
   std::vector<int> parameter_tensors;  // of each layer
@@ -25,7 +28,7 @@ struct ModelProfile {
 
 struct ProfileOptions {
   int64_t micro_batch_rows = 1;
-  int micro_batches = 1;
+  int micro_batches = 1;  // the loss keeps results of each
   Optimizer optimizer;
   int threads = 1;  // of the device: scratch memory depends on it
 };
@@ -34,10 +37,16 @@ struct ProfileOptions {
 // InvalidArgument names the layer that does not fit its input.
 absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options);
 
-// The same with times measured here: each layer runs alone, with random input, on a CPU device made
-// for it, `repeats` times (at least 1) after a first one that does not count; times are medians.
-absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptions& options,
-                                          int repeats);
+// Profiles of one model at ascending micro-batch sizes as one: the planner's input. A layer is
+// called by the first words of its description and its index: "linear.0", "layer_norm.1".
+// Pre-condition: at least one, all of the same model.
+partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelProfile> sizes);
+
+// AnalyzeModel for each of the sizes, which ascend. `options`: its micro_batch_rows and
+// micro_batches are not read.
+absl::StatusOr<partition::Profile> AnalyzeProfile(const Model& model, std::string model_name,
+                                                  absl::Span<const int64_t> micro_batch_rows,
+                                                  ProfileOptions options);
 
 }  // namespace stagecoach::engine
 

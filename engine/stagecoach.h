@@ -8,6 +8,7 @@
 #include "engine/layers/layer_norm.h"
 #include "engine/layers/linear.h"
 #include "engine/layers/residual.h"
+#include "engine/measured_profile.h"
 #include "engine/model.h"
 #include "engine/plan_model.h"
 #include "engine/trainer.h"

@@ -101,6 +101,7 @@ class PipelineTrainer final : public Trainer {
 
 absl::Status PipelineTrainer::Initialize() {
   RETURN_IF_ERROR(CheckPlan(plan_));
+  RETURN_IF_ERROR(CheckSupported(plan_));
   RETURN_IF_ERROR(CheckOptimizer(options_.optimizer));
   RETURN_IF_ERROR(CheckLearningRate(options_.learning_rate));
   if (plan_.num_layers != model_.num_layers()) {
@@ -385,6 +386,26 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
 }
 
 }  // namespace
+
+absl::Status CheckSupported(const partition::Plan& plan) {
+  for (schedule::Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
+    if (plan.replicas_of(rank) == 1) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("the plan gives rank ", rank.value(), " ", plan.replicas_of(rank),
+                     " replicas, but a rank trains on one device so far: plan with 1 replica"));
+  }
+  if (!plan.recomputed.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the plan recomputes layer ", plan.recomputed.front(),
+                     ", but layers cannot be recomputed so far: plan without recomputation"));
+  }
+  if (!plan.order.empty()) {
+    return absl::UnimplementedError(
+        "the plan orders the layers anew, as those of a graph, but a model is a chain that is cut "
+        "in its own order: plan from a profile of the model");
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
                                                          const partition::Plan& plan,

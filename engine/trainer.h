@@ -70,6 +70,10 @@ struct DeviceReport {
   double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
 };
 
+// Unimplemented, with the reason, if the plan asks for what trainers do not do yet: replicas,
+// layers that recompute, layers in another order than the model's.
+absl::Status CheckSupported(const partition::Plan& plan);
+
 // Trains a model that is spread over devices. The same model, data, seed, optimiser, batch and
 // number of micro-batches give the same bits whatever the number of stages and devices, the
 // schedule and the threads per device.
@@ -80,7 +84,7 @@ class Trainer {
   // Plans the memory, makes the devices (CPU), and gives every stage its initial parameters.
   // InvalidArgument: the plan does not fit the model, or an option is out of range.
   // FailedPrecondition: the plan's schedule cannot be performed. ResourceExhausted: a device's
-  // budget is too small.
+  // budget is too small. Unimplemented: CheckSupported.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options);

@@ -1,12 +1,29 @@
 #include "partition/layer_cost.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 
 namespace stagecoach::partition {
+
+LayerCost Recomputed(const LayerCost& layer) {
+  STAGECOACH_CHECK(layer.recompute_stash_bytes.has_value(), "this layer cannot do F again");
+  LayerCost again = layer;
+  again.backward_input_ns += layer.forward_ns;
+  again.flops += layer.flops / 3;  // B and W are about two F
+  LayerMemory& memory = again.memory;
+  memory.workspace_bytes += AlignTensor(layer.memory.stash_bytes);
+  memory.gradient_stash_bytes += layer.memory.weight_stash_bytes;
+  memory.stash_bytes = *layer.recompute_stash_bytes;
+  memory.weight_stash_bytes = 0;
+  memory.input_last_use = std::max(memory.input_last_use, schedule::LastUse::kBackwardInput);
+  again.recompute_stash_bytes.reset();
+  return again;
+}
 
 absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -17,12 +34,14 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
         {"backward_input_ns", layer.backward_input_ns},
         {"backward_weight_ns", layer.backward_weight_ns},
         {"step_ns", layer.step_ns},
+        {"flops", layer.flops},
+        {"spread", layer.spread},
     };
     for (const auto& [field, ns] : times) {
       if (!std::isfinite(ns) || ns < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("layer %d (%s): %s is %g, expected a finite time that is not negative",
-                            i, layer.name, field, ns));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "layer %d (%s): %s is %g, expected a finite number that is not negative", i, layer.name,
+            field, ns));
       }
     }
     const std::pair<const char*, int64_t> sizes[] = {
@@ -32,10 +51,12 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
         {"other_resident_bytes", memory.other_resident_bytes},
         {"input_bytes", memory.input_bytes},
         {"output_bytes", memory.output_bytes},
+        {"passing_bytes", memory.passing_bytes},
         {"stash_bytes", memory.stash_bytes},
         {"weight_stash_bytes", memory.weight_stash_bytes},
         {"gradient_stash_bytes", memory.gradient_stash_bytes},
         {"workspace_bytes", memory.workspace_bytes},
+        {"recompute_stash_bytes", layer.recompute_stash_bytes.value_or(0)},
     };
     for (const auto& [field, size] : sizes) {
       if (size < 0 || size > schedule::kMaxSizeBytes) {

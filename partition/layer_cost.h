@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_LAYER_COST_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,6 +25,9 @@ struct LayerMemory {
   int64_t other_resident_bytes = 0;  // also kept for the whole run, like tables of norms
   int64_t input_bytes = 0;           // activation in, per micro-batch, not rounded
   int64_t output_bytes = 0;          // activation out, per micro-batch, not rounded
+  // Outputs of earlier layers that layers after this one still read: a stage that ends here hands
+  // them on beside its own output. 0 throughout a chain; see InOrder (profile.h).
+  int64_t passing_bytes = 0;
   int64_t stash_bytes = 0;           // what the layer itself keeps from F until B
   int64_t weight_stash_bytes = 0;    // ... from F until W
   int64_t gradient_stash_bytes = 0;  // ... from B until W
@@ -44,13 +48,26 @@ struct LayerCost {
   double backward_input_ns = 0;
   double backward_weight_ns = 0;
   double step_ns = 0;  // the optimiser's update, once per batch
+  double flops = 0;    // of F, B and W together; 0: unknown
   LayerMemory memory = {};
+  // What would be kept from F until B in place of stash_bytes and weight_stash_bytes if the layer
+  // did F again within B. Absent: it cannot.
+  std::optional<int64_t> recompute_stash_bytes = std::nullopt;
+  // How much the times varied when they were measured, as a share of them; 0: unknown. For people.
+  double spread = 0;
 
   // Time of one batch of `micro_batches`, in ns.
   double batch_ns(int micro_batches) const {
     return micro_batches * (forward_ns + backward_input_ns + backward_weight_ns) + step_ns;
   }
+
+  friend bool operator==(const LayerCost&, const LayerCost&) = default;
 };
+
+// The same layer, doing F again within B: B takes the time of F more, its scratch grows by what F
+// left behind, and what W reads of that is kept from B on. The layer's input is kept until B.
+// Pre-condition: it can (recompute_stash_bytes).
+LayerCost Recomputed(const LayerCost& layer);
 
 // InvalidArgument, naming layer and field, if a time is negative or not finite, or a count or size
 // is negative or above schedule::kMaxSizeBytes.

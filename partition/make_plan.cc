@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,15 +13,13 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "partition/chain.h"
+#include "partition/cluster.h"
+#include "partition/cut_search.h"
+#include "partition/pipeline.h"
 #include "partition/plan.h"
-#include "partition/stage_peaks.h"
 
 namespace stagecoach::partition {
 namespace {
-
-// The limits that a repair tries between one that is too loose and one that fits.
-constexpr int kRepairSteps = 12;
 
 absl::Status CheckRequest(const PlanRequest& request) {
   STAGECOACH_CHECK(request.schedule != nullptr, "a request needs a schedule");
@@ -38,152 +36,33 @@ absl::Status CheckRequest(const PlanRequest& request) {
   return CheckLayers(request.layers);
 }
 
-// Searches the cuts of a model over a given number of devices.
-class CutSearch {
- public:
-  // `request` must outlive the search; its own number of devices is not read.
-  static absl::StatusOr<CutSearch> Create(const PlanRequest& request, int devices) {
-    // The lowered schedules depend on the schedule alone, so any cut serves to get them: here, one
-    // layer per stage.
-    Plan plan = {.micro_batch_rows = request.micro_batch_rows};
-    ASSIGN_OR_RETURN(plan.schedule, request.schedule(devices));
-    plan.num_layers = plan.schedule.num_stages();
-    for (int stage = 0; stage < plan.num_layers; ++stage) plan.first_layer.push_back(stage);
-    const int layers = static_cast<int>(request.layers.size());
-    if (plan.num_stages() > layers) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages", layers,
-                          plan.num_stages(), layers));
-    }
-    ASSIGN_OR_RETURN(schedule::Schedule training, LoweredSchedule(plan));
-    ASSIGN_OR_RETURN(schedule::Schedule evaluation, LoweredEvaluation(plan));
-    return CutSearch(request, std::move(plan), std::move(training), std::move(evaluation));
+// A pipeline of equal devices. Its own number of devices is not read from the request.
+absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
+  const auto layers = std::make_shared<const LayerTable>(request.layers, request.loss);
+  std::vector<RankGroup> groups;
+  for (int device = 0; device < devices; ++device) {
+    RankGroup& group = groups.emplace_back();
+    group.devices = {device};
+    group.layers = layers;
+    if (request.device_memory_bytes > 0) group.memory_bytes = request.device_memory_bytes;
   }
+  return Pipeline::Create(schedule, request.micro_batch_rows, std::move(groups),
+                          UniformCluster(devices));
+}
 
-  bool has_one_stage_per_device() const { return plan_.num_stages() == plan_.num_devices(); }
-
-  Plan PlanOf(std::vector<int> first_layer) const {
-    Plan plan = plan_;
-    plan.first_layer = std::move(first_layer);
-    plan.num_layers = num_layers();
-    return plan;
-  }
-
-  // The cut with the fastest slowest stage among those that are found to be within `budget_bytes`;
-  // ResourceExhausted if there is none.
-  absl::StatusOr<std::vector<int>> Find(int64_t budget_bytes) {
-    ASSIGN_OR_RETURN(std::vector<int> cut, FastestWithin(budget_bytes));
-    if (has_one_stage_per_device()) return cut;
-    ASSIGN_OR_RETURN(const int64_t peak_bytes, LargestPeak(cut));
-    return peak_bytes <= budget_bytes ? cut : Repair(budget_bytes);
-  }
-
-  // The cut whose stages, each alone on its device, have the least largest peak; found by
-  // bisection.
-  absl::StatusOr<std::vector<int>> Roomiest() {
-    ASSIGN_OR_RETURN(std::vector<int> cut, FastestWithin(std::numeric_limits<int64_t>::max()));
-    ASSIGN_OR_RETURN(int64_t enough_bytes, LargestPeakAlone(cut));
-    int64_t too_small_bytes = -1;
-    while (enough_bytes - too_small_bytes > 1) {
-      const int64_t limit_bytes = too_small_bytes + (enough_bytes - too_small_bytes) / 2;
-      absl::StatusOr<std::vector<int>> smaller = FastestWithin(limit_bytes);
-      if (absl::IsResourceExhausted(smaller.status())) {
-        too_small_bytes = limit_bytes;
-        continue;
-      }
-      RETURN_IF_ERROR(smaller.status());
-      cut = *std::move(smaller);
-      ASSIGN_OR_RETURN(enough_bytes, LargestPeakAlone(cut));
-    }
-    return cut;
-  }
-
- private:
-  CutSearch(const PlanRequest& request, Plan plan, schedule::Schedule training,
-            schedule::Schedule evaluation)
-      : plan_(std::move(plan)),
-        peaks_(request.layers, request.loss, std::move(training), std::move(evaluation)) {
-    problem_.stages = plan_.num_stages();
-    for (const LayerCost& layer : request.layers) {
-      problem_.layer_ns.push_back(layer.batch_ns(plan_.micro_batches()));
-    }
-  }
-
-  int num_layers() const { return static_cast<int>(problem_.layer_ns.size()); }
-
-  // The cut with the fastest slowest stage among those whose stages, each alone on its device, peak
-  // within `limit_bytes`; ResourceExhausted if there is none.
-  absl::StatusOr<std::vector<int>> FastestWithin(int64_t limit_bytes) {
-    problem_.fits = [this, limit_bytes](int first, int last, int stage) {
-      return peaks_.AtLeast({first, last, stage}) <= limit_bytes;
-    };
-    // Bounds admit every cut that fits and perhaps some that do not. Each of those leaves an exact
-    // peak behind that rules it out next time, so the first cut that passes is the best that fits.
-    while (true) {
-      ASSIGN_OR_RETURN(ChainCut cut, PartitionChain(problem_));
-      ASSIGN_OR_RETURN(const int64_t peak_bytes, LargestPeakAlone(cut.first_layer));
-      if (peak_bytes <= limit_bytes) return std::move(cut.first_layer);
-    }
-  }
-
-  // For devices with several stages, which are within the budget alone but not together: the
-  // tighter the limit of each, the more even is what devices take, and the slower the cut. Finds
-  // about the loosest limit at which the devices fit.
-  absl::StatusOr<std::vector<int>> Repair(int64_t budget_bytes) {
-    ASSIGN_OR_RETURN(std::vector<int> fitting, Roomiest());
-    ASSIGN_OR_RETURN(const int64_t least_bytes, LargestPeak(fitting));
-    if (least_bytes > budget_bytes) return absl::ResourceExhaustedError("no cut was found to fit");
-    ASSIGN_OR_RETURN(int64_t tight_bytes, LargestPeakAlone(fitting));
-    int64_t loose_bytes = budget_bytes;
-    for (int step = 0; step < kRepairSteps; ++step) {
-      const int64_t limit_bytes = tight_bytes + (loose_bytes - tight_bytes) / 2;
-      ASSIGN_OR_RETURN(std::vector<int> cut, FastestWithin(limit_bytes));
-      ASSIGN_OR_RETURN(const int64_t peak_bytes, LargestPeak(cut));
-      if (peak_bytes > budget_bytes) {
-        loose_bytes = limit_bytes;
-      } else {
-        tight_bytes = limit_bytes;
-        fitting = std::move(cut);
-      }
-    }
-    return fitting;
-  }
-
-  std::vector<StageRange> RangesOf(const std::vector<int>& first_layer) const {
-    std::vector<StageRange> ranges;
-    const Plan plan = PlanOf(first_layer);
-    for (int stage = 0; stage < plan.num_stages(); ++stage) {
-      ranges.push_back({plan.first(stage), plan.last(stage), stage});
-    }
-    return ranges;
-  }
-
-  absl::StatusOr<int64_t> LargestPeak(const std::vector<int>& first_layer) {
-    return peaks_.LargestPeakBytes(RangesOf(first_layer));
-  }
-
-  absl::StatusOr<int64_t> LargestPeakAlone(const std::vector<int>& first_layer) {
-    int64_t largest_bytes = 0;
-    for (const StageRange& range : RangesOf(first_layer)) {
-      ASSIGN_OR_RETURN(const int64_t peak_bytes, peaks_.PeakBytes(range));
-      largest_bytes = std::max(largest_bytes, peak_bytes);
-    }
-    return largest_bytes;
-  }
-
-  Plan plan_;  // of one layer per stage
-  ChainProblem problem_;
-  StagePeaks peaks_;
-};
+absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
+  return CutSearch(pipeline, /*may_recompute=*/false).Find(CutObjective::kBottleneck);
+}
 
 // 0 if no number of devices fits. More devices need not need less: they also keep more
 // micro-batches in flight. So all numbers are tried.
 absl::StatusOr<int> SmallestFit(const PlanRequest& request) {
   for (int devices = 1; devices <= static_cast<int>(request.layers.size()); ++devices) {
-    absl::StatusOr<CutSearch> search = CutSearch::Create(request, devices);
-    if (absl::IsInvalidArgument(search.status())) continue;  // the schedule refuses this shape
-    RETURN_IF_ERROR(search.status());
-    const absl::Status found = search->Find(request.device_memory_bytes).status();
+    absl::StatusOr<Pipeline> pipeline = PipelineOver(request, devices);
+    if (absl::IsInvalidArgument(pipeline.status())) continue;  // the schedule refuses this shape
+    RETURN_IF_ERROR(pipeline.status());
+    const absl::Status found = FindCut(*pipeline).status();
     if (found.ok()) return devices;
     if (!absl::IsResourceExhausted(found)) return found;
   }
@@ -207,10 +86,11 @@ std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one
   return absl::StrCat("device ", rank.value(), " (stages ", ids, " with layers ", layers, ")");
 }
 
-absl::Status DoesNotFit(const PlanRequest& request, CutSearch& search) {
-  ASSIGN_OR_RETURN(std::vector<int> cut, search.Roomiest());
+absl::Status DoesNotFit(const PlanRequest& request, Pipeline& pipeline) {
+  ASSIGN_OR_RETURN(const Pipeline::Cut cut,
+                   CutSearch(pipeline, /*may_recompute=*/false).Roomiest());
   ASSIGN_OR_RETURN(const PlanReport report,
-                   ReportPlan(search.PlanOf(std::move(cut)), request.layers, request.loss));
+                   ReportPlan(pipeline.PlanOf(cut), request.layers, request.loss));
   const auto largest = std::max_element(
       report.ranks.begin(), report.ranks.end(),
       [](const RankReport& a, const RankReport& b) { return a.peak_bytes() < b.peak_bytes(); });
@@ -222,7 +102,7 @@ absl::Status DoesNotFit(const PlanRequest& request, CutSearch& search) {
     available = absl::StrCat(base::FormatCount(request.device_memory_bytes), " bytes");
   }
   ASSIGN_OR_RETURN(const int smallest, SmallestFit(request));
-  const char* const unit = search.has_one_stage_per_device() ? "stages" : "devices";
+  const char* const unit = pipeline.has_one_stage_per_rank() ? "stages" : "devices";
   const std::string advice =
       smallest > 0
           ? absl::StrCat("the smallest number of ", unit, " that fits is ", smallest)
@@ -230,7 +110,7 @@ absl::Status DoesNotFit(const PlanRequest& request, CutSearch& search) {
   const schedule::Rank rank(static_cast<int32_t>(largest - report.ranks.begin()));
   return absl::ResourceExhaustedError(
       absl::StrFormat("the model does not fit: %s needs %s, device memory is %s; %s\n%s",
-                      Describe(report, rank, search.has_one_stage_per_device()), needed, available,
+                      Describe(report, rank, pipeline.has_one_stage_per_rank()), needed, available,
                       advice, PlanTable(report)));
 }
 
@@ -238,14 +118,11 @@ absl::Status DoesNotFit(const PlanRequest& request, CutSearch& search) {
 
 absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(CutSearch search, CutSearch::Create(request, request.devices));
-  const int64_t budget_bytes = request.device_memory_bytes > 0
-                                   ? request.device_memory_bytes
-                                   : std::numeric_limits<int64_t>::max();
-  absl::StatusOr<std::vector<int>> cut = search.Find(budget_bytes);
-  if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, search);
+  ASSIGN_OR_RETURN(Pipeline pipeline, PipelineOver(request, request.devices));
+  const absl::StatusOr<Pipeline::Cut> cut = FindCut(pipeline);
+  if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
   RETURN_IF_ERROR(cut.status());
-  return search.PlanOf(*std::move(cut));
+  return pipeline.PlanOf(*cut);
 }
 
 }  // namespace stagecoach::partition

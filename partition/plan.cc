@@ -1,10 +1,13 @@
 #include "partition/plan.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "partition/cluster.h"
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "schedule/validator.h"
@@ -44,16 +47,75 @@ absl::Status CheckSchedule(const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule) {
+// Ascending, each in [0, layers).
+absl::Status CheckRecomputed(const Plan& plan) {
+  int least = 0;
+  for (const int layer : plan.recomputed) {
+    if (layer < least || layer >= plan.num_layers) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "recomputed layer %d of the plan: expected ascending numbers from 0 to %d", layer,
+          plan.num_layers - 1));
+    }
+    least = layer + 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReplicas(const Plan& plan) {
+  if (plan.replicas.empty()) return absl::OkStatus();
+  if (static_cast<int>(plan.replicas.size()) != plan.num_ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the plan gives replicas of %d ranks, its schedule has %d",
+                        plan.replicas.size(), plan.num_ranks()));
+  }
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    const int replicas = plan.replicas[static_cast<size_t>(rank)];
+    if (replicas >= 1 && replicas <= kMaxDevices && replicas <= plan.micro_batch_rows) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank %d of the plan has %d replicas: expected 1 to %d, and at least a row for each (a "
+        "micro-batch has %d)",
+        rank, replicas, kMaxDevices, plan.micro_batch_rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOrder(const Plan& plan) {
+  if (plan.order.empty()) return absl::OkStatus();
+  std::vector<bool> seen(static_cast<size_t>(plan.num_layers));
+  for (const int layer : plan.order) {
+    if (layer < 0 || layer >= plan.num_layers || seen[static_cast<size_t>(layer)]) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "layer %d in the order of the plan: expected each number from 0 to %d once", layer,
+          plan.num_layers - 1));
+    }
+    seen[static_cast<size_t>(layer)] = true;
+  }
+  if (static_cast<int>(plan.order.size()) == plan.num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("the order of the plan has %d of %d layers",
+                                                    plan.order.size(), plan.num_layers));
+}
+
+absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
+                                          const schedule::LoweringOptions& options = {}) {
   Schedule lowered = schedule;
   if (!schedule.IsLowered()) {
-    ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule));
+    ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule, options));
   }
   RETURN_IF_ERROR(schedule::Validate(lowered));
   return lowered;
 }
 
 }  // namespace
+
+int Plan::first_device_of(Rank rank) const {
+  int device = 0;
+  for (Rank before(0); before.value() < rank.value(); ++before) device += replicas_of(before);
+  return device;
+}
+
+bool Plan::is_replicated() const {
+  return std::any_of(replicas.begin(), replicas.end(), [](int count) { return count > 1; });
+}
 
 absl::Status CheckPlan(const Plan& plan) {
   if (plan.micro_batches() < 1 || plan.micro_batch_rows < 1) {
@@ -72,19 +134,22 @@ absl::Status CheckPlan(const Plan& plan) {
           stage, plan.first(stage), plan.last(stage), plan.num_layers));
     }
   }
-  return CheckSchedule(plan);
+  RETURN_IF_ERROR(CheckSchedule(plan));
+  RETURN_IF_ERROR(CheckReplicas(plan));
+  RETURN_IF_ERROR(CheckRecomputed(plan));
+  return CheckOrder(plan);
 }
 
 absl::StatusOr<Schedule> LoweredSchedule(const Plan& plan) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerAndValidate(plan.schedule);
+  return LowerAndValidate(plan.schedule, {.reduce_gradients = plan.is_replicated()});
 }
 
 absl::StatusOr<Schedule> LoweredEvaluation(const Plan& plan) {
   RETURN_IF_ERROR(CheckPlan(plan));
   ASSIGN_OR_RETURN(
       const Schedule forward,
-      schedule::ForwardOnly(plan.schedule.rank_of_stage, plan.num_devices(), plan.micro_batches()));
+      schedule::ForwardOnly(plan.schedule.rank_of_stage, plan.num_ranks(), plan.micro_batches()));
   return LowerAndValidate(forward);
 }
 

@@ -18,15 +18,27 @@
 namespace stagecoach::partition {
 
 // How a model is spread over devices, and in which order they work: stage i has the layers first(i)
-// to last(i) and is on rank schedule.rank_of(i), a device.
+// to last(i) and is on rank schedule.rank_of(i). A rank is a device, or a group of devices that
+// hold the same parameters and divide the rows of every micro-batch evenly.
 struct Plan {
   std::vector<int> first_layer;  // of each stage; ascending, starts with 0
   int num_layers = 0;
   int64_t micro_batch_rows = 1;
-  schedule::Schedule schedule;  // one to train with; compute or lowered
+  schedule::Schedule schedule;       // one to train with; compute or lowered
+  std::vector<int> replicas = {};    // devices of each rank; empty: one each
+  std::vector<int> recomputed = {};  // layers that do F again within B; ascending
+  // Of a profile that is a graph: the order of its layers that is cut; empty: as they are.
+  std::vector<int> order = {};
 
   int num_stages() const { return static_cast<int>(first_layer.size()); }
-  int num_devices() const { return schedule.num_ranks(); }
+  int num_ranks() const { return schedule.num_ranks(); }
+  int replicas_of(schedule::Rank rank) const {
+    return replicas.empty() ? 1 : replicas[static_cast<size_t>(rank.value())];
+  }
+  // Of the first one of a rank: ranks take devices in turn.
+  int first_device_of(schedule::Rank rank) const;
+  int num_devices() const { return first_device_of(schedule::Rank(num_ranks())); }
+  bool is_replicated() const;
   int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
@@ -38,7 +50,8 @@ struct Plan {
 };
 
 // InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
-// counts are positive, and the schedule trains as many stages, at least one on every rank.
+// counts are positive, the schedule trains as many stages, at least one on every rank, and
+// replicas, recomputed layers and order are of as many ranks and layers.
 absl::Status CheckPlan(const Plan& plan);
 
 // The lowered schedules of a plan, validated: the one to train with, and F alone under the same

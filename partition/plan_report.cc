@@ -1,5 +1,6 @@
 // The reports of partition/plan.h.
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,13 +10,14 @@
 #include "base/status_macros.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "partition/cluster.h"
+#include "partition/pipeline.h"
 #include "partition/plan.h"
 
 namespace stagecoach::partition {
 namespace {
 
 using schedule::Rank;
-using schedule::Schedule;
 using schedule::StageId;
 using schedule::StageMemory;
 
@@ -38,40 +40,23 @@ int64_t BufferBytes(const PlanReport& report, Rank rank) {
 
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerCost>& layers,
                                       const LossMemory& loss) {
-  ASSIGN_OR_RETURN(const Schedule training, LoweredSchedule(plan));
-  ASSIGN_OR_RETURN(const Schedule evaluation, LoweredEvaluation(plan));
+  RETURN_IF_ERROR(CheckPlan(plan));
   if (plan.num_layers != static_cast<int>(layers.size())) {
     return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
                                                       plan.num_layers, layers.size()));
   }
   RETURN_IF_ERROR(CheckLayers(layers));
-  PlanReport report;
-  std::vector<StageMemory> memory;
-  double batch_ns = 0;
-  for (int index = 0; index < plan.num_stages(); ++index) {
-    const StageId id(index);
-    StageReport stage = {.rank = training.rank_of(id),
-                         .first_layer = plan.first(index),
-                         .last_layer = plan.last(index)};
-    const auto range = absl::MakeConstSpan(layers).subspan(
-        stage.first_layer, stage.last_layer - stage.first_layer + 1);
-    for (const LayerCost& layer : range) {
-      stage.parameters += layer.parameters;
-      stage.time_share += layer.batch_ns(plan.micro_batches());
-    }
-    batch_ns += stage.time_share;
-    stage.memory = AggregateStage(range, loss, PositionOf(training, id));
-    memory.push_back(stage.memory);
-    report.stages.push_back(std::move(stage));
+  const auto table = std::make_shared<const LayerTable>(layers, loss);
+  std::vector<RankGroup> groups;
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    RankGroup& group = groups.emplace_back();
+    group.devices = {rank};
+    group.layers = table;
   }
-  for (StageReport& stage : report.stages) {
-    stage.time_share = batch_ns > 0 ? stage.time_share / batch_ns : 1.0 / plan.num_stages();
-  }
-  for (Rank rank(0); rank.value() < training.num_ranks(); ++rank) {
-    ASSIGN_OR_RETURN(RankReport own, ReportRank(training, evaluation, rank, memory));
-    report.ranks.push_back(std::move(own));
-  }
-  return report;
+  ASSIGN_OR_RETURN(const Pipeline pipeline,
+                   Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups),
+                                    UniformCluster(plan.num_ranks())));
+  return pipeline.Report({plan.first_layer, plan.recomputed});
 }
 
 std::string PlanTable(const PlanReport& report) {

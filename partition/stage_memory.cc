@@ -79,9 +79,9 @@ StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory&
   stage.input_bytes = first.input_bytes;
   stage.input_last_use = first.input_last_use;
   stage.input_gradient_bytes = position.is_first ? 0 : first.input_bytes;
-  stage.output_bytes = last.output_bytes;
+  stage.output_bytes = last.output_bytes + last.passing_bytes;
   stage.output_last_use = last.output_last_use;
-  stage.output_gradient_bytes = last.output_bytes;
+  stage.output_gradient_bytes = stage.output_bytes;
   stage.output_gradient_last_use = last.output_gradient_last_use;
   return stage;
 }

@@ -8,59 +8,62 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "partition/layer_cost.h"
 #include "partition/stage_memory.h"
 #include "schedule/memory.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::partition {
 
-// The layers [first, last], both inclusive, as stage `stage`.
-struct StageRange {
-  int first = 0;
-  int last = 0;
-  int stage = 0;
-
-  friend bool operator==(const StageRange&, const StageRange&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const StageRange& range) {
-    return H::combine(std::move(h), range.first, range.last, range.stage);
-  }
-};
-
-// The memory of every stage that a plan could have under one schedule. A search asks for many of
+// The peaks of the stages that a plan could have under one schedule. A search asks for many of
 // them, and packing the blocks of hundreds of micro-batches takes milliseconds: AtLeast is the
 // cheap bound to search with, PeakBytes the answer to confirm with.
 class StagePeaks {
  public:
-  // `layers`: of the whole model, must outlive this object. `training`, `evaluation`: the lowered
-  // schedules of a plan, valid.
-  StagePeaks(absl::Span<const LayerCost> layers, const LossMemory& loss,
-             schedule::Schedule training, schedule::Schedule evaluation);
+  // The lowered schedules of a plan, valid.
+  StagePeaks(schedule::Schedule training, schedule::Schedule evaluation);
 
-  const schedule::Schedule& schedule() const { return training_; }
+  const schedule::Schedule& training() const { return training_; }
+  const schedule::Schedule& evaluation() const { return evaluation_; }
+  const StagePosition& position(int stage) const { return positions_[stage]; }
+  // The most micro-batches that the stage has between F and B at once.
+  int in_flight(int stage) const { return in_flight_[stage]; }
 
-  // AggregateStage of the range, remembered.
-  const schedule::StageMemory& Memory(const StageRange& range);
-
-  // The peak of the stage's device (RankReport) if this were the only one of its stages,
-  // remembered. Where the device has no other, that is its peak.
-  absl::StatusOr<int64_t> PeakBytes(const StageRange& range);
+  // The peak of the stage's rank (RankReport) if this were the only one of its stages, remembered.
+  // Where the rank has no other, that is its peak.
+  absl::StatusOr<int64_t> PeakBytes(int stage, const schedule::StageMemory& memory);
 
   // PeakBytes if that was asked before, else a lower bound of it.
-  int64_t AtLeast(const StageRange& range);
+  int64_t AtLeast(int stage, const schedule::StageMemory& memory) const;
 
-  // The largest peak of a device under a cut, all its stages counted. `ranges`: index stage.
-  absl::StatusOr<int64_t> LargestPeakBytes(absl::Span<const StageRange> ranges);
+  // A lower bound of RankPeakBytes.
+  int64_t RankAtLeast(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
+
+  // The peak of a rank with all its stages, remembered. `stages`: index stage; only those of the
+  // rank are read.
+  absl::StatusOr<int64_t> RankPeakBytes(schedule::Rank rank,
+                                        absl::Span<const schedule::StageMemory> stages);
 
  private:
-  absl::Span<const LayerCost> layers_;
-  LossMemory loss_;
+  // A rank, and the sizes of its stages.
+  using Key = std::pair<int, std::vector<int64_t>>;
+
+  // What a rank has between F and B while it performs a forward action; index: place in
+  // stages_of_.
+  struct Moment {
+    int acting = 0;
+    std::vector<int> in_flight;
+  };
+
+  static std::vector<Moment> FullestMoments(const std::vector<schedule::Action>& list,
+                                            const std::vector<schedule::StageId>& stages);
+  Key KeyOf(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
+
   schedule::Schedule training_, evaluation_;
-  std::vector<int> peak_stash_;           // micro-batches between F and B at once, per stage
-  std::vector<StagePosition> positions_;  // per stage
-  absl::flat_hash_map<StageRange, schedule::StageMemory> memory_;
-  absl::flat_hash_map<StageRange, int64_t> peak_bytes_;
+  std::vector<int> in_flight_;                             // index: stage
+  std::vector<StagePosition> positions_;                   // index: stage
+  std::vector<std::vector<schedule::StageId>> stages_of_;  // index: rank
+  std::vector<std::vector<Moment>> moments_;  // index: rank; of no two, one has more of everything
+  absl::flat_hash_map<Key, int64_t> peak_bytes_;
 };
 
 }  // namespace stagecoach::partition

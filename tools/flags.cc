@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/nearest.h"
+#include "base/status_macros.h"
+#include "base/units.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -55,6 +57,12 @@ absl::StatusOr<std::string> ParseChoice(const std::string& name,
   return Unexpected(
       name, absl::StrCat("one of ", absl::StrJoin(known, ", "),
                          nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
+  ASSIGN_OR_RETURN(const int64_t bytes, base::ParseBytes(text));
+  if (bytes > 0) return bytes;
+  return absl::InvalidArgumentError("expected more than 0 bytes; leave it out for no limit");
 }
 
 }  // namespace stagecoach::tools

@@ -30,14 +30,21 @@ absl::StatusOr<double> ParseNumber(const std::string& text, const NumberRange& r
 absl::StatusOr<std::string> ParseChoice(const std::string& name,
                                         const std::vector<std::string>& known);
 
+// A size above 0 (base/units.h).
+absl::StatusOr<int64_t> ParseMemory(const std::string& text);
+
 // Adds a flag called `name` that stores parse(text), where `parse` returns an absl::StatusOr. The
-// help shows it as "name placeholder  description".
+// help shows it as "name placeholder  description". Several names are separated by commas; errors
+// have the first.
 template <typename T, typename Parse>
 CLI::Option* AddFlag(CLI::App& app, const std::string& name, const std::string& placeholder,
                      T& value, const std::string& description, Parse parse) {
-  const auto store = [name, &value, parse](const std::string& text) {
+  const std::string first_name = name.substr(0, name.find(','));
+  const auto store = [first_name, &value, parse](const std::string& text) {
     auto parsed = parse(text);
-    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+    if (!parsed.ok()) {
+      throw CLI::ValidationError(first_name, std::string(parsed.status().message()));
+    }
     value = static_cast<T>(*std::move(parsed));
   };
   return app.add_option_function<std::string>(name, store, description)->option_text(placeholder);

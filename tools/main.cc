@@ -18,6 +18,7 @@
 #include "tools/devices_command.h"
 #include "tools/exit_status.h"
 #include "tools/plan_command.h"
+#include "tools/profile_command.h"
 #include "tools/simulate_command.h"
 #include "tools/trace_command.h"
 #include "tools/train_command.h"
@@ -70,7 +71,7 @@ absl::StatusOr<int> Run(const CLI::App& app, const std::vector<Command>& command
     return status;
   }
   RETURN_IF_ERROR(CheckNothingLeft(app));
-  return UsageError(app, "a command is needed: train, plan, simulate, trace or devices");
+  return UsageError(app, "a command is needed: train, plan, profile, simulate, trace or devices");
 }
 
 int Main(int argc, char** argv) {
@@ -82,9 +83,9 @@ int Main(int argc, char** argv) {
   app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
-  const std::vector<Command> commands = {AddTrainCommand(app), AddPlanCommand(app),
-                                         AddSimulateCommand(app), AddTraceCommand(app),
-                                         AddDevicesCommand(app)};
+  const std::vector<Command> commands = {AddTrainCommand(app),   AddPlanCommand(app),
+                                         AddProfileCommand(app), AddSimulateCommand(app),
+                                         AddTraceCommand(app),   AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {

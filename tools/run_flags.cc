@@ -48,17 +48,15 @@ absl::StatusOr<std::string> ParseData(const std::string& spec) {
   return spec;
 }
 
+absl::StatusOr<std::string> ParseModelName(const std::string& name) {
+  return name == "default" ? "" : name;
+}
+
 absl::StatusOr<int64_t> ParseRows(const std::string& text) {
   if (text == "all") return 0;
   absl::StatusOr<int64_t> rows = ParseCount(text, 1, std::numeric_limits<int64_t>::max());
   if (rows.ok()) return rows;
   return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
-}
-
-absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
-  ASSIGN_OR_RETURN(const int64_t bytes, base::ParseBytes(text));
-  if (bytes > 0) return bytes;
-  return absl::InvalidArgumentError("expected more than 0 bytes; leave it out for no limit");
 }
 
 void AddDataFlags(CLI::App& app, RunOptions& options) {
@@ -73,23 +71,37 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
 
 void AddModelFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Model";
-  CLI::Option* file = app.add_option("--model", options.model_file, "Read the layers from a file")
-                          ->option_text("FILE.toml")
-                          ->group(group);
-  AddFlag(app, "--layers", "N", options.layers,
-          Describe("Layers of the default network", absl::StrCat(options.layers)),
-          Count(2, kMaxLayers))
-      ->excludes(file)
+  AddFlag(app, "--model", "NAME|FILE", options.model_file,
+          Describe("The default network, or layers from a .toml file", "default"), ParseModelName)
       ->group(group);
-  AddFlag(app, "--width", "N", options.width,
-          Describe("Its features between layers", absl::StrCat(options.width)), Count(1, kMaxWidth))
-      ->excludes(file)
-      ->group(group);
+  CLI::Option* layers =
+      AddFlag(app, "--layers", "N", options.layers,
+              Describe("Layers of the default network", absl::StrCat(options.layers)),
+              Count(2, kMaxLayers))
+          ->group(group);
+  CLI::Option* width = AddFlag(app, "--width", "N", options.width,
+                               Describe("Its features between layers", absl::StrCat(options.width)),
+                               Count(1, kMaxWidth))
+                           ->group(group);
+  app.parse_complete_callback([&options, layers, width] {
+    for (const CLI::Option* shape : {layers, width}) {
+      if (shape->count() > 0 && !options.model_file.empty()) {
+        throw CLI::ExcludesError(shape->get_name(), "--model " + options.model_file);
+      }
+    }
+  });
+}
+
+void AddThreadsFlag(CLI::App& app, RunOptions& options) {
+  AddFlag(app, "--threads-per-device", "N", options.threads_per_device,
+          Describe("Cores of a CPU device", absl::StrCat(options.threads_per_device)),
+          Count(1, kernels::CpuDeviceOptions::kMaxThreads))
+      ->group("Pipeline");
 }
 
 void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Pipeline";
-  AddFlag(app, "--stages", "N", options.stages,
+  AddFlag(app, "--stages,--devices", "N", options.stages,
           Describe("Devices to cut the model over", absl::StrCat(kDefaultStages)),
           Count(1, kMaxStages))
       ->group(group);
@@ -109,10 +121,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
                    absl::StrCat(kDefaultMicroBatches)),
           Count(-kMaxInt, kMaxInt))
       ->group(group);
-  AddFlag(app, "--threads-per-device", "N", options.threads_per_device,
-          Describe("Cores of a CPU device", absl::StrCat(options.threads_per_device)),
-          Count(1, kernels::CpuDeviceOptions::kMaxThreads))
-      ->group(group);
+  AddThreadsFlag(app, options);
   AddFlag(app, "--device-memory", "SIZE", options.device_memory_bytes,
           "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
       ->group(group);
@@ -133,7 +142,25 @@ void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
       ->group(group);
 }
 
+// The plan settles what these would.
+void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
+  CLI::Option* plan = app.add_option("--plan", options.plan_file, "Train by the plan in a file")
+                          ->option_text("FILE")
+                          ->group("Pipeline");
+  for (const char* settled :
+       {"--stages", "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
+    plan->excludes(app.get_option(settled));
+  }
+}
+
 }  // namespace
+
+void AddModelAndDataFlags(CLI::App& app, RunOptions& options) {
+  AddDataFlags(app, options);
+  AddModelFlags(app, options);
+  AddThreadsFlag(app, options);
+  AddOptimizerFlags(app, options);
+}
 
 void AddPlanFlags(CLI::App& app, RunOptions& options) {
   AddDataFlags(app, options);
@@ -148,6 +175,7 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
 }
 
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {
+  AddPlanFileFlag(app, options);
   const std::string group = "Optimiser";
   AddFlag(app, "--learning-rate", "X", options.learning_rate,
           "Rate, or its peak [sgd 0.01, adamw 0.09 / width]",

@@ -8,19 +8,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "engine/data/load.h"
+#include "engine/measured_profile.h"
 #include "engine/model_file.h"
 #include "engine/profile.h"
-#include "partition/automatic_schedule.h"
+#include "engine/trainer.h"
+#include "partition/files/plan_file.h"
+#include "partition/planner.h"
 #include "partition/stage_costs.h"
 #include "schedule/files/schedule_file.h"
 #include "tools/exit_status.h"
+#include "tools/machine.h"
 #include "tools/schedule_option.h"
 
 namespace stagecoach::tools {
 namespace {
-
-constexpr int kProfileRepeats = 5;
 
 absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
   const bool is_sgd = options.optimizer == "sgd";
@@ -33,20 +36,6 @@ absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
   optimizer.clip_norm = options.clip_norm;
   RETURN_IF_ERROR(CheckOptimizer(optimizer));
   return optimizer;
-}
-
-absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
-  if (micro_batches < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--microbatches is ", micro_batches, ", expected at least 1"));
-  }
-  const int64_t rest = batch % micro_batches;
-  if (rest == 0) return absl::OkStatus();
-  const int64_t below = batch - rest;
-  const int64_t above = below + micro_batches;
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "a batch of %d rows does not divide into %d equal micro-batches: use --batch %d", batch,
-      micro_batches, below > 0 && rest <= micro_batches / 2 ? below : above));
 }
 
 bool HoldsImages(const std::string& data) {
@@ -95,11 +84,7 @@ absl::StatusOr<Pipeline> PipelineOf(const RunOptions& options) {
   return pipeline;
 }
 
-partition::ScheduleMaker ScheduleMakerOf(const RunOptions& options, const Pipeline& pipeline,
-                                         const partition::PlanRequest& request) {
-  if (options.schedule == kAutomatic) {
-    return partition::AutomaticSchedule(request, pipeline.micro_batches, options.chunks);
-  }
+partition::ScheduleMaker ScheduleMakerOf(const RunOptions& options, const Pipeline& pipeline) {
   if (!pipeline.from_file.has_value()) {
     return partition::GeneratedSchedule(options.schedule, pipeline.micro_batches, options.chunks);
   }
@@ -110,23 +95,8 @@ partition::ScheduleMaker ScheduleMakerOf(const RunOptions& options, const Pipeli
   };
 }
 
-absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& run) {
-  const engine::ProfileOptions profile_options = {
-      .micro_batch_rows = options.batch / pipeline.micro_batches,
-      .micro_batches = pipeline.micro_batches,
-      .optimizer = run.optimizer,
-      .threads = options.threads_per_device};
-  ASSIGN_OR_RETURN(const engine::ModelProfile profile,
-                   options.profile == "measured"
-                       ? MeasureModel(run.model, profile_options, kProfileRepeats)
-                       : AnalyzeModel(run.model, profile_options));
-  partition::PlanRequest request = {.layers = profile.layers,
-                                    .loss = profile.loss,
-                                    .devices = pipeline.devices,
-                                    .micro_batch_rows = profile_options.micro_batch_rows,
-                                    .device_memory_bytes = options.device_memory_bytes};
-  request.schedule = ScheduleMakerOf(options, pipeline, request);
-  ASSIGN_OR_RETURN(run.plan, MakePlan(request));
+// What the run takes, its model being of this profile.
+absl::Status Predict(const engine::ModelProfile& profile, Run& run) {
   ASSIGN_OR_RETURN(run.predicted, ReportPlan(run.plan, profile.layers, profile.loss));
   run.costs = StageCosts(run.predicted, profile.layers);
   // With clipping, updates wait for the norm of all gradients.
@@ -134,7 +104,113 @@ absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& 
   return absl::OkStatus();
 }
 
+absl::Status CheckBudget(const Run& run, int64_t device_memory_bytes) {
+  if (device_memory_bytes == 0) return absl::OkStatus();
+  for (size_t rank = 0; rank < run.predicted.ranks.size(); ++rank) {
+    const int64_t peak_bytes = run.predicted.ranks[rank].peak_bytes();
+    if (peak_bytes <= device_memory_bytes) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("the plan does not fit: device %d needs %s, device memory is %s\n%s", rank,
+                        base::FormatBytes(peak_bytes), base::FormatBytes(device_memory_bytes),
+                        PlanTable(run.predicted)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<partition::Plan> ReadPlan(const std::string& path) {
+  ASSIGN_OR_RETURN(partition::PlanFile file, From(Origin::kData, partition::ReadPlanFile(path)));
+  const absl::Status supported = engine::CheckSupported(file.plan);
+  if (!supported.ok()) return From(Origin::kConfiguration, base::Annotate(supported, path));
+  return std::move(file.plan);
+}
+
+absl::Status UsePlan(const RunOptions& options, partition::Plan plan, Run& run) {
+  run.plan = std::move(plan);
+  if (run.plan.num_layers != run.model.num_layers()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: the plan is for %d layers, the model has %d", options.plan_file,
+                        run.plan.num_layers, run.model.num_layers()));
+  }
+  ASSIGN_OR_RETURN(const engine::ModelProfile profile,
+                   AnalyzeModel(run.model, {.micro_batch_rows = run.plan.micro_batch_rows,
+                                            .micro_batches = run.plan.micro_batches(),
+                                            .optimizer = run.optimizer,
+                                            .threads = options.threads_per_device}));
+  RETURN_IF_ERROR(Predict(profile, run));
+  return CheckBudget(run, options.device_memory_bytes);
+}
+
+// The fastest plan with any schedule, the number of micro-batches being given.
+absl::StatusOr<partition::Plan> SearchPlan(const RunOptions& options, const Pipeline& pipeline,
+                                           const engine::ModelProfile& profile) {
+  partition::PlannerRequest request;
+  request.profile = engine::JoinProfiles("", {profile});
+  request.cluster = partition::UniformCluster(pipeline.devices, options.device_memory_bytes);
+  request.batch_rows = options.batch;
+  request.micro_batches = pipeline.micro_batches;
+  if (options.chunks > 0) request.chunks = options.chunks;
+  ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
+  return std::move(receipt.plan);
+}
+
+absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& run) {
+  const engine::ProfileOptions profile_options = {
+      .micro_batch_rows = options.batch / pipeline.micro_batches,
+      .micro_batches = pipeline.micro_batches,
+      .optimizer = run.optimizer,
+      .threads = options.threads_per_device};
+  ASSIGN_OR_RETURN(engine::ModelProfile profile, AnalyzeModel(run.model, profile_options));
+  if (options.profile == "measured") {
+    RETURN_IF_ERROR(CheckCanMeasure(profile.layers));
+    const int devices = DevicesAtOnce(pipeline.devices, options.threads_per_device);
+    ASSIGN_OR_RETURN(profile, MeasureModel(run.model, profile_options, {.devices = devices}));
+  }
+  if (options.schedule == kAutomatic) {
+    ASSIGN_OR_RETURN(run.plan, SearchPlan(options, pipeline, profile));
+    return Predict(profile, run);
+  }
+  partition::PlanRequest request = {.layers = profile.layers,
+                                    .loss = profile.loss,
+                                    .devices = pipeline.devices,
+                                    .micro_batch_rows = profile_options.micro_batch_rows,
+                                    .device_memory_bytes = options.device_memory_bytes};
+  request.schedule = ScheduleMakerOf(options, pipeline);
+  ASSIGN_OR_RETURN(run.plan, MakePlan(request));
+  return Predict(profile, run);
+}
+
 }  // namespace
+
+absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
+  if (micro_batches < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--microbatches is ", micro_batches, ", expected at least 1"));
+  }
+  const int64_t rest = batch % micro_batches;
+  if (rest == 0) return absl::OkStatus();
+  const int64_t below = batch - rest;
+  const int64_t above = below + micro_batches;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "a batch of %d rows does not divide into %d equal micro-batches: use --batch %d", batch,
+      micro_batches, below > 0 && rest <= micro_batches / 2 ? below : above));
+}
+
+int DevicesAtOnce(int devices, int threads_per_device) {
+  return std::clamp(InspectMachine().processors / threads_per_device, 1, devices);
+}
+
+absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers) {
+  int64_t needed_bytes = 0;
+  for (const partition::LayerCost& layer : layers) {
+    needed_bytes += 2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes;
+  }
+  const int64_t memory_bytes = InspectMachine().memory_bytes;
+  if (memory_bytes == 0 || needed_bytes <= memory_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "to measure the layers, all are trained at once, which takes ",
+      base::FormatBytes(needed_bytes), "; this machine has ", base::FormatBytes(memory_bytes),
+      ": use estimated times, or measure a model of fewer layers"));
+}
 
 float LearningRateOf(const RunOptions& options) {
   constexpr float kSgd = 0.01F;
@@ -146,13 +222,26 @@ float LearningRateOf(const RunOptions& options) {
   return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
 }
 
+absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
+  Workload workload;
+  ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
+  ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options)));
+  ASSIGN_OR_RETURN(workload.model,
+                   From(Origin::kConfiguration, MakeModel(options, *workload.data.train)));
+  return workload;
+}
+
 absl::StatusOr<Run> PrepareRun(const RunOptions& options) {
   Run run;
-  ASSIGN_OR_RETURN(run.optimizer, From(Origin::kUsage, OptimizerOf(options)));
+  if (!options.plan_file.empty()) {
+    ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
+    ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
+    RETURN_IF_ERROR(From(Origin::kConfiguration, UsePlan(options, std::move(plan), run)));
+    return run;
+  }
   ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, pipeline.micro_batches)));
-  ASSIGN_OR_RETURN(run.data, From(Origin::kData, LoadRows(options)));
-  ASSIGN_OR_RETURN(run.model, From(Origin::kConfiguration, MakeModel(options, *run.data.train)));
+  ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CutModel(options, pipeline, run)));
   return run;
 }

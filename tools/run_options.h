@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
 #include "engine/data/idx.h"
@@ -17,7 +18,8 @@
 
 namespace stagecoach::tools {
 
-// What `train` and `plan` ask for. The defaults are the program's: tuned for Fashion-MNIST.
+// What `train`, `plan` and `profile` ask for. The defaults are the program's: tuned for
+// Fashion-MNIST.
 struct RunOptions {
   std::string data = engine::kFashionMnistDirectory;
   std::string label = "label";  // column of a .csv file
@@ -37,6 +39,8 @@ struct RunOptions {
   int threads_per_device = 1;
   int64_t device_memory_bytes = 0;  // 0: no limit
   std::string profile = "analytic";
+  // Read from there rather than made; then nothing from `stages` to `batch` is read, nor `profile`.
+  std::string plan_file;  // "": none
 
   std::string optimizer = "adamw";
   std::optional<float> weight_decay;  // unset: the optimiser's own
@@ -62,30 +66,53 @@ inline constexpr int kDefaultMicroBatches = 4;
 // Of the warm-up, as a share of all steps.
 inline constexpr double kWarmupShare = 0.1;
 
+// InvalidArgument, with the nearest batch that would do, unless the batch divides into that many
+// equal micro-batches.
+absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
+
+// Of that many CPU devices, how many this machine has cores for: so many can be measured at once.
+int DevicesAtOnce(int devices, int threads_per_device);
+
+// ResourceExhausted if this machine has too little memory to train all layers at once, which
+// measuring them does.
+absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers);
+
 // The learning rate, or its peak: the one that was given, or else 0.01 for sgd, and for adamw 0.09
 // / width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves
 // an activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.)
 float LearningRateOf(const RunOptions& options);
 
+// Adds the flags of data, model and optimiser, and --threads-per-device: all that decides a
+// profile. `options` must outlive the parse.
+void AddModelAndDataFlags(CLI::App& app, RunOptions& options);
+
 // Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
 // plan. `options` must outlive the parse.
 void AddPlanFlags(CLI::App& app, RunOptions& options);
 
-// Adds the flags that only training needs.
+// Adds the flags that only training needs, after those of AddPlanFlags.
 void AddTrainingFlags(CLI::App& app, RunOptions& options);
 
-// Everything that is settled before the first step.
-struct Run {
+// What is trained.
+struct Workload {
   engine::TrainTest data;
   engine::Model model;
   engine::Optimizer optimizer;
+};
+
+// Loads the data and makes or reads the model. Errors are marked with their origin
+// (tools/exit_status.h).
+absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options);
+
+// Everything that is settled before the first step.
+struct Run : Workload {
   partition::Plan plan;
   partition::PlanReport predicted;
   schedule::Costs costs;  // of the plan's stages, as the profile has them
 };
 
-// Loads the data, makes or reads the model, profiles it and cuts it. Errors are marked with their
-// origin (tools/exit_status.h).
+// Prepares the workload, profiles the model and cuts it, or reads how it is cut. Errors are marked
+// with their origin.
 absl::StatusOr<Run> PrepareRun(const RunOptions& options);
 
 }  // namespace stagecoach::tools

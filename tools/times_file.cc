@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::tools {
@@ -107,7 +108,7 @@ absl::StatusOr<Costs> ReadTimesFile(const std::string& path) {
   const absl::StatusOr<nlohmann::json> json = base::ParseJson(text);
   if (!json.ok()) return base::Annotate(json.status(), path);
   absl::StatusOr<Costs> costs = ReadCosts(*json);
-  if (!costs.ok()) return base::Annotate(costs.status(), path);
+  if (!costs.ok()) return base::Annotate(base::WithJsonLine(costs.status(), text), path);
   return costs;
 }
 

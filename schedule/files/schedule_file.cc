@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 #include "schedule/files/csv.h"
 #include "schedule/files/file_check.h"
@@ -87,7 +88,16 @@ void AppendArray(const std::vector<std::string>& elements, size_t indent, std::s
 
 absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text) {
   ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text, {.max_bytes = kMaxFileBytes}));
-  ASSIGN_OR_RETURN(base::ObjectReader reader, base::ObjectReader::Create(json));
+  const auto read = [&]() -> absl::StatusOr<Schedule> {
+    ASSIGN_OR_RETURN(base::ObjectReader reader, base::ObjectReader::Create(json));
+    return ReadSchedule(reader);
+  };
+  absl::StatusOr<Schedule> schedule = read();
+  if (!schedule.ok()) return base::WithJsonLine(schedule.status(), text);
+  return schedule;
+}
+
+absl::StatusOr<Schedule> ReadSchedule(base::ObjectReader& reader) {
   RETURN_IF_ERROR(ReadHeader(reader));
   Schedule schedule;
   ASSIGN_OR_RETURN(schedule.name, reader.RequiredString("name"));
@@ -110,10 +120,11 @@ absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text) {
       return ranks.Error(rank, "no stage is on this rank");
     }
   }
-  RETURN_IF_ERROR(base::Annotate(CheckSize(schedule), "$"));
+  RETURN_IF_ERROR(base::Annotate(CheckSize(schedule), reader.path()));
   RETURN_IF_ERROR(ProveFromFile(schedule, [&](Rank rank, size_t index) {
     const bool is_end = index >= schedule.list_of(rank).size();
-    return absl::StrCat("$.ranks[", rank.value(), "]", is_end ? "" : absl::StrCat("[", index, "]"));
+    return absl::StrCat(ranks.path(), "[", rank.value(), "]",
+                        is_end ? "" : absl::StrCat("[", index, "]"));
   }));
   return schedule;
 }

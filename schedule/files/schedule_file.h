@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/json.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::schedule {
@@ -28,11 +29,15 @@ namespace stagecoach::schedule {
 
 // Reads and proves (FindViolation, of the lowered form) a schedule in JSON. Every key above is
 // needed, and no other allowed. InvalidArgument names the line and column where it is not JSON, and
-// else the place in it, such as $.ranks[1][3], and what is wrong; for an action that lowering has
-// added it is that of the compute action it belongs to. The first line is the whole error; of a
-// deadlock, the waits follow. ResourceExhausted: nested too deeply. Safe on hostile input: memory
-// is linear in the text.
+// else the line and the place in it, such as "line 9: $.ranks[1][3]", and what is wrong; for an
+// action that lowering has added it is that of the compute action it belongs to. The first line is
+// the whole error; of a deadlock, the waits follow. ResourceExhausted: nested too deeply. Safe on
+// hostile input: memory is linear in the text.
 absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text);
+
+// The same from an object within a larger file, read to its end; errors name its place in there,
+// without the line.
+absl::StatusOr<Schedule> ReadSchedule(base::ObjectReader& reader);
 
 // The inverse, a list of actions per paragraph: ParseScheduleJson(ToScheduleJson(s)) == s.
 // Pre-condition: `schedule`, lowered, has no violation; its name is UTF-8.

@@ -84,6 +84,8 @@ TEST_F(ReaderTest, OptionalValuesOfTheWrongTypeAreErrors) {
 
 TEST_F(ReaderTest, MissingKeyIsNamed) {
   EXPECT_EQ(MessageOf(Read("{}").RequiredInt64("stages")), "$: the key \"stages\" is missing");
+  EXPECT_EQ(MessageOf(Read(R"({"stage": 1, "ranks": 2})").RequiredInt64("stages")),
+            "$: the key \"stages\" is missing; there is a \"stage\"");
 }
 
 TEST_F(ReaderTest, WrongTypeSaysWhatWasExpectedAndFound) {

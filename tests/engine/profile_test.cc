@@ -1,8 +1,10 @@
 #include "engine/profile.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "engine/layer_cost.h"
 #include "engine/layers/layer_norm.h"
 #include "engine/layers/linear.h"
 #include "engine/layers/residual.h"
@@ -43,6 +45,10 @@ TEST(AnalyzeModel, SizesALinearLayer) {
   EXPECT_EQ(cost.memory.input_last_use, LastUse::kBackwardWeight);
   EXPECT_EQ(cost.memory.output_last_use, LastUse::kForward);
   EXPECT_EQ(cost.memory.output_gradient_last_use, LastUse::kBackwardWeight);
+}
+
+TEST(AnalyzeModel, CountsThreeProductsOfALinearLayer) {
+  EXPECT_EQ(CostOfLayer(Linear(7)).flops, 3 * (2.0 * 3 * 10 * 7));
 }
 
 TEST(AnalyzeModel, CountsOneStateForSgd) {
@@ -103,9 +109,10 @@ TEST(AnalyzeModel, NamesTheLayerThatDoesNotFit) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1: residual")));
 }
 
-void ExpectPositiveTimes(const ModelProfile& profile) {
-  for (size_t i = 0; i < profile.layers.size(); ++i) {
-    const partition::LayerCost& layer = profile.layers[i];
+TEST(AnalyzeModel, EstimatesATimeForEveryOperation) {
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
+                       AnalyzeModel(SmallModel(), {.micro_batch_rows = 4}));
+  for (const partition::LayerCost& layer : profile.layers) {
     EXPECT_GT(layer.forward_ns, 0.0) << layer.name;
     EXPECT_GT(layer.backward_input_ns, 0.0) << layer.name;
     EXPECT_GT(layer.backward_weight_ns, 0.0) << layer.name;
@@ -113,26 +120,50 @@ void ExpectPositiveTimes(const ModelProfile& profile) {
   }
 }
 
-TEST(AnalyzeModel, EstimatesATimeForEveryOperation) {
-  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
-                       AnalyzeModel(SmallModel(), {.micro_batch_rows = 4}));
-  ExpectPositiveTimes(profile);
+TEST(AnalyzeProfile, HasTheLayersOfEverySize) {
+  const std::vector<int64_t> rows = {1, 5, 64};
+  const Optimizer optimizer = Optimizer::Sgd();
+  ASSERT_OK_AND_ASSIGN(
+      const partition::Profile profile,
+      AnalyzeProfile(SmallModel(), "small", rows, {.optimizer = optimizer, .threads = 2}));
+  EXPECT_EQ(profile.model, "small");
+  EXPECT_TRUE(profile.is_chain());
+  EXPECT_OK(CheckProfile(profile));
+  ASSERT_EQ(profile.sizes.size(), rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(
+        ModelProfile alone,
+        AnalyzeModel(SmallModel(),
+                     {.micro_batch_rows = rows[i], .optimizer = optimizer, .threads = 2}));
+    for (size_t layer = 0; layer < alone.layers.size(); ++layer) {
+      alone.layers[layer].name = profile.sizes[i].layers[layer].name;
+    }
+    EXPECT_EQ(profile.sizes[i].micro_batch_rows, rows[i]);
+    EXPECT_EQ(profile.sizes[i].layers, alone.layers);
+  }
 }
 
-TEST(MeasureModel, MeasuresATimeForEveryOperation) {
-  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
-                       MeasureModel(SmallModel(), {.micro_batch_rows = 4}, /*repeats=*/2));
-  ExpectPositiveTimes(profile);
+TEST(AnalyzeProfile, CallsLayersByTheirKindAndIndex) {
+  ASSERT_OK_AND_ASSIGN(
+      const partition::Profile profile,
+      AnalyzeProfile({.input = Shape{10},
+                      .layers = {LayerNorm(), Linear(10), Residual({Linear(10)}), Linear(10)}},
+                     "m", {1}, {}));
+  std::vector<std::string> names;
+  for (const partition::LayerCost& layer : profile.sizes[0].layers) names.push_back(layer.name);
+  EXPECT_THAT(names, ElementsAre("layer_norm.0", "linear.1", "residual.2", "linear.3"));
 }
 
-TEST(MeasureModel, SizesAsTheAnalysisDoes) {
-  const ProfileOptions options{.micro_batch_rows = 4, .threads = 2};
-  ASSERT_OK_AND_ASSIGN(const ModelProfile analyzed, AnalyzeModel(SmallModel(), options));
-  ASSERT_OK_AND_ASSIGN(const ModelProfile measured,
-                       MeasureModel(SmallModel(), options, /*repeats=*/1));
-  ASSERT_EQ(measured.layers.size(), analyzed.layers.size());
-  for (size_t i = 0; i < analyzed.layers.size(); ++i) {
-    EXPECT_EQ(measured.layers[i].memory, analyzed.layers[i].memory);
+TEST(AnalyzeProfile, SizesTheLossAsTheEngineDoes) {
+  const std::vector<int64_t> rows = {1, 3, 16, 17, 100};
+  ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
+                       AnalyzeProfile(SmallModel(), "small", rows, {}));
+  for (const partition::SizedLayers& size : profile.sizes) {
+    for (int micro_batches = 1; micro_batches <= 20; ++micro_batches) {
+      const partition::LossMemory expected = BytesOfLoss(size.micro_batch_rows, micro_batches);
+      EXPECT_EQ(size.loss(micro_batches).workspace_bytes, expected.workspace_bytes);
+      EXPECT_EQ(size.loss(micro_batches).resident_bytes, expected.resident_bytes);
+    }
   }
 }
 

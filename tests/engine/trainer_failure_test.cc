@@ -38,6 +38,34 @@ Model ProbedModel(const std::vector<ProbeHooks>& probes) {
   return model;
 }
 
+// What plans can say and trainers do not do.
+
+void ExpectUnsupported(const partition::Plan& plan, const std::string& reason) {
+  EXPECT_THAT(CheckSupported(plan), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
+  EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
+}
+
+TEST(Trainer, RefusesReplicas) {
+  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
+  plan.replicas = {1, 1};
+  EXPECT_OK(CheckSupported(plan));
+  plan.replicas = {1, 2};
+  ExpectUnsupported(plan, "rank 1 2 replicas");
+}
+
+TEST(Trainer, RefusesRecomputation) {
+  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
+  plan.recomputed = {3, 5};
+  ExpectUnsupported(plan, "recomputes layer 3");
+}
+
+TEST(Trainer, RefusesAnotherOrderOfLayers) {
+  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
+  for (int layer = 0; layer < plan.num_layers; ++layer) plan.order.push_back(layer);
+  ExpectUnsupported(plan, "orders the layers");
+}
+
 // What fails: operation `op` of micro-batch `micro_batch` on stage `stage`.
 using Failure =
     std::tuple<std::string /*schedule*/, bool /*clips*/, int /*stage*/, Op, int /*micro_batch*/>;

@@ -1,18 +1,15 @@
 #include "partition/chain.h"
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <limits>
-#include <map>
-#include <optional>
-#include <random>
-#include <string>
-#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/profile.h"
+#include "schedule/costs.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -22,127 +19,7 @@ using ::stagecoach::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Fits = std::function<bool(int, int, int)>;
-
-// What PartitionChain orders cuts by, least first. Exact as long as times are small whole numbers.
-using Merit = std::tuple<double, double, std::vector<int>>;
-
-// Looks at every cut; nothing if none fits.
-std::optional<Merit> BruteForce(const ChainProblem& problem) {
-  const int layers = static_cast<int>(problem.layer_ns.size());
-  std::optional<Merit> best;
-  std::vector<int> first_layer = {0};
-  const std::function<void(double, double)> extend = [&](double bottleneck, double squares) {
-    const int stage = static_cast<int>(first_layer.size()) - 1;
-    const int first = first_layer.back();
-    double time = 0;
-    for (int last = first; last < layers; ++last) {
-      time += problem.layer_ns[last];
-      const bool ends_here = (stage == problem.stages - 1) == (last == layers - 1);
-      if (!ends_here || (problem.fits && !problem.fits(first, last, stage))) continue;
-      const double slowest = std::max(bottleneck, time);
-      const double sum = squares + time * time;
-      if (last == layers - 1) {
-        const Merit merit = {slowest, sum, first_layer};
-        if (!best || merit < *best) best = merit;
-        continue;
-      }
-      first_layer.push_back(last + 1);
-      extend(slowest, sum);
-      first_layer.pop_back();
-    }
-  };
-  extend(0, 0);
-  return best;
-}
-
-// Small whole times, so that ties are common, with zeros among them.
-ChainProblem RandomProblem(std::mt19937& random) {
-  ChainProblem problem;
-  const int layers = 1 + static_cast<int>(random() % 10);
-  const unsigned distinct = 1 + random() % 8;
-  for (int i = 0; i < layers; ++i) problem.layer_ns.push_back(random() % distinct);
-  problem.stages = 1 + static_cast<int>(random() % layers);
-  return problem;
-}
-
-void ExpectBest(const ChainProblem& problem) {
-  const std::optional<Merit> best = BruteForce(problem);
-  const auto cut = PartitionChain(problem);
-  if (!best) {
-    EXPECT_THAT(cut, StatusIs(absl::StatusCode::kResourceExhausted));
-    return;
-  }
-  ASSERT_OK(cut);
-  EXPECT_EQ(cut->bottleneck_ns, std::get<0>(*best));
-  EXPECT_EQ(cut->first_layer, std::get<2>(*best));
-}
-
-TEST(PartitionChain, AgreesWithBruteForceWithoutMemory) {
-  std::mt19937 random(1);
-  for (int i = 0; i < 6000; ++i) {
-    SCOPED_TRACE(i);
-    ASSERT_NO_FATAL_FAILURE(ExpectBest(RandomProblem(random)));
-  }
-}
-
-TEST(PartitionChain, AgreesWithBruteForceUnderMemoryThatDependsOnTheStage) {
-  std::mt19937 random(2);
-  for (int i = 0; i < 6000; ++i) {
-    SCOPED_TRACE(i);
-    ChainProblem problem = RandomProblem(random);
-    std::vector<int> bytes(problem.layer_ns.size());
-    for (int& b : bytes) b = static_cast<int>(random() % 6);
-    const int budget = static_cast<int>(random() % 40);
-    problem.fits = [&bytes, budget, stages = problem.stages](int first, int last, int stage) {
-      int sum = 0;
-      for (int layer = first; layer <= last; ++layer) sum += bytes[layer] * (1 + stages - stage);
-      return sum <= budget;
-    };
-    ASSERT_NO_FATAL_FAILURE(ExpectBest(problem));
-  }
-}
-
-TEST(PartitionChain, AgreesWithBruteForceWhereWhatFitsIsArbitrary) {
-  std::mt19937 random(3);
-  for (int i = 0; i < 6000; ++i) {
-    SCOPED_TRACE(i);
-    ChainProblem problem = RandomProblem(random);
-    const size_t layers = problem.layer_ns.size();
-    const unsigned percent = 40 + random() % 60;
-    std::vector<bool> verdicts(layers * layers * problem.stages);
-    for (size_t j = 0; j < verdicts.size(); ++j) verdicts[j] = random() % 100 < percent;
-    problem.fits = [&verdicts, layers](int first, int last, int stage) {
-      return verdicts[(stage * layers + first) * layers + last];
-    };
-    ASSERT_NO_FATAL_FAILURE(ExpectBest(problem));
-  }
-}
-
-TEST(PartitionChain, AsksForEveryRangeAtMostOnceAndOnlyForPossibleOnes) {
-  std::mt19937 random(4);
-  for (int i = 0; i < 500; ++i) {
-    ChainProblem problem = RandomProblem(random);
-    const int layers = static_cast<int>(problem.layer_ns.size());
-    std::map<std::tuple<int, int, int>, int> asked;
-    problem.fits = [&](int first, int last, int stage) {
-      EXPECT_GE(first, stage);
-      EXPECT_LE(first, last);
-      EXPECT_LE(last, layers - problem.stages + stage);
-      EXPECT_EQ(++asked[std::make_tuple(first, last, stage)], 1);
-      return (first + last + stage) % 5 != 0;
-    };
-    (void)PartitionChain(problem);
-    ASSERT_FALSE(HasFailure()) << "problem " << i;
-  }
-}
-
-// The peer that minimises (max - min) instead is 1.235 times slower here.
-TEST(PartitionChain, FindsTheBottleneckOptimumWherePeersMissIt) {
-  const ChainProblem problem = {.layer_ns = {4, 17, 15, 11, 7, 2, 8, 12}, .stages = 6};
-  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
-  EXPECT_EQ(cut.bottleneck_ns, 17);
-}
+constexpr double kForbidden = std::numeric_limits<double>::infinity();
 
 TEST(PartitionChain, PrefersEvenStagesAmongEqualBottlenecks) {
   const ChainProblem problem = {.layer_ns = {9, 1, 1, 1, 1, 1, 1}, .stages = 3};
@@ -190,7 +67,9 @@ TEST(PartitionChain, GivesOneStageAllLayers) {
 
 TEST(PartitionChain, AcceptsASlowerCutWhereTheFastestDoesNotFit) {
   ChainProblem problem = {.layer_ns = {1, 1, 1, 1}, .stages = 2};
-  problem.fits = [](int first, int last, int stage) { return stage > 0 || last - first < 1; };
+  problem.extra_ns = [](int first, int last, int stage) {
+    return stage > 0 || last - first < 1 ? 0.0 : kForbidden;
+  };
   ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
   EXPECT_THAT(cut.first_layer, ElementsAre(0, 1));
   EXPECT_EQ(cut.bottleneck_ns, 3);
@@ -198,8 +77,85 @@ TEST(PartitionChain, AcceptsASlowerCutWhereTheFastestDoesNotFit) {
 
 TEST(PartitionChain, ReportsThatNothingFits) {
   ChainProblem problem = {.layer_ns = {1, 1}, .stages = 2};
-  problem.fits = [](int, int, int stage) { return stage == 0; };
+  problem.extra_ns = [](int, int, int stage) { return stage == 0 ? 0.0 : kForbidden; };
   EXPECT_THAT(PartitionChain(problem), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(PartitionChain, ReportsThatNothingFitsTheMemory) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1}, .stages = 2};
+  problem.layer_bytes = {4, 4, 4};
+  problem.budget_bytes = {7, 7};
+  EXPECT_THAT(PartitionChain(problem),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("3 layers into 2 stages")));
+  problem.budget_bytes = {8, 4};
+  EXPECT_OK(PartitionChain(problem));
+  problem.budget_bytes = {8, -1};
+  EXPECT_THAT(PartitionChain(problem), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(PartitionChain, CountsTheStashOfEveryMicroBatchInFlight) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1, 1}, .stages = 2};
+  problem.layer_bytes = {1, 1, 1, 1};
+  problem.layer_stash_bytes = {2, 2, 2, 2};
+  problem.in_flight = {2, 1};
+  problem.budget_bytes = {9, 9};  // one layer of 1 + 2 * 2, or three of 1 + 2
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1));
+}
+
+TEST(PartitionChain, PutsTheCutWhereLittlePasses) {
+  ChainProblem problem = {.layer_ns = {5, 5, 5, 5}, .stages = 2, .micro_batches = 3};
+  problem.boundary_bytes = {0, 1, 9, 1};
+  problem.links = {{.latency_ns = 1, .bytes_per_second = 1e9}};
+  ASSERT_OK_AND_ASSIGN(const ChainCut added, PartitionChain(problem));
+  EXPECT_THAT(added.first_layer, ElementsAre(0, 1));
+  EXPECT_EQ(added.bottleneck_ns, 15 + 2 * 3 * (1 + 1));
+  problem.overlaps_messages = true;
+  ASSERT_OK_AND_ASSIGN(const ChainCut overlapped, PartitionChain(problem));
+  EXPECT_THAT(overlapped.first_layer, ElementsAre(0, 1));
+  EXPECT_EQ(overlapped.bottleneck_ns, 15);
+}
+
+TEST(PartitionChain, StagesOfEqualLayersTieAtAnySpeed) {
+  const ChainProblem problem = {.layer_ns = std::vector<double>(40, 1.0 / 3.0),
+                                .stages = 8,
+                                .speeds = {.1, .1, .1, .1, .1, .1, .1, .1}};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 5, 10, 15, 20, 25, 30, 35));
+  EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 5 * (1.0 / 3.0) / .1);
+}
+
+// As a penalty far above all other times may be, and still the lower one is taken.
+TEST(PartitionChain, TakesAnExtraTimeThatDwarfsAllOthers) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1}, .stages = 2};
+  problem.extra_ns = [](int, int last, int) { return last == 0 ? 1e200 : 1e100; };
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 2));
+  EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 1e100);
+}
+
+TEST(PartitionChain, AsksOnlyForRangesOfAPossibleCut) {
+  ChainProblem problem = {.layer_ns = {1, 2, 3, 4, 5, 6, 7}, .stages = 3};
+  problem.extra_ns = [](int first, int last, int stage) {
+    EXPECT_LE(stage, first);
+    EXPECT_LE(first, last);
+    EXPECT_LE(last, 7 - 3 + stage);
+    return (first + last + stage) % 3 == 0 ? kForbidden : 0.0;
+  };
+  EXPECT_OK(PartitionChain(problem));
+}
+
+// Beyond kMaxEvened looks the answer is still one of the best: layers of no time allow every cut.
+TEST(PartitionChain, LeavesVeryManyEqualCutsUneven) {
+  ChainProblem problem = {.layer_ns = std::vector<double>(8000, 0.0), .stages = 4};
+  problem.layer_ns[0] = 5;
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_EQ(cut.bottleneck_ns, 5);
+  EXPECT_EQ(cut.first_layer[0], 0);
+  EXPECT_LT(cut.first_layer[3], 8000);
+  for (int stage = 1; stage < 4; ++stage) {
+    EXPECT_LT(cut.first_layer[stage - 1], cut.first_layer[stage]);
+  }
 }
 
 TEST(PartitionChain, RefusesMoreStagesThanLayers) {
@@ -212,11 +168,86 @@ TEST(PartitionChain, RefusesNoStage) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 stages")));
 }
 
+// Three layers in two stages, with a valid value in every field.
+ChainProblem FullProblem() {
+  ChainProblem problem = {.layer_ns = {1, 2, 3}, .stages = 2};
+  problem.speeds = {1, 2};
+  problem.start_ns = {0, 1, 2};
+  problem.boundary_bytes = {0, 5, 6};
+  problem.links = {{.latency_ns = 1, .bytes_per_second = 1e9}};
+  problem.layer_bytes = {1, 1, 1};
+  problem.layer_stash_bytes = {1, 1, 1};
+  problem.in_flight = {2, 1};
+  problem.budget_bytes = {100, 100};
+  return problem;
+}
+
+using Change = std::function<void(ChainProblem&)>;
+
+void ExpectRefused(const Change& change, const char* message) {
+  SCOPED_TRACE(message);
+  ChainProblem problem = FullProblem();
+  ASSERT_OK(PartitionChain(problem));
+  change(problem);
+  EXPECT_THAT(PartitionChain(problem),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+TEST(PartitionChain, RefusesFieldsOfTheWrongLength) {
+  ExpectRefused([](ChainProblem& p) { p.speeds.pop_back(); }, "speeds has 1 entries: expected 2");
+  ExpectRefused([](ChainProblem& p) { p.start_ns.push_back(0); }, "start_ns has 4 entries");
+  ExpectRefused([](ChainProblem& p) { p.boundary_bytes.pop_back(); }, "boundary_bytes has 2");
+  ExpectRefused([](ChainProblem& p) { p.links.push_back({}); }, "links has 2 entries: expected 1");
+  ExpectRefused([](ChainProblem& p) { p.layer_bytes.pop_back(); }, "layer_bytes has 2 entries");
+  ExpectRefused([](ChainProblem& p) { p.layer_stash_bytes.pop_back(); }, "layer_stash_bytes has 2");
+  ExpectRefused([](ChainProblem& p) { p.in_flight.push_back(1); }, "in_flight has 3 entries");
+  ExpectRefused([](ChainProblem& p) { p.budget_bytes.pop_back(); }, "budget_bytes has 1 entries");
+  ExpectRefused([](ChainProblem& p) { p.stages = 1; }, "speeds has 2 entries: expected 1");
+}
+
 TEST(PartitionChain, RefusesTimesThatAreNegativeOrNotFinite) {
-  for (const double ns : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    EXPECT_THAT(PartitionChain({.layer_ns = {1, ns}, .stages = 1}),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1")));
+  for (const double ns : {-1.0, std::nan(""), kForbidden}) {
+    ExpectRefused([ns](ChainProblem& p) { p.layer_ns[1] = ns; }, "layer 1 takes");
+    ExpectRefused([ns](ChainProblem& p) { p.start_ns[2] = ns; }, "layer 2 starts after");
   }
+}
+
+TEST(PartitionChain, RefusesSpeedsOutOfRange) {
+  for (const double speed : {-1.0, 0.0, 1e-101, std::nan(""), kForbidden}) {
+    ExpectRefused([speed](ChainProblem& p) { p.speeds[1] = speed; }, "stage 1 has speed");
+  }
+}
+
+TEST(PartitionChain, RefusesLinksOutOfRange) {
+  for (const double speed : {-1.0, 0.5, std::nan(""), kForbidden}) {
+    ExpectRefused([speed](ChainProblem& p) { p.links[0].bytes_per_second = speed; }, "link 0");
+  }
+  ExpectRefused([](ChainProblem& p) { p.links[0].latency_ns = -1; }, "link 0");
+  ExpectRefused([](ChainProblem& p) { p.links[0].latency_ns = schedule::kMaxTimeNs + 1; },
+                "link 0");
+}
+
+TEST(PartitionChain, RefusesCountsOutOfRange) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const int64_t count : {int64_t{-1}, most}) {
+    ExpectRefused([=](ChainProblem& p) { p.boundary_bytes[1] = count; }, "boundary_bytes of layer");
+    ExpectRefused([=](ChainProblem& p) { p.layer_bytes[1] = count; }, "layer_bytes of layer 1");
+    ExpectRefused([=](ChainProblem& p) { p.layer_stash_bytes[2] = count; }, "layer_stash_bytes of");
+    ExpectRefused([=](ChainProblem& p) { p.in_flight[1] = count; }, "in_flight of stage 1");
+    ExpectRefused([=](ChainProblem& p) { p.micro_batches = count; }, "micro-batches");
+  }
+  ExpectRefused([](ChainProblem& p) { p.micro_batches = 0; }, "0 micro-batches");
+  ExpectRefused(
+      [](ChainProblem& p) {
+        p.in_flight[0] = int64_t{1} << 30;
+        p.layer_stash_bytes[0] = int64_t{1} << 40;
+      },
+      "all layers on one stage");
+}
+
+TEST(PartitionChain, RefusesMoreLayersThanAProfileMayHave) {
+  EXPECT_THAT(PartitionChain({.layer_ns = std::vector<double>(kMaxLayers + 1, 1.0)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at most 100000")));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "partition/stage_peaks.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,45 +15,53 @@
 namespace stagecoach::partition {
 namespace {
 
-// The memory of stages of `layers` under a generated schedule.
+// The peaks of ranges of `layers` under a generated schedule.
 class Peaks {
  public:
   Peaks(const std::vector<LayerCost>& layers, const LossMemory& loss, const std::string& name,
         int devices, int micro_batches)
-      : peaks_(Make(layers, loss, name, devices, micro_batches)) {}
+      : layers_(layers), loss_(loss), peaks_(Make(name, devices, micro_batches)) {}
 
   StagePeaks* operator->() { return &peaks_; }
 
- private:
-  static StagePeaks Make(const std::vector<LayerCost>& layers, const LossMemory& loss,
-                         const std::string& name, int devices, int micro_batches) {
-    Plan plan = {.schedule = GeneratedSchedule(name, micro_batches)(devices).value()};
-    plan.num_layers = plan.schedule.num_stages();
-    for (int stage = 0; stage < plan.num_layers; ++stage) plan.first_layer.push_back(stage);
-    return StagePeaks(layers, loss, LoweredSchedule(plan).value(), LoweredEvaluation(plan).value());
+  schedule::StageMemory Memory(int first, int last, int stage) const {
+    return AggregateStage(absl::MakeConstSpan(layers_).subspan(first, last - first + 1), loss_,
+                          peaks_.position(stage));
+  }
+  int64_t AtLeast(int first, int last, int stage) const {
+    return peaks_.AtLeast(stage, Memory(first, last, stage));
+  }
+  int64_t PeakBytes(int first, int last, int stage) {
+    return peaks_.PeakBytes(stage, Memory(first, last, stage)).value();
   }
 
+ private:
+  static StagePeaks Make(const std::string& name, int devices, int micro_batches) {
+    Plan plan = {.first_layer = {},
+                 .schedule = GeneratedSchedule(name, micro_batches)(devices).value()};
+    plan.num_layers = plan.schedule.num_stages();
+    for (int stage = 0; stage < plan.num_layers; ++stage) plan.first_layer.push_back(stage);
+    return StagePeaks(LoweredSchedule(plan).value(), LoweredEvaluation(plan).value());
+  }
+
+  std::vector<LayerCost> layers_;
+  LossMemory loss_;
   StagePeaks peaks_;
 };
 
-TEST(StagePeaks, MemoryIsThatOfTheRangeInItsPosition) {
-  std::mt19937 random(1);
-  const std::vector<LayerCost> layers = RandomLayers(random, 6);
-  const LossMemory loss = RandomLoss(random);
-  Peaks peaks(layers, loss, "1f1b", 3, 4);
-  const auto range = absl::MakeConstSpan(layers);
-  EXPECT_EQ(peaks->Memory({0, 1, 0}),
-            AggregateStage(range.subspan(0, 2), loss, {.is_first = true}));
-  EXPECT_EQ(peaks->Memory({2, 4, 1}), AggregateStage(range.subspan(2, 3), loss, {}));
-  EXPECT_EQ(peaks->Memory({5, 5, 2}), AggregateStage(range.subspan(5, 1), loss, {.is_last = true}));
+TEST(StagePeaks, KnowsWhereEveryStageStands) {
+  Peaks fused({}, {}, "1f1b", 3, 4);
+  EXPECT_TRUE(fused->position(0).is_first);
+  EXPECT_FALSE(fused->position(1).is_first || fused->position(1).is_last);
+  EXPECT_TRUE(fused->position(2).is_last);
+  EXPECT_FALSE(fused->position(1).splits_backward);
+  EXPECT_TRUE(Peaks({}, {}, "zb-h1", 3, 4)->position(1).splits_backward);
 }
 
-TEST(StagePeaks, MemoryIsThatOfASplitBackwardWhereTheScheduleSplitsIt) {
-  std::mt19937 random(1);
-  const std::vector<LayerCost> layers = RandomLayers(random, 6);
-  Peaks peaks(layers, {}, "zb-h1", 3, 4);
-  EXPECT_EQ(peaks->Memory({2, 4, 1}), AggregateStage(absl::MakeConstSpan(layers).subspan(2, 3), {},
-                                                     {.splits_backward = true}));
+TEST(StagePeaks, CountsMicroBatchesInFlight) {
+  Peaks peaks({}, {}, "1f1b", 3, 8);
+  for (int stage = 0; stage < 3; ++stage) EXPECT_EQ(peaks->in_flight(stage), 3 - stage);
+  EXPECT_EQ(Peaks({}, {}, "gpipe", 3, 8)->in_flight(2), 8);
 }
 
 TEST(StagePeaks, PeakIsThatOfThePlan) {
@@ -64,8 +72,7 @@ TEST(StagePeaks, PeakIsThatOfThePlan) {
                      .schedule = GeneratedSchedule("1f1b", 4)(3).value()};
   ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
   Peaks peaks(layers, {}, "1f1b", 3, 4);
-  ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->PeakBytes({1, 3, 1}));
-  EXPECT_EQ(peak_bytes, report.ranks[1].peak_bytes());
+  EXPECT_EQ(peaks.PeakBytes(1, 3, 1), report.ranks[1].peak_bytes());
 }
 
 // The pre-condition of an exact search with bounds.
@@ -82,9 +89,8 @@ TEST(StagePeaks, BoundNeverExceedsThePeak) {
       const std::vector<LayerCost> layers = RandomLayers(random, stages + 2);
       Peaks peaks(layers, RandomLoss(random), name, devices, micro_batches);
       for (int stage = 0; stage < stages; ++stage) {
-        const StageRange range = {stage, stage + 2, stage};
-        const int64_t at_least_bytes = peaks->AtLeast(range);
-        ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->PeakBytes(range));
+        const int64_t at_least_bytes = peaks.AtLeast(stage, stage + 2, stage);
+        const int64_t peak_bytes = peaks.PeakBytes(stage, stage + 2, stage);
         ASSERT_LE(at_least_bytes, peak_bytes)
             << generator.name << ", stage " << stage << " of " << stages << ", " << micro_batches
             << " micro-batches, problem " << i;
@@ -97,11 +103,11 @@ TEST(StagePeaks, BoundIsThePeakOnceThatIsKnown) {
   std::mt19937 random(4);
   const std::vector<LayerCost> layers = RandomLayers(random, 6);
   Peaks peaks(layers, {}, "1f1b", 3, 4);
-  ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->PeakBytes({1, 3, 1}));
-  EXPECT_EQ(peaks->AtLeast({1, 3, 1}), peak_bytes);
+  const int64_t peak_bytes = peaks.PeakBytes(1, 3, 1);
+  EXPECT_EQ(peaks.AtLeast(1, 3, 1), peak_bytes);
 }
 
-TEST(StagePeaks, LargestPeakCountsAllStagesOfADevice) {
+TEST(StagePeaks, PeakOfARankCountsAllItsStages) {
   std::mt19937 random(5);
   const std::vector<LayerCost> layers = RandomLayers(random, 8);
   const Plan plan = {.first_layer = {0, 1, 4, 6},
@@ -109,9 +115,15 @@ TEST(StagePeaks, LargestPeakCountsAllStagesOfADevice) {
                      .schedule = GeneratedSchedule("zb-v", 5)(2).value()};
   ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
   Peaks peaks(layers, {}, "zb-v", 2, 5);
-  const StageRange ranges[] = {{0, 0, 0}, {1, 3, 1}, {4, 5, 2}, {6, 7, 3}};
-  ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->LargestPeakBytes(ranges));
-  EXPECT_EQ(peak_bytes, std::max(report.ranks[0].peak_bytes(), report.ranks[1].peak_bytes()));
+  const std::vector<schedule::StageMemory> stages = {peaks.Memory(0, 0, 0), peaks.Memory(1, 3, 1),
+                                                     peaks.Memory(4, 5, 2), peaks.Memory(6, 7, 3)};
+  for (schedule::Rank rank(0); rank.value() < 2; ++rank) {
+    ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->RankPeakBytes(rank, stages));
+    EXPECT_EQ(peak_bytes, report.of(rank).peak_bytes());
+    // Remembered, and the same.
+    ASSERT_OK_AND_ASSIGN(const int64_t again_bytes, peaks->RankPeakBytes(rank, stages));
+    EXPECT_EQ(again_bytes, peak_bytes);
+  }
 }
 
 }  // namespace

@@ -93,6 +93,12 @@ TEST(ScheduleJson, WrapsLongLists) {
   EXPECT_GT(widest, 90U);
 }
 
+// Where the text is JSON, the line of the place comes first.
+::testing::Matcher<std::string> StartsAt(const std::string& error) {
+  if (error.front() != '$') return StartsWith(error);
+  return AllOf(StartsWith("line "), HasSubstr(absl::StrCat(": ", error)));
+}
+
 TEST(ScheduleJson, RefusesWhatIsNotOfTheForm) {
   const std::vector<std::pair<std::string, std::string>> refusals = {
       {"", "1:1: "},
@@ -118,7 +124,7 @@ TEST(ScheduleJson, RefusesWhatIsNotOfTheForm) {
   };
   for (const auto& [text, error] : refusals) {
     EXPECT_THAT(ParseScheduleJson(text),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(error)))
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsAt(error)))
         << text;
   }
 }
@@ -138,7 +144,7 @@ TEST(ScheduleJson, NamesTheActionThatBreaksARule) {
   };
   for (const auto& [text, error] : refusals) {
     EXPECT_THAT(ParseScheduleJson(text),
-                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(error)))
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsAt(error)))
         << text;
   }
 }
@@ -148,10 +154,11 @@ TEST(ScheduleJson, DrawsADeadlockWithThePlacesOfAComputeSchedule) {
       ParseScheduleJson(
           absl::StrReplaceAll(kOneFOneB, {{"\"F0.1\", \"BW0.0\"", "\"BW0.0\", \"F0.1\""},
                                           {"\"BW1.0\", \"F1.1\"", "\"F1.1\", \"BW1.0\""}})),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(StartsWith("$.ranks[0][1]: stage 0 BW micro-batch 0: deadlock of 2 ranks"),
-                     HasSubstr("\n  $.ranks[0][1]: stage 0 BW micro-batch 0 waits for stage 1 "
-                               "SEND_B micro-batch 0 at $.ranks[1][2]"))));
+      StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          AllOf(StartsWith("line 8: $.ranks[0][1]: stage 0 BW micro-batch 0: deadlock of 2 ranks"),
+                HasSubstr("\n  $.ranks[0][1]: stage 0 BW micro-batch 0 waits for stage 1 "
+                          "SEND_B micro-batch 0 at $.ranks[1][2]"))));
 }
 
 TEST(ScheduleJsonFuzz, MutantsAreRefusedWithAPlaceOrAreProved) {
@@ -170,7 +177,7 @@ TEST(ScheduleJsonFuzz, MutantsAreRefusedWithAPlaceOrAreProved) {
     const auto schedule = ParseScheduleJson(text);
     if (!schedule.ok()) {
       EXPECT_THAT(schedule, StatusIs(absl::StatusCode::kInvalidArgument,
-                                     ContainsRegex("^([0-9]+:[0-9]+|\\$[^ ]*): ")))
+                                     ContainsRegex("^([0-9]+:[0-9]+|line [0-9]+: \\$[^ ]*): ")))
           << absl::CHexEscape(text);
       continue;
     }
@@ -215,8 +222,8 @@ TEST_F(ScheduleFile, ErrorsStartWithThePath) {
                                               StartsWith(csv + ": row 1, column 3: ")));
   const std::string json = PathOf("a.json");
   ASSERT_OK(base::WriteFileAtomically(json, "{\"format\": 1}"));
-  EXPECT_THAT(ReadScheduleFile(json),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(json + ": $.format: ")));
+  EXPECT_THAT(ReadScheduleFile(json), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               StartsWith(json + ": line 1: $.format: ")));
   EXPECT_THAT(ReadScheduleFile(PathOf("missing.csv")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing.csv")));
 }

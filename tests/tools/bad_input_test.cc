@@ -62,7 +62,7 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 }
 
 TEST(Usage, ACommandIsNeeded) {
-  ExpectFailure({}, kUsage, HasSubstr("train, plan, simulate, trace or devices"));
+  ExpectFailure({}, kUsage, HasSubstr("train, plan, profile, simulate, trace or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) { ExpectFailure({"devices", "plan"}, kUsage, HasSubstr("plan")); }
@@ -201,7 +201,7 @@ TEST(BadConfiguration, UnknownLayerInModelFile) {
   const std::string path =
       WriteTestFile(TestDirectory(), "m.toml", "[[layer]]\ntype = \"liner\"\n");
   ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kBadConfiguration,
-                AllOf(HasSubstr(absl::StrCat(path, ": line 1: layer[0].type")),
+                AllOf(HasSubstr(absl::StrCat(path, ": line 2: $.layer[0].type")),
                       HasSubstr("did you mean \"linear\"?")));
 }
 

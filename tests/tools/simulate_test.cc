@@ -180,7 +180,7 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
       {{"--schedule", unknown}, 65, "row 2, column 2: \"1X0\" is no action"},
       {{"--schedule", missing}, 65, "row 2, column 4 (end of the row): stage 1 F micro-batch 1"},
       {{"--schedule", "auto", "--stash-limit", "0.5"}, 78, "rank 0 needs a stash of 1"},
-      {{"--times", times}, 65, "$.stages[0]: the key \"backward_ms\" is missing"},
+      {{"--times", times}, 65, "line 1: $.stages[0]: the key \"backward_ms\" is missing"},
       {{"--times", times, "--forward", "2"}, 2, "--times excludes --forward"},
       {{"--forward", "nan"}, 2, "--forward"},
       {{"--stages", "0"}, 2, "--stages"},

@@ -1,0 +1,114 @@
+// How fast layers are cut into stages on one core: the figures of docs/performance.md. Prints the
+// median of several rounds, and how far the slowest stage is above the mean.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "base/random.h"
+#include "partition/chain.h"
+
+namespace stagecoach::partition {
+namespace {
+
+constexpr int kRounds = 5;
+
+double MedianSeconds(absl::FunctionRef<void()> body) {
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
+  return seconds[kRounds / 2];
+}
+
+struct Kind {
+  const char* name;
+  bool has_messages = false;
+  bool overlaps_messages = false;
+  bool has_memory = false;
+  bool has_speeds = false;
+};
+
+// Layers between 0.5 and 1.5 ms; messages that take about half as long as a stage computes; a
+// budget a fifth above what a stage needs that holds its share of the layers, of which earlier
+// stages keep more in flight; speeds between 0.5 and 2.
+ChainProblem MakeProblem(int layers, int stages, const Kind& kind) {
+  const base::RandomStream random(1, 0);
+  uint64_t index = 0;
+  const auto uniform = [&] { return static_cast<double>(random.Uniform(index++)); };
+  ChainProblem problem = {.stages = stages, .overlaps_messages = kind.overlaps_messages};
+  for (int i = 0; i < layers; ++i) problem.layer_ns.push_back(1e6 * (0.5 + uniform()));
+  const double layers_per_stage = static_cast<double>(layers) / stages;
+  if (kind.has_speeds) {
+    for (int i = 0; i < stages; ++i) problem.speeds.push_back(0.5 + 1.5 * uniform());
+  }
+  if (kind.has_messages) {
+    const double mean_bytes = 1e6 * layers_per_stage / 8;  // four of them a stage, at 1 GB/s
+    for (int i = 0; i < layers; ++i) {
+      problem.boundary_bytes.push_back(static_cast<int64_t>(mean_bytes * (0.5 + uniform())));
+    }
+    for (int i = 0; i + 1 < stages; ++i) {
+      problem.links.push_back({.latency_ns = 5000, .bytes_per_second = 1e9 * (0.5 + uniform())});
+    }
+  }
+  if (kind.has_memory) {
+    for (int i = 0; i < layers; ++i) {
+      problem.layer_bytes.push_back(static_cast<int64_t>(1e8 * (0.5 + uniform())));
+      problem.layer_stash_bytes.push_back(static_cast<int64_t>(1e5 * (0.5 + uniform())));
+    }
+    for (int i = 0; i < stages; ++i) {
+      problem.in_flight.push_back(stages - i);
+      const double bytes = layers_per_stage * (1e8 + 1e5 * (stages - i));
+      problem.budget_bytes.push_back(static_cast<int64_t>(
+          bytes * 1.2 * (kind.has_speeds ? problem.speeds[i] / 1.25 : 1.0) + 2e8));
+    }
+  }
+  return problem;
+}
+
+void Measure(int layers, int stages, const Kind& kind) {
+  const ChainProblem problem = MakeProblem(layers, stages, kind);
+  absl::StatusOr<ChainCut> cut;
+  const double seconds = MedianSeconds([&] { cut = PartitionChain(problem); });
+  if (!cut.ok()) {
+    std::printf("%6d x %4d  %-28s %8.1f ms  no cut fits\n", layers, stages, kind.name,
+                seconds * 1e3);
+    return;
+  }
+  const double work = std::accumulate(problem.layer_ns.begin(), problem.layer_ns.end(), 0.0);
+  const double speed = problem.speeds.empty()
+                           ? stages
+                           : std::accumulate(problem.speeds.begin(), problem.speeds.end(), 0.0);
+  std::printf("%6d x %4d  %-28s %8.1f ms  slowest stage %.3f of the mean computing time\n", layers,
+              stages, kind.name, seconds * 1e3, cut->bottleneck_ns / (work / speed));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition
+
+int main() {
+  using stagecoach::partition::Kind;
+  const Kind kinds[] = {
+      {.name = "plain"},
+      {.name = "messages", .has_messages = true},
+      {.name = "messages overlapped", .has_messages = true, .overlaps_messages = true},
+      {.name = "memory, speeds", .has_memory = true, .has_speeds = true},
+      {.name = "messages, memory, speeds",
+       .has_messages = true,
+       .has_memory = true,
+       .has_speeds = true},
+  };
+  for (const auto& [layers, stages] :
+       {std::pair(96, 64), std::pair(1000, 64), std::pair(10'000, 1024)}) {
+    for (const Kind& kind : kinds) stagecoach::partition::Measure(layers, stages, kind);
+  }
+}

@@ -1,0 +1,40 @@
+#ifndef STAGECOACH_PARTITION_BEST_CUT_H_
+#define STAGECOACH_PARTITION_BEST_CUT_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "partition/pipeline.h"
+#include "partition/receipt.h"
+
+namespace stagecoach::partition {
+
+struct BestCutOptions {
+  PlanObjective objective = PlanObjective::kStep;
+  bool may_recompute = true;
+  // Whether to improve the cuts of CutSearch where there are too many to consider all.
+  bool may_refine = true;
+};
+
+struct BestCut {
+  Pipeline::Cut cut;
+  double objective_ns = 0;
+  bool is_optimal = false;  // no cut of this pipeline is better
+  int simulated = 0;        // cuts whose objective was computed
+};
+
+// The cut of a pipeline with the least objective of those that fit. All of them are considered if
+// there are at most kMaxEnumeratedCuts; else it starts from the cuts of CutSearch and moves single
+// layers between neighbouring stages as long as that helps (always the best such move; at most
+// kMaxSimulatedActions simulated actions). ResourceExhausted: none was found to fit.
+absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options);
+
+// Ways to cut `layers` into `stages` non-empty ranges; at most kMaxEnumeratedCuts + 1 is said.
+int64_t CountCuts(int layers, int stages);
+
+inline constexpr int64_t kMaxEnumeratedCuts = 2'000;
+inline constexpr int64_t kMaxSimulatedActions = 20'000'000;
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_BEST_CUT_H_

@@ -1,0 +1,66 @@
+#ifndef STAGECOACH_PARTITION_CUT_SEARCH_H_
+#define STAGECOACH_PARTITION_CUT_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "partition/chain.h"
+#include "partition/pipeline.h"
+#include "partition/recompute.h"
+
+namespace stagecoach::partition {
+
+// What the slowest stage of a cut is measured by.
+enum class CutObjective : uint8_t {
+  kBottleneck,  // its time for a batch
+  // The same, and before it the passes forward through the stages before, behind it those backward:
+  // what the step takes under 1F1B. In an equal pipeline, nothing is faster with fused backward
+  // passes.
+  kFillAndDrain,
+};
+
+// Searches the cuts of a pipeline whose ranks have equally many devices, by PartitionChain over the
+// exact peaks of its stages.
+class CutSearch {
+ public:
+  // Layers that can do F again within B do so where `may_recompute` and memory is short.
+  // `pipeline` must outlive the search.
+  CutSearch(Pipeline& pipeline, bool may_recompute);
+
+  // The cut with the fastest slowest stage whose peaks are within the memory of every rank. Exact
+  // where every rank has one stage. With several, a cut that exceeds the memory is repaired by
+  // bounding what each stage may take, and a cut that would fit can be missed. ResourceExhausted:
+  // none was found.
+  absl::StatusOr<Pipeline::Cut> Find(CutObjective objective);
+
+  // The cut whose stages, each alone on its device, have the least largest peak (as a share of the
+  // device's memory where devices differ); found by bisection.
+  absl::StatusOr<Pipeline::Cut> Roomiest();
+
+  // The layers of a given cut that must do F again for it to fit, so that the time for it is least
+  // where every rank has one stage. ResourceExhausted: it does not fit.
+  absl::StatusOr<Pipeline::Cut> WithRecomputation(std::vector<int> first_layer);
+
+ private:
+  // The memory of every rank if the largest had `bytes`.
+  std::vector<int64_t> LimitsFor(int64_t bytes) const;
+  absl::StatusOr<Pipeline::Cut> FastestWithin(const std::vector<int64_t>& limits);
+  absl::StatusOr<Pipeline::Cut> Repair();
+  // The largest peak of a stage, alone on its rank, if every rank had as much as the largest.
+  absl::StatusOr<int64_t> LargestPeakAlone(const Pipeline::Cut& cut);
+  const FitOfRange& FitOf(const std::vector<int64_t>& limits, int first, int last, int stage);
+  ChainProblem ProblemFor(CutObjective objective) const;
+
+  Pipeline& pipeline_;
+  const bool may_recompute_;
+  int64_t largest_memory_bytes_ = kUnlimitedBytes;
+  ChainProblem problem_;
+  absl::flat_hash_map<StageRange, FitOfRange> fits_;  // within the limits of one problem
+};
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_CUT_SEARCH_H_

@@ -1,0 +1,196 @@
+#include "partition/files/exports.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+#include "schedule/files/csv.h"
+#include "schedule/placement.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Rank;
+
+absl::Status CheckNames(const Plan& plan, absl::Span<const std::string> layer_names) {
+  if (static_cast<int>(layer_names.size()) == plan.num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("names of ", layer_names.size(), " layers for a plan of ", plan.num_layers));
+}
+
+// What every program demands.
+absl::Status CheckCanFollow(const Plan& plan, absl::string_view program) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  if (!std::is_sorted(plan.order.begin(), plan.order.end())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        program,
+        " performs the layers as the model has them, but the plan takes them in another "
+        "order"));
+  }
+  for (Rank rank(1); rank.value() < plan.num_ranks(); ++rank) {
+    if (plan.replicas_of(rank) == plan.replicas_of(Rank(0))) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(program, " gives every stage as many devices, but of the plan rank 0 has ",
+                     plan.replicas_of(Rank(0)), " and rank ", rank.value(), " has ",
+                     plan.replicas_of(rank), "; plan with the same number of replicas for all"));
+  }
+  return absl::OkStatus();
+}
+
+// ---- PyTorch ----
+
+// In valid UTF-8, whatever the names are.
+std::string Json(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+nlohmann::json NamesOf(const std::vector<int>& layers, size_t from,
+                       absl::Span<const std::string> layer_names) {
+  nlohmann::json names = nlohmann::json::array();
+  for (size_t i = from; i < layers.size(); ++i) {
+    names.push_back(layer_names[static_cast<size_t>(layers[i])]);
+  }
+  return names;
+}
+
+// ---- Megatron-LM ----
+
+bool HasAnyOf(absl::string_view name, absl::Span<const absl::string_view> words) {
+  const std::string lower = absl::AsciiStrToLower(name);
+  return std::any_of(words.begin(), words.end(),
+                     [&lower](absl::string_view word) { return absl::StrContains(lower, word); });
+}
+
+std::string WithoutNumbers(absl::string_view name) {
+  std::string rest;
+  for (const char c : name) {
+    if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) rest += c;
+  }
+  return rest;
+}
+
+absl::Status CheckIsTransformer(absl::Span<const std::string> names) {
+  const auto refusal = [](absl::string_view which, const std::string& name,
+                          absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Megatron-LM has an embedding, equal transformer layers and a loss: ", which,
+                     ", \"", name, "\", must ", expected));
+  };
+  if (names.size() < 3) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Megatron-LM has an embedding, equal transformer layers and a loss; the model "
+                     "has ",
+                     names.size(), " layers"));
+  }
+  if (!HasAnyOf(names.front(), {"emb", "wte"})) {
+    return refusal("the first layer", names.front(),
+                   "be the embedding: have emb or wte in its name");
+  }
+  if (!HasAnyOf(names.back(), {"head", "logits", "loss", "output"})) {
+    return refusal("the last layer", names.back(),
+                   "be the loss: have head, logits, loss or output in its name");
+  }
+  for (size_t i = 2; i + 1 < names.size(); ++i) {
+    if (WithoutNumbers(names[i]) == WithoutNumbers(names[1])) continue;
+    return refusal(absl::StrCat("layer ", i), names[i],
+                   absl::StrCat("be named as layer 1, \"", names[1], "\", but for the number"));
+  }
+  return absl::OkStatus();
+}
+
+// "Et*3"; without its '|'.
+std::string MegatronStage(const Plan& plan, int stage) {
+  const bool is_first = stage == 0;
+  const bool is_last = stage + 1 == plan.num_stages();
+  const int count =
+      plan.last(stage) - plan.first(stage) + 1 - (is_first ? 1 : 0) - (is_last ? 1 : 0);
+  constexpr int kMaxSpelledOut = 2;
+  std::string layers(static_cast<size_t>(std::min(count, kMaxSpelledOut)), 't');
+  if (count > kMaxSpelledOut) layers = absl::StrCat("t*", count);
+  return absl::StrCat(is_first ? "E" : "", layers, is_last ? "L" : "");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
+                                            absl::Span<const std::string> layer_names) {
+  RETURN_IF_ERROR(CheckCanFollow(plan, "PyTorch"));
+  RETURN_IF_ERROR(CheckNames(plan, layer_names));
+  std::vector<int> rank_of_stage;
+  for (const Rank rank : plan.schedule.rank_of_stage) rank_of_stage.push_back(rank.value());
+  std::vector<std::string> lines;
+  const auto add = [&lines](absl::string_view key, const nlohmann::json& value) {
+    lines.push_back(absl::StrCat("  \"", key, "\": ", Json(value)));
+  };
+  add("split_points", NamesOf(plan.first_layer, 1, layer_names));
+  add("stages", plan.num_stages());
+  add("microbatches", plan.micro_batches());
+  add("microbatch_rows", plan.micro_batch_rows);
+  add("schedule", plan.schedule.name);
+  add("rank_of_stage", rank_of_stage);
+  if (plan.replicas_of(Rank(0)) > 1) add("replicas", plan.replicas_of(Rank(0)));
+  if (!plan.recomputed.empty()) {
+    add("recomputed_layers", NamesOf(plan.recomputed, 0, layer_names));
+  }
+  return absl::StrCat("{\n", absl::StrJoin(lines, ",\n"), "\n}\n");
+}
+
+absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan) {
+  RETURN_IF_ERROR(CheckCanFollow(plan, "PyTorch"));
+  RETURN_IF_ERROR(LoweredSchedule(plan).status());
+  schedule::Schedule compute = plan.schedule;
+  for (std::vector<schedule::Action>& list : compute.actions) {
+    std::erase_if(list, [](const schedule::Action& action) { return !IsCompute(action.op); });
+  }
+  return schedule::ToScheduleCsv(compute);
+}
+
+absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan) {
+  RETURN_IF_ERROR(CheckCanFollow(plan, "DeepSpeed"));
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    const Rank rank = plan.schedule.rank_of(schedule::StageId(stage));
+    if (rank.value() == stage) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "DeepSpeed has one stage per rank, stage i on rank i, but the plan has stage ", stage,
+        " on rank ", rank.value(), "; plan with a schedule of one stage per rank, such as 1f1b"));
+  }
+  return absl::StrCat("[", absl::StrJoin(plan.first_layer, ", "), ", ", plan.num_layers, "]");
+}
+
+absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
+                                             absl::Span<const std::string> layer_names) {
+  RETURN_IF_ERROR(CheckCanFollow(plan, "Megatron-LM"));
+  RETURN_IF_ERROR(CheckNames(plan, layer_names));
+  RETURN_IF_ERROR(CheckIsTransformer(layer_names));
+  const int chunks = plan.num_stages() / plan.num_ranks();
+  if (plan.schedule.rank_of_stage !=
+      schedule::PlaceStages(schedule::Placement::kLoop, plan.num_ranks(), chunks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Megatron-LM has the stages go round the ranks, stage s on rank s mod ",
+                     plan.num_ranks(), ", but the plan's schedule, ", plan.schedule.name,
+                     ", has them elsewhere; plan with 1f1b or interleaved"));
+  }
+  std::string layout;
+  for (int stage = 0; stage < plan.num_stages();) {
+    const std::string own = MegatronStage(plan, stage);
+    int end = stage + 1;
+    while (end < plan.num_stages() && MegatronStage(plan, end) == own) ++end;
+    if (end - stage > 1) {  // never the last stage, as no other has a loss
+      absl::StrAppend(&layout, "(", own, "|)*", end - stage, ",");
+    } else {
+      absl::StrAppend(&layout, own, end < plan.num_stages() ? "|" : "");
+    }
+    stage = end;
+  }
+  return layout;
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,50 @@
+#ifndef STAGECOACH_PARTITION_FILES_EXPORTS_H_
+#define STAGECOACH_PARTITION_FILES_EXPORTS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "partition/plan.h"
+
+namespace stagecoach::partition {
+
+// Plans in the words of other programs (docs/plan-files.md says how each is applied).
+// `layer_names`: in the order of the plan. InvalidArgument, with the reason: the plan fails
+// CheckPlan, there are not as many names as layers, or the program cannot follow the plan. None of
+// them can where
+//  - the layers of a graph are taken in another order than the model performs them;
+//  - ranks have different numbers of replicas.
+
+// For torch.distributed.pipelining, an object with a key per line:
+//   split_points       names of the modules with which a stage begins, but for the first stage
+//   stages, microbatches, microbatch_rows
+//   schedule           name of the order that ToTorchScheduleCsv writes
+//   rank_of_stage
+//   replicas           devices of every rank, if above 1
+//   recomputed_layers  names of the modules to checkpoint, if any
+absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
+                                            absl::Span<const std::string> layer_names);
+
+// The order of the computations as PyTorch's _load_csv(..., format="compute_only") reads it
+// (schedule/files/csv.h); PyTorch adds the messages. It keeps any order and placement.
+// FailedPrecondition: the plan's schedule cannot be performed.
+absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan);
+
+// For DeepSpeed, the bounds of the stages as PipelineModule keeps them in `parts`:
+// "[0, 5, 10, 20]" gives stage 1 the layers 5 to 9. Refused, too, unless stage i is the only one of
+// rank i.
+absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan);
+
+// For Megatron-LM, --pipeline-model-parallel-layout: "Et*5|(t*6|)*2,t*5L" has four stages, of
+// embedding and 5 transformer layers, 6, 6, and 5 and the loss with the output layer. Refused, too,
+// unless
+//  - the name of the first layer has "emb" or "wte" in it, that of the last "head", "logits",
+//    "loss" or "output", in any case, and all between have one name but for the numbers in it;
+//  - the stages go round the ranks in a loop: stage s on rank s mod ranks (not in a V).
+absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
+                                             absl::Span<const std::string> layer_names);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_FILES_EXPORTS_H_

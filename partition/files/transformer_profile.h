@@ -1,0 +1,99 @@
+#ifndef STAGECOACH_PARTITION_FILES_TRANSFORMER_PROFILE_H_
+#define STAGECOACH_PARTITION_FILES_TRANSFORMER_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "partition/profile.h"
+
+namespace stagecoach::partition {
+
+// In formulas: s = sequence, h = hidden, a = heads, L = layers, V = vocabulary, t =
+// tensor_parallel, b = rows of a micro-batch (sequences), w = bytes_per_value.
+
+enum class Attention : uint8_t {
+  kStored,      // keeps its scores, which grow with s^2
+  kRecomputed,  // computes them again in B: selective recomputation
+  kFlash,       // neither keeps them nor needs room for all of them: FlashAttention
+};
+
+// A decoder-only transformer like GPT-3: embedding, layers of attention and a perceptron of four
+// times the width, and a head that shares the embedding's table and computes the loss.
+struct Transformer {
+  int64_t layers = 1;
+  int64_t hidden = 1;
+  int64_t heads = 1;
+  int64_t sequence = 1;
+  int64_t vocabulary = 1;
+  std::vector<int64_t> micro_batch_rows = {1};
+  // Of activations, parameters and gradients.
+  int64_t bytes_per_value = 2;
+  // Of the optimiser, for each parameter. 12: Adam in mixed precision, with two moments and a copy
+  // of the parameters in 4 bytes each; with parameter and gradient that makes 16.
+  int64_t optimizer_bytes_per_parameter = 12;
+  // Devices that share each layer, acting as one device of the cluster. Bytes are those of one of
+  // them, times those of all together.
+  int64_t tensor_parallel = 1;
+  bool sequence_parallel = false;  // they share what tensor parallelism leaves whole, too
+  Attention attention = Attention::kStored;
+  double device_teraflops = 100;  // that a device achieves in products of matrices
+};
+
+// InvalidArgument, as "field: what is wrong, and the range".
+absl::Status CheckTransformer(const Transformer& transformer);
+
+// 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)): Narayanan et al. 2021, "Efficient Large-Scale
+// Language Model Training on GPU Clusters Using Megatron-LM", equation 2.
+int64_t ParameterCount(const Transformer& transformer);
+
+// Of F, B and W of b sequences, without recomputation:
+// 72 b s L h^2 (1 + s / (6 h) + V / (12 L h)). With F of every layer done again that is equation 3
+// there, 96 b s L h^2 (1 + s / (6 h) + V / (16 L h)).
+double FlopsOf(const Transformer& transformer, int64_t rows);
+
+// What one layer keeps from F until its backward pass, its input included, on one device:
+// Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
+// table 2. For w = 2
+//   s b h (10 + 24 / t + 5 a s / (h t))       (without parallelism s b h (34 + 5 a s / h))
+//   s b h (34 + 5 a s / h) / t                with sequence_parallel
+// and the term of a only where attention is stored. (For any w: masks of dropout take 1 byte, so 34
+// is 16 w + 2, 10 is 4 w + 2, 24 is 12 w and 5 is 2 w + 1.) What is shared is rounded up.
+int64_t ActivationBytes(const Transformer& transformer, int64_t rows);
+
+// The layers "embedding", "layer0", "layer1", ..., "head". Pre-condition: CheckTransformer.
+//
+// Between them passes w s b h, divided by t with sequence_parallel. Of what a layer keeps, the
+// inputs of its four products (7 w s b h) are kept until W, and from B until W the gradients of
+// their outputs (9 w s b h; together the 32 s b h of Qi et al. 2023, "Zero Bubble Pipeline
+// Parallelism", for w = 2). It may do F again, keeping its input alone. The embedding's dropout
+// keeps a mask; the head keeps its norm's input and output and the logits in 4 bytes
+// (4 s b h (1 + V / h) as published by Korthikanti et al.). Its copy of the table takes memory, but
+// is not counted in its parameters.
+//
+// Times are flops over the speed of the devices; embedding and optimiser take none.
+Profile TransformerProfile(const Transformer& transformer, std::string model);
+
+// TOML with the fields above as keys, of which layers, hidden, heads, sequence and vocabulary are
+// required; "micro_batch_rows" may be a number or a list; "optimizer_bytes_per_parameter" is 12 for
+// 2 bytes per value and 8 for 4; "attention" is "stored" (default), "recomputed" or "flash".
+//
+//   version = 1
+//   layers = 96
+//   hidden = 12288
+//   heads = 96
+//   sequence = 2048
+//   vocabulary = 51200
+//
+// InvalidArgument starts with the line, then the path of the value.
+absl::StatusOr<Profile> ParseTransformerProfile(absl::string_view text, absl::string_view model);
+
+// The same of a file, up to 1 MiB; the model is called like the file, without its last suffix.
+absl::StatusOr<Profile> ReadTransformerProfile(const std::string& path);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_FILES_TRANSFORMER_PROFILE_H_

@@ -1,0 +1,19 @@
+#ifndef STAGECOACH_PARTITION_MAKE_RECEIPT_H_
+#define STAGECOACH_PARTITION_MAKE_RECEIPT_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "partition/pipeline.h"
+#include "partition/receipt.h"
+
+namespace stagecoach::partition {
+
+// ReceiptOf for a cut of a pipeline whose layers are in `order` (empty: that of the profile).
+absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cut& cut,
+                                    std::vector<int> order, const Profile& profile,
+                                    const Cluster& cluster, PlanObjective objective);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_MAKE_RECEIPT_H_

@@ -1,0 +1,310 @@
+#include "partition/planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "partition/best_cut.h"
+#include "partition/candidates.h"
+#include "partition/explain.h"
+#include "partition/make_receipt.h"
+#include "partition/stage_costs.h"
+#include "schedule/automatic.h"
+#include "schedule/generators.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Placement;
+using schedule::Rank;
+using schedule::Schedule;
+
+// The best few are refined. Searched orders start from the best few of each shape, unless those are
+// far behind.
+constexpr size_t kRefined = 6;
+constexpr size_t kSearchedOfAShape = 2;
+constexpr size_t kMostSearched = 12;
+constexpr double kFarBehind = 1.15;
+// What a searched order leaves free of the stash limit, in turn until it fits: packing takes more
+// than the sum of the blocks.
+constexpr double kLimitShares[] = {1.0, 0.9, 0.75, 0.6, 0.45};
+// Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
+// or two.
+constexpr int64_t kMaxSearchedHere = int64_t{1} << 19;
+
+absl::Status CheckRequest(const PlannerRequest& request) {
+  RETURN_IF_ERROR(CheckProfile(request.profile));
+  RETURN_IF_ERROR(CheckCluster(request.cluster));
+  if (request.batch_rows < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a batch of %d rows: expected at least 1", request.batch_rows));
+  }
+  if (request.chunks.has_value() && *request.chunks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d stages per device: expected at least 1", *request.chunks));
+  }
+  if (request.schedule == kAnySchedule) return absl::OkStatus();
+  return schedule::FindGenerator(request.schedule).status();
+}
+
+// A candidate and the best that was found for it.
+struct Outcome {
+  Candidate candidate;
+  Schedule schedule;
+  BestCut found;
+  int64_t in_flight = 0;  // the sum over the ranks
+
+  bool IsBetterThan(const Outcome& other) const {
+    if (found.objective_ns != other.found.objective_ns) {
+      return found.objective_ns < other.found.objective_ns;
+    }
+    return in_flight < other.in_flight;
+  }
+};
+
+class Planner {
+ public:
+  Planner(const PlannerRequest& request, CandidateSpace space)
+      : request_(request), space_(std::move(space)) {}
+
+  absl::StatusOr<Receipt> Run() {
+    RETURN_IF_ERROR(ConsiderAll());
+    RETURN_IF_ERROR(RefineBest());
+    if (request_.schedule == kAnySchedule && !request_.given.has_value()) {
+      RETURN_IF_ERROR(SearchOrders());
+    }
+    if (!outcomes_.empty()) return Finish();
+    if (!has_misfit_ && !refusal_.ok()) return refusal_;
+    return ExplainMisfit(request_, space_);
+  }
+
+ private:
+  BestCutOptions CutOptions(bool may_refine) const {
+    return {.objective = request_.objective,
+            .may_recompute = request_.may_recompute,
+            .may_refine = may_refine};
+  }
+
+  bool IsHopeless(double lower_bound_ns) const {
+    return !outcomes_.empty() && lower_bound_ns >= outcomes_.front().found.objective_ns;
+  }
+
+  static int64_t InFlight(const Pipeline& pipeline) {
+    int64_t sum = 0;
+    for (int stage = 0; stage < pipeline.num_stages(); ++stage) sum += pipeline.in_flight(stage);
+    return sum;
+  }
+
+  static bool IsFused(const Schedule& schedule) {
+    for (schedule::StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
+      if (schedule.SplitsBackward(stage)) return false;
+    }
+    return true;
+  }
+
+  absl::Status ConsiderAll() {
+    for (const Candidate& candidate : space_.candidates()) {
+      // One more than the best is wanted, to have something to compare it with.
+      if (IsHopeless(candidate.lower_bound_ns) && outcomes_.size() > 1) break;
+      absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
+      if (!schedule.ok()) {
+        refusal_.Update(schedule.status());
+        continue;
+      }
+      Candidate own = candidate;
+      if (IsFused(*schedule)) {
+        ASSIGN_OR_RETURN(own.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/true));
+        if (IsHopeless(own.lower_bound_ns) && outcomes_.size() > 1) continue;
+      }
+      ++considered_;
+      RETURN_IF_ERROR(Consider(std::move(own), *std::move(schedule), /*may_refine=*/false));
+    }
+    return absl::OkStatus();
+  }
+
+  // Keeps outcomes_ ordered, the best first.
+  absl::Status Consider(Candidate candidate, Schedule schedule, bool may_refine) {
+    absl::StatusOr<Pipeline> pipeline = space_.PipelineOf(candidate, schedule);
+    if (absl::IsInvalidArgument(pipeline.status()) ||
+        absl::IsFailedPrecondition(pipeline.status())) {
+      refusal_.Update(pipeline.status());
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(pipeline.status());
+    absl::StatusOr<BestCut> found = FindBestCut(*pipeline, CutOptions(may_refine));
+    if (absl::IsResourceExhausted(found.status())) {
+      has_misfit_ = true;
+      // Where a rank has one stage, it is certain that nothing fits.
+      if (candidate.chunks > 1) NoteBound(candidate.lower_bound_ns);
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(found.status());
+    simulated_ += found->simulated;
+    if (!found->is_optimal) NoteBound(candidate.lower_bound_ns);
+    Outcome outcome = {std::move(candidate), std::move(schedule), *std::move(found),
+                       InFlight(*pipeline)};
+    const auto place =
+        std::upper_bound(outcomes_.begin(), outcomes_.end(), outcome,
+                         [](const Outcome& a, const Outcome& b) { return a.IsBetterThan(b); });
+    outcomes_.insert(place, std::move(outcome));
+    return absl::OkStatus();
+  }
+
+  void NoteBound(double lower_bound_ns) { bound_ns_ = std::min(bound_ns_, lower_bound_ns); }
+
+  absl::Status RefineBest() {
+    std::vector<Outcome> best(outcomes_.begin(),
+                              outcomes_.begin() + std::min(outcomes_.size(), kRefined));
+    for (Outcome& outcome : best) {
+      if (outcome.found.is_optimal || IsHopeless(outcome.candidate.lower_bound_ns)) continue;
+      RETURN_IF_ERROR(Consider(std::move(outcome.candidate), std::move(outcome.schedule),
+                               /*may_refine=*/true));
+    }
+    return absl::OkStatus();
+  }
+
+  // Orders of our own, for the best plans with one stage per rank and with two in a V.
+  absl::Status SearchOrders() {
+    std::vector<std::pair<Outcome, Placement>> starts;
+    int64_t left = kMaxSearchedHere;
+    std::map<std::pair<int, std::vector<int>>, size_t> count;  // by chunks and replicas
+    for (const Outcome& outcome : outcomes_) {
+      const Candidate& own = outcome.candidate;
+      const bool is_v = own.chunks == 2 && outcome.schedule.rank_of_stage.back() == Rank(0);
+      if (own.chunks > 1 && !is_v) continue;
+      if (outcome.found.objective_ns > kFarBehind * outcomes_.front().found.objective_ns) break;
+      if (IsHopeless(own.lower_bound_ns) || starts.size() == kMostSearched) continue;
+      const int64_t ranks = own.num_ranks();
+      const int64_t effort = ranks * ranks * own.micro_batches * own.chunks;
+      if (effort > left || ++count[{own.chunks, own.replicas}] > kSearchedOfAShape) continue;
+      left -= effort;
+      starts.emplace_back(outcome, is_v ? Placement::kV : Placement::kLoop);
+    }
+    for (auto& [outcome, placement] : starts) {
+      RETURN_IF_ERROR(SearchOrder(std::move(outcome), placement));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SearchOrder(Outcome start, Placement placement) {
+    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(start.candidate, start.schedule));
+    ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(start.found.cut));
+    schedule::AutomaticRequest search;
+    search.ranks = start.candidate.num_ranks();
+    search.micro_batches = start.candidate.micro_batches;
+    search.chunks = start.candidate.chunks;
+    search.placement = placement;
+    search.costs = pipeline.CostsOf(start.found.cut);
+    search.objective = schedule::Objective::kStep;
+    search.sends = pipeline.sends();
+    std::vector<schedule::StageMemory> memory;
+    for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
+    search.stash = StashBytes(memory);
+    search.stash_limit = StashLimits(pipeline, report, search.stash);
+    const std::vector<double> limits = search.stash_limit;
+    Candidate candidate = std::move(start.candidate);
+    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
+    for (const double share : kLimitShares) {
+      for (size_t rank = 0; rank < limits.size(); ++rank) {
+        search.stash_limit[rank] = share * limits[rank];
+      }
+      absl::StatusOr<Schedule> order = schedule::Automatic(search);
+      if (absl::IsResourceExhausted(order.status()) || absl::IsInvalidArgument(order.status())) {
+        break;  // nothing to search
+      }
+      RETURN_IF_ERROR(order.status());
+      ++considered_;
+      const size_t fitting = outcomes_.size();
+      RETURN_IF_ERROR(Consider(candidate, *std::move(order), /*may_refine=*/false));
+      if (outcomes_.size() > fitting) break;
+    }
+    return absl::OkStatus();
+  }
+
+  // What every rank may stash: what its memory leaves, or, without a limit, what the first rank
+  // does under 1F1B.
+  std::vector<double> StashLimits(const Pipeline& pipeline, const PlanReport& report,
+                                  const std::vector<schedule::StageStash>& stash) const {
+    std::vector<double> per_micro_batch(report.ranks.size(), 0.0);
+    for (size_t stage = 0; stage < stash.size(); ++stage) {
+      per_micro_batch[static_cast<size_t>(report.stages[stage].rank.value())] +=
+          stash[stage].forward;
+    }
+    const double most = *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
+    std::vector<double> limits;
+    for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
+      const schedule::MemoryPlan& training = report.of(rank).training;
+      const int64_t memory_bytes = pipeline.group(rank.value()).memory_bytes;
+      const int64_t other_bytes = training.peak_bytes() - training.peak_stash_bytes;
+      limits.push_back(memory_bytes == kUnlimitedBytes
+                           ? most * pipeline.num_ranks()
+                           : static_cast<double>(std::max<int64_t>(memory_bytes - other_bytes, 0)));
+    }
+    return limits;
+  }
+
+  absl::StatusOr<Receipt> ReceiptFor(const Outcome& outcome) {
+    ASSIGN_OR_RETURN(const Pipeline pipeline,
+                     space_.PipelineOf(outcome.candidate, outcome.schedule));
+    ASSIGN_OR_RETURN(std::vector<int> order, space_.OrderOf(outcome.candidate));
+    return MakeReceipt(pipeline, outcome.found.cut, std::move(order), request_.profile,
+                       request_.cluster, request_.objective);
+  }
+
+  static bool AreOfOneChoice(const Outcome& a, const Outcome& b) {
+    return a.schedule.name == b.schedule.name && a.candidate.chunks == b.candidate.chunks &&
+           a.candidate.micro_batches == b.candidate.micro_batches &&
+           a.candidate.replicas == b.candidate.replicas;
+  }
+
+  absl::StatusOr<Receipt> Finish() {
+    const Outcome& best = outcomes_.front();
+    ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best));
+    const bool takes_any_order = request_.schedule == kAnySchedule && !request_.given.has_value();
+    if (takes_any_order) NoteBound(space_.candidates().front().lower_bound_ns);
+    receipt.lower_bound_ns = std::min(receipt.objective_ns, bound_ns_);
+    const auto other =
+        std::find_if(outcomes_.begin() + 1, outcomes_.end(),
+                     [&](const Outcome& outcome) { return !AreOfOneChoice(best, outcome); });
+    if (other != outcomes_.end()) {
+      ASSIGN_OR_RETURN(const Receipt loser, ReceiptFor(*other));
+      receipt.runner_up = loser.choice;
+      receipt.runner_up_reason = WhyItLost(receipt, loser);
+    }
+    ASSIGN_OR_RETURN(receipt.changes, WhatWouldChange(request_, space_, best.candidate, receipt));
+    receipt.considered = considered_;
+    receipt.simulated = simulated_;
+    return receipt;
+  }
+
+  const PlannerRequest& request_;
+  CandidateSpace space_;
+  std::vector<Outcome> outcomes_;  // the best first
+  double bound_ns_ = std::numeric_limits<double>::infinity();
+  absl::Status refusal_;  // the first one
+  bool has_misfit_ = false;
+  int considered_ = 0;
+  int simulated_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request) {
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(CheckRequest(request));
+  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request));
+  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, std::move(space)).Run());
+  receipt.planning = absl::Now() - start;
+  return receipt;
+}
+
+}  // namespace stagecoach::partition

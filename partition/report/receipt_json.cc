@@ -1,0 +1,93 @@
+#include <cstddef>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/json.h"
+#include "partition/report/receipt_parts.h"
+#include "partition/report/receipt_report.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using nlohmann::ordered_json;
+using schedule::Rank;
+using schedule::StageId;
+
+double InMs(double ns) { return ns / 1e6; }
+double InMs(int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+ordered_json MemoryJson(const RankMemory& memory) {
+  return {{"parameters", memory.parameters},
+          {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer},
+          {"stash", memory.stash},
+          {"buffers", memory.buffers},
+          {"peak", memory.peak},
+          {"limit", memory.limit > 0 ? ordered_json(memory.limit) : ordered_json()}};
+}
+
+ordered_json StageJson(const Receipt& receipt, StageId id) {
+  const StageReceipt& stage = receipt.stages[static_cast<size_t>(id.value())];
+  const Rank rank = receipt.plan.schedule.rank_of(id);
+  ordered_json layers = ordered_json::array();
+  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+    layers.push_back(receipt.layer_names[static_cast<size_t>(layer)]);
+  }
+  return {{"first_layer", stage.first_layer},
+          {"last_layer", stage.last_layer},
+          {"devices", stage.devices},
+          {"replicas", receipt.plan.replicas_of(rank)},
+          {"forward_ms", InMs(stage.forward_ns)},
+          {"backward_ms", InMs(stage.backward_ns)},
+          {"receive_ms", InMs(stage.receive_ns)},
+          {"send_ms", InMs(stage.send_ns)},
+          {"memory_bytes", MemoryJson(MemoryOf(receipt, rank))},
+          {"in_flight", stage.in_flight},
+          {"idle_share", stage.idle_share},
+          {"layers", std::move(layers)}};
+}
+
+ordered_json RunnerUpJson(const Receipt& receipt) {
+  if (!receipt.runner_up.has_value()) return nullptr;
+  const Choice& other = *receipt.runner_up;
+  return {{"objective_ms", InMs(other.objective_ns)},
+          {"schedule", other.schedule},
+          {"microbatches", other.micro_batches},
+          {"micro_batch_rows", other.micro_batch_rows},
+          {"chunks", other.chunks},
+          {"replicas", other.replicas},
+          {"recomputed_layers", other.recomputed_layers},
+          {"reason", receipt.runner_up_reason}};
+}
+
+}  // namespace
+
+std::string ToJson(const Receipt& receipt) {
+  ordered_json stages = ordered_json::array();
+  for (StageId stage(0); stage.value() < receipt.plan.num_stages(); ++stage) {
+    stages.push_back(StageJson(receipt, stage));
+  }
+  const bool has_bound = receipt.considered > 0;
+  const ordered_json json = {
+      {"objective_ms", InMs(receipt.objective_ns)},
+      {"lower_bound_ms", has_bound ? ordered_json(InMs(receipt.lower_bound_ns)) : ordered_json()},
+      {"gap", has_bound ? ordered_json(receipt.gap()) : ordered_json()},
+      {"schedule", receipt.choice.schedule},
+      {"microbatches", receipt.plan.micro_batches()},
+      {"stages", std::move(stages)},
+      {"planning_ms", absl::ToDoubleMilliseconds(receipt.planning)},
+      {"model", receipt.model},
+      {"objective", receipt.objective == PlanObjective::kStep ? "step" : "bottleneck"},
+      {"step_ms", InMs(receipt.simulation.step_ns)},
+      {"chunks", receipt.choice.chunks},
+      {"micro_batch_rows", receipt.plan.micro_batch_rows},
+      {"recomputed_layers", receipt.plan.recomputed},
+      {"runner_up", RunnerUpJson(receipt)},
+      {"changes", receipt.changes},
+      {"considered", receipt.considered},
+      {"simulated", receipt.simulated}};
+  // Printing a string of invalid UTF-8 would throw.
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,319 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "base/units.h"
+#include "partition/report/page_style.h"
+#include "partition/report/receipt_parts.h"
+#include "partition/report/receipt_report.h"
+#include "schedule/pictures/chart.h"
+#include "schedule/pictures/trace_style.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::EscapeMarkup;
+using schedule::Rank;
+using schedule::StageId;
+
+// Text of a page, in which a number and its percent sign stay together.
+std::string Text(const std::string& text) {
+  return absl::StrReplaceAll(EscapeMarkup(text), {{" %", "&nbsp;%"}});
+}
+
+// "gpu0"; of devices that are but numbered, "device 0" or "devices 0-3".
+std::string DeviceLabel(const Receipt& receipt, Rank rank) {
+  const std::string name = DevicesOf(receipt, rank);
+  if (name.find_first_not_of("0123456789-") != std::string::npos) return name;
+  return absl::StrCat(receipt.plan.replicas_of(rank) == 1 ? "device " : "devices ", name);
+}
+
+// A share of a bar: its meaning, its colour (a custom property of the style), its size.
+struct Part {
+  absl::string_view name;
+  absl::string_view colour;
+  int64_t size = 0;
+};
+
+std::vector<Part> PartsOf(const RankMemory& memory) {
+  return {{"weights", "--weights", memory.parameters},
+          {"gradients", "--gradients", memory.gradients},
+          {"optimiser", "--optimiser", memory.optimizer},
+          {"stash", "--stash", memory.stash},
+          {"buffers", "--buffers", memory.buffers}};
+}
+
+std::vector<Part> PartsOf(const StageReceipt& stage) {
+  return {{"forward", "--forward", stage.forward_ns},
+          {"backward", "--backward", stage.backward_ns},
+          {"messages", "--messages", stage.receive_ns + stage.send_ns}};
+}
+
+std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
+  return absl::StrCat(base::FormatCount(count), " ", count == 1 ? one : many);
+}
+
+std::string Legend(const std::vector<Part>& parts) {
+  std::string html = "<div class=\"legend\">";
+  for (const Part& part : parts) {
+    absl::StrAppend(&html, "<span><i class=\"swatch\" style=\"background:var(", part.colour,
+                    ")\"></i>", part.name, "</span>");
+  }
+  return html + "</div>";
+}
+
+// A stacked bar of which `whole` is the full width, with a mark at `limit` unless that is 0.
+template <typename Format>
+std::string Meter(const std::vector<Part>& parts, int64_t whole, int64_t limit, Format format) {
+  const auto percent = [whole](int64_t size) {
+    return absl::StrFormat("%.3f%%", 100.0 * static_cast<double>(size) /
+                                         static_cast<double>(std::max<int64_t>(1, whole)));
+  };
+  std::string html = "<div class=\"meter\">";
+  for (const Part& part : parts) {
+    if (part.size == 0) continue;
+    absl::StrAppend(&html, "<i style=\"width:", percent(part.size), ";background:var(", part.colour,
+                    ")\" title=\"", part.name, " ", format(part.size), "\"></i>");
+  }
+  if (limit > 0) {
+    absl::StrAppend(&html, "<u style=\"left:", percent(limit), "\" title=\"limit ", format(limit),
+                    "\"></u>");
+  }
+  return html + "</div>";
+}
+
+// ---- Headline ----
+
+std::string Tile(absl::string_view label, const std::string& value, const std::string& note) {
+  return absl::StrCat("<div><dt>", label, "</dt><dd>", Text(value), "<small>", Text(note),
+                      "</small></dd></div>");
+}
+
+std::string RowsPerSecond(const Receipt& receipt) {
+  const double seconds = static_cast<double>(receipt.simulation.step_ns) / 1e9;
+  if (seconds <= 0) return "";
+  const double rows = static_cast<double>(receipt.plan.batch_rows()) / seconds;
+  return absl::StrCat(
+      rows >= 100 ? base::FormatCount(static_cast<int64_t>(rows)) : absl::StrFormat("%.1f", rows),
+      " rows/s");
+}
+
+std::string FullestTile(const Receipt& receipt) {
+  Rank fullest(0);
+  const auto use = [&receipt](Rank rank) {
+    const RankMemory memory = MemoryOf(receipt, rank);
+    const double peak = static_cast<double>(memory.peak);
+    return memory.limit > 0 ? std::pair(peak / static_cast<double>(memory.limit), peak)
+                            : std::pair(0.0, peak);
+  };
+  for (Rank rank(1); rank.value() < receipt.plan.num_ranks(); ++rank) {
+    if (use(rank) > use(fullest)) fullest = rank;
+  }
+  const RankMemory memory = MemoryOf(receipt, fullest);
+  const std::string use_text =
+      memory.limit > 0
+          ? absl::StrCat(": ", Percent(use(fullest).first), " of ", base::FormatBytes(memory.limit))
+          : ", no limit";
+  return Tile("fullest device", base::FormatBytes(memory.peak),
+              absl::StrCat(DeviceLabel(receipt, fullest), use_text));
+}
+
+std::string Tiles(const Receipt& receipt) {
+  const Plan& plan = receipt.plan;
+  const bool has_bound = receipt.considered > 0;
+  const std::string step = Headline(static_cast<double>(receipt.simulation.step_ns));
+  std::string tiles = Tile("step", step, RowsPerSecond(receipt));
+  if (receipt.objective == PlanObjective::kBottleneck) {
+    tiles += Tile("bottleneck", Headline(receipt.objective_ns), "per step of the busiest rank");
+  }
+  if (has_bound) {
+    tiles += Tile("lower bound", Headline(receipt.lower_bound_ns), "no plan is faster") +
+             Tile("gap", Percent(receipt.gap()), "the most that is left to gain");
+  }
+  const int chunks = receipt.choice.chunks;
+  tiles += Tile("schedule", plan.schedule.name,
+                absl::StrCat(Counted(plan.num_stages(), "stage", "stages"),
+                             chunks > 1 ? absl::StrCat(", ", chunks, " per rank") : ""));
+  tiles += Tile("micro-batches", absl::StrCat(plan.micro_batches()),
+                absl::StrCat("of ", Counted(plan.micro_batch_rows, "row", "rows"), ", ",
+                             base::FormatCount(plan.batch_rows()), " a step"));
+  tiles += Tile("devices", absl::StrCat(plan.num_devices()),
+                plan.is_replicated()
+                    ? absl::StrCat(Counted(plan.num_ranks(), "rank", "ranks"), ", replicated")
+                    : "one per rank");
+  return absl::StrCat("<dl class=\"card tiles\">", tiles, FullestTile(receipt), "</dl>\n");
+}
+
+// ---- Memory and reasons ----
+
+constexpr int kFewRanks = 12;  // whose bars stand beside the reasons
+
+std::string Bars(const Receipt& receipt) {
+  std::vector<RankMemory> memory;
+  int64_t whole = 0;
+  for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
+    memory.push_back(MemoryOf(receipt, rank));
+    whole = std::max({whole, memory.back().peak, memory.back().limit});
+  }
+  std::string html;
+  for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
+    const RankMemory& own = memory[static_cast<size_t>(rank.value())];
+    const bool is_over = own.limit > 0 && own.peak > own.limit;
+    const std::string device = EscapeMarkup(DeviceLabel(receipt, rank));
+    absl::StrAppend(&html, "<div class=\"device", is_over ? " over" : "", "\"><div title=\"",
+                    device, "\"><b>", device, "</b> <span>",
+                    receipt.report.of(rank).stages.size() == 1 ? "stage " : "stages ",
+                    StagesOf(receipt, rank), "</span></div>",
+                    Meter(PartsOf(own), whole, own.limit, base::FormatBytes),
+                    "<div class=\"amount\">", base::FormatBytes(own.peak), "<span>",
+                    own.limit > 0 ? absl::StrCat(" of ", base::FormatBytes(own.limit)) : "",
+                    "</span></div></div>\n");
+  }
+  return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>Memory</h2>",
+                      Legend(PartsOf(RankMemory())), "</div><div class=\"bars",
+                      receipt.plan.num_ranks() > kFewRanks ? " many" : "", "\">", html,
+                      "</div></section>\n");
+}
+
+std::string Why(const Receipt& receipt) {
+  std::string facts;
+  const auto add = [&facts](absl::string_view label, const std::string& html) {
+    absl::StrAppend(&facts, "<div><dt>", label, "</dt><dd>", html, "</dd></div>");
+  };
+  if (receipt.runner_up.has_value()) {
+    add("runner-up", absl::StrCat(Text(RunnerUp(receipt)), "<div class=\"note\">",
+                                  Text(receipt.runner_up_reason), "</div>"));
+  }
+  if (!receipt.changes.empty()) {
+    std::string items;
+    for (const std::string& change : receipt.changes) {
+      absl::StrAppend(&items, "<li>", Text(change), "</li>");
+    }
+    add("what would change it", absl::StrCat("<ul>", items, "</ul>"));
+  }
+  const Plan& plan = receipt.plan;
+  if (!plan.recomputed.empty()) {
+    add("recomputed",
+        absl::StrCat(Counted(static_cast<int64_t>(plan.recomputed.size()), "layer", "layers"),
+                     " of ", plan.num_layers, ": ", Ranges(plan.recomputed)));
+  }
+  if (receipt.considered > 0) add("planned in", Effort(receipt));
+  if (facts.empty()) return "";
+  return absl::StrCat(
+      "<section class=\"card\"><div class=\"head\"><h2>Why this plan</h2></div>"
+      "<div class=\"why\"><dl>",
+      facts, "</dl></div></section>\n");
+}
+
+// ---- Tables ----
+
+std::string Header(const std::vector<std::string>& columns, size_t left) {
+  std::string row = "<thead><tr>";
+  for (size_t i = 0; i < columns.size(); ++i) {
+    absl::StrAppend(&row, i < left ? "<th class=\"left\">" : "<th>", columns[i], "</th>");
+  }
+  return row + "</tr></thead>";
+}
+
+std::string TableCard(absl::string_view title, const std::string& legend, const std::string& header,
+                      const std::string& rows) {
+  return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>", title, "</h2>", legend,
+                      "</div><div class=\"scroll tall\"><table>", header, "<tbody>", rows,
+                      "</tbody></table></div></section>\n");
+}
+
+std::string Name(const std::string& name) {
+  const std::string safe = EscapeMarkup(name);
+  return absl::StrCat("<td class=\"left name\" title=\"", safe, "\">", safe, "</td>");
+}
+
+std::string LayersOf(const Receipt& receipt, const StageReceipt& stage) {
+  const auto name = [&receipt](int layer) {
+    return receipt.layer_names[static_cast<size_t>(layer)];
+  };
+  if (stage.first_layer == stage.last_layer) return name(stage.first_layer);
+  return absl::StrCat(name(stage.first_layer), " \xE2\x80\xA6 ", name(stage.last_layer));
+}
+
+std::string StageTable(const Receipt& receipt) {
+  const schedule::TimeUnit unit = schedule::UnitFor(receipt.simulation.step_ns);
+  const auto in_unit = [&unit](int64_t ns) { return InUnit(ns, unit); };
+  int64_t longest_ns = 0;
+  for (const StageReceipt& stage : receipt.stages) {
+    longest_ns = std::max(longest_ns,
+                          stage.forward_ns + stage.backward_ns + stage.receive_ns + stage.send_ns);
+  }
+  std::string rows;
+  for (StageId id(0); id.value() < receipt.plan.num_stages(); ++id) {
+    const StageReceipt& stage = receipt.stages[static_cast<size_t>(id.value())];
+    const std::vector<std::string> cells = {
+        in_unit(stage.forward_ns), in_unit(stage.backward_ns),    in_unit(stage.receive_ns),
+        in_unit(stage.send_ns),    absl::StrCat(stage.in_flight), Percent(stage.idle_share)};
+    absl::StrAppend(&rows, "<tr><td class=\"left\">", id.value(), "</td>",
+                    Name(DevicesOf(receipt, receipt.plan.schedule.rank_of(id))),
+                    "<td class=\"left\">", stage.first_layer, "&ndash;", stage.last_layer, "</td>",
+                    Name(LayersOf(receipt, stage)), "<td class=\"left\">",
+                    Meter(PartsOf(stage), longest_ns, 0, in_unit), "</td><td>",
+                    absl::StrJoin(cells, "</td><td>"), "</td></tr>\n");
+  }
+  return TableCard("Stages",
+                   absl::StrCat("<span class=\"note\">times in ", unit.name,
+                                ", of one micro-batch</span>", Legend(PartsOf(StageReceipt()))),
+                   Header({"stage", "device", "layers", "names", "time", "forward", "backward",
+                           "receive", "send", "in flight", "idle"},
+                          5),
+                   rows);
+}
+
+std::string MemoryTable(const Receipt& receipt) {
+  std::string rows;
+  for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
+    const RankMemory memory = MemoryOf(receipt, rank);
+    std::vector<std::string> cells;
+    for (const Part& part : PartsOf(memory)) cells.push_back(base::FormatBytes(part.size));
+    cells.push_back(base::FormatBytes(memory.peak));
+    cells.push_back(memory.limit > 0 ? base::FormatBytes(memory.limit) : "none");
+    absl::StrAppend(&rows, "<tr>", Name(DevicesOf(receipt, rank)), "<td class=\"left\">",
+                    StagesOf(receipt, rank), "</td><td>", absl::StrJoin(cells, "</td><td>"),
+                    "</td></tr>\n");
+  }
+  return TableCard("Memory of each device", "",
+                   Header({"device", "stages", "weights", "gradients", "optimiser", "stash",
+                           "buffers", "peak", "limit"},
+                          2),
+                   rows);
+}
+
+std::string Timeline(const schedule::Trace& trace) {
+  if (trace.actions.empty()) return "";
+  return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>One step</h2></div>",
+                      schedule::ChartMarkup(trace), schedule::kChartHelp, "</section>\n");
+}
+
+}  // namespace
+
+std::string ToHtml(const Receipt& receipt) {
+  const schedule::Trace& trace = receipt.simulation.trace;
+  const std::string title =
+      EscapeMarkup(receipt.model.empty() ? "Plan" : absl::StrCat("Plan for ", receipt.model));
+  const std::string why = Why(receipt);
+  const bool is_beside = !why.empty() && receipt.plan.num_ranks() <= kFewRanks;
+  return absl::StrCat(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
+      title, "</title>\n<style>", schedule::ChartStyle(trace), kReceiptStyle,
+      "</style>\n</head>\n<body>\n<header><h1>", title, "</h1><p>",
+      EscapeMarkup(receipt.choice.ToString()), "</p></header>\n<main>\n", Tiles(receipt),
+      "<div class=\"pair", is_beside ? " few" : "", "\">", Bars(receipt), why, "</div>\n",
+      Timeline(trace), StageTable(receipt), MemoryTable(receipt), "</main>\n",
+      trace.actions.empty() ? "" : schedule::ChartScript(trace), "\n</body>\n</html>\n");
+}
+
+}  // namespace stagecoach::partition

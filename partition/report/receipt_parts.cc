@@ -1,0 +1,105 @@
+#include "partition/report/receipt_parts.h"
+
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/units.h"
+
+namespace stagecoach::partition {
+
+using schedule::Rank;
+using schedule::StageId;
+
+namespace {
+constexpr absl::string_view kDigits = "0123456789";
+}  // namespace
+
+RankMemory MemoryOf(const Receipt& receipt, Rank rank) {
+  const RankReport& report = receipt.report.of(rank);
+  RankMemory memory = {.stash = report.training.peak_stash_bytes,
+                       .buffers = BufferBytes(receipt.report, rank),
+                       .peak = report.peak_bytes()};
+  for (const StageId stage : report.stages) {
+    const schedule::StageMemory& own = receipt.report.of(stage).memory;
+    memory.parameters += own.parameter_bytes;
+    memory.gradients += own.gradient_bytes;
+    memory.optimizer += own.optimizer_bytes;
+  }
+  const int first = receipt.plan.first_device_of(rank);
+  for (int device = first; device < first + receipt.plan.replicas_of(rank); ++device) {
+    const int64_t bytes = receipt.cluster.devices[static_cast<size_t>(device)].memory_bytes;
+    if (bytes > 0 && (memory.limit == 0 || bytes < memory.limit)) memory.limit = bytes;
+  }
+  return memory;
+}
+
+std::string DevicesOf(const Receipt& receipt, Rank rank) {
+  const auto name = [&receipt](int device) -> absl::string_view {
+    return receipt.cluster.devices[static_cast<size_t>(device)].name;
+  };
+  const int first = receipt.plan.first_device_of(rank);
+  const absl::string_view from = name(first);
+  const absl::string_view to = name(first + receipt.plan.replicas_of(rank) - 1);
+  if (receipt.plan.replicas_of(rank) == 1) return std::string(from);
+  // Names that differ in the number at their end share what stands before it.
+  const size_t from_stem = from.find_last_not_of(kDigits) + 1;
+  const size_t to_stem = to.find_last_not_of(kDigits) + 1;
+  const bool is_shared = from.substr(0, from_stem) == to.substr(0, to_stem) &&
+                         from_stem < from.size() && to_stem < to.size();
+  return is_shared ? absl::StrCat(from, "-", to.substr(to_stem)) : absl::StrCat(from, " to ", to);
+}
+
+std::string StagesOf(const Receipt& receipt, Rank rank) {
+  const std::vector<StageId>& stages = receipt.report.of(rank).stages;
+  constexpr size_t kMaxListed = 3;
+  if (stages.size() > kMaxListed) {
+    return absl::StrCat(stages[0].value(), ", ", stages[1].value(), " \xE2\x80\xA6 ",
+                        stages.back().value());
+  }
+  return absl::StrJoin(
+      stages, ", ", [](std::string* text, StageId stage) { absl::StrAppend(text, stage.value()); });
+}
+
+std::string Ranges(const std::vector<int>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    absl::StrAppend(&text, i > 0 ? ", " : "", numbers[i]);
+    if (end - i > 1) absl::StrAppend(&text, "-", numbers[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
+
+std::string InUnit(int64_t ns, const schedule::TimeUnit& unit) {
+  return absl::StrFormat("%.*f", unit.ns == 1 ? 0 : 3,
+                         static_cast<double>(ns) / static_cast<double>(unit.ns));
+}
+
+std::string Headline(double ns) {
+  if (ns >= 1e10) return absl::StrFormat("%.2f s", ns / 1e9);
+  const double ms = ns / 1e6;
+  const int digits = ms >= 100 ? 1 : ms >= 10 ? 2 : ms >= 0.01 ? 3 : 6;
+  return absl::StrFormat("%.*f ms", digits, ms);
+}
+
+std::string RunnerUp(const Receipt& receipt) {
+  const Choice& other = *receipt.runner_up;
+  const double more = receipt.objective_ns > 0 ? other.objective_ns / receipt.objective_ns - 1 : 0;
+  return absl::StrCat(other.ToString(), ": ", Headline(other.objective_ns), " (",
+                      absl::StrFormat("%+.1f %%", 100 * more), ")");
+}
+
+std::string Effort(const Receipt& receipt) {
+  return absl::StrCat(base::FormatDuration(receipt.planning), "; ",
+                      base::FormatCount(receipt.considered), " combinations considered, ",
+                      base::FormatCount(receipt.simulated), " plans simulated");
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,163 @@
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/text_table.h"
+#include "base/units.h"
+#include "partition/report/receipt_parts.h"
+#include "partition/report/receipt_report.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using Align = base::TextTable::Align;
+using schedule::Rank;
+using schedule::StageId;
+
+constexpr size_t kColumns = 100;
+constexpr size_t kLabelColumns = 14;
+constexpr size_t kNameColumns = 14;  // of a device in a table
+constexpr size_t kListColumns = 10;  // of a rank's stages
+
+bool StartsCodePoint(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
+
+// The first code points of `text` and the rest of it.
+std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns) {
+  size_t i = 0;
+  for (size_t seen = 0; i < text.size(); ++i) {
+    if (StartsCodePoint(text[i]) && seen++ == columns) break;
+  }
+  return {text.substr(0, i), text.substr(i)};
+}
+
+std::string Elided(const std::string& text, size_t columns) {
+  if (SplitAt(text, columns).second.empty()) return text;
+  return absl::StrCat(SplitAt(text, columns - 1).first, "\xE2\x80\xA6");
+}
+
+size_t Width(absl::string_view text) {
+  size_t width = 0;
+  for (const char byte : text) width += StartsCodePoint(byte) ? 1 : 0;
+  return width;
+}
+
+// "label        text", broken between words, or within one that is too long.
+void AppendLabelled(absl::string_view label, absl::string_view text, std::string& page) {
+  constexpr size_t kRoom = kColumns - kLabelColumns;
+  std::string line(label);
+  line.resize(kLabelColumns, ' ');
+  size_t used = 0;
+  const auto add = [&](absl::string_view word) {
+    if (used > 0 && used + 1 + Width(word) > kRoom) {
+      absl::StrAppend(&page, line, "\n");
+      line.assign(kLabelColumns, ' ');
+      used = 0;
+    }
+    absl::StrAppend(&line, used > 0 ? " " : "", word);
+    used += (used > 0 ? 1 : 0) + Width(word);
+  };
+  for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    while (!word.empty()) {
+      const auto [start, rest] = SplitAt(word, kRoom);
+      add(start);
+      word = rest;
+    }
+  }
+  absl::StrAppend(&page, line, "\n");
+}
+
+void AppendObjective(const Receipt& receipt, std::string& page) {
+  std::string bound;
+  if (receipt.considered > 0) {
+    bound = absl::StrCat("; lower bound ", Headline(receipt.lower_bound_ns), ", gap ",
+                         Percent(receipt.gap()));
+  }
+  const std::string step = Headline(static_cast<double>(receipt.simulation.step_ns));
+  if (receipt.objective == PlanObjective::kStep) {
+    AppendLabelled("step", absl::StrCat(step, bound), page);
+    return;
+  }
+  AppendLabelled(
+      "bottleneck",
+      absl::StrCat(Headline(receipt.objective_ns), " per step of the busiest rank", bound), page);
+  AppendLabelled("step", step, page);
+}
+
+std::string StageTable(const Receipt& receipt) {
+  const schedule::TimeUnit unit = schedule::UnitFor(receipt.simulation.step_ns);
+  base::TextTable table({{"stage", Align::kRight},
+                         {"device", Align::kLeft},
+                         {"layers", Align::kLeft},
+                         {"forward", Align::kRight},
+                         {"backward", Align::kRight},
+                         {"receive", Align::kRight},
+                         {"send", Align::kRight},
+                         {"in flight", Align::kRight},
+                         {"idle", Align::kRight}});
+  for (size_t i = 0; i < receipt.stages.size(); ++i) {
+    const StageReceipt& stage = receipt.stages[i];
+    const Rank rank = receipt.plan.schedule.rank_of(StageId(static_cast<int32_t>(i)));
+    table.AddRow({absl::StrCat(i), Elided(DevicesOf(receipt, rank), kNameColumns),
+                  absl::StrCat(stage.first_layer, "-", stage.last_layer),
+                  InUnit(stage.forward_ns, unit), InUnit(stage.backward_ns, unit),
+                  InUnit(stage.receive_ns, unit), InUnit(stage.send_ns, unit),
+                  absl::StrCat(stage.in_flight), Percent(stage.idle_share)});
+  }
+  return absl::StrCat("times in ", unit.name, ", of one micro-batch\n\n", table.ToString());
+}
+
+std::string MemoryTable(const Receipt& receipt) {
+  base::TextTable table({{"device", Align::kLeft},
+                         {"stages", Align::kLeft},
+                         {"weights", Align::kRight},
+                         {"gradients", Align::kRight},
+                         {"optimiser", Align::kRight},
+                         {"stash", Align::kRight},
+                         {"buffers", Align::kRight},
+                         {"peak", Align::kRight},
+                         {"limit", Align::kRight}});
+  for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
+    const RankMemory memory = MemoryOf(receipt, rank);
+    table.AddRow({Elided(DevicesOf(receipt, rank), kNameColumns),
+                  Elided(StagesOf(receipt, rank), kListColumns),
+                  base::FormatBytes(memory.parameters), base::FormatBytes(memory.gradients),
+                  base::FormatBytes(memory.optimizer), base::FormatBytes(memory.stash),
+                  base::FormatBytes(memory.buffers), base::FormatBytes(memory.peak),
+                  memory.limit > 0 ? base::FormatBytes(memory.limit) : "none"});
+  }
+  return table.ToString();
+}
+
+void AppendWhy(const Receipt& receipt, std::string& page) {
+  if (receipt.runner_up.has_value()) {
+    AppendLabelled("runner-up", RunnerUp(receipt), page);
+    AppendLabelled("", receipt.runner_up_reason, page);
+  }
+  absl::string_view label = "would change";
+  for (const std::string& change : receipt.changes) {
+    AppendLabelled(label, change, page);
+    label = "";
+  }
+  if (receipt.considered > 0) AppendLabelled("planned in", Effort(receipt), page);
+}
+
+}  // namespace
+
+std::string ToText(const Receipt& receipt) {
+  std::string page;
+  if (!receipt.model.empty()) AppendLabelled("model", receipt.model, page);
+  AppendLabelled("plan", receipt.choice.ToString(), page);
+  AppendObjective(receipt, page);
+  if (!receipt.plan.recomputed.empty()) {
+    AppendLabelled("recomputes", absl::StrCat("layers ", Ranges(receipt.plan.recomputed)), page);
+  }
+  absl::StrAppend(&page, "\n", StageTable(receipt), "\n", MemoryTable(receipt));
+  std::string why;
+  AppendWhy(receipt, why);
+  return why.empty() ? page : absl::StrCat(page, "\n", why);
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,134 @@
+#include "schedule/pictures/chart.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "schedule/pictures/html_assets.h"
+#include "schedule/pictures/trace_style.h"
+#include "schedule/traces/trace_parts.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+// ---- Data for the script (html_assets.h): numbers, and names of our own ----
+
+template <typename List, typename Format>
+std::string JsonArray(const List& list, Format format) {
+  return absl::StrCat("[", absl::StrJoin(list, ",", format), "]");
+}
+
+std::string BoxesJson(const std::vector<TimedAction>& list) {
+  int64_t last_start_ns = 0;
+  return JsonArray(BoxesOf(list), [&last_start_ns](std::string* json, const Box& box) {
+    const TimedAction& timed = box.timed;
+    absl::StrAppend(json, "[", static_cast<int>(timed.action.op), ",", timed.action.stage.value(),
+                    ",", timed.action.micro_batch.value(), ",", timed.start_ns - last_start_ns, ",",
+                    timed.end_ns - timed.start_ns, ",", timed.bytes, ",",
+                    static_cast<int>(box.band), "]");
+    last_start_ns = timed.start_ns;
+  });
+}
+
+std::string MessagesJson(const Trace& trace, const std::vector<Message>& messages) {
+  return JsonArray(messages, [&trace](std::string* json, const Message& message) {
+    const TimedAction& send = trace.list_of(message.from)[message.send];
+    const TimedAction& receive = trace.list_of(message.to)[message.receive];
+    absl::StrAppend(json, "[", send.action.op == Op::kSendGradient ? 1 : 0, ",",
+                    message.from.value(), ",", send.start_ns, ",", message.to.value(), ",",
+                    receive.end_ns, "]");
+  });
+}
+
+std::string Data(const Trace& trace, const std::vector<Message>& messages) {
+  std::vector<std::string> names;
+  std::vector<std::string> colours;
+  for (int i = 0; i < kNumOps; ++i) {
+    const Op op = static_cast<Op>(i);
+    names.push_back(absl::StrCat("\"", OpName(op), "\""));
+    colours.push_back(absl::StrCat("\"", std::string(1, ColourOf(op)), "\""));
+  }
+  std::vector<std::string> ranks;
+  for (const std::vector<TimedAction>& list : trace.actions) ranks.push_back(BoxesJson(list));
+  const TimeUnit unit = UnitFor(trace.step_ns);
+  return absl::StrCat(
+      R"({"step":)", trace.step_ns, R"(,"unitNs":)", unit.ns, R"(,"unit":")", unit.name,
+      R"(","ops":[)", absl::StrJoin(names, ","), R"(],"colours":[)", absl::StrJoin(colours, ","),
+      R"(],"chunks":[)", absl::StrJoin(ChunkOfStage(trace), ","), "],\n\"ranks\":[",
+      absl::StrJoin(ranks, ",\n"), "],\n\"messages\":", MessagesJson(trace, messages), "}");
+}
+
+// ---- Markup ----
+
+std::string Swatches(char colour, int num_chunks) {
+  constexpr int kMaxShades = 4;
+  const int shades = std::min(num_chunks, kMaxShades);
+  std::string svg =
+      absl::StrCat("<svg width=\"", shades * 12, "\" height=\"12\" aria-hidden=\"true\">");
+  for (int i = 0; i < shades; ++i) {
+    const int chunk = shades == 1 ? 0 : i * (num_chunks - 1) / (shades - 1);
+    absl::StrAppend(&svg, "<rect class=\"", std::string(1, colour), chunk, "\" x=\"", i * 12,
+                    "\" width=\"12\" height=\"12\"/>");
+  }
+  return svg + "</svg>";
+}
+
+std::string Legend(const Trace& trace) {
+  const int num_chunks = MaxChunks(trace);
+  std::string legend = "<div class=\"legend\">";
+  for (const LegendItem& item : LegendOf(trace)) {
+    absl::StrAppend(&legend, "<span>", Swatches(item.colour, num_chunks), item.meaning, "</span>");
+  }
+  legend +=
+      "<span><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"track\" "
+      "width=\"12\" height=\"12\"/><rect fill=\"url(#idle)\" width=\"12\" height=\"12\"/></svg>"
+      "idle</span>";
+  if (num_chunks > 1) legend += "<span>shades: the rank's stages, first to last</span>";
+  return legend + "</div>";
+}
+
+// A switch for `num_messages`; off at first where they would hide everything else.
+std::string MessagesSwitch(size_t num_messages) {
+  constexpr size_t kMaxShown = 2000;
+  if (num_messages == 0) return "";
+  return absl::StrCat("<label><input type=\"checkbox\" id=\"messages\"",
+                      num_messages <= kMaxShown ? " checked" : "", ">messages</label>");
+}
+
+std::string Toolbar(const Trace& trace, size_t num_messages) {
+  return absl::StrCat(
+      "<div class=\"bar\">", Legend(trace), "<div class=\"tools\">", MessagesSwitch(num_messages),
+      "<div class=\"zoom\"><button id=\"wider\" title=\"Zoom out (-)\" aria-label=\"Zoom "
+      "out\">&minus;</button><button id=\"closer\" title=\"Zoom in (+)\" aria-label=\"Zoom "
+      "in\">+</button><button id=\"all\" title=\"Show the whole step (0)\">all</button></div>"
+      "</div></div>");
+}
+
+}  // namespace
+
+const char kChartHelp[] =
+    "<p class=\"help\">Wheel or <kbd>+</kbd> <kbd>&minus;</kbd> zoom, drag or <kbd>&larr;</kbd> "
+    "<kbd>&rarr;</kbd> move, double click or <kbd>0</kbd> shows the whole step. Pointing at a box "
+    "outlines its micro-batch on every rank.</p>";
+
+std::string ChartStyle(const Trace& trace) {
+  return absl::StrCat(kPageStyle, StyleRules(MaxChunks(trace)));
+}
+
+std::string ChartMarkup(const Trace& trace) {
+  return absl::StrCat(
+      Toolbar(trace, MessagesOf(trace).size()),
+      "\n<svg id=\"chart\" tabindex=\"0\" role=\"img\" aria-label=\"What every rank does at every "
+      "time of the step\"></svg>\n<noscript><p class=\"bar\">The picture is drawn by a script, and "
+      "scripts are switched off.</p></noscript>");
+}
+
+std::string ChartScript(const Trace& trace) {
+  return absl::StrCat("<div id=\"tip\" hidden></div>\n<script>\nconst D =\n",
+                      Data(trace, MessagesOf(trace)), "\n;", kPageScript, "</script>");
+}
+
+}  // namespace stagecoach::schedule

@@ -1,0 +1,127 @@
+#include "base/line.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/json.h"
+#include "base/toml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::base {
+namespace {
+
+using ::testing::StartsWith;
+
+auto SaysFirst(const std::string& start) {
+  return testing::StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(start));
+}
+
+constexpr absl::string_view kJson = R"({
+  "layers": [
+    {"name": "a", "forward_ms": 1.5,
+     "sizes": [1, 2,
+               3]},
+    7,
+    {
+      "name": "},{[\"",
+      "odd \"key\".[0]": {"x": null}
+    }
+  ],
+  "caf\u00e9": [[], [[], 4]
+  ]
+})";
+
+std::string JsonLine(absl::string_view message, absl::string_view text = kJson) {
+  return std::string(WithJsonLine(absl::InvalidArgumentError(message), text).message());
+}
+
+TEST(Line, OfAKeyOrAnElementInJson) {
+  EXPECT_EQ(JsonLine("$: expected"), "line 1: $: expected");
+  EXPECT_EQ(JsonLine("$.layers: expected"), "line 2: $.layers: expected");
+  EXPECT_EQ(JsonLine("$.layers[0]: expected"), "line 3: $.layers[0]: expected");
+  EXPECT_EQ(JsonLine("$.layers[0].forward_ms: expected"),
+            "line 3: $.layers[0].forward_ms: expected");
+  EXPECT_THAT(JsonLine("$.layers[0].sizes: x"), StartsWith("line 4: $"));
+  EXPECT_THAT(JsonLine("$.layers[0].sizes[1]: x"), StartsWith("line 4: $"));
+  EXPECT_THAT(JsonLine("$.layers[0].sizes[2]: x"), StartsWith("line 5: $"));
+  EXPECT_THAT(JsonLine("$.layers[1]: x"), StartsWith("line 6: $"));
+  EXPECT_THAT(JsonLine("$.layers[2].name: x"), StartsWith("line 8: $"));
+  EXPECT_THAT(JsonLine("$[\"caf\\303\\251\"][1][1]: x"), StartsWith("line 12: $"));
+}
+
+TEST(Line, OfKeysThatNeedQuotes) {
+  EXPECT_THAT(JsonLine(R"($.layers[2]["odd \"key\".[0]"].x: x)"), StartsWith("line 9: $"));
+}
+
+TEST(Line, OfAnUnknownKeyIsItsOwn) {
+  EXPECT_THAT(JsonLine(R"($.layers[0]: unknown key "sizes"; did you mean "size"?)"),
+              StartsWith("line 4: $.layers[0]: unknown key"));
+}
+
+TEST(Line, OtherErrorsStayAsTheyAre) {
+  for (const std::string message :
+       {"", "model.toml: no such file", "$", "$.layers", "$.layers[7]: x", "$.nothing: x",
+        "$.layers.name: x", "$[0]: x", "$.layers[-1]: x", "$.layers[1: x", "$[\"a: x"}) {
+    EXPECT_EQ(JsonLine(message), message);
+    EXPECT_EQ(WithTomlLine(absl::InvalidArgumentError(message), "a = 1").message(), message);
+  }
+  EXPECT_OK(WithJsonLine(absl::OkStatus(), kJson));
+  EXPECT_OK(WithTomlLine(absl::OkStatus(), ""));
+  // No valid text, but no harm.
+  for (const absl::string_view text : {"", "{\"a", "{\"a\\", "]}\"\\", "[,", "{{{"}) {
+    EXPECT_EQ(JsonLine("$.a.b[0]: x", text), "$.a.b[0]: x");
+  }
+}
+
+TEST(Line, KeepsTheCode) {
+  EXPECT_EQ(WithJsonLine(absl::DataLossError("$.layers: x"), kJson).code(),
+            absl::StatusCode::kDataLoss);
+}
+
+// What the readers say is what is understood here.
+TEST(Line, OfWhatAReaderSays) {
+  ASSERT_OK_AND_ASSIGN(const nlohmann::json json, ParseJson(kJson));
+  ASSERT_OK_AND_ASSIGN(ObjectReader reader, ObjectReader::Create(json));
+  ASSERT_OK_AND_ASSIGN(ArrayReader layers, reader.RequiredArray("layers"));
+  ASSERT_OK_AND_ASSIGN(ObjectReader layer, layers.Object(2));
+  EXPECT_THAT(WithJsonLine(layer.RequiredInt64("name").status(), kJson),
+              SaysFirst("line 8: $.layers[2].name: expected"));
+  EXPECT_THAT(WithJsonLine(layer.RequiredInt64("nam").status(), kJson),
+              SaysFirst("line 7: $.layers[2]: the key \"nam\" is missing"));
+  EXPECT_THAT(WithJsonLine(layer.Finish(), kJson),
+              SaysFirst("line 9: $.layers[2]: unknown key \"odd"));
+  EXPECT_THAT(WithJsonLine(reader.Finish(), kJson), SaysFirst("line 12: $: unknown"));
+}
+
+TEST(Line, InToml) {
+  constexpr absl::string_view kToml = R"(version = 1
+
+[[group]]
+name = "a"
+sizes = [1,
+         2]
+[[group]]
+"odd key" = 1
+[links]
+within = {latency = 1, bytes = 2}
+dotted.key = 3
+)";
+  const auto line = [&](absl::string_view message) {
+    return std::string(WithTomlLine(absl::InvalidArgumentError(message), kToml).message());
+  };
+  EXPECT_EQ(line("$: x"), "line 1: $: x");
+  EXPECT_THAT(line("$.version: x"), StartsWith("line 1: "));
+  EXPECT_THAT(line("$.group[0].name: x"), StartsWith("line 4: "));
+  EXPECT_THAT(line("$.group[0].sizes[1]: x"), StartsWith("line 6: "));
+  EXPECT_THAT(line("$.group[1]: the key \"name\" is missing"), StartsWith("line 7: "));
+  EXPECT_THAT(line("$.group[1]: unknown key \"odd key\"; x"), StartsWith("line 8: "));
+  EXPECT_THAT(line("$.links: x"), StartsWith("line 9: "));
+  EXPECT_THAT(line("$.links.dotted.key: x"), StartsWith("line 11: "));
+  EXPECT_EQ(line("$.group.name: x"), "$.group.name: x");
+  EXPECT_EQ(line("$.group[2]: x"), "$.group[2]: x");
+}
+
+}  // namespace
+}  // namespace stagecoach::base

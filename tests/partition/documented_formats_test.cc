@@ -1,0 +1,81 @@
+// What docs/profiles.md shows is what the readers read.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/files/cluster_file.h"
+#include "partition/files/csv_profile.h"
+#include "partition/files/pipedream_profile.h"
+#include "partition/files/profile_file.h"
+#include "partition/files/transformer_profile.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+// The fenced examples of that language.
+std::vector<std::string> Examples(const std::string& language) {
+  const absl::StatusOr<std::string> document =
+      base::ReadFile(absl::StrCat(STAGECOACH_DOCS, "/profiles.md"), 1 << 20);
+  EXPECT_OK(document);
+  std::vector<std::string> examples;
+  bool is_inside = false;
+  for (const absl::string_view line : absl::StrSplit(document.value_or(""), '\n')) {
+    if (is_inside && line == "```") {
+      is_inside = false;
+    } else if (is_inside) {
+      absl::StrAppend(&examples.back(), line, "\n");
+    } else if (line == absl::StrCat("```", language)) {
+      is_inside = true;
+      examples.emplace_back();
+    }
+  }
+  return examples;
+}
+
+TEST(DocumentedFormats, Profile) {
+  const std::vector<std::string> examples = Examples("json");
+  ASSERT_EQ(examples.size(), 2u);
+  ASSERT_OK_AND_ASSIGN(const Profile chain, ParseProfileJson(examples[0]));
+  EXPECT_EQ(chain.num_layers(), 3);
+  EXPECT_TRUE(chain.is_chain());
+  ASSERT_OK_AND_ASSIGN(const Profile graph, ParseProfileJson(examples[1]));
+  EXPECT_EQ(graph.edges.size(), 3u);
+}
+
+TEST(DocumentedFormats, Table) {
+  const std::vector<std::string> examples = Examples("csv");
+  ASSERT_EQ(examples.size(), 1u);
+  ASSERT_OK_AND_ASSIGN(const Profile profile, ParseCsvProfile(examples[0], ""));
+  EXPECT_EQ(profile.sizes[0].layers[0].name, "conv1, relu");
+}
+
+TEST(DocumentedFormats, PipedreamsGraph) {
+  const std::vector<std::string> examples = Examples("pipedream");
+  ASSERT_EQ(examples.size(), 1u);
+  ASSERT_OK_AND_ASSIGN(const Profile profile, ParsePipedreamProfile(examples[0], ""));
+  EXPECT_EQ(profile.sizes[0].layers[0].name, "node2 Conv2d(3, 64, kernel_size=(3, 3))");
+}
+
+TEST(DocumentedFormats, Transformer) {
+  const std::vector<std::string> examples = Examples("transformer");
+  ASSERT_EQ(examples.size(), 1u);
+  ASSERT_OK_AND_ASSIGN(const Profile profile, ParseTransformerProfile(examples[0], ""));
+  EXPECT_EQ(profile.num_layers(), 98);
+}
+
+TEST(DocumentedFormats, Cluster) {
+  const std::vector<std::string> examples = Examples("cluster");
+  ASSERT_EQ(examples.size(), 1u);
+  ASSERT_OK_AND_ASSIGN(const Cluster cluster, ParseClusterToml(examples[0]));
+  EXPECT_EQ(cluster.size(), 17);
+  EXPECT_EQ(cluster.LinkBetween(15, 16).latency_ns, 50'000);
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

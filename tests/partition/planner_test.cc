@@ -1,0 +1,408 @@
+#include "partition/planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/best_cut.h"
+#include "schedule/generators.h"
+#include "tests/partition/random_layers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+// Layers of whole-number times at the given sizes: twice the rows take less than twice the time.
+Profile RandomProfile(std::mt19937& random, int layers, const std::vector<int64_t>& sizes,
+                      bool may_recompute) {
+  const std::vector<LayerCost> base = RandomLayers(random, layers);
+  Profile profile = {.model = "random", .sizes = {}, .edges = {}};
+  for (const int64_t rows : sizes) {
+    SizedLayers& sized = profile.sizes.emplace_back();
+    sized.micro_batch_rows = rows;
+    sized.layers = base;
+    for (int i = 0; i < layers; ++i) {
+      LayerCost& layer = sized.layers[i];
+      layer.name = "layer." + std::to_string(i);
+      const auto grow = [&](double ns) { return 100 * ns * static_cast<double>(1 + 2 * rows) / 3; };
+      layer.forward_ns = std::floor(grow(layer.forward_ns + 1));
+      layer.backward_input_ns = std::floor(grow(layer.backward_input_ns));
+      layer.backward_weight_ns = std::floor(grow(layer.backward_weight_ns));
+      if (may_recompute && (i * 7 + layers) % 3 != 0) {
+        layer.recompute_stash_bytes = layer.memory.stash_bytes / 4;
+      }
+    }
+  }
+  return profile;
+}
+
+Cluster RandomCluster(std::mt19937& random, int devices, int64_t memory_bytes) {
+  Cluster cluster = UniformCluster(devices, memory_bytes);
+  for (ClusterDevice& device : cluster.devices) {
+    if (random() % 3 == 0) device.speed = 0.5;
+    if (memory_bytes > 0 && random() % 3 == 0) device.memory_bytes += memory_bytes / 2;
+    device.host = static_cast<int>(random() % 2);
+  }
+  std::sort(cluster.devices.begin(), cluster.devices.end(),
+            [](const ClusterDevice& a, const ClusterDevice& b) { return a.host < b.host; });
+  if (random() % 2 == 0) {
+    cluster.within_host = {.latency_ns = 20, .bytes_per_second = 4e10};
+    cluster.between_hosts = {.latency_ns = 100, .bytes_per_second = 1e10};
+  }
+  cluster.overlaps_messages = random() % 2 == 0;
+  return cluster;
+}
+
+// All ways to write `sum` as a sequence of `parts` positive numbers.
+std::vector<std::vector<int>> Compositions(int sum, int parts) {
+  if (parts == 1) return {{sum}};
+  std::vector<std::vector<int>> all;
+  for (int first = 1; first <= sum - parts + 1; ++first) {
+    for (std::vector<int> rest : Compositions(sum - first, parts - 1)) {
+      rest.insert(rest.begin(), first);
+      all.push_back(std::move(rest));
+    }
+  }
+  return all;
+}
+
+// Every plan of one schedule that the request allows, each judged by its receipt.
+class Exhaustive {
+ public:
+  explicit Exhaustive(const PlannerRequest& request) : request_(request) {}
+
+  double Best() {
+    const int devices = request_.cluster.size();
+    for (int ranks = 1; ranks <= devices; ++ranks) {
+      for (const std::vector<int>& replicas : Compositions(devices, ranks)) {
+        if (request_.replicas.has_value() &&
+            !std::all_of(replicas.begin(), replicas.end(),
+                         [&](int count) { return count == *request_.replicas; })) {
+          continue;
+        }
+        for (const SizedLayers& size : request_.profile.sizes) {
+          for (const int each : replicas) TryRows(replicas, size.micro_batch_rows * each);
+        }
+      }
+    }
+    return best_ns_;
+  }
+
+ private:
+  void TryRows(const std::vector<int>& replicas, int64_t rows) {
+    if (request_.batch_rows % rows != 0) return;
+    for (const int each : replicas) {
+      if (rows % each != 0) return;
+    }
+    Plan plan;
+    plan.num_layers = request_.profile.num_layers();
+    plan.micro_batch_rows = rows;
+    plan.replicas = replicas;
+    absl::StatusOr<schedule::Schedule> schedule = schedule::Generate(
+        request_.schedule, {.ranks = static_cast<int>(replicas.size()),
+                            .micro_batches = static_cast<int>(request_.batch_rows / rows),
+                            .chunks = request_.chunks.value_or(0)});
+    if (!schedule.ok() || schedule->num_stages() > plan.num_layers) return;
+    plan.schedule = *std::move(schedule);
+    for (const std::vector<int>& sizes :
+         Compositions(plan.num_layers, plan.schedule.num_stages())) {
+      plan.first_layer = {0};
+      for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+        plan.first_layer.push_back(plan.first_layer.back() + sizes[i]);
+      }
+      TryRecomputation(plan);
+    }
+  }
+
+  void TryRecomputation(Plan plan) {
+    std::vector<int> able;
+    for (int layer = 0; layer < plan.num_layers && request_.may_recompute; ++layer) {
+      const LayerCost& cost = request_.profile.sizes.front().layers[static_cast<size_t>(layer)];
+      if (cost.recompute_stash_bytes.has_value()) able.push_back(layer);
+    }
+    for (unsigned set = 0; set < 1U << able.size(); ++set) {
+      plan.recomputed.clear();
+      for (size_t i = 0; i < able.size(); ++i) {
+        if ((set >> i & 1U) != 0) plan.recomputed.push_back(able[i]);
+      }
+      const absl::StatusOr<Receipt> receipt =
+          ReceiptOf(plan, request_.profile, request_.cluster, request_.objective);
+      ASSERT_OK(receipt);
+      if (CheckFits(*receipt).ok()) best_ns_ = std::min(best_ns_, receipt->objective_ns);
+    }
+  }
+
+  const PlannerRequest& request_;
+  double best_ns_ = kNone;
+};
+
+// That the answer is one the engine could run: consistent, within memory, and worth what it says.
+void ExpectHonest(const Receipt& receipt, const PlannerRequest& request) {
+  EXPECT_OK(CheckFits(receipt));
+  const absl::StatusOr<Receipt> again =
+      ReceiptOf(receipt.plan, request.profile, request.cluster, request.objective);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->objective_ns, receipt.objective_ns);
+  EXPECT_LE(receipt.lower_bound_ns, receipt.objective_ns);
+  EXPECT_EQ(receipt.plan.batch_rows(), request.batch_rows);
+  EXPECT_EQ(receipt.plan.num_devices(), request.cluster.size());
+}
+
+void ExpectExhaustive(const PlannerRequest& request, int& fitting) {
+  const double expected_ns = Exhaustive(request).Best();
+  const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+  if (expected_ns == kNone) {
+    EXPECT_FALSE(receipt.ok());
+    return;
+  }
+  ASSERT_OK(receipt);
+  EXPECT_EQ(receipt->objective_ns, expected_ns) << request.schedule;
+  ExpectHonest(*receipt, request);
+  ++fitting;
+}
+
+PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute) {
+  const int devices = 1 + static_cast<int>(random() % 3);
+  const int layers = devices + static_cast<int>(random() % 3);
+  PlannerRequest request;
+  request.profile = RandomProfile(random, layers, {1, 2}, may_recompute);
+  const int64_t memory_bytes =
+      random() % 2 == 0 ? 0 : 20'000 + static_cast<int64_t>(random() % 90'000);
+  request.cluster = RandomCluster(random, devices, memory_bytes);
+  request.batch_rows = 4 + 4 * static_cast<int64_t>(random() % 2);
+  request.objective = random() % 4 == 0 ? PlanObjective::kBottleneck : PlanObjective::kStep;
+  request.may_recompute = may_recompute;
+  if (random() % 2 == 0) request.replicas.reset();
+  return request;
+}
+
+TEST(PlanJointly, EqualsExhaustiveSearchUnderEverySchedule) {
+  std::mt19937 random(1);
+  int fitting = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false);
+    for (const schedule::Generator& generator : schedule::Generators()) {
+      request.schedule = std::string(generator.name);
+      request.chunks = generator.chunks;
+      ExpectExhaustive(request, fitting);
+    }
+  }
+  EXPECT_GT(fitting, 100);
+}
+
+TEST(PlanJointly, EqualsExhaustiveSearchWithRecomputation) {
+  std::mt19937 random(2);
+  int fitting = 0;
+  int recomputing = 0;
+  for (int trial = 0; trial < 240; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/true);
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      request.schedule = schedule;
+      ExpectExhaustive(request, fitting);
+      const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+      recomputing += receipt.ok() && !receipt->plan.recomputed.empty();
+    }
+  }
+  EXPECT_GT(fitting, 50);
+  EXPECT_GT(recomputing, 3);
+}
+
+TEST(PlanJointly, IsNoSlowerThanAnyScheduleItMayChoose) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 20; ++trial) {
+    PlannerRequest request = RandomRequest(random, trial % 2 == 0);
+    request.objective = PlanObjective::kStep;
+    const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+    double best_ns = kNone;
+    for (const schedule::Generator& generator : schedule::Generators()) {
+      PlannerRequest fixed = request;
+      fixed.schedule = std::string(generator.name);
+      const absl::StatusOr<Receipt> one = PlanJointly(fixed);
+      if (one.ok()) best_ns = std::min(best_ns, one->objective_ns);
+      if (one.ok() && receipt.ok()) {
+        EXPECT_LE(receipt->lower_bound_ns, one->objective_ns);
+      }
+    }
+    if (!receipt.ok()) {
+      EXPECT_EQ(best_ns, kNone);
+      continue;
+    }
+    EXPECT_LE(receipt->objective_ns, best_ns);
+    ExpectHonest(*receipt, request);
+  }
+}
+
+// Twelve equal layers, whose stash is most of what they need.
+PlannerRequest EqualLayers(int devices, int64_t memory_bytes) {
+  PlannerRequest request;
+  SizedLayers sized = {.micro_batch_rows = 1, .layers = {}};
+  for (int i = 0; i < 12; ++i) {
+    LayerCost layer = {.name = "layer." + std::to_string(i),
+                       .forward_ns = 1000,
+                       .backward_input_ns = 1000,
+                       .backward_weight_ns = 1000};
+    layer.memory = {
+        .parameter_bytes = 6400, .input_bytes = 640, .output_bytes = 640, .stash_bytes = 64'000};
+    sized.layers.push_back(layer);
+  }
+  request.profile = {.model = "equal", .sizes = {sized}, .edges = {}};
+  request.cluster = UniformCluster(devices, memory_bytes);
+  request.batch_rows = 8;
+  return request;
+}
+
+TEST(PlanJointly, TakesExactlyTheMemoryThatItPredicts) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.schedule = "1f1b";
+  const Receipt free = PlanJointly(request).value();
+  for (int rank = 0; rank < 4; ++rank) {
+    request.cluster.devices[static_cast<size_t>(rank)].memory_bytes =
+        free.report.of(schedule::Rank(rank)).peak_bytes();
+  }
+  const Receipt exact = PlanJointly(request).value();
+  EXPECT_EQ(exact.plan, free.plan);
+  --request.cluster.devices[0].memory_bytes;
+  const absl::StatusOr<Receipt> less = PlanJointly(request);
+  if (less.ok()) {
+    EXPECT_NE(less->plan.first_layer, free.plan.first_layer);
+  }
+}
+
+TEST(PlanJointly, RecomputesOnlyAsMuchAsMemoryNeeds) {
+  PlannerRequest request = EqualLayers(4, 450'000);
+  request.schedule = "1f1b";
+  request.may_recompute = true;
+  EXPECT_FALSE(PlanJointly(request).ok());
+  for (LayerCost& layer : request.profile.sizes[0].layers) layer.recompute_stash_bytes = 0;
+  const Receipt some = PlanJointly(request).value();
+  EXPECT_GT(some.plan.recomputed.size(), 0U);
+  EXPECT_LT(some.plan.recomputed.size(), 12U);
+  for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 300'000;
+  const Receipt more = PlanJointly(request).value();
+  EXPECT_GT(more.plan.recomputed.size(), some.plan.recomputed.size());
+  EXPECT_GT(more.objective_ns, some.objective_ns);
+}
+
+TEST(PlanJointly, SaysWhatMoreMemoryWouldChange) {
+  const PlannerRequest request = EqualLayers(4, 480'000);
+  const Receipt receipt = PlanJointly(request).value();
+  ASSERT_FALSE(receipt.changes.empty());
+  EXPECT_THAT(receipt.changes.front(),
+              AllOf(HasSubstr("with "), HasSubstr(" more on "), HasSubstr("-"), HasSubstr(" %")));
+  ASSERT_TRUE(receipt.runner_up.has_value());
+  EXPECT_GE(receipt.runner_up->objective_ns, receipt.objective_ns);
+  EXPECT_FALSE(receipt.runner_up_reason.empty());
+}
+
+TEST(PlanJointly, SaysWhatIsMissingAndWhatWouldFit) {
+  PlannerRequest request = EqualLayers(4, 300'000);
+  request.schedule = "1f1b";
+  const absl::Status status = PlanJointly(request).status();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("the model does not fit"), HasSubstr("device 3 needs"),
+                             HasSubstr("more than its memory of 300.0 kB"),
+                             HasSubstr("it would fit with 169.2 kB more memory"))));
+}
+
+TEST(PlanJointly, CutsAGraphOnlyWhereEdgesGoForward) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 30; ++trial) {
+    PlannerRequest request;
+    request.profile = RandomProfile(random, 7, {1}, false);
+    for (int consumer = 1; consumer < 7; ++consumer) {
+      for (int producer = 0; producer < consumer; ++producer) {
+        if (random() % 3 == 0) request.profile.edges.push_back({producer, consumer});
+      }
+    }
+    if (request.profile.is_chain()) continue;
+    request.cluster = UniformCluster(3);
+    request.batch_rows = 4;
+    request.schedule = "1f1b";
+    const Receipt receipt = PlanJointly(request).value();
+    std::vector<int> place(7);
+    for (int i = 0; i < 7; ++i) place[static_cast<size_t>(receipt.plan.order[i])] = i;
+    for (const Edge& edge : request.profile.edges) {
+      EXPECT_LT(place[static_cast<size_t>(edge.producer)],
+                place[static_cast<size_t>(edge.consumer)]);
+    }
+    ExpectHonest(receipt, request);
+  }
+}
+
+TEST(PlanJointly, PutsReplicasWhereOneStageIsMostOfTheWork) {
+  PlannerRequest request = EqualLayers(4, 0);
+  SizedLayers& sized = request.profile.sizes.front();
+  sized.layers.resize(2);
+  sized.layers[0].forward_ns = 30'000;
+  sized.layers[0].backward_input_ns = 0;
+  sized.layers[0].backward_weight_ns = 60'000;
+  sized.layers[1].forward_ns = 10'000;
+  sized.layers[1].backward_input_ns = 10'000;
+  sized.layers[1].backward_weight_ns = 10'000;
+  request.replicas.reset();
+  request.batch_rows = 96;
+  // Replicas of the second layer would wait for its gradients.
+  sized.layers[1].memory.parameter_bytes = int64_t{1} << 30;
+  request.cluster.within_host.bytes_per_second = 1e12;
+  request.objective = PlanObjective::kBottleneck;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.plan.replicas, (std::vector<int>{3, 1}));
+  EXPECT_EQ(receipt.stages[0].devices, (std::vector<int>{0, 1, 2}));
+}
+
+TEST(PlanJointly, FollowsTheSpeedsOfDevices) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.schedule = "1f1b";
+  request.cluster.devices[1].speed = 2.0;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.plan.first_layer, (std::vector<int>{0, 4}));
+}
+
+TEST(PlanJointly, RefusesWhatCannotBe) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.batch_rows = 0;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = EqualLayers(4, 0);
+  request.micro_batches = 3;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not divide")));
+  request = EqualLayers(13, 0);
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("cannot cut 12 layers into 13 stages")));
+  request = EqualLayers(4, 0);
+  request.replicas = 3;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 replicas of every stage")));
+  request = EqualLayers(4, 0);
+  request.schedule = "zb-v";
+  request.chunks = 3;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("zb-v has 2 stages per device")));
+  request = EqualLayers(4, 0);
+  request.schedule = "1f2b";
+  EXPECT_FALSE(PlanJointly(request).ok());
+}
+
+TEST(CountCuts, IsTheBinomialCoefficient) {
+  EXPECT_EQ(CountCuts(5, 1), 1);
+  EXPECT_EQ(CountCuts(5, 5), 1);
+  EXPECT_EQ(CountCuts(5, 3), 6);
+  EXPECT_EQ(CountCuts(20, 4), 969);
+  EXPECT_EQ(CountCuts(10'000, 1'024), kMaxEnumeratedCuts + 1);
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

@@ -1,0 +1,341 @@
+#include "partition/files/profile_file.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/partition/random_layers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::LastUse;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A profile whose entries of "layers" start on line 2.
+std::string File(const std::vector<std::string>& layers, const std::string& more = "") {
+  return absl::StrCat(R"({"format": "stagecoach-profile", "version": 1, )", more, "\"layers\": [\n",
+                      absl::StrJoin(layers, ",\n"), "]}");
+}
+
+TEST(ProfileFile, ALayerNeedsANameAndTimes) {
+  ASSERT_OK_AND_ASSIGN(
+      const Profile profile,
+      ParseProfileJson(File({R"({"name": "a", "forward_ms": 1.5, "backward_ms": 4})",
+                             R"({"name": "b", "forward_ms": 2, "backward_ms": 3,
+                                 "parameters": 10, "output_bytes": 70})",
+                             R"({"name": "c", "forward_ms": 0, "backward_input_ms": 1,
+                                 "backward_weight_ms": 2, "parameter_bytes": 41})"})));
+  EXPECT_OK(CheckProfile(profile));
+  EXPECT_EQ(profile.model, "");
+  EXPECT_TRUE(profile.is_chain());
+  ASSERT_EQ(profile.sizes.size(), 1u);
+  EXPECT_EQ(profile.sizes[0].micro_batch_rows, 1);
+  const std::vector<LayerCost>& layers = profile.sizes[0].layers;
+  ASSERT_EQ(layers.size(), 3u);
+
+  EXPECT_EQ(layers[0].forward_ns, 1.5e6);
+  EXPECT_EQ(layers[0].backward_input_ns, 4e6) << "no parameters: all of it";
+  EXPECT_EQ(layers[0].backward_weight_ns, 0);
+  EXPECT_EQ(layers[0].memory.input_last_use, LastUse::kBackwardInput);
+  EXPECT_EQ(layers[0].memory.output_last_use, LastUse::kForward);
+  EXPECT_EQ(layers[0].memory.output_gradient_last_use, LastUse::kBackwardInput);
+  EXPECT_FALSE(layers[0].recompute_stash_bytes.has_value());
+
+  EXPECT_EQ(layers[1].backward_input_ns, 1.5e6) << "parameters: half of it";
+  EXPECT_EQ(layers[1].backward_weight_ns, 1.5e6);
+  EXPECT_EQ(layers[1].memory.parameter_bytes, 40);
+  EXPECT_EQ(layers[1].memory.optimizer_bytes, 80);
+  EXPECT_EQ(layers[1].memory.input_bytes, 0);
+  EXPECT_EQ(layers[1].memory.input_last_use, LastUse::kBackwardWeight);
+  EXPECT_EQ(layers[1].memory.output_gradient_last_use, LastUse::kBackwardWeight);
+
+  EXPECT_EQ(layers[2].backward_input_ns, 1e6);
+  EXPECT_EQ(layers[2].backward_weight_ns, 2e6);
+  EXPECT_EQ(layers[2].parameters, 10);
+  EXPECT_EQ(layers[2].memory.input_bytes, 70) << "the output of the one before";
+}
+
+TEST(ProfileFile, NumbersAreForAllSizesOrOneForEach) {
+  ASSERT_OK_AND_ASSIGN(
+      const Profile profile,
+      ParseProfileJson(
+          File({R"({"name": "a", "forward_ms": [1, 2.5], "backward_ms": 4, "step_ms": 0.5,
+                    "output_bytes": [10, 20], "stash_bytes": 64, "spread": [0.1, 0.2]})"},
+               R"("micro_batch_rows": [16, 32],
+                  "loss": {"workspace_bytes": [1, 2], "bytes_per_micro_batch": 3}, )")));
+  ASSERT_EQ(profile.sizes.size(), 2u);
+  EXPECT_EQ(profile.sizes[1].micro_batch_rows, 32);
+  EXPECT_EQ(profile.sizes[0].loss_workspace_bytes, 1);
+  EXPECT_EQ(profile.sizes[1].loss_workspace_bytes, 2);
+  EXPECT_EQ(profile.sizes[1].loss_bytes_per_micro_batch, 3);
+  const LayerCost& small = profile.sizes[0].layers[0];
+  const LayerCost& large = profile.sizes[1].layers[0];
+  EXPECT_EQ(small.forward_ns, 1e6);
+  EXPECT_EQ(large.forward_ns, 2.5e6);
+  EXPECT_EQ(large.backward_input_ns, 4e6);
+  EXPECT_EQ(large.step_ns, 5e5);
+  EXPECT_EQ(small.memory.output_bytes, 10);
+  EXPECT_EQ(large.memory.output_bytes, 20);
+  EXPECT_EQ(large.memory.stash_bytes, 64);
+  EXPECT_EQ(large.spread, 0.2);
+}
+
+std::string Named(const std::string& name, const std::string& more = "") {
+  return absl::StrCat(R"({"name": ")", name,
+                      R"(", "forward_ms": 1, "backward_ms": 2, "output_bytes": 8)", more, "}");
+}
+
+std::vector<std::string> Names(const Profile& profile) {
+  std::vector<std::string> names;
+  for (const LayerCost& layer : profile.sizes[0].layers) names.push_back(layer.name);
+  return names;
+}
+
+TEST(ProfileFile, LayersOfAGraphComeInAnyOrder) {
+  ASSERT_OK_AND_ASSIGN(const Profile profile,
+                       ParseProfileJson(File({Named("sum", R"(, "after": ["left", "right"])"),
+                                              Named("in", R"(, "after": [])"), Named("left"),
+                                              Named("right", R"(, "after": ["in"])")})));
+  EXPECT_THAT(Names(profile), ElementsAre("in", "left", "right", "sum"));
+  EXPECT_THAT(profile.edges, ElementsAre(Edge{0, 1}, Edge{0, 2}, Edge{1, 3}, Edge{2, 3}));
+  EXPECT_EQ(profile.sizes[0].layers[3].memory.input_bytes, 16) << "both outputs";
+  EXPECT_OK(CheckProfile(profile));
+}
+
+TEST(ProfileFile, AGraphThatIsAChainIsOne) {
+  ASSERT_OK_AND_ASSIGN(
+      const Profile profile,
+      ParseProfileJson(File({Named("b", R"(, "after": ["a"])"), Named("a", R"(, "after": [])")})));
+  EXPECT_THAT(Names(profile), ElementsAre("a", "b"));
+  EXPECT_TRUE(profile.is_chain());
+}
+
+Profile RandomProfile(std::mt19937& random) {
+  const int count = 1 + static_cast<int>(random() % 8);
+  Profile profile = {.model = "a \"model\"\n\xC3\xA9"};
+  int64_t rows = 0;
+  const std::vector<LayerCost> like = RandomLayers(random, count);
+  for (int sizes = 1 + static_cast<int>(random() % 3); sizes > 0; --sizes) {
+    rows += 1 + static_cast<int64_t>(random() % 20);
+    SizedLayers size = {.micro_batch_rows = rows,
+                        .layers = RandomLayers(random, count),
+                        .loss_workspace_bytes = static_cast<int64_t>(random() % 100),
+                        .loss_bytes_per_micro_batch = static_cast<int64_t>(random() % 100)};
+    for (int i = 0; i < count; ++i) {
+      LayerCost& layer = size.layers[i];
+      layer.name = absl::StrCat("layer \"", i, "\"");
+      layer.parameters = like[i].parameters;
+      // Whole picoseconds, from less than a nanosecond to a quarter of an hour.
+      layer.forward_ns = static_cast<double>((uint64_t{random()} << 8 | 1) >> random() % 40) / 1e3;
+      layer.flops = static_cast<double>(random()) / 7;
+      layer.spread = static_cast<double>(random()) / 7e9;
+      layer.memory.passing_bytes = random() % 10;
+      layer.memory.input_last_use = like[i].memory.input_last_use;
+      layer.memory.output_last_use = like[i].memory.output_last_use;
+      layer.memory.output_gradient_last_use = like[i].memory.output_gradient_last_use;
+      if (i % 2 == 1) layer.recompute_stash_bytes = random() % 100;
+    }
+    profile.sizes.push_back(std::move(size));
+  }
+  if (count > 2 && random() % 2 == 0) {
+    for (int to = 1; to < count; ++to) {
+      for (int from = 0; from < to; ++from) {
+        if (from == 0 || random() % 3 == 0) profile.edges.push_back({from, to});
+      }
+    }
+  }
+  return profile;
+}
+
+TEST(ProfileFile, WhatIsWrittenReadsBackTheSame) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 500; ++trial) {
+    const Profile profile = RandomProfile(random);
+    ASSERT_OK(CheckProfile(profile));
+    ASSERT_OK_AND_ASSIGN(const Profile read, ParseProfileJson(ToProfileJson(profile)));
+    ASSERT_EQ(read, profile) << ToProfileJson(profile);
+  }
+}
+
+TEST(ProfileFile, TimesAreKeptToThePicosecond) {
+  Profile profile = {.sizes = {{.layers = {{.name = "a", .forward_ns = 1.0 / 3}}}}};
+  ASSERT_OK_AND_ASSIGN(profile, ParseProfileJson(ToProfileJson(profile)));
+  EXPECT_EQ(profile.sizes[0].layers[0].forward_ns, 0.333);
+}
+
+TEST(ProfileFile, FilesReadBack) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/profile_file_test.json");
+  std::mt19937 random(2);
+  const Profile profile = RandomProfile(random);
+  ASSERT_OK(WriteProfileFile(path, profile));
+  ASSERT_OK_AND_ASSIGN(const Profile read, ReadProfileFile(path));
+  EXPECT_EQ(read, profile);
+  std::filesystem::remove(path);
+  EXPECT_THAT(ReadProfileFile(path), testing::StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(WriteProfileFile(path, {}),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
+}
+
+// ---- What is refused ----
+
+void ExpectRefused(const std::string& text, const ::testing::Matcher<std::string>& message) {
+  EXPECT_THAT(ParseProfileJson(text),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument, message));
+}
+
+TEST(ProfileFile, RefusesBadNumbersWithLineKeyAndRange) {
+  const auto refused = [](const std::string& number, const std::string& message) {
+    ExpectRefused(File({Named("a"), Named("b"), Named("c", ",\n\"step_ms\": " + number)}),
+                  StartsWith(absl::StrCat("line 5: $.layers[2].step_ms", message)));
+  };
+  refused("-1", ": must be from 0.0 to 1125899906.842624, found -1");
+  refused("1e10", ": must be from 0.0 to 1125899906.842624, found 1");
+  refused("\"1\"", ": expected a number");
+  refused("null", ": expected a number");
+  refused("[1, 2]", ": has 2 values, expected one, or 1: one for each size of micro_batch_rows");
+  refused("[-1]", "[0]: must be from 0.0");
+  const auto refused_bytes = [](const std::string& number, const std::string& message) {
+    ExpectRefused(File({Named("a"), Named("c", ",\n\"stash_bytes\": " + number)}),
+                  StartsWith(absl::StrCat("line 4: $.layers[1].stash_bytes: ", message)));
+  };
+  refused_bytes("-1", "must be from 0 to 17592186044416, found -1");
+  refused_bytes("17592186044417", "must be from 0 to 17592186044416, found");
+  refused_bytes("1.5", "expected an integer of 64 bits, found 1.5");
+  refused_bytes("99999999999999999999", "expected an integer of 64 bits");
+}
+
+TEST(ProfileFile, RefusesWhatIsNotJson) {
+  ExpectRefused(File({Named("a", R"(, "step_ms": NaN)")}), StartsWith("2:"));
+  ExpectRefused(File({Named("a", R"(, "step_ms": Infinity)")}), StartsWith("2:"));
+  ExpectRefused(File({Named("a", R"(, "step_ms": 1e999)")}), HasSubstr("does not fit in a double"));
+  ExpectRefused(File({Named("a", R"(, "name": "b")")}), HasSubstr("duplicate key"));
+  ExpectRefused("", HasSubstr("1:1"));
+  ExpectRefused("[]", HasSubstr("line 1: $: expected an object"));
+}
+
+TEST(ProfileFile, RefusesMissingAndUnknownKeysWithTheNearest) {
+  ExpectRefused(File({Named("a"), R"({"name": "b", "forward_ms": 1})"}),
+                StartsWith("line 3: $.layers[1]: the key \"backward_ms\" is missing"));
+  ExpectRefused(File({R"({"name": "b", "forward_ms": 1, "backward_weight_ms": 1})"}),
+                StartsWith("line 2: $.layers[0]: the key \"backward_input_ms\" is missing"));
+  ExpectRefused(File({Named("a"), Named("b", ",\n\"stash_byte\": 1")}),
+                StartsWith("line 4: $.layers[1]: unknown key \"stash_byte\"; did you mean "
+                           "\"stash_bytes\"?"));
+  ExpectRefused(File({Named("a")}, "\"modle\": \"x\", "),
+                StartsWith("line 1: $: unknown key \"modle\"; did you mean \"model\"?"));
+  ExpectRefused(File({Named("a")}, R"("loss": {"bytes": 1}, )"), HasSubstr("$.loss: unknown key"));
+  ExpectRefused(File({Named("a", R"(, "backward_input_ms": 1)")}),
+                HasSubstr(".backward_ms: stands for backward_input_ms and backward_weight_ms"));
+}
+
+TEST(ProfileFile, RefusesOtherFormatsAndVersions) {
+  ExpectRefused(R"({"format": "stagecoach-plan"})",
+                StartsWith("line 1: $.format: must be \"stagecoach-profile\""));
+  ExpectRefused("{\"format\": \"stagecoach-profile\",\n \"version\": 2, \"later\": 1}",
+                StartsWith("line 2: $.version: version 2: this program reads version 1"));
+}
+
+TEST(ProfileFile, RefusesSizesThatDoNotAscend) {
+  ExpectRefused(File({Named("a")}, R"("micro_batch_rows": [8, 8], )"),
+                StartsWith("line 1: $.micro_batch_rows[1]: must ascend: 8 follows 8"));
+  ExpectRefused(File({Named("a")}, R"("micro_batch_rows": [], )"),
+                HasSubstr("has 0 sizes, expected 1 to 256"));
+  ExpectRefused(File({Named("a")}, R"("micro_batch_rows": 0, )"),
+                HasSubstr("$.micro_batch_rows: must be from 1 to "));
+}
+
+TEST(ProfileFile, RefusesManyLayersForManySizes) {
+  std::vector<int> rows;
+  for (int i = 1; i <= 200; ++i) rows.push_back(i);
+  EXPECT_THAT(
+      ParseProfileJson(
+          File(std::vector<std::string>(5001, "{}"),
+               absl::StrCat("\"micro_batch_rows\": [", absl::StrJoin(rows, ","), "], "))),
+      testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("5001 layers for 200 sizes, expected a product of at most "
+                                  "1000000")));
+}
+
+TEST(ProfileFile, RefusesNames) {
+  ExpectRefused(File({}), HasSubstr("$.layers: has 0 layers, expected 1 to 100000"));
+  ExpectRefused(File({Named("a"), Named("")}),
+                StartsWith("line 3: $.layers[1].name: must not be empty"));
+  ExpectRefused(File({Named("a"), Named("b"), Named("a")}),
+                StartsWith("line 4: $.layers[2].name: an earlier layer is called \"a\", too"));
+}
+
+TEST(ProfileFile, RefusesBadGraphs) {
+  ExpectRefused(File({Named("conv1"), Named("b", R"(, "after": ["conv"])")}),
+                StartsWith("line 3: $.layers[1].after[0]: \"conv\" is not the name of a layer; did "
+                           "you mean \"conv1\"?"));
+  ExpectRefused(File({Named("a"), Named("b", R"(, "after": ["a", "a"])")}),
+                StartsWith("line 3: $.layers[1].after[1]: \"a\" is there twice"));
+  ExpectRefused(File({Named("a"), Named("b", R"(, "after": ["b"])")}),
+                StartsWith("line 3: $.layers[1].after: \"b\" is on a cycle"));
+  ExpectRefused(
+      File({Named("a", R"(, "after": ["c"])"), Named("b"), Named("c"), Named("d")}),
+      AllOf(StartsWith("line "), HasSubstr("is on a cycle"), ::testing::Not(HasSubstr("\"d\""))));
+  ExpectRefused(File({Named("a"), Named("b", R"(, "after": [])")}),
+                StartsWith("line 1: $.layers: no layer reads another"));
+  ExpectRefused(File({Named("a"), Named("b", R"(, "after": [3])")}),
+                StartsWith("line 3: $.layers[1].after[0]: expected a string"));
+}
+
+TEST(ProfileFile, RefusesUnknownLastUses) {
+  ExpectRefused(File({Named("a", R"(, "input_last_use": "backward")")}),
+                HasSubstr("must be \"forward\", \"backward_input\" or \"backward_weight\", found "
+                          "\"backward\""));
+  ExpectRefused(File({Named("a", R"(, "output_gradient_last_use": "forward")")}),
+                HasSubstr("must be \"backward_input\" or \"backward_weight\""));
+}
+
+TEST(ProfileFile, RefusesAGigabyteBeforeReadingIt) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/profile_file_test_sparse.json");
+  std::ofstream(path) << "{";
+  std::filesystem::resize_file(path, int64_t{1} << 30);
+  EXPECT_THAT(ReadProfileFile(path),
+              testing::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("67108864")));
+  std::filesystem::remove(path);
+}
+
+TEST(ProfileFile, RefusesDeepNesting) {
+  const std::string deep = std::string(1'000'000, '[');
+  EXPECT_THAT(ParseProfileJson(File({Named("a")}, absl::StrCat("\"model\": ", deep, ", "))),
+              testing::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("64 levels")));
+}
+
+// Whatever a byte is changed to, there is a profile or an error.
+TEST(ProfileFile, AnyByteMayBeWrong) {
+  const std::string text =
+      File({Named("a"), Named("b", R"(, "after": ["a"])"), Named("c", R"(, "after": ["a", "b"])")});
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 5000; ++trial) {
+    std::string changed = text;
+    for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
+      changed[random() % changed.size()] = "{}[]\",:-0129eabcx\n\xFF"[random() % 18];
+    }
+    const absl::StatusOr<Profile> profile = ParseProfileJson(changed);
+    if (profile.ok()) {
+      ASSERT_OK(CheckProfile(*profile));
+    } else {
+      ASSERT_FALSE(profile.status().message().empty());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

@@ -1,0 +1,129 @@
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::TestDirectory;
+using engine::WriteTestFile;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+// For the network of Trained.
+constexpr char kPlan[] = R"({
+  "format": "stagecoach-plan",
+  "version": 1,
+  "layers": 6,
+  "micro_batches": 4,
+  "micro_batch_rows": 8,
+  "schedule": "zb-h1",
+  "chunks": 1,
+  "stages": [
+    {"first_layer": 0, "last_layer": 0, "rank": 0},
+    {"first_layer": 1, "last_layer": 4, "rank": 1},
+    {"first_layer": 5, "last_layer": 5, "rank": 2}
+  ]
+}
+)";
+
+std::string PlanFile(const std::string& text) {
+  return WriteTestFile(TestDirectory(), "plan.json", text);
+}
+
+Finished Trained(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"train",   "--data", "synthetic:100x16x4", "--layers", "6",
+                                        "--width", "16",     "--epochs",           "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return RunStagecoach(arguments);
+}
+
+void ExpectFailure(const Finished& run, int exit_status, const std::string& part) {
+  EXPECT_EQ(run.exit_status, exit_status) << run.err;
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach train: "), HasSubstr(part)));
+}
+
+TEST(TrainPlan, RunsThePlan) {
+  const Finished run = Trained({"--json", "--plan", PlanFile(kPlan)});
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  const nlohmann::json plan = run.Events().front();
+  EXPECT_EQ(plan["schedule"], "zb-h1");
+  EXPECT_EQ(plan["micro_batches"], 4);
+  EXPECT_EQ(plan["micro_batch_rows"], 8);
+  ASSERT_THAT(plan["stages"], SizeIs(3));
+  EXPECT_EQ(plan["stages"][1]["first_layer"], 1);
+  EXPECT_EQ(plan["stages"][1]["last_layer"], 4);
+  const nlohmann::json end = run.Events().back();
+  EXPECT_EQ(end["steps"], 3);  // of 100 rows
+  for (const nlohmann::json& device : end["devices"]) {
+    EXPECT_EQ(device["predicted_peak_bytes"], device["measured_peak_bytes"]);
+  }
+}
+
+TEST(TrainPlan, GivesTheBitsOfEveryOtherPlanOfThatBatch) {
+  const nlohmann::json by_plan = Trained({"--json", "--plan", PlanFile(kPlan)}).Events().back();
+  const nlohmann::json by_flags =
+      Trained({"--json", "--stages", "2", "--batch", "32"}).Events().back();
+  EXPECT_EQ(by_plan["parameters_hash"], by_flags["parameters_hash"]);
+  EXPECT_EQ(by_plan["step_losses_hash"], by_flags["step_losses_hash"]);
+}
+
+TEST(TrainPlan, ExcludesTheFlagsThatItSettles) {
+  const std::vector<std::vector<std::string>> excluded = {
+      {"--stages", "3"},       {"--devices", "3"}, {"--schedule", "1f1b"},   {"--chunks", "1"},
+      {"--microbatches", "4"}, {"--batch", "32"},  {"--profile", "measured"}};
+  for (std::vector<std::string> arguments : excluded) {
+    arguments.insert(arguments.end(), {"--plan", PlanFile(kPlan)});
+    ExpectFailure(Trained(arguments), 2, "--plan");
+  }
+}
+
+TEST(TrainPlan, RefusesWhatTheEngineCannotDo) {
+  const auto with = [](const std::string& field) {
+    return PlanFile(absl::StrReplaceAll(kPlan, {{"\"layers\": 6,", "\"layers\": 6, " + field}}));
+  };
+  ExpectFailure(Trained({"--plan", with("\"replicas\": [1, 2, 1],")}), 78, "replicas");
+  ExpectFailure(Trained({"--plan", with("\"recomputed_layers\": [2],")}), 78, "recomputes layer 2");
+  ExpectFailure(Trained({"--plan", with("\"order\": [0, 1, 2, 3, 4, 5],")}), 78, "order");
+}
+
+TEST(TrainPlan, RefusesAPlanForAnotherNumberOfLayers) {
+  ExpectFailure(Trained({"--layers", "7", "--plan", PlanFile(kPlan)}), 78,
+                "the plan is for 6 layers, the model has 7");
+}
+
+TEST(TrainPlan, RefusesABudgetBelowThePrediction) {
+  ExpectFailure(Trained({"--device-memory", "1kB", "--plan", PlanFile(kPlan)}), 78,
+                "the plan does not fit: device 0 needs");
+}
+
+TEST(TrainPlan, BadFilesAreBadData) {
+  ExpectFailure(Trained({"--plan", "/no/such.json"}), 65, "/no/such.json");
+  ExpectFailure(Trained({"--plan", PlanFile("{")}), 65, "plan.json");
+  ExpectFailure(Trained({"--plan", PlanFile(absl::StrReplaceAll(kPlan, {{"zb-h1", "zb-h3"}}))}), 65,
+                "zb-h");
+}
+
+TEST(Train, TakesTheDefaultNetworkByName) {
+  const nlohmann::json named =
+      Trained({"--json", "--batch", "32", "--model", "default"}).Events().back();
+  EXPECT_EQ(named["parameters_hash"],
+            Trained({"--json", "--batch", "32"}).Events().back()["parameters_hash"]);
+}
+
+TEST(Train, DevicesAreStages) {
+  EXPECT_THAT(Trained({"--json", "--batch", "32", "--devices", "3"}).Events().front()["stages"],
+              SizeIs(3));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools
