@@ -1,5 +1,6 @@
-// How fast layers are cut into stages on one core: the figures of docs/performance.md. Prints the
-// median of several rounds, and how far the slowest stage is above the mean.
+// How fast layers are cut into stages, and whole plans found, on one core: the figures of
+// docs/performance.md. Prints the median of several rounds, and how far the slowest stage is above
+// the mean; of plans one round, and how far the step is above its lower bound.
 
 #include <algorithm>
 #include <chrono>
@@ -7,11 +8,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "base/random.h"
 #include "partition/chain.h"
+#include "partition/files/transformer_profile.h"
+#include "partition/planner.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -92,6 +96,53 @@ void Measure(int layers, int stages, const Kind& kind) {
               stages, kind.name, seconds * 1e3, cut->bottleneck_ns / (work / speed));
 }
 
+// GPT-3 (175 billion parameters), each layer on eight devices that act as one: 96 layers over 64 of
+// them, eight on a host.
+PlannerRequest Gpt(int64_t batch_rows, int64_t memory_bytes) {
+  Transformer gpt;
+  gpt.layers = 96;
+  gpt.hidden = 12'288;
+  gpt.heads = 96;
+  gpt.sequence = 2048;
+  gpt.vocabulary = 51'200;
+  gpt.micro_batch_rows = {1, 2};
+  gpt.tensor_parallel = 8;
+  gpt.sequence_parallel = true;
+  gpt.attention = Attention::kRecomputed;
+  PlannerRequest request;
+  request.profile = TransformerProfile(gpt, "gpt3");
+  request.cluster = UniformCluster(64, memory_bytes);
+  for (size_t i = 0; i < request.cluster.devices.size(); ++i) {
+    request.cluster.devices[i].host = static_cast<int>(i) / 8;
+  }
+  request.cluster.within_host = {.latency_ns = 5'000, .bytes_per_second = 300e9};
+  request.cluster.between_hosts = {.latency_ns = 20'000, .bytes_per_second = 25e9};
+  request.batch_rows = batch_rows;
+  return request;
+}
+
+void MeasurePlan(const char* name, const PlannerRequest& request) {
+  const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+  if (!receipt.ok()) {
+    std::printf("%-44s %s\n", name, std::string(receipt.status().message()).c_str());
+    return;
+  }
+  std::printf("%-44s %8.1f s  %3d combinations, %4d plans simulated, gap %.1f %%: %s\n", name,
+              absl::ToDoubleSeconds(receipt->planning), receipt->considered, receipt->simulated,
+              100 * receipt->gap(), receipt->choice.ToString().c_str());
+}
+
+void MeasurePlans() {
+  constexpr int64_t kGigabyte = 1'000'000'000;
+  std::printf("\nGPT of 96 layers on 64 devices, any schedule, recomputation allowed\n");
+  MeasurePlan("batch 256, no limit of memory", Gpt(256, 0));
+  MeasurePlan("batch 256, 80 GB", Gpt(256, 80 * kGigabyte));
+  MeasurePlan("batch 256, 15 GB", Gpt(256, 15 * kGigabyte));
+  PlannerRequest replicated = Gpt(256, 80 * kGigabyte);
+  replicated.replicas.reset();
+  MeasurePlan("batch 256, 80 GB, any number of replicas", replicated);
+}
+
 }  // namespace
 }  // namespace stagecoach::partition
 
@@ -111,4 +162,5 @@ int main() {
        {std::pair(96, 64), std::pair(1000, 64), std::pair(10'000, 1024)}) {
     for (const Kind& kind : kinds) stagecoach::partition::Measure(layers, stages, kind);
   }
+  stagecoach::partition::MeasurePlans();
 }

@@ -26,7 +26,9 @@ class Search {
   }
 
   absl::StatusOr<BestCut> Run() {
-    if (CountCuts(pipeline_.num_layers(), pipeline_.num_stages()) <= kMaxEnumeratedCuts) {
+    if (!options_.only_cut.empty()) {
+      RETURN_IF_ERROR(Consider(options_.only_cut));
+    } else if (CountCuts(pipeline_.num_layers(), pipeline_.num_stages()) <= kMaxEnumeratedCuts) {
       RETURN_IF_ERROR(EnumerateAll());
     } else {
       RETURN_IF_ERROR(StartFrom(CutObjective::kBottleneck));

@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_BEST_CUT_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "partition/pipeline.h"
@@ -14,6 +15,7 @@ struct BestCutOptions {
   bool may_recompute = true;
   // Whether to improve the cuts of CutSearch where there are too many to consider all.
   bool may_refine = true;
+  std::vector<int> only_cut = {};  // first layers of the stages; empty: any
 };
 
 struct BestCut {
@@ -26,7 +28,8 @@ struct BestCut {
 // The cut of a pipeline with the least objective of those that fit. All of them are considered if
 // there are at most kMaxEnumeratedCuts; else it starts from the cuts of CutSearch and moves single
 // layers between neighbouring stages as long as that helps (always the best such move; at most
-// kMaxSimulatedActions simulated actions). ResourceExhausted: none was found to fit.
+// kMaxSimulatedActions simulated actions). If only one cut is allowed, it is that one, with as much
+// recomputation as it needs. ResourceExhausted: none was found to fit.
 absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options);
 
 // Ways to cut `layers` into `stages` non-empty ranges; at most kMaxEnumeratedCuts + 1 is said.

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "partition/chain.h"
 #include "partition/graph.h"
+#include "partition/groups.h"
 #include "schedule/generators.h"
 
 namespace stagecoach::partition {
@@ -18,8 +19,11 @@ namespace {
 using schedule::Generator;
 using schedule::Schedule;
 
-// With at most so many devices all ways to group them are tried, beyond that equal groups only.
+// With at most so many devices all ways to group them are tried; beyond that equal groups and, for
+// each number of ranks, those of the fastest slowest stage (groups.h) where that takes at most so
+// many costs.
 constexpr int kMaxFreelyGrouped = 6;
+constexpr double kMaxGroupCosts = 2e7;
 constexpr int kMostChunks = 4;  // that are tried, where a schedule takes any number
 
 // All sequences of positive numbers with that sum and length at least 1.
@@ -127,7 +131,54 @@ absl::Status CandidateSpace::Enumerate() {
         "%d replicas of every stage do not divide %d devices", *request_.replicas, devices));
   }
   for (const std::vector<int>& replicas : groupings) RETURN_IF_ERROR(AddShapes(replicas));
+  const bool has_others = !request_.replicas.has_value() && devices > kMaxFreelyGrouped;
+  if (!has_others || !request_.profile.is_chain()) return absl::OkStatus();
+  for (int ranks = 2; ranks <= std::min(devices, request_.profile.num_layers()); ++ranks) {
+    const std::vector<int> replicas = UnequalGroups(ranks);
+    if (!replicas.empty()) RETURN_IF_ERROR(AddShapes(replicas));
+  }
   return absl::OkStatus();
+}
+
+std::vector<int> CandidateSpace::UnequalGroups(int ranks) const {
+  const int layers = request_.profile.num_layers();
+  const int devices = request_.cluster.size();
+  const double pairs = static_cast<double>(layers) * devices;
+  if (ranks * pairs * pairs > kMaxGroupCosts) return {};
+  const SizedLayers& sized = request_.profile.sizes.front();
+  const LayerTable table(sized.layers, {});
+  const auto micro_batches =
+      static_cast<double>(request_.batch_rows) / static_cast<double>(sized.micro_batch_rows);
+  const auto sum = [](const std::vector<double>& sums, const GroupProblem::Stage& stage) {
+    return sums[static_cast<size_t>(stage.last) + 1] - sums[static_cast<size_t>(stage.first)];
+  };
+  std::vector<int64_t> gradient_bytes = {0};
+  for (const LayerCost& layer : sized.layers) {
+    gradient_bytes.push_back(gradient_bytes.back() + layer.memory.parameter_bytes);
+  }
+  GroupProblem problem{.layers = layers, .devices = devices, .stages = ranks, .stage_ns = nullptr};
+  problem.stage_ns = [&](const GroupProblem::Stage& stage) {
+    RankGroup group;
+    AddDevices(stage.first_device, stage.devices, group);
+    const double work_ns =
+        micro_batches * (sum(table.forward_ns, stage) + sum(table.backward_input_ns, stage) +
+                         sum(table.backward_weight_ns, stage));
+    const int64_t bytes = gradient_bytes[static_cast<size_t>(stage.last) + 1] -
+                          gradient_bytes[static_cast<size_t>(stage.first)];
+    return (work_ns / stage.devices + sum(table.step_ns, stage)) / group.speed +
+           static_cast<double>(Pipeline::ReductionNs(group, request_.cluster, bytes));
+  };
+  const absl::StatusOr<GroupCut> cut = PartitionOverGroups(problem);
+  return cut.ok() && !AreEqual(cut->devices) ? cut->devices : std::vector<int>();
+}
+
+void CandidateSpace::AddDevices(int first, int count, RankGroup& group) const {
+  for (int i = 0; i < count; ++i) {
+    const ClusterDevice& own = request_.cluster.devices[static_cast<size_t>(first + i)];
+    group.devices.push_back(first + i);
+    group.speed = i == 0 ? own.speed : std::min(group.speed, own.speed);
+    if (own.memory_bytes > 0) group.memory_bytes = std::min(group.memory_bytes, own.memory_bytes);
+  }
 }
 
 absl::Status CandidateSpace::AddShapes(const std::vector<int>& replicas) {
@@ -287,14 +338,9 @@ absl::StatusOr<std::vector<RankGroup>> CandidateSpace::GroupsOf(const Candidate&
   int device = 0;
   for (const int replicas : candidate.replicas) {
     RankGroup& group = groups.emplace_back();
-    for (int i = 0; i < replicas; ++i, ++device) {
-      const ClusterDevice& own = request_.cluster.devices[static_cast<size_t>(device)];
-      group.devices.push_back(device);
-      group.speed = i == 0 ? own.speed : std::min(group.speed, own.speed);
-      if (own.memory_bytes > 0 && memory == Memory::kAsGiven) {
-        group.memory_bytes = std::min(group.memory_bytes, own.memory_bytes);
-      }
-    }
+    AddDevices(device, replicas, group);
+    device += replicas;
+    if (memory == Memory::kUnlimited) group.memory_bytes = kUnlimitedBytes;
     ASSIGN_OR_RETURN(group.layers, TableOf(candidate, replicas));
   }
   return groups;

@@ -13,7 +13,8 @@ using Cut = Pipeline::Cut;
 using schedule::StageMemory;
 
 // The limits that a repair tries between one that is too loose and one that fits.
-constexpr int kRepairSteps = 12;
+constexpr int kRepairSteps = 6;
+constexpr int64_t kRepairPrecision = 128;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // A lower bound of what the layer adds to any stage, for each micro-batch in flight.
@@ -25,6 +26,12 @@ int64_t LeastStashBytes(const LayerCost& layer, bool may_recompute) {
   }
   const bool keeps_input = memory.input_last_use != schedule::LastUse::kForward;
   return own_bytes + (keeps_input ? memory.input_bytes - memory.passing_bytes : 0);
+}
+
+double BatchNs(const LayerTable& table, int micro_batches) {
+  return micro_batches * (table.forward_ns.back() + table.backward_input_ns.back() +
+                          table.backward_weight_ns.back()) +
+         table.step_ns.back();
 }
 
 }  // namespace
@@ -58,7 +65,10 @@ ChainProblem CutSearch::ProblemFor(CutObjective objective) const {
     }
   }
   for (int stage = 0; stage < problem.stages; ++stage) {
-    problem.speeds.push_back(pipeline_.group_of_stage(stage).speed);
+    // Groups of another size see fewer or more rows of each micro-batch.
+    const RankGroup& group = pipeline_.group_of_stage(stage);
+    const double rows = BatchNs(*group.layers, micro_batches) / BatchNs(table, micro_batches);
+    problem.speeds.push_back(rows > 0 ? group.speed / rows : group.speed);
     if (stage + 1 == problem.stages) continue;
     problem.links.push_back(pipeline_.LinkBetween(stage, stage + 1));
     has_messages = has_messages || problem.links.back() != schedule::Link();
@@ -169,12 +179,12 @@ absl::StatusOr<Cut> CutSearch::Find(CutObjective objective) {
   return excess_bytes <= 0 ? cut : Repair();
 }
 
-absl::StatusOr<Cut> CutSearch::Roomiest() {
+absl::StatusOr<Cut> CutSearch::Roomiest(int64_t precision) {
   problem_ = ProblemFor(CutObjective::kBottleneck);
   ASSIGN_OR_RETURN(Cut cut, FastestWithin(LimitsFor(kUnlimitedBytes)));
   ASSIGN_OR_RETURN(int64_t enough_bytes, LargestPeakAlone(cut));
   int64_t too_small_bytes = -1;
-  while (enough_bytes - too_small_bytes > 1) {
+  while (enough_bytes - too_small_bytes > 1 + enough_bytes / precision) {
     const int64_t limit_bytes = too_small_bytes + (enough_bytes - too_small_bytes) / 2;
     absl::StatusOr<Cut> smaller = FastestWithin(LimitsFor(limit_bytes));
     if (absl::IsResourceExhausted(smaller.status())) {
@@ -194,7 +204,7 @@ absl::StatusOr<Cut> CutSearch::Roomiest() {
 // loosest limit at which the ranks fit.
 absl::StatusOr<Cut> CutSearch::Repair() {
   const ChainProblem objective = problem_;
-  ASSIGN_OR_RETURN(Cut fitting, Roomiest());
+  ASSIGN_OR_RETURN(Cut fitting, Roomiest(kRepairPrecision));
   problem_ = objective;
   ASSIGN_OR_RETURN(const int64_t least_excess_bytes, pipeline_.ExcessBytes(fitting));
   if (least_excess_bytes > 0) return absl::ResourceExhaustedError("no cut was found to fit");

@@ -22,8 +22,9 @@ enum class CutObjective : uint8_t {
   kFillAndDrain,
 };
 
-// Searches the cuts of a pipeline whose ranks have equally many devices, by PartitionChain over the
-// exact peaks of its stages.
+// Searches the cuts of a pipeline by PartitionChain over the exact peaks of its stages. Where ranks
+// have different numbers of devices, what they take of a layer is taken to differ by one factor for
+// all layers, so that only the memory is exact.
 class CutSearch {
  public:
   // Layers that can do F again within B do so where `may_recompute` and memory is short.
@@ -37,12 +38,14 @@ class CutSearch {
   absl::StatusOr<Pipeline::Cut> Find(CutObjective objective);
 
   // The cut whose stages, each alone on its device, have the least largest peak (as a share of the
-  // device's memory where devices differ); found by bisection.
-  absl::StatusOr<Pipeline::Cut> Roomiest();
+  // device's memory where devices differ), to within 1 part in `precision`; found by bisection.
+  absl::StatusOr<Pipeline::Cut> Roomiest(int64_t precision = kToTheByte);
 
   // The layers of a given cut that must do F again for it to fit, so that the time for it is least
   // where every rank has one stage. ResourceExhausted: it does not fit.
   absl::StatusOr<Pipeline::Cut> WithRecomputation(std::vector<int> first_layer);
+
+  static constexpr int64_t kToTheByte = int64_t{1} << 62;
 
  private:
   // The memory of every rank if the largest had `bytes`.

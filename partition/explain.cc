@@ -25,8 +25,9 @@ namespace {
 using schedule::Rank;
 using schedule::Schedule;
 
-constexpr size_t kMostTried = 24;      // candidates that a question is put to
-constexpr double kWorthSaying = 0.01;  // of the objective
+constexpr size_t kMostTried = 24;           // candidates that a question is put to
+constexpr int64_t kMisfitPrecision = 1024;  // of the plan that comes closest
+constexpr double kWorthSaying = 0.01;       // of the objective
 
 // Of a step that may take any memory.
 struct Wish {
@@ -264,7 +265,7 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space)
     absl::StatusOr<Pipeline> pipeline = space.PipelineOf(candidate, *schedule);
     if (!pipeline.ok()) continue;
     ASSIGN_OR_RETURN(const Pipeline::Cut cut,
-                     CutSearch(*pipeline, request.may_recompute).Roomiest());
+                     CutSearch(*pipeline, request.may_recompute).Roomiest(kMisfitPrecision));
     ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline->ExcessBytes(cut));
     if (closest.has_value() && excess_bytes >= least_bytes) continue;
     ASSIGN_OR_RETURN(std::vector<int> order, space.OrderOf(candidate));

@@ -50,13 +50,6 @@ Link SlowestWithin(const RankGroup& group, const Cluster& cluster) {
   return slowest;
 }
 
-// Of a ring over n devices: 2 (n - 1) messages of a part in n (Patarasuk and Yuan 2009).
-int64_t AllReduceNs(const Link& link, int64_t bytes, size_t devices) {
-  const auto count = static_cast<int64_t>(devices);
-  if (count < 2) return 0;
-  return 2 * (count - 1) * link.TransferNs((bytes + count - 1) / count);
-}
-
 }  // namespace
 
 LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory)
@@ -98,16 +91,23 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
       cluster.overlaps_messages ? schedule::Sends::kRendezvous : schedule::Sends::kBlocking,
       StagePeaks(std::move(training), std::move(evaluation)));
   for (int from = 0; from < pipeline.num_ranks(); ++from) {
-    pipeline.reduction_.push_back(SlowestWithin(pipeline.group(from), cluster));
     for (int to = 0; to < pipeline.num_ranks(); ++to) {
       pipeline.links_.push_back(
           from == to ? Link() : SlowestBetween(pipeline.group(from), pipeline.group(to), cluster));
     }
   }
+  pipeline.cluster_ = cluster;
   const bool is_free = std::all_of(pipeline.links_.begin(), pipeline.links_.end(),
                                    [](const Link& link) { return link == Link(); });
   if (is_free) pipeline.links_.clear();
   return pipeline;
+}
+
+// 2 (n - 1) messages of a part in n (Patarasuk and Yuan 2009).
+int64_t Pipeline::ReductionNs(const RankGroup& group, const Cluster& cluster, int64_t bytes) {
+  const auto count = static_cast<int64_t>(group.devices.size());
+  if (count < 2) return 0;
+  return 2 * (count - 1) * SlowestWithin(group, cluster).TransferNs((bytes + count - 1) / count);
 }
 
 schedule::Link Pipeline::LinkBetween(int stage, int next_stage) const {
@@ -190,8 +190,7 @@ schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
   for (size_t layer = first; layer < end; ++layer) {
     gradient_bytes += table.layers[layer].memory.parameter_bytes;
   }
-  times.reduce_ns = AllReduceNs(reduction_[static_cast<size_t>(rank_of(stage))], gradient_bytes,
-                                group.devices.size());
+  times.reduce_ns = ReductionNs(group, cluster_, gradient_bytes);
   if (stage + 1 < num_stages()) {
     const LayerMemory& last = table.layers[end - 1].memory;
     times.output_bytes = MessageBytes(stage, stage + 1, last.output_bytes + last.passing_bytes);

@@ -55,6 +55,9 @@ class Pipeline {
                                          int64_t micro_batch_rows, std::vector<RankGroup> groups,
                                          const Cluster& cluster);
 
+  // How long the devices of a group take to add up so many bytes of gradients: a ring.
+  static int64_t ReductionNs(const RankGroup& group, const Cluster& cluster, int64_t bytes);
+
   // A choice of layers for the stages.
   struct Cut {
     std::vector<int> first_layer;  // of each stage; ascending, starts with 0
@@ -112,8 +115,8 @@ class Pipeline {
   std::vector<RankGroup> groups_;
   schedule::Sends sends_;
   StagePeaks peaks_;
-  std::vector<schedule::Link> links_;      // index: sender * ranks + receiver; empty: no time
-  std::vector<schedule::Link> reduction_;  // index: rank; the slowest link within its group
+  std::vector<schedule::Link> links_;  // index: sender * ranks + receiver; empty: no time
+  Cluster cluster_;
 };
 
 }  // namespace stagecoach::partition

@@ -32,14 +32,14 @@ using schedule::Schedule;
 // far behind.
 constexpr size_t kRefined = 6;
 constexpr size_t kSearchedOfAShape = 2;
-constexpr size_t kMostSearched = 12;
+constexpr size_t kMostSearched = 6;
 constexpr double kFarBehind = 1.15;
 // What a searched order leaves free of the stash limit, in turn until it fits: packing takes more
 // than the sum of the blocks.
-constexpr double kLimitShares[] = {1.0, 0.9, 0.75, 0.6, 0.45};
+constexpr double kLimitShares[] = {1.0, 0.85, 0.65, 0.45};
 // Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
 // or two.
-constexpr int64_t kMaxSearchedHere = int64_t{1} << 19;
+constexpr int64_t kMaxSearchedHere = int64_t{1} << 17;
 
 absl::Status CheckRequest(const PlannerRequest& request) {
   RETURN_IF_ERROR(CheckProfile(request.profile));
@@ -88,10 +88,11 @@ class Planner {
   }
 
  private:
-  BestCutOptions CutOptions(bool may_refine) const {
+  // The short search; the best are refined afterwards.
+  BestCutOptions CutOptions() const {
     return {.objective = request_.objective,
             .may_recompute = request_.may_recompute,
-            .may_refine = may_refine};
+            .may_refine = false};
   }
 
   bool IsHopeless(double lower_bound_ns) const {
@@ -126,13 +127,13 @@ class Planner {
         if (IsHopeless(own.lower_bound_ns) && outcomes_.size() > 1) continue;
       }
       ++considered_;
-      RETURN_IF_ERROR(Consider(std::move(own), *std::move(schedule), /*may_refine=*/false));
+      RETURN_IF_ERROR(Consider(std::move(own), *std::move(schedule), CutOptions()));
     }
     return absl::OkStatus();
   }
 
   // Keeps outcomes_ ordered, the best first.
-  absl::Status Consider(Candidate candidate, Schedule schedule, bool may_refine) {
+  absl::Status Consider(Candidate candidate, Schedule schedule, const BestCutOptions& options) {
     absl::StatusOr<Pipeline> pipeline = space_.PipelineOf(candidate, schedule);
     if (absl::IsInvalidArgument(pipeline.status()) ||
         absl::IsFailedPrecondition(pipeline.status())) {
@@ -140,7 +141,7 @@ class Planner {
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(pipeline.status());
-    absl::StatusOr<BestCut> found = FindBestCut(*pipeline, CutOptions(may_refine));
+    absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options);
     if (absl::IsResourceExhausted(found.status())) {
       has_misfit_ = true;
       // Where a rank has one stage, it is certain that nothing fits.
@@ -162,12 +163,13 @@ class Planner {
   void NoteBound(double lower_bound_ns) { bound_ns_ = std::min(bound_ns_, lower_bound_ns); }
 
   absl::Status RefineBest() {
+    BestCutOptions options = CutOptions();
+    options.may_refine = true;
     std::vector<Outcome> best(outcomes_.begin(),
                               outcomes_.begin() + std::min(outcomes_.size(), kRefined));
     for (Outcome& outcome : best) {
       if (outcome.found.is_optimal || IsHopeless(outcome.candidate.lower_bound_ns)) continue;
-      RETURN_IF_ERROR(Consider(std::move(outcome.candidate), std::move(outcome.schedule),
-                               /*may_refine=*/true));
+      RETURN_IF_ERROR(Consider(std::move(outcome.candidate), std::move(outcome.schedule), options));
     }
     return absl::OkStatus();
   }
@@ -175,7 +177,6 @@ class Planner {
   // Orders of our own, for the best plans with one stage per rank and with two in a V.
   absl::Status SearchOrders() {
     std::vector<std::pair<Outcome, Placement>> starts;
-    int64_t left = kMaxSearchedHere;
     std::map<std::pair<int, std::vector<int>>, size_t> count;  // by chunks and replicas
     for (const Outcome& outcome : outcomes_) {
       const Candidate& own = outcome.candidate;
@@ -183,10 +184,7 @@ class Planner {
       if (own.chunks > 1 && !is_v) continue;
       if (outcome.found.objective_ns > kFarBehind * outcomes_.front().found.objective_ns) break;
       if (IsHopeless(own.lower_bound_ns) || starts.size() == kMostSearched) continue;
-      const int64_t ranks = own.num_ranks();
-      const int64_t effort = ranks * ranks * own.micro_batches * own.chunks;
-      if (effort > left || ++count[{own.chunks, own.replicas}] > kSearchedOfAShape) continue;
-      left -= effort;
+      if (++count[{own.chunks, own.replicas}] > kSearchedOfAShape) continue;
       starts.emplace_back(outcome, is_v ? Placement::kV : Placement::kLoop);
     }
     for (auto& [outcome, placement] : starts) {
@@ -211,9 +209,15 @@ class Planner {
     search.stash = StashBytes(memory);
     search.stash_limit = StashLimits(pipeline, report, search.stash);
     const std::vector<double> limits = search.stash_limit;
+    BestCutOptions options = CutOptions();
+    options.only_cut = start.found.cut.first_layer;  // the order is made for its costs
     Candidate candidate = std::move(start.candidate);
     ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
+    const int64_t ranks = candidate.num_ranks();
+    const int64_t effort = ranks * ranks * candidate.micro_batches * candidate.chunks;
     for (const double share : kLimitShares) {
+      if (effort > searches_left_) break;
+      searches_left_ -= effort;
       for (size_t rank = 0; rank < limits.size(); ++rank) {
         search.stash_limit[rank] = share * limits[rank];
       }
@@ -224,7 +228,7 @@ class Planner {
       RETURN_IF_ERROR(order.status());
       ++considered_;
       const size_t fitting = outcomes_.size();
-      RETURN_IF_ERROR(Consider(candidate, *std::move(order), /*may_refine=*/false));
+      RETURN_IF_ERROR(Consider(candidate, *std::move(order), options));
       if (outcomes_.size() > fitting) break;
     }
     return absl::OkStatus();
@@ -292,6 +296,7 @@ class Planner {
   double bound_ns_ = std::numeric_limits<double>::infinity();
   absl::Status refusal_;  // the first one
   bool has_misfit_ = false;
+  int64_t searches_left_ = kMaxSearchedHere;
   int considered_ = 0;
   int simulated_ = 0;
 };

@@ -34,6 +34,8 @@ int64_t PeakBytes(const Receipt& receipt) {
   return peak_bytes;
 }
 
+std::string Milliseconds(double ns) { return absl::StrFormat("%.1f ms", ns / 1e6); }
+
 // Layers of each stage: "5 5 5 5".
 std::string LayersPerStage(const Plan& plan) {
   std::string text;
@@ -93,7 +95,7 @@ std::string ComparisonTable(const Receipt& own, const std::vector<ComparedPlan>&
   const auto add = [&](const std::string& name, const Receipt& receipt, bool fits) {
     const double change = per_row_ns(receipt) / per_row_ns(own) - 1;
     table.AddRow({name, LayersPerStage(receipt.plan),
-                  absl::StrFormat("%.3f ms", receipt.objective_ns / 1e6),
+                  Milliseconds(receipt.objective_ns),
                   &receipt == &own ? "" : absl::StrFormat("%+.1f %%", 100 * change),
                   base::FormatBytes(PeakBytes(receipt)), fits ? "yes" : "no"});
   };

@@ -363,6 +363,26 @@ TEST(PlanJointly, PutsReplicasWhereOneStageIsMostOfTheWork) {
   EXPECT_EQ(receipt.stages[0].devices, (std::vector<int>{0, 1, 2}));
 }
 
+// Too many devices to try all ways to group them.
+TEST(PlanJointly, FindsUnequalGroupsOfManyDevices) {
+  PlannerRequest request = EqualLayers(8, 0);
+  SizedLayers& sized = request.profile.sizes.front();
+  sized.layers.resize(3);
+  sized.layers[0].forward_ns = 60'000;
+  for (size_t i = 1; i < 3; ++i) {
+    sized.layers[i].memory.parameter_bytes = int64_t{1} << 34;  // dear to add up
+    sized.layers[i].forward_ns = sized.layers[i].backward_input_ns = 5'000;
+  }
+  request.cluster.within_host.bytes_per_second = 1e12;
+  request.replicas.reset();
+  request.batch_rows = 120;
+  request.objective = PlanObjective::kBottleneck;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.plan.replicas, (std::vector<int>{6, 1, 1}));
+  request.replicas = 8;
+  EXPECT_LT(receipt.objective_ns, PlanJointly(request).value().objective_ns);
+}
+
 TEST(PlanJointly, FollowsTheSpeedsOfDevices) {
   PlannerRequest request = EqualLayers(2, 0);
   request.schedule = "1f1b";
