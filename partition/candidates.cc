@@ -240,8 +240,11 @@ absl::Status CandidateSpace::AddShape(const std::vector<int>& replicas, int64_t 
     if (request_.schedule != kAnySchedule && request_.schedule != generator.name) continue;
     Candidate candidate = shape;
     candidate.schedule = std::string(generator.name);
-    const bool tries_more = shape.chunks == 0 && generator.any_chunks;
+    const bool tries_more = shape.chunks == 0 && generator.any_chunks && replicas.size() > 1;
     if (shape.chunks == 0) candidate.chunks = generator.chunks;
+    // One rank gains nothing from several stages.
+    const bool is_needless = replicas.size() == 1 && request_.schedule == kAnySchedule;
+    if (is_needless && shape.chunks == 0 && candidate.chunks > 1) continue;
     if (!generator.any_chunks && candidate.chunks != generator.chunks) {
       if (refusal_.ok()) {
         refusal_ = absl::InvalidArgumentError(

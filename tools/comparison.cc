@@ -94,8 +94,7 @@ std::string ComparisonTable(const Receipt& own, const std::vector<ComparedPlan>&
   };
   const auto add = [&](const std::string& name, const Receipt& receipt, bool fits) {
     const double change = per_row_ns(receipt) / per_row_ns(own) - 1;
-    table.AddRow({name, LayersPerStage(receipt.plan),
-                  Milliseconds(receipt.objective_ns),
+    table.AddRow({name, LayersPerStage(receipt.plan), Milliseconds(receipt.objective_ns),
                   &receipt == &own ? "" : absl::StrFormat("%+.1f %%", 100 * change),
                   base::FormatBytes(PeakBytes(receipt)), fits ? "yes" : "no"});
   };
