@@ -181,31 +181,36 @@ absl::StatusOr<bool> IsGzip(const OpenFile& file) {
   return count == 2 && magic[0] == 0x1F && magic[1] == 0x8B;
 }
 
-struct TemporaryFile {
+struct FileToWrite {
   FileDescriptor descriptor;
   std::string path;
 };
 
 // Beside `path`, because a rename is atomic only within one file system. Not by mkstemp, whose
 // files only their owner may read.
-absl::StatusOr<TemporaryFile> CreateTemporary(const std::string& path) {
+absl::StatusOr<FileToWrite> CreateTemporary(const std::string& path) {
   static std::atomic<uint64_t> counter = 0;
   while (true) {
     std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
     FileDescriptor descriptor(
         open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (descriptor.valid()) return TemporaryFile{std::move(descriptor), std::move(temporary)};
+    if (descriptor.valid()) return FileToWrite{std::move(descriptor), std::move(temporary)};
     if (errno != EEXIST) return SystemError("create", temporary);
   }
 }
 
-absl::Status WriteAndSync(const TemporaryFile& file, absl::string_view contents) {
+absl::Status WriteAll(const FileToWrite& file, absl::string_view contents) {
   while (!contents.empty()) {
     const ssize_t count = write(file.descriptor.get(), contents.data(), contents.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return SystemError("write", file.path);
     contents.remove_prefix(static_cast<size_t>(count));
   }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAndSync(const FileToWrite& file, absl::string_view contents) {
+  RETURN_IF_ERROR(WriteAll(file, contents));
   if (fsync(file.descriptor.get()) != 0) return SystemError("sync", file.path);
   return absl::OkStatus();
 }
@@ -218,6 +223,44 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   // Some network file systems cannot sync a directory and say so with EINVAL.
   if (fsync(descriptor.get()) != 0 && errno != EINVAL) return SystemError("sync", directory);
   return absl::OkStatus();
+}
+
+// A device or pipe, which to replace by a file would be to destroy.
+bool IsSpecial(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
+
+// Where a chain of symbolic links ends, whether or not there is a file.
+std::string TargetOf(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as Linux allows
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(target, error); ++i) {
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) break;
+    target = target.parent_path() / next;  // `next` alone if that is absolute
+  }
+  return target.string();
+}
+
+absl::Status WriteDirectly(const std::string& path, absl::string_view contents) {
+  const FileToWrite file{FileDescriptor(open(path.c_str(), O_WRONLY | O_CLOEXEC)), path};
+  if (!file.descriptor.valid()) return SystemError("open", path);
+  return WriteAll(file, contents);
+}
+
+absl::Status Replace(const std::string& path, absl::string_view contents) {
+  ASSIGN_OR_RETURN(const FileToWrite temporary, CreateTemporary(path));
+  absl::Status status = WriteAndSync(temporary, contents);
+  if (status.ok() && rename(temporary.path.c_str(), path.c_str()) != 0) {
+    status = SystemError(absl::StrCat("rename ", temporary.path, " to"), path);
+  }
+  if (!status.ok()) {
+    unlink(temporary.path.c_str());
+    return status;
+  }
+  return SyncDirectoryOf(path);
 }
 
 }  // namespace
@@ -235,6 +278,9 @@ absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_un
 }
 
 absl::Status CheckWritable(const std::string& path) {
+  if (IsSpecial(path)) {
+    return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
+  }
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   if (access(directory.empty() ? "." : directory.c_str(), W_OK | X_OK) == 0) {
     return absl::OkStatus();
@@ -243,16 +289,8 @@ absl::Status CheckWritable(const std::string& path) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
-  ASSIGN_OR_RETURN(const TemporaryFile temporary, CreateTemporary(path));
-  absl::Status status = WriteAndSync(temporary, contents);
-  if (status.ok() && rename(temporary.path.c_str(), path.c_str()) != 0) {
-    status = SystemError(absl::StrCat("rename ", temporary.path, " to"), path);
-  }
-  if (!status.ok()) {
-    unlink(temporary.path.c_str());
-    return status;
-  }
-  return SyncDirectoryOf(path);
+  if (IsSpecial(path)) return WriteDirectly(path, contents);
+  return Replace(TargetOf(path), contents);
 }
 
 }  // namespace stagecoach::base

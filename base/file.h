@@ -28,8 +28,9 @@ absl::Status CheckWritable(const std::string& path);
 // Replaces the file at `path`, or creates it, so that whatever happens, a crash of the machine
 // included, a reader finds the old contents or the new and nothing between: writes a temporary file
 // in the same directory, syncs it, renames it and syncs the directory. On an error before the
-// rename the old file is untouched and the temporary is removed. A symbolic link at `path` is
-// replaced, not followed. Concurrent writers of one path do not disturb each other; one wins.
+// rename the old file is untouched and the temporary is removed. Of a symbolic link, the file that
+// it names is replaced. A device or pipe is written to as it is. Concurrent writers of one path do
+// not disturb each other; one wins.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
 
 }  // namespace stagecoach::base

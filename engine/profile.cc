@@ -28,8 +28,10 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
       return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));
     }
     partition::LayerCost cost = CostOf(*spec, input, options.micro_batch_rows, options.optimizer);
+    // Of the first layer's input, which is data, no gradient is computed.
+    const bool is_first = profile.layers.empty();
     EstimateTimes({.forward = spec->forward,
-                   .backward_input = spec->backward_input,
+                   .backward_input = is_first ? partition::Work() : spec->backward_input,
                    .backward_weight = spec->backward_weight,
                    .step = options.optimizer.StepWork(cost.parameters)},
                   partition::DeviceSpeed{}, cost);
@@ -64,6 +66,8 @@ absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptio
   ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
                    kernels::CreateCpuDevice({.threads = options.threads}));
   ModelProfile profile;
+  // With clipping, updates wait for the norm of all gradients.
+  profile.updates_in_backward = options.optimizer.clip_norm == 0.0F;
   absl::Status status;
   device->stream().Run([&] { status = Analyze(model, options, *device, profile); });
   RETURN_IF_ERROR(status);
@@ -73,6 +77,7 @@ absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptio
 partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelProfile> sizes) {
   STAGECOACH_CHECK(!sizes.empty(), "a profile has at least one size");
   partition::Profile joined = {.model = std::move(model_name)};
+  joined.updates_in_backward = sizes.front().updates_in_backward;
   for (const ModelProfile& profile : sizes) {
     partition::SizedLayers sized = {.micro_batch_rows = profile.micro_batch_rows,
                                     .layers = profile.layers,

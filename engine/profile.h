@@ -20,6 +20,7 @@ struct ModelProfile {
   int64_t micro_batch_rows = 1;
   std::vector<partition::LayerCost> layers;  // their names describe them: "linear 784 -> 10"
   partition::LossMemory loss;
+  bool updates_in_backward = true;     // partition::Profile has the same
   std::vector<Shape> inputs;           // of one sample, entering each layer
   std::vector<int> parameter_tensors;  // of each layer
   Shape output;                        // of one sample

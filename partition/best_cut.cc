@@ -91,7 +91,7 @@ class Search {
         first_layer[static_cast<size_t>(next)] = first_layer[static_cast<size_t>(next) - 1] + 1;
       }
     }
-    if (best_.has_value()) best_->is_optimal = true;
+    if (best_.has_value()) best_->is_optimal = cuts_.is_exact();
     return absl::OkStatus();
   }
 
@@ -105,9 +105,13 @@ class Search {
   }
 
   absl::Status Improve() {
+    // Then the start is what was asked for: PartitionChain is exact. (With replicas, it knows the
+    // time of reductions but for their rounding.)
     if (options_.objective == PlanObjective::kBottleneck && pipeline_.has_one_stage_per_rank() &&
         pipeline_.is_uniform()) {
-      if (best_.has_value()) best_->is_optimal = true;
+      if (best_.has_value()) {
+        best_->is_optimal = best_->cut.recomputed.empty() && pipeline_.group(0).devices.size() == 1;
+      }
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(StartFrom(CutObjective::kFillAndDrain));
@@ -115,17 +119,25 @@ class Search {
     while (has_moved && simulated_ < most_simulated_) {
       has_moved = false;
       const std::vector<int> from = best_->cut.first_layer;
-      for (size_t stage = 1; stage < from.size(); ++stage) {
-        for (const int step : {-1, 1}) {
-          std::vector<int> moved = from;
-          moved[stage] += step;
-          const int end = stage + 1 < moved.size() ? moved[stage + 1] : pipeline_.num_layers();
-          if (moved[stage] <= moved[stage - 1] || moved[stage] >= end) continue;
-          RETURN_IF_ERROR(Consider(std::move(moved)));
-        }
-        if (simulated_ >= most_simulated_) break;
-      }
+      RETURN_IF_ERROR(MoveBoundaries(from));
       has_moved = best_->cut.first_layer != from;
+    }
+    return absl::OkStatus();
+  }
+
+  // Considers all cuts in which neighbouring boundaries, one or more, are moved by one layer.
+  absl::Status MoveBoundaries(const std::vector<int>& from) {
+    for (size_t first = 1; first < from.size(); ++first) {
+      for (const int step : {-1, 1}) {
+        std::vector<int> moved = from;
+        for (size_t last = first; last < from.size(); ++last) {
+          moved[last] += step;
+          const int end = last + 1 < from.size() ? from[last + 1] : pipeline_.num_layers();
+          const bool is_cut = moved[first] > moved[first - 1] && moved[last] < end;
+          if (is_cut) RETURN_IF_ERROR(Consider(moved));
+          if (simulated_ >= most_simulated_) return absl::OkStatus();
+        }
+      }
     }
     return absl::OkStatus();
   }

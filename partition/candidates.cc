@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -59,16 +60,18 @@ bool AreEqual(const std::vector<int>& counts) {
 }
 
 // The times of stages are rounded to whole ns; so much can be lost of those of a rank.
-double RoundingNs(const LayerTable& table, const std::vector<RankGroup>& groups,
-                  int micro_batches) {
+double RoundingNs(const std::vector<RankGroup>& groups, const Candidate& candidate) {
   const auto is_whole = [](double ns) { return ns == std::floor(ns); };
-  bool is_exact = std::all_of(groups.begin(), groups.end(),
-                              [](const RankGroup& group) { return group.speed == 1.0; });
-  for (const LayerCost& layer : table.layers) {
-    is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&
-               is_whole(layer.backward_weight_ns) && is_whole(layer.step_ns);
+  bool is_exact = true;
+  for (const RankGroup& group : groups) {
+    is_exact = is_exact && group.speed == 1.0;
+    for (const LayerCost& layer : group.layers->layers) {
+      is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&
+                 is_whole(layer.backward_weight_ns) && is_whole(layer.step_ns);
+    }
   }
-  return is_exact ? 0.0 : 2.0 * (micro_batches + static_cast<double>(groups.size()));
+  const double stages = candidate.num_stages();
+  return is_exact ? 0.0 : 2.0 * (candidate.chunks * candidate.micro_batches + stages);
 }
 
 // Of work that may be divided among the ranks at will, and of what must be done in turn: one
@@ -132,6 +135,7 @@ absl::Status CandidateSpace::Enumerate() {
   }
   for (const std::vector<int>& replicas : groupings) RETURN_IF_ERROR(AddShapes(replicas));
   const bool has_others = !request_.replicas.has_value() && devices > kMaxFreelyGrouped;
+  has_all_groupings_ = !has_others;
   if (!has_others || !request_.profile.is_chain()) return absl::OkStatus();
   for (int ranks = 2; ranks <= std::min(devices, request_.profile.num_layers()); ++ranks) {
     const std::vector<int> replicas = UnequalGroups(ranks);
@@ -282,10 +286,14 @@ absl::StatusOr<Schedule> CandidateSpace::ScheduleOf(const Candidate& candidate) 
 
 absl::StatusOr<std::vector<int>> CandidateSpace::OrderOf(const Candidate& candidate) {
   if (request_.profile.is_chain()) return std::vector<int>();
-  auto [entry, is_new] = orders_.try_emplace({candidate.replicas, candidate.num_stages()});
-  if (!is_new) return entry->second;
-  // Where the cuts of a graph fall depends little on rows and micro-batches: those of the first
-  // candidate that asks decide for all, so that plans of one shape compare.
+  ASSIGN_OR_RETURN(const GraphCut* const cut, GraphCutOf(candidate));
+  return cut->order;
+}
+
+absl::StatusOr<const GraphCut*> CandidateSpace::GraphCutOf(const Candidate& candidate) {
+  const auto key =
+      std::make_tuple(candidate.replicas, candidate.num_stages(), candidate.micro_batch_rows);
+  if (const auto known = graph_cuts_.find(key); known != graph_cuts_.end()) return &known->second;
   const SizedLayers sized = LayersAt(request_.profile, candidate.micro_batch_rows);
   GraphProblem problem;
   problem.layers = request_.profile.num_layers();
@@ -312,8 +320,7 @@ absl::StatusOr<std::vector<int>> CandidateSpace::OrderOf(const Candidate& candid
                                                    : request_.cluster.LinkBetween(before, device));
   }
   ASSIGN_OR_RETURN(GraphCut cut, PartitionGraph(problem));
-  entry->second = std::move(cut.order);
-  return entry->second;
+  return &graph_cuts_.emplace(key, std::move(cut)).first->second;
 }
 
 absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::TableOf(
@@ -325,14 +332,15 @@ absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::TableOf(
     if (table != nullptr) return table;
     SizedLayers sized = LayersAt(request_.profile, rows);
     const LossMemory loss = sized.loss(candidate.micro_batches);
-    table = std::make_shared<const LayerTable>(std::move(sized.layers), loss);
+    table = std::make_shared<const LayerTable>(std::move(sized.layers), loss,
+                                               request_.profile.updates_in_backward);
     return table;
   }
   ASSIGN_OR_RETURN(const std::vector<int> order, OrderOf(candidate));
   SizedLayers sized = LayersAt(request_.profile, rows);
   const LossMemory loss = sized.loss(candidate.micro_batches);
   return std::make_shared<const LayerTable>(InOrder(sized.layers, request_.profile.edges, order),
-                                            loss);
+                                            loss, request_.profile.updates_in_backward);
 }
 
 absl::StatusOr<std::vector<RankGroup>> CandidateSpace::GroupsOf(const Candidate& candidate,
@@ -356,6 +364,21 @@ absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
                           request_.cluster);
 }
 
+double CandidateSpace::WorkBoundNs() const {
+  double speed = 0;
+  for (const ClusterDevice& device : request_.cluster.devices) speed += device.speed;
+  double least_ns = std::numeric_limits<double>::infinity();
+  for (const SizedLayers& sized : request_.profile.sizes) {
+    double row_ns = 0;
+    for (const LayerCost& layer : sized.layers) {
+      row_ns += layer.forward_ns + layer.backward_input_ns + layer.backward_weight_ns;
+    }
+    least_ns = std::min(least_ns, row_ns / static_cast<double>(sized.micro_batch_rows));
+  }
+  // A thousandth for rows and times that are rounded.
+  return 0.999 * least_ns * static_cast<double>(request_.batch_rows) / speed;
+}
+
 absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, bool is_fused) {
   const auto key = std::make_tuple(candidate.replicas, candidate.micro_batch_rows,
                                    candidate.num_stages(), is_fused);
@@ -365,12 +388,29 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
   const bool is_in_turn = request_.profile.is_chain() && request_.objective == PlanObjective::kStep;
   double bound_ns = SimpleBoundNs(groups, candidate.micro_batches, is_in_turn);
   // A graph is cut in one order of many: nothing holds for the others.
-  if (candidate.chunks == 1 && AreEqual(candidate.replicas) && request_.profile.is_chain()) {
+  if (IsInOrder(candidate) && AreEqual(candidate.replicas) && request_.profile.is_chain()) {
     ASSIGN_OR_RETURN(const double chain_ns, ChainBoundNs(candidate, groups, is_fused));
     bound_ns = std::max(bound_ns, chain_ns);
   }
-  bound_ns -= RoundingNs(*groups.front().layers, groups, candidate.micro_batches);
+  const bool is_graph_bottleneck =
+      !request_.profile.is_chain() && IsInOrder(candidate) && AreEqual(candidate.replicas) &&
+      candidate.replicas.front() == 1 && request_.objective == PlanObjective::kBottleneck;
+  if (is_graph_bottleneck) {
+    ASSIGN_OR_RETURN(const GraphCut* const cut, GraphCutOf(candidate));
+    if (cut->is_optimal) bound_ns = std::max(bound_ns, cut->bottleneck_ns);
+  }
+  bound_ns -= RoundingNs(groups, candidate);
   return bounds_[key] = std::max(bound_ns, 0.0);
+}
+
+bool CandidateSpace::IsInOrder(const Candidate& candidate) const {
+  if (candidate.chunks != 1) return false;
+  if (!candidate.schedule.empty()) return true;
+  const std::vector<schedule::Rank>& rank_of_stage = request_.given->rank_of_stage;
+  for (size_t stage = 0; stage < rank_of_stage.size(); ++stage) {
+    if (rank_of_stage[stage].value() != static_cast<int>(stage)) return false;
+  }
+  return rank_of_stage.size() == candidate.replicas.size();
 }
 
 // One stage per rank: the first pass of a rank waits for those of all ranks before it, and behind
@@ -401,13 +441,22 @@ absl::StatusOr<double> CandidateSpace::ChainBoundNs(const Candidate& candidate,
   const auto all_ns = [&](const LayerCost& layer) { return layer.batch_ns(micro_batches); };
   if (request_.objective == PlanObjective::kBottleneck)
     return solve(all_ns, [](size_t) { return 0.0; });
-  if (is_fused) {
-    return solve(all_ns, [&](size_t i) {
-      return table.forward_ns[i] + table.backward_input_ns[i] + table.backward_weight_ns[i];
-    });
-  }
   ASSIGN_OR_RETURN(const double busy_ns,
                    solve(all_ns, [&](size_t i) { return table.forward_ns[i]; }));
+  if (is_fused) {
+    // A rank's update delays those before it only if it is part of its last backward pass.
+    const bool updates_in_backward = table.updates_in_backward && candidate.replicas.front() == 1;
+    ASSIGN_OR_RETURN(
+        const double fused_ns,
+        solve(
+            [&](const LayerCost& layer) {
+              return layer.batch_ns(micro_batches) - (updates_in_backward ? 0 : layer.step_ns);
+            },
+            [&](size_t i) {
+              return table.forward_ns[i] + table.backward_input_ns[i] + table.backward_weight_ns[i];
+            }));
+    return std::max(busy_ns, fused_ns);
+  }
   ASSIGN_OR_RETURN(const double turn_ns,
                    solve(
                        [&](const LayerCost& layer) {

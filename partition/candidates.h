@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "partition/graph.h"
 #include "partition/pipeline.h"
 #include "partition/planner.h"
 #include "schedule/schedule.h"
@@ -53,13 +54,21 @@ class CandidateSpace {
   // and W are one operation.
   absl::StatusOr<double> LowerBoundNs(const Candidate& candidate, bool is_fused);
 
-  // In which a graph is cut into that many stages; empty for a chain.
+  // The bound of any plan for the devices, however they are grouped: all work at all speed.
+  double WorkBoundNs() const;
+  // False where there are too many devices to try all ways to group them.
+  bool has_all_groupings() const { return has_all_groupings_; }
+
+  // In which the layers of a graph are cut into its stages; empty for a chain.
   absl::StatusOr<std::vector<int>> OrderOf(const Candidate& candidate);
 
  private:
   explicit CandidateSpace(const PlannerRequest& request) : request_(request) {}
 
   absl::Status Enumerate();
+  absl::StatusOr<const GraphCut*> GraphCutOf(const Candidate& candidate);
+  // Whether stage s is on rank s, and no other is.
+  bool IsInOrder(const Candidate& candidate) const;
   // The devices of so many ranks with the fastest slowest stage; empty if they are equally many, or
   // the question takes too long.
   std::vector<int> UnequalGroups(int ranks) const;
@@ -76,10 +85,11 @@ class CandidateSpace {
 
   const PlannerRequest& request_;
   std::vector<Candidate> candidates_;
+  bool has_all_groupings_ = true;
   absl::Status refusal_;  // the first reason for which a combination was left out
   // By rows of a device, micro-batches, and stages (which matter for the order of a graph).
   std::map<std::tuple<int64_t, int, int>, std::shared_ptr<const LayerTable>> tables_;
-  std::map<std::pair<std::vector<int>, int>, std::vector<int>> orders_;  // replicas, stages
+  std::map<std::tuple<std::vector<int>, int, int64_t>, GraphCut> graph_cuts_;  // ..., stages, rows
   std::map<std::tuple<std::vector<int>, int64_t, int, bool>, double> bounds_;
 };
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/numeric/int128.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::partition {
@@ -15,17 +16,19 @@ using schedule::StageMemory;
 // The limits that a repair tries between one that is too loose and one that fits.
 constexpr int kRepairSteps = 6;
 constexpr int64_t kRepairPrecision = 128;
+constexpr int64_t kMaxLayerBytes = std::numeric_limits<int64_t>::max();
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// A lower bound of what the layer adds to any stage, for each micro-batch in flight.
-int64_t LeastStashBytes(const LayerCost& layer, bool may_recompute) {
+// A lower bound of what the layer adds to any stage, for each micro-batch in flight. `given_bytes`:
+// the output of the layer before.
+int64_t LeastStashBytes(const LayerCost& layer, int64_t given_bytes, bool may_recompute) {
   const LayerMemory& memory = layer.memory;
   int64_t own_bytes = memory.stash_bytes + memory.weight_stash_bytes;
   if (may_recompute && layer.recompute_stash_bytes.has_value()) {
     own_bytes = std::min(own_bytes, *layer.recompute_stash_bytes);
   }
   const bool keeps_input = memory.input_last_use != schedule::LastUse::kForward;
-  return own_bytes + (keeps_input ? memory.input_bytes - memory.passing_bytes : 0);
+  return own_bytes + (keeps_input ? std::min(memory.input_bytes, given_bytes) : 0);
 }
 
 double BatchNs(const LayerTable& table, int micro_batches) {
@@ -56,7 +59,8 @@ ChainProblem CutSearch::ProblemFor(CutObjective objective) const {
   int64_t before_bytes = 0;
   for (size_t i = 0; i < table.layers.size(); ++i) {
     const LayerCost& layer = table.layers[i];
-    problem.layer_ns.push_back(layer.batch_ns(micro_batches));
+    problem.layer_ns.push_back(layer.batch_ns(micro_batches) +
+                               pipeline_.ReductionNsOf(layer.memory.parameter_bytes));
     problem.boundary_bytes.push_back(before_bytes);
     before_bytes = layer.memory.output_bytes + layer.memory.passing_bytes;
     if (objective == CutObjective::kFillAndDrain) {
@@ -77,26 +81,41 @@ ChainProblem CutSearch::ProblemFor(CutObjective objective) const {
     problem.links.clear();
     problem.boundary_bytes.clear();
   }
-  for (const LayerCost& layer : table.layers) {
-    problem.layer_bytes.push_back(2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes +
-                                  layer.memory.other_resident_bytes);
-    problem.layer_stash_bytes.push_back(LeastStashBytes(layer, may_recompute_));
-  }
   for (int stage = 0; stage < problem.stages; ++stage) {
     problem.in_flight.push_back(pipeline_.peaks().in_flight(stage));
   }
   return problem;
 }
 
+void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
+  problem_.layer_bytes.assign(problem_.layer_ns.size(), kMaxLayerBytes);
+  problem_.layer_stash_bytes.assign(problem_.layer_ns.size(), kMaxLayerBytes);
+  for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
+    int64_t given_bytes = 0;
+    for (size_t i = 0; i < problem_.layer_ns.size(); ++i) {
+      const LayerCost& layer = pipeline_.group(rank).layers->layers[i];
+      const int64_t kept_bytes = 2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes +
+                                 layer.memory.other_resident_bytes;
+      problem_.layer_bytes[i] = std::min(problem_.layer_bytes[i], kept_bytes);
+      problem_.layer_stash_bytes[i] = std::min(problem_.layer_stash_bytes[i],
+                                               LeastStashBytes(layer, given_bytes, may_recompute_));
+      given_bytes = layer.memory.output_bytes + layer.memory.passing_bytes;
+    }
+    if (pipeline_.is_uniform()) break;  // all ranks see the same layers
+  }
+  for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
+    problem_.budget_bytes.push_back(limits[static_cast<size_t>(pipeline_.rank_of(stage))]);
+  }
+}
+
 std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
   std::vector<int64_t> limits;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     const int64_t own_bytes = pipeline_.group(rank).memory_bytes;
-    const double share =
-        static_cast<double>(own_bytes) / static_cast<double>(largest_memory_bytes_);
-    limits.push_back(own_bytes == largest_memory_bytes_
-                         ? bytes
-                         : static_cast<int64_t>(share * static_cast<double>(bytes)));
+    // All of its memory for all of the largest: not a byte may be lost.
+    const auto share = absl::int128(own_bytes) * bytes / largest_memory_bytes_;
+    const bool is_all = own_bytes == largest_memory_bytes_ || bytes == kUnlimitedBytes;
+    limits.push_back(is_all ? bytes : static_cast<int64_t>(share));
   }
   return limits;
 }
@@ -110,13 +129,31 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
     const StageMemory memory = pipeline_.Memory(first, last, stage, recomputed);
     return pipeline_.peaks().AtLeast(stage, memory) <= limit_bytes;
   };
+  const LayerTable& table = *pipeline_.group_of_stage(stage).layers;
+  if (may_recompute_ && CannotFit(table, {first, last, stage}, limit_bytes)) return entry->second;
   if (may_recompute_) {
-    entry->second = LeastRecomputation(pipeline_.group_of_stage(stage).layers->layers,
-                                       {{first, last, stage}}, fits);
+    entry->second = LeastRecomputation(table.layers, {{first, last, stage}}, fits);
   } else {
     entry->second.fits = fits({});
   }
+  is_exact_ = is_exact_ && entry->second.is_exact;
   return entry->second;
+}
+
+// Whether the range does not fit even if recomputation saved all that it could, and cost nothing.
+bool CutSearch::CannotFit(const LayerTable& table, const StageRange& range,
+                          int64_t limit_bytes) const {
+  int64_t saved_bytes = 2 * schedule::kBlockAlignment;  // of two areas, rounded up
+  for (int index = range.first; index <= range.last; ++index) {
+    const LayerCost& layer = table.layers[static_cast<size_t>(index)];
+    if (!layer.recompute_stash_bytes.has_value()) continue;
+    saved_bytes += layer.memory.stash_bytes + layer.memory.weight_stash_bytes -
+                   std::min(*layer.recompute_stash_bytes, layer.memory.stash_bytes);
+  }
+  const StagePeaks& peaks = pipeline_.peaks();
+  const StageMemory memory = pipeline_.Memory(range.first, range.last, range.stage, {});
+  return peaks.Bound(range.stage, memory) - peaks.in_flight(range.stage) * saved_bytes >
+         limit_bytes;
 }
 
 absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits) {
@@ -124,10 +161,10 @@ absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits)
                                         [](int64_t bytes) { return bytes == kUnlimitedBytes; });
   problem_.budget_bytes.clear();
   problem_.extra_ns = nullptr;
+  problem_.layer_bytes.clear();
+  problem_.layer_stash_bytes.clear();
   if (!is_unlimited) {
-    for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
-      problem_.budget_bytes.push_back(limits[static_cast<size_t>(pipeline_.rank_of(stage))]);
-    }
+    FillMemory(limits);
     problem_.extra_ns = [this, &limits](int first, int last, int stage) {
       const FitOfRange& fit = FitOf(limits, first, last, stage);
       const double again_ns = fit.again_ns * pipeline_.micro_batches();
@@ -136,8 +173,8 @@ absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits)
   }
   // Bounds admit every cut that fits and perhaps some that do not. Each of those leaves an exact
   // peak behind that rules it out next time, so the first cut that passes is the best that fits.
+  fits_.clear();
   while (true) {
-    fits_.clear();
     ASSIGN_OR_RETURN(ChainCut found, PartitionChain(problem_));
     Cut cut = {.first_layer = std::move(found.first_layer), .recomputed = {}};
     if (is_unlimited) return cut;
@@ -149,8 +186,10 @@ absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits)
       ASSIGN_OR_RETURN(
           const int64_t peak_bytes,
           pipeline_.peaks().PeakBytes(stage, pipeline_.Memory(first, last, stage, again)));
-      fits = fits && peak_bytes <= limits[static_cast<size_t>(pipeline_.rank_of(stage))];
       cut.recomputed.insert(cut.recomputed.end(), again.begin(), again.end());
+      if (peak_bytes <= limits[static_cast<size_t>(pipeline_.rank_of(stage))]) continue;
+      fits = false;
+      fits_.erase({first, last, stage});  // to be asked again, its peak being known
     }
     if (fits) return cut;
   }
@@ -162,10 +201,12 @@ absl::StatusOr<int64_t> CutSearch::LargestPeakAlone(const Cut& cut) {
   for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
     ASSIGN_OR_RETURN(const int64_t peak_bytes,
                      pipeline_.peaks().PeakBytes(stage, memory[static_cast<size_t>(stage)]));
-    const double share = static_cast<double>(pipeline_.group_of_stage(stage).memory_bytes) /
-                         static_cast<double>(largest_memory_bytes_);
-    const auto as_largest_bytes =
-        share == 1.0 ? peak_bytes : static_cast<int64_t>(static_cast<double>(peak_bytes) / share);
+    const int64_t own_bytes = pipeline_.group_of_stage(stage).memory_bytes;
+    // Rounded up: LimitsFor of it admits the peak.
+    const auto scaled =
+        (absl::int128(peak_bytes) * largest_memory_bytes_ + own_bytes - 1) / own_bytes;
+    const int64_t as_largest_bytes =
+        own_bytes == largest_memory_bytes_ ? peak_bytes : static_cast<int64_t>(scaled);
     largest_bytes = std::max(largest_bytes, as_largest_bytes);
   }
   return largest_bytes;
@@ -252,6 +293,7 @@ absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
     };
     const FitOfRange fit = LeastRecomputation(group.layers->layers, ranges, fits);
     RETURN_IF_ERROR(status);
+    is_exact_ = is_exact_ && fit.is_exact;
     if (!fit.fits) return exhausted;
     cut.recomputed.insert(cut.recomputed.end(), fit.recomputed.begin(), fit.recomputed.end());
   }

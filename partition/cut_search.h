@@ -41,6 +41,9 @@ class CutSearch {
   // device's memory where devices differ), to within 1 part in `precision`; found by bisection.
   absl::StatusOr<Pipeline::Cut> Roomiest(int64_t precision = kToTheByte);
 
+  // Whether every choice of layers to recompute was the best one so far (FitOfRange::is_exact).
+  bool is_exact() const { return is_exact_; }
+
   // The layers of a given cut that must do F again for it to fit, so that the time for it is least
   // where every rank has one stage. ResourceExhausted: it does not fit.
   absl::StatusOr<Pipeline::Cut> WithRecomputation(std::vector<int> first_layer);
@@ -54,12 +57,16 @@ class CutSearch {
   absl::StatusOr<Pipeline::Cut> Repair();
   // The largest peak of a stage, alone on its rank, if every rank had as much as the largest.
   absl::StatusOr<int64_t> LargestPeakAlone(const Pipeline::Cut& cut);
+  // Fills what PartitionChain knows of memory: lower bounds.
+  void FillMemory(const std::vector<int64_t>& limits);
+  bool CannotFit(const LayerTable& table, const StageRange& range, int64_t limit_bytes) const;
   const FitOfRange& FitOf(const std::vector<int64_t>& limits, int first, int last, int stage);
   ChainProblem ProblemFor(CutObjective objective) const;
 
   Pipeline& pipeline_;
   const bool may_recompute_;
   int64_t largest_memory_bytes_ = kUnlimitedBytes;
+  bool is_exact_ = true;
   ChainProblem problem_;
   absl::flat_hash_map<StageRange, FitOfRange> fits_;  // within the limits of one problem
 };

@@ -34,7 +34,10 @@ struct Wish {
   std::string schedule;
   double objective_ns = 0;
   std::vector<int64_t> missing_bytes;  // index: rank
-  int64_t total_bytes = 0;
+
+  int64_t MostMissing() const {
+    return *std::max_element(missing_bytes.begin(), missing_bytes.end());
+  }
 };
 
 absl::StatusOr<std::optional<Wish>> WishOf(const PlannerRequest& request, CandidateSpace& space,
@@ -56,9 +59,17 @@ absl::StatusOr<std::optional<Wish>> WishOf(const PlannerRequest& request, Candid
     ASSIGN_OR_RETURN(const int64_t peak_bytes, limited.peaks().RankPeakBytes(rank, memory));
     const int64_t limit_bytes = limited.group(rank.value()).memory_bytes;
     wish.missing_bytes.push_back(std::max<int64_t>(peak_bytes - limit_bytes, 0));
-    wish.total_bytes += wish.missing_bytes.back() * candidate.replicas[rank.value()];
   }
   return std::optional<Wish>(std::move(wish));
+}
+
+// A size as people write it, but never less.
+std::string AtLeast(int64_t bytes) {
+  for (int64_t shown = bytes;; shown += std::max<int64_t>(bytes / 5000, 1)) {
+    std::string text = base::FormatBytes(shown);
+    const absl::StatusOr<int64_t> read = base::ParseBytes(text);
+    if (!read.ok() || *read >= bytes) return text;
+  }
 }
 
 std::string DevicesOf(const PlannerRequest& request, const Candidate& candidate, int rank) {
@@ -74,7 +85,6 @@ std::string DevicesOf(const PlannerRequest& request, const Candidate& candidate,
 
 std::string SayWish(const PlannerRequest& request, const Candidate& candidate, const Wish& wish,
                     double objective_ns) {
-  const int64_t most = *std::max_element(wish.missing_bytes.begin(), wish.missing_bytes.end());
   std::vector<int> ranks;
   for (size_t rank = 0; rank < wish.missing_bytes.size(); ++rank) {
     if (wish.missing_bytes[rank] > 0) ranks.push_back(static_cast<int>(rank));
@@ -85,8 +95,8 @@ std::string SayWish(const PlannerRequest& request, const Candidate& candidate, c
                                 ? std::string("on every device")
                                 : absl::StrCat("on the devices of ", ranks.size(), " of ",
                                                wish.missing_bytes.size(), " ranks");
-  return absl::StrFormat("with %s more %s: %s, %d micro-batches, %+.1f %%", base::FormatBytes(most),
-                         where, wish.schedule, candidate.micro_batches,
+  return absl::StrFormat("with %s more %s: %s, %d micro-batches, %+.1f %%",
+                         AtLeast(wish.MostMissing()), where, wish.schedule, candidate.micro_batches,
                          100 * (wish.objective_ns / objective_ns - 1));
 }
 
@@ -99,7 +109,7 @@ absl::StatusOr<std::vector<std::string>> SayMemory(const PlannerRequest& request
     if (candidate.lower_bound_ns >= (1 - kWorthSaying) * objective_ns || ++tried > kMostTried)
       break;
     ASSIGN_OR_RETURN(std::optional<Wish> wish, WishOf(request, space, candidate));
-    if (!wish.has_value() || wish->total_bytes == 0) continue;
+    if (!wish.has_value() || wish->MostMissing() == 0) continue;
     if (wish->objective_ns < (1 - kWorthSaying) * objective_ns) {
       wishes.emplace_back(candidate, *std::move(wish));
     }
@@ -108,7 +118,7 @@ absl::StatusOr<std::vector<std::string>> SayMemory(const PlannerRequest& request
   if (wishes.empty()) return sentences;
   const auto cheapest = std::min_element(
       wishes.begin(), wishes.end(),
-      [](const auto& a, const auto& b) { return a.second.total_bytes < b.second.total_bytes; });
+      [](const auto& a, const auto& b) { return a.second.MostMissing() < b.second.MostMissing(); });
   const auto fastest = std::min_element(
       wishes.begin(), wishes.end(),
       [](const auto& a, const auto& b) { return a.second.objective_ns < b.second.objective_ns; });
@@ -135,19 +145,38 @@ absl::StatusOr<std::optional<std::string>> SayBatch(CandidateSpace& space, const
   if (excess_bytes > 0) return std::optional<std::string>();
   ASSIGN_OR_RETURN(const int64_t step_ns, pipeline.StepNs(cut));
   const double change = static_cast<double>(step_ns) / (2 * receipt.objective_ns) - 1;
-  if (change > -kWorthSaying) return std::optional<std::string>();
+  if (!(change < -kWorthSaying)) return std::optional<std::string>();
   return std::optional<std::string>(
       absl::StrFormat("with twice the batch (%d micro-batches): %+.1f %% of the time per row",
                       twice.micro_batches, 100 * change));
 }
 
-// Plans within the request that would fit if it were changed like this.
+// The candidates that need little memory: small micro-batches under frugal schedules first.
+std::vector<Candidate> FrugalOnes(const CandidateSpace& space, bool is_any_schedule) {
+  constexpr absl::string_view kFrugal[] = {"1f1b", "v-half", "v-min"};
+  std::vector<Candidate> frugal;
+  for (const Candidate& candidate : space.candidates()) {
+    const auto* const known = std::find(std::begin(kFrugal), std::end(kFrugal), candidate.schedule);
+    if (!is_any_schedule || known != std::end(kFrugal)) frugal.push_back(candidate);
+  }
+  const auto rows = [](const Candidate& candidate) {
+    return static_cast<double>(candidate.micro_batch_rows) / candidate.replicas.front();
+  };
+  std::stable_sort(frugal.begin(), frugal.end(),
+                   [&](const Candidate& a, const Candidate& b) { return rows(a) < rows(b); });
+  if (frugal.size() > kMostTried) frugal.resize(kMostTried);
+  return frugal;
+}
+
+bool IsAnySchedule(const PlannerRequest& request) {
+  return request.schedule == kAnySchedule && !request.given.has_value();
+}
+
+// Whether a plan is found to fit a request.
 bool WouldFit(const PlannerRequest& request) {
   absl::StatusOr<CandidateSpace> space = CandidateSpace::Create(request);
   if (!space.ok()) return false;
-  size_t tried = 0;
-  for (const Candidate& candidate : space->candidates()) {
-    if (++tried > kMostTried) break;
+  for (const Candidate& candidate : FrugalOnes(*space, IsAnySchedule(request))) {
     const absl::StatusOr<Schedule> schedule = space->ScheduleOf(candidate);
     if (!schedule.ok()) continue;
     absl::StatusOr<Pipeline> pipeline = space->PipelineOf(candidate, *schedule);
@@ -173,7 +202,7 @@ std::vector<std::string> Remedies(const PlannerRequest& request) {
                            device.speed == request.cluster.devices.front().speed;
                   });
   const int layers = request.profile.num_layers();
-  for (int more = 1; is_uniform && more <= 2 * request.cluster.size(); ++more) {
+  for (int more = 1; is_uniform && more <= 2 * request.cluster.size(); more += (more + 3) / 4) {
     PlannerRequest changed = request;
     if (request.cluster.size() + more > std::min(layers, kMaxDevices)) break;
     for (int i = 0; i < more; ++i) {
@@ -184,9 +213,11 @@ std::vector<std::string> Remedies(const PlannerRequest& request) {
     break;
   }
   if (request.micro_batches.has_value()) {
-    for (int count = 2 * *request.micro_batches; request.batch_rows % count == 0; count *= 2) {
+    const int64_t most = std::min<int64_t>(request.batch_rows, schedule::kMaxPasses);
+    for (int64_t count = int64_t{2} * *request.micro_batches;
+         count <= most && request.batch_rows % count == 0; count *= 2) {
       PlannerRequest changed = request;
-      changed.micro_batches = count;
+      changed.micro_batches = static_cast<int>(count);
       if (!WouldFit(changed)) continue;
       remedies.push_back(
           absl::StrFormat("%d micro-batches of %d rows", count, request.batch_rows / count));
@@ -223,15 +254,19 @@ std::string WhyItLost(const Receipt& winner, const Receipt& loser) {
   };
   const Parts own = parts_of(winner);
   const Parts its = parts_of(loser);
-  const std::pair<double, const char*> causes[] = {
-      {its.busy_ns - own.busy_ns, "its busiest device has more to do"},
-      {its.order_ns - own.order_ns, "its devices wait longer for each other's results"},
-      {its.messages_ns - own.messages_ns, "its messages cost more time"}};
-  const auto main =
-      std::max_element(std::begin(causes), std::end(causes),
-                       [](const auto& a, const auto& b) { return a.first < b.first; });
-  return absl::StrFormat("%s (%.1f %% of the step)", main->second,
-                         100 * main->first / static_cast<double>(winner.simulation.step_ns));
+  const double step_ns = std::max(1.0, static_cast<double>(winner.simulation.step_ns));
+  std::vector<std::string> differences;
+  const auto add = [&](const char* what, double more_ns) {
+    const double share = 100 * more_ns / step_ns;
+    if (std::fabs(share) < 0.05) return;
+    differences.push_back(
+        absl::StrFormat("%s %.1f %% %s", what, std::fabs(share), share > 0 ? "more" : "less"));
+  };
+  add("its busiest device works", its.busy_ns - own.busy_ns);
+  add("its devices wait for each other", its.order_ns - own.order_ns);
+  add("messages cost", its.messages_ns - own.messages_ns);
+  return differences.empty() ? "it is slower by a hair"
+                             : absl::StrCat(absl::StrJoin(differences, ", "), " of the step");
 }
 
 absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& request,
@@ -257,9 +292,7 @@ absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& r
 absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space) {
   std::optional<Receipt> closest;
   int64_t least_bytes = 0;
-  size_t tried = 0;
-  for (const Candidate& candidate : space.candidates()) {
-    if (++tried > kMostTried) break;
+  for (const Candidate& candidate : FrugalOnes(space, IsAnySchedule(request))) {
     const absl::StatusOr<Schedule> schedule = space.ScheduleOf(candidate);
     if (!schedule.ok()) continue;
     absl::StatusOr<Pipeline> pipeline = space.PipelineOf(candidate, *schedule);
@@ -273,10 +306,11 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space)
                                           request.cluster, request.objective));
     least_bytes = excess_bytes;
   }
-  if (!closest.has_value()) return absl::ResourceExhaustedError("the model does not fit");
+  if (!closest.has_value() || least_bytes <= 0) {
+    return absl::ResourceExhaustedError("the model does not fit: no plan was found that does");
+  }
   std::vector<std::string> remedies = Remedies(request);
-  remedies.push_back(
-      absl::StrFormat("%s more memory on the devices", base::FormatBytes(least_bytes)));
+  remedies.push_back(absl::StrFormat("%s more memory on each device", AtLeast(least_bytes)));
   return absl::ResourceExhaustedError(
       absl::StrCat("the model does not fit: with ", closest->choice.ToString(),
                    ", which comes closest, ", CheckFits(*closest).message(), "; it would fit with ",

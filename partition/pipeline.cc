@@ -52,9 +52,11 @@ Link SlowestWithin(const RankGroup& group, const Cluster& cluster) {
 
 }  // namespace
 
-LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory)
+LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory,
+                       bool is_updated_in_backward)
     : layers(std::move(given)),
       loss(loss_memory),
+      updates_in_backward(is_updated_in_backward),
       forward_ns(SumsBefore(layers, &LayerCost::forward_ns)),
       backward_input_ns(SumsBefore(layers, &LayerCost::backward_input_ns)),
       backward_weight_ns(SumsBefore(layers, &LayerCost::backward_weight_ns)),
@@ -108,6 +110,13 @@ int64_t Pipeline::ReductionNs(const RankGroup& group, const Cluster& cluster, in
   const auto count = static_cast<int64_t>(group.devices.size());
   if (count < 2) return 0;
   return 2 * (count - 1) * SlowestWithin(group, cluster).TransferNs((bytes + count - 1) / count);
+}
+
+double Pipeline::ReductionNsOf(int64_t bytes) const {
+  const auto count = static_cast<double>(group(0).devices.size());
+  const double rate = SlowestWithin(group(0), cluster_).bytes_per_second;
+  if (count < 2 || rate == 0) return 0;
+  return 2e9 * (count - 1) / count * static_cast<double>(bytes) / rate;
 }
 
 schedule::Link Pipeline::LinkBetween(int stage, int next_stage) const {
@@ -207,7 +216,7 @@ schedule::Costs Pipeline::CostsOf(const Cut& cut) const {
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
   costs.links = links_;
   // A reduction stands between a layer's gradient and its update.
-  costs.steps_in_backward = plan_.replicas.empty();
+  costs.steps_in_backward = plan_.replicas.empty() && group(0).layers->updates_in_backward;
   return costs;
 }
 

@@ -23,12 +23,14 @@ namespace stagecoach::partition {
 
 // The layers of a model as one device of a rank sees them, and sums over them from the first.
 struct LayerTable {
-  LayerTable(std::vector<LayerCost> layers, const LossMemory& loss);
+  LayerTable(std::vector<LayerCost> layers, const LossMemory& loss,
+             bool updates_in_backward = false);
 
   int num_layers() const { return static_cast<int>(layers.size()); }
 
   std::vector<LayerCost> layers;
   LossMemory loss;
+  bool updates_in_backward;  // Profile::updates_in_backward
   // Index: layer; the times of all layers before it. One more than there are layers.
   std::vector<double> forward_ns, backward_input_ns, backward_weight_ns, step_ns;
 };
@@ -57,6 +59,10 @@ class Pipeline {
 
   // How long the devices of a group take to add up so many bytes of gradients: a ring.
   static int64_t ReductionNs(const RankGroup& group, const Cluster& cluster, int64_t bytes);
+
+  // The same of the groups of this pipeline, where they are all alike; the rounding aside, a sum
+  // over layers.
+  double ReductionNsOf(int64_t bytes) const;
 
   // A choice of layers for the stages.
   struct Cut {

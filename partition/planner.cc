@@ -1,10 +1,12 @@
 #include "partition/planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,26 +30,51 @@ using schedule::Placement;
 using schedule::Rank;
 using schedule::Schedule;
 
+constexpr int64_t kMaxBatchRows = int64_t{1} << 40;
 // The best few are refined. Searched orders start from the best few of each shape, unless those are
 // far behind.
 constexpr size_t kRefined = 6;
 constexpr size_t kSearchedOfAShape = 2;
 constexpr size_t kMostSearched = 6;
 constexpr double kFarBehind = 1.15;
-// What a searched order leaves free of the stash limit, in turn until it fits: packing takes more
-// than the sum of the blocks.
-constexpr double kLimitShares[] = {1.0, 0.85, 0.65, 0.45};
+// Of the stash that memory allows, what searched orders may use in turn until one fits.
+constexpr double kLimitShares[] = {0.85, 0.65, 0.45};
 // Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
 // or two.
-constexpr int64_t kMaxSearchedHere = int64_t{1} << 17;
+constexpr int64_t kMaxSearchedHere = int64_t{1} << 18;
+
+// One device alone must come to an end in a time that simulations can hold.
+absl::Status CheckDuration(const PlannerRequest& request) {
+  double slowest = request.cluster.devices.front().speed;
+  for (const ClusterDevice& device : request.cluster.devices) {
+    slowest = std::min(slowest, device.speed);
+  }
+  for (const SizedLayers& sized : request.profile.sizes) {
+    double micro_batches = static_cast<double>(request.batch_rows);
+    micro_batches = std::max(1.0, micro_batches / static_cast<double>(sized.micro_batch_rows));
+    double batch_ns = 0;
+    for (const LayerCost& layer : sized.layers) {
+      batch_ns += micro_batches *
+                      (2 * layer.forward_ns + layer.backward_input_ns + layer.backward_weight_ns) +
+                  layer.step_ns;
+    }
+    if (batch_ns / slowest <= static_cast<double>(schedule::kMaxTimeNs)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a batch of %d rows would take the slowest device %g s: expected at most %g s",
+        request.batch_rows, batch_ns / slowest / 1e9,
+        static_cast<double>(schedule::kMaxTimeNs) / 1e9));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckRequest(const PlannerRequest& request) {
   RETURN_IF_ERROR(CheckProfile(request.profile));
   RETURN_IF_ERROR(CheckCluster(request.cluster));
-  if (request.batch_rows < 1) {
+  if (request.batch_rows < 1 || request.batch_rows > kMaxBatchRows) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("a batch of %d rows: expected at least 1", request.batch_rows));
+        absl::StrFormat("a batch of %d rows: expected 1 to %d", request.batch_rows, kMaxBatchRows));
   }
+  RETURN_IF_ERROR(CheckDuration(request));
   if (request.chunks.has_value() && *request.chunks < 1) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d stages per device: expected at least 1", *request.chunks));
@@ -64,10 +91,10 @@ struct Outcome {
   int64_t in_flight = 0;  // the sum over the ranks
 
   bool IsBetterThan(const Outcome& other) const {
-    if (found.objective_ns != other.found.objective_ns) {
-      return found.objective_ns < other.found.objective_ns;
-    }
-    return in_flight < other.in_flight;
+    // The simplest of equals: fewest stages, least in flight, fewest messages.
+    return std::tie(found.objective_ns, candidate.chunks, in_flight, candidate.micro_batches) <
+           std::tie(other.found.objective_ns, other.candidate.chunks, other.in_flight,
+                    other.candidate.micro_batches);
   }
 };
 
@@ -79,7 +106,7 @@ class Planner {
   absl::StatusOr<Receipt> Run() {
     RETURN_IF_ERROR(ConsiderAll());
     RETURN_IF_ERROR(RefineBest());
-    if (request_.schedule == kAnySchedule && !request_.given.has_value()) {
+    if (TakesAnyOrder()) {
       RETURN_IF_ERROR(SearchOrders());
     }
     if (!outcomes_.empty()) return Finish();
@@ -93,6 +120,12 @@ class Planner {
     return {.objective = request_.objective,
             .may_recompute = request_.may_recompute,
             .may_refine = false};
+  }
+
+  // Where steps overlap, their order does not matter.
+  bool TakesAnyOrder() const {
+    return request_.schedule == kAnySchedule && !request_.given.has_value() &&
+           request_.objective == PlanObjective::kStep;
   }
 
   bool IsHopeless(double lower_bound_ns) const {
@@ -144,13 +177,13 @@ class Planner {
     absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options);
     if (absl::IsResourceExhausted(found.status())) {
       has_misfit_ = true;
-      // Where a rank has one stage, it is certain that nothing fits.
-      if (candidate.chunks > 1) NoteBound(candidate.lower_bound_ns);
+      if (!IsProvenMisfit(*pipeline)) NoteBound(candidate.lower_bound_ns);
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(found.status());
     simulated_ += found->simulated;
-    if (!found->is_optimal) NoteBound(candidate.lower_bound_ns);
+    // Of a graph, the cuts of one order were considered.
+    if (!found->is_optimal || !request_.profile.is_chain()) NoteBound(candidate.lower_bound_ns);
     Outcome outcome = {std::move(candidate), std::move(schedule), *std::move(found),
                        InFlight(*pipeline)};
     const auto place =
@@ -158,6 +191,17 @@ class Planner {
                          [](const Outcome& a, const Outcome& b) { return a.IsBetterThan(b); });
     outcomes_.insert(place, std::move(outcome));
     return absl::OkStatus();
+  }
+
+  // Whether it is certain that no cut fits, and not only that none was found.
+  bool IsProvenMisfit(const Pipeline& pipeline) const {
+    const std::vector<LayerCost>& layers = pipeline.group(0).layers->layers;
+    const bool recomputes =
+        request_.may_recompute && std::any_of(layers.begin(), layers.end(), [](const auto& layer) {
+          return layer.recompute_stash_bytes.has_value();
+        });
+    return !recomputes && pipeline.has_one_stage_per_rank() && pipeline.is_uniform() &&
+           request_.profile.is_chain();
   }
 
   void NoteBound(double lower_bound_ns) { bound_ns_ = std::min(bound_ns_, lower_bound_ns); }
@@ -207,51 +251,57 @@ class Planner {
     std::vector<schedule::StageMemory> memory;
     for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
     search.stash = StashBytes(memory);
-    search.stash_limit = StashLimits(pipeline, report, search.stash);
-    const std::vector<double> limits = search.stash_limit;
     BestCutOptions options = CutOptions();
     options.only_cut = start.found.cut.first_layer;  // the order is made for its costs
     Candidate candidate = std::move(start.candidate);
     ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
     const int64_t ranks = candidate.num_ranks();
     const int64_t effort = ranks * ranks * candidate.micro_batches * candidate.chunks;
-    for (const double share : kLimitShares) {
-      if (effort > searches_left_) break;
+    const size_t before = outcomes_.size();
+    const std::vector<std::vector<double>> limits = StashLimits(pipeline, report, search.stash);
+    for (size_t i = 0; i < limits.size(); ++i) {
+      // The first two are tried in any case: an order that may keep more need not be faster.
+      const bool is_enough = i >= 2 && outcomes_.size() > before;
+      if (is_enough || effort > searches_left_) break;
       searches_left_ -= effort;
-      for (size_t rank = 0; rank < limits.size(); ++rank) {
-        search.stash_limit[rank] = share * limits[rank];
-      }
+      search.stash_limit = limits[i];
       absl::StatusOr<Schedule> order = schedule::Automatic(search);
-      if (absl::IsResourceExhausted(order.status()) || absl::IsInvalidArgument(order.status())) {
-        break;  // nothing to search
-      }
+      if (absl::IsResourceExhausted(order.status())) continue;  // not even one micro-batch
+      if (absl::IsInvalidArgument(order.status())) break;       // too many passes to search
       RETURN_IF_ERROR(order.status());
       ++considered_;
-      const size_t fitting = outcomes_.size();
       RETURN_IF_ERROR(Consider(candidate, *std::move(order), options));
-      if (outcomes_.size() > fitting) break;
     }
     return absl::OkStatus();
   }
 
-  // What every rank may stash: what its memory leaves, or, without a limit, what the first rank
-  // does under 1F1B.
-  std::vector<double> StashLimits(const Pipeline& pipeline, const PlanReport& report,
-                                  const std::vector<schedule::StageStash>& stash) const {
+  // Limits of what the ranks may stash, to be tried in turn: what the first rank does under 1F1B,
+  // or what memory leaves if that is less; all that memory leaves; and less of that, since packing
+  // takes more than the sum of the blocks.
+  std::vector<std::vector<double>> StashLimits(
+      const Pipeline& pipeline, const PlanReport& report,
+      const std::vector<schedule::StageStash>& stash) const {
     std::vector<double> per_micro_batch(report.ranks.size(), 0.0);
     for (size_t stage = 0; stage < stash.size(); ++stage) {
       per_micro_batch[static_cast<size_t>(report.stages[stage].rank.value())] +=
           stash[stage].forward;
     }
-    const double most = *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
-    std::vector<double> limits;
+    const double usual =
+        pipeline.num_ranks() * *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
+    std::vector<std::vector<double>> limits(2 + std::size(kLimitShares));
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
       const schedule::MemoryPlan& training = report.of(rank).training;
       const int64_t memory_bytes = pipeline.group(rank.value()).memory_bytes;
-      const int64_t other_bytes = training.peak_bytes() - training.peak_stash_bytes;
-      limits.push_back(memory_bytes == kUnlimitedBytes
-                           ? most * pipeline.num_ranks()
-                           : static_cast<double>(std::max<int64_t>(memory_bytes - other_bytes, 0)));
+      const auto other_bytes =
+          static_cast<double>(training.peak_bytes() - training.peak_stash_bytes);
+      const double room = memory_bytes == kUnlimitedBytes
+                              ? 2 * usual
+                              : std::max(static_cast<double>(memory_bytes) - other_bytes, 0.0);
+      limits[0].push_back(std::min(usual, room));
+      limits[1].push_back(room);
+      for (size_t i = 0; i < std::size(kLimitShares); ++i) {
+        limits[2 + i].push_back(kLimitShares[i] * room);
+      }
     }
     return limits;
   }
@@ -273,8 +323,8 @@ class Planner {
   absl::StatusOr<Receipt> Finish() {
     const Outcome& best = outcomes_.front();
     ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best));
-    const bool takes_any_order = request_.schedule == kAnySchedule && !request_.given.has_value();
-    if (takes_any_order) NoteBound(space_.candidates().front().lower_bound_ns);
+    if (!space_.has_all_groupings()) NoteBound(space_.WorkBoundNs());
+    if (TakesAnyOrder()) NoteBound(space_.candidates().front().lower_bound_ns);
     receipt.lower_bound_ns = std::min(receipt.objective_ns, bound_ns_);
     const auto other =
         std::find_if(outcomes_.begin() + 1, outcomes_.end(),

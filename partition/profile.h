@@ -40,6 +40,9 @@ struct Profile {
   std::string model;               // for people
   std::vector<SizedLayers> sizes;  // at least one; ascending micro_batch_rows
   std::vector<Edge> edges;         // empty: a chain, each layer reads the one before it
+  // Whether a layer is updated within the backward pass of the last micro-batch, as soon as its
+  // gradients are complete (this engine, unless it clips them); else when all passes are done.
+  bool updates_in_backward = false;
 
   int num_layers() const { return static_cast<int>(sizes.front().layers.size()); }
   bool is_chain() const { return edges.empty(); }

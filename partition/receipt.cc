@@ -69,7 +69,8 @@ std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profi
   SizedLayers sized = LayersAt(profile, plan.micro_batch_rows / replicas);
   const LossMemory loss = sized.loss(plan.micro_batches());
   if (!plan.order.empty()) sized.layers = InOrder(sized.layers, profile.edges, plan.order);
-  return std::make_shared<const LayerTable>(std::move(sized.layers), loss);
+  return std::make_shared<const LayerTable>(std::move(sized.layers), loss,
+                                            profile.updates_in_backward);
 }
 
 absl::StatusOr<Pipeline> PipelineOf(const Plan& plan, const Profile& profile,
@@ -96,7 +97,8 @@ StageReceipt StageOf(const Pipeline& pipeline, const Pipeline::Cut& cut, int sta
                           .last_layer = pipeline.Last(cut, stage),
                           .devices = pipeline.group_of_stage(stage).devices,
                           .forward_ns = times.forward_ns,
-                          .backward_ns = times.backward_input_ns + times.backward_weight_ns};
+                          .backward_ns = times.backward_input_ns + times.backward_weight_ns,
+                          .update_ns = times.step_ns + times.reduce_ns};
   if (stage > 0) {
     const schedule::StageTimes& before = costs.stages[static_cast<size_t>(stage) - 1];
     receipt.receive_ns += pipeline.LinkBetween(stage - 1, stage).TransferNs(before.output_bytes);

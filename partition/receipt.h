@@ -21,13 +21,15 @@ enum class PlanObjective : uint8_t {
   kBottleneck,  // what the busiest rank takes for one step: of steps that overlap without end
 };
 
-// What one stage of a plan takes, on each of its devices. Times are per micro-batch.
+// What one stage of a plan takes, on each of its devices. Times are per micro-batch, but for the
+// update.
 struct StageReceipt {
   int first_layer = 0;  // both inclusive
   int last_layer = 0;
   std::vector<int> devices;  // of the cluster: those of its rank
   int64_t forward_ns = 0;
   int64_t backward_ns = 0;  // B and W, and F once more in layers that recompute
+  int64_t update_ns = 0;    // once per step: of its parameters, and of gradients over replicas
   int64_t receive_ns = 0;   // its input, and the gradient of its output
   int64_t send_ns = 0;      // its output, and the gradient of its input
   int in_flight = 0;        // the most micro-batches it has between F and B at once

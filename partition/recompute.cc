@@ -103,7 +103,7 @@ FitOfRange BestOption(const std::vector<Kind>& kinds,
                       absl::FunctionRef<bool(absl::Span<const int>)> fits) {
   for (const Option& option : AllOptions(kinds)) {
     std::vector<int> chosen = LayersOf(kinds, option.counts);
-    if (fits(chosen)) return {true, option.again_ns, std::move(chosen)};
+    if (fits(chosen)) return {true, option.again_ns, std::move(chosen), true};
   }
   return {};
 }
@@ -144,11 +144,17 @@ FitOfRange ByBytesForTime(std::vector<Kind> kinds,
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
                               absl::Span<const StageRange> ranges,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits) {
-  if (fits({})) return {true, 0.0, {}};
+  FitOfRange found;
+  found.fits = fits({});
+  if (found.fits) return found;
   const std::vector<Kind> kinds = KindsOf(layers, ranges);
-  if (kinds.empty()) return {};
-  if (NumOptions(kinds) <= kMaxChoices) return BestOption(kinds, fits);
-  return ByBytesForTime(kinds, fits);
+  if (kinds.empty()) return found;
+  found = NumOptions(kinds) <= kMaxChoices ? BestOption(kinds, fits) : ByBytesForTime(kinds, fits);
+  const bool is_one_by_one = kinds.size() <= static_cast<size_t>(kMaxRecomputedOneByOne) &&
+                             std::all_of(kinds.begin(), kinds.end(),
+                                         [](const Kind& kind) { return kind.layers.size() == 1; });
+  found.is_exact = is_one_by_one && ranges.size() == 1;
+  return found;
 }
 
 }  // namespace stagecoach::partition

@@ -29,14 +29,17 @@ struct FitOfRange {
   bool fits = false;
   double again_ns = 0;          // of those, per micro-batch
   std::vector<int> recomputed;  // ascending
+  bool is_exact = true;         // no other choice could be better
 };
 
 // The choice among the layers of a rank's stages that fits and takes least time; among equals, the
 // one with fewer layers. `layers`: of the model; `ranges`: of the stages, ascending. `fits` judges
 // a choice (ascending) and is asked in the order of time, first for none. Layers of one stage that
-// cost the same count as one kind, of which the last ones are taken. Exact with at most
-// kMaxRecomputedOneByOne layers that can, or kMaxChoices choices among the kinds; beyond that a
-// choice by bytes for time, from which no single layer can be left out.
+// cost the same count as one kind, of which the last ones are taken. Exact (FitOfRange::is_exact)
+// if none is needed, or with at most kMaxRecomputedOneByOne layers that can, all of one stage: what
+// a layer saves depends a little on its neighbours, and which stage of a rank should pay on the
+// schedule. With more than kMaxChoices choices among the kinds it is a choice by bytes for time,
+// from which no single layer can be left out.
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
                               absl::Span<const StageRange> ranges,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits);

@@ -166,6 +166,10 @@ int64_t StagePeaks::AtLeast(int stage, const StageMemory& memory) const {
     AppendSizes(own.value() == stage ? memory : StageMemory(), key.second);
   }
   if (const auto entry = peak_bytes_.find(key); entry != peak_bytes_.end()) return entry->second;
+  return Bound(stage, memory);
+}
+
+int64_t StagePeaks::Bound(int stage, const StageMemory& memory) const {
   const auto index = static_cast<size_t>(stage);
   return ResidentBytes(memory) + AlignBlock(memory.workspace_bytes) +
          LiveBytes(memory, in_flight_[index], /*is_acting=*/true, positions_[index].is_last,

@@ -32,7 +32,10 @@ class StagePeaks {
   // Where the rank has no other, that is its peak.
   absl::StatusOr<int64_t> PeakBytes(int stage, const schedule::StageMemory& memory);
 
-  // PeakBytes if that was asked before, else a lower bound of it.
+  // A lower bound of PeakBytes that grows with every size.
+  int64_t Bound(int stage, const schedule::StageMemory& memory) const;
+
+  // PeakBytes if that was asked before, else Bound.
   int64_t AtLeast(int stage, const schedule::StageMemory& memory) const;
 
   // A lower bound of RankPeakBytes.

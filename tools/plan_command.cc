@@ -136,11 +136,10 @@ void AddOutputFlags(CLI::App& app, Options& options) {
       ->option_text("FILE.json")
       ->group(group);
   AddFlag(app, "--export", "FORMAT:FILE,...", options.exports,
-          "Write it as torch (split points), torch-schedule, megatron or deepspeed read it",
-          ParseExports)
+          "Write it for torch, torch-schedule, megatron, deepspeed", ParseExports)
       ->group(group);
   AddFlag(app, "--compare", "NAME|FILE,...", options.compare,
-          "Judge uniform, parameters, flops or plans in files by the same model", ParseCompared)
+          "Judge uniform, parameters, flops or plans likewise", ParseCompared)
       ->group(group);
 }
 

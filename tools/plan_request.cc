@@ -51,10 +51,11 @@ absl::StatusOr<Profile> ReadProfile(const PlanFlags& flags) {
   if (is("csv", ".csv")) return partition::ReadCsvProfile(path);
   if (is("transformer", ".toml")) return partition::ReadTransformerProfile(path);
   if (is("pipedream", ".txt")) return partition::ReadPipedreamProfile(path);
-  return absl::InvalidArgumentError(absl::StrCat(
-      path,
-      ": unknown kind of profile; expected a file that ends in .json, .csv, .toml or .txt, or "
-      "--format stagecoach, csv, transformer or pipedream"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   ": unknown kind of profile; expected analytic, measured, a file that ends in "
+                   ".json, .csv, .toml "
+                   "or .txt, or --format stagecoach, csv, transformer or pipedream"));
 }
 
 // Micro-batch sizes for a batch: all that divide it into a sensible number, or the one asked for.
@@ -127,12 +128,11 @@ absl::StatusOr<partition::PlanObjective> ParseObjective(const std::string& name)
 void AddProfileFlags(CLI::App& app, PlanFlags& flags) {
   const std::string group = "Profile";
   app.add_option("--profile", flags.profile,
-                 "Times of the layers: analytic, measured here, or a file in place of a model "
-                 "(docs/profiles.md) [analytic]")
+                 "Of the layers: analytic, measured, or a file in place of a model [analytic]")
       ->option_text("NAME|FILE")
       ->group(group);
   AddFlag(app, "--format", "NAME", flags.format,
-          "Of the file: stagecoach, csv, transformer or pipedream [by its ending]",
+          "Of that file: stagecoach, csv, transformer, pipedream [by its ending]",
           [](const std::string& name) {
             return ParseChoice(name, {"stagecoach", "csv", "transformer", "pipedream"});
           })
@@ -149,32 +149,30 @@ void AddDeviceFlags(CLI::App& app, PlanFlags& flags) {
       ->option_text("FILE.toml")
       ->group(group);
   AddFlag(app, "--device-memory", "SIZE", flags.device_memory_bytes,
-          "Budget of each device without one of its own, such as 600MB or 1.5GiB [none]",
-          ParseMemory)
+          "Budget of devices without one of their own, such as 600MB [none]", ParseMemory)
       ->group(group);
 }
 
 void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
   const std::string group = "What may be chosen";
   AddFlag(app, "--schedule", "NAME|FILE", flags.schedule,
-          "Order of the work: a name (see simulate --help), a file, or auto for any [auto]",
-          ParseScheduleOption)
+          "Order of the work: see simulate --help, or auto for any [auto]", ParseScheduleOption)
       ->group(group);
   AddFlag(app, "--chunks", "N|auto", flags.chunks, "Stages of each device [auto]", CountOrAuto())
       ->group(group);
   AddFlag(app, "--batch", "N", flags.batch,
-          absl::StrCat("Rows of one step [", kDefaultModelBatch, "; of a file ",
-                       kMicroBatchesPerDevice, " of its largest micro-batches per device]"),
+          absl::StrCat("Rows of one step [", kDefaultModelBatch,
+                       "; files: ", kMicroBatchesPerDevice, " large micro-batches a device]"),
           [](const std::string& text) { return ParseCount(text, 1, kMaxBatch); })
       ->group(group);
   AddFlag(app, "--microbatches", "N|auto", flags.micro_batches,
           "Equal parts of a batch [auto: as sizes of the profile allow]", CountOrAuto())
       ->group(group);
   AddFlag(app, "--replicas", "N|auto", flags.replicas,
-          "Devices that share the work of each rank; of a file's model [1]", CountOrAuto())
+          "Devices that share the work of each rank, for files [1]", CountOrAuto())
       ->group(group);
   AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
-          "Forward passes done again to save memory, where the profile allows it [auto]",
+          "Forward passes done again to save memory, for files [auto]",
           [](const std::string& text) -> absl::StatusOr<bool> {
             RETURN_IF_ERROR(ParseChoice(text, {"auto", "none"}).status());
             return text == "auto";

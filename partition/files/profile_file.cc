@@ -172,6 +172,7 @@ absl::StatusOr<Profile> ReadProfile(const json& document) {
   RETURN_IF_ERROR(ReadHeader(reader));
   Profile profile;
   ASSIGN_OR_RETURN(profile.model, reader.OptionalString("model", ""));
+  ASSIGN_OR_RETURN(profile.updates_in_backward, reader.OptionalBool("updates_in_backward", false));
   ASSIGN_OR_RETURN(const std::vector<int64_t> rows, ReadRows(document, reader));
   profile.sizes.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) profile.sizes[i].micro_batch_rows = rows[i];
@@ -223,10 +224,12 @@ std::string ToProfileJson(const Profile& profile) {
   }
   const ordered_json loss = {{"workspace_bytes", OneOrAll(workspace)},
                              {"bytes_per_micro_batch", OneOrAll(results)}};
-  std::string text = absl::StrCat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
-                                  ",\n  \"model\": ", Dump(profile.model),
-                                  ",\n  \"micro_batch_rows\": ", Dump(rows),
-                                  ",\n  \"loss\": ", Dump(loss), ",\n  \"layers\": [");
+  std::string text =
+      absl::StrCat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
+                   ",\n  \"model\": ", Dump(profile.model),
+                   ",\n  \"updates_in_backward\": ", profile.updates_in_backward ? "true" : "false",
+                   ",\n  \"micro_batch_rows\": ", Dump(rows), ",\n  \"loss\": ", Dump(loss),
+                   ",\n  \"layers\": [");
   std::vector<std::vector<std::string>> after(static_cast<size_t>(profile.num_layers()));
   for (const Edge& edge : profile.edges) {
     after[static_cast<size_t>(edge.consumer)].push_back(

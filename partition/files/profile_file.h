@@ -17,6 +17,7 @@ namespace stagecoach::partition {
 //    "layers": [{"name": "linear", "parameters": 1000, "forward_ms": [1.5, 2.9], ...,
 //                "after": ["name", ...]}, ...]}
 //
+// "updates_in_backward" (Profile) is false by default; the program writes true for its own models.
 // Only "format", "version", and of each layer "name", "forward_ms" and its backward time are
 // required. A number of a layer or the loss may be a list, with one for each of the sizes in
 // micro_batch_rows (default: [1]). Times are in milliseconds, kept to the picosecond. Per layer:

@@ -28,10 +28,10 @@ h2{font-size:15px;font-weight:650;margin:0}
 .bars{flex:1;padding:12px 16px 14px;column-gap:36px}
 .few .bars{display:grid;align-content:space-evenly}
 .bars.many{columns:2 430px}
-.device{display:grid;grid-template-columns:minmax(90px,140px) minmax(0,1fr) 128px;gap:12px;align-items:center;padding:4px 0;break-inside:avoid}
+.device{display:grid;grid-template-columns:minmax(90px,140px) minmax(0,1fr) max-content;gap:12px;align-items:center;padding:4px 0;break-inside:avoid}
 .device b{display:block;font-weight:600;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .device span,.note{color:var(--mute);font-size:13px}
-.many .device{grid-template-columns:minmax(0,200px) minmax(0,1fr) 128px}
+.many .device{grid-template-columns:minmax(0,200px) minmax(0,1fr) max-content}
 .many .device b,.many .device span{display:inline}
 .many .device>div:first-child{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .device .amount{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}

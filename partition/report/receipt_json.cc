@@ -39,6 +39,7 @@ ordered_json StageJson(const Receipt& receipt, StageId id) {
           {"replicas", receipt.plan.replicas_of(rank)},
           {"forward_ms", InMs(stage.forward_ns)},
           {"backward_ms", InMs(stage.backward_ns)},
+          {"update_ms", InMs(stage.update_ns)},
           {"receive_ms", InMs(stage.receive_ns)},
           {"send_ms", InMs(stage.send_ns)},
           {"memory_bytes", MemoryJson(MemoryOf(receipt, rank))},

@@ -254,8 +254,9 @@ std::string StageTable(const Receipt& receipt) {
   for (StageId id(0); id.value() < receipt.plan.num_stages(); ++id) {
     const StageReceipt& stage = receipt.stages[static_cast<size_t>(id.value())];
     const std::vector<std::string> cells = {
-        in_unit(stage.forward_ns), in_unit(stage.backward_ns),    in_unit(stage.receive_ns),
-        in_unit(stage.send_ns),    absl::StrCat(stage.in_flight), Percent(stage.idle_share)};
+        in_unit(stage.forward_ns), in_unit(stage.backward_ns), in_unit(stage.update_ns),
+        in_unit(stage.receive_ns), in_unit(stage.send_ns),     absl::StrCat(stage.in_flight),
+        Percent(stage.idle_share)};
     absl::StrAppend(&rows, "<tr><td class=\"left\">", id.value(), "</td>",
                     Name(DevicesOf(receipt, receipt.plan.schedule.rank_of(id))),
                     "<td class=\"left\">", stage.first_layer, "&ndash;", stage.last_layer, "</td>",
@@ -265,9 +266,10 @@ std::string StageTable(const Receipt& receipt) {
   }
   return TableCard("Stages",
                    absl::StrCat("<span class=\"note\">times in ", unit.name,
-                                ", of one micro-batch</span>", Legend(PartsOf(StageReceipt()))),
+                                ", of one micro-batch; the update once per step</span>",
+                                Legend(PartsOf(StageReceipt()))),
                    Header({"stage", "device", "layers", "names", "time", "forward", "backward",
-                           "receive", "send", "in flight", "idle"},
+                           "update", "receive", "send", "in flight", "idle"},
                           5),
                    rows);
 }

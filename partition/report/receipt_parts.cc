@@ -98,8 +98,10 @@ std::string RunnerUp(const Receipt& receipt) {
 
 std::string Effort(const Receipt& receipt) {
   return absl::StrCat(base::FormatDuration(receipt.planning), "; ",
-                      base::FormatCount(receipt.considered), " combinations considered, ",
-                      base::FormatCount(receipt.simulated), " plans simulated");
+                      base::FormatCount(receipt.considered),
+                      receipt.considered == 1 ? " combination" : " combinations", " considered, ",
+                      base::FormatCount(receipt.simulated),
+                      receipt.simulated == 1 ? " plan" : " plans", " simulated");
 }
 
 }  // namespace stagecoach::partition

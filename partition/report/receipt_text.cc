@@ -93,6 +93,7 @@ std::string StageTable(const Receipt& receipt) {
                          {"layers", Align::kLeft},
                          {"forward", Align::kRight},
                          {"backward", Align::kRight},
+                         {"update", Align::kRight},
                          {"receive", Align::kRight},
                          {"send", Align::kRight},
                          {"in flight", Align::kRight},
@@ -103,10 +104,12 @@ std::string StageTable(const Receipt& receipt) {
     table.AddRow({absl::StrCat(i), Elided(DevicesOf(receipt, rank), kNameColumns),
                   absl::StrCat(stage.first_layer, "-", stage.last_layer),
                   InUnit(stage.forward_ns, unit), InUnit(stage.backward_ns, unit),
-                  InUnit(stage.receive_ns, unit), InUnit(stage.send_ns, unit),
-                  absl::StrCat(stage.in_flight), Percent(stage.idle_share)});
+                  InUnit(stage.update_ns, unit), InUnit(stage.receive_ns, unit),
+                  InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
+                  Percent(stage.idle_share)});
   }
-  return absl::StrCat("times in ", unit.name, ", of one micro-batch\n\n", table.ToString());
+  return absl::StrCat("times in ", unit.name, ", of one micro-batch; the update once per step\n\n",
+                      table.ToString());
 }
 
 std::string MemoryTable(const Receipt& receipt) {

@@ -109,8 +109,8 @@ struct Scale {
 
 bool SameLook(const Bar& a, const Bar& b) { return a.look == b.look && a.odd_chunk == b.odd_chunk; }
 
-// The bar that stands for a column; kNobody if it is mostly idle. Where many short actions share a
-// column, they are counted by letter, so that they do not lose against idle time one by one.
+// The bar that stands for a column; kNobody if it is idle for half of it or more. Where many short
+// actions share a column, they are counted by letter.
 int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, const Scale& scale) {
   struct Candidate {
     int bar;
@@ -138,7 +138,8 @@ int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, cons
       same->bar_share = share;
     }
   }
-  Candidate best = {kNobody, 0, idle};
+  Candidate best = {kNobody, 0, 0};
+  if (2 * idle >= scale.step_ns) return kNobody;
   for (const Candidate& candidate : candidates) {
     if (candidate.share > best.share) best = candidate;
   }

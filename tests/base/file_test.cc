@@ -184,6 +184,21 @@ TEST_F(FileTest, WriteReplacesAFileAndLeavesNoOther) {
   EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
+TEST_F(FileTest, WriteFollowsALinkAndLeavesIt) {
+  const std::string target = directory_ + "/target", link = directory_ + "/link";
+  std::filesystem::create_symlink(target, link);
+  EXPECT_TRUE(WriteFileAtomically(link, "through the link").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(ReadFile(target, 100).value(), "through the link");
+}
+
+TEST_F(FileTest, WriteLeavesADeviceADevice) {
+  EXPECT_TRUE(CheckWritable("/dev/null").ok());
+  EXPECT_TRUE(WriteFileAtomically("/dev/null", "gone").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_THAT(WriteFileAtomically("/dev/full", "too much").message(), HasSubstr("/dev/full"));
+}
+
 TEST_F(FileTest, WriteAcceptsAPathWithoutADirectory) {
   const std::filesystem::path old = std::filesystem::current_path();
   std::filesystem::current_path(directory_);

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/best_cut.h"
+#include "partition/candidates.h"
 #include "schedule/generators.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
@@ -20,6 +21,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::StatusIs;
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -244,6 +246,72 @@ TEST(PlanJointly, IsNoSlowerThanAnyScheduleItMayChoose) {
   }
 }
 
+// What a candidate's bound says, no plan under its schedule may beat. Updates take as long as
+// passes here, in turn part of the backward pass and not.
+TEST(CandidateSpace, NoPlanBeatsTheBounds) {
+  std::mt19937 random(11);
+  int compared = 0;
+  for (int trial = 0; trial < 150; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false);
+    request.profile.updates_in_backward = trial % 2 == 0;
+    for (SizedLayers& sized : request.profile.sizes) {
+      for (LayerCost& layer : sized.layers) layer.step_ns = static_cast<double>(random() % 2000);
+    }
+    for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 0;
+    for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-h2", "interleaved", "zb-v"}) {
+      request.schedule = schedule;
+      const auto space = CandidateSpace::Create(request);
+      if (!space.ok()) continue;
+      const double best_ns = Exhaustive(request).Best();
+      if (best_ns == kNone) continue;
+      double bound_ns = kNone;
+      for (const Candidate& candidate : space->candidates()) {
+        if (!space->ScheduleOf(candidate).ok()) continue;
+        bound_ns = std::min(bound_ns, candidate.lower_bound_ns);
+      }
+      EXPECT_LE(bound_ns, best_ns) << schedule << " trial " << trial;
+      EXPECT_GT(bound_ns, 0.0);
+      const Receipt receipt = PlanJointly(request).value();
+      EXPECT_EQ(receipt.objective_ns, best_ns) << schedule << " trial " << trial;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 300);
+}
+
+// More cuts than are enumerated, budgets that are met to the byte on unequal devices.
+TEST(PlanJointly, FitsTheExactBudgetsOfManyLayers) {
+  std::mt19937 random(12);
+  for (int trial = 0; trial < 10; ++trial) {
+    PlannerRequest request;
+    request.profile = RandomProfile(random, 40, {1}, /*may_recompute=*/false);
+    request.cluster = UniformCluster(4);
+    request.batch_rows = 8;
+    request.schedule = trial % 2 == 0 ? "1f1b" : "zb-h1";
+    const Receipt free = PlanJointly(request).value();
+    for (int rank = 0; rank < 4; ++rank) {
+      request.cluster.devices[static_cast<size_t>(rank)].memory_bytes =
+          free.report.of(schedule::Rank(rank)).peak_bytes();
+    }
+    const absl::StatusOr<Receipt> exact = PlanJointly(request);
+    ASSERT_OK(exact);
+    ExpectHonest(*exact, request);
+  }
+}
+
+TEST(PlanJointly, SaysTheSameEveryTime) {
+  std::mt19937 random(13);
+  PlannerRequest request = RandomRequest(random, /*may_recompute=*/true);
+  request.profile = RandomProfile(random, 30, {1, 2}, /*may_recompute=*/true);
+  request.cluster = UniformCluster(4, 400'000);
+  request.batch_rows = 16;
+  const Receipt first = PlanJointly(request).value();
+  const Receipt second = PlanJointly(request).value();
+  EXPECT_EQ(first.plan, second.plan);
+  EXPECT_EQ(first.lower_bound_ns, second.lower_bound_ns);
+  EXPECT_EQ(first.changes, second.changes);
+}
+
 // Twelve equal layers, whose stash is most of what they need.
 PlannerRequest EqualLayers(int devices, int64_t memory_bytes) {
   PlannerRequest request;
@@ -261,6 +329,19 @@ PlannerRequest EqualLayers(int devices, int64_t memory_bytes) {
   request.cluster = UniformCluster(devices, memory_bytes);
   request.batch_rows = 8;
   return request;
+}
+
+TEST(PlanJointly, SurvivesLayersThatTakeNoTime) {
+  PlannerRequest request = EqualLayers(2, 0);
+  for (LayerCost& layer : request.profile.sizes.front().layers) {
+    layer.forward_ns = layer.backward_input_ns = layer.backward_weight_ns = 0;
+  }
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.objective_ns, 0);
+  for (const std::string& change : receipt.changes) EXPECT_THAT(change, Not(HasSubstr("nan")));
+  for (LayerCost& layer : request.profile.sizes.front().layers) layer.forward_ns = 1e15;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("would take the slowest device")));
 }
 
 TEST(PlanJointly, TakesExactlyTheMemoryThatItPredicts) {
@@ -314,7 +395,7 @@ TEST(PlanJointly, SaysWhatIsMissingAndWhatWouldFit) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("the model does not fit"), HasSubstr("device 3 needs"),
                              HasSubstr("more than its memory of 300.0 kB"),
-                             HasSubstr("it would fit with 169.2 kB more memory"))));
+                             HasSubstr("it would fit with 169.3 kB more memory"))));
 }
 
 TEST(PlanJointly, CutsAGraphOnlyWhereEdgesGoForward) {

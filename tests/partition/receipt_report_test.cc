@@ -142,9 +142,10 @@ TEST(ReceiptJson, BeginsWithTheKeysThatProgramsRead) {
                                 "stages", "planning_ms"));
   std::vector<std::string> stage_keys;
   for (const auto& [key, value] : receipt["stages"][0].items()) stage_keys.push_back(key);
-  EXPECT_THAT(stage_keys, ElementsAre("first_layer", "last_layer", "devices", "replicas",
-                                      "forward_ms", "backward_ms", "receive_ms", "send_ms",
-                                      "memory_bytes", "in_flight", "idle_share", "layers"));
+  EXPECT_THAT(stage_keys,
+              ElementsAre("first_layer", "last_layer", "devices", "replicas", "forward_ms",
+                          "backward_ms", "update_ms", "receive_ms", "send_ms", "memory_bytes",
+                          "in_flight", "idle_share", "layers"));
 }
 
 TEST(ReceiptJson, SaysWhatTheReceiptSays) {

@@ -80,7 +80,7 @@ TEST(Plan, SaysWhatDoesNotFitAndWhatWould) {
   const Finished run = RunPlan({"--layers", "9", "--width", "64", "--device-memory", "10kB"});
   EXPECT_EQ(run.exit_status, 78);
   EXPECT_THAT(run.err, AllOf(HasSubstr("the model does not fit"), HasSubstr("it would fit with"),
-                             HasSubstr("more memory on the devices")));
+                             HasSubstr("more memory on each device")));
 }
 
 TEST(Plan, MeasuresLayersOnRequest) {
