@@ -123,14 +123,16 @@ StageReceipt StageOf(const Pipeline& pipeline, const Pipeline::Cut& cut, int sta
 
 std::string Choice::ToString() const {
   std::string text =
-      absl::StrCat(schedule, ", ", micro_batches, " micro-batch", micro_batches == 1 ? "" : "es",
-                   " of ", micro_batch_rows, " row", micro_batch_rows == 1 ? "" : "s", ", ",
-                   replicas.size(), " rank", replicas.size() == 1 ? "" : "s");
+      absl::StrCat(schedule, schedule == "auto" ? " (searched order), " : ", ", micro_batches,
+                   " micro-batch", micro_batches == 1 ? "" : "es", " of ", micro_batch_rows, " row",
+                   micro_batch_rows == 1 ? "" : "s", ", ", replicas.size(), " rank",
+                   replicas.size() == 1 ? "" : "s");
   if (chunks > 1) absl::StrAppend(&text, " of ", chunks, " stages");
   const bool is_even = std::all_of(replicas.begin(), replicas.end(),
                                    [&](int count) { return count == replicas.front(); });
   if (is_even && !replicas.empty() && replicas.front() > 1) {
-    absl::StrAppend(&text, " on ", replicas.front(), " devices each");
+    absl::StrAppend(&text, " on ", replicas.front(), " devices",
+                    replicas.size() > 1 ? " each" : "");
   } else if (!is_even) {
     absl::StrAppend(&text, " on ", absl::StrJoin(replicas, " + "), " devices");
   }

@@ -128,7 +128,7 @@ absl::StatusOr<partition::PlanObjective> ParseObjective(const std::string& name)
 void AddProfileFlags(CLI::App& app, PlanFlags& flags) {
   const std::string group = "Profile";
   app.add_option("--profile", flags.profile,
-                 "Of the layers: analytic, measured, or a file in place of a model [analytic]")
+                 "Analytic or measured, or a file in place of a model [analytic]")
       ->option_text("NAME|FILE")
       ->group(group);
   AddFlag(app, "--format", "NAME", flags.format,
@@ -187,9 +187,20 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
 
 void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   AddModelAndDataFlags(app, flags.run);
+  const std::vector<CLI::Option*> of_models = app.get_options([](const CLI::Option* option) {
+    return !option->get_lnames().empty() && option->get_lnames().front() != "help";
+  });
   AddProfileFlags(app, flags);
   AddDeviceFlags(app, flags);
   AddChoiceFlags(app, flags);
+  // What a file says of the layers, these would not change.
+  app.final_callback([&flags, of_models] {
+    for (const CLI::Option* option : of_models) {
+      if (IsProfileFile(flags) && option->count() > 0) {
+        throw CLI::ExcludesError(option->get_name(), "--profile " + flags.profile);
+      }
+    }
+  });
 }
 
 absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {

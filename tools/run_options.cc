@@ -109,10 +109,10 @@ absl::Status CheckBudget(const Run& run, int64_t device_memory_bytes) {
   for (size_t rank = 0; rank < run.predicted.ranks.size(); ++rank) {
     const int64_t peak_bytes = run.predicted.ranks[rank].peak_bytes();
     if (peak_bytes <= device_memory_bytes) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("the plan does not fit: device %d needs %s, device memory is %s\n%s", rank,
-                        base::FormatBytes(peak_bytes), base::FormatBytes(device_memory_bytes),
-                        PlanTable(run.predicted)));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "the plan does not fit: device %d needs %s, %s more than its memory\n%s", rank,
+        base::FormatBytes(peak_bytes), base::FormatBytes(peak_bytes - device_memory_bytes),
+        PlanTable(run.predicted)));
   }
   return absl::OkStatus();
 }

@@ -56,7 +56,7 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   if (StepsPerEpoch(*run.data.train, run.plan) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the training data has ", run.data.train->rows(), " rows, less than one batch of ",
-        run.plan.batch_rows(), ": use more rows or a smaller --batch"));
+        run.plan.batch_rows(), ": use more rows or a smaller batch"));
   }
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -33,6 +34,14 @@ std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, 
   return {text.substr(0, i), text.substr(i)};
 }
 
+// Names come from files: no control sequence may reach the terminal.
+std::string Printable(std::string name) {
+  for (char& byte : name) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
+  }
+  return name;
+}
+
 std::string Elided(const std::string& text, size_t columns) {
   if (SplitAt(text, columns).second.empty()) return text;
   return absl::StrCat(SplitAt(text, columns - 1).first, "\xE2\x80\xA6");
@@ -51,7 +60,8 @@ void AppendLabelled(absl::string_view label, absl::string_view text, std::string
   line.resize(kLabelColumns, ' ');
   size_t used = 0;
   const auto add = [&](absl::string_view word) {
-    if (used > 0 && used + 1 + Width(word) > kRoom) {
+    const bool is_unit = word[0] == '%';  // stays with its number
+    if (used > 0 && !is_unit && used + 1 + Width(word) > kRoom) {
       absl::StrAppend(&page, line, "\n");
       line.assign(kLabelColumns, ' ');
       used = 0;
@@ -101,7 +111,7 @@ std::string StageTable(const Receipt& receipt) {
   for (size_t i = 0; i < receipt.stages.size(); ++i) {
     const StageReceipt& stage = receipt.stages[i];
     const Rank rank = receipt.plan.schedule.rank_of(StageId(static_cast<int32_t>(i)));
-    table.AddRow({absl::StrCat(i), Elided(DevicesOf(receipt, rank), kNameColumns),
+    table.AddRow({absl::StrCat(i), Elided(Printable(DevicesOf(receipt, rank)), kNameColumns),
                   absl::StrCat(stage.first_layer, "-", stage.last_layer),
                   InUnit(stage.forward_ns, unit), InUnit(stage.backward_ns, unit),
                   InUnit(stage.update_ns, unit), InUnit(stage.receive_ns, unit),
@@ -124,7 +134,7 @@ std::string MemoryTable(const Receipt& receipt) {
                          {"limit", Align::kRight}});
   for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
     const RankMemory memory = MemoryOf(receipt, rank);
-    table.AddRow({Elided(DevicesOf(receipt, rank), kNameColumns),
+    table.AddRow({Elided(Printable(DevicesOf(receipt, rank)), kNameColumns),
                   Elided(StagesOf(receipt, rank), kListColumns),
                   base::FormatBytes(memory.parameters), base::FormatBytes(memory.gradients),
                   base::FormatBytes(memory.optimizer), base::FormatBytes(memory.stash),
@@ -141,7 +151,7 @@ void AppendWhy(const Receipt& receipt, std::string& page) {
   }
   absl::string_view label = "would change";
   for (const std::string& change : receipt.changes) {
-    AppendLabelled(label, change, page);
+    AppendLabelled(label, Printable(change), page);
     label = "";
   }
   if (receipt.considered > 0) AppendLabelled("planned in", Effort(receipt), page);
@@ -151,7 +161,7 @@ void AppendWhy(const Receipt& receipt, std::string& page) {
 
 std::string ToText(const Receipt& receipt) {
   std::string page;
-  if (!receipt.model.empty()) AppendLabelled("model", receipt.model, page);
+  if (!receipt.model.empty()) AppendLabelled("model", Printable(receipt.model), page);
   AppendLabelled("plan", receipt.choice.ToString(), page);
   AppendObjective(receipt, page);
   if (!receipt.plan.recomputed.empty()) {

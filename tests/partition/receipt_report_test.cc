@@ -131,6 +131,13 @@ TEST(ReceiptText, ClaimsNoBoundWhereNothingWasSearched) {
   }
 }
 
+TEST(ReceiptText, KeepsControlSequencesFromTheTerminal) {
+  Receipt receipt = SampleReceipt();
+  receipt.model = "a\x1b[31mb";
+  receipt.cluster.devices.front().name = "gpu\x1b[2J";
+  EXPECT_THAT(ToText(receipt), Not(HasSubstr("\x1b")));
+}
+
 // ---- JSON ----
 
 TEST(ReceiptJson, BeginsWithTheKeysThatProgramsRead) {

@@ -229,6 +229,9 @@ TEST(Plan, RefusesBadInput) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("line 4"), HasSubstr("speed")));
   EXPECT_EQ(PlanVgg16({"--devices", "41"}).exit_status, 78);
   EXPECT_EQ(PlanVgg16({"--format", "pipedreams"}).exit_status, 2);
+  run = PlanVgg16({"--layers", "5"});  // of a model that is not asked for
+  EXPECT_EQ(run.exit_status, 2);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("--layers"), HasSubstr("--profile")));
   EXPECT_EQ(PlanVgg16({"--compare", "best"}).exit_status, 2);
   EXPECT_EQ(RunStagecoach({"plan", "--profile", directory + "/none.txt"}).exit_status, 65);
   EXPECT_EQ(RunPlan({"--replicas", "2"}).exit_status, 2);
