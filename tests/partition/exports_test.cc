@@ -1,7 +1,7 @@
 #include "partition/files/exports.h"
 
+#include <algorithm>
 #include <random>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -49,13 +49,16 @@ auto IsRefusal(const std::string& reason) {
 // Unrolls a layout as Megatron-LM documents it: groups, then single characters; a stage per entry.
 std::vector<std::string> Unrolled(std::string layout) {
   layout = absl::StrReplaceAll(layout, {{",", ""}});
-  for (const char* pattern : {R"(\(([^)]+)\)\*(\d+))", R"((.)\*(\d+))"}) {
-    std::smatch match;
-    while (std::regex_search(layout, match, std::regex(pattern))) {
-      std::string repeated;
-      for (int i = 0; i < std::stoi(match[2]); ++i) repeated += match[1];
-      layout = match.prefix().str() + repeated + match.suffix().str();
-    }
+  // Always the first "*": what stands in front of it has none.
+  for (size_t star = layout.find('*'); star != std::string::npos; star = layout.find('*')) {
+    const bool is_group = layout[star - 1] == ')';
+    const size_t begin = is_group ? layout.rfind('(', star) : star - 1;
+    const std::string one =
+        is_group ? layout.substr(begin + 1, star - begin - 2) : layout.substr(begin, 1);
+    const size_t end = std::min(layout.find_first_not_of("0123456789", star + 1), layout.size());
+    std::string repeated;
+    for (int i = 0; i < std::stoi(layout.substr(star + 1, end - star - 1)); ++i) repeated += one;
+    layout = layout.substr(0, begin) + repeated + layout.substr(end);
   }
   return absl::StrSplit(layout, '|');
 }
