@@ -36,7 +36,7 @@ absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& op
 int64_t CountCuts(int layers, int stages);
 
 inline constexpr int64_t kMaxEnumeratedCuts = 2'000;
-inline constexpr int64_t kMaxSimulatedActions = 20'000'000;
+inline constexpr int64_t kMaxSimulatedActions = 3'000'000;
 
 }  // namespace stagecoach::partition
 

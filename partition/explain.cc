@@ -25,7 +25,7 @@ namespace {
 using schedule::Rank;
 using schedule::Schedule;
 
-constexpr size_t kMostTried = 24;           // candidates that a question is put to
+constexpr size_t kMostTried = 12;           // candidates that a question is put to
 constexpr int64_t kMisfitPrecision = 1024;  // of the plan that comes closest
 constexpr double kWorthSaying = 0.01;       // of the objective
 

@@ -33,15 +33,15 @@ using schedule::Schedule;
 constexpr int64_t kMaxBatchRows = int64_t{1} << 40;
 // The best few are refined. Searched orders start from the best few of each shape, unless those are
 // far behind.
-constexpr size_t kRefined = 6;
+constexpr size_t kRefined = 4;
 constexpr size_t kSearchedOfAShape = 2;
-constexpr size_t kMostSearched = 6;
+constexpr size_t kMostSearched = 3;
 constexpr double kFarBehind = 1.15;
 // Of the stash that memory allows, what searched orders may use in turn until one fits.
 constexpr double kLimitShares[] = {0.85, 0.65, 0.45};
 // Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
 // or two.
-constexpr int64_t kMaxSearchedHere = int64_t{1} << 18;
+constexpr int64_t kMaxSearchedHere = int64_t{1} << 17;
 
 // One device alone must come to an end in a time that simulations can hold.
 absl::Status CheckDuration(const PlannerRequest& request) {
