@@ -3,7 +3,6 @@
 // the mean; of plans one round, and how far the step is above its lower bound.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -11,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "base/random.h"
+#include "bench/median_seconds.h"
 #include "partition/chain.h"
 #include "partition/files/transformer_profile.h"
 #include "partition/planner.h"
@@ -20,19 +19,7 @@
 namespace stagecoach::partition {
 namespace {
 
-constexpr int kRounds = 5;
-
-double MedianSeconds(absl::FunctionRef<void()> body) {
-  std::vector<double> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
-  return seconds[kRounds / 2];
-}
+using bench::MedianSeconds;
 
 struct Kind {
   const char* name;

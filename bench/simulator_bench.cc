@@ -2,13 +2,12 @@
 // docs/performance.md. Prints the median of several rounds.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "base/check.h"
+#include "bench/median_seconds.h"
 #include "schedule/costs.h"
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
@@ -18,19 +17,7 @@
 namespace stagecoach::schedule {
 namespace {
 
-constexpr int kRounds = 5;
-
-double MedianSeconds(absl::FunctionRef<void()> body) {
-  std::vector<double> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  std::nth_element(seconds.begin(), seconds.begin() + kRounds / 2, seconds.end());
-  return seconds[kRounds / 2];
-}
+using bench::MedianSeconds;
 
 size_t CountActions(const Schedule& schedule) {
   size_t actions = 0;

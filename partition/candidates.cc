@@ -162,8 +162,7 @@ std::vector<int> CandidateSpace::UnequalGroups(int ranks) const {
   }
   GroupProblem problem{.layers = layers, .devices = devices, .stages = ranks, .stage_ns = nullptr};
   problem.stage_ns = [&](const GroupProblem::Stage& stage) {
-    RankGroup group;
-    AddDevices(stage.first_device, stage.devices, group);
+    const RankGroup group = GroupOf(request_.cluster, stage.first_device, stage.devices);
     const double work_ns =
         micro_batches * (sum(table.forward_ns, stage) + sum(table.backward_input_ns, stage) +
                          sum(table.backward_weight_ns, stage));
@@ -174,15 +173,6 @@ std::vector<int> CandidateSpace::UnequalGroups(int ranks) const {
   };
   const absl::StatusOr<GroupCut> cut = PartitionOverGroups(problem);
   return cut.ok() && !AreEqual(cut->devices) ? cut->devices : std::vector<int>();
-}
-
-void CandidateSpace::AddDevices(int first, int count, RankGroup& group) const {
-  for (int i = 0; i < count; ++i) {
-    const ClusterDevice& own = request_.cluster.devices[static_cast<size_t>(first + i)];
-    group.devices.push_back(first + i);
-    group.speed = i == 0 ? own.speed : std::min(group.speed, own.speed);
-    if (own.memory_bytes > 0) group.memory_bytes = std::min(group.memory_bytes, own.memory_bytes);
-  }
 }
 
 absl::Status CandidateSpace::AddShapes(const std::vector<int>& replicas) {
@@ -348,8 +338,7 @@ absl::StatusOr<std::vector<RankGroup>> CandidateSpace::GroupsOf(const Candidate&
   std::vector<RankGroup> groups;
   int device = 0;
   for (const int replicas : candidate.replicas) {
-    RankGroup& group = groups.emplace_back();
-    AddDevices(device, replicas, group);
+    RankGroup& group = groups.emplace_back(GroupOf(request_.cluster, device, replicas));
     device += replicas;
     if (memory == Memory::kUnlimited) group.memory_bytes = kUnlimitedBytes;
     ASSIGN_OR_RETURN(group.layers, TableOf(candidate, replicas));

@@ -72,7 +72,6 @@ class CandidateSpace {
   // The devices of so many ranks with the fastest slowest stage; empty if they are equally many, or
   // the question takes too long.
   std::vector<int> UnequalGroups(int ranks) const;
-  void AddDevices(int first, int count, RankGroup& group) const;
   // Adds the schedules that are asked for, with those ranks.
   absl::Status AddShapes(const std::vector<int>& replicas);
   absl::Status AddShape(const std::vector<int>& replicas, int64_t micro_batch_rows);

@@ -52,6 +52,17 @@ Link SlowestWithin(const RankGroup& group, const Cluster& cluster) {
 
 }  // namespace
 
+RankGroup GroupOf(const Cluster& cluster, int first, int count) {
+  RankGroup group;
+  for (int i = 0; i < count; ++i) {
+    const ClusterDevice& own = cluster.devices[static_cast<size_t>(first + i)];
+    group.devices.push_back(first + i);
+    group.speed = i == 0 ? own.speed : std::min(group.speed, own.speed);
+    if (own.memory_bytes > 0) group.memory_bytes = std::min(group.memory_bytes, own.memory_bytes);
+  }
+  return group;
+}
+
 LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory,
                        bool is_updated_in_backward)
     : layers(std::move(given)),

@@ -46,6 +46,9 @@ struct RankGroup {
   std::shared_ptr<const LayerTable> layers;
 };
 
+// The `count` devices of the cluster from `first` on, as the group of a rank; without its layers.
+RankGroup GroupOf(const Cluster& cluster, int first, int count);
+
 // A schedule on given devices: all that a cut of the model into its stages is judged by.
 // Thread-compatible.
 class Pipeline {

@@ -76,15 +76,9 @@ std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profi
 absl::StatusOr<Pipeline> PipelineOf(const Plan& plan, const Profile& profile,
                                     const Cluster& cluster) {
   std::vector<RankGroup> groups;
-  int device = 0;
   for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    RankGroup& group = groups.emplace_back();
-    for (int i = 0; i < plan.replicas_of(rank); ++i, ++device) {
-      const ClusterDevice& own = cluster.devices[static_cast<size_t>(device)];
-      group.devices.push_back(device);
-      group.speed = i == 0 ? own.speed : std::min(group.speed, own.speed);
-      if (own.memory_bytes > 0) group.memory_bytes = std::min(group.memory_bytes, own.memory_bytes);
-    }
+    RankGroup& group =
+        groups.emplace_back(GroupOf(cluster, plan.first_device_of(rank), plan.replicas_of(rank)));
     group.layers = TableOf(plan, profile, plan.replicas_of(rank));
   }
   return Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups), cluster);
