@@ -1,4 +1,7 @@
 // A program of its own: other tests' devices would be counted too.
+#include <unistd.h>
+
+#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -24,7 +27,10 @@ class TrainerThreads : public ::testing::TestWithParam<std::tuple<int, int>> {
  protected:
   void SetUp() override {
     // A sanitizer starts a thread of its own with the first one of the program.
-    std::thread([] {}).join();
+    std::string first;
+    std::thread([&first] { first = absl::StrCat("/proc/self/task/", gettid()); }).join();
+    // A joined thread is listed until the kernel has reaped it, a little later.
+    while (std::filesystem::exists(first)) std::this_thread::yield();
     before_ = ThreadsOfThisProcess();
   }
 
@@ -52,6 +58,11 @@ TEST_P(TrainerThreads, AreThoseOfItsDevicesAlone) {
 
 TEST_P(TrainerThreads, EndWithTheTrainer) {
   UsedTrainer();
+  // Threads are joined, but the kernel may still have to reap the last ones.
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (ThreadsOfThisProcess() > before_ && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::yield();
+  }
   EXPECT_EQ(ThreadsOfThisProcess(), before_);
 }
 
