@@ -10,25 +10,29 @@
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #else
-#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_POISON_MEMORY_REGION(address, size) \
+  (static_cast<void>(address), static_cast<void>(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) \
+  (static_cast<void>(address), static_cast<void>(size))
 #endif
 
 namespace stagecoach::kernels {
 
 absl::StatusOr<Arena> Arena::Create(Device& device, int64_t bytes, int max_claims) {
   ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(bytes));
-  return Arena(std::move(buffer), max_claims);
+  return Arena(std::move(buffer), max_claims, device.memory_is_host());
 }
 
-Arena::Arena(Buffer buffer, int max_claims) : buffer_(std::move(buffer)) {
+Arena::Arena(Buffer buffer, int max_claims, bool is_host_memory)
+    : buffer_(std::move(buffer)), is_host_memory_(is_host_memory) {
   live_.reserve(static_cast<size_t>(max_claims));
-  ASAN_POISON_MEMORY_REGION(buffer_.data(), static_cast<size_t>(buffer_.bytes()));
+  Poison(0, buffer_.bytes());
 }
 
 Arena& Arena::operator=(Arena&& other) noexcept {
-  ASAN_UNPOISON_MEMORY_REGION(buffer_.data(), static_cast<size_t>(buffer_.bytes()));
+  Unpoison(0, buffer_.bytes());
   buffer_ = std::move(other.buffer_);
+  is_host_memory_ = other.is_host_memory_;
   live_ = std::move(other.live_);
   live_bytes_ = other.live_bytes_;
   peak_live_bytes_ = other.peak_live_bytes_;
@@ -36,8 +40,16 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   return *this;
 }
 
-Arena::~Arena() {
-  ASAN_UNPOISON_MEMORY_REGION(buffer_.data(), static_cast<size_t>(buffer_.bytes()));
+Arena::~Arena() { Unpoison(0, buffer_.bytes()); }
+
+void Arena::Poison(int64_t offset, int64_t bytes) const {
+  if (!is_host_memory_) return;
+  ASAN_POISON_MEMORY_REGION(buffer_.data() + offset, static_cast<size_t>(bytes));
+}
+
+void Arena::Unpoison(int64_t offset, int64_t bytes) const {
+  if (!is_host_memory_) return;
+  ASAN_UNPOISON_MEMORY_REGION(buffer_.data() + offset, static_cast<size_t>(bytes));
 }
 
 absl::StatusOr<std::byte*> Arena::Claim(int64_t offset, int64_t bytes) {
@@ -68,7 +80,7 @@ absl::StatusOr<std::byte*> Arena::Claim(int64_t offset, int64_t bytes) {
   peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
   peak_bytes_ = std::max(peak_bytes_, offset + bytes);
   std::byte* const data = buffer_.data() + offset;
-  ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
+  Unpoison(offset, bytes);
   return data;
 }
 
@@ -78,7 +90,7 @@ absl::Status Arena::Release(int64_t offset) {
   if (it == live_.end()) {
     return absl::InternalError(absl::StrCat("no live claim starts at ", offset));
   }
-  ASAN_POISON_MEMORY_REGION(buffer_.data() + offset, static_cast<size_t>(it->bytes));
+  Poison(offset, it->bytes);
   live_bytes_ -= it->bytes;
   live_.erase(it);
   return absl::OkStatus();

@@ -43,9 +43,12 @@ class Arena {
     int64_t offset;
     int64_t bytes;
   };
-  Arena(Buffer buffer, int max_claims);
+  Arena(Buffer buffer, int max_claims, bool is_host_memory);
+  void Poison(int64_t offset, int64_t bytes) const;
+  void Unpoison(int64_t offset, int64_t bytes) const;
 
   Buffer buffer_;
+  bool is_host_memory_;
   std::vector<Range> live_;  // ascending by offset; capacity is fixed
   int64_t live_bytes_ = 0;
   int64_t peak_live_bytes_ = 0;

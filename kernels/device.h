@@ -2,23 +2,51 @@
 #define STAGECOACH_KERNELS_DEVICE_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "kernels/tensor.h"
 
+// The substrate: a place with memory and an order of work, whatever it is made of.
+//
+// Two orders are in play on an accelerator. The *host* side of a stream is a queue of jobs that one
+// thread performs; the *device* side is the work that these jobs issue. What is said to be "in the
+// stream's order" happens on the device side, after all work issued to the stream before and before
+// all work issued later, while the call itself returns at once. On a CPU device the two are one:
+// work is done when the call that issues it returns.
 namespace stagecoach::kernels {
 
+class Communicator;
 class Device;
+class Handover;
 class Ops;
+struct CommunicatorOptions;
+
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+
+// What a device computes with. Sums within a product are float32 in all of them, and so are
+// gradients of parameters, the optimiser's state and the parameters that it updates.
+enum class Precision : uint8_t {
+  kFloat32,   // float32 throughout
+  kTf32,      // float32 tensors; products round their operands to 10 bits of mantissa
+  kBfloat16,  // activations, their gradients and the parameters that layers see are bfloat16
+};
+const char* PrecisionName(Precision precision);  // "fp32", "tf32", "bf16"
+// Of activations, their gradients, and the parameters that layers see.
+constexpr DType ActivationType(Precision precision) {
+  return precision == Precision::kBfloat16 ? DType::kBfloat16 : DType::kFloat32;
+}
 
 // Owns bytes of a device's memory. Move-only; an empty buffer owns nothing. The bytes are back in
 // the device's budget when the buffer dies, which must be before the device does. Addresses are
-// multiples of 4096.
+// multiples of 256 at least (4096 on a CPU device).
 class Buffer {
  public:
   Buffer() = default;
@@ -33,12 +61,13 @@ class Buffer {
 
  private:
   friend class Device;
-  Buffer(Device* device, std::byte* data, int64_t bytes)
-      : device_(device), data_(data), bytes_(bytes) {}
+  Buffer(Device* device, std::byte* data, int64_t bytes, bool charged)
+      : device_(device), data_(data), bytes_(bytes), charged_(charged) {}
 
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  bool charged_ = false;  // to the device's budget
 };
 
 // A mark in a stream's order, and the host's way to wait for it. Reusable: each Record starts a new
@@ -54,7 +83,10 @@ class Event {
   absl::Status Wait(base::Deadline deadline);
 
  private:
-  friend class Stream;
+  friend class JobQueue;
+  uint32_t StartMark();
+  void Reach(uint32_t mark);
+
   std::atomic<uint32_t> recorded_{0};
   std::atomic<uint32_t> reached_{0};
 };
@@ -65,6 +97,24 @@ class Job {
  public:
   virtual ~Job() = default;
   virtual void Run() = 0;
+};
+
+// Issued work that can be issued again with one call (Stream::Replay). Made by a device.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
+// Moments in a stream's order. Made by a device for a fixed number of slots; reusable.
+class Timeline {
+ public:
+  virtual ~Timeline() = default;
+
+  // Jobs only: slot's moment is when all work issued to the stream so far is done.
+  virtual absl::Status Mark(int slot) = 0;
+  // Once the stream has finished (Stream::Finish) after the slot was marked: its last moment, on
+  // the clock of this process.
+  virtual absl::StatusOr<std::chrono::steady_clock::time_point> At(int slot) const = 0;
 };
 
 // Ordered work on one device: a queue of jobs, each of which calls operations (kernels/ops) on this
@@ -95,42 +145,122 @@ class Stream {
     RunAndWait(job);
   }
 
+  // What follows is for jobs of this stream only.
+
+  // Copies in the stream's order. `to` and `from` are in this device's memory, or, where the name
+  // says host, in memory of AllocateHost, which must stay as it is until the copy has been done.
+  virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) = 0;
+  virtual absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) = 0;
+
+  // Issues the work of `issue`, which must issue the same work to this stream, on the same memory,
+  // every time that it is called for the same recording, and nothing that waits for the host. An
+  // accelerator may remember the work of an earlier call and issue that, without calling `issue`.
+  virtual absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) = 0;
+
+  // In the stream's order, sets the number that `reported` reads: how far the device has come,
+  // which can be read by any thread at any time, also after a failure.
+  virtual absl::Status Report(int32_t position) = 0;
+  virtual int32_t reported() const = 0;
+
+  // Waits until all work issued to the stream is done, and with it all that this work comes after.
+  // `poll` is called now and then meanwhile; an error of it ends the wait. Otherwise the first
+  // error of the work, or DeadlineExceeded. After an error the device's memory has undefined
+  // contents, and the stream must not be given work.
+  virtual absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) = 0;
+
+  // A named range in a profiler's view of the calling thread, to be ended by the same thread.
+  // `name` outlives the range.
+  virtual void BeginRange(const char* name) = 0;
+  virtual void EndRange() = 0;
+
  protected:
   Stream() = default;
-  static uint32_t StartMark(Event& event);
-  static void Reach(Event& event, uint32_t mark);
 };
 
-// A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h).
-// Thread-safe.
+// Host memory that a device copies from and to directly (page-locked, for an accelerator).
+// Move-only.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(HostBuffer&& other) noexcept;
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  ~HostBuffer();
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  friend class Device;
+  HostBuffer(Device* device, std::byte* data, int64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h,
+// kernels/cuda/cuda_backend.h). Thread-safe. Everything that it makes must die before it.
 class Device {
  public:
   virtual ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  const std::string& name() const { return name_; }            // "cpu:0"
+  DeviceKind kind() const { return kind_; }
+  Precision precision() const { return precision_; }
+  DType activation_type() const { return ActivationType(precision_); }
+  // Whether the host may read and write the device's memory (between jobs, or within a job).
+  bool memory_is_host() const { return kind_ == DeviceKind::kCpu; }
+  const std::string& name() const { return name_; }            // "cpu:0", "cuda:1"
   int64_t memory_limit_bytes() const { return limit_bytes_; }  // the budget; 0: none
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+  // What the backend and its libraries hold besides, as far as it is known: tables, workspaces of
+  // libraries, buffers of communicators, the context. 0 on a CPU device.
+  virtual int64_t overhead_bytes() const { return 0; }
 
   // Memory on this device, ready for use and charged to its budget. Bytes are zero.
   // ResourceExhausted names the device, what was asked, used and allowed.
   absl::StatusOr<Buffer> Allocate(int64_t bytes);
+  // For small tables that no plan counts: not charged to the budget.
+  absl::StatusOr<Buffer> AllocateTable(int64_t bytes);
+  // Bytes are zero. ResourceExhausted if the system refuses.
+  absl::StatusOr<HostBuffer> AllocateHost(int64_t bytes);
 
   // The device's stream. Work of one device is ordered by it.
   virtual Stream& stream() = 0;
   // The operations this device offers.
   virtual Ops& ops() = 0;
 
+  // What accompanies the stream.
+  virtual absl::StatusOr<std::unique_ptr<Recording>> CreateRecording() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) = 0;
+  // A way for messages from `sender`, a device of the same backend and process (maybe this one), to
+  // this device.
+  virtual absl::StatusOr<std::unique_ptr<Handover>> CreateHandover(Device& sender) = 0;
+  // This device's end of a group of devices; all ranks of it must call this at the same time.
+  // Unimplemented on a CPU device.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
+      const CommunicatorOptions& options);
+
  protected:
-  Device(std::string name, int64_t memory_limit_bytes);
+  Device(DeviceKind kind, Precision precision, std::string name, int64_t memory_limit_bytes);
+  // Zeroed.
   virtual absl::StatusOr<std::byte*> AllocateBytes(int64_t bytes) = 0;
   virtual void FreeBytes(std::byte* data, int64_t bytes) = 0;
+  // Not zeroed. By default plain memory.
+  virtual absl::StatusOr<std::byte*> AllocateHostBytes(int64_t bytes);
+  virtual void FreeHostBytes(std::byte* data, int64_t bytes);
 
  private:
   friend class Buffer;
-  void Free(std::byte* data, int64_t bytes);
+  friend class HostBuffer;
 
+  const DeviceKind kind_;
+  const Precision precision_;
   const std::string name_;
   const int64_t limit_bytes_;
   std::atomic<int64_t> used_bytes_{0};

@@ -11,9 +11,18 @@
 
 namespace stagecoach::kernels {
 
-enum class DType : uint8_t { kFloat32, kFloat64, kInt32 };
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
 
-constexpr int64_t SizeOf(DType dtype) { return dtype == DType::kFloat64 ? 8 : 4; }
+constexpr int64_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return 8;
+    case DType::kBfloat16:
+      return 2;
+    default:
+      return 4;
+  }
+}
 
 // Extents of up to four dimensions, outermost first; elements are contiguous and row-major. A shape
 // without dimensions is that of a single value. Regular value type.
@@ -55,6 +64,7 @@ struct Tensor {
   float* f32() const { return static_cast<float*>(data); }
   double* f64() const { return static_cast<double*>(data); }
   int32_t* i32() const { return static_cast<int32_t*>(data); }
+  uint16_t* bf16() const { return static_cast<uint16_t*>(data); }  // kernels/bfloat16.h
 };
 
 inline Tensor Float32(void* data, const Shape& shape) { return {data, DType::kFloat32, shape}; }

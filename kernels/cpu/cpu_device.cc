@@ -3,25 +3,75 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/cpu_stream.h"
+#include "kernels/handover.h"
 
 namespace stagecoach::kernels {
 namespace {
 
+class CpuRecording final : public Recording {};
+
+class CpuTimeline final : public Timeline {
+ public:
+  explicit CpuTimeline(int slots) : moments_(static_cast<size_t>(slots)) {}
+
+  absl::Status Mark(int slot) override {
+    moments_[static_cast<size_t>(slot)] = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::chrono::steady_clock::time_point> At(int slot) const override {
+    return moments_[static_cast<size_t>(slot)];
+  }
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> moments_;
+};
+
+// Both devices have done their work when they say that they are ready, so whoever copies is done,
+// too.
+class CpuHandover final : public Handover {
+ public:
+  absl::Status SenderReady() override { return absl::OkStatus(); }
+  absl::Status ReceiverReady() override { return absl::OkStatus(); }
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    done_at_ = std::chrono::steady_clock::now();
+    return absl::OkStatus();
+  }
+  absl::Status SenderContinues() override { return absl::OkStatus(); }
+  absl::Status ReceiverContinues() override { return absl::OkStatus(); }
+  absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt() const override { return done_at_; }
+
+ private:
+  std::chrono::steady_clock::time_point done_at_;
+};
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
-      : Device(absl::StrCat("cpu:", options.index), options.memory_limit_bytes),
+      : Device(DeviceKind::kCpu, Precision::kFloat32, absl::StrCat("cpu:", options.index),
+               options.memory_limit_bytes),
         stream_(options.threads),
         ops_(stream_) {}
 
   Stream& stream() override { return stream_; }
   Ops& ops() override { return ops_; }
+  absl::StatusOr<std::unique_ptr<Recording>> CreateRecording() override {
+    return std::make_unique<CpuRecording>();
+  }
+  absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) override {
+    return std::make_unique<CpuTimeline>(slots);
+  }
+  absl::StatusOr<std::unique_ptr<Handover>> CreateHandover(Device& /*sender*/) override {
+    return std::make_unique<CpuHandover>();
+  }
 
  private:
   // Fresh memory costs a page fault at its first touch, which must not happen during a step: all of

@@ -28,11 +28,15 @@ class CpuElementwiseOps final : public ElementwiseOps {
 
 class CpuOptimizerOps final : public OptimizerOps {
  public:
-  absl::Status AdamW(Stream& stream, const AdamWStep& step, const Tensor& parameter,
-                     const Tensor& gradient, const Tensor& m, const Tensor& v) override;
-  absl::Status Sgd(Stream& stream, const SgdStep& step, const Tensor& parameter,
-                   const Tensor& gradient, const Tensor& momentum) override;
-  absl::Status SquaredNorm(Stream& stream, const Tensor& x, const Tensor& result) override;
+  absl::StatusOr<std::unique_ptr<ParameterGroup>> CreateGroup(
+      Stream& stream, absl::Span<const ParameterTensors> parameters) override;
+  absl::Status AdamW(Stream& stream, const AdamWStep& step, const ParameterGroup& group) override;
+  absl::Status Sgd(Stream& stream, const SgdStep& step, const ParameterGroup& group) override;
+  absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) override;
+  absl::Status SquaredNorms(Stream& stream, const ParameterGroup& group,
+                            const Tensor& squares) override;
+  absl::Status ClipScale(Stream& stream, const Tensor& squares, float clip_norm, const Tensor& norm,
+                         const Tensor& scale) override;
 };
 
 class CpuOps final : public Ops {

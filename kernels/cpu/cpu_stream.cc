@@ -1,64 +1,44 @@
 #include "kernels/cpu/cpu_stream.h"
 
-#include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include <cstring>
+
 #include "base/futex.h"
 #include "kernels/cpu/threads.h"
 
 namespace stagecoach::kernels {
 
-CpuStream::CpuStream(int threads) {
+CpuStream::CpuStream(int threads) : queue_(PrepareComputeThread) {
   helpers_.reserve(static_cast<size_t>(threads) - 1);
   for (int slot = 1; slot < threads; ++slot) {
     helpers_.emplace_back([this, slot] { Help(slot); });
   }
-  worker_ = std::thread([this] { Work(); });
 }
 
 CpuStream::~CpuStream() {
-  // An entry without job and event ends the worker, after everything that was submitted before it.
-  while (!Push(Entry{}).ok()) std::this_thread::yield();
-  worker_.join();
+  queue_.End();  // its jobs use the helpers
   stopping_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   base::WakeAll(round_);
   for (std::thread& helper : helpers_) helper.join();
 }
 
-absl::Status CpuStream::Submit(Job& job) { return Push(Entry{.job = &job}); }
-
-absl::Status CpuStream::Record(Event& event) { return Push(Entry{.event = &event}); }
-
-absl::Status CpuStream::Push(const Entry& entry) {
-  base::MutexLock lock(push_mutex_);
-  const uint32_t position = pushed_.load(std::memory_order_relaxed);
-  if (position - popped_.load(std::memory_order_acquire) == kMaxPending) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxPending, " jobs wait in the stream"));
-  }
-  Entry& placed = ring_[position % kMaxPending];
-  placed = entry;
-  // Only now is it certain that the mark will be reached.
-  if (placed.event != nullptr) placed.mark = StartMark(*placed.event);
-  pushed_.store(position + 1, std::memory_order_release);
-  base::WakeAll(pushed_);
+absl::Status CpuStream::Copy(void* to, const void* from, int64_t bytes) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }
 
-void CpuStream::Work() {
-  PrepareComputeThread();
-  for (uint32_t position = 0;; ++position) {
-    static_cast<void>(base::WaitWhileEqual(pushed_, position, base::Deadline::Never()));
-    const Entry entry = ring_[position % kMaxPending];
-    popped_.store(position + 1, std::memory_order_release);
-    if (entry.job != nullptr) {
-      entry.job->Run();
-    } else if (entry.event != nullptr) {
-      Reach(*entry.event, entry.mark);
-    } else {
-      return;
-    }
-  }
+absl::Status CpuStream::Replay(Recording& /*recording*/, absl::FunctionRef<absl::Status()> issue) {
+  return issue();
+}
+
+absl::Status CpuStream::Report(int32_t position) {
+  reported_.store(position, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status CpuStream::Finish(base::Deadline /*deadline*/,
+                               absl::FunctionRef<absl::Status()> poll) {
+  return poll();
 }
 
 void CpuStream::ParallelFor(int tiles, TileFunction function) {

@@ -2,7 +2,6 @@
 #define STAGECOACH_KERNELS_CPU_CPU_STREAM_H_
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -10,8 +9,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "base/mutex.h"
+#include "base/deadline.h"
 #include "kernels/device.h"
+#include "kernels/job_queue.h"
 
 namespace stagecoach::kernels {
 
@@ -33,15 +33,28 @@ struct Tiling {
   int count = 0;
 };
 
-// The stream of a CPU device: one worker thread that runs the jobs, and helpers that share its
-// operations' tiles.
+// The stream of a CPU device: one worker thread that runs the jobs and the work they issue, and
+// helpers that share its operations' tiles.
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(int threads);
   ~CpuStream() override;
 
-  absl::Status Submit(Job& job) override;
-  absl::Status Record(Event& event) override;
+  absl::Status Submit(Job& job) override { return queue_.Submit(job); }
+  absl::Status Record(Event& event) override { return queue_.Record(event); }
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) override {
+    return Copy(to, from_host, bytes);
+  }
+  absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) override {
+    return Copy(to_host, from, bytes);
+  }
+  absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
+  absl::Status Report(int32_t position) override;
+  int32_t reported() const override { return reported_.load(std::memory_order_acquire); }
+  absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
+  void BeginRange(const char* /*name*/) override {}
+  void EndRange() override {}
 
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }
 
@@ -52,23 +65,10 @@ class CpuStream final : public Stream {
   void ParallelFor(int tiles, TileFunction function);
 
  private:
-  // A job to run, or an event to reach.
-  struct Entry {
-    Job* job = nullptr;
-    Event* event = nullptr;
-    uint32_t mark = 0;
-  };
-
-  absl::Status Push(const Entry& entry);
-  void Work();
   void Help(int slot);
   void RunTiles(int slot);
 
-  // The queue: positions are counted modulo 2^32, slot = position % kMaxPending.
-  base::Mutex push_mutex_;
-  std::array<Entry, kMaxPending> ring_;
-  std::atomic<uint32_t> pushed_{0};
-  std::atomic<uint32_t> popped_{0};
+  std::atomic<int32_t> reported_{-1};
 
   // The tiles being shared. Written by the worker before it raises round_.
   const TileFunction* function_ = nullptr;
@@ -79,7 +79,7 @@ class CpuStream final : public Stream {
   std::atomic<bool> stopping_{false};
 
   std::vector<std::thread> helpers_;
-  std::thread worker_;  // last: starts when all else exists
+  JobQueue queue_;  // last: its thread starts when all else exists
 };
 
 }  // namespace stagecoach::kernels

@@ -38,6 +38,8 @@ class CpuLayerNorm final : public LayerNormOp {
         row_tiles_(R_, kRowTile),
         column_tiles_(C_, kColumnTile) {}
 
+  int64_t workspace_bytes() const override { return 0; }
+
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
                        const Tensor& statistics, const Tensor& y) override {
     ForEachRow(stream, [&](int64_t r) {
@@ -58,7 +60,8 @@ class CpuLayerNorm final : public LayerNormOp {
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
-                             const Tensor& statistics, const Tensor& dx) override {
+                             const Tensor& statistics, const Tensor& addend,
+                             const Tensor& dx) override {
     ForEachRow(stream, [&](int64_t r) {
       const float mean = statistics.f32()[2 * r];
       const float rstd = statistics.f32()[2 * r + 1];
@@ -71,8 +74,14 @@ class CpuLayerNorm final : public LayerNormOp {
       const float n = static_cast<float>(C_);
       const float mean_g = LaneSum(C_, gradient) / n;
       const float mean_gx = LaneSum(C_, [&](int64_t c) { return gradient(c) * xhat(c); }) / n;
-      for (int64_t c = 0; c < C_; ++c) {
-        dxr[c] = rstd * (gradient(c) - mean_g - xhat(c) * mean_gx);
+      const auto normalized = [&](int64_t c) {
+        return rstd * (gradient(c) - mean_g - xhat(c) * mean_gx);
+      };
+      if (addend.empty()) {
+        for (int64_t c = 0; c < C_; ++c) dxr[c] = normalized(c);
+      } else {
+        const float* const ar = addend.f32() + r * C_;
+        for (int64_t c = 0; c < C_; ++c) dxr[c] = ar[c] + normalized(c);
       }
     });
     return absl::OkStatus();
@@ -80,7 +89,7 @@ class CpuLayerNorm final : public LayerNormOp {
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
                               const Tensor& statistics, const Tensor& dgamma, const Tensor& dbeta,
-                              bool accumulate) override {
+                              bool accumulate, std::byte* /*workspace*/) override {
     AsCpu(stream).ParallelFor(column_tiles_.count, [&](int tile, int) {
       const int64_t begin = column_tiles_.begin(tile);
       const int64_t end = begin + column_tiles_.length(tile);

@@ -59,9 +59,11 @@ class CpuLoss final : public LossOp {
         row_tiles_(shape.rows, kRowTile),
         results_(static_cast<size_t>(shape.rows)) {}
 
+  int64_t workspace_bytes() const override { return 0; }
+
   absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
                        int64_t valid_rows, float scale, const Tensor& gradient,
-                       const Tensor& result) override {
+                       const Tensor& result, std::byte* /*workspace*/) override {
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) {

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
+#include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
 
@@ -30,58 +33,43 @@ void AdamWTile(const AdamWCoefficients c, int64_t n, const float* __restrict g, 
   }
 }
 
-void SgdTile(const SgdStep step, int64_t n, const float* __restrict g, float* __restrict p,
+struct SgdCoefficients {
+  float rate, momentum, decay, scale;
+};
+
+void SgdTile(const SgdCoefficients c, int64_t n, const float* __restrict g, float* __restrict p,
              float* __restrict m) {
   for (int64_t i = 0; i < n; ++i) {
-    const float mi = step.momentum * m[i] + g[i] * step.gradient_scale + step.weight_decay * p[i];
+    const float mi = c.momentum * m[i] + g[i] * c.scale + c.decay * p[i];
     m[i] = mi;
-    p[i] -= step.learning_rate * mi;
+    p[i] -= c.rate * mi;
   }
 }
 
-}  // namespace
+class CpuParameterGroup final : public ParameterGroup {
+ public:
+  explicit CpuParameterGroup(absl::Span<const ParameterTensors> parameters)
+      : parameters_(parameters.begin(), parameters.end()) {}
 
-absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step, const Tensor& parameter,
-                                    const Tensor& gradient, const Tensor& m, const Tensor& v) {
-  // In double: 1 - beta^t has few digits left at the first steps.
-  const auto t = static_cast<double>(step.step);
-  const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
-  const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);
-  const AdamWCoefficients coefficients = {
-      .beta1 = step.beta1,
-      .beta2 = step.beta2,
-      .epsilon = step.epsilon,
-      .scale = step.gradient_scale,
-      .rate = static_cast<float>(step.learning_rate / correction1),
-      .root = static_cast<float>(1.0 / std::sqrt(correction2)),
-      .keep = 1.0F - step.learning_rate * step.weight_decay};
-  const Tiling tiles(parameter.elements(), kTile);
-  AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
-    const int64_t begin = tiles.begin(tile);
-    AdamWTile(coefficients, tiles.length(tile), gradient.f32() + begin, parameter.f32() + begin,
-              m.f32() + begin, v.f32() + begin);
-  });
-  return absl::OkStatus();
+  const std::vector<ParameterTensors>& parameters() const { return parameters_; }
+
+ private:
+  const std::vector<ParameterTensors> parameters_;
+};
+
+const std::vector<ParameterTensors>& ParametersOf(const ParameterGroup& group) {
+  return static_cast<const CpuParameterGroup&>(group).parameters();
 }
 
-absl::Status CpuOptimizerOps::Sgd(Stream& stream, const SgdStep& step, const Tensor& parameter,
-                                  const Tensor& gradient, const Tensor& momentum) {
-  const Tiling tiles(parameter.elements(), kTile);
-  AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
-    const int64_t begin = tiles.begin(tile);
-    SgdTile(step, tiles.length(tile), gradient.f32() + begin, parameter.f32() + begin,
-            momentum.f32() + begin);
-  });
-  return absl::OkStatus();
-}
+float ScaleOf(const Tensor& scale) { return scale.empty() ? 1.0F : *scale.f32(); }
 
-absl::Status CpuOptimizerOps::SquaredNorm(Stream& stream, const Tensor& x, const Tensor& result) {
+double SumOfSquares(CpuStream& stream, const Tensor& x) {
   // At most kMaxTiles partial sums, each over a fixed range: the same bits whoever computes them.
   constexpr int64_t kMaxTiles = 256;
   const int64_t n = x.elements();
   const Tiling tiles(n, std::max(kTile, (n + kMaxTiles - 1) / kMaxTiles));
   std::array<double, kMaxTiles + 1> partial;
-  AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+  stream.ParallelFor(tiles.count, [&](int tile, int) {
     constexpr int64_t kLanes = 8;
     std::array<double, kLanes> lanes{};
     const float* const values = x.f32() + tiles.begin(tile);
@@ -100,7 +88,84 @@ absl::Status CpuOptimizerOps::SquaredNorm(Stream& stream, const Tensor& x, const
   });
   double sum = 0.0;
   for (int tile = 0; tile < tiles.count; ++tile) sum += partial[static_cast<size_t>(tile)];
-  *result.f64() = sum;
+  return sum;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ParameterGroup>> CpuOptimizerOps::CreateGroup(
+    Stream& /*stream*/, absl::Span<const ParameterTensors> parameters) {
+  return std::make_unique<CpuParameterGroup>(parameters);
+}
+
+absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
+                                    const ParameterGroup& group) {
+  // In double: 1 - beta^t has few digits left at the first steps.
+  const auto t = static_cast<double>(step.step);
+  const double correction1 = 1.0 - std::pow(static_cast<double>(step.beta1), t);
+  const double correction2 = 1.0 - std::pow(static_cast<double>(step.beta2), t);
+  AdamWCoefficients coefficients = {.beta1 = step.beta1,
+                                    .beta2 = step.beta2,
+                                    .epsilon = step.epsilon,
+                                    .scale = ScaleOf(step.gradient_scale),
+                                    .rate = static_cast<float>(step.learning_rate / correction1),
+                                    .root = static_cast<float>(1.0 / std::sqrt(correction2))};
+  for (const ParameterTensors& parameter : ParametersOf(group)) {
+    coefficients.keep = 1.0F - step.learning_rate * (parameter.decays ? step.weight_decay : 0.0F);
+    const Tiling tiles(parameter.value.elements(), kTile);
+    AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+      const int64_t begin = tiles.begin(tile);
+      AdamWTile(coefficients, tiles.length(tile), parameter.gradient.f32() + begin,
+                parameter.value.f32() + begin, parameter.states[0].f32() + begin,
+                parameter.states[1].f32() + begin);
+    });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuOptimizerOps::Sgd(Stream& stream, const SgdStep& step,
+                                  const ParameterGroup& group) {
+  SgdCoefficients coefficients = {
+      .rate = step.learning_rate, .momentum = step.momentum, .scale = ScaleOf(step.gradient_scale)};
+  for (const ParameterTensors& parameter : ParametersOf(group)) {
+    coefficients.decay = parameter.decays ? step.weight_decay : 0.0F;
+    const Tiling tiles(parameter.value.elements(), kTile);
+    AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+      const int64_t begin = tiles.begin(tile);
+      SgdTile(coefficients, tiles.length(tile), parameter.gradient.f32() + begin,
+              parameter.value.f32() + begin, parameter.states[0].f32() + begin);
+    });
+  }
+  return absl::OkStatus();
+}
+
+// Layers on a CPU device read the parameters themselves.
+absl::Status CpuOptimizerOps::RoundParameters(Stream& /*stream*/, const ParameterGroup& /*group*/) {
+  return absl::OkStatus();
+}
+
+absl::Status CpuOptimizerOps::SquaredNorms(Stream& stream, const ParameterGroup& group,
+                                           const Tensor& squares) {
+  double* square = squares.f64();
+  for (const ParameterTensors& parameter : ParametersOf(group)) {
+    *square++ = SumOfSquares(AsCpu(stream), parameter.gradient);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuOptimizerOps::ClipScale(Stream& /*stream*/, const Tensor& squares, float clip_norm,
+                                        const Tensor& norm, const Tensor& scale) {
+  const int64_t rows = squares.shape.dim(0);
+  const int64_t columns = squares.shape.dim(1);
+  double sum = 0.0;
+  for (int64_t column = 0; column < columns; ++column) {
+    double squared = 0.0;
+    for (int64_t row = 0; row < rows; ++row) squared += squares.f64()[row * columns + column];
+    sum += squared;
+  }
+  const double root = std::sqrt(sum);
+  *norm.f64() = root;
+  *scale.f32() = root > clip_norm ? static_cast<float>(clip_norm / root) : 1.0F;
   return absl::OkStatus();
 }
 

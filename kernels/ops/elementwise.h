@@ -7,8 +7,8 @@
 
 namespace stagecoach::kernels {
 
-// Operations that touch each element once. Tensors of one call have the same number of elements,
-// float32.
+// Operations that touch each element once. Tensors of one call have the same number of elements, of
+// the device's activation type.
 class ElementwiseOps {
  public:
   virtual ~ElementwiseOps() = default;

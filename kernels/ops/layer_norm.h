@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_KERNELS_OPS_LAYER_NORM_H_
 #define STAGECOACH_KERNELS_OPS_LAYER_NORM_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -19,24 +20,30 @@ struct LayerNormShape {
 // (Ba et al. 2016).
 //   x, y, dx, dy (R, C)   gamma, beta, dgamma, dbeta (C)   statistics (R, 2): mean and rstd of each
 //   row
+// x, y, dx, dy, gamma and beta are of the device's activation type, the others float32.
 class LayerNormOp {
  public:
   virtual ~LayerNormOp() = default;
 
+  // Scratch for any of the calls below. Its contents need not be kept between calls.
+  virtual int64_t workspace_bytes() const = 0;
+
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma,
                                const Tensor& beta, const Tensor& statistics, const Tensor& y) = 0;
 
-  // dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, xhat = (x - mean) rstd. `dx` may be
-  // `dy`.
+  // dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, xhat = (x - mean) rstd.
+  // `dx` may be `dy`. `addend` (R, C), the gradient that goes around a residual connection, may be
+  // empty.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
                                      const Tensor& gamma, const Tensor& statistics,
-                                     const Tensor& dx) = 0;
+                                     const Tensor& addend, const Tensor& dx) = 0;
 
   // dgamma = column sums of dy xhat, dbeta = column sums of dy; added to what they hold if
   // `accumulate`.
   virtual absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
                                       const Tensor& statistics, const Tensor& dgamma,
-                                      const Tensor& dbeta, bool accumulate) = 0;
+                                      const Tensor& dbeta, bool accumulate,
+                                      std::byte* workspace) = 0;
 };
 
 }  // namespace stagecoach::kernels

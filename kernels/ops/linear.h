@@ -24,6 +24,7 @@ struct LinearShape {
 };
 
 // y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
+// All of the device's activation type, but for dw and db, which are float32.
 // The same bits for any number of threads: the tiling depends on the shape alone.
 class LinearOp {
  public:

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_KERNELS_OPS_LOSS_H_
 #define STAGECOACH_KERNELS_OPS_LOSS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -17,18 +18,22 @@ struct LossShape {
 // A loss over class labels.
 //   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses, number of
 //   correct rows
+// output and gradient are of the device's activation type.
 // Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
-// correct if its largest output, the first one of several, is at its label. Rows are summed in
-// order, in double.
+// correct if its largest output, the first one of several, is at its label. The losses of rows are
+// summed in double, in an order that depends on the shape and `valid_rows` alone.
 class LossOp {
  public:
   virtual ~LossOp() = default;
+
+  // Scratch for Compute.
+  virtual int64_t workspace_bytes() const = 0;
 
   // `gradient` gets the derivative of the loss sum times `scale`, and may be `output` itself;
   // empty: not computed.
   virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
                                int64_t valid_rows, float scale, const Tensor& gradient,
-                               const Tensor& result) = 0;
+                               const Tensor& result, std::byte* workspace) = 0;
 };
 
 // The losses a backend offers:

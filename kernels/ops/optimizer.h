@@ -1,13 +1,34 @@
 #ifndef STAGECOACH_KERNELS_OPS_OPTIMIZER_H_
 #define STAGECOACH_KERNELS_OPS_OPTIMIZER_H_
 
+#include <array>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
+
+// A parameter and all that an update of it touches. All but `working` are float32; all have the
+// same number of elements.
+struct ParameterTensors {
+  Tensor value;    // what the optimiser updates
+  Tensor working;  // `value` rounded to bfloat16, for the layers; empty where they read `value`
+  Tensor gradient;
+  std::array<Tensor, 2> states;  // AdamW: m, v; SGD: momentum
+  bool decays = true;            // whether weight decay applies
+};
+
+// Parameters that are updated together: on an accelerator by one launch for all of them. Made by
+// OptimizerOps.
+class ParameterGroup {
+ public:
+  virtual ~ParameterGroup() = default;
+};
 
 // AdamW (Loshchilov & Hutter 2019), at step t = 1, 2, ...; g is the gradient times
 // `gradient_scale`:
@@ -19,7 +40,7 @@ struct AdamWStep {
   float beta2 = 0.999F;
   float epsilon = 1e-8F;
   float weight_decay = 0.0F;
-  float gradient_scale = 1.0F;
+  Tensor gradient_scale;  // (1) float32; empty: 1
   int64_t step = 1;
 };
 
@@ -28,23 +49,35 @@ struct SgdStep {
   float learning_rate = 1e-2F;
   float momentum = 0.9F;
   float weight_decay = 0.0F;
-  float gradient_scale = 1.0F;
+  Tensor gradient_scale;  // (1) float32; empty: 1
 };
 
-// All tensors of one call are float32 and have the same number of elements. Each element is read
-// and written once.
+// Each element is read and written once. Results are the same bits for any number of threads.
 class OptimizerOps {
  public:
   virtual ~OptimizerOps() = default;
 
-  virtual absl::Status AdamW(Stream& stream, const AdamWStep& step, const Tensor& parameter,
-                             const Tensor& gradient, const Tensor& m, const Tensor& v) = 0;
-  virtual absl::Status Sgd(Stream& stream, const SgdStep& step, const Tensor& parameter,
-                           const Tensor& gradient, const Tensor& momentum) = 0;
+  // `parameters` are in memory of the device that this is of, and so is whatever the group needs
+  // besides. Jobs of `stream` only, as are all calls here. A group must not outlive the device.
+  virtual absl::StatusOr<std::unique_ptr<ParameterGroup>> CreateGroup(
+      Stream& stream, absl::Span<const ParameterTensors> parameters) = 0;
 
-  // result (1) float64 = sum of squares of x (float32), in double, the same bits for any number of
-  // threads.
-  virtual absl::Status SquaredNorm(Stream& stream, const Tensor& x, const Tensor& result) = 0;
+  virtual absl::Status AdamW(Stream& stream, const AdamWStep& step,
+                             const ParameterGroup& group) = 0;
+  virtual absl::Status Sgd(Stream& stream, const SgdStep& step, const ParameterGroup& group) = 0;
+
+  // working = value rounded, of each parameter that has one.
+  virtual absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) = 0;
+
+  // squares (n) float64, n the size of the group: the sum of squares of each gradient, in double.
+  virtual absl::Status SquaredNorms(Stream& stream, const ParameterGroup& group,
+                                    const Tensor& squares) = 0;
+
+  // From squares (K, n) float64, each column of which has at most one value that is not 0:
+  //   norm (1) float64: the root of the sum of all, added up in the order of columns
+  //   scale (1) float32: clip_norm / norm, at most 1
+  virtual absl::Status ClipScale(Stream& stream, const Tensor& squares, float clip_norm,
+                                 const Tensor& norm, const Tensor& scale) = 0;
 };
 
 }  // namespace stagecoach::kernels

@@ -214,7 +214,7 @@ LossOutput Loss(LossKind kind, const LossShape& shape, Values output,
   return out;
 }
 
-void AdamW(const AdamWStep& step, Values gradient, AdamWState& state) {
+void AdamW(const AdamWStep& step, Values gradient, AdamWState& state, double gradient_scale) {
   CheckSize(gradient, state.parameter.size());
   const double beta1 = step.beta1, beta2 = step.beta2;
   const double correction1 = 1.0 - std::pow(beta1, step.step);
@@ -223,7 +223,7 @@ void AdamW(const AdamWStep& step, Values gradient, AdamWState& state) {
     double& p = state.parameter[k];
     double& m = state.m[k];
     double& v = state.v[k];
-    const double g = gradient[k] * step.gradient_scale;
+    const double g = gradient[k] * gradient_scale;
     m = beta1 * m + (1.0 - beta1) * g;
     v = beta2 * v + (1.0 - beta2) * g * g;
     p -= step.learning_rate *
@@ -231,12 +231,12 @@ void AdamW(const AdamWStep& step, Values gradient, AdamWState& state) {
   }
 }
 
-void Sgd(const SgdStep& step, Values gradient, SgdState& state) {
+void Sgd(const SgdStep& step, Values gradient, SgdState& state, double gradient_scale) {
   CheckSize(gradient, state.parameter.size());
   for (size_t k = 0; k < gradient.size(); ++k) {
     double& p = state.parameter[k];
     double& m = state.momentum[k];
-    m = step.momentum * m + gradient[k] * step.gradient_scale + step.weight_decay * p;
+    m = step.momentum * m + gradient[k] * gradient_scale + step.weight_decay * p;
     p -= step.learning_rate * m;
   }
 }

@@ -71,13 +71,14 @@ struct AdamWState {
   Vector m;
   Vector v;
 };
-void AdamW(const AdamWStep& step, Values gradient, AdamWState& state);
+// `step.gradient_scale`, which is a device's, is not read.
+void AdamW(const AdamWStep& step, Values gradient, AdamWState& state, double gradient_scale = 1.0);
 
 struct SgdState {
   Vector parameter;
   Vector momentum;
 };
-void Sgd(const SgdStep& step, Values gradient, SgdState& state);
+void Sgd(const SgdStep& step, Values gradient, SgdState& state, double gradient_scale = 1.0);
 
 double SquaredNorm(Values x);
 Vector Add(Values a, Values b);

@@ -81,7 +81,7 @@ class OnDevice {
     const Tensor dx = in_place ? dy : device_.Result(matrix());
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->BackwardInput(stream, dy, x(), device_.Operand(features(), problem_.gamma),
-                                statistics(), dx);
+                                statistics(), /*addend=*/{}, dx);
     }));
     return dx;
   }
@@ -96,7 +96,7 @@ class OnDevice {
         accumulate ? device_.Operand(features(), problem_.dbeta) : device_.Result(features());
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->BackwardWeight(stream, device_.Operand(matrix(), problem_.dy), x(), statistics(),
-                                 dgamma, dbeta, accumulate);
+                                 dgamma, dbeta, accumulate, /*workspace=*/nullptr);
     }));
     return {dgamma, dbeta};
   }

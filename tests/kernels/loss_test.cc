@@ -80,7 +80,7 @@ class OnDevice {
     const Tensor result = device_.Result(Shape{2}, DType::kFloat64);
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->Compute(stream, output, device_.Labels(problem_.labels), problem_.valid_rows,
-                          problem_.scale, gradient, result);
+                          problem_.scale, gradient, result, /*workspace=*/nullptr);
     }));
     return {gradient, result};
   }

@@ -195,10 +195,10 @@ TEST(LossReferenceByHand, FirstOfSeveralLargestOutputsIsThePrediction) {
 
 // With a constant gradient g both corrected moments are exact at every step: m^ = g, v^ = g^2.
 TEST(AdamWReference, ConstantGradientMovesByTheLearningRateEachStep) {
-  AdamWStep step{.learning_rate = 0.125F, .epsilon = 0.5F, .gradient_scale = 0.25F};
+  AdamWStep step{.learning_rate = 0.125F, .epsilon = 0.5F};
   AdamWState state{Vector{10.0, 10.0}, Vector(2), Vector(2)};
   const Vector gradient{8.0, -8.0};
-  for (step.step = 1; step.step <= 50; ++step.step) AdamW(step, gradient, state);
+  for (step.step = 1; step.step <= 50; ++step.step) AdamW(step, gradient, state, 0.25);
   const double distance = 50 * 0.125 * 2.0 / (2.0 + 0.5);
   EXPECT_THAT(state.parameter, CloseTo({10.0 - distance, 10.0 + distance}, 1e-10));
 }
@@ -211,9 +211,9 @@ TEST(AdamWReference, WeightDecayShrinksParametersWithoutGradient) {
 }
 
 TEST(SgdReference, MomentumIsTheGeometricSumOfGradients) {
-  const SgdStep step{.learning_rate = 0.5F, .momentum = 0.5F, .gradient_scale = 2.0F};
+  const SgdStep step{.learning_rate = 0.5F, .momentum = 0.5F};
   SgdState state{Vector{0.0}, Vector{0.0}};
-  for (int t = 0; t < 3; ++t) Sgd(step, Vector{1.0}, state);
+  for (int t = 0; t < 3; ++t) Sgd(step, Vector{1.0}, state, 2.0);
   EXPECT_THAT(state.momentum, ElementsAre(2.0 * (1.0 + 0.5 + 0.25)));
   EXPECT_THAT(state.parameter, ElementsAre(-0.5 * (2.0 + 3.0 + 3.5)));
 }

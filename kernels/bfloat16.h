@@ -1,0 +1,23 @@
+#ifndef STAGECOACH_KERNELS_BFLOAT16_H_
+#define STAGECOACH_KERNELS_BFLOAT16_H_
+
+#include <bit>
+#include <cstdint>
+
+// bfloat16 on the host: the upper half of a float32's bits.
+namespace stagecoach::kernels {
+
+// The nearest bfloat16, ties to even; not-a-number stays one.
+inline uint16_t ToBfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return static_cast<uint16_t>((bits >> 16) | 0x40U);
+  return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+inline float FromBfloat16(uint16_t value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+}
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_BFLOAT16_H_

@@ -1,0 +1,70 @@
+#ifndef STAGECOACH_KERNELS_COMMUNICATOR_H_
+#define STAGECOACH_KERNELS_COMMUNICATOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+
+namespace stagecoach::kernels {
+
+struct CommunicatorOptions {
+  std::string id;  // the same for all ranks of the group: kernels/cuda/cuda_backend.h makes it
+  int ranks = 1;
+  int rank = 0;
+  // Ranks with which this one exchanges tensors: connections to them are opened at the start, in
+  // both directions, so that no step waits for that.
+  std::vector<int> peers;
+  base::Deadline deadline = base::Deadline::Never();  // of the start
+  int max_groups = 1;  // that are launched between two calls of Restart
+  // Asked now and then while the host waits for other ranks, if it is given; an error ends the
+  // wait.
+  std::function<absl::Status()> poll;
+};
+
+// One rank's end of a group of devices, in one process or several, that exchange tensors directly.
+// Transfers are performed in groups, beside the work of the device's stream: those of one group
+// together (but for those with one peer in one direction, which keep their order), one group after
+// the other. A transfer blocks its group until the peer has reached the other end of it; nothing
+// may be assumed to be buffered. So all ranks must launch their groups in an order without cycles
+// (schedule/validator.h, Transfers::kGrouped).
+//
+// Jobs of the device's stream only, but for Abort. Errors name the peer and the library's reason.
+class Communicator {
+ public:
+  // A launched group, counted from the last Restart.
+  using Group = int32_t;
+
+  virtual ~Communicator() = default;
+
+  // Adds a transfer to the group that is being collected.
+  virtual absl::Status Send(int to, const void* data, int64_t bytes) = 0;
+  virtual absl::Status Receive(int from, void* data, int64_t bytes) = 0;
+  // Launches what was collected: it comes after all work issued to the device's stream so far, and
+  // after all earlier groups.
+  virtual absl::StatusOr<Group> Launch() = 0;
+  // Later work of the device's stream comes after the group.
+  virtual absl::Status ComeAfter(Group group) = 0;
+
+  // How many groups are known to be done; may be read after a failure.
+  virtual int32_t groups_done() const = 0;
+  // Once the stream has finished after coming after the group: when it was done.
+  virtual absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt(Group group) const = 0;
+  // Groups are counted from 0 again. Pre-condition: the stream has finished after all of them.
+  virtual void Restart() = 0;
+
+  // The first asynchronous error of the group, if any; never waits.
+  virtual absl::Status Poll() = 0;
+  // Gives up: transfers that wait for peers end, and every later call fails. Thread-safe, but no
+  // other call of this communicator may be going on.
+  virtual void Abort() = 0;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_COMMUNICATOR_H_

@@ -1,0 +1,11 @@
+#ifndef STAGECOACH_KERNELS_HOST_DEVICE_H_
+#define STAGECOACH_KERNELS_HOST_DEVICE_H_
+
+// Marks a function that a CUDA compiler makes for both the host and the GPU. Nothing to others.
+#ifdef __CUDACC__
+#define STAGECOACH_HOST_DEVICE __host__ __device__
+#else
+#define STAGECOACH_HOST_DEVICE
+#endif
+
+#endif  // STAGECOACH_KERNELS_HOST_DEVICE_H_
