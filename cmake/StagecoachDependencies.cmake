@@ -6,6 +6,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN runs on it; see kernels/c
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(tomlplusplus 3.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
+find_package(Gloo 0.5 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)

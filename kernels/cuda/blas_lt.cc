@@ -1,0 +1,96 @@
+#include "kernels/cuda/blas_lt.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/handles.h"
+#include "kernels/cuda/measure_matmul.h"
+#include "kernels/cuda/status.h"
+
+namespace stagecoach::kernels {
+
+std::string CublasLtVersionText() {
+  const size_t version = cublasLtGetVersion();
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+BlasLt::BlasLt(int gpu, Precision precision, int compute_major, std::string machine, Handle handle,
+               std::shared_ptr<TuningTable> tuning)
+    : gpu_(gpu),
+      precision_(precision),
+      compute_major_(compute_major),
+      machine_(std::move(machine)),
+      handle_(std::move(handle)),
+      tuning_(std::move(tuning)) {}
+
+absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(CudaStream& stream, Precision precision,
+                                                       const std::string& tuning_file) {
+  const GpuScope scope(stream.gpu());
+  RETURN_IF_ERROR(scope.status());
+  cudaDeviceProp gpu = {};
+  RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceProperties(&gpu, stream.gpu()), "cudaGetDeviceProperties"));
+  std::shared_ptr<TuningTable> tuning;
+  if (!tuning_file.empty()) {
+    ASSIGN_OR_RETURN(tuning, TuningTable::Open(tuning_file));
+  }
+  cublasLtHandle_t handle = nullptr;
+  RETURN_IF_ERROR(CublasStatus(cublasLtCreate(&handle), "cublasLtCreate"));
+  Handle owner(handle);
+  std::string machine =
+      absl::StrCat(gpu.name, ", ", gpu.multiProcessorCount, " multiprocessors, cuBLASLt ",
+                   CublasLtVersionText(), ", ", PrecisionName(precision));
+  return std::unique_ptr<BlasLt>(new BlasLt(stream.gpu(), precision, gpu.major, std::move(machine),
+                                            std::move(owner), std::move(tuning)));
+}
+
+absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product) {
+  base::MutexLock lock(mutex_);
+  const std::string key = product.ToString();
+  if (const auto known = plans_.find(key); known != plans_.end()) return known->second.get();
+  absl::StatusOr<std::unique_ptr<MatmulPlan>> plan = CreatePlan(product);
+  if (!plan.ok()) return base::Annotate(plan.status(), absl::StrCat("product ", key));
+  return plans_.emplace(key, *std::move(plan)).first->second.get();
+}
+
+absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& product) const {
+  const GpuScope scope(gpu_);
+  RETURN_IF_ERROR(scope.status());
+  ASSIGN_OR_RETURN(std::unique_ptr<MatmulPlan> plan,
+                   MatmulPlan::Create(handle_.get(), product, precision_,
+                                      MatmulWorkspaceBytes(product, compute_major_)));
+  ASSIGN_OR_RETURN(const MatmulPlan::Candidate candidate, Choose(*plan));
+  plan->Use(candidate);
+  return plan;
+}
+
+absl::StatusOr<MatmulPlan::Candidate> BlasLt::Choose(MatmulPlan& plan) const {
+  ASSIGN_OR_RETURN(const std::vector<MatmulPlan::Candidate> candidates, plan.Candidates());
+  if (candidates.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("cuBLASLt ", CublasLtVersionText(), " has no algorithm for it"));
+  }
+  if (tuning_ == nullptr) return candidates.front();
+  const std::string key = absl::StrCat(machine_, ", ", plan.product().ToString());
+  MatmulPlan* const measured = &plan;
+  ASSIGN_OR_RETURN(const Algorithm choice, tuning_->Choose(key, [&]() -> absl::StatusOr<Algorithm> {
+    ASSIGN_OR_RETURN(const MatmulPlan::Candidate fastest, FindFastest(gpu_, *measured, candidates));
+    return fastest.algorithm;
+  }));
+  const auto chosen = std::find_if(
+      candidates.begin(), candidates.end(),
+      [&](const MatmulPlan::Candidate& candidate) { return candidate.algorithm == choice; });
+  if (chosen == candidates.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(tuning_->path(), " names an algorithm that the library does not offer, for \"",
+                     key, "\": remove the file, or this entry of it"));
+  }
+  return *chosen;
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,240 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "kernels/communicator.h"
+#include "kernels/cuda/blas_lt.h"
+#include "kernels/cuda/cuda_handover.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_recording.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/cuda_timeline.h"
+#include "kernels/cuda/gpu_ledger.h"
+#include "kernels/cuda/inspect.h"
+#include "kernels/cuda/nccl_communicator.h"
+#include "kernels/cuda/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(CudaStream& stream, BlasLt& blas, Device& device)
+      : stream_(stream),
+        blas_(blas),
+        type_(device.activation_type()),
+        elementwise_(CreateCudaElementwise(type_)),
+        optimizer_(CreateCudaOptimizer(device)) {}
+
+  absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) override {
+    return CreateCudaLinear(shape, blas_, stream_);
+  }
+  absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
+      const LayerNormShape& shape) override {
+    return CreateCudaLayerNorm(shape, type_);
+  }
+  absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LossKind kind,
+                                                     const LossShape& shape) override {
+    return CreateCudaLoss(kind, shape, type_);
+  }
+  ElementwiseOps& elementwise() override { return *elementwise_; }
+  OptimizerOps& optimizer() override { return *optimizer_; }
+
+ private:
+  CudaStream& stream_;
+  BlasLt& blas_;
+  const DType type_;
+  const std::unique_ptr<ElementwiseOps> elementwise_;
+  const std::unique_ptr<OptimizerOps> optimizer_;
+};
+
+// What a device is made of, all made before it.
+struct Parts {
+  std::unique_ptr<CudaStream> stream;
+  std::unique_ptr<BlasLt> blas;
+  CudaStreamHandle clearing;
+  int64_t library_bytes;  // that the GPU gave for these
+  int64_t limit_bytes;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaDeviceOptions& options, Parts parts)
+      : Device(DeviceKind::kCuda, options.precision, options.name, parts.limit_bytes),
+        gpu_(options.gpu),
+        library_bytes_(parts.library_bytes),
+        clearing_(std::move(parts.clearing)),
+        stream_(std::move(parts.stream)),
+        blas_(std::move(parts.blas)),
+        ops_(*stream_, *blas_, *this) {}
+
+  // No library is to create a context on GPU 0 only to give back what it has on this one.
+  ~CudaDevice() override { const GpuScope scope(gpu_); }
+
+  // Memory that the GPU gave to streams, cuBLASLt, NCCL and the backend's own code when they were
+  // set up (GrowthMeter says how exactly), and tables. Not the context, which CUDA does not let
+  // itself be asked for, nor code that libraries load later.
+  int64_t overhead_bytes() const override {
+    const int64_t tables = allocated_bytes_.load(std::memory_order_relaxed) - used_bytes();
+    return library_bytes_.load(std::memory_order_relaxed) + std::max<int64_t>(tables, 0);
+  }
+
+  Stream& stream() override { return *stream_; }
+  Ops& ops() override { return ops_; }
+
+  absl::StatusOr<std::unique_ptr<Recording>> CreateRecording() override {
+    return std::unique_ptr<Recording>(std::make_unique<CudaRecording>(gpu_));
+  }
+  absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) override {
+    return CudaTimeline::Create(*stream_, slots);
+  }
+  absl::StatusOr<std::unique_ptr<Handover>> CreateHandover(Device& sender) override {
+    STAGECOACH_CHECK(sender.kind() == DeviceKind::kCuda,
+                     absl::StrCat("a handover from ", sender.name(), " to ", name()));
+    return CudaHandover::Create(*static_cast<CudaDevice&>(sender).stream_, *stream_);
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
+      const CommunicatorOptions& options) override {
+    ASSIGN_OR_RETURN(const GrowthMeter meter, GrowthMeter::Start(gpu_));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
+                     CreateNcclCommunicator(*stream_, options));
+    ASSIGN_OR_RETURN(const int64_t growth, meter.Growth());
+    library_bytes_.fetch_add(growth, std::memory_order_relaxed);
+    return communicator;
+  }
+
+ private:
+  absl::StatusOr<std::byte*> AllocateBytes(int64_t bytes) override;
+  void FreeBytes(std::byte* data, int64_t bytes) override;
+  absl::StatusOr<std::byte*> AllocateHostBytes(int64_t bytes) override;
+  void FreeHostBytes(std::byte* data, int64_t bytes) override;
+
+  const int gpu_;
+  std::atomic<int64_t> library_bytes_;
+  std::atomic<int64_t> allocated_bytes_{0};
+  const CudaStreamHandle clearing_;  // zeroes memory, beside whatever the other streams wait for
+  const std::unique_ptr<CudaStream> stream_;
+  const std::unique_ptr<BlasLt> blas_;
+  CudaOps ops_;
+};
+
+absl::StatusOr<std::byte*> CudaDevice::AllocateBytes(int64_t bytes) {
+  absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(gpu_, bytes);
+  if (absl::IsResourceExhausted(memory.status())) {
+    const int64_t free_bytes = kernels::FreeBytes(gpu_).value_or(0);
+    return base::Annotate(memory.status(),
+                          absl::StrCat(name(), ": ", base::FormatBytes(bytes), " asked, GPU ", gpu_,
+                                       " has ", base::FormatBytes(free_bytes),
+                                       " free; allow less, or end what else computes there"));
+  }
+  RETURN_IF_ERROR(base::Annotate(memory.status(), name()));
+  const GpuScope scope(gpu_);
+  RETURN_IF_ERROR(scope.status());
+  RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(memory->data(), 0, static_cast<size_t>(bytes), clearing_.get()),
+                 "cudaMemsetAsync"));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(clearing_.get()), "cudaStreamSynchronize"));
+  allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  GpuLedger::Of(gpu_).Add(bytes);
+  return memory->Release();
+}
+
+void CudaDevice::FreeBytes(std::byte* data, int64_t bytes) {
+  const GpuScope scope(gpu_);
+  static_cast<void>(cudaFree(data));
+  allocated_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  GpuLedger::Of(gpu_).Add(-bytes);
+}
+
+absl::StatusOr<std::byte*> CudaDevice::AllocateHostBytes(int64_t bytes) {
+  absl::StatusOr<PinnedMemory> memory = PinnedMemory::Allocate(gpu_, bytes);
+  if (memory.ok()) return memory->Release();
+  return base::Annotate(memory.status(), absl::StrCat(name(), ": ", base::FormatBytes(bytes),
+                                                      " of page-locked host memory"));
+}
+
+void CudaDevice::FreeHostBytes(std::byte* data, int64_t /*bytes*/) {
+  const GpuScope scope(gpu_);
+  static_cast<void>(cudaFreeHost(data));
+}
+
+absl::StatusOr<CudaGpu> CheckGpu(const CudaDeviceOptions& options) {
+  if (options.gpu < 0 || options.memory_limit_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(options.name, ": GPU ", options.gpu, " with ",
+                                                   options.memory_limit_bytes,
+                                                   " bytes; neither may be negative"));
+  }
+  ASSIGN_OR_RETURN(const int gpus, CountGpus());
+  if (options.gpu >= gpus) {
+    return absl::UnavailableError(absl::StrCat("there is no GPU ", options.gpu, " for ",
+                                               options.name, ": the driver sees ", gpus,
+                                               gpus == 1 ? " GPU" : " GPUs", ", numbered from 0"));
+  }
+  ASSIGN_OR_RETURN(CudaGpu gpu, DescribeGpu(options.gpu));
+  if (gpu.compute_major < kLeastComputeMajor) {
+    return absl::UnavailableError(absl::StrCat(
+        "GPU ", options.gpu, " (", gpu.name, ") has compute capability ", gpu.compute_major, ".",
+        gpu.compute_minor, "; ", kLeastComputeMajor, ".0 or higher is needed"));
+  }
+  return gpu;
+}
+
+// Shows that kernels run here at all, and has the backend's code loaded.
+absl::Status TryKernel(CudaStream& stream) {
+  const base::Deadline deadline = base::Deadline::After(absl::Seconds(60));
+  absl::Status status;
+  stream.Run([&] {
+    status = stream.Report(0);
+    if (status.ok()) status = stream.Finish(deadline, [] { return absl::OkStatus(); });
+  });
+  return status;
+}
+
+absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
+  ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(options.gpu));
+  if (free_bytes == 0 || options.memory_limit_bytes > free_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(base::FormatBytes(options.memory_limit_bytes), " are to be used, GPU ",
+                     options.gpu, " has ", base::FormatBytes(free_bytes),
+                     " free; allow less, or end what else computes there"));
+  }
+  return options.memory_limit_bytes == 0 ? free_bytes : options.memory_limit_bytes;
+}
+
+absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {
+  base::MutexLock lock(GpuLedger::Of(options.gpu).setup());
+  ASSIGN_OR_RETURN(const GrowthMeter meter, GrowthMeter::Start(options.gpu));
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
+  RETURN_IF_ERROR(TryKernel(*stream));
+  ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas,
+                   BlasLt::Create(*stream, options.precision, options.tuning_file));
+  ASSIGN_OR_RETURN(CudaStreamHandle clearing,
+                   CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
+  ASSIGN_OR_RETURN(const int64_t growth, meter.Growth());
+  ASSIGN_OR_RETURN(const int64_t limit, LimitFor(options));
+  return Parts{.stream = std::move(stream),
+               .blas = std::move(blas),
+               .clearing = std::move(clearing),
+               .library_bytes = growth,
+               .limit_bytes = limit};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options) {
+  ASSIGN_OR_RETURN(const CudaGpu gpu, CheckGpu(options));
+  absl::StatusOr<Parts> parts = CreateParts(options);
+  RETURN_IF_ERROR(base::Annotate(parts.status(), absl::StrCat(options.name, " (", gpu.name, ")")));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(options, *std::move(parts)));
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,17 @@
+#ifndef STAGECOACH_KERNELS_CUDA_CUDA_DEVICE_H_
+#define STAGECOACH_KERNELS_CUDA_CUDA_DEVICE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/device.h"
+
+namespace stagecoach::kernels {
+
+// CudaBackend::CreateDevice: a GPU, or a share of one, with streams of its own.
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_CUDA_DEVICE_H_

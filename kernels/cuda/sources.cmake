@@ -1,0 +1,34 @@
+# What libstagecoach_cuda.so is made of, from the root of the tree: host code, and device code that nvcc compiles, or a C++ compiler
+# for tests without a GPU.
+set(stagecoach_cuda_host_sources
+  kernels/cuda/backend.cc
+  kernels/cuda/blas_lt.cc
+  kernels/cuda/cuda_device.cc
+  kernels/cuda/cuda_handover.cc
+  kernels/cuda/cuda_recording.cc
+  kernels/cuda/cuda_stream.cc
+  kernels/cuda/cuda_timeline.cc
+  kernels/cuda/elementwise.cc
+  kernels/cuda/gpu_ledger.cc
+  kernels/cuda/handles.cc
+  kernels/cuda/inspect.cc
+  kernels/cuda/layer_norm.cc
+  kernels/cuda/linear.cc
+  kernels/cuda/loss.cc
+  kernels/cuda/matmul_plan.cc
+  kernels/cuda/measure_matmul.cc
+  kernels/cuda/nccl_communicator.cc
+  kernels/cuda/optimizer.cc
+  kernels/cuda/parameter_chunks.cc
+  kernels/cuda/status.cc
+  kernels/cuda/tuning.cc)
+set(stagecoach_cuda_device_sources
+  kernels/cuda/activation.cu
+  kernels/cuda/column_sums.cu
+  kernels/cuda/elementwise.cu
+  kernels/cuda/gradient_norm.cu
+  kernels/cuda/layer_norm.cu
+  kernels/cuda/layer_norm_weight.cu
+  kernels/cuda/loss.cu
+  kernels/cuda/optimizer.cu
+  kernels/cuda/progress.cu)
