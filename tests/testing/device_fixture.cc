@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
+#include "kernels/bfloat16.h"
 #include "kernels/cpu/cpu_device.h"
 
 namespace stagecoach::testing {
@@ -76,6 +77,11 @@ std::vector<double> TestDevice::Values(const Tensor& tensor) {
       return std::vector<double>(tensor.f32(), tensor.f32() + n);
     case DType::kFloat64:
       return std::vector<double>(tensor.f64(), tensor.f64() + n);
+    case DType::kBfloat16: {
+      std::vector<double> values;
+      for (int64_t i = 0; i < n; ++i) values.push_back(kernels::FromBfloat16(tensor.bf16()[i]));
+      return values;
+    }
     case DType::kInt32:
       break;
   }

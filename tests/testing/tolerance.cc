@@ -24,12 +24,16 @@ double GateError(const Precision& precision) {
 const Precision& PrecisionOf(DType dtype) {
   static constexpr Precision kFloat32{0x1p-24, 0x1p-125, 4.0};
   static constexpr Precision kFloat64{0x1p-53, 0x1p-1021, 4.0};
+  // Stored as such, never computed in: elementary functions are float32's.
+  static constexpr Precision kBfloat16{0x1p-8, 0x1p-125, 0.0};
   static constexpr Precision kInt32{0.0, 0.0, 0.0};
   switch (dtype) {
     case DType::kFloat32:
       return kFloat32;
     case DType::kFloat64:
       return kFloat64;
+    case DType::kBfloat16:
+      return kBfloat16;
     case DType::kInt32:
       return kInt32;
   }
@@ -43,6 +47,12 @@ double Gamma(int64_t k, DType dtype) {
 }
 
 double DotBound(int64_t n, double sum_abs, DType dtype) { return Gamma(n, dtype) * sum_abs; }
+
+double StoredBound(double value, double bound, DType dtype) {
+  if (dtype == DType::kFloat32) return bound;  // which has the last rounding
+  const Precision& precision = PrecisionOf(dtype);
+  return bound + precision.unit_roundoff * (std::fabs(value) + bound) + precision.underflow;
+}
 
 double GeluBound(double z, double z_error, DType dtype) {
   const Precision& precision = PrecisionOf(dtype);

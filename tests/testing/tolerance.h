@@ -30,6 +30,10 @@ double Gamma(int64_t k, kernels::DType dtype = kernels::DType::kFloat32);
 // Of a sum of n products x_i y_i, where sum_abs is the sum of |x_i y_i|: gamma_n sum_abs.
 double DotBound(int64_t n, double sum_abs, kernels::DType dtype = kernels::DType::kFloat32);
 
+// Of a value near `value` that was computed in float32 to within `bound` and then stored as
+// `dtype`.
+double StoredBound(double value, double bound, kernels::DType dtype);
+
 // Of gelu(z) where the z it was computed from is off by at most `z_error`.
 double GeluBound(double z, double z_error, kernels::DType dtype = kernels::DType::kFloat32);
 

@@ -1,0 +1,151 @@
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/activation_kernels.h"
+#include "kernels/cuda/progress_kernels.h"
+#include "kernels/reference/reference.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::Vector;
+using testing::CloseTo;
+using testing::ElementTypeOf;
+using testing::EmulatedGpu;
+using testing::Gamma;
+using testing::GeluBound;
+using testing::GeluDerivativeBound;
+using testing::InEveryOrder;
+using testing::kActivationTypes;
+using testing::NameOf;
+using testing::RandomNormal;
+using testing::RoundedTo;
+using testing::StoredBound;
+using testing::ToDouble;
+
+using Unary = cudaError_t (*)(cudaStream_t, ElementType, int64_t, const void*, void*);
+using Binary = cudaError_t (*)(cudaStream_t, ElementType, int64_t, const void*, const void*, void*);
+
+using Parameter = std::tuple<DType, int64_t>;
+class CudaActivation : public ::testing::TestWithParam<Parameter> {
+ protected:
+  // Also values where GELU is flat.
+  CudaActivation() : z_(RandomNormal(elements_, 1)), dy_(RandomNormal(elements_, 2)) {
+    for (size_t i = 0; i < z_.size(); i += 3) z_[i] *= 8.0F;
+    for (size_t i = 1; i < z_.size(); i += 5) z_[i] = 0.0F;
+    z_ = RoundedTo(type_, z_);
+    dy_ = RoundedTo(type_, dy_);
+  }
+
+  Vector Compute(Unary launch) {
+    return InEveryOrder([&](EmulatedGpu& gpu) {
+      const Tensor z = gpu.Operand(type_, z_), y = gpu.Result(type_, elements_);
+      EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(type_), elements_, z.data, y.data), cudaSuccess);
+      return std::vector<Vector>{gpu.Values(y)};
+    })[0];
+  }
+  Vector Compute(Binary launch, bool in_place = false) {
+    return InEveryOrder([&](EmulatedGpu& gpu) {
+      const Tensor dy = gpu.Operand(type_, dy_), z = gpu.Operand(type_, z_);
+      const Tensor dz = in_place ? z : gpu.Result(type_, elements_);
+      EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(type_), elements_, dy.data, z.data, dz.data),
+                cudaSuccess);
+      return std::vector<Vector>{gpu.Values(dz)};
+    })[0];
+  }
+
+  const DType type_ = std::get<0>(GetParam());
+  const int64_t elements_ = std::get<1>(GetParam());
+  std::vector<float> z_, dy_;
+};
+
+TEST_P(CudaActivation, ReluIsExact) {
+  Vector expected;
+  for (double z : z_) expected.push_back(z > 0.0 ? z : 0.0);
+  EXPECT_EQ(Compute(LaunchRelu), expected);
+}
+
+TEST_P(CudaActivation, ReluBackwardIsExact) {
+  Vector expected;
+  for (size_t i = 0; i < z_.size(); ++i) expected.push_back(z_[i] > 0.0F ? dy_[i] : 0.0);
+  EXPECT_EQ(Compute(LaunchReluBackward), expected);
+}
+
+TEST_P(CudaActivation, GeluMatchesReference) {
+  Vector expected, bounds;
+  for (double z : z_) {
+    expected.push_back(reference::Gelu(z));
+    bounds.push_back(StoredBound(expected.back(), GeluBound(z, 0.0), type_));
+  }
+  EXPECT_THAT(Compute(LaunchGelu), CloseTo(expected, bounds));
+}
+
+TEST_P(CudaActivation, GeluBackwardMatchesReference) {
+  Vector expected, bounds;
+  for (size_t i = 0; i < z_.size(); ++i) {
+    const double dy = dy_[i], z = z_[i];
+    expected.push_back(dy * reference::GeluDerivative(z));
+    const double bound = std::fabs(dy) * GeluDerivativeBound(z) + Gamma(1) * std::fabs(expected[i]);
+    bounds.push_back(StoredBound(expected.back(), bound, type_));
+  }
+  EXPECT_THAT(Compute(LaunchGeluBackward), CloseTo(expected, bounds));
+}
+
+TEST_P(CudaActivation, GradientMayOverwriteItsOperand) {
+  EXPECT_EQ(Compute(LaunchGeluBackward, /*in_place=*/true), Compute(LaunchGeluBackward));
+  EXPECT_EQ(Compute(LaunchReluBackward, /*in_place=*/true), Compute(LaunchReluBackward));
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, CudaActivation,
+                         ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                                            ::testing::Values(1, 9, 4099, 20000)),
+                         [](const ::testing::TestParamInfo<Parameter>& param_info) {
+                           return absl::StrCat(NameOf(std::get<0>(param_info.param)), "_",
+                                               std::get<1>(param_info.param));
+                         });
+
+// Where exponentials overflow or vanish.
+TEST(CudaGelu, IsFlatOrStraightFarFromZero) {
+  EmulatedGpu gpu;
+  const Tensor z = gpu.Operand(DType::kFloat32, {-1e4F, -100.0F, 100.0F, 1e4F});
+  const Tensor ones = gpu.Operand(DType::kFloat32, {1.0F, 1.0F, 1.0F, 1.0F});
+  const Tensor y = gpu.Result(DType::kFloat32, 4), dz = gpu.Result(DType::kFloat32, 4);
+  ASSERT_EQ(LaunchGelu(gpu.stream(), ElementType::kFloat32, 4, z.data, y.data), cudaSuccess);
+  ASSERT_EQ(LaunchGeluBackward(gpu.stream(), ElementType::kFloat32, 4, ones.data, z.data, dz.data),
+            cudaSuccess);
+  EXPECT_EQ(gpu.Values(y), (Vector{0.0, 0.0, 100.0, 1e4}));
+  EXPECT_EQ(gpu.Values(dz), (Vector{0.0, 0.0, 1.0, 1.0}));
+}
+
+TEST(CudaAddFloats, AddsToWhatIsThere) {
+  const std::vector<float> from = RandomNormal(1001, 1), to = RandomNormal(1001, 2);
+  EmulatedGpu gpu;
+  const Tensor sum = gpu.Operand(DType::kFloat32, to);
+  ASSERT_EQ(
+      LaunchAddFloats(gpu.stream(), 1001, gpu.Operand(DType::kFloat32, from).f32(), sum.f32()),
+      cudaSuccess);
+  Vector expected;
+  for (size_t i = 0; i < to.size(); ++i) expected.push_back(to[i] + from[i]);
+  EXPECT_EQ(gpu.Values(sum), expected);
+}
+
+TEST(CudaReport, WritesTheNumber) {
+  EmulatedGpu gpu;
+  const Tensor where = gpu.Integers({3, 4});
+  ASSERT_EQ(LaunchReport(gpu.stream(), where.i32(), 17), cudaSuccess);
+  EXPECT_EQ(gpu.Values(where), (Vector{17, 4}));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

@@ -1,0 +1,95 @@
+#ifndef STAGECOACH_TESTS_KERNELS_CUDA_EMULATED_GPU_H_
+#define STAGECOACH_TESTS_KERNELS_CUDA_EMULATED_GPU_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/element_type.h"
+#include "kernels/tensor.h"
+#include "tests/testing/cuda/stand_in.h"
+
+namespace stagecoach::testing {
+
+inline constexpr std::array<cuda::ThreadOrder, 3> kThreadOrders = {
+    cuda::ThreadOrder::kAscending, cuda::ThreadOrder::kDescending, cuda::ThreadOrder::kRandom};
+
+// The types that activations may be of.
+inline constexpr std::array<kernels::DType, 2> kActivationTypes = {kernels::DType::kFloat32,
+                                                                   kernels::DType::kBfloat16};
+inline kernels::ElementType ElementTypeOf(kernels::DType type) {
+  return type == kernels::DType::kBfloat16 ? kernels::ElementType::kBfloat16
+                                           : kernels::ElementType::kFloat32;
+}
+
+// Each value rounded to `type`: what a tensor of that type can hold.
+std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values);
+
+// A GPU of the stand-in with one stream and the memory of one test, for tests that call launchers
+// without a device around them. It starts the stand-in anew: one at a time. The destructor gives
+// everything back, by which the stand-in checks what is around each tensor.
+class EmulatedGpu {
+ public:
+  explicit EmulatedGpu(cuda::ThreadOrder order = cuda::ThreadOrder::kRandom);
+  ~EmulatedGpu();
+  EmulatedGpu(const EmulatedGpu&) = delete;
+  EmulatedGpu& operator=(const EmulatedGpu&) = delete;
+
+  cudaStream_t stream() const { return stream_; }
+
+  // Tensors in the GPU's memory that live as long as this. The address of each is `offset` elements
+  // beyond one that is aligned for anything. Results hold what the stand-in fills memory with,
+  // which reads as not-a-number.
+  kernels::Tensor Operand(kernels::DType type, absl::Span<const float> values, int64_t offset = 0);
+  kernels::Tensor Doubles(absl::Span<const double> values);
+  kernels::Tensor Integers(absl::Span<const int32_t> values);
+  kernels::Tensor Result(kernels::DType type, int64_t elements, int64_t offset = 0);
+  // A copy of any bytes; null for none.
+  template <typename T>
+  T* Upload(absl::Span<const T> values) {
+    return static_cast<T*>(
+        UploadBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(T))));
+  }
+
+  // The elements, once the stream has finished.
+  std::vector<double> Values(const kernels::Tensor& tensor);
+
+ private:
+  void* Allocate(int64_t bytes);
+  void* UploadBytes(const void* bytes, int64_t count);
+  void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind);
+
+  cudaStream_t stream_ = nullptr;
+  std::vector<void*> memory_;
+};
+
+// What `run(gpu)` returns, a std::vector<std::vector<double>>: the same, to the bit, in every order
+// in which threads may run.
+template <typename Run>
+std::vector<std::vector<double>> InEveryOrder(Run run) {
+  std::vector<std::vector<double>> first;
+  for (const cuda::ThreadOrder order : kThreadOrders) {
+    EmulatedGpu gpu(order);
+    auto results = run(gpu);
+    if (order == kThreadOrders.front()) {
+      first = std::move(results);
+    } else {
+      EXPECT_TRUE(results == first) << "other bits in thread order " << static_cast<int>(order);
+    }
+  }
+  return first;
+}
+
+// "float32" or "bfloat16", for names of tests.
+inline const char* NameOf(kernels::DType type) {
+  return type == kernels::DType::kBfloat16 ? "bfloat16" : "float32";
+}
+
+}  // namespace stagecoach::testing
+
+#endif  // STAGECOACH_TESTS_KERNELS_CUDA_EMULATED_GPU_H_

@@ -1,0 +1,377 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/layer_norm_kernels.h"
+#include "kernels/reference/reference.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::Vector;
+using testing::CloseTo;
+using testing::ElementTypeOf;
+using testing::EmulatedGpu;
+using testing::Gamma;
+using testing::InEveryOrder;
+using testing::kActivationTypes;
+using testing::NameOf;
+using testing::PrecisionOf;
+using testing::RandomNormal;
+using testing::RoundedTo;
+using testing::StoredBound;
+using testing::ToDouble;
+
+// Names: R rows, C features; r, c index them.
+
+// The roundings that a term of a row's sum can meet: a thread adds at most 32 values, or a 512th of
+// the row; a warp adds its lanes in 5 steps, a block its 16 warps.
+int64_t RowSumRoundings(int64_t features) {
+  return std::min(features, std::max<int64_t>(32, features / 512 + 8) + 5 + 16);
+}
+
+struct Problem {
+  // x is normal around `mean` with the given deviation.
+  Problem(DType type_in, const LayerNormShape& shape_in, float mean = 0.5F, float deviation = 2.0F)
+      : type(type_in), shape(shape_in) {
+    const int64_t R = shape.rows, C = shape.features;
+    x = RandomNormal(R * C, 1);
+    for (float& value : x) value = mean + deviation * value;
+    x = RoundedTo(type, x);
+    gamma = RoundedTo(type, RandomNormal(C, 2));
+    beta = RoundedTo(type, RandomNormal(C, 3));
+    dy = RoundedTo(type, RandomNormal(R * C, 4));
+    addend = RoundedTo(type, RandomNormal(R * C, 5));
+    dgamma = RandomNormal(C, 6);
+    dbeta = RandomNormal(C, 7);
+    SetStatistics();
+  }
+
+  // What BackwardInput and BackwardWeight read, rounded like what Forward would write.
+  void SetStatistics() {
+    const auto forward =
+        reference::LayerNormForward(shape, ToDouble(x), ToDouble(gamma), ToDouble(beta));
+    statistics.assign(forward.statistics.begin(), forward.statistics.end());
+  }
+
+  DType type;
+  LayerNormShape shape;
+  int64_t offset = 0;  // of each tensor of `type`, in elements
+  std::vector<float> x, gamma, beta, dy, addend, dgamma, dbeta, statistics;
+};
+
+enum class Add { kNo, kSeparate, kInPlace };
+
+struct ForwardResult {
+  Vector statistics, y, sum;
+};
+ForwardResult RunForward(const Problem& problem, Add add = Add::kNo) {
+  const int64_t R = problem.shape.rows, C = problem.shape.features;
+  const auto results = InEveryOrder([&](EmulatedGpu& gpu) {
+    const auto operand = [&](const std::vector<float>& values) {
+      return gpu.Operand(problem.type, values, problem.offset);
+    };
+    const Tensor x = operand(problem.x), gamma = operand(problem.gamma);
+    const Tensor beta = operand(problem.beta);
+    const Tensor addend = add == Add::kNo ? Tensor{} : operand(problem.addend);
+    const Tensor sum = add == Add::kSeparate  ? gpu.Result(problem.type, R * C, problem.offset)
+                       : add == Add::kInPlace ? x
+                                              : Tensor{};
+    const Tensor statistics = gpu.Result(DType::kFloat32, R * 2);
+    const Tensor y = gpu.Result(problem.type, R * C, problem.offset);
+    EXPECT_EQ(LaunchLayerNormForward(gpu.stream(), ElementTypeOf(problem.type),
+                                     {.rows = R,
+                                      .features = C,
+                                      .epsilon = problem.shape.epsilon,
+                                      .x = x.data,
+                                      .addend = addend.data,
+                                      .sum = sum.data,
+                                      .gamma = gamma.data,
+                                      .beta = beta.data,
+                                      .statistics = statistics.f32(),
+                                      .y = y.data}),
+              cudaSuccess);
+    return std::vector<Vector>{gpu.Values(statistics), gpu.Values(y),
+                               add == Add::kNo ? Vector{} : gpu.Values(sum)};
+  });
+  return {results[0], results[1], results[2]};
+}
+
+// Bounds of the statistics of one row: absolute for the mean, relative for rstd. The mean is a sum
+// of C terms and a division. A variance around a mean that is off by d is too large by d^2; its own
+// sum has the roundings of each term, 4, besides.
+struct StatisticsBound {
+  StatisticsBound(reference::Values row, double rstd) {
+    const int64_t roundings = RowSumRoundings(static_cast<int64_t>(row.size()));
+    const auto elementary = static_cast<int64_t>(PrecisionOf(DType::kFloat32).elementary);
+    double sum_abs = 0;
+    for (double value : row) sum_abs += std::fabs(value);
+    mean = Gamma(roundings + elementary) * sum_abs / static_cast<double>(row.size());
+    const double shift = mean * rstd;
+    relative_rstd = Gamma(roundings + 4 + 2 * elementary) + shift * shift;
+  }
+  double mean;
+  double relative_rstd;
+};
+
+void ExpectForwardMatches(const Problem& problem, const Vector& x, const ForwardResult& actual) {
+  const auto C = static_cast<size_t>(problem.shape.features);
+  const Vector gamma = ToDouble(problem.gamma);
+  const auto expected =
+      reference::LayerNormForward(problem.shape, x, gamma, ToDouble(problem.beta));
+  Vector statistics_bound, y_bound;
+  for (size_t r = 0; r < static_cast<size_t>(problem.shape.rows); ++r) {
+    const reference::Values row = reference::Values(x).subspan(r * C, C);
+    const double mean = expected.statistics[r * 2], rstd = expected.statistics[r * 2 + 1];
+    const StatisticsBound bound(row, rstd);
+    statistics_bound.push_back(bound.mean);
+    statistics_bound.push_back(bound.relative_rstd * rstd);
+    for (size_t c = 0; c < C; ++c) {
+      const double shift = bound.mean * rstd * std::fabs(gamma[c]);
+      const double scaled = std::fabs((row[c] - mean) * rstd * gamma[c]);
+      const double y = expected.y[r * C + c];
+      y_bound.push_back(StoredBound(
+          y, shift + (scaled + shift) * (bound.relative_rstd + Gamma(4)) + Gamma(1) * std::fabs(y),
+          problem.type));
+    }
+  }
+  EXPECT_THAT(actual.statistics, CloseTo(expected.statistics, statistics_bound));
+  EXPECT_THAT(actual.y, CloseTo(expected.y, y_bound));
+}
+
+// What is normalised is the sum as it is stored.
+void ExpectForwardOfASumMatches(const Problem& problem, Add add) {
+  const ForwardResult actual = RunForward(problem, add);
+  std::vector<float> sum;
+  for (size_t i = 0; i < problem.x.size(); ++i) sum.push_back(problem.x[i] + problem.addend[i]);
+  const Vector rounded = ToDouble(RoundedTo(problem.type, sum));
+  EXPECT_TRUE(actual.sum == rounded) << "the sum must be exact but for one rounding";
+  ExpectForwardMatches(problem, rounded, actual);
+}
+
+struct BackwardInputOptions {
+  bool addend = false;
+  bool in_place = false;
+};
+void ExpectBackwardInputMatches(const Problem& problem, const BackwardInputOptions& options) {
+  const int64_t R = problem.shape.rows;
+  const auto C = static_cast<size_t>(problem.shape.features);
+  const auto results = InEveryOrder([&](EmulatedGpu& gpu) {
+    const auto operand = [&](const std::vector<float>& values) {
+      return gpu.Operand(problem.type, values, problem.offset);
+    };
+    const Tensor dy = operand(problem.dy), x = operand(problem.x), gamma = operand(problem.gamma);
+    const Tensor statistics = gpu.Operand(DType::kFloat32, problem.statistics);
+    const Tensor addend = options.addend ? operand(problem.addend) : Tensor{};
+    const Tensor dx =
+        options.in_place ? dy : gpu.Result(problem.type, dy.elements(), problem.offset);
+    EXPECT_EQ(LaunchLayerNormBackwardInput(gpu.stream(), ElementTypeOf(problem.type),
+                                           {.rows = R,
+                                            .features = problem.shape.features,
+                                            .dy = dy.data,
+                                            .x = x.data,
+                                            .gamma = gamma.data,
+                                            .statistics = statistics.f32(),
+                                            .addend = addend.data,
+                                            .dx = dx.data}),
+              cudaSuccess);
+    return std::vector<Vector>{gpu.Values(dx)};
+  });
+  const Vector x = ToDouble(problem.x), gamma = ToDouble(problem.gamma);
+  const Vector dy = ToDouble(problem.dy), statistics = ToDouble(problem.statistics);
+  Vector expected = reference::LayerNormBackwardInput(problem.shape, dy, x, gamma, statistics);
+  Vector bounds;
+  for (size_t r = 0; r < static_cast<size_t>(R); ++r) {
+    const double mean = statistics[r * 2], rstd = statistics[r * 2 + 1];
+    Vector g(C), xhat(C);
+    double mean_g = 0, mean_g_xhat = 0;
+    for (size_t c = 0; c < C; ++c) {
+      g[c] = std::fabs(dy[r * C + c] * gamma[c]);
+      xhat[c] = std::fabs((x[r * C + c] - mean) * rstd);
+      mean_g += g[c] / static_cast<double>(C);
+      mean_g_xhat += g[c] * xhat[c] / static_cast<double>(C);
+    }
+    // On the longest path, that of mean(g xhat): 4 roundings of a term, those of the sum, 4 of the
+    // division, 6 after it and one of the addend.
+    const double relative = Gamma(RowSumRoundings(problem.shape.features) + 15);
+    for (size_t c = 0; c < C; ++c) {
+      const size_t i = r * C + c;
+      double magnitude = rstd * (g[c] + mean_g + xhat[c] * mean_g_xhat);
+      if (options.addend) {
+        expected[i] += problem.addend[i];
+        magnitude += std::fabs(problem.addend[i]);
+      }
+      bounds.push_back(StoredBound(expected[i], relative * magnitude, problem.type));
+    }
+  }
+  EXPECT_THAT(results[0], CloseTo(expected, bounds));
+}
+
+void ExpectBackwardWeightMatches(const Problem& problem, bool accumulate) {
+  const int64_t rows = problem.shape.rows, features = problem.shape.features;
+  const auto actual = InEveryOrder([&](EmulatedGpu& gpu) {
+    const Tensor dy = gpu.Operand(problem.type, problem.dy, problem.offset);
+    const Tensor x = gpu.Operand(problem.type, problem.x, problem.offset);
+    const Tensor statistics = gpu.Operand(DType::kFloat32, problem.statistics);
+    const Tensor dgamma = accumulate ? gpu.Operand(DType::kFloat32, problem.dgamma)
+                                     : gpu.Result(DType::kFloat32, features);
+    const Tensor dbeta = accumulate ? gpu.Operand(DType::kFloat32, problem.dbeta)
+                                    : gpu.Result(DType::kFloat32, features);
+    const int64_t workspace_floats = LayerNormWorkspaceBytes(rows, features) / 4;
+    EXPECT_EQ(LaunchLayerNormBackwardWeight(
+                  gpu.stream(), ElementTypeOf(problem.type),
+                  {.rows = rows,
+                   .features = features,
+                   .dy = dy.data,
+                   .x = x.data,
+                   .statistics = statistics.f32(),
+                   .dgamma = dgamma.f32(),
+                   .dbeta = dbeta.f32(),
+                   .accumulate = accumulate,
+                   .workspace = gpu.Result(DType::kFloat32, workspace_floats).f32()}),
+              cudaSuccess);
+    return std::vector<Vector>{gpu.Values(dgamma), gpu.Values(dbeta)};
+  });
+  const auto R = static_cast<size_t>(rows), C = static_cast<size_t>(features);
+  auto expected = reference::LayerNormBackwardWeight(
+      problem.shape, ToDouble(problem.dy), ToDouble(problem.x), ToDouble(problem.statistics));
+  Vector dgamma_bound(C), dbeta_bound(C);
+  for (size_t c = 0; c < C; ++c) {
+    double dgamma_abs = 0, dbeta_abs = 0;
+    if (accumulate) {
+      expected.dgamma[c] += problem.dgamma[c];
+      expected.dbeta[c] += problem.dbeta[c];
+      dgamma_abs = std::fabs(problem.dgamma[c]);
+      dbeta_abs = std::fabs(problem.dbeta[c]);
+    }
+    for (size_t r = 0; r < R; ++r) {
+      const double mean = problem.statistics[r * 2], rstd = problem.statistics[r * 2 + 1];
+      const double dy = std::fabs(problem.dy[r * C + c]);
+      dbeta_abs += dy;
+      dgamma_abs += dy * std::fabs(problem.x[r * C + c] - mean) * rstd;
+    }
+    // A term of dgamma has 3 roundings; a column has R terms and what was there.
+    dgamma_bound[c] = Gamma(rows + 4) * dgamma_abs;
+    dbeta_bound[c] = Gamma(rows + 1) * dbeta_abs;
+  }
+  EXPECT_THAT(actual[0], CloseTo(expected.dgamma, dgamma_bound));
+  EXPECT_THAT(actual[1], CloseTo(expected.dbeta, dbeta_bound));
+}
+
+using Parameter = std::tuple<DType, LayerNormShape>;
+std::string NameOfProblem(const ::testing::TestParamInfo<Parameter>& info) {
+  const auto& [type, shape] = info.param;
+  return absl::StrCat(NameOf(type), "_", shape.rows, "x", shape.features);
+}
+
+class CudaLayerNorm : public ::testing::TestWithParam<Parameter> {
+ protected:
+  Problem problem_{std::get<0>(GetParam()), std::get<1>(GetParam())};
+};
+
+TEST_P(CudaLayerNorm, ForwardMatchesReference) {
+  ExpectForwardMatches(problem_, ToDouble(problem_.x), RunForward(problem_));
+}
+
+TEST_P(CudaLayerNorm, ForwardOfASumMatchesReference) {
+  ExpectForwardOfASumMatches(problem_, Add::kSeparate);
+}
+
+TEST_P(CudaLayerNorm, SumMayOverwriteItsOperand) {
+  ExpectForwardOfASumMatches(problem_, Add::kInPlace);
+}
+
+TEST_P(CudaLayerNorm, BackwardInputMatchesReference) { ExpectBackwardInputMatches(problem_, {}); }
+
+TEST_P(CudaLayerNorm, BackwardInputAddsTheAddend) {
+  ExpectBackwardInputMatches(problem_, {.addend = true});
+}
+
+TEST_P(CudaLayerNorm, BackwardInputMayOverwriteItsOperand) {
+  ExpectBackwardInputMatches(problem_, {.in_place = true});
+}
+
+// The shapes where the work is laid out in another way: a warp or a block to a row, the row kept or
+// read again, vectors or single elements.
+INSTANTIATE_TEST_SUITE_P(
+    Rows, CudaLayerNorm,
+    ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                       ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1},
+                                         LayerNormShape{5, 7, 0.5F}, LayerNormShape{6, 64},
+                                         LayerNormShape{17, 33}, LayerNormShape{3, 256},
+                                         LayerNormShape{2, 257}, LayerNormShape{5, 768},
+                                         LayerNormShape{2, 1024}, LayerNormShape{2, 1032},
+                                         LayerNormShape{1, 4099}, LayerNormShape{2, 8200},
+                                         LayerNormShape{1, 16384}, LayerNormShape{2, 16400})),
+    NameOfProblem);
+INSTANTIATE_TEST_SUITE_P(VeryLongRows, CudaLayerNorm,
+                         ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                                            ::testing::Values(LayerNormShape{1, 1 << 20},
+                                                              LayerNormShape{1, 1000003})),
+                         NameOfProblem);
+
+class CudaLayerNormWeight : public CudaLayerNorm {};
+
+TEST_P(CudaLayerNormWeight, BackwardWeightMatchesReference) {
+  ExpectBackwardWeightMatches(problem_, /*accumulate=*/false);
+}
+
+TEST_P(CudaLayerNormWeight, BackwardWeightAddsToWhatIsThere) {
+  ExpectBackwardWeightMatches(problem_, /*accumulate=*/true);
+}
+
+// Also of more rows than one block of them.
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaLayerNormWeight,
+    ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                       ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1},
+                                         LayerNormShape{5, 7}, LayerNormShape{17, 33},
+                                         LayerNormShape{9, 264}, LayerNormShape{127, 40},
+                                         LayerNormShape{128, 40}, LayerNormShape{301, 129},
+                                         LayerNormShape{1000, 8}, LayerNormShape{2, 20000})),
+    NameOfProblem);
+
+class CudaLayerNormUnaligned : public CudaLayerNorm {};
+
+TEST_P(CudaLayerNormUnaligned, MatchesReference) {
+  problem_.offset = 1;
+  ExpectForwardMatches(problem_, ToDouble(problem_.x), RunForward(problem_));
+  ExpectForwardOfASumMatches(problem_, Add::kSeparate);
+  ExpectBackwardInputMatches(problem_, {.addend = true});
+  ExpectBackwardWeightMatches(problem_, /*accumulate=*/true);
+}
+
+// Shapes that vectors would fit.
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaLayerNormUnaligned,
+                         ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                                            ::testing::Values(LayerNormShape{3, 64},
+                                                              LayerNormShape{2, 1024},
+                                                              LayerNormShape{1, 8192})),
+                         NameOfProblem);
+
+// mean(x^2) - mean(x)^2 would lose all digits of the variance.
+TEST(CudaLayerNormForward, KeepsTheVarianceOfRowsFarFromZero) {
+  const Problem problem(DType::kFloat32, {.rows = 5, .features = 100}, /*mean=*/4096.0F, 1.0F);
+  ExpectForwardMatches(problem, ToDouble(problem.x), RunForward(problem));
+}
+
+TEST(CudaLayerNormForward, RowsOfOneValueGiveBeta) {
+  for (const DType type : kActivationTypes) {
+    const Problem problem(type, {.rows = 1, .features = 72}, /*mean=*/1.0F, /*deviation=*/0.0F);
+    EXPECT_EQ(RunForward(problem).y, ToDouble(problem.beta)) << NameOf(type);
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

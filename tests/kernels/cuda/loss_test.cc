@@ -1,0 +1,306 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/loss_kernels.h"
+#include "kernels/reference/reference.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::Vector;
+using testing::CloseTo;
+using testing::ElementTypeOf;
+using testing::EmulatedGpu;
+using testing::Gamma;
+using testing::InEveryOrder;
+using testing::kActivationTypes;
+using testing::NameOf;
+using testing::Precision;
+using testing::PrecisionOf;
+using testing::RandomLabels;
+using testing::RandomNormal;
+using testing::RoundedTo;
+using testing::StoredBound;
+using testing::ToDouble;
+
+struct Problem {
+  Problem(DType type_in, LossKind kind_in, const LossShape& shape_in)
+      : type(type_in), kind(kind_in), shape(shape_in), valid_rows(shape_in.rows) {
+    output = RoundedTo(type, RandomNormal(shape.rows * shape.classes, 1));
+    labels = RandomLabels(shape.rows, shape.classes, 2);
+  }
+  // Marks the last rows as padding and fills them with what would spoil every sum.
+  void Pad(int64_t rows) {
+    valid_rows = shape.rows - rows;
+    std::fill(output.begin() + valid_rows * shape.classes, output.end(),
+              std::numeric_limits<float>::quiet_NaN());
+    std::fill(labels.begin() + valid_rows, labels.end(), -1);
+  }
+
+  DType type;
+  LossKind kind;
+  LossShape shape;
+  int64_t valid_rows;
+  float scale = 0.125F;
+  int64_t offset = 0;  // of output and gradient, in elements
+  std::vector<float> output;
+  std::vector<int32_t> labels;
+};
+
+enum class Gradient { kSeparate, kInPlace, kNone };
+
+struct Results {
+  Vector result, gradient;
+};
+Results Compute(const Problem& problem, Gradient where = Gradient::kSeparate) {
+  const auto results = InEveryOrder([&](EmulatedGpu& gpu) {
+    const Tensor output = gpu.Operand(problem.type, problem.output, problem.offset);
+    const Tensor gradient = where == Gradient::kInPlace ? output
+                            : where == Gradient::kNone
+                                ? Tensor{}
+                                : gpu.Result(problem.type, output.elements(), problem.offset);
+    const Tensor result = gpu.Result(DType::kFloat64, 2);
+    const LossArguments arguments = {.rows = problem.shape.rows,
+                                     .classes = problem.shape.classes,
+                                     .valid_rows = problem.valid_rows,
+                                     .scale = problem.scale,
+                                     .output = output.data,
+                                     .labels = gpu.Integers(problem.labels).i32(),
+                                     .gradient = gradient.data,
+                                     .workspace = reinterpret_cast<LossOfRow*>(
+                                         gpu.Result(DType::kFloat64, 2 * problem.shape.rows).data),
+                                     .result = result.f64()};
+    const auto launch = problem.kind == LossKind::kSoftmaxCrossEntropy ? LaunchSoftmaxCrossEntropy
+                                                                       : LaunchMeanSquaredError;
+    EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(problem.type), arguments), cudaSuccess);
+    return std::vector<Vector>{gpu.Values(result),
+                               gradient.empty() ? Vector{} : gpu.Values(gradient)};
+  });
+  return {results[0], results[1]};
+}
+
+// Bounds of the loss sum and of each gradient, for arithmetic in float32.
+struct Bounds {
+  double loss = 0;
+  Vector gradient;
+};
+
+// The values of a row that a thread adds up, and the roundings that a term of the row's sum can
+// meet: those, 5 in its warp, and 16 warps.
+int64_t ThreadShare(int64_t classes) {
+  return std::min(classes, std::max<int64_t>(32, classes / 512 + 8));
+}
+int64_t RowSumRoundings(int64_t classes) {
+  return std::min(classes, ThreadShare(classes) + 5 + 16);
+}
+
+// o - max is off by u |o - max|, which becomes the relative error of its exponential. It is
+// rescaled whenever a larger maximum is found: by a thread at most once for each of its values,
+// and once for the row. log of the sum S and o[label] - max are added. A probability is a quotient
+// of two such.
+void AddCrossEntropyRow(reference::Values output, double scale, Bounds& bounds) {
+  const Precision& precision = PrecisionOf(DType::kFloat32);
+  const auto [smallest, largest] = std::minmax_element(output.begin(), output.end());
+  const double classes = static_cast<double>(output.size());
+  const double spread = *largest - *smallest;
+  const auto C = static_cast<int64_t>(output.size());
+  const double rescalings = static_cast<double>(ThreadShare(C)) + 1.0;
+  const double sum_error = static_cast<double>(RowSumRoundings(C)) + precision.elementary +
+                           2.0 * spread + rescalings * (precision.elementary + 2.0);
+  const double loss_error =
+      sum_error + precision.elementary * std::log(classes) + spread + (spread + std::log(classes));
+  bounds.loss += precision.unit_roundoff * loss_error;
+  double sum = 0;
+  for (double value : output) sum += std::exp(value - *largest);
+  const double relative = sum_error + 2.0 * precision.elementary + spread + 3.0;
+  for (double value : output) {
+    const double probability = std::exp(value - *largest) / sum;
+    bounds.gradient.push_back(
+        std::fabs(scale) *
+        (precision.unit_roundoff * (relative * probability + 1.0) + precision.underflow));
+  }
+}
+
+void AddSquaredErrorRow(reference::Values output, double scale, Bounds& bounds) {
+  const auto classes = static_cast<int64_t>(output.size());
+  double sum = 0;
+  for (double value : output) {
+    const double largest_error = std::fabs(value) + 1.0;
+    sum += largest_error * largest_error;
+    bounds.gradient.push_back(Gamma(8) * std::fabs(scale) * 2.0 / static_cast<double>(classes) *
+                              largest_error);
+  }
+  bounds.loss += Gamma(RowSumRoundings(classes) + 8) * sum / static_cast<double>(classes);
+}
+
+Bounds BoundsOf(const Problem& problem, const Vector& gradient) {
+  const auto C = static_cast<size_t>(problem.shape.classes);
+  const Vector output = ToDouble(problem.output);
+  const size_t valid = static_cast<size_t>(problem.valid_rows) * C;
+  Bounds bounds;
+  for (size_t begin = 0; begin < valid; begin += C) {
+    const auto row = reference::Values(output).subspan(begin, C);
+    if (problem.kind == LossKind::kSoftmaxCrossEntropy) {
+      AddCrossEntropyRow(row, problem.scale, bounds);
+    } else {
+      AddSquaredErrorRow(row, problem.scale, bounds);
+    }
+  }
+  for (size_t i = 0; i < valid; ++i) {
+    bounds.gradient[i] = StoredBound(gradient[i], bounds.gradient[i], problem.type);
+  }
+  // The gradient of padding is exactly zero.
+  bounds.gradient.resize(output.size(), 0.0);
+  return bounds;
+}
+
+void ExpectMatchesReference(const Problem& problem) {
+  const Results actual = Compute(problem);
+  const auto expected = reference::Loss(problem.kind, problem.shape, ToDouble(problem.output),
+                                        problem.labels, problem.valid_rows, problem.scale);
+  const Bounds bounds = BoundsOf(problem, expected.gradient);
+  EXPECT_NEAR(actual.result[0], expected.loss, bounds.loss);
+  EXPECT_EQ(actual.result[1], static_cast<double>(expected.correct));
+  EXPECT_THAT(actual.gradient, CloseTo(expected.gradient, bounds.gradient));
+}
+
+constexpr LossKind kKinds[] = {LossKind::kSoftmaxCrossEntropy, LossKind::kMeanSquaredError};
+std::string NameOfKind(LossKind kind) {
+  return kind == LossKind::kSoftmaxCrossEntropy ? "cross_entropy" : "squared_error";
+}
+
+using Parameter = std::tuple<DType, LossKind, LossShape>;
+std::string NameOfProblem(const ::testing::TestParamInfo<Parameter>& param_info) {
+  const auto& [type, kind, shape] = param_info.param;
+  return absl::StrCat(NameOf(type), "_", NameOfKind(kind), "_", shape.rows, "x", shape.classes);
+}
+
+class CudaLoss : public ::testing::TestWithParam<Parameter> {
+ protected:
+  Problem problem_{std::get<0>(GetParam()), std::get<1>(GetParam()), std::get<2>(GetParam())};
+};
+
+TEST_P(CudaLoss, MatchesReference) { ExpectMatchesReference(problem_); }
+
+TEST_P(CudaLoss, PaddingCountsForNothing) {
+  problem_.Pad((problem_.shape.rows + 1) / 2);
+  ExpectMatchesReference(problem_);
+}
+
+TEST_P(CudaLoss, GradientMayOverwriteTheOutput) {
+  const Results expected = Compute(problem_), actual = Compute(problem_, Gradient::kInPlace);
+  EXPECT_TRUE(actual.gradient == expected.gradient);
+  EXPECT_EQ(actual.result, expected.result);
+}
+
+TEST_P(CudaLoss, ResultDoesNotNeedTheGradient) {
+  EXPECT_EQ(Compute(problem_, Gradient::kNone).result, Compute(problem_).result);
+}
+
+TEST_P(CudaLoss, UnalignedRowsMatchReference) {
+  problem_.offset = 1;
+  ExpectMatchesReference(problem_);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaLoss,
+    ::testing::Combine(::testing::ValuesIn(kActivationTypes), ::testing::ValuesIn(kKinds),
+                       ::testing::Values(LossShape{1, 1}, LossShape{5, 1}, LossShape{1, 10},
+                                         LossShape{17, 2}, LossShape{64, 10}, LossShape{3, 1024},
+                                         LossShape{2, 1025}, LossShape{2, 1032},
+                                         LossShape{1, 50257}, LossShape{1, 50304})),
+    NameOfProblem);
+
+class CudaLossOfKind : public ::testing::TestWithParam<std::tuple<DType, LossKind>> {
+ protected:
+  Problem Make(const LossShape& shape) const {
+    return {std::get<0>(GetParam()), std::get<1>(GetParam()), shape};
+  }
+};
+
+TEST_P(CudaLossOfKind, VeryLongRowMatchesReference) { ExpectMatchesReference(Make({1, 1000001})); }
+
+TEST_P(CudaLossOfKind, ManyRowsMatchReference) { ExpectMatchesReference(Make({2049, 3})); }
+
+TEST_P(CudaLossOfKind, OnlyPaddingIsALossOfZero) {
+  Problem problem = Make({.rows = 3, .classes = 4});
+  problem.Pad(3);
+  EXPECT_THAT(Compute(problem).result, ::testing::ElementsAre(0.0, 0.0));
+}
+
+TEST_P(CudaLossOfKind, FirstOfSeveralLargestOutputsIsThePrediction) {
+  Problem problem = Make({.rows = 3, .classes = 3});
+  problem.output = {1, 1, 0, 1, 1, 0, -1, 0, 0};
+  problem.labels = {0, 1, 1};
+  EXPECT_EQ(Compute(problem).result[1], 2.0);
+}
+
+// The two are found by different warps.
+TEST_P(CudaLossOfKind, FirstOfSeveralLargestOutputsIsThePredictionInLongRows) {
+  Problem problem = Make({.rows = 2, .classes = 4096});
+  std::fill(problem.output.begin(), problem.output.end(), 0.0F);
+  for (size_t row : {0, 1}) {
+    for (size_t c : {3000, 1001}) problem.output[row * 4096 + c] = 2.0F;
+  }
+  problem.labels = {1001, 3000};
+  EXPECT_EQ(Compute(problem).result[1], 1.0);
+}
+
+TEST_P(CudaLossOfKind, OutputsThatAreNotNumbersShowInTheLoss) {
+  Problem problem = Make({.rows = 2, .classes = 5});
+  problem.output[3] = std::numeric_limits<float>::quiet_NaN();
+  EmulatedGpu gpu;
+  const Tensor output = gpu.Operand(problem.type, problem.output);
+  const Tensor result = gpu.Result(DType::kFloat64, 2);
+  const auto launch = problem.kind == LossKind::kSoftmaxCrossEntropy ? LaunchSoftmaxCrossEntropy
+                                                                     : LaunchMeanSquaredError;
+  ASSERT_EQ(launch(gpu.stream(), ElementTypeOf(problem.type),
+                   {.rows = 2,
+                    .classes = 5,
+                    .valid_rows = 2,
+                    .output = output.data,
+                    .labels = gpu.Integers(problem.labels).i32(),
+                    .workspace = reinterpret_cast<LossOfRow*>(gpu.Result(DType::kFloat64, 4).data),
+                    .result = result.f64()}),
+            cudaSuccess);
+  EXPECT_TRUE(std::isnan(gpu.Values(result)[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaLossOfKind,
+                         ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                                            ::testing::ValuesIn(kKinds)));
+
+TEST(CudaCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
+  Problem problem(DType::kFloat32, LossKind::kSoftmaxCrossEntropy, {.rows = 3, .classes = 3});
+  problem.output = {1e4F, -1e4F, 0.0F, -1e4F, -1e4F, -1e4F, 300.0F, 299.0F, -80.0F};
+  problem.labels = {1, 0, 2};
+  ExpectMatchesReference(problem);
+}
+
+// Classes that are masked out.
+TEST(CudaCrossEntropy, OutputsOfMinusInfinityHaveNoProbability) {
+  constexpr float kMasked = -std::numeric_limits<float>::infinity();
+  Problem problem(DType::kFloat32, LossKind::kSoftmaxCrossEntropy, {.rows = 1, .classes = 4});
+  problem.output = {kMasked, 1.0F, 1.0F, kMasked};
+  problem.labels = {2};
+  problem.scale = 1.0F;
+  const Results actual = Compute(problem);
+  EXPECT_EQ(actual.gradient, (Vector{0.0, 0.5, -0.5, 0.0}));
+  EXPECT_DOUBLE_EQ(actual.result[0], std::log(2.0));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

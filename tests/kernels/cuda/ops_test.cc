@@ -1,0 +1,246 @@
+#include "kernels/ops/ops.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "base/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/bfloat16.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+#include "tests/kernels/cuda/backend_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+// The way from an operation to its kernels: each argument arrives where it belongs. The values are
+// such that results are exact. What kernels do with all shapes is in the tests beside this one.
+namespace stagecoach::kernels {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::StatusIs;
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+class CudaOpsTest : public CudaBackendTest {
+ protected:
+  void SetUp() override {
+    CudaBackendTest::SetUp();
+    device_ = CreateDevice();
+  }
+  void TearDown() override {
+    buffers_.clear();
+    device_.reset();
+    CudaBackendTest::TearDown();
+  }
+
+  Ops& ops() { return device_->ops(); }
+
+  // Memory that lives as long as the test.
+  Tensor Result(DType type, const Shape& shape) {
+    Tensor tensor{nullptr, type, shape};
+    auto buffer = device_->Allocate(tensor.bytes());
+    STAGECOACH_CHECK_OK(buffer);
+    tensor.data = buffer->data();
+    buffers_.push_back(*std::move(buffer));
+    return tensor;
+  }
+  template <typename T>
+  Tensor Operand(DType type, const Shape& shape, std::vector<T> values) {
+    const Tensor tensor = Result(type, shape);
+    auto staging = device_->AllocateHost(tensor.bytes());
+    STAGECOACH_CHECK_OK(staging);
+    std::memcpy(staging->data(), values.data(), static_cast<size_t>(tensor.bytes()));
+    Perform([&](Stream& stream) {
+      return stream.CopyFromHost(tensor.data, staging->data(), tensor.bytes());
+    });
+    return tensor;
+  }
+  Tensor Floats(const Shape& shape, const std::vector<float>& values) {
+    return Operand(DType::kFloat32, shape, values);
+  }
+
+  void Perform(absl::FunctionRef<absl::Status(Stream&)> work) {
+    EXPECT_OK(RunJob(*device_, work));
+    EXPECT_OK(FinishStream(*device_));
+  }
+
+  template <typename T>
+  std::vector<T> Values(const Tensor& tensor) {
+    auto staging = device_->AllocateHost(tensor.bytes());
+    STAGECOACH_CHECK_OK(staging);
+    Perform([&](Stream& stream) {
+      return stream.CopyToHost(staging->data(), tensor.data, tensor.bytes());
+    });
+    std::vector<T> values(static_cast<size_t>(tensor.elements()));
+    std::memcpy(values.data(), staging->data(), static_cast<size_t>(tensor.bytes()));
+    return values;
+  }
+
+  std::unique_ptr<Device> device_;
+  std::vector<Buffer> buffers_;
+};
+
+TEST_F(CudaOpsTest, AddAndCopy) {
+  const Tensor a = Floats({3}, {1, 2, 3}), b = Floats({3}, {10, 20, 30});
+  const Tensor sum = Result(DType::kFloat32, {3}), copy = Result(DType::kFloat32, {3});
+  Perform([&](Stream& stream) { return ops().elementwise().Add(stream, a, b, sum); });
+  Perform([&](Stream& stream) { return ops().elementwise().Copy(stream, sum, copy); });
+  EXPECT_THAT(Values<float>(copy), ElementsAre(11, 22, 33));
+}
+
+TEST_F(CudaOpsTest, LayerNorm) {
+  ASSERT_OK_AND_ASSIGN(const auto op,
+                       ops().CreateLayerNorm({.rows = 1, .features = 2, .epsilon = 3.0F}));
+  const Tensor x = Floats({1, 2}, {1, -1}), gamma = Floats({2}, {1, 1});
+  const Tensor beta = Floats({2}, {0, 4});
+  const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
+  Perform([&](Stream& stream) { return op->Forward(stream, x, gamma, beta, statistics, y); });
+  EXPECT_THAT(Values<float>(statistics), ElementsAre(0, 0.5F));
+  EXPECT_THAT(Values<float>(y), ElementsAre(0.5F, 3.5F));
+}
+
+TEST_F(CudaOpsTest, LayerNormBackward) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateLayerNorm({.rows = 1, .features = 2}));
+  const Tensor x = Floats({1, 2}, {1, -1}), dy = Floats({1, 2}, {3, 1});
+  const Tensor gamma = Floats({2}, {1, 1}), statistics = Floats({1, 2}, {0, 0.5F});
+  const Tensor addend = Floats({1, 2}, {1, 2}), dx = Result(DType::kFloat32, {1, 2});
+  const Tensor dgamma = Floats({2}, {10, 20}), dbeta = Floats({2}, {30, 40});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  Perform([&](Stream& stream) {
+    return op->BackwardInput(stream, dy, x, gamma, statistics, addend, dx);
+  });
+  Perform([&](Stream& stream) {
+    return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, /*accumulate=*/true,
+                              static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<float>(dx), ElementsAre(1.375F, 1.625F));
+  EXPECT_THAT(Values<float>(dgamma), ElementsAre(11.5F, 19.5F));
+  EXPECT_THAT(Values<float>(dbeta), ElementsAre(33, 41));
+}
+
+TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
+  for (const LayerNormShape shape :
+       {LayerNormShape{.rows = 0}, LayerNormShape{.features = -1}, LayerNormShape{.rows = kHuge},
+        LayerNormShape{.features = kHuge}, LayerNormShape{.epsilon = 0.0F}}) {
+    EXPECT_THAT(ops().CreateLayerNorm(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+// The last row is padding.
+TEST_F(CudaOpsTest, MeanSquaredError) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateLoss(LossKind::kMeanSquaredError, {3, 2}));
+  const Tensor output = Floats({3, 2}, {1, 0, 0.5F, 0, 7, 7});
+  const Tensor labels = Operand<int32_t>(DType::kInt32, {3}, {0, 0, -1});
+  const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {3, 2});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  Perform([&](Stream& stream) {
+    return op->Compute(stream, output, labels, /*valid_rows=*/2, /*scale=*/4.0F, gradient, result,
+                       static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<double>(result), ElementsAre(0.125, 2.0));
+  EXPECT_THAT(Values<float>(gradient), ElementsAre(0, 0, -2, 0, 0, 0));
+}
+
+TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateLoss(LossKind::kSoftmaxCrossEntropy, {1, 2}));
+  const Tensor output = Floats({1, 2}, {3, 3});
+  const Tensor labels = Operand<int32_t>(DType::kInt32, {1}, {1});
+  const Tensor result = Result(DType::kFloat64, {2});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  Perform([&](Stream& stream) {
+    return op->Compute(stream, output, labels, /*valid_rows=*/1, /*scale=*/1.0F, output, result,
+                       static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<double>(result), ElementsAre(std::log(2.0), 0.0));
+  EXPECT_THAT(Values<float>(output), ElementsAre(0.5F, -0.5F));
+}
+
+TEST_F(CudaOpsTest, LossRefusesExtentsOutOfRange) {
+  for (const LossShape shape : {LossShape{0, 1}, LossShape{1, -1}, LossShape{kHuge, 1}}) {
+    EXPECT_THAT(ops().CreateLoss(LossKind::kMeanSquaredError, shape),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+// Two parameters, of which the first decays and has a working copy.
+class CudaOptimizerOpsTest : public CudaOpsTest {
+ protected:
+  void SetUp() override {
+    CudaOpsTest::SetUp();
+    parameters_ = {{.value = Floats({2}, {8, 4}),
+                    .working = Result(DType::kBfloat16, {2}),
+                    .gradient = Floats({2}, {2, -2}),
+                    .states = {Floats({2}, {0, 0}), Floats({2}, {0, 0})}},
+                   {.value = Floats({1}, {1}),
+                    .gradient = Floats({1}, {4}),
+                    .states = {Floats({1}, {0}), Floats({1}, {0})},
+                    .decays = false}};
+    Perform([&](Stream& stream) {
+      auto group = ops().optimizer().CreateGroup(stream, parameters_);
+      if (!group.ok()) return group.status();
+      group_ = *std::move(group);
+      return absl::OkStatus();
+    });
+  }
+  void TearDown() override {
+    group_.reset();
+    CudaOpsTest::TearDown();
+  }
+
+  std::vector<ParameterTensors> parameters_;
+  std::unique_ptr<ParameterGroup> group_;
+};
+
+TEST_F(CudaOptimizerOpsTest, AdamW) {
+  const AdamWStep step = {.learning_rate = 0.5F,
+                          .beta1 = 0.0F,
+                          .beta2 = 0.0F,
+                          .epsilon = 0.0F,
+                          .weight_decay = 0.5F,
+                          .gradient_scale = Floats({1}, {3})};
+  Perform([&](Stream& stream) { return ops().optimizer().AdamW(stream, step, *group_); });
+  EXPECT_THAT(Values<float>(parameters_[0].value), ElementsAre(5.5F, 3.5F));
+  EXPECT_THAT(Values<uint16_t>(parameters_[0].working),
+              ElementsAre(ToBfloat16(5.5F), ToBfloat16(3.5F)));
+  EXPECT_THAT(Values<float>(parameters_[0].states[0]), ElementsAre(6, -6));
+  EXPECT_THAT(Values<float>(parameters_[0].states[1]), ElementsAre(36, 36));
+  EXPECT_THAT(Values<float>(parameters_[1].value), ElementsAre(0.5F));
+}
+
+TEST_F(CudaOptimizerOpsTest, Sgd) {
+  const SgdStep step = {.learning_rate = 0.5F, .momentum = 0.5F, .weight_decay = 0.5F};
+  Perform([&](Stream& stream) { return ops().optimizer().Sgd(stream, step, *group_); });
+  EXPECT_THAT(Values<float>(parameters_[0].value), ElementsAre(5, 4));
+  EXPECT_THAT(Values<float>(parameters_[1].value), ElementsAre(-1));
+}
+
+TEST_F(CudaOptimizerOpsTest, RoundParameters) {
+  Perform([&](Stream& stream) { return ops().optimizer().RoundParameters(stream, *group_); });
+  EXPECT_THAT(Values<uint16_t>(parameters_[0].working),
+              ElementsAre(ToBfloat16(8.0F), ToBfloat16(4.0F)));
+}
+
+// A norm of sqrt(2^2 + 2^2 + 4^2 + 5^2) = 7, of which 5 is another device's.
+TEST_F(CudaOptimizerOpsTest, NormsBecomeAScale) {
+  const Tensor squares = Operand<double>(DType::kFloat64, {2, 3}, {0, 0, 0, 0, 0, 25});
+  const Tensor norm = Result(DType::kFloat64, {1}), scale = Result(DType::kFloat32, {1});
+  const Tensor own{squares.data, DType::kFloat64, Shape{2}};
+  Perform([&](Stream& stream) { return ops().optimizer().SquaredNorms(stream, *group_, own); });
+  Perform([&](Stream& stream) {
+    return ops().optimizer().ClipScale(stream, squares, /*clip_norm=*/3.5F, norm, scale);
+  });
+  EXPECT_THAT(Values<double>(squares), ElementsAre(8, 16, 0, 0, 0, 25));
+  EXPECT_THAT(Values<double>(norm), ElementsAre(7));
+  EXPECT_THAT(Values<float>(scale), ElementsAre(0.5F));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

@@ -1,0 +1,192 @@
+#include "kernels/cuda/tuning.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr Algorithm kFirst{.id = 66,
+                           .tile = 20,
+                           .stages = 12,
+                           .split_k = 2,
+                           .reduction = 2,
+                           .swizzle = 1,
+                           .custom_option = 5,
+                           .inner_shape = 7,
+                           .cluster_shape = 3};
+constexpr Algorithm kSecond{.id = 67, .tile = 23};
+
+// A folder of the test's own, which disappears with it.
+class Tuning : public ::testing::Test {
+ protected:
+  Tuning()
+      : folder_(std::filesystem::path(::testing::TempDir()) /
+                absl::StrCat("tuning_", getpid(), "_",
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~Tuning() override { std::filesystem::remove_all(folder_); }
+
+  std::string path() const { return (folder_ / "tuning.json").string(); }
+  // The same file by another name, and so another table: as another process has.
+  std::string other_path() const { return (folder_ / "." / "tuning.json").string(); }
+
+  std::string Read() const {
+    std::ostringstream text;
+    text << std::ifstream(path()).rdbuf();
+    return text.str();
+  }
+  void Write(const std::string& text) const { std::ofstream(path()) << text; }
+
+  // Chooses `algorithm`, unless there is a choice already.
+  static absl::StatusOr<Algorithm> Choose(const std::string& path, const std::string& key,
+                                          const Algorithm& algorithm) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<TuningTable> table, TuningTable::Open(path));
+    return table->Choose(key, [&]() -> absl::StatusOr<Algorithm> { return algorithm; });
+  }
+
+ private:
+  const std::filesystem::path folder_;
+};
+
+MATCHER_P(Holds, expected, "") { return arg.ok() && *arg == expected; }
+
+TEST_F(Tuning, ChoosesWhatWasMeasured) { EXPECT_THAT(Choose(path(), "a", kFirst), Holds(kFirst)); }
+
+TEST_F(Tuning, MeasuresAKeyOnce) {
+  ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
+  int measured = 0;
+  const auto measure = [&]() -> absl::StatusOr<Algorithm> {
+    ++measured;
+    return kFirst;
+  };
+  EXPECT_THAT(table->Choose("a", measure), Holds(kFirst));
+  EXPECT_THAT(table->Choose("a", measure), Holds(kFirst));
+  EXPECT_EQ(measured, 1);
+}
+
+TEST_F(Tuning, KeepsChoicesOfDifferentKeysApart) {
+  EXPECT_THAT(Choose(path(), "a", kFirst), Holds(kFirst));
+  EXPECT_THAT(Choose(path(), "b", kSecond), Holds(kSecond));
+  EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kFirst));
+}
+
+TEST_F(Tuning, KeepsEveryAttributeInTheFile) {
+  ASSERT_OK(Choose(path(), "a", kFirst));
+  // The first table is gone by now: what it knew is read again.
+  EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kFirst));
+}
+
+TEST_F(Tuning, IsOneTableForAllWhoOpenAPath) {
+  ASSERT_OK_AND_ASSIGN(const auto one, TuningTable::Open(path()));
+  ASSERT_OK_AND_ASSIGN(const auto other, TuningTable::Open(path()));
+  EXPECT_EQ(one, other);
+}
+
+TEST_F(Tuning, TakesAChoiceThatAnotherProcessMadeMeanwhile) {
+  ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
+  ASSERT_OK(Choose(other_path(), "a", kFirst));
+  EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kFirst));
+}
+
+TEST_F(Tuning, DoesNotLoseWhatAnotherProcessWrote) {
+  ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
+  ASSERT_OK(Choose(other_path(), "a", kFirst));
+  ASSERT_OK(Choose(path(), "b", kSecond));
+  EXPECT_THAT(Choose(other_path(), "a", kSecond), Holds(kFirst));
+}
+
+TEST_F(Tuning, LetsOnlyOneOfManyThreadsAndTablesMeasure) {
+  std::atomic<int> measured = 0;
+  std::vector<Algorithm> choices(8);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const auto table = TuningTable::Open(i % 2 == 0 ? path() : other_path());
+      STAGECOACH_CHECK_OK(table);
+      const auto choice = (*table)->Choose("a", [&]() -> absl::StatusOr<Algorithm> {
+        ++measured;
+        return Algorithm{.id = static_cast<int32_t>(i)};
+      });
+      STAGECOACH_CHECK_OK(choice);
+      choices[i] = *choice;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(measured, 1);
+  EXPECT_THAT(choices, ::testing::Each(choices[0]));
+}
+
+TEST_F(Tuning, DoesNotKeepAFailedMeasurement) {
+  ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
+  EXPECT_THAT(
+      table->Choose("a", []() -> absl::StatusOr<Algorithm> { return absl::InternalError("no"); }),
+      StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(Choose(path(), "a", kSecond), Holds(kSecond));
+}
+
+TEST_F(Tuning, FailsWhereItCannotKeepAChoice) {
+  EXPECT_THAT(Choose(path() + "/nowhere/tuning.json", "a", kFirst),
+              ::testing::Not(::stagecoach::testing::IsOk()));
+}
+
+TEST_F(Tuning, SaysWhichFileIsDamaged) {
+  ASSERT_OK(Choose(path(), "a", kFirst));
+  Write(absl::StrReplaceAll(Read(), {{"\"tile\"", "\"tiles\""}}));
+  EXPECT_THAT(TuningTable::Open(path()), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  AllOf(HasSubstr(path()), HasSubstr("tile"))));
+}
+
+class TuningRefusal : public Tuning, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(TuningRefusal, LeavesTheFileAsItIs) {
+  Write(GetParam());
+  EXPECT_THAT(TuningTable::Open(path()), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(Read(), GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Texts, TuningRefusal,
+    ::testing::Values(
+        "", "not JSON", "{}", R"({"format": "stagecoach-plan", "version": 1, "choices": {}})",
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {}})",
+        R"({"format": "stagecoach-tuning", "version": 1})",
+        R"({"format": "stagecoach-tuning", "version": 1, "choices": {"a": {"id": 1}}})",
+        R"({"format": "stagecoach-tuning", "version": 1, "choices": {"a": {"id": 1, "tile": -1,
+            "stages": 0, "split_k": 1, "reduction": 0, "swizzle": 0, "custom_option": 0,
+            "inner_shape": 0, "cluster_shape": 0}}})",
+        R"({"format": "stagecoach-tuning", "version": 1, "choices": {"a": {"id": 1, "tile": 1,
+            "stages": 0, "split_k": 1, "reduction": 0, "swizzle": 0, "custom_option": 0,
+            "inner_shape": 0, "cluster_shape": 65536}}})"));
+
+TEST_F(Tuning, NoticesAFileThatWasDamagedAfterItWasOpened) {
+  ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
+  Write("damaged");
+  EXPECT_THAT(Choose(path(), "a", kFirst), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_EQ(Read(), "damaged");
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

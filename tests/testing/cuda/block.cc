@@ -1,0 +1,62 @@
+#include "tests/testing/cuda/block.h"
+
+#include "tests/testing/cuda/call.h"
+#include "tests/testing/cuda/machine.h"
+#include "tests/testing/cuda/runner.h"
+
+namespace stagecoach::testing::cuda {
+namespace {
+
+// Without cudaFuncSetAttribute, a kernel gets no more dynamic shared memory than this.
+constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
+
+bool Possible(const dim3& blocks, const dim3& threads) {
+  return blocks.x >= 1 && blocks.x <= 0x7fffffffu && blocks.y >= 1 && blocks.y <= 65535 &&
+         blocks.z >= 1 && blocks.z <= 65535 && threads.x >= 1 && threads.y >= 1 && threads.z >= 1 &&
+         threads.x <= kMaxThreadsPerBlock && threads.y <= kMaxThreadsPerBlock && threads.z <= 64 &&
+         threads.x * threads.y * threads.z <= kMaxThreadsPerBlock;
+}
+
+}  // namespace
+
+int BlockBarrier(bool predicate, Location location) {
+  return Runner::Get().BlockBarrier(predicate, location);
+}
+
+uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
+                      Location location) {
+  return Runner::Get().WarpExchange(operation, mask, value, source, location);
+}
+
+unsigned Lane() { return Runner::Get().lane(); }
+
+unsigned char* SharedMemoryOfBlock() { return Runner::Get().shared_memory(); }
+
+cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
+                          std::function<void()> thread) {
+  return Call("cudaLaunchKernelEx", [&](Machine& machine, Machine::Lock&) -> cudaError_t {
+    if (!Possible(config.gridDim, config.blockDim)) return cudaErrorInvalidConfiguration;
+    const auto allowed = machine.shared_bytes.find(kernel);
+    if (config.dynamicSmemBytes >
+        (allowed == machine.shared_bytes.end() ? kDefaultSharedBytes : allowed->second)) {
+      return cudaErrorInvalidValue;
+    }
+    if (config.numAttrs != 0) return cudaErrorNotSupported;
+    const StreamState* const stream = machine.Find(config.stream);
+    if (stream == nullptr || stream->gpu != CurrentThread().gpu) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    return machine.Enqueue(
+        config.stream, {.name = "kernel",
+                        .run = [&machine, grid = Grid{.kernel = kernel,
+                                                      .thread = std::move(thread),
+                                                      .blocks = config.gridDim,
+                                                      .threads = config.blockDim,
+                                                      .shared_bytes = config.dynamicSmemBytes}] {
+                          Runner::Get().Run(grid, machine.options().thread_order,
+                                            machine.random()());
+                        }});
+  });
+}
+
+}  // namespace stagecoach::testing::cuda

@@ -1,0 +1,61 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_EMULATOR_TEST_KERNELS_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_EMULATOR_TEST_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+// Kernels that the emulator's tests run: right ones, and wrong ones that it must tell from them.
+// Each is launched with the block (and grid) given, in device memory.
+namespace stagecoach::testing::cuda {
+
+// Every thread of a block stores the sum of the block's n floats, found by way of shared memory;
+// with or without the barrier between writing the parts and reading them.
+cudaError_t LaunchSum(cudaStream_t stream, int blocks, int threads, const float* x, int n,
+                      float* sums, bool barrier);
+// Reverses 32 floats in a warp's shared memory, with or without the barrier that this needs.
+cudaError_t LaunchReverse(cudaStream_t stream, const float* x, float* reversed, bool barrier);
+// Per thread: {x, y, z of the thread, x, y, z of the block}, in the order of the grid.
+cudaError_t LaunchIndices(cudaStream_t stream, dim3 blocks, dim3 threads, uint3* indices);
+// Per thread, what each exchange gives it: shuffle from lane 5, xor 3, down 4, up 4, each of the
+// whole warp and then of groups of 8.
+inline constexpr int kExchanges = 8;
+cudaError_t LaunchExchanges(cudaStream_t stream, int threads, int* results);
+// Per thread: ballot, any, all, and the block's count, or, and, of whether the thread's number is
+// below `limit`.
+inline constexpr int kVotes = 6;
+cudaError_t LaunchVotes(cudaStream_t stream, int threads, int limit, unsigned* results);
+// Every thread adds 1 to *count, and stores in old[thread] what it was before.
+cudaError_t LaunchCount(cudaStream_t stream, int threads, int* count, int* old);
+// Thread i stores SharedMemory<float>()[i] as it finds it.
+cudaError_t LaunchUninitialised(cudaStream_t stream, int threads, float* found);
+// With `bytes` of shared memory and one thread: reads (and stores in *value) or writes
+// SharedMemory<char>()[index].
+cudaError_t LaunchReadShared(cudaStream_t stream, int bytes, int index, int* value);
+cudaError_t LaunchWriteShared(cudaStream_t stream, int bytes, int index);
+// One thread: *value = x[index]; or x[index] = 1.
+cudaError_t LaunchRead(cudaStream_t stream, const float* x, int index, float* value);
+cudaError_t LaunchWrite(cudaStream_t stream, float* x, int index);
+// x[i] = 2 x[i] through bfloat16.
+cudaError_t LaunchTwice(cudaStream_t stream, float* x, int n);
+
+// Mistakes with barriers, of a block of 64 threads.
+enum class Mistake : uint8_t {
+  kBarrierInOneBranch,       // half of the threads come to __syncthreads, the others do not
+  kBarriersInTwoBranches,    // each half comes to another __syncthreads
+  kThreadEndsBeforeBarrier,  // one thread returns early
+  kLaneOutsideItsMask,       // calls __shfl_sync with a mask that does not name it
+  kSourceOutsideMask,        // reads the value of a lane that takes no part
+  kMasksThatDiffer,          // two lanes wait for each other with different masks
+  kOperationsThatDiffer,     // lanes meet in a ballot and in a shuffle
+};
+cudaError_t LaunchMistake(cudaStream_t stream, Mistake mistake, int* result);
+
+// An empty kernel, launched as is said.
+cudaError_t LaunchNothing(cudaStream_t stream, dim3 blocks, dim3 threads, size_t shared_bytes);
+// The same without asking for more than the default of shared memory.
+cudaError_t LaunchNothingDirectly(cudaStream_t stream, size_t shared_bytes);
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_EMULATOR_TEST_KERNELS_H_

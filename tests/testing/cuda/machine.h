@@ -1,0 +1,157 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_MACHINE_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_MACHINE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tests/testing/cuda/gpu_memory.h"
+#include "tests/testing/cuda/stand_in.h"
+
+// What the calls of the runtime work on: the simulated machine. Internal to the stand-in.
+namespace stagecoach::testing::cuda {
+
+struct EventState {
+  int gpu = 0;
+  bool timing = true;
+  // Number of the last mark that was put into a stream, and of the last one that was reached.
+  int64_t recorded = 0, reached = 0;
+  int64_t reached_ns = 0;
+};
+
+// An operation of a stream, or a mark of an event that it sets, or one that it waits for.
+struct Item {
+  enum class Kind : uint8_t { kOperation, kRecord, kWait };
+  Kind kind = Kind::kOperation;
+  Operation operation;
+  std::shared_ptr<EventState> event;
+  int64_t mark = 0;
+};
+
+struct Capture {
+  std::vector<Operation> operations;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;
+  bool valid = true;
+};
+
+struct StreamState {
+  uintptr_t number = 0;
+  int gpu = 0;
+  std::deque<Item> items;
+  std::unique_ptr<Capture> capture;
+  bool destroyed = false;  // goes when it is empty
+};
+
+struct Graph {
+  int gpu = 0;
+  std::vector<Operation> operations;
+};
+
+struct Executable {
+  std::shared_ptr<const Graph> graph;  // launches that are pending share it
+};
+
+struct Gpu {
+  explicit Gpu(int64_t memory_bytes) : memory(memory_bytes) {}
+  GpuMemory memory;
+  // The asynchronous error that has ended all work on it.
+  cudaError_t failure = cudaSuccess;
+  std::set<int> peers;  // whose memory it may access
+};
+
+struct HostAllocation {
+  int64_t bytes = 0;
+  int gpu = 0;
+};
+
+// All that is not said to be thread-safe needs the lock.
+class Machine {
+ public:
+  static Machine& Get();
+
+  // One at a time in the whole process. Device memory can be touched while one is open.
+  using Lock = std::unique_lock<std::mutex>;
+  Lock Locked() { return Lock(mutex_); }
+
+  void Reset(const StandInOptions& options);
+  int64_t resets() const { return resets_; }
+  const StandInOptions& options() const { return options_; }
+  std::mt19937_64& random() { return random_; }
+  // Performs ready operations, as many as chance will have; thread-safe, without the lock.
+  void Progress();
+  // Performs operations until `done`; gives up the lock while there is nothing to perform.
+  void RunUntil(Lock& lock, const std::function<bool()>& done);
+  // Tells those who wait that something has changed.
+  void Changed() { changed_.notify_all(); }
+  // As of cuda's calls: refuses where the stream's GPU has failed, and captures.
+  cudaError_t Enqueue(cudaStream_t stream, Operation operation);
+  cudaStream_t AddStream(int gpu);
+  // Gives up a stream that has nothing left to do, and otherwise does so when that is so.
+  void Destroy(StreamState& stream);
+  void FailOperation(int64_t operations) { operations_to_failure_ = operations; }
+
+  // The GPU whose live allocation all these bytes lie in; -1: there is none.
+  int GpuOfMemory(const void* address, int64_t bytes) const;
+  bool InHostMemory(const void* address, int64_t bytes) const;
+  bool Idle(int gpu) const;
+  // Null if there is no such thing.
+  StreamState* Find(cudaStream_t stream);
+  EventState* Find(cudaEvent_t event);
+
+  std::vector<std::unique_ptr<Gpu>> gpus;
+  // By their numbers, which are their handles: the same choices among them mean the same work
+  // wherever they lie in memory.
+  std::map<uintptr_t, std::unique_ptr<StreamState>> streams;
+  std::map<const EventState*, std::shared_ptr<EventState>> events;
+  std::map<const Graph*, std::unique_ptr<Graph>> graphs;
+  std::map<const Executable*, std::unique_ptr<Executable>> executables;
+  std::map<uintptr_t, HostAllocation> host;
+  std::map<const void*, size_t> shared_bytes;  // dynamic, that kernels have been allowed
+
+ private:
+  Machine();
+  void Build();
+  // Makes device memory accessible, until Close.
+  void Open();
+  void Close();
+  bool Ready(const Item& item);
+  // False if nothing was ready. Leaves device memory as it is then.
+  bool PerformOne();
+  void Perform(StreamState& stream);
+  // Ends all work of a GPU.
+  void Fail(int gpu, cudaError_t error);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  StandInOptions options_;
+  std::mt19937_64 random_;
+  std::atomic<int64_t> resets_{0};
+  uintptr_t last_stream_ = 0;
+  int64_t operations_to_failure_ = -1;
+  std::vector<StreamState*> ready_;  // scratch
+};
+
+// Of the calling thread, since the last Reset.
+struct ThreadState {
+  int64_t resets = -1;  // how many there had been
+  int gpu = 0;
+  cudaError_t last_error = cudaSuccess;
+  int captures = 0;  // begun by this thread in a mode that forbids unsafe calls
+};
+ThreadState& CurrentThread();
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_MACHINE_H_

@@ -1,0 +1,280 @@
+#include "tests/testing/cuda/runner.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+// CUDA's own names for where a thread is. One thread of one kernel runs at a time in the whole
+// process, so that they are plain variables.
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace stagecoach::testing::cuda {
+namespace {
+
+std::string Text(Location location) {
+  return absl::StrCat(location.file_name(), ":", location.line());
+}
+
+// By the kernel's address, where its symbol is known; "a kernel" otherwise.
+std::string KernelName(const void* kernel) {
+  Dl_info info;
+  if (dladdr(kernel, &info) == 0 || info.dli_saddr != kernel) return "a kernel";
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : info.dli_sname;
+}
+
+unsigned FirstBit(unsigned bits) { return static_cast<unsigned>(std::countr_zero(bits)); }
+
+}  // namespace
+
+Runner& Runner::Get() {
+  static Runner* const runner = new Runner;  // never destroyed: a kernel may run at exit
+  return *runner;
+}
+
+void Runner::Die(const Thread& thread, const std::string& message) const {
+  std::fprintf(stderr, "emulated CUDA: %s: block (%u, %u, %u), thread (%u, %u, %u), %s: %s\n",
+               KernelName(grid_->kernel).c_str(), blockIdx.x, blockIdx.y, blockIdx.z,
+               thread.index.x, thread.index.y, thread.index.z, thread.location.function_name(),
+               message.c_str());
+  std::abort();
+}
+
+void Runner::DieOfDeadlock() const {
+  for (unsigned warp = 0; warp < warps_.size(); ++warp) {
+    if (const unsigned waiting = warps_[warp].waiting; waiting != 0) {
+      const Thread& thread = At(warp, FirstBit(waiting));
+      Die(thread, absl::StrCat("waits at ", Text(thread.location), " for lanes of mask 0x",
+                               absl::Hex(thread.mask), " that do not come, while ", at_barrier_,
+                               " of ", alive_, " threads wait at __syncthreads"));
+    }
+  }
+  STAGECOACH_CHECK(false, "threads of a block that neither run nor wait");
+  std::abort();
+}
+
+// ---- Which thread runs.
+
+unsigned Runner::Random() {
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  return static_cast<unsigned>(random_ >> 32);
+}
+
+unsigned Runner::PickBit(unsigned bits) {
+  if (order_ == ThreadOrder::kAscending) return FirstBit(bits);
+  if (order_ == ThreadOrder::kDescending) {
+    return kLanesPerWarp - 1 - static_cast<unsigned>(std::countl_zero(bits));
+  }
+  // The first one at or after a random place.
+  const unsigned start = Random() % kLanesPerWarp;
+  return (FirstBit(std::rotr(bits, static_cast<int>(start))) + start) % kLanesPerWarp;
+}
+
+Runner::Thread& Runner::Pick() {
+  // A warp runs until its lanes wait; in random order another one may get ahead of it.
+  const bool stays = current_ != nullptr && (ready_warps_ >> current_->warp & 1) != 0 &&
+                     (order_ != ThreadOrder::kRandom || Random() % kLanesPerWarp != 0);
+  const unsigned warp = stays ? current_->warp : PickBit(ready_warps_);
+  const unsigned lane = PickBit(warps_[warp].ready);
+  warps_[warp].ready &= ~(1u << lane);
+  if (warps_[warp].ready == 0) ready_warps_ &= ~(1u << warp);
+  return At(warp, lane);
+}
+
+void Runner::Switch(Fiber& from) {
+  if (ready_warps_ == 0) {
+    if (alive_ > 0) DieOfDeadlock();
+    from.SwitchTo(outside_);
+    return;
+  }
+  Thread& next = Pick();
+  current_ = &next;
+  threadIdx = next.index;
+  if (next.fiber.get() != &from) from.SwitchTo(*next.fiber);
+}
+
+void Runner::MakeReady(unsigned warp, unsigned lanes) {
+  warps_[warp].ready |= lanes;
+  ready_warps_ |= 1u << warp;
+}
+
+void Runner::Body(void* runner_address) {
+  Runner& runner = *static_cast<Runner*>(runner_address);
+  for (;;) {
+    runner.grid_->thread();
+    runner.EndThread();
+  }
+}
+
+void Runner::EndThread() {
+  Thread& thread = *current_;
+  Warp& warp = warps_[thread.warp];
+  warp.alive &= ~(1u << thread.lane);
+  --alive_;
+  ++ended_;
+  if (at_barrier_ > 0) {
+    Die(thread, absl::StrCat("ends while others of its block wait at the __syncthreads of ",
+                             Text(barrier_location_)));
+  }
+  // It may be the one that lanes of its warp were waiting for.
+  for (unsigned lanes = warp.waiting; lanes != 0; lanes &= lanes - 1) {
+    const unsigned lane = FirstBit(lanes);
+    if ((warp.waiting >> lane & 1) == 0) continue;  // released with an earlier one
+    if (const Thread& other = At(thread.warp, lane); Complete(other)) Release(other);
+  }
+  Switch(*thread.fiber);
+}
+
+void Runner::RunBlock(const Grid& grid) {
+  const unsigned threads = grid.threads.x * grid.threads.y * grid.threads.z;
+  for (unsigned i = 0; i < threads; ++i) {
+    Thread& thread = threads_[i];
+    if (thread.fiber == nullptr) thread.fiber = std::make_unique<Fiber>(&Runner::Body, this);
+    thread.index = {i % grid.threads.x, i / grid.threads.x % grid.threads.y,
+                    i / (grid.threads.x * grid.threads.y)};
+    thread.lane = i % kLanesPerWarp;
+    thread.warp = i / kLanesPerWarp;
+    thread.location = {};
+  }
+  warps_.fill({});
+  ready_warps_ = 0;
+  for (unsigned first = 0; first < threads; first += kLanesPerWarp) {
+    const unsigned lanes = std::min(threads - first, kLanesPerWarp);
+    const unsigned mask = 0xffffffffu >> (kLanesPerWarp - lanes);
+    warps_[first / kLanesPerWarp].alive = mask;
+    MakeReady(first / kLanesPerWarp, mask);
+  }
+  alive_ = threads;
+  ended_ = at_barrier_ = 0;
+  current_ = nullptr;
+  shared_.StartBlock();
+  Switch(outside_);
+  shared_.EndBlock();
+}
+
+void Runner::Run(const Grid& grid, ThreadOrder order, uint64_t seed) {
+  grid_ = &grid;
+  order_ = order;
+  random_ = seed | 1;
+  gridDim = grid.blocks;
+  blockDim = grid.threads;
+  shared_.Fit(grid.shared_bytes);
+  const uint64_t blocks = uint64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
+  // Block i * step + first, modulo their number: every block once, in an order that looks random.
+  uint64_t step = 1, first = 0;
+  if (order == ThreadOrder::kDescending) step = blocks - 1, first = blocks - 1;
+  if (order == ThreadOrder::kRandom) {
+    first = Random() % blocks;
+    do step = Random() % blocks;
+    while (std::gcd(step, blocks) != 1);
+  }
+  for (uint64_t i = 0, block = first; i < blocks; ++i, block = (block + step) % blocks) {
+    blockIdx = {static_cast<unsigned>(block % grid.blocks.x),
+                static_cast<unsigned>(block / grid.blocks.x % grid.blocks.y),
+                static_cast<unsigned>(block / grid.blocks.x / grid.blocks.y)};
+    RunBlock(grid);
+  }
+  grid_ = nullptr;
+}
+
+// ---- What threads wait for.
+
+int Runner::BlockBarrier(bool predicate, Location location) {
+  Thread& thread = *current_;
+  thread.location = location;
+  if (ended_ > 0) {
+    Die(thread, absl::StrCat("comes to the __syncthreads of ", Text(location), " after ", ended_,
+                             " of its block have ended"));
+  }
+  if (at_barrier_ == 0) {
+    barrier_location_ = location;
+    votes_ = 0;
+  } else if (location.line() != barrier_location_.line() ||
+             std::strcmp(location.file_name(), barrier_location_.file_name()) != 0) {
+    Die(thread,
+        absl::StrCat("comes to the __syncthreads of ", Text(location),
+                     " while others of its block wait at that of ", Text(barrier_location_)));
+  }
+  ++at_barrier_;
+  votes_ += predicate ? 1 : 0;
+  if (at_barrier_ == alive_) {
+    at_barrier_ = 0;
+    barrier_result_ = votes_;
+    for (unsigned warp = 0; warp < warps_.size(); ++warp) {
+      if (warps_[warp].alive != 0) MakeReady(warp, warps_[warp].alive);
+    }
+  }
+  Switch(*thread.fiber);
+  return barrier_result_;
+}
+
+bool Runner::Complete(const Thread& thread) const {
+  const Warp& warp = warps_[thread.warp];
+  const unsigned lanes = thread.mask & warp.alive;
+  if ((warp.waiting & lanes) != lanes) return false;
+  for (unsigned left = lanes; left != 0; left &= left - 1) {
+    if (At(thread.warp, FirstBit(left)).mask != thread.mask) return false;
+  }
+  return true;
+}
+
+void Runner::Release(const Thread& thread) {
+  Warp& warp = warps_[thread.warp];
+  const unsigned lanes = thread.mask & warp.alive;
+  unsigned votes = 0;
+  for (unsigned left = lanes; left != 0; left &= left - 1) {
+    const unsigned lane = FirstBit(left);
+    const Thread& other = At(thread.warp, lane);
+    if (other.operation != thread.operation) {
+      Die(other,
+          absl::StrCat("is at ", Text(other.location), " in another operation of the warp ",
+                       "than the thread that it meets, which is at ", Text(thread.location)));
+    }
+    if (other.value != 0) votes |= 1u << lane;
+  }
+  for (unsigned left = lanes; left != 0; left &= left - 1) {
+    Thread& other = At(thread.warp, FirstBit(left));
+    if (other.operation == WarpOperation::kBallot) other.result = votes;
+    if (other.operation != WarpOperation::kShuffle) continue;
+    if ((lanes >> other.source & 1) == 0) {
+      Die(other, absl::StrCat("reads at ", Text(other.location), " the value of lane ",
+                              other.source, ", which takes no part"));
+    }
+    other.result = At(thread.warp, other.source).value;
+  }
+  warp.waiting &= ~lanes;
+  MakeReady(thread.warp, lanes);
+}
+
+uint64_t Runner::WarpExchange(WarpOperation operation, unsigned mask, uint64_t value,
+                              unsigned source, Location location) {
+  Thread& thread = *current_;
+  thread.location = location;
+  thread.operation = operation;
+  thread.mask = mask;
+  thread.value = value;
+  thread.source = source;
+  if ((mask >> thread.lane & 1) == 0) {
+    Die(thread, absl::StrCat("is lane ", thread.lane, ", and comes to ", Text(location),
+                             " with mask 0x", absl::Hex(mask), ", which does not name it"));
+  }
+  warps_[thread.warp].waiting |= 1u << thread.lane;
+  if (Complete(thread)) Release(thread);
+  Switch(*thread.fiber);
+  return thread.result;
+}
+
+}  // namespace stagecoach::testing::cuda

@@ -1,0 +1,104 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_RUNNER_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_RUNNER_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/testing/cuda/block.h"
+#include "tests/testing/cuda/fiber.h"
+#include "tests/testing/cuda/shared_region.h"
+#include "tests/testing/cuda/stand_in.h"
+
+namespace stagecoach::testing::cuda {
+
+inline constexpr unsigned kLanesPerWarp = 32;
+inline constexpr unsigned kMaxThreadsPerBlock = 1024;
+
+// A launch of a kernel, as it stands in a stream.
+struct Grid {
+  const void* kernel = nullptr;
+  std::function<void()> thread;
+  dim3 blocks, threads;
+  size_t shared_bytes = 0;
+};
+
+// Runs the blocks of a grid one after the other, in an order like that of threads, and the threads
+// of a block as fibers, which are kept. There is one runner, and whoever uses it has the machine's
+// lock.
+class Runner {
+ public:
+  static Runner& Get();
+
+  void Run(const Grid& grid, ThreadOrder order, uint64_t seed);
+
+  // Of the thread that runs; see block.h.
+  int BlockBarrier(bool predicate, Location location);
+  uint64_t WarpExchange(WarpOperation operation, unsigned mask, uint64_t value, unsigned source,
+                        Location location);
+  unsigned lane() const { return current_->lane; }
+  unsigned char* shared_memory() const { return shared_.data(); }
+
+ private:
+  struct Thread {
+    std::unique_ptr<Fiber> fiber;
+    uint3 index{};
+    unsigned lane = 0, warp = 0;
+    Location location;  // where it last came to wait
+    // What it came to an exchange with.
+    WarpOperation operation = WarpOperation::kBarrier;
+    unsigned mask = 0, source = 0;
+    uint64_t value = 0;
+    uint64_t result = 0;
+  };
+  // One bit per lane. A lane that is alive either is ready, or waits in an exchange, or waits at
+  // the block's barrier, or runs.
+  struct Warp {
+    unsigned alive = 0, ready = 0, waiting = 0;
+  };
+
+  Runner() : threads_(kMaxThreadsPerBlock) {}
+  static void Body(void* runner);
+  void RunBlock(const Grid& grid);
+  void EndThread();
+  // Goes on with a thread that is ready, which may be the one that runs.
+  void Switch(Fiber& from);
+  Thread& Pick();
+  unsigned PickBit(unsigned bits);
+  unsigned Random();
+
+  void MakeReady(unsigned warp, unsigned lanes);
+  bool Complete(const Thread& thread) const;
+  void Release(const Thread& thread);
+  Thread& At(unsigned warp, unsigned lane) { return threads_[warp * kLanesPerWarp + lane]; }
+  const Thread& At(unsigned warp, unsigned lane) const {
+    return threads_[warp * kLanesPerWarp + lane];
+  }
+
+  [[noreturn]] void Die(const Thread& thread, const std::string& message) const;
+  [[noreturn]] void DieOfDeadlock() const;
+
+  Fiber outside_;
+  SharedRegion shared_;
+  std::vector<Thread> threads_;
+  std::array<Warp, kMaxThreadsPerBlock / kLanesPerWarp> warps_;
+  Thread* current_ = nullptr;
+  const Grid* grid_ = nullptr;
+  ThreadOrder order_ = ThreadOrder::kAscending;
+  uint64_t random_ = 1;
+  unsigned ready_warps_ = 0;  // one bit per warp that has ready lanes
+  unsigned alive_ = 0, ended_ = 0;
+  // The block's barrier: how many wait at it, and where; the votes so far, and of the last time.
+  unsigned at_barrier_ = 0;
+  Location barrier_location_;
+  int votes_ = 0, barrier_result_ = 0;
+};
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_RUNNER_H_

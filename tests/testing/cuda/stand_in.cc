@@ -1,0 +1,180 @@
+#include "tests/testing/cuda/stand_in.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "tests/testing/cuda/machine.h"
+
+namespace stagecoach::testing::cuda {
+namespace {
+
+struct Counters {
+  std::mutex mutex;  // of the next three
+  int64_t calls = 0;
+  int64_t failing = 0;  // number of the call that is to fail; 0: none
+  std::string failed;
+  std::atomic<int64_t> blas_objects{0}, communicators{0};
+};
+
+Counters& TheCounters() {
+  static Counters* const counters = new Counters;
+  return *counters;
+}
+
+int64_t NumberOf(const std::string& key, absl::string_view text) {
+  int64_t unit = 1;
+  if (absl::ConsumeSuffix(&text, "KB")) unit = 1000;
+  if (absl::ConsumeSuffix(&text, "MB")) unit = 1000 * 1000;
+  if (absl::ConsumeSuffix(&text, "GB")) unit = 1000 * 1000 * 1000;
+  int64_t number = 0;
+  STAGECOACH_CHECK(absl::SimpleAtoi(text, &number),
+                   absl::StrCat("$STAGECOACH_CUDA_STAND_IN: ", key, " is no number: ", text));
+  return number * unit;
+}
+
+ThreadOrder OrderOf(absl::string_view text) {
+  if (text == "ascending") return ThreadOrder::kAscending;
+  if (text == "descending") return ThreadOrder::kDescending;
+  STAGECOACH_CHECK(text == "random",
+                   absl::StrCat("$STAGECOACH_CUDA_STAND_IN: no such order: ", text));
+  return ThreadOrder::kRandom;
+}
+
+void SetOption(const std::string& key, const std::string& value, StandInOptions& options) {
+  if (key == "gpus") {
+    options.gpus = static_cast<int>(NumberOf(key, value));
+  } else if (key == "memory") {
+    options.memory_bytes = NumberOf(key, value);
+  } else if (key == "seed") {
+    options.seed = static_cast<uint64_t>(NumberOf(key, value));
+  } else if (key == "order") {
+    options.thread_order = OrderOf(value);
+  } else if (key == "delay") {
+    STAGECOACH_CHECK(absl::SimpleAtod(value, &options.delay),
+                     absl::StrCat("$STAGECOACH_CUDA_STAND_IN: delay is no number: ", value));
+  } else if (key == "driver") {
+    options.driver = NumberOf(key, value) != 0;
+  } else if (key == "fail") {
+    FailCall(NumberOf(key, value));
+  } else {
+    STAGECOACH_CHECK(false, absl::StrCat("$STAGECOACH_CUDA_STAND_IN: no such option: ", key));
+  }
+}
+
+}  // namespace
+
+StandInOptions OptionsOfEnvironment() {
+  StandInOptions options;
+  const char* const text = std::getenv("STAGECOACH_CUDA_STAND_IN");
+  if (text == nullptr) return options;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const std::pair<std::string, std::string> option =
+        absl::StrSplit(absl::StripAsciiWhitespace(part), absl::MaxSplits('=', 1));
+    SetOption(option.first, option.second, options);
+  }
+  return options;
+}
+
+void Reset(const StandInOptions& options) {
+  STAGECOACH_CHECK(
+      options.gpus >= 1 && options.memory_bytes >= 1 && options.delay >= 0 && options.delay < 1,
+      "options of the CUDA stand-in are out of range");
+  Machine& machine = Machine::Get();
+  const Live left = live();
+  STAGECOACH_CHECK(left.total() == 0, absl::StrCat("Reset of the CUDA stand-in, with ",
+                                                   left.total(), " objects left"));
+  machine.Reset(options);
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  counters.calls = counters.failing = 0;
+  counters.failed.clear();
+}
+
+int64_t calls() {
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  return counters.calls;
+}
+
+void FailCall(int64_t call) {
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  counters.failing = call == 0 ? 0 : counters.calls + call;
+}
+
+std::string failed_call() {
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  return counters.failed;
+}
+
+bool MustFail(const char* call) {
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  if (++counters.calls != counters.failing) return false;
+  counters.failed = call;
+  return true;
+}
+
+void FailOperation(int64_t operations) {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  machine.FailOperation(operations);
+}
+
+Live live() {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  Live result = {.host_allocations = static_cast<int64_t>(machine.host.size()),
+                 .events = static_cast<int64_t>(machine.events.size()),
+                 .graphs = static_cast<int64_t>(machine.graphs.size() + machine.executables.size()),
+                 .blas_objects = TheCounters().blas_objects,
+                 .communicators = TheCounters().communicators};
+  for (const std::unique_ptr<Gpu>& gpu : machine.gpus) {
+    result.allocations += gpu->memory.allocations();
+  }
+  for (const auto& [key, stream] : machine.streams) result.streams += stream->destroyed ? 0 : 1;
+  return result;
+}
+
+void CountBlasObject(int64_t change) { TheCounters().blas_objects += change; }
+void CountCommunicator(int64_t change) { TheCounters().communicators += change; }
+
+int CurrentGpu() { return Machine::Get().options().driver ? CurrentThread().gpu : -1; }
+
+int GpuOfStream(cudaStream_t stream) {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  const StreamState* const state = machine.Find(stream);
+  return state == nullptr ? -1 : state->gpu;
+}
+
+int GpuOfMemory(const void* address, int64_t bytes) {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  return machine.GpuOfMemory(address, bytes);
+}
+
+cudaError_t Enqueue(cudaStream_t stream, Operation operation) {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  return machine.Enqueue(stream, std::move(operation));
+}
+
+void Progress() { Machine::Get().Progress(); }
+
+void Locked(const std::function<void()>& change) {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  change();
+  machine.Changed();
+}
+
+}  // namespace stagecoach::testing::cuda

@@ -1,0 +1,106 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_STAND_IN_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_STAND_IN_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+// CPU stand-ins for the calls of the CUDA runtime, cuBLASLt and NCCL that the CUDA backend makes,
+// linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that the backend that
+// ships runs where there is no GPU.
+//
+// Nothing runs by itself: streams are queues, and whichever thread makes a call of a library
+// performs a random number of the operations that are ready, in an order that is random but for
+// what streams and events say. Device memory can be touched only by operations: host code that does
+// so dies of SIGSEGV (where no other thread is performing operations at that moment). It is
+// poisoned when it is allocated, and has red zones, which are checked when it is freed.
+//
+// What CUDA does not refuse but the backend must not do is refused, with a line on stderr: work in
+// the null stream, copies from or to host memory that is not pinned, copies that leave an
+// allocation. Kernels run in the manner of emulator.h. A capture is of one stream: events in it are
+// refused, as cudaErrorStreamCaptureUnsupported or cudaErrorStreamCaptureIsolation.
+namespace stagecoach::testing::cuda {
+
+// The order in which the threads of a block run between two barriers.
+enum class ThreadOrder : uint8_t { kAscending, kDescending, kRandom };
+
+struct StandInOptions {
+  int gpus = 4;
+  int64_t memory_bytes = int64_t{256} << 20;  // of each
+  uint64_t seed = 1;
+  ThreadOrder thread_order = ThreadOrder::kRandom;
+  // Chance that a call leaves a ready operation for later; below 1.
+  double delay = 0.5;
+  bool driver = true;  // false: as where no driver is installed
+};
+
+// Starts anew. Everything made before must have been given back. Without a call, the options are
+// the defaults, or what $STAGECOACH_CUDA_STAND_IN says:
+// "gpus=2,memory=64MB,seed=7,order=descending, delay=0,driver=0,fail=120".
+void Reset(const StandInOptions& options);
+
+// Calls made since Reset, of all libraries (those that give things back and ask for errors are not
+// counted, and never fail).
+int64_t calls();
+// Call number `call` (1: the next one) fails as that library fails, with an error of its own kind;
+// 0: none does.
+void FailCall(int64_t call);
+// The name of the call that failed on purpose; "" if none has yet.
+std::string failed_call();
+// The operation after the next `operations` fails on the device: the error shows at later calls, as
+// CUDA's asynchronous errors do. -1: none does.
+void FailOperation(int64_t operations);
+
+// What exists now. A clean end has 0 in all.
+struct Live {
+  int64_t allocations = 0, host_allocations = 0, streams = 0, events = 0, graphs = 0;
+  int64_t blas_objects = 0, communicators = 0;
+  int64_t total() const {
+    return allocations + host_allocations + streams + events + graphs + blas_objects +
+           communicators;
+  }
+};
+Live live();
+
+// The NCCL communicators that are of rank `rank` now fail after `groups` more of their groups have
+// been launched, as when another rank has died: ncclCommGetAsyncError gives ncclRemoteError, and
+// groups that are not done never are, until the communicator is aborted.
+void FailCommunicator(int rank, int64_t groups = 0);
+
+// ---- For the stand-ins of other libraries.
+
+// Counts a call. True if it is the one that is to fail.
+bool MustFail(const char* call);
+
+// The calling thread's current GPU, the GPU of a stream, and that of the live allocation which all
+// of `bytes` bytes from `address` lie in; -1: there is no such stream or allocation, or no driver.
+int CurrentGpu();
+int GpuOfStream(cudaStream_t stream);
+int GpuOfMemory(const void* address, int64_t bytes);
+
+// Work in a stream's order. Performed, once `ready` (if it is given) says so, by some thread in a
+// call of a library. `ready` is asked, any number of times, while the operation is the first of its
+// stream. Both run one at a time in the whole process, may touch device memory, and must not make
+// calls of the libraries nor of this header. While the stream is being captured the operation
+// becomes part of the graph instead (then `ready` must not be given, and `run` is copied). After a
+// failure of its GPU an operation is dropped.
+struct Operation {
+  const char* name = "";
+  std::function<bool()> ready;
+  std::function<void()> run;
+};
+cudaError_t Enqueue(cudaStream_t stream, Operation operation);
+// Performs operations that are ready; how many is random. To be called by every call of a library.
+void Progress();
+// Changes what `ready` of operations reads: runs `change` where no operation runs. `change` must
+// not make calls of the libraries nor of this header.
+void Locked(const std::function<void()>& change);
+// Counts objects in Live.
+void CountBlasObject(int64_t change);
+void CountCommunicator(int64_t change);
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_STAND_IN_H_
