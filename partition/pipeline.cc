@@ -79,7 +79,7 @@ Pipeline::Pipeline(Plan plan, std::vector<RankGroup> groups, schedule::Sends sen
 
 absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
                                           int64_t micro_batch_rows, std::vector<RankGroup> groups,
-                                          const Cluster& cluster) {
+                                          const Cluster& cluster, schedule::Transfers transfers) {
   // The lowered schedules depend on the schedule alone, so any cut serves to get them: here, one
   // layer per stage.
   Plan plan = {.first_layer = {},
@@ -97,12 +97,14 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
         absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages", layers,
                         plan.num_stages(), layers));
   }
-  ASSIGN_OR_RETURN(schedule::Schedule training, LoweredSchedule(plan));
-  ASSIGN_OR_RETURN(schedule::Schedule evaluation, LoweredEvaluation(plan));
-  Pipeline pipeline(
-      std::move(plan), std::move(groups),
-      cluster.overlaps_messages ? schedule::Sends::kRendezvous : schedule::Sends::kBlocking,
-      StagePeaks(std::move(training), std::move(evaluation)));
+  ASSIGN_OR_RETURN(schedule::Schedule training, LoweredSchedule(plan, transfers));
+  ASSIGN_OR_RETURN(schedule::Schedule evaluation, LoweredEvaluation(plan, transfers));
+  const schedule::Sends overlapping = transfers == schedule::Transfers::kGrouped
+                                          ? schedule::Sends::kGrouped
+                                          : schedule::Sends::kRendezvous;
+  Pipeline pipeline(std::move(plan), std::move(groups),
+                    cluster.overlaps_messages ? overlapping : schedule::Sends::kBlocking,
+                    StagePeaks(std::move(training), std::move(evaluation)));
   for (int from = 0; from < pipeline.num_ranks(); ++from) {
     for (int to = 0; to < pipeline.num_ranks(); ++to) {
       pipeline.links_.push_back(

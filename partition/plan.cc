@@ -96,12 +96,12 @@ absl::Status CheckOrder(const Plan& plan) {
 }
 
 absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
-                                          const schedule::LoweringOptions& options = {}) {
+                                          const schedule::LoweringOptions& options) {
   Schedule lowered = schedule;
   if (!schedule.IsLowered()) {
     ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule, options));
   }
-  RETURN_IF_ERROR(schedule::Validate(lowered));
+  RETURN_IF_ERROR(schedule::Validate(lowered, options.transfers));
   return lowered;
 }
 
@@ -140,17 +140,18 @@ absl::Status CheckPlan(const Plan& plan) {
   return CheckOrder(plan);
 }
 
-absl::StatusOr<Schedule> LoweredSchedule(const Plan& plan) {
+absl::StatusOr<Schedule> LoweredSchedule(const Plan& plan, schedule::Transfers transfers) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerAndValidate(plan.schedule, {.reduce_gradients = plan.is_replicated()});
+  return LowerAndValidate(plan.schedule,
+                          {.reduce_gradients = plan.is_replicated(), .transfers = transfers});
 }
 
-absl::StatusOr<Schedule> LoweredEvaluation(const Plan& plan) {
+absl::StatusOr<Schedule> LoweredEvaluation(const Plan& plan, schedule::Transfers transfers) {
   RETURN_IF_ERROR(CheckPlan(plan));
   ASSIGN_OR_RETURN(
       const Schedule forward,
       schedule::ForwardOnly(plan.schedule.rank_of_stage, plan.num_ranks(), plan.micro_batches()));
-  return LowerAndValidate(forward);
+  return LowerAndValidate(forward, {.transfers = transfers});
 }
 
 ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks) {

@@ -54,11 +54,14 @@ struct Plan {
 // replicas, recomputed layers and order are of as many ranks and layers.
 absl::Status CheckPlan(const Plan& plan);
 
-// The lowered schedules of a plan, validated: the one to train with, and F alone under the same
-// placement. Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's
-// schedule cannot be performed.
-absl::StatusOr<schedule::Schedule> LoweredSchedule(const Plan& plan);
-absl::StatusOr<schedule::Schedule> LoweredEvaluation(const Plan& plan);
+// The lowered schedules of a plan, lowered and validated for transfers of that kind: the one to
+// train with, and F alone under the same placement. A plan's schedule that is lowered already is
+// taken as it is. Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's
+// schedule cannot be performed so.
+absl::StatusOr<schedule::Schedule> LoweredSchedule(
+    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
+absl::StatusOr<schedule::Schedule> LoweredEvaluation(
+    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
 
 // Gives the schedule that a number of devices is to perform; InvalidArgument if it refuses that
 // number.
@@ -111,10 +114,12 @@ struct PlanReport {
   }
 };
 
-// `layers`: of the whole model. Errors: those of LoweredSchedule; InvalidArgument if the plan is
-// for another number of layers, or a size is negative.
-absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerCost>& layers,
-                                      const LossMemory& loss);
+// `layers`: of the whole model. `transfers`: as in LoweredSchedule; when receives are posted
+// decides how long their buffers live. Errors: those of LoweredSchedule; InvalidArgument if the
+// plan is for another number of layers, or a size is negative.
+absl::StatusOr<PlanReport> ReportPlan(
+    const Plan& plan, const std::vector<LayerCost>& layers, const LossMemory& loss,
+    schedule::Transfers transfers = schedule::Transfers::kSeparate);
 
 // What of a device's peak is neither weights, gradients or optimiser state of its stages nor stash.
 int64_t BufferBytes(const PlanReport& report, schedule::Rank rank);

@@ -39,7 +39,7 @@ int64_t BufferBytes(const PlanReport& report, Rank rank) {
 }
 
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerCost>& layers,
-                                      const LossMemory& loss) {
+                                      const LossMemory& loss, schedule::Transfers transfers) {
   RETURN_IF_ERROR(CheckPlan(plan));
   if (plan.num_layers != static_cast<int>(layers.size())) {
     return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
@@ -55,7 +55,7 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerC
   }
   ASSIGN_OR_RETURN(const Pipeline pipeline,
                    Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups),
-                                    UniformCluster(plan.num_ranks())));
+                                    UniformCluster(plan.num_ranks()), transfers));
   return pipeline.Report({plan.first_layer, plan.recomputed});
 }
 

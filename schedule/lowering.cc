@@ -71,18 +71,19 @@ std::vector<std::vector<int64_t>> EndsInUnits(const Schedule& compute) {
 // Before which operation of `list`, whose actions end at `ends`, the receive is posted that is read
 // at `read_at` and whose message is sent at `sent`.
 int32_t SlotOf(const std::vector<Action>& list, const std::vector<int64_t>& ends, int32_t read_at,
-               int64_t sent) {
-  const int32_t reader = StartOfOperation(list, read_at);
-  const int32_t one_before = reader == 0 ? 0 : StartOfOperation(list, reader - 1);
-  if (sent == kNever) return one_before;
+               int64_t sent, Transfers transfers) {
+  int32_t latest = StartOfOperation(list, read_at);
+  if (transfers == Transfers::kSeparate && latest > 0) latest = StartOfOperation(list, latest - 1);
+  if (sent == kNever) return latest;
   const auto first_not_ended = std::upper_bound(ends.begin(), ends.end(), sent);
-  return std::min(one_before, static_cast<int32_t>(first_not_ended - ends.begin()));
+  return std::min(latest, static_cast<int32_t>(first_not_ended - ends.begin()));
 }
 
 // For each rank what it receives, grouped by sender, within a group in the sender's order: the one
 // rule from which both ends of a pair derive the order of messages.
 absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule& compute,
-                                                                  const ActionTable& table) {
+                                                                  const ActionTable& table,
+                                                                  Transfers transfers) {
   const std::vector<std::vector<int64_t>> ends = EndsInUnits(compute);
   std::vector<std::vector<Arrival>> arrivals(compute.actions.size());
   for (Rank from(0); from.value() < compute.num_ranks(); ++from) {
@@ -102,7 +103,8 @@ absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule
       }
       const auto at = static_cast<size_t>(to.value());
       const int64_t sent = ends[static_cast<size_t>(from.value())][i];
-      arrivals[at].push_back({receive, from, SlotOf(compute.list_of(to), ends[at], read_at, sent)});
+      arrivals[at].push_back(
+          {receive, from, SlotOf(compute.list_of(to), ends[at], read_at, sent, transfers)});
     }
   }
   return arrivals;
@@ -131,7 +133,8 @@ void AppendToEachStage(Op op, Schedule& schedule) {
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options) {
   RETURN_IF_ERROR(CheckComputeOnly(compute));
   ASSIGN_OR_RETURN(const ActionTable table, ActionTable::Build(compute));
-  ASSIGN_OR_RETURN(std::vector<std::vector<Arrival>> arrivals, CollectArrivals(compute, table));
+  ASSIGN_OR_RETURN(std::vector<std::vector<Arrival>> arrivals,
+                   CollectArrivals(compute, table, options.transfers));
 
   Schedule lowered;
   lowered.name = compute.name;

@@ -9,25 +9,49 @@ namespace stagecoach::schedule {
 struct LoweringOptions {
   // Adds a REDUCE per stage before the steps: for stages with replicas.
   bool reduce_gradients = false;
+  // How the result is to be performed: decides where receives stand.
+  Transfers transfers = Transfers::kSeparate;
 };
 
 // Turns a compute schedule into a lowered one (schedule.h). Between two operations of a rank (an
 // action, or an overlapped pair) stand, in this order,
-//  - the receives that are posted there. A receive is posted
+//  - the receives that are posted there;
+//  - the sends of what the first of the two operations has filled.
+// If the schedule trains, every rank's list ends with one STEP per stage, stages ascending, after
+// one REDUCE per stage if asked for.
+//
+// Under Transfers::kSeparate a receive is posted
 //      before the last operation that ends no later than its send is posted, if every F, B and W
 //      took one unit of time, BW two and messages none;
 //      at least one operation before its reader (or at the start of the list), so that a sender
 //      which is faster than that can deliver while the receiver still computes;
 //      not after a later one from the same rank: messages between an ordered pair of ranks are
-//      received in the order in which the sender's operations fill them;
-//  - the sends of what the first of the two operations has filled.
-// If the schedule trains, every rank's list ends with one STEP per stage, stages ascending, after
-// one REDUCE per stage if asked for.
-//
+//      received in the order in which the sender's operations fill them.
 // The result is free of deadlock under rendezvous sends if the compute schedule's dependencies are
 // free of cycles: in the timeline of those units every receive is posted no later than its send,
 // and receives come first at any one time. The price of posting early is memory: a buffer lives
 // from its receive on.
+//
+// Under Transfers::kGrouped a receive stands before the first operation that ends, in the same
+// units, later than its message is sent: a message that cannot come yet would hold up the rest of
+// its group, and all groups after it. The result is free of deadlock in groups if the compute
+// schedule's dependencies are free of cycles; and separately too, as a receive is again posted no
+// later than its send. Proof. Let the moment of an operation be its end in the timeline, and that
+// of a message the moment of the operation that fills it. Every operation takes at least a unit, so
+// the moments of a rank's operations ascend, and the group between two of moments a < b has only
+// messages of moments in [a, b): sends of moment a, and receives by the rule (which posts each
+// before its reader, as that ends later than the message is sent). Then nothing waits for anything
+// of a later moment:
+//  - an operation of moment b waits for operations before it on its rank, of earlier moments, and
+//    for groups before it, whose messages are all earlier than b;
+//  - a message of moment t waits for the groups of both its ends to start, [a, b) with a <= t each:
+//    for an operation of moment a, and for the group before, whose messages are all earlier than a;
+//    and for messages before it from the same rank to the same rank in its group, whose moments are
+//    not later, as they come in the sender's order.
+// At one moment, messages wait for operations but not the reverse, and for other messages only in
+// their sender's order. So of all that is left, what comes first (by moment, operations before
+// messages, messages in their sender's order) can always be performed. Nothing is asked of the
+// placement, of the number of stages per rank, or of directions.
 // Neighbouring stages on one rank exchange nothing.
 // InvalidArgument if the input is lowered already. FailedPrecondition
 // if actions are misplaced or doubled, or the reader of a message is missing. Everything else is

@@ -1,7 +1,9 @@
 #include "schedule/progress.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 namespace stagecoach::schedule {
 namespace {
@@ -96,7 +98,117 @@ std::vector<Wait> Rendezvous::ShortestCycle() const {
   return shortest;
 }
 
+// Each rank has one group in progress, the next one that it has not done.
+class Groups {
+ public:
+  Groups(const Schedule& schedule, const ActionTable& table)
+      : schedule_(schedule), table_(table), current_(schedule.actions.size()) {}
+
+  // Lets every rank go as far as it can.
+  void Run() {
+    for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) StartNext(rank);
+    while (!done_.empty()) {
+      const Rank rank = done_.back();
+      done_.pop_back();
+      StartNext(rank);
+    }
+  }
+
+  std::vector<Wait> ShortestCycle() const;
+
+ private:
+  // Positions in its rank's list; empty at the end of the list.
+  struct Group {
+    size_t begin = 0;
+    size_t end = 0;
+    size_t left = 0;  // messages that have not passed
+    bool Has(size_t position) const { return begin <= position && position < end; }
+  };
+
+  Group& CurrentOf(Rank rank) { return current_[static_cast<size_t>(rank.value())]; }
+  const Group& CurrentOf(Rank rank) const { return current_[static_cast<size_t>(rank.value())]; }
+  // The other end of the message whose end on `rank` is at `position`.
+  Wait WaitOf(Rank rank, size_t position) const {
+    const Action other = OtherEnd(schedule_.list_of(rank)[position]);
+    return {rank, static_cast<int32_t>(position), schedule_.rank_of(other.stage),
+            table_.Find(other)};
+  }
+  // The end on the peer is in a group that it has not started.
+  bool IsBlocked(const Wait& wait) const {
+    return static_cast<size_t>(wait.peer_position) >= CurrentOf(wait.peer).end;
+  }
+
+  void StartNext(Rank rank);
+  std::vector<Wait> ShortestCycleThrough(Rank start) const;
+
+  const Schedule& schedule_;
+  const ActionTable& table_;
+  std::vector<Group> current_;  // index: rank
+  std::vector<Rank> done_;      // ranks whose group is
+};
+
+void Groups::StartNext(Rank rank) {
+  const std::vector<Action>& list = schedule_.list_of(rank);
+  Group& group = CurrentOf(rank);
+  const auto is_transfer = [](const Action& action) { return IsTransfer(action.op); };
+  const auto begin =
+      std::find_if(list.begin() + static_cast<ptrdiff_t>(group.end), list.end(), is_transfer);
+  const auto end = std::find_if_not(begin, list.end(), is_transfer);
+  group.begin = static_cast<size_t>(begin - list.begin());
+  group.end = static_cast<size_t>(end - list.begin());
+  group.left = group.end - group.begin;
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const Wait wait = WaitOf(rank, i);
+    Group& other = CurrentOf(wait.peer);
+    if (!other.Has(static_cast<size_t>(wait.peer_position))) continue;
+    --group.left;
+    if (--other.left == 0) done_.push_back(wait.peer);
+  }
+  if (group.left == 0 && group.begin < group.end) done_.push_back(rank);
+}
+
+// Breadth first; a rank waits for others if the ends of its messages there have not been started.
+std::vector<Wait> Groups::ShortestCycleThrough(Rank start) const {
+  std::vector<std::optional<Wait>> led_to(current_.size());  // index: rank
+  std::vector<Rank> queue = {start};
+  for (size_t next = 0; next < queue.size(); ++next) {
+    const Group& group = CurrentOf(queue[next]);
+    for (size_t i = group.begin; i < group.end; ++i) {
+      const Wait wait = WaitOf(queue[next], i);
+      std::optional<Wait>& before = led_to[static_cast<size_t>(wait.peer.value())];
+      if (!IsBlocked(wait) || before.has_value()) continue;
+      before = wait;
+      queue.push_back(wait.peer);
+      if (wait.peer != start) continue;
+      std::vector<Wait> cycle = {wait};
+      while (cycle.back().rank != start) {
+        cycle.push_back(*led_to[static_cast<size_t>(cycle.back().rank.value())]);
+      }
+      std::reverse(cycle.begin(), cycle.end());
+      return cycle;
+    }
+  }
+  return {};
+}
+
+std::vector<Wait> Groups::ShortestCycle() const {
+  std::vector<Wait> shortest;
+  for (Rank start(0); start.value() < schedule_.num_ranks(); ++start) {
+    std::vector<Wait> cycle = ShortestCycleThrough(start);
+    if (!cycle.empty() && (shortest.empty() || cycle.size() < shortest.size())) {
+      shortest = std::move(cycle);
+    }
+  }
+  return shortest;
+}
+
 }  // namespace
+
+std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table) {
+  Groups groups(lowered, table);
+  groups.Run();
+  return groups.ShortestCycle();
+}
 
 std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table) {
   Rendezvous rendezvous(lowered, table);

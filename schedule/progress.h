@@ -16,6 +16,11 @@ namespace stagecoach::schedule {
 // blocked rank then waits for exactly one other, so a rank that never goes on leads into a cycle.
 std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table);
 
+// The same under Transfers::kGrouped. Computations need not be looked at: by rule 3 each of them
+// waits only for groups that stand before it, so a group's turn comes as soon as the one before it
+// is done. A blocked rank may wait for several others.
+std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table);
+
 }  // namespace stagecoach::schedule
 
 #endif  // STAGECOACH_SCHEDULE_PROGRESS_H_

@@ -2,6 +2,7 @@
 #define STAGECOACH_SCHEDULE_SCHEDULE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ namespace stagecoach::schedule {
 //    the previous one was taken, and a rank's list ends by waiting for all. A buffer is therefore
 //    free again after the next send on its lane.
 //  - Neighbouring stages on one rank hand over in place: nothing is sent or received between them.
+// That is the meaning under Transfers::kSeparate; the other one is below.
 // Regular value type.
 struct Schedule {
   std::string name;  // as the generator is named, for example "1f1b"
@@ -60,6 +62,25 @@ struct Schedule {
   bool SplitsBackward(StageId stage) const;
 
   friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// How a rank performs the transfers of a lowered schedule.
+enum class Transfers : uint8_t {
+  // Each for itself, as Schedule says: a receive posted early waits without holding anything up.
+  kSeparate,
+  // In groups, on one stream of communication beside the one that computes (NCCL). The transfers
+  // that stand between two other actions of a list are one group.
+  //  - A rank's groups are performed one after the other. A group starts once the one before it is
+  //    done and the rank has performed the actions that stand before it.
+  //  - A message passes once the groups of both its ends have started. The messages of a group wait
+  //    for nothing else, but those to one rank, or from one rank, pass one after the other. The
+  //    group is done when all have passed.
+  //  - Meanwhile the rank goes on with the actions behind the group. A compute action waits until
+  //    the group that receives what it reads is done. Every action that is no transfer waits until,
+  //    on each lane, the groups of all sends before it but the last are done: so buffers are free
+  //    again where they are above. A list ends when its last group is done.
+  // A group has at most one send per lane.
+  kGrouped,
 };
 
 // The send of what a compute action makes, and the receive of what it reads, where that passes

@@ -21,7 +21,15 @@ enum class Sends : uint8_t {
   kRendezvous,
   // As kRendezvous, but the sender goes on only once its message has passed.
   kBlocking,
+  // As Transfers::kGrouped says (schedule.h): in groups, on a stream of their own. A message takes
+  // its link's time from when the groups of both its ends have started and the one before it in its
+  // group, if that is between the same ranks, has passed.
+  kGrouped,
 };
+// How the transfers of a schedule are to be lowered that is to be simulated with such sends.
+constexpr Transfers TransfersOf(Sends sends) {
+  return sends == Sends::kGrouped ? Transfers::kGrouped : Transfers::kSeparate;
+}
 
 struct SimulationOptions {
   Sends sends = Sends::kBuffered;

@@ -21,9 +21,10 @@ class Validator {
   Validator(const Schedule& schedule, const ActionTable& table)
       : schedule_(schedule), table_(table), trains_(schedule.HasBackward()) {}
 
-  bool CheckAll() {
+  bool CheckAll(Transfers transfers) {
     return CheckCompleteness() && CheckComputeOrder() && CheckTransferOrder() &&
-           CheckEveryTransferExists() && CheckMatching() && CheckProgress();
+           CheckEveryTransferExists() && CheckMatching() && CheckProgress() &&
+           (transfers == Transfers::kSeparate || (CheckGroups() && CheckProgressInGroups()));
   }
 
   const Violation& violation() const { return violation_; }
@@ -39,6 +40,8 @@ class Validator {
   bool CheckEveryTransferExists();
   bool CheckMatching();
   bool CheckProgress();
+  bool CheckGroups();
+  bool CheckProgressInGroups();
 
   bool CheckExists(const Action& action, absl::string_view why);
   // Pre-condition: both actions exist, on the same rank.
@@ -51,6 +54,13 @@ class Validator {
   }
   bool FailAt(Rank rank, int32_t position, std::string reason) {
     violation_ = ViolationAt(schedule_, rank, position, std::move(reason));
+    return false;
+  }
+  bool FailInCycle(std::vector<Wait> cycle, absl::string_view advice) {
+    FailAt(cycle[0].rank, cycle[0].position,
+           absl::StrCat("deadlock of ", cycle.size(), " ranks, each of which waits for the next",
+                        advice));
+    violation_.cycle = std::move(cycle);
     return false;
   }
   bool FailAt(const Action& action, std::string reason) {
@@ -244,28 +254,55 @@ bool Validator::CheckMatching() {
 
 bool Validator::CheckProgress() {
   std::vector<Wait> cycle = FindDeadlock(schedule_, table_);
-  if (cycle.empty()) return true;
-  FailAt(cycle[0].rank, cycle[0].position,
-         absl::StrCat("deadlock of ", cycle.size(),
-                      " ranks, each of which waits for the next; post receives earlier or change "
-                      "the order"));
-  violation_.cycle = std::move(cycle);
-  return false;
+  return cycle.empty() ||
+         FailInCycle(std::move(cycle), "; post receives earlier or change the order");
+}
+
+// The buffer of a send is free again behind the next one on its lane: in one group, that would be
+// before the first is done.
+bool Validator::CheckGroups() {
+  std::vector<int32_t> group_of_last(2 * schedule_.rank_of_stage.size(), kNowhere);  // index: lane
+  int32_t group = 0;
+  for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) {
+    ++group;
+    for (const Action& action : schedule_.list_of(rank)) {
+      if (!IsTransfer(action.op)) ++group;
+      if (!IsSend(action.op)) continue;
+      const size_t lane = 2 * static_cast<size_t>(action.stage.value()) +
+                          (action.op == Op::kSendActivation ? 0 : 1);
+      if (group_of_last[lane] == group) {
+        return FailAt(action,
+                      "a second send on its lane within one group of transfers; a computation must "
+                      "stand between the two");
+      }
+      group_of_last[lane] = group;
+    }
+  }
+  return true;
+}
+
+bool Validator::CheckProgressInGroups() {
+  std::vector<Wait> cycle = FindDeadlockInGroups(schedule_, table_);
+  return cycle.empty() ||
+         FailInCycle(std::move(cycle),
+                     ", where the transfers between two computations are performed as one group, "
+                     "one group after the other; post receives where their messages are sent "
+                     "(Lower does, if told of groups) or change the order");
 }
 
 }  // namespace
 
-std::optional<Violation> FindViolation(const Schedule& lowered) {
+std::optional<Violation> FindViolation(const Schedule& lowered, Transfers transfers) {
   Violation violation;
   const std::optional<ActionTable> table = ActionTable::Build(lowered, violation);
   if (!table.has_value()) return violation;
   Validator validator(lowered, *table);
-  if (validator.CheckAll()) return std::nullopt;
+  if (validator.CheckAll(transfers)) return std::nullopt;
   return validator.violation();
 }
 
-absl::Status Validate(const Schedule& lowered) {
-  const std::optional<Violation> violation = FindViolation(lowered);
+absl::Status Validate(const Schedule& lowered, Transfers transfers) {
+  const std::optional<Violation> violation = FindViolation(lowered, transfers);
   return violation.has_value() ? ToStatus(lowered, *violation) : absl::OkStatus();
 }
 

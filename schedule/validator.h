@@ -12,7 +12,8 @@
 namespace stagecoach::schedule {
 
 // `rank` stands before the action at `position` of its list until `peer` has performed the one at
-// `peer_position` of its own.
+// `peer_position` of its own. In groups both are transfers: the ends of one message, of which the
+// peer's is in a group that it has not started.
 struct Wait {
   Rank rank;
   int32_t position = 0;
@@ -50,13 +51,17 @@ struct Violation {
 //  5. Progress: under *rendezvous* sends (a send waits until its receive was posted;
 //     nothing is buffered; one send per lane is outstanding) every rank reaches the end of its
 //     list.
+//  6. Under Transfers::kGrouped (schedule.h) only: no group has two sends on one lane, and every
+//     rank's groups come to their end, again with nothing buffered. Neither of rules 5 and 6
+//     follows from the other.
 // Limits of the stash: stash.h. Time and memory are linear in the number of actions and (ranks x
 // stages).
-std::optional<Violation> FindViolation(const Schedule& lowered);
+std::optional<Violation> FindViolation(const Schedule& lowered,
+                                       Transfers transfers = Transfers::kSeparate);
 
 // FindViolation as FailedPrecondition: rank, position, action and reason in one line; of a
 // deadlock, the shortest cycle of waits, drawn in further lines.
-absl::Status Validate(const Schedule& lowered);
+absl::Status Validate(const Schedule& lowered, Transfers transfers = Transfers::kSeparate);
 
 // The cycle as text, two lines per wait:
 //   ┌─▶ rank 0 stands before SEND_F0.1 (position 4) until

@@ -17,6 +17,7 @@ VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sen
       num_micro_batches_(static_cast<size_t>(std::max(schedule.num_micro_batches, 0))),
       lanes_(2 * schedule.rank_of_stage.size(), nullptr),
       states_(schedule.actions.size()),
+      pair_ns_(2 * schedule.actions.size(), 0),
       ranks_(schedule.actions.size()) {
   for (std::vector<Message>& messages : messages_) {
     messages.resize(schedule.rank_of_stage.size() * num_micro_batches_);
@@ -67,7 +68,7 @@ absl::Status VirtualTime::Run(Trace* trace) {
     if (!state.waits) continue;
     const bool at_end = state.next == schedule_.list_of(rank).size();
     absl::StrAppend(&waiting, waiting.empty() ? "" : "; ",
-                    at_end ? absl::StrCat("rank ", rank.value(), " waits for its last sends")
+                    at_end ? absl::StrCat("rank ", rank.value(), " waits for its last transfers")
                            : Where(schedule_, rank, static_cast<int32_t>(state.next)));
   }
   if (!waiting.empty()) {
@@ -86,12 +87,15 @@ void VirtualTime::RunRank(Rank rank) {
     bool done = true;
     if (IsCompute(action.op)) {
       done = Compute(rank, action);
+    } else if (IsTransfer(action.op) && IsGrouped()) {
+      PostGroup(rank);
+      continue;
     } else if (IsSend(action.op)) {
       done = Send(rank, action);
     } else if (IsReceive(action.op)) {
       PostReceive(rank, action);
     } else {
-      PerformOfStage(rank, action);
+      done = PerformOfStage(rank, action);
     }
     if (!done) {
       state.waits = true;
@@ -99,16 +103,20 @@ void VirtualTime::RunRank(Rank rank) {
     }
     state.next += action.overlaps_next ? 2 : 1;
   }
-  state.waits = !AwaitLastSends(rank);
+  state.waits = !AwaitLastTransfers(rank);
 }
 
 int64_t VirtualTime::ReadyNs(const Action& action) const {
-  if (action.op == Op::kForward) {
-    if (schedule_.is_first(action.stage)) return 0;
-    return MessageTo(kActivation, action.stage, action.micro_batch).arrival_ns;
-  }
-  if (action.op == Op::kBackwardWeight || schedule_.is_last(action.stage)) return 0;
-  return MessageTo(kGradient, action.stage, action.micro_batch).arrival_ns;
+  const bool forward = action.op == Op::kForward;
+  if (action.op == Op::kBackwardWeight) return 0;
+  if (forward ? schedule_.is_first(action.stage) : schedule_.is_last(action.stage)) return 0;
+  const Message& message =
+      MessageTo(forward ? kActivation : kGradient, action.stage, action.micro_batch);
+  const bool received = forward ? schedule_.receives_from_previous(action.stage)
+                                : schedule_.sends_to_next(action.stage);
+  if (!received || !IsGrouped()) return message.arrival_ns;
+  if (message.receiving_group == 0) return kNotYet;
+  return DoneNs(schedule_.rank_of(action.stage), message.receiving_group);
 }
 
 int64_t VirtualTime::DurationNs(const Action& action) const {
@@ -139,7 +147,9 @@ bool VirtualTime::Compute(Rank rank, const Action& action) {
       action.overlaps_next ? &schedule_.list_of(rank)[state.next + 1] : nullptr;
   int64_t ready_ns = ReadyNs(action);
   int64_t duration_ns = DurationNs(action);
-  if (ready_ns == kNotYet) return false;
+  const int64_t awaited_ns = DoneNs(rank, state.groups_awaited);
+  if (ready_ns == kNotYet || awaited_ns == kNotYet) return false;
+  ready_ns = std::max(ready_ns, awaited_ns);
   if (second != nullptr) {
     const int64_t second_ready_ns = ReadyNs(*second);
     if (second_ready_ns == kNotYet) return false;
@@ -160,8 +170,12 @@ bool VirtualTime::Compute(Rank rank, const Action& action) {
   return true;
 }
 
-void VirtualTime::PerformOfStage(Rank rank, const Action& action) {
-  Occupy(rank, action, StateOf(rank).clock_ns, DurationNs(action));
+bool VirtualTime::PerformOfStage(Rank rank, const Action& action) {
+  const RankState& state = StateOf(rank);
+  const int64_t awaited_ns = DoneNs(rank, state.groups_awaited);
+  if (awaited_ns == kNotYet) return false;
+  Occupy(rank, action, std::max(state.clock_ns, awaited_ns), DurationNs(action));
+  return true;
 }
 
 void VirtualTime::Occupy(Rank rank, const Action& action, int64_t start_ns, int64_t duration_ns) {
@@ -232,6 +246,8 @@ bool VirtualTime::Send(Rank rank, const Action& action) {
       start_ns = std::max(start_ns, message.posted_ns);
       message.arrival_ns = start_ns + link_ns;
       break;
+    case Sends::kGrouped:
+      break;  // never here: PostGroup
   }
   Record(rank, action, start_ns, message.arrival_ns);
   state.clock_ns = sends_ == Sends::kBlocking ? message.arrival_ns : start_ns;
@@ -253,10 +269,15 @@ void VirtualTime::PostReceive(Rank rank, const Action& action) {
   Wake(transfer.from);
 }
 
-// A list ends when the messages it has sent have been taken.
-bool VirtualTime::AwaitLastSends(Rank rank) {
-  if (sends_ != Sends::kRendezvous) return true;
+// A list ends when the messages it has sent have been taken, or its groups are done.
+bool VirtualTime::AwaitLastTransfers(Rank rank) {
   RankState& state = StateOf(rank);
+  if (IsGrouped()) {
+    const int64_t done_ns = DoneNs(rank, static_cast<int32_t>(state.groups.size()));
+    state.clock_ns = std::max(state.clock_ns, done_ns);
+    return done_ns != kNotYet;
+  }
+  if (sends_ != Sends::kRendezvous) return true;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     if (lanes_[lane] == nullptr || schedule_.rank_of_stage[lane / 2] != rank) continue;
     if (lanes_[lane]->arrival_ns == kNotYet) return false;

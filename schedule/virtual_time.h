@@ -42,6 +42,17 @@ class VirtualTime {
     // When its ends were posted, where that matters.
     int64_t sent_ns = kNotYet;
     int64_t posted_ns = kNotYet;
+    // The groups of its ends, where there are groups: counted from 1 on each rank; 0: none yet.
+    int32_t sending_group = 0;
+    int32_t receiving_group = 0;
+  };
+  // Transfers that are performed as one.
+  struct Group {
+    size_t begin = 0;  // positions in its rank's list
+    size_t end = 0;
+    int64_t posted_ns = 0;
+    int64_t end_ns = 0;  // until it is done, of what has passed
+    size_t left = 0;     // transfers that have not passed
   };
   enum Kind : size_t { kActivation = 0, kGradient = 1 };
   // All about the message that a send or a receive is an end of.
@@ -56,6 +67,10 @@ class VirtualTime {
     size_t next = 0;  // into its list
     int64_t clock_ns = 0;
     bool waits = false;
+    std::vector<Group> groups;  // posted so far
+    int32_t groups_started = 0;
+    int32_t groups_done = 0;
+    int32_t groups_awaited = 0;  // must be done before the rank's next action
   };
 
   absl::Status CheckActions() const;
@@ -64,8 +79,20 @@ class VirtualTime {
   bool Compute(Rank rank, const Action& action);
   bool Send(Rank rank, const Action& action);
   void PostReceive(Rank rank, const Action& action);
-  void PerformOfStage(Rank rank, const Action& action);
-  bool AwaitLastSends(Rank rank);
+  bool PerformOfStage(Rank rank, const Action& action);
+  bool AwaitLastTransfers(Rank rank);
+
+  // Of kGrouped (virtual_time_groups.cc).
+  // Posts the group at the rank's place, which is then behind it.
+  void PostGroup(Rank rank);
+  // Performs what groups can be once `first` has a new one.
+  void PerformGroups(Rank first);
+  // Starts the next group of the rank; adds to `touched` whose groups it has changed.
+  void StartGroup(Rank rank, std::vector<Rank>& touched);
+  // Lets a transfer of the rank's current group pass.
+  void Pass(Rank rank, int64_t arrival_ns);
+  // When the first `count` groups of the rank are done; 0 if count is, kNotYet if they are not.
+  int64_t DoneNs(Rank rank, int32_t count) const;
 
   // When the inputs of a compute action exist; kNotYet if they do not.
   int64_t ReadyNs(const Action& action) const;
@@ -79,6 +106,7 @@ class VirtualTime {
   void Record(Rank rank, const Action& action, int64_t start_ns, int64_t end_ns);
   void FillTransfers();
   Transfer TransferOf(const Action& action);
+  bool IsGrouped() const { return sends_ == Sends::kGrouped; }
 
   // A message by its reader.
   size_t IndexOf(StageId stage, MicroBatch mb) const {
@@ -93,6 +121,7 @@ class VirtualTime {
   }
   static size_t IndexOf(Rank rank) { return static_cast<size_t>(rank.value()); }
   RankState& StateOf(Rank rank) { return states_[IndexOf(rank)]; }
+  const RankState& StateOf(Rank rank) const { return states_[IndexOf(rank)]; }
 
   const Schedule& schedule_;
   const Costs& costs_;
@@ -103,6 +132,9 @@ class VirtualTime {
   std::vector<const Message*> lanes_;             // the last one sent; index: 2 * stage + kind
   std::vector<RankState> states_;                 // index: rank
   std::vector<Rank> runnable_;
+  // When the last message of the group that starts has passed to and from each rank. Index: 2 *
+  // rank, + 1 from it.
+  std::vector<int64_t> pair_ns_;
   std::vector<RankTimes> ranks_;
   int64_t step_ns_ = 0;
   Trace* trace_ = nullptr;

@@ -37,8 +37,9 @@ struct Options {
 };
 
 absl::StatusOr<Sends> ParseSends(const std::string& name) {
-  RETURN_IF_ERROR(ParseChoice(name, {"buffered", "rendezvous", "blocking"}).status());
+  RETURN_IF_ERROR(ParseChoice(name, {"buffered", "rendezvous", "blocking", "grouped"}).status());
   if (name == "rendezvous") return Sends::kRendezvous;
+  if (name == "grouped") return Sends::kGrouped;
   return name == "blocking" ? Sends::kBlocking : Sends::kBuffered;
 }
 
@@ -147,7 +148,7 @@ void AddTimeFlags(CLI::App& app, Options& options) {
       ->excludes(file)
       ->group(group);
   AddFlag(app, "--sends", "NAME", request.sends,
-          "buffered, rendezvous (as the runtime) or blocking [buffered]", ParseSends)
+          "buffered, rendezvous (as the runtime), grouped (NCCL), blocking [buffered]", ParseSends)
       ->group(group);
 }
 

@@ -116,7 +116,8 @@ absl::StatusOr<Finder::Candidate> Finder::Search(const Placed& placed) const {
     search.stash_limit.assign(static_cast<size_t>(ranks_), *request_.stash_limit);
   }
   ASSIGN_OR_RETURN(Schedule found, From(Origin::kConfiguration, schedule::Automatic(search)));
-  ASSIGN_OR_RETURN(const Schedule lowered, schedule::Lower(found));
+  ASSIGN_OR_RETURN(const Schedule lowered,
+                   schedule::Lower(found, {.transfers = TransfersOf(request_.sends)}));
   ASSIGN_OR_RETURN(const schedule::Simulation simulation,
                    schedule::Simulate(lowered, search.costs, {.sends = request_.sends}));
   int64_t busiest_ns = 0;
@@ -181,9 +182,11 @@ absl::StatusOr<SimulatedSchedule> Finder::Find() {
     const bool reduces =
         std::any_of(found.costs.stages.begin(), found.costs.stages.end(),
                     [](const schedule::StageTimes& times) { return times.reduce_ns > 0; });
-    ASSIGN_OR_RETURN(found.lowered, schedule::Lower(found.as_given, {.reduce_gradients = reduces}));
+    ASSIGN_OR_RETURN(found.lowered,
+                     schedule::Lower(found.as_given, {.reduce_gradients = reduces,
+                                                      .transfers = TransfersOf(request_.sends)}));
   }
-  RETURN_IF_ERROR(schedule::Validate(found.lowered));
+  RETURN_IF_ERROR(schedule::Validate(found.lowered, TransfersOf(request_.sends)));
   return found;
 }
 

@@ -113,8 +113,9 @@ std::optional<Score> AutomaticSearch::ScoreOf(const Schedule& schedule) const {
       !CheckStash(schedule, request_.stash, request_.stash_limit).ok()) {
     return std::nullopt;
   }
-  const absl::StatusOr<Schedule> lowered = Lower(schedule);
-  if (!lowered.ok() || FindViolation(*lowered).has_value()) return std::nullopt;
+  const Transfers transfers = TransfersOf(request_.sends);
+  const absl::StatusOr<Schedule> lowered = Lower(schedule, {.transfers = transfers});
+  if (!lowered.ok() || FindViolation(*lowered, transfers).has_value()) return std::nullopt;
   const absl::StatusOr<Durations> durations =
       SimulateDurations(*lowered, request_.costs, request_.sends);
   if (!durations.ok()) return std::nullopt;

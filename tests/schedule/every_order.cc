@@ -110,31 +110,39 @@ class Orders {
   }
 
   int64_t Best() {
-    Choose(0);
+    Choose(0, [this] {
+      const int64_t objective = Time();
+      if (objective != kNotYet && (best_ == kNotYet || objective < best_) && IsValid()) {
+        best_ = objective;
+      }
+    });
     return best_;
+  }
+
+  void ForEach(const std::function<void(const Schedule&)>& body) {
+    Choose(0, [this, &body] {
+      if (Time() != kNotYet) body(Chosen());
+    });
   }
 
  private:
   static constexpr int64_t kNotYet = -1;
 
-  void Choose(size_t rank) {
-    if (rank == lists_.size()) {
-      const int64_t objective = Time();
-      if (objective != kNotYet && (best_ == kNotYet || objective < best_) && IsValid()) {
-        best_ = objective;
-      }
-      return;
-    }
+  template <typename Body>
+  void Choose(size_t rank, const Body& body) {
+    if (rank == lists_.size()) return body();
     for (const List& list : lists_[rank]) {
       chosen_[rank] = &list;
-      Choose(rank + 1);
+      Choose(rank + 1, body);
     }
   }
 
-  bool IsValid() {
+  const Schedule& Chosen() {
     for (size_t r = 0; r < chosen_.size(); ++r) schedule_.actions[r] = *chosen_[r];
-    return Validate(Lower(schedule_).value()).ok();
+    return schedule_;
   }
+
+  bool IsValid() { return Validate(Lower(Chosen()).value()).ok(); }
 
   // Repeats until nothing moves: slow, and as different from the library's own way as can be.
   int64_t Time() {
@@ -220,5 +228,10 @@ class Orders {
 }  // namespace
 
 int64_t BestOfEveryOrder(const AutomaticRequest& request) { return Orders(request).Best(); }
+
+void ForEveryOrder(const AutomaticRequest& request,
+                   const std::function<void(const Schedule&)>& body) {
+  Orders(request).ForEach(body);
+}
 
 }  // namespace stagecoach::schedule

@@ -2,6 +2,7 @@
 #define STAGECOACH_TESTS_SCHEDULE_EVERY_ORDER_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "schedule/automatic.h"
 
@@ -11,6 +12,10 @@ namespace stagecoach::schedule {
 // once lowered, found by trying every order of every rank, with B and W apart or as BW for each
 // micro-batch. Only for very small requests; negative if there is none.
 int64_t BestOfEveryOrder(const AutomaticRequest& request);
+
+// Calls `body` with each of those orders that comes to an end, whether it is valid or not.
+void ForEveryOrder(const AutomaticRequest& request,
+                   const std::function<void(const Schedule&)>& body);
 
 }  // namespace stagecoach::schedule
 

@@ -48,9 +48,11 @@ std::vector<Schedule> LoweredSchedules() {
         const absl::StatusOr<Schedule> compute =
             generator.generate({.ranks = p, .micro_batches = m});
         if (!compute.ok()) continue;  // it refuses this shape
-        schedules.push_back(Lower(*compute).value());
-        const Schedule& lowered = schedules.back();
-        schedules.push_back(Lower(ForwardOnly(lowered.rank_of_stage, p, m).value()).value());
+        const Schedule evaluation = ForwardOnly(compute->rank_of_stage, p, m).value();
+        for (const Transfers transfers : {Transfers::kSeparate, Transfers::kGrouped}) {
+          schedules.push_back(Lower(*compute, {.transfers = transfers}).value());
+          schedules.push_back(Lower(evaluation, {.transfers = transfers}).value());
+        }
       }
     }
   }

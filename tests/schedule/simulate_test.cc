@@ -17,7 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Sends kAllSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking};
+constexpr Sends kAllSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking,
+                               Sends::kGrouped};
 
 Costs RandomCosts(const Schedule& schedule, std::mt19937& random) {
   const auto draw = [&](int max) {
@@ -50,11 +51,12 @@ void ForManyRuns(Body body) {
   for (int round = 0; round < 6; ++round) {
     for (const Generator& generator : Generators()) {
       const int p = 1 + round;
-      const Schedule lowered =
-          Lower(generator.generate({p, 2 * p}).value(), {.reduce_gradients = round % 2 == 1})
-              .value();
-      const Costs costs = RandomCosts(lowered, random);
+      const Schedule compute = generator.generate({p, 2 * p}).value();
+      const Costs costs = RandomCosts(compute, random);
       for (const Sends sends : kAllSends) {
+        const LoweringOptions options = {.reduce_gradients = round % 2 == 1,
+                                         .transfers = TransfersOf(sends)};
+        const Schedule lowered = Lower(compute, options).value();
         SCOPED_TRACE(::testing::Message()
                      << generator.name << " p=" << p << " sends " << static_cast<int>(sends));
         body(lowered, costs, sends);
@@ -295,7 +297,7 @@ TEST(Simulate, RefusesCostsThatDoNotFitTheSchedule) {
 
 TEST(Simulate, ComputeSchedulesHaveOnlyBufferedSends) {
   const Costs costs = LoopCosts(2, 1, {1, 1, 1}, 1);
-  for (const Sends sends : {Sends::kRendezvous, Sends::kBlocking}) {
+  for (const Sends sends : {Sends::kRendezvous, Sends::kBlocking, Sends::kGrouped}) {
     EXPECT_EQ(SimulateDurations(OneFOneB({2, 2}).value(), costs, sends).status().code(),
               absl::StatusCode::kInvalidArgument);
   }

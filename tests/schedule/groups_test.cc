@@ -1,0 +1,414 @@
+// Transfers in groups: what Lower makes for them, and the verdicts of validator and simulator
+// against an independent, deliberately simple executor.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "schedule/action_table.h"
+#include "schedule/costs.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/progress.h"
+#include "schedule/simulate.h"
+#include "schedule/validator.h"
+#include "tests/schedule/every_order.h"
+#include "tests/schedule/handwritten.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr LoweringOptions kForGroups = {.transfers = Transfers::kGrouped};
+
+std::vector<std::string> LoweredText(const Schedule& compute) {
+  std::vector<std::string> text;
+  const Schedule lowered = Lower(compute, kForGroups).value();
+  for (const std::vector<Action>& list : lowered.actions) text.push_back(ToText(list));
+  return text;
+}
+
+Costs Units(const Schedule& schedule) {
+  Costs costs;
+  costs.stages.assign(
+      schedule.rank_of_stage.size(),
+      {.forward_ns = 1, .backward_input_ns = 1, .backward_weight_ns = 1, .backward_ns = 2});
+  return costs;
+}
+
+// Expects that the schedule comes to its end in groups, for the validator and the simulator.
+void ExpectEnds(const Schedule& compute) {
+  const Schedule lowered = Lower(compute, kForGroups).value();
+  const std::optional<Violation> violation = FindViolation(lowered, Transfers::kGrouped);
+  // Shuffled orders may break other rules, all of which come before those of progress.
+  EXPECT_TRUE(!violation.has_value() || violation->cycle.empty())
+      << compute.name << ": " << violation->reason << "\n"
+      << DrawCycle(lowered, violation->cycle);
+  if (!lowered.IsLowered()) return;  // F alone, on one rank
+  EXPECT_TRUE(SimulateDurations(lowered, Units(compute), Sends::kGrouped).ok()) << compute.name;
+}
+
+// Messages leave rank 0 at 1 and 2, rank 1 at 4 and 7; operations of rank 1 end at 2, 4, 5, 7, and
+// BW0.0 at 6.
+TEST(LowerForGroups, ReceivesStandWhereTheirMessagesAreSent) {
+  EXPECT_THAT(LoweredText(OneFOneB({2, 2}).value()),
+              ElementsAre("F0.0 SEND_F0.0 F0.1 RECV_B0.0 SEND_F0.1 BW0.0 RECV_B0.1 BW0.1 STEP0",
+                          "RECV_F1.0 F1.0 RECV_F1.1 BW1.0 SEND_B1.0 F1.1 BW1.1 SEND_B1.1 STEP1"));
+}
+
+TEST(LowerForGroups, FusesForwardSendAndBackwardReceiveInTheSteadyState) {
+  EXPECT_THAT(LoweredText(OneFOneB({2, 4}).value())[0],
+              HasSubstr("BW0.0 F0.2 RECV_B0.1 SEND_F0.2 BW0.1"));
+}
+
+// Both messages of the pair are of one moment, and go to one rank.
+TEST(LowerForGroups, MessagesOfAnOverlappedPairKeepItsOrder) {
+  const Schedule compute = FromText(
+      {0, 1, 0}, 2, {"F0.0 F0.1 F2.0 BW2.0 F2.1 BW2.1 BW0.0 BW0.1", "F1.0 F1.1+ BW1.0 BW1.1"});
+  const Schedule lowered = Lower(compute, kForGroups).value();
+  EXPECT_THAT(ToText(lowered.actions[1]), HasSubstr(" SEND_F1.1 SEND_B1.0 "));
+  EXPECT_THAT(ToText(lowered.actions[0]), HasSubstr(" RECV_F2.1 RECV_B0.0 "));
+}
+
+TEST(LowerForGroups, EveryGeneratedScheduleIsValid) {
+  int schedules = 0;
+  for (int p = 1; p <= 8; ++p) {
+    for (const int m : {1, 2, p, p + 1, 2 * p, 3 * p + 1, 24}) {
+      for (const Generator& generator : Generators()) {
+        for (const int v : generator.any_chunks ? std::vector<int>{1, 2, 3, 4} : std::vector{0}) {
+          const absl::StatusOr<Schedule> compute = generator.generate({p, m, v});
+          if (!compute.ok()) continue;
+          const Schedule evaluation = ForwardOnly(compute->rank_of_stage, p, m).value();
+          for (const Schedule& schedule : {*compute, evaluation}) {
+            ExpectEnds(schedule);
+            const absl::Status status =
+                Validate(Lower(schedule, kForGroups).value(), Transfers::kGrouped);
+            EXPECT_TRUE(status.ok()) << generator.name << " " << p << " " << m << ": " << status;
+          }
+          ++schedules;
+        }
+      }
+    }
+  }
+  EXPECT_GT(schedules, 500);
+}
+
+TEST(LowerForGroups, EveryOrderOfSmallPipelinesEnds) {
+  struct Shape {
+    int ranks, chunks, micro_batches;
+    Placement placement;
+  };
+  int orders = 0;
+  for (const Shape& shape : {Shape{2, 1, 3, Placement::kLoop}, Shape{3, 1, 2, Placement::kLoop},
+                             Shape{2, 2, 1, Placement::kLoop}, Shape{2, 2, 1, Placement::kV},
+                             Shape{3, 2, 1, Placement::kV}}) {
+    AutomaticRequest request;
+    request.ranks = shape.ranks;
+    request.chunks = shape.chunks;
+    request.micro_batches = shape.micro_batches;
+    request.placement = shape.placement;
+    request.costs =
+        UniformCosts(PlaceStages(shape.placement, shape.ranks, shape.chunks), {2, 2, 2}, 0);
+    // So that operations of two units are among them.
+    for (StageTimes& times : request.costs.stages) times.backward_ns = 3;
+    ForEveryOrder(request, [&orders](const Schedule& compute) {
+      ExpectEnds(compute);
+      ++orders;
+    });
+  }
+  EXPECT_GT(orders, 5000);
+}
+
+// Looping and V-shaped placements, several stages per rank, both directions between one pair of
+// ranks, operations of one and of two units, overlapped pairs.
+std::vector<Schedule> Originals() {
+  return {HandwrittenH1(),
+          HandwrittenV(),
+          OneFOneB({4, 6}).value(),
+          GPipe({3, 4}).value(),
+          ZeroBubbleV({3, 6}).value(),
+          ZeroBubbleH2({4, 6}).value(),
+          LoopedBfs({2, 5, 3}).value(),
+          Generate("interleaved", {.ranks = 3, .micro_batches = 6, .chunks = 3}).value(),
+          DualPipeV({3, 8}).value()};
+}
+
+// Swaps random neighbours; what comes out may have any order, also none that can be performed.
+Schedule Shuffled(Schedule compute, size_t swaps, std::mt19937& random) {
+  for (size_t i = 0; i < swaps; ++i) {
+    std::vector<Action>& list = compute.actions[random() % compute.actions.size()];
+    const size_t at = random() % (list.size() - 1);
+    const bool in_pair = list[at].overlaps_next || list[at + 1].overlaps_next ||
+                         (at > 0 && list[at - 1].overlaps_next);
+    if (!in_pair && list[at].stage != list[at + 1].stage) std::swap(list[at], list[at + 1]);
+  }
+  return compute;
+}
+
+TEST(LowerForGroups, AddsNoDeadlockToAnyOrderWithoutCycles) {
+  std::mt19937 random(20260230);
+  int without_cycle = 0;
+  const std::vector<Schedule> originals = Originals();
+  for (size_t round = 0; round < 4000; ++round) {
+    const Schedule compute = Shuffled(originals[round % originals.size()], random() % 40, random);
+    if (!SimulateDurations(compute, Units(compute)).ok()) continue;
+    ExpectEnds(compute);
+    ++without_cycle;
+  }
+  EXPECT_GT(without_cycle, 2000);
+}
+
+// Rank 0 has posted the receive of a gradient with its first send, and cannot send what rank 1
+// waits for before it sends that gradient.
+TEST(DeadlockInGroups, OfAReceivePostedEarlyIsDrawn) {
+  const Schedule lowered = Lower(OneFOneB({2, 2}).value()).value();
+  ASSERT_TRUE(Validate(lowered).ok());
+  const std::optional<Violation> violation = FindViolation(lowered, Transfers::kGrouped);
+  ASSERT_TRUE(violation.has_value());
+  EXPECT_EQ(DrawCycle(lowered, violation->cycle),
+            "  ┌─▶ rank 0 stands before RECV_B0.0 (position 1) until\n"
+            "  │   rank 1 has performed SEND_B1.0 (position 4)\n"
+            "  │   rank 1 stands before RECV_F1.1 (position 2) until\n"
+            "  └── rank 0 has performed SEND_F0.1 (position 5)\n");
+  EXPECT_THAT(std::string(Validate(lowered, Transfers::kGrouped).message()),
+              AllOf(HasSubstr("deadlock of 2 ranks"), HasSubstr("are performed as one group"),
+                    HasSubstr(DrawCycle(lowered, violation->cycle))));
+}
+
+TEST(DeadlockInGroups, SaysTheSimulatorToo) {
+  const Schedule lowered = Lower(OneFOneB({2, 2}).value()).value();
+  const absl::Status status = SimulateDurations(lowered, Units(lowered), Sends::kGrouped).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0"));
+}
+
+// Within a group, transfers of both directions wait for each other in no order.
+TEST(ValidateForGroups, TakesNothingThatWouldNotRunSeparately) {
+  const Schedule lowered =
+      FromText({0, 1}, 2,
+               {"F0.0 SEND_F0.0 F0.1 SEND_F0.1 RECV_B0.0 BW0.0 RECV_B0.1 BW0.1 STEP0",
+                "RECV_F1.0 F1.0 BW1.0 SEND_B1.0 RECV_F1.1 F1.1 BW1.1 SEND_B1.1 STEP1"});
+  const ActionTable table = ActionTable::Build(lowered).value();
+  EXPECT_TRUE(FindDeadlockInGroups(lowered, table).empty());
+  EXPECT_EQ(Validate(lowered, Transfers::kGrouped), Validate(lowered));
+  EXPECT_FALSE(Validate(lowered).ok());
+}
+
+TEST(ValidateForGroups, RefusesTwoSendsOfALaneInOneGroup) {
+  const Schedule lowered =
+      FromText({0, 1}, 2, {"F0.0 F0.1 SEND_F0.0 SEND_F0.1", "RECV_F1.0 RECV_F1.1 F1.0 F1.1"});
+  EXPECT_TRUE(Validate(lowered).ok());
+  const std::optional<Violation> violation = FindViolation(lowered, Transfers::kGrouped);
+  ASSERT_TRUE(violation.has_value());
+  EXPECT_EQ(violation->position, 3);
+  EXPECT_THAT(violation->reason, HasSubstr("second send on its lane"));
+}
+
+// Performs a lowered schedule step by step, in random order: what Transfers::kGrouped says, word by
+// word.
+class NaiveGroups {
+ public:
+  explicit NaiveGroups(const Schedule& schedule) : schedule_(schedule) {
+    for (const std::vector<Action>& list : schedule.actions) {
+      RankState& state = ranks_.emplace_back();
+      for (size_t i = 0; i < list.size(); ++i) {
+        const bool extends = i > 0 && IsTransfer(list[i - 1].op) && IsTransfer(list[i].op);
+        if (extends) ++state.groups.back().second;
+        if (IsTransfer(list[i].op) && !extends) state.groups.emplace_back(i, i + 1);
+      }
+    }
+  }
+
+  bool EveryRankEnds(std::mt19937& random) {
+    for (bool patient = false, moved = true; moved || !patient;) {
+      patient = !moved;  // nobody holds back before it is said that nothing moves
+      moved = false;
+      for (size_t i = 0; i < 2 * ranks_.size(); ++i) {
+        const size_t rank = patient ? i / 2 : random() % ranks_.size();
+        moved |= Perform(rank);
+        if (patient || random() % 2 == 0) moved |= Start(rank);
+        if (patient || random() % 2 == 0) moved |= Pass(rank);
+        if (patient || random() % 2 == 0) moved |= End(rank);
+      }
+    }
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].next < schedule_.actions[r].size()) return false;
+      if (ranks_[r].done < ranks_[r].groups.size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct RankState {
+    std::vector<std::pair<size_t, size_t>> groups;  // positions: begin, end
+    size_t next = 0;
+    size_t done = 0;  // groups
+    bool started = false;
+    std::vector<Action> passed;  // of the group that has started
+  };
+
+  // Whether the group of the transfer at `position` is done.
+  bool IsDone(const RankState& state, size_t position) const {
+    return state.done > 0 && position < state.groups[state.done - 1].second;
+  }
+  bool MayPerform(size_t rank, const Action& action) const {
+    const RankState& state = ranks_[rank];
+    const std::vector<Action>& list = schedule_.actions[rank];
+    const std::optional<Action> receive = ReceiveBefore(schedule_, action);
+    std::map<std::pair<Op, StageId>, size_t> last;
+    for (size_t i = 0; i < state.next; ++i) {
+      if (receive.has_value() && list[i] == *receive && !IsDone(state, i)) return false;
+      if (!IsSend(list[i].op)) continue;
+      const auto [lane, is_new] = last.insert({{list[i].op, list[i].stage}, i});
+      if (!is_new && !IsDone(state, lane->second)) return false;
+      lane->second = i;
+    }
+    return true;
+  }
+  bool Perform(size_t rank) {
+    RankState& state = ranks_[rank];
+    const std::vector<Action>& list = schedule_.actions[rank];
+    if (state.next == list.size()) return false;
+    const Action& action = list[state.next];
+    const size_t count = action.overlaps_next ? 2 : 1;
+    for (size_t i = 0; i < count && !IsTransfer(action.op); ++i) {
+      if (!MayPerform(rank, list[state.next + i])) return false;
+    }
+    state.next += count;
+    return true;
+  }
+  bool Start(size_t rank) {
+    RankState& state = ranks_[rank];
+    if (state.started || state.done == state.groups.size()) return false;
+    if (state.next < state.groups[state.done].first) return false;
+    state.started = true;
+    return true;
+  }
+  bool HasPassed(size_t rank, const Action& transfer) const {
+    const std::vector<Action>& passed = ranks_[rank].passed;
+    return std::find(passed.begin(), passed.end(), transfer) != passed.end();
+  }
+  // The rank's group has started, has the transfer, and all before it to or from `peer` have
+  // passed.
+  bool IsTurnOf(size_t rank, const Action& transfer, Rank peer) const {
+    const RankState& state = ranks_[rank];
+    if (!state.started) return false;
+    const auto [begin, end] = state.groups[state.done];
+    for (size_t i = begin; i < end; ++i) {
+      const Action& other = schedule_.actions[rank][i];
+      if (other == transfer) return true;
+      if (IsSend(other.op) == IsSend(transfer.op) && PeerOf(schedule_, other) == peer &&
+          !HasPassed(rank, other)) {
+        return false;
+      }
+    }
+    return false;
+  }
+  bool Pass(size_t rank) {
+    RankState& state = ranks_[rank];
+    if (!state.started) return false;
+    const auto [begin, end] = state.groups[state.done];
+    for (size_t i = begin; i < end; ++i) {
+      const Action& transfer = schedule_.actions[rank][i];
+      const Rank peer = PeerOf(schedule_, transfer);
+      const auto at = static_cast<size_t>(peer.value());
+      if (HasPassed(rank, transfer) || !IsTurnOf(rank, transfer, peer)) continue;
+      if (!IsTurnOf(at, OtherEnd(transfer), Rank(static_cast<int32_t>(rank)))) continue;
+      state.passed.push_back(transfer);
+      ranks_[at].passed.push_back(OtherEnd(transfer));
+      return true;
+    }
+    return false;
+  }
+  bool End(size_t rank) {
+    RankState& state = ranks_[rank];
+    if (!state.started) return false;
+    const auto [begin, end] = state.groups[state.done];
+    if (state.passed.size() < end - begin) return false;
+    ++state.done;
+    state.started = false;
+    state.passed.clear();
+    return true;
+  }
+
+  const Schedule& schedule_;
+  std::vector<RankState> ranks_;
+};
+
+// Moves some transfers by some places, to either side.
+Schedule Moved(Schedule lowered, size_t transfers, std::mt19937& random) {
+  for (size_t i = 0; i < transfers; ++i) {
+    std::vector<Action>& list = lowered.actions[random() % lowered.actions.size()];
+    size_t at = random() % list.size();
+    const bool later = random() % 2 == 0;
+    for (size_t steps = 1 + random() % 6; steps > 0; --steps) {
+      const size_t to = later ? at + 1 : at - 1;  // wraps around below 0
+      if (to >= list.size() || !IsTransfer(list[at].op)) break;
+      std::swap(list[at], list[to]);
+      at = to;
+    }
+  }
+  return lowered;
+}
+
+TEST(DeadlockInGroups, VerdictsAgreeWithANaiveExecutorOfRandomSchedules) {
+  std::mt19937 random(20240230);
+  int ends = 0;
+  int deadlocked = 0;
+  int only_separately = 0;
+  const std::vector<Schedule> originals = Originals();
+  for (size_t round = 0; round < 12000; ++round) {
+    const Schedule& original = originals[round % originals.size()];
+    const LoweringOptions options = random() % 4 == 0 ? LoweringOptions() : kForGroups;
+    const Schedule lowered = Moved(Lower(Shuffled(original, random() % 4, random), options).value(),
+                                   random() % 10, random);
+    const std::optional<Violation> separately = FindViolation(lowered);
+    if (separately.has_value() && separately->cycle.empty()) continue;  // of rules 1 to 4
+    const bool comes_to_end = NaiveGroups(lowered).EveryRankEnds(random);
+    ASSERT_EQ(NaiveGroups(lowered).EveryRankEnds(random), comes_to_end);
+    const ActionTable table = ActionTable::Build(lowered).value();
+    ASSERT_EQ(FindDeadlockInGroups(lowered, table).empty(), comes_to_end);
+    ASSERT_EQ(SimulateDurations(lowered, Units(lowered), Sends::kGrouped).ok(), comes_to_end);
+    ++(comes_to_end ? ends : deadlocked);
+    if (!comes_to_end && !separately.has_value()) {
+      EXPECT_FALSE(Validate(lowered, Transfers::kGrouped).ok());
+      ++only_separately;
+    }
+  }
+  EXPECT_GT(ends, 1000);
+  EXPECT_GT(deadlocked, 1000);
+  EXPECT_GT(only_separately, 300);
+}
+
+// Each entry waits for the next: its message's other end stands behind what the peer waits at.
+TEST(DeadlockInGroups, EveryEntryOfACycleWaitsForTheNext) {
+  for (const Schedule& compute : Originals()) {
+    const Schedule lowered = Lower(compute).value();
+    const std::optional<Violation> violation = FindViolation(lowered, Transfers::kGrouped);
+    if (!violation.has_value()) continue;
+    const std::vector<Wait>& cycle = violation->cycle;
+    for (size_t i = 0; i < cycle.size(); ++i) {
+      const Wait& wait = cycle[i];
+      const Wait& next = cycle[(i + 1) % cycle.size()];
+      const auto at = [&](Rank rank, int32_t position) {
+        return lowered.list_of(rank)[static_cast<size_t>(position)];
+      };
+      EXPECT_EQ(wait.peer, next.rank);
+      EXPECT_EQ(OtherEnd(at(wait.rank, wait.position)), at(wait.peer, wait.peer_position));
+      EXPECT_LT(next.position, wait.peer_position);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::schedule
