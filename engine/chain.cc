@@ -10,7 +10,6 @@
 namespace stagecoach::engine {
 namespace {
 
-using kernels::Float32;
 using partition::AlignTensor;
 
 }  // namespace
@@ -21,6 +20,7 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   STAGECOACH_CHECK(!factories.empty(), "a chain has at least one layer");
   Chain chain;
   chain.rows_ = context.rows;
+  chain.type_ = context.device.activation_type();
   chain.splits_backward_ = splits_backward;
   chain.first_parameter_.push_back(0);
   Shape input = context.input;
@@ -65,8 +65,7 @@ void Chain::LayOut(int64_t rows) {
     scratch_bytes = std::max(scratch_bytes, AlignTensor(link.spec.workspace_bytes));
     if (i + 1 == links_.size()) break;
 
-    const int64_t bytes =
-        AlignTensor(rows * link.spec.output.elements() * SizeOf(kernels::DType::kFloat32));
+    const int64_t bytes = AlignTensor(rows * link.spec.output.elements() * SizeOf(type_));
     switch (std::max(link.spec.output_last_use, links_[i + 1].spec.input_last_use)) {
       case LastUse::kForward:
         slot_bytes = std::max(slot_bytes, bytes);
@@ -120,13 +119,14 @@ LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
   const bool is_last = i + 1 == size();
   LayerArgs own{.stream = args.stream};
   const auto tensor = [&](const Place& place, const Shape& sample) {
-    return Float32(Address(args, place), sample.Batched(rows_));
+    return Tensor{Address(args, place), type_, sample.Batched(rows_)};
   };
   own.x = is_first ? args.x : tensor(links_[static_cast<size_t>(i) - 1].output, link.input);
   own.y = is_last ? args.y : tensor(link.output, link.spec.output);
   if (backward) {
     own.dx =
         is_first ? args.dx : tensor(links_[static_cast<size_t>(i) - 1].output_gradient, link.input);
+    if (is_first) own.dx_addend = args.dx_addend;
     own.dy = is_last ? args.dy : tensor(link.output_gradient, link.spec.output);
     own.gradient_stash = Address(args, link.gradient_stash);
   }

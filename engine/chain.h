@@ -73,6 +73,7 @@ class Chain {
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
 
   int64_t rows_ = 0;
+  kernels::DType type_ = kernels::DType::kFloat32;  // of activations
   bool splits_backward_ = false;
   std::vector<Link> links_;
   std::vector<int> first_parameter_;

@@ -1,13 +1,14 @@
 #include "engine/executor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
+#include "engine/layer_cost.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -15,9 +16,9 @@ namespace {
 using schedule::Action;
 using schedule::Op;
 using schedule::TimedAction;
+using Clock = std::chrono::steady_clock;
 
-template <typename Duration>
-int64_t Nanoseconds(Duration duration) {
+int64_t Nanoseconds(Clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
 }
 
@@ -46,10 +47,7 @@ Executor::Executor(const Options& options, kernels::Arena arena,
     : options_(options),
       arena_(std::move(arena)),
       stages_(std::move(stages)),
-      first_parameter_(std::move(first_parameter)),
-      own_norms_(static_cast<size_t>(options_.total_parameters)),
-      all_norms_(own_norms_.size() * static_cast<size_t>(options_.training.schedule->num_ranks())) {
-}
+      first_parameter_(std::move(first_parameter)) {}
 
 absl::Status Executor::PlaceAll() {
   // To the arena, an area of no bytes would be in the way of the one that starts at its place.
@@ -67,7 +65,7 @@ absl::Status Executor::PlaceAll() {
 
   std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.training.schedule->num_stages()));
   for (const std::unique_ptr<Stage>& stage : stages_) {
-    stage->Place(resident, options_.seed);
+    RETURN_IF_ERROR(stage->Place(resident, options_.seed));
     const schedule::StageMemory& memory = stage->memory();
     for (int64_t part : {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
                          memory.other_resident_bytes}) {
@@ -76,21 +74,75 @@ absl::Status Executor::PlaceAll() {
     stage_by_id[static_cast<size_t>(stage->options().id.value())] = stage.get();
   }
   const auto bind = [&](const Work& work) {
-    const ProgramInputs inputs = {.schedule = *work.schedule,
-                                  .rank = options_.transport->rank(),
-                                  .memory = work.memory,
-                                  .dynamic = dynamic,
-                                  .workspace = workspace,
-                                  .stages = stage_by_id};
-    return std::unique_ptr<Bound>(
-        new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, work.memory)});
+    return Bind({.schedule = *work.schedule,
+                 .rank = options_.transport->rank(),
+                 .memory = work.memory,
+                 .dynamic = dynamic,
+                 .workspace = workspace,
+                 .stages = stage_by_id},
+                dynamic_offset);
   };
-  training_ = bind(options_.training);
-  evaluation_ = bind(options_.evaluation);
+  ASSIGN_OR_RETURN(training_, bind(options_.training));
+  ASSIGN_OR_RETURN(evaluation_, bind(options_.evaluation));
   tickets_.resize(
       std::max(training_->program.instructions.size(), evaluation_->program.instructions.size()));
+  ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(AllNormsSlot() + 1));
+  if (options_.clip_norm > 0.0F) {
+    ASSIGN_OR_RETURN(norm_, GradientNorm::Create(*options_.device, options_.transport->ranks(),
+                                                 options_.total_parameters, options_.clip_norm));
+  }
+  RETURN_IF_ERROR(PrepareResults());
+  if (!options_.device->memory_is_host()) RETURN_IF_ERROR(WarmUp());
   counters_.peak_bytes = arena_.peak_bytes();
   return absl::OkStatus();
+}
+
+absl::Status Executor::WarmUp() {
+  const Batch nothing;
+  for (Bound* const bound : {training_.get(), evaluation_.get()}) {
+    const Run run = {.bound = *bound, .batch = nothing, .step = nullptr, .timed = {}};
+    const auto actions = static_cast<int>(bound->program.instructions.size());
+    for (int round = 0; round < 2; ++round) {
+      for (int position = 0; position < actions; ++position) {
+        const Op op = bound->program.instructions[static_cast<size_t>(position)].action.op;
+        if (!schedule::IsCompute(op)) continue;
+        const absl::Status status = Issue(run, position);
+        if (!status.ok()) return At(run, position, status);
+      }
+    }
+  }
+  if (norm_.has_value()) {
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      RETURN_IF_ERROR(stages_[i]->SquaredNorms(
+          norm_->Squares(first_parameter_[i], stages_[i]->num_parameters())));
+    }
+    RETURN_IF_ERROR(norm_->CombineAlone());
+  }
+  return options_.device->stream().Finish(base::Deadline::After(options_.deadline),
+                                          [] { return absl::OkStatus(); });
+}
+
+absl::Status Executor::PrepareResults() {
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    if (stage->options().is_last) loss_stage_ = stage.get();
+  }
+  if (!options_.shares_results || loss_stage_ != nullptr) return absl::OkStatus();
+  const int64_t bytes = options_.training.schedule->num_micro_batches * kLossBytesPerMicroBatch;
+  ASSIGN_OR_RETURN(results_, options_.device->AllocateTable(bytes));
+  ASSIGN_OR_RETURN(host_results_, options_.device->AllocateHost(bytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInputs& inputs,
+                                                                int64_t dynamic_offset) {
+  std::unique_ptr<Bound> bound(
+      new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, inputs.memory), {}});
+  for (const Instruction& instruction : bound->program.instructions) {
+    std::unique_ptr<kernels::Recording>& recording = bound->recordings.emplace_back();
+    if (!schedule::IsCompute(instruction.action.op)) continue;
+    ASSIGN_OR_RETURN(recording, options_.device->CreateRecording());
+  }
+  return bound;
 }
 
 absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace) {
@@ -107,176 +159,281 @@ absl::Status Executor::Evaluate(const Batch& batch) {
 }
 
 absl::Status Executor::PerformAll(const Run& run) {
-  const std::vector<Instruction>& instructions = run.bound.program.instructions;
+  const auto actions = static_cast<int>(run.bound.program.instructions.size());
+  options_.transport->Restart();
   run.bound.blocks.Restart();
-  norm_is_known_ = false;
+  norm_position_ = -1;
   stashed_ = 0;
-  for (size_t position = 0; position < instructions.size(); ++position) {
-    const absl::Status status = PerformAt(run, static_cast<int>(position));
-    if (!status.ok()) {
-      return base::Annotate(status, absl::StrCat("rank ", options_.transport->rank().value(), ", ",
-                                                 ToString(instructions[position].action)));
-    }
+  RETURN_IF_ERROR(options_.device->stream().Report(-1));
+  for (int position = 0; position < actions; ++position) {
+    const absl::Status status = PerformAt(run, position);
+    if (!status.ok()) return At(run, position, status);
   }
+  const absl::Status status = Finish(run);
+  if (!status.ok()) {
+    return At(run, FirstNotDone(run), status);
+  }
+  RETURN_IF_ERROR(ReadTimes(run));
   counters_.peak_bytes = arena_.peak_bytes();
   counters_.peak_stash_bytes =
       std::max(counters_.peak_stash_bytes, run.bound.blocks.peak_stash_bytes());
   return absl::OkStatus();
 }
 
+// The first action with work for the device that it has not done: transfers only wait, and what
+// they wait for in vain holds up the computation behind them.
+int Executor::FirstNotDone(const Run& run) const {
+  const std::vector<Instruction>& instructions = run.bound.program.instructions;
+  const auto last = static_cast<int>(instructions.size()) - 1;
+  int position = std::min(options_.device->stream().reported() + 1, last);
+  while (position < last && !Works(instructions[static_cast<size_t>(position)])) ++position;
+  return position;
+}
+
+absl::Status Executor::At(const Run& run, int position, const absl::Status& status) const {
+  const Action& action = run.bound.program.instructions[static_cast<size_t>(position)].action;
+  return base::Annotate(
+      status, absl::StrCat("rank ", options_.transport->rank().value(), ", ", ToString(action)));
+}
+
 absl::Status Executor::PerformAt(const Run& run, int position) {
   const auto index = static_cast<size_t>(position);
   const Program& program = run.bound.program;
-  const Instruction& instruction = program.instructions[index];
-  const Op op = instruction.action.op;
   RETURN_IF_ERROR(run.bound.blocks.Begin(position));
-  const Clock::time_point reached = Clock::now();
-  Times times = {reached, reached};
-  RETURN_IF_ERROR(Perform(run, position, times));
-  if (!run.timed.empty()) {
-    const Clock::time_point zero = run.step->start;
-    run.timed[index] = {.action = instruction.action,
-                        .reached_ns = Nanoseconds(reached - zero),
-                        .start_ns = Nanoseconds(times.start - zero),
-                        .end_ns = Nanoseconds(times.end - zero),
-                        .bytes = schedule::IsTransfer(op) ? instruction.tensor.bytes() : 0};
-  }
+  RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kReached)));
+  RETURN_IF_ERROR(Perform(run, position));
   if (index + 1 == program.instructions.size()) {
     // The list ends when its last sends have been taken: their blocks end with it.
-    for (const int32_t send : program.last_sends) RETURN_IF_ERROR(Await(run, send));
+    RETURN_IF_ERROR(options_.transport->Flush());
+    for (const int32_t send : program.last_sends) RETURN_IF_ERROR(Await(send));
   }
   RETURN_IF_ERROR(run.bound.blocks.End(position));
-  if (!run.timed.empty() && schedule::IsCompute(op)) {
-    run.timed[index].bytes = run.bound.blocks.stash_bytes();
+  if (!run.timed.empty()) {
+    const Instruction& instruction = program.instructions[index];
+    run.timed[index].bytes =
+        schedule::IsTransfer(instruction.action.op)  ? instruction.tensor.bytes()
+        : schedule::IsCompute(instruction.action.op) ? run.bound.blocks.stash_bytes()
+                                                     : 0;
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::Perform(const Run& run, int position, Times& times) {
+absl::Status Executor::Perform(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   switch (instruction.action.op) {
     case Op::kForward:
     case Op::kBackwardInput:
     case Op::kBackwardWeight:
     case Op::kBackward:
-      return Compute(run, instruction, times);
+      return Compute(run, position);
     case Op::kSendActivation:
     case Op::kSendGradient:
     case Op::kReceiveActivation:
     case Op::kReceiveGradient:
-      return Transfer(run, position, times);
+      return Transfer(run, position);
     case Op::kUnshard:
     case Op::kReshard:
     case Op::kReduceGradients:
       return absl::OkStatus();
     case Op::kStep:
-      return Step(*instruction.stage, *run.step, times);
+      return Step(run, position);
   }
   return absl::InternalError("unknown operation");
 }
 
-absl::Status Executor::Compute(const Run& run, const Instruction& instruction, Times& times) {
-  if (instruction.awaits != Instruction::kNothing) {
-    RETURN_IF_ERROR(Await(run, instruction.awaits));
-    times.start = Clock::now();
-  }
+absl::Status Executor::Compute(const Run& run, int position) {
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  kernels::Stream& stream = options_.device->stream();
+  RETURN_IF_ERROR(options_.transport->Flush());
+  if (instruction.awaits != Instruction::kNothing) RETURN_IF_ERROR(Await(instruction.awaits));
   for (const int32_t block : instruction.stashes) {
     if (block == Instruction::kNothing) break;
     run.bound.blocks.Stash(block);
   }
+  RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kStart)));
+  stream.BeginRange(instruction.name.c_str());
+  const absl::Status status = Issue(run, position);
+  stream.EndRange();
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kEnd)));
+  return stream.Report(position);
+}
+
+absl::Status Executor::Issue(const Run& run, int position) {
+  const auto index = static_cast<size_t>(position);
+  const Instruction& instruction = run.bound.program.instructions[index];
+  kernels::Recording& recording = *run.bound.recordings[index];
+  Stage& stage = *instruction.stage;
   const bool updates =
-      instruction.completes_gradients && run.step != nullptr && run.step->clip_norm == 0.0F;
+      instruction.completes_gradients && run.step != nullptr && stage.options().updates_in_backward;
   const UpdateStep* const update = updates ? &run.step->update : nullptr;
   const StageBlocks& blocks = instruction.blocks;
   const MicroBatch micro_batch = instruction.action.micro_batch;
   switch (instruction.action.op) {
     case Op::kForward:
-      if (run.step != nullptr)
+      if (run.step != nullptr) {
         counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
-      RETURN_IF_ERROR(instruction.stage->Forward(blocks, run.batch, micro_batch));
-      break;
+      }
+      return stage.Forward(blocks, run.batch, micro_batch, recording);
     case Op::kBackwardInput:
       --stashed_;
-      RETURN_IF_ERROR(instruction.stage->BackwardInput(blocks));
-      break;
+      return stage.BackwardInput(blocks, recording);
     case Op::kBackwardWeight:
-      RETURN_IF_ERROR(instruction.stage->BackwardWeight(blocks, micro_batch, update));
-      break;
+      return stage.BackwardWeight(blocks, micro_batch, update, recording);
     default:
       --stashed_;
-      RETURN_IF_ERROR(instruction.stage->Backward(blocks, micro_batch, update));
+      return stage.Backward(blocks, micro_batch, update, recording);
   }
-  times.end = Clock::now();
-  counters_.compute_ns += Nanoseconds(times.end - times.start);
-  return absl::OkStatus();
 }
 
-absl::Status Executor::Transfer(const Run& run, int position, Times& times) {
-  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+absl::Status Executor::Transfer(const Run& run, int position) {
+  const auto index = static_cast<size_t>(position);
+  const Instruction& instruction = run.bound.program.instructions[index];
   const bool sends = schedule::IsSend(instruction.action.op);
   // One send per lane is outstanding: the memory plan counts on it.
-  if (instruction.awaits != Instruction::kNothing) {
-    RETURN_IF_ERROR(Await(run, instruction.awaits));
-    times.start = Clock::now();
-  }
-  times.end = times.start;  // until it is awaited
+  if (instruction.awaits != Instruction::kNothing) RETURN_IF_ERROR(Await(instruction.awaits));
+  RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kStart)));
   Transport& transport = *options_.transport;
   ASSIGN_OR_RETURN(
-      tickets_[static_cast<size_t>(position)],
+      tickets_[index],
       sends ? transport.PostSend(instruction.peer, instruction.message, instruction.tensor)
             : transport.PostReceive(instruction.peer, instruction.message, instruction.tensor));
   return absl::OkStatus();
 }
 
-// Until a transfer that was posted in this run is done.
-absl::Status Executor::Await(const Run& run, int32_t transfer) {
-  const Transport::Ticket& ticket = tickets_[static_cast<size_t>(transfer)];
-  Transport& transport = *options_.transport;
-  RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
-  if (!run.timed.empty()) {
-    run.timed[static_cast<size_t>(transfer)].end_ns =
-        Nanoseconds(transport.DeliveredAt(ticket) - run.step->start);
-  }
-  return absl::OkStatus();
+// Orders the work that follows after a transfer that was posted in this run.
+absl::Status Executor::Await(int32_t transfer) {
+  return options_.transport->Wait(tickets_[static_cast<size_t>(transfer)],
+                                  base::Deadline::After(options_.deadline));
 }
 
-absl::Status Executor::Step(Stage& stage, const TrainStep& step, Times& times) {
-  if (step.clip_norm == 0.0F) return absl::OkStatus();  // each layer has been updated already
-  if (!norm_is_known_) RETURN_IF_ERROR(GatherGradientNorm(times));
-  UpdateStep update = step.update;
-  if (gradient_norm_ > step.clip_norm) {
-    update.gradient_scale *= static_cast<float>(step.clip_norm / gradient_norm_);
-  }
-  RETURN_IF_ERROR(stage.Update(update));
-  times.end = Clock::now();
-  counters_.compute_ns += Nanoseconds(times.end - times.start);
-  return absl::OkStatus();
+// Whether the action has work for the device. (Layers that are updated within the backward pass are
+// up to date when the step comes.)
+bool Executor::Works(const Instruction& instruction) const {
+  if (instruction.action.op == Op::kStep) return !instruction.stage->options().updates_in_backward;
+  return schedule::IsCompute(instruction.action.op);
 }
 
-// Sums the squares of all gradients in the order of the model's parameters, whatever rank has them:
-// every rank contributes its own, and 0 for the others', so that the sum over ranks is exact.
-absl::Status Executor::GatherGradientNorm(Times& times) {
-  std::fill(own_norms_.begin(), own_norms_.end(), 0.0);
+absl::Status Executor::Step(const Run& run, int position) {
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  if (!Works(instruction)) return absl::OkStatus();
+  RETURN_IF_ERROR(options_.transport->Flush());
+  RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kStart)));
+  UpdateStep update = run.step->update;
+  if (norm_.has_value()) {
+    if (norm_position_ < 0) {
+      norm_position_ = position;
+      RETURN_IF_ERROR(CombineNorms());
+    }
+    update.gradient_scale = norm_->scale();
+  }
+  RETURN_IF_ERROR(instruction.stage->Update(update));
+  RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kEnd)));
+  return options_.device->stream().Report(position);
+}
+
+absl::Status Executor::CombineNorms() {
   for (size_t i = 0; i < stages_.size(); ++i) {
-    RETURN_IF_ERROR(
-        stages_[i]->SquaredNorms(absl::MakeSpan(own_norms_)
-                                     .subspan(static_cast<size_t>(first_parameter_[i]),
-                                              static_cast<size_t>(stages_[i]->num_parameters()))));
+    RETURN_IF_ERROR(stages_[i]->SquaredNorms(
+        norm_->Squares(first_parameter_[i], stages_[i]->num_parameters())));
   }
-  const Clock::time_point own_part_done = Clock::now();
-  RETURN_IF_ERROR(options_.transport->AllGather(own_norms_, absl::MakeSpan(all_norms_),
-                                                base::Deadline::After(options_.deadline)));
-  // The wait for other ranks is in the middle of the step; it is reported as if it came first.
-  times.start += Clock::now() - own_part_done;
-  double sum = 0.0;
-  for (size_t i = 0; i < own_norms_.size(); ++i) {
-    double squared = 0.0;
-    for (size_t at = i; at < all_norms_.size(); at += own_norms_.size()) squared += all_norms_[at];
-    sum += squared;
+  RETURN_IF_ERROR(Mark(OwnNormSlot()));
+  RETURN_IF_ERROR(norm_->Combine(*options_.transport, base::Deadline::After(options_.deadline)));
+  return Mark(AllNormsSlot());
+}
+
+absl::Status Executor::Finish(const Run& run) {
+  if (options_.shares_results) RETURN_IF_ERROR(ShareResults());
+  if (loss_stage_ != nullptr) RETURN_IF_ERROR(loss_stage_->FetchResults());
+  if (run.step != nullptr && norm_.has_value()) RETURN_IF_ERROR(norm_->Fetch());
+  // The deadline is that of a wait for another rank: it starts anew with every action that is done.
+  kernels::Stream& stream = options_.device->stream();
+  int32_t done = stream.reported();
+  base::Deadline deadline = base::Deadline::After(options_.deadline);
+  return stream.Finish(base::Deadline::Never(), [&]() -> absl::Status {
+    RETURN_IF_ERROR(options_.transport->Poll());
+    if (const int32_t now = stream.reported(); now != done) {
+      done = now;
+      deadline = base::Deadline::After(options_.deadline);
+    }
+    if (options_.transport->ranks() == 1 || !deadline.Expired()) return absl::OkStatus();
+    return absl::DeadlineExceededError("waited in vain for other ranks");
+  });
+}
+
+absl::Status Executor::ShareResults() {
+  constexpr Message kMessage = {.kind = Message::Kind::kResults};
+  Transport& transport = *options_.transport;
+  absl::InlinedVector<Transport::Ticket, 32> tickets;
+  if (loss_stage_ == nullptr) {
+    const schedule::Schedule& schedule = *options_.training.schedule;
+    const Rank from = schedule.rank_of(StageId(schedule.num_stages() - 1));
+    const Tensor results{results_.data(), kernels::DType::kFloat64,
+                         Shape{results_.bytes() / SizeOf(kernels::DType::kFloat64)}};
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(from, kMessage, results));
+  } else {
+    const Tensor& results = loss_stage_->results();
+    for (int rank = 0; rank < transport.ranks(); ++rank) {
+      if (rank == transport.rank().value()) continue;
+      ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(Rank(rank), kMessage, results));
+    }
   }
-  gradient_norm_ = std::sqrt(sum);
-  norm_is_known_ = true;
+  RETURN_IF_ERROR(transport.Flush());
+  for (const Transport::Ticket& ticket : tickets) {
+    RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
+  }
+  if (loss_stage_ != nullptr) return absl::OkStatus();
+  return options_.device->stream().CopyToHost(host_results_.data(), results_.data(),
+                                              results_.bytes());
+}
+
+LossResult Executor::Result(MicroBatch micro_batch) const {
+  if (loss_stage_ != nullptr) return loss_stage_->Result(micro_batch);
+  STAGECOACH_CHECK(options_.shares_results, "the loss is on another rank");
+  const double* const result =
+      reinterpret_cast<const double*>(host_results_.data()) + 2 * micro_batch.value();
+  return {result[0], static_cast<int64_t>(result[1])};
+}
+
+absl::Status Executor::ReadTimes(const Run& run) {
+  const std::vector<Instruction>& instructions = run.bound.program.instructions;
+  for (size_t index = 0; index < instructions.size(); ++index) {
+    const bool works = Works(instructions[index]);
+    if (!works && run.timed.empty()) continue;
+    ASSIGN_OR_RETURN(TimedAction timed, TimesOf(run, static_cast<int>(index)));
+    if (works) counters_.compute_ns += timed.end_ns - timed.start_ns;
+    if (run.timed.empty()) continue;
+    timed.bytes = run.timed[index].bytes;
+    run.timed[index] = timed;
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) const {
+  const auto index = static_cast<size_t>(position);
+  const Instruction& instruction = run.bound.program.instructions[index];
+  const Clock::time_point zero = run.step == nullptr ? Clock::time_point() : run.step->start;
+  const auto at = [&](Moment moment) { return timeline_->At(SlotOf(position, moment)); };
+  ASSIGN_OR_RETURN(const Clock::time_point reached, at(Moment::kReached));
+  Clock::time_point start = reached;
+  Clock::time_point end = reached;
+  if (Works(instruction)) {
+    ASSIGN_OR_RETURN(start, at(Moment::kStart));
+    ASSIGN_OR_RETURN(end, at(Moment::kEnd));
+    if (position == norm_position_) {
+      // The wait for other ranks is in the middle of the step; it is reported as if it came first.
+      ASSIGN_OR_RETURN(const Clock::time_point own_part_done, timeline_->At(OwnNormSlot()));
+      ASSIGN_OR_RETURN(const Clock::time_point all_known, timeline_->At(AllNormsSlot()));
+      start += all_known - own_part_done;
+    }
+  } else if (schedule::IsTransfer(instruction.action.op)) {
+    ASSIGN_OR_RETURN(start, at(Moment::kStart));
+    ASSIGN_OR_RETURN(end, options_.transport->DeliveredAt(tickets_[index]));
+  }
+  return TimedAction{.action = instruction.action,
+                     .reached_ns = Nanoseconds(reached - zero),
+                     .start_ns = Nanoseconds(start - zero),
+                     .end_ns = Nanoseconds(end - zero)};
 }
 
 }  // namespace stagecoach::engine

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/block_table.h"
+#include "engine/gradient_norm.h"
 #include "engine/program.h"
 #include "engine/stage.h"
 #include "engine/transport/transport.h"
@@ -24,8 +26,6 @@ namespace stagecoach::engine {
 // What a run of a training schedule needs besides its batch.
 struct TrainStep {
   UpdateStep update;
-  // 0: no clipping, and each layer is updated as soon as its gradients are complete.
-  float clip_norm = 0.0F;
   std::chrono::steady_clock::time_point start = {};  // of the step, for its trace
 };
 
@@ -41,6 +41,9 @@ struct ExecutorCounters {
 // exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
 // matter. Run only in jobs of the device's stream; allocates nothing after Create.
 //
+// The list is issued in the order of the device's stream; on an accelerator the host is far ahead
+// of the device by then, and waits for it once, at the end.
+//
 // Of an overlapped pair it performs one after the other. There is one replica of every stage:
 // UNSHARD, RESHARD and REDUCE are nothing to do.
 class Executor {
@@ -55,7 +58,9 @@ class Executor {
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters
     int total_parameters = 0;                    // tensors of all stages of all ranks
-    Work training, evaluation;                   // both place the same stages alike
+    float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
+    bool shares_results = false;  // the rank of the loss tells all others its results
+    Work training, evaluation;    // both place the same stages alike
   };
 
   // `stages`: those of this rank, ascending; `first_parameter`: position of each one's first
@@ -64,23 +69,24 @@ class Executor {
       const Options& options, std::vector<std::unique_ptr<Stage>> stages,
       std::vector<int> first_parameter);
 
-  // Performs the list once. Errors say which action of which rank failed. If there is a `trace`,
-  // fills the rank's list of it, which has the length of the schedule's.
+  // Performs the list once, until the device is done. Errors say which action of which rank failed.
+  // If there is a `trace`, fills the rank's list of it, which has the length of the schedule's.
   absl::Status Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace);
   absl::Status Evaluate(const Batch& batch);
 
   const ExecutorCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
+  // Of a micro-batch of the last run, if the loss is on this rank or results are shared.
+  LossResult Result(MicroBatch micro_batch) const;
   // The global gradient norm of the last clipped step.
-  double gradient_norm() const { return gradient_norm_; }
+  double gradient_norm() const { return norm_.has_value() ? norm_->value() : 0.0; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
-  // A schedule with its buffers.
+  // A schedule with its buffers, and what its actions issue.
   struct Bound {
     Program program;
     BlockTable blocks;
+    std::vector<std::unique_ptr<kernels::Recording>> recordings;  // by position; null for transfers
   };
   // One run of a program.
   struct Run {
@@ -89,25 +95,46 @@ class Executor {
     const TrainStep* step;                    // null in evaluation
     absl::Span<schedule::TimedAction> timed;  // by position; empty if nobody wants the times
   };
-  // When an action could start, and when it was done.
-  struct Times {
-    Clock::time_point start, end;
-  };
+  // Moments in the stream's order: slots of the timeline. Three for each position of a list, and
+  // two that surround the wait for the other ranks' norms.
+  enum class Moment : uint8_t { kReached, kStart, kEnd };
+  static int SlotOf(int position, Moment moment) { return 3 * position + static_cast<int>(moment); }
+  int OwnNormSlot() const { return 3 * static_cast<int>(tickets_.size()); }
+  int AllNormsSlot() const { return OwnNormSlot() + 1; }
 
   Executor(const Options& options, kernels::Arena arena, std::vector<std::unique_ptr<Stage>> stages,
            std::vector<int> first_parameter);
 
   // Places the stages and binds the programs.
   absl::Status PlaceAll();
+  absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
+
   absl::Status PerformAll(const Run& run);
   absl::Status PerformAt(const Run& run, int position);
-  // `times` starts as the moment at which the action was reached.
-  absl::Status Perform(const Run& run, int position, Times& times);
-  absl::Status Compute(const Run& run, const Instruction& instruction, Times& times);
-  absl::Status Transfer(const Run& run, int position, Times& times);
-  absl::Status Step(Stage& stage, const TrainStep& step, Times& times);
-  absl::Status GatherGradientNorm(Times& times);
-  absl::Status Await(const Run& run, int32_t transfer);
+  absl::Status Perform(const Run& run, int position);
+  absl::Status Compute(const Run& run, int position);
+  absl::Status Issue(const Run& run, int position);
+  absl::Status Transfer(const Run& run, int position);
+  absl::Status Step(const Run& run, int position);
+  absl::Status CombineNorms();
+  absl::Status PrepareResults();
+  // On an accelerator, issues everything twice, on memory whose contents nobody needs yet:
+  // libraries load their code at the first use and recordings are made at the second, which takes
+  // memory and waits for the GPU. Once ranks wait for each other on their GPUs, that could wait for
+  // ever.
+  absl::Status WarmUp();
+  absl::Status ShareResults();
+  absl::Status Await(int32_t transfer);
+  absl::Status Mark(int slot) { return timeline_->Mark(slot); }
+  // Fetches what the host wants to know, and waits for the device.
+  absl::Status Finish(const Run& run);
+  // Reads the moments of a finished run.
+  absl::Status ReadTimes(const Run& run);
+  absl::StatusOr<schedule::TimedAction> TimesOf(const Run& run, int position) const;
+  int FirstNotDone(const Run& run) const;
+  // An error with where it was.
+  absl::Status At(const Run& run, int position, const absl::Status& status) const;
+  bool Works(const Instruction& instruction) const;
 
   const Options options_;
   kernels::Arena arena_;
@@ -115,10 +142,13 @@ class Executor {
   const std::vector<int> first_parameter_;
   std::unique_ptr<Bound> training_, evaluation_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
-  std::vector<double> own_norms_, all_norms_;
-  double gradient_norm_ = 0.0;
-  bool norm_is_known_ = false;  // in the present step
-  int stashed_ = 0;             // micro-batches between F and B
+  std::unique_ptr<kernels::Timeline> timeline_;
+  std::optional<GradientNorm> norm_;  // if gradients are clipped
+  Stage* loss_stage_ = nullptr;       // null if it is on another rank
+  kernels::Buffer results_;           // received; (micro_batches, 2) float64
+  kernels::HostBuffer host_results_;  // the same
+  int norm_position_ = 0;             // of the action that combined the norms in this run; -1: none
+  int stashed_ = 0;                   // micro-batches between F and B
   ExecutorCounters counters_;
 };
 

@@ -59,6 +59,8 @@ struct LayerSpec {
   LastUse input_last_use = LastUse::kBackwardWeight;
   LastUse output_last_use = LastUse::kForward;
   LastUse output_gradient_last_use = LastUse::kBackwardInput;
+  // BackwardInput adds LayerArgs::dx_addend to dx, where there is one.
+  bool adds_to_dx = false;
 
   // For the analytic cost model; the optimiser's part is added by the engine.
   partition::Work forward, backward_input, backward_weight;
@@ -71,12 +73,16 @@ struct LayerContext {
   Shape input;   // of one sample
 };
 
-// What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`. Tensors that the
-// layer declared it does not read in an operation may be empty there.
+// What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
+// parameters are of the device's activation type, gradients are float32. Tensors that the layer
+// declared it does not read in an operation may be empty there. All are in the device's memory,
+// which only operations of the device (kernels/ops) can touch unless memory_is_host().
 struct LayerArgs {
   kernels::Stream& stream;
   Tensor x, y;
   Tensor dx, dy;  // backward only; dx is empty if nobody needs it, and never the memory of dy
+  // What is to be added to dx, of its shape; empty unless LayerSpec::adds_to_dx. May be dy.
+  Tensor dx_addend;
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
@@ -92,7 +98,7 @@ struct LayerArgs {
 //
 // The engine calls Prepare once, then the other functions in the order of the schedule, always from
 // one thread (a job of the device's stream). Every call must depend on its arguments alone, and
-// give the same bits for the same ones.
+// give the same bits for the same ones; a device may record what a call issues and issue it again.
 class Layer {
  public:
   virtual ~Layer() = default;

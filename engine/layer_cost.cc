@@ -5,28 +5,38 @@ namespace stagecoach::engine {
 using kernels::DType;
 using partition::AlignTensor;
 
-int64_t ActivationBytes(const Shape& sample, int64_t rows) {
-  return rows * sample.elements() * SizeOf(DType::kFloat32);
+int64_t ActivationBytes(const Shape& sample, int64_t rows, DType type) {
+  return rows * sample.elements() * SizeOf(type);
 }
 
-ParameterBytes BytesOfParameters(const LayerSpec& spec, const Optimizer& optimizer) {
+ParameterBytes BytesOfParameters(const LayerSpec& spec, const Optimizer& optimizer,
+                                 DType activation_type) {
   ParameterBytes bytes;
+  int64_t working_bytes = 0;
   for (const ParameterSpec& parameter : spec.parameters) {
     bytes.parameters += AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
+    if (activation_type != DType::kFloat32) {
+      working_bytes += AlignTensor(Tensor{nullptr, activation_type, parameter.shape}.bytes());
+    }
   }
-  bytes.optimizer = optimizer.states() * bytes.parameters;
-  bytes.norms = AlignTensor(static_cast<int64_t>(spec.parameters.size()) * SizeOf(DType::kFloat64));
+  bytes.optimizer = optimizer.states() * bytes.parameters + working_bytes;
   return bytes;
 }
 
-partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches) {
-  return {.workspace_bytes = AlignTensor(micro_batch_rows * SizeOf(DType::kInt32)),
-          .resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
+int64_t BytesOfLabels(int64_t micro_batch_rows) {
+  return AlignTensor(micro_batch_rows * SizeOf(DType::kInt32));
+}
+
+partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches,
+                                  int64_t operation_workspace_bytes) {
+  return {
+      .workspace_bytes = BytesOfLabels(micro_batch_rows) + AlignTensor(operation_workspace_bytes),
+      .resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
 }
 
 partition::LayerCost CostOf(const LayerSpec& spec, const Shape& input, int64_t micro_batch_rows,
-                            const Optimizer& optimizer) {
-  const ParameterBytes bytes = BytesOfParameters(spec, optimizer);
+                            const Optimizer& optimizer, DType activation_type) {
+  const ParameterBytes bytes = BytesOfParameters(spec, optimizer, activation_type);
   partition::LayerCost cost;
   cost.name = spec.description;
   for (const ParameterSpec& parameter : spec.parameters) {
@@ -35,9 +45,8 @@ partition::LayerCost CostOf(const LayerSpec& spec, const Shape& input, int64_t m
   cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops;
   cost.memory = {.parameter_bytes = bytes.parameters,
                  .optimizer_bytes = bytes.optimizer,
-                 .other_resident_bytes = bytes.norms,
-                 .input_bytes = ActivationBytes(input, micro_batch_rows),
-                 .output_bytes = ActivationBytes(spec.output, micro_batch_rows),
+                 .input_bytes = ActivationBytes(input, micro_batch_rows, activation_type),
+                 .output_bytes = ActivationBytes(spec.output, micro_batch_rows, activation_type),
                  .stash_bytes = AlignTensor(spec.stash_bytes),
                  .weight_stash_bytes = AlignTensor(spec.weight_stash_bytes),
                  .gradient_stash_bytes = AlignTensor(spec.gradient_stash_bytes),

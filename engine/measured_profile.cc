@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<Trace>> TraceSteps(const Model& model, const partitio
                    Trainer::Create(model, plan,
                                    {.optimizer = options.optimizer,
                                     .learning_rate = LearningRate::Constant(kLearningRate),
-                                    .threads_per_device = options.threads,
+                                    .device = options.device,
                                     .trace = true}));
   ASSIGN_OR_RETURN(const std::shared_ptr<const TableDataset> data,
                    RandomRows(plan.batch_rows(), model.input.elements(), classes));
@@ -132,11 +132,11 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                      .micro_batches = kMicroBatchesPerDevice * devices,
                                      .micro_batch_rows = options.micro_batch_rows,
                                      .optimizer = options.optimizer,
-                                     .threads_per_device = options.threads}));
+                                     .device = options.device}));
   ASSIGN_OR_RETURN(
       const std::vector<Trace> traces,
       TraceSteps(model, StagePerLayer(plan), options, profile.output.elements(), measure.repeats));
-  const bool steps_in_backward = options.optimizer.clip_norm == 0.0F;
+  const bool steps_in_backward = options.device.UpdatesInBackward(options.optimizer);
   const schedule::Costs costs =
       MeasureCosts(traces, steps_in_backward,
                    std::vector<schedule::StageMemory>(static_cast<size_t>(model.num_layers())));

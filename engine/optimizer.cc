@@ -35,12 +35,9 @@ absl::Status CheckOptimizer(const Optimizer& optimizer) {
   return absl::OkStatus();
 }
 
-absl::Status UpdateParameter(const Optimizer& optimizer, const UpdateStep& step, bool decays,
-                             kernels::Device& device, const kernels::Tensor& parameter,
-                             const kernels::Tensor& gradient,
-                             absl::Span<const kernels::Tensor> states) {
+absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
+                              kernels::Device& device, const kernels::ParameterGroup& group) {
   kernels::OptimizerOps& ops = device.ops().optimizer();
-  const float weight_decay = decays ? optimizer.weight_decay : 0.0F;
   switch (optimizer.kind) {
     case Optimizer::Kind::kAdamW:
       return ops.AdamW(device.stream(),
@@ -48,17 +45,17 @@ absl::Status UpdateParameter(const Optimizer& optimizer, const UpdateStep& step,
                         .beta1 = optimizer.beta1,
                         .beta2 = optimizer.beta2,
                         .epsilon = optimizer.epsilon,
-                        .weight_decay = weight_decay,
+                        .weight_decay = optimizer.weight_decay,
                         .gradient_scale = step.gradient_scale,
                         .step = step.step},
-                       parameter, gradient, states[0], states[1]);
+                       group);
     case Optimizer::Kind::kSgd:
       return ops.Sgd(device.stream(),
                      {.learning_rate = step.learning_rate,
                       .momentum = optimizer.momentum,
-                      .weight_decay = weight_decay,
+                      .weight_decay = optimizer.weight_decay,
                       .gradient_scale = step.gradient_scale},
-                     parameter, gradient, states[0]);
+                     group);
   }
   return absl::InternalError("unknown optimiser");
 }

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "kernels/device.h"
+#include "kernels/ops/optimizer.h"
 #include "kernels/tensor.h"
 #include "partition/analytic.h"
 
@@ -39,14 +39,12 @@ absl::Status CheckOptimizer(const Optimizer& optimizer);
 struct UpdateStep {
   int64_t step = 1;  // counts from 1
   float learning_rate = 1e-3F;
-  float gradient_scale = 1.0F;  // from clipping
+  kernels::Tensor gradient_scale;  // (1) float32 in the device's memory, from clipping; empty: 1
 };
 
-// Updates one parameter in place. `states`: its optimizer.states() tensors.
-absl::Status UpdateParameter(const Optimizer& optimizer, const UpdateStep& step, bool decays,
-                             kernels::Device& device, const kernels::Tensor& parameter,
-                             const kernels::Tensor& gradient,
-                             absl::Span<const kernels::Tensor> states);
+// Updates the parameters of a group in place, in a job of the device's stream.
+absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
+                              kernels::Device& device, const kernels::ParameterGroup& group);
 
 }  // namespace stagecoach::engine
 

@@ -11,7 +11,7 @@ partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions
           .schedule =
               partition::GeneratedSchedule(options.schedule, options.micro_batches, options.chunks),
           .micro_batch_rows = options.micro_batch_rows,
-          .device_memory_bytes = options.device_memory_bytes};
+          .device_memory_bytes = options.device.memory_bytes};
 }
 
 absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions& options) {
@@ -19,7 +19,7 @@ absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions&
                    AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,
                                         .micro_batches = options.micro_batches,
                                         .optimizer = options.optimizer,
-                                        .threads = options.threads_per_device}));
+                                        .device = options.device}));
   return partition::MakePlan(RequestFor(profile, options));
 }
 

@@ -18,9 +18,8 @@ struct PlanOptions {
   int chunks = 0;                 // stages per device; 0: the schedule's own number
   int micro_batches = 1;
   int64_t micro_batch_rows = 1;
-  Optimizer optimizer;              // its state takes memory
-  int threads_per_device = 1;       // their scratch takes memory
-  int64_t device_memory_bytes = 0;  // budget of every device; 0: none
+  Optimizer optimizer;  // its state takes memory
+  DeviceSpec device;    // each of them
 };
 
 // What partition::MakePlan needs to know of a model whose profile is known.

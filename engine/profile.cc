@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/layer_cost.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/ops.h"
 #include "partition/analytic.h"
 
 namespace stagecoach::engine {
@@ -19,7 +19,6 @@ namespace {
 absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels::Device& device,
                      ModelProfile& profile) {
   profile.micro_batch_rows = options.micro_batch_rows;
-  profile.loss = BytesOfLoss(options.micro_batch_rows, options.micro_batches);
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
     absl::StatusOr<LayerSpec> spec =
@@ -27,7 +26,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     if (!spec.ok()) {
       return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));
     }
-    partition::LayerCost cost = CostOf(*spec, input, options.micro_batch_rows, options.optimizer);
+    partition::LayerCost cost =
+        CostOf(*spec, input, options.micro_batch_rows, options.optimizer, device.activation_type());
     // Of the first layer's input, which is data, no gradient is computed.
     const bool is_first = profile.layers.empty();
     EstimateTimes({.forward = spec->forward,
@@ -41,6 +41,11 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     input = spec->output;
   }
   profile.output = input;
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<kernels::LossOp> loss,
+      device.ops().CreateLoss(model.loss, {options.micro_batch_rows, input.elements()}));
+  profile.loss =
+      BytesOfLoss(options.micro_batch_rows, options.micro_batches, loss->workspace_bytes());
   return absl::OkStatus();
 }
 
@@ -54,6 +59,12 @@ std::string UniqueName(absl::string_view description, size_t index) {
   return absl::StrCat(words.empty() ? "layer" : words, ".", index);
 }
 
+// Nothing is allocated while a model is analysed.
+DeviceSpec PlanningDevice(DeviceSpec spec) {
+  spec.memory_bytes = 0;
+  return spec;
+}
+
 }  // namespace
 
 int64_t ModelProfile::parameters() const {
@@ -64,10 +75,9 @@ int64_t ModelProfile::parameters() const {
 
 absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
-                   kernels::CreateCpuDevice({.threads = options.threads}));
+                   MakeDevice(PlanningDevice(options.device), 0));
   ModelProfile profile;
-  // With clipping, updates wait for the norm of all gradients.
-  profile.updates_in_backward = options.optimizer.clip_norm == 0.0F;
+  profile.updates_in_backward = options.device.UpdatesInBackward(options.optimizer);
   absl::Status status;
   device->stream().Run([&] { status = Analyze(model, options, *device, profile); });
   RETURN_IF_ERROR(status);

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/device_spec.h"
 #include "engine/model.h"
 #include "engine/optimizer.h"
 #include "partition/layer_cost.h"
@@ -31,7 +32,7 @@ struct ProfileOptions {
   int64_t micro_batch_rows = 1;
   int micro_batches = 1;  // the loss keeps results of each
   Optimizer optimizer;
-  int threads = 1;  // of the device: scratch memory depends on it
+  DeviceSpec device;  // sizes depend on it: scratch memory, the type of activations
 };
 
 // Sizes from the layers themselves, times from the analytic model (partition/analytic.h).

@@ -5,7 +5,6 @@
 namespace stagecoach::engine {
 namespace {
 
-using kernels::Float32;
 using schedule::Action;
 using schedule::BlockKind;
 using schedule::LastUse;
@@ -34,6 +33,7 @@ class Compiler {
     for (const Action& action : in_.schedule.list_of(in_.rank)) {
       Instruction& instruction = program.instructions.emplace_back();
       instruction.action = action;
+      instruction.name = ToString(action);
       instruction.stage = in_.stages[static_cast<size_t>(action.stage.value())];
       if (schedule::IsCompute(action.op)) AddComputation(instruction);
       if (schedule::IsTransfer(action.op)) AddTransfer(instruction);
@@ -141,7 +141,8 @@ class Compiler {
       bytes = memory.output_gradient_bytes;
     }
     std::byte* const data = AddressOf(FindBlock(kind, action.stage, action.micro_batch));
-    instruction.tensor = Float32(data, Shape{bytes / 4});
+    // Elements of every activation type are a multiple of 2 bytes; to a transport it is all bytes.
+    instruction.tensor = {data, kernels::DType::kBfloat16, Shape{bytes / 2}};
     instruction.peer = PeerOf(in_.schedule, action);
     instruction.message = {.kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient,
                            // The earlier of the two stages.

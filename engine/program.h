@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -21,6 +22,7 @@ struct Instruction {
 
   schedule::Action action;
   Stage* stage = nullptr;
+  std::string name;  // of the action, for profilers: "F0.3"
 
   // Of a compute action.
   StageBlocks blocks;

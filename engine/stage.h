@@ -9,9 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/hash.h"
 #include "engine/chain.h"
-#include "engine/data/dataset.h"
+#include "engine/data/feed.h"
 #include "engine/model.h"
 #include "engine/optimizer.h"
 #include "schedule/action.h"
@@ -21,13 +20,6 @@ namespace stagecoach::engine {
 
 using schedule::MicroBatch;
 using schedule::StageId;
-
-// Samples of one step: rows of a data set, cut into equal micro-batches in order. Fewer than a
-// whole batch only in evaluation: the missing rows at the end are padding.
-struct Batch {
-  const Dataset* data = nullptr;
-  absl::Span<const int64_t> rows;
-};
 
 // Sums over rows of one micro-batch.
 struct LossResult {
@@ -45,6 +37,8 @@ struct StageOptions {
   int64_t micro_batch_rows = 1;
   int micro_batches = 1;
   Optimizer optimizer;
+  // Whether Backward and BackwardWeight will be given updates to apply.
+  bool updates_in_backward = false;
 };
 
 // Where one micro-batch of a stage has its blocks (schedule::BlockKind). Null where the operation
@@ -62,7 +56,7 @@ struct StageBlocks {
 
 // One stage: its layers, parameters, gradients and optimiser state on one device. Knows neither
 // schedules nor other stages. All functions but the plain getters are called from jobs of the
-// device's stream.
+// device's stream, and issue work in its order.
 class Stage {
  public:
   // Prepares the layers.
@@ -76,30 +70,37 @@ class Stage {
   const schedule::StageMemory& memory() const { return memory_; }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
-  // parts, each rounded up by AlignBlock. Parameters get their initial values, everything else is
-  // 0.
-  void Place(std::byte* resident, uint64_t seed);
+  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, on a
+  // stream that has finished then.
+  absl::Status Place(std::byte* resident, uint64_t seed);
 
   // F: fills the input from the batch on the first stage; computes the loss, and its gradient if
-  // there is a block for it, on the last.
-  absl::Status Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch);
+  // there is a block for it, on the last. `recording`, here and below: always the same one for the
+  // same operation on the same blocks of the same micro-batch.
+  absl::Status Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch,
+                       kernels::Recording& recording);
   // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
   // if not null, is applied to each layer once its gradients are complete with this micro-batch.
-  absl::Status BackwardInput(const StageBlocks& blocks);
+  absl::Status BackwardInput(const StageBlocks& blocks, kernels::Recording& recording);
   absl::Status BackwardWeight(const StageBlocks& blocks, MicroBatch micro_batch,
-                              const UpdateStep* update);
-  absl::Status Backward(const StageBlocks& blocks, MicroBatch micro_batch,
-                        const UpdateStep* update);
+                              const UpdateStep* update, kernels::Recording& recording);
+  absl::Status Backward(const StageBlocks& blocks, MicroBatch micro_batch, const UpdateStep* update,
+                        kernels::Recording& recording);
 
-  // The sum of squares of each parameter's gradient, in order. `norms`: num_parameters() values.
-  absl::Status SquaredNorms(absl::Span<double> norms);
+  // The sum of squares of each parameter's gradient, in order: (num_parameters()) float64.
+  absl::Status SquaredNorms(const Tensor& squares);
   // Updates all layers.
   absl::Status Update(const UpdateStep& update);
 
-  // The loss stage's result of a micro-batch, after its F.
+  // Copies the loss stage's results to the host, in the stream's order: for Result, once the stream
+  // has finished, of a micro-batch whose F came before.
+  absl::Status FetchResults();
+  const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
   LossResult Result(MicroBatch micro_batch) const;
-  // The values of one parameter, in memory of the device.
-  const Tensor& parameter(int i) const { return parameters_[static_cast<size_t>(i)].value; }
+  // The values of one parameter, float32 in memory of the device; as a copy, which waits for the
+  // stream.
+  const Tensor& parameter(int i) const { return parameters_[static_cast<size_t>(i)].tensors.value; }
+  absl::StatusOr<std::vector<float>> CopyParameter(int i);
   const std::string& parameter_name(int i) const {
     return parameters_[static_cast<size_t>(i)].name;  // "layer 3: 1.weight"
   }
@@ -109,17 +110,24 @@ class Stage {
     std::string name;
     ParameterSpec spec;
     uint64_t random_stream = 0;
-    Tensor value, gradient;
-    std::vector<Tensor> states;
-    Tensor squared_norm;
+    kernels::ParameterTensors tensors;
   };
 
   Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain);
   absl::Status PrepareLoss();
+  absl::Status PrepareFeed();
   void ComputeMemory();
+  void PlaceParameters(std::byte* resident);
+  absl::Status InitializeParameters(uint64_t seed);
+  absl::Status GroupParameters();
+  // An update that changes nothing, while gradients and states are 0: it loads what updates need.
+  absl::Status WarmUpUpdate();
+  absl::Status Finish();
   LayerArgs Args(const StageBlocks& blocks) const;
   absl::Status ComputeLoss(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch);
-  absl::Status UpdateLayer(int layer, const UpdateStep& update);
+  // What BackwardWeight and Backward share: `run` is given what to do after each layer.
+  absl::Status RunBackward(const UpdateStep* update, kernels::Recording& recording,
+                           absl::FunctionRef<absl::Status(Chain::AfterLayer)> run);
 
   kernels::Device& device_;
   const StageOptions options_;
@@ -129,8 +137,13 @@ class Stage {
   int64_t parameter_count_ = 0;
   std::vector<Parameter> parameters_;
   std::vector<Tensor> values_, gradients_;  // of parameters_, as layers take them
+  std::unique_ptr<kernels::ParameterGroup> all_parameters_;
+  std::vector<std::unique_ptr<kernels::ParameterGroup>>
+      layer_parameters_;  // if they are updated so
+  Feed feed_;
   std::unique_ptr<kernels::LossOp> loss_;
   Tensor results_;  // (micro_batches, 2) float64
+  kernels::HostBuffer host_results_;
 };
 
 }  // namespace stagecoach::engine

@@ -12,9 +12,11 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
+#include "engine/device_spec.h"
 #include "engine/learning_rate.h"
 #include "engine/model.h"
 #include "engine/optimizer.h"
+#include "engine/rank_group.h"
 #include "engine/step_traces.h"
 #include "partition/plan.h"
 #include "schedule/costs.h"
@@ -26,8 +28,12 @@ struct TrainerOptions {
   Optimizer optimizer;
   LearningRate learning_rate;
   uint64_t seed = 1;  // of the initial parameters
-  int threads_per_device = 1;
-  int64_t device_memory_bytes = 0;             // budget of every device; 0: none
+  DeviceSpec device;  // each of them
+  Exchange exchange = Exchange::kAuto;
+  // For one process per device: this process trains rank rendezvous->rank() of the plan, and every
+  // process makes a trainer of the same model, plan and options and calls it alike. CUDA devices
+  // only. It outlives the trainer. Null: all devices are in this process.
+  Rendezvous* rendezvous = nullptr;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
   bool trace = false;                          // record when each action of a step is performed
 };
@@ -63,6 +69,7 @@ struct DeviceReport {
   std::vector<StageSummary> stages;
   int64_t predicted_peak_bytes = 0;  // of all memory in use
   int64_t measured_peak_bytes = 0;
+  int64_t overhead_bytes = 0;  // of the backend and its libraries, besides (kernels/device.h)
   // Most micro-batches, counted per stage, that were between forward and backward pass at once.
   int peak_stashed = 0;
   int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
@@ -81,10 +88,10 @@ absl::Status CheckSupported(const partition::Plan& plan);
 // After the first error of a step, every later call returns that error. Not thread-safe.
 class Trainer {
  public:
-  // Plans the memory, makes the devices (CPU), and gives every stage its initial parameters.
+  // Plans the memory, makes the devices, and gives every stage its initial parameters.
   // InvalidArgument: the plan does not fit the model, or an option is out of range.
   // FailedPrecondition: the plan's schedule cannot be performed. ResourceExhausted: a device's
-  // budget is too small. Unimplemented: CheckSupported.
+  // budget is too small. Unavailable: there are no such devices. Unimplemented: CheckSupported.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options);
@@ -100,16 +107,18 @@ class Trainer {
                                               const std::atomic<bool>* stop = nullptr) = 0;
 
   virtual const partition::Plan& plan() const = 0;
+  // How ranks perform transfers: what its schedules were lowered for.
+  virtual schedule::Transfers transfers() const = 0;
   virtual int64_t steps() const = 0;                      // done so far
-  virtual std::vector<DeviceReport> Devices() const = 0;  // index: rank
+  virtual std::vector<DeviceReport> Devices() const = 0;  // those of this process, by rank
 
   // When everything of the last step happened, on one clock for all ranks, which began with the
   // call of Step. FailedPrecondition unless options.trace is set and a step has been done.
   virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
 
   // What the last kTracedSteps steps cost (engine/measured_costs.h), for
-  //   Simulate(*LoweredSchedule(plan), costs, {.sends = Sends::kRendezvous})
-  // to predict a step. Errors: those of LastTrace.
+  //   Simulate(*LoweredSchedule(plan, transfers()), costs, {.sends = Sends::kRendezvous})
+  // (kGrouped for grouped transfers) to predict a step. Errors: those of LastTrace.
   virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 
   // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits,

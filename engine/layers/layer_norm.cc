@@ -23,6 +23,8 @@ class LayerNormLayer final : public Layer {
     spec.parameters = {{"gamma", Shape{features}, Init::Constant(1.0F), false},
                        {"beta", Shape{features}, Init::Constant(0.0F), false}};
     spec.weight_stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
+    spec.workspace_bytes = op_->workspace_bytes();
+    spec.adds_to_dx = true;
     spec.output_gradient_last_use = LastUse::kBackwardWeight;
     const double elements = static_cast<double>(context.rows * features);
     spec.forward = {8.0 * elements, 8.0 * elements};
@@ -39,12 +41,12 @@ class LayerNormLayer final : public Layer {
   absl::Status BackwardInput(const LayerArgs& args) override {
     if (args.dx.empty()) return absl::OkStatus();
     return op_->BackwardInput(args.stream, args.dy, args.x, args.parameters[0], Statistics(args),
-                              args.dx);
+                              args.dx_addend, args.dx);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     return op_->BackwardWeight(args.stream, args.dy, args.x, Statistics(args), args.gradients[0],
-                               args.gradients[1], args.accumulate);
+                               args.gradients[1], args.accumulate, args.workspace);
   }
 
  private:

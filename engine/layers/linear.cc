@@ -10,8 +10,6 @@
 namespace stagecoach::engine {
 namespace {
 
-using kernels::Float32;
-
 class LinearLayer final : public Layer {
  public:
   LinearLayer(int64_t outputs, Activation activation, float gain)
@@ -25,10 +23,11 @@ class LinearLayer final : public Layer {
     }
     ASSIGN_OR_RETURN(
         op_, context.device.ops().CreateLinear({context.rows, inputs, outputs_, activation_}));
+    type_ = context.device.activation_type();
     shape_ = Shape{context.rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
     const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
-    const int64_t output_bytes = Float32(nullptr, shape_).bytes();
+    const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();
     LayerSpec spec;
     spec.description = absl::StrCat("linear ", inputs, " -> ", outputs_);
     if (activation_ != Activation::kNone) {
@@ -55,8 +54,9 @@ class LinearLayer final : public Layer {
     }
     const auto rows = static_cast<double>(context.rows);
     const double product = 2.0 * rows * static_cast<double>(inputs * outputs_);
-    const double bytes = 4.0 * (static_cast<double>(inputs * outputs_) +
-                                rows * static_cast<double>(inputs + outputs_));
+    const double bytes =
+        static_cast<double>(SizeOf(type_)) *
+        (static_cast<double>(inputs * outputs_) + rows * static_cast<double>(inputs + outputs_));
     spec.forward = spec.backward_input = {product, bytes};
     spec.backward_weight = {product, 2.0 * bytes};  // reads and writes the gradient
     return spec;
@@ -79,16 +79,16 @@ class LinearLayer final : public Layer {
 
  private:
   Tensor Z(const LayerArgs& args) const {
-    return activation_ == Activation::kGelu ? Float32(args.weight_stash, shape_) : Tensor{};
+    return activation_ == Activation::kGelu ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
   }
   Tensor Dz(const LayerArgs& args) const {
     switch (activation_) {
       case Activation::kNone:
         return args.dy;
       case Activation::kRelu:
-        return Float32(args.gradient_stash, shape_);
+        return {args.gradient_stash, type_, shape_};
       case Activation::kGelu:
-        return Float32(args.weight_stash, shape_);
+        return {args.weight_stash, type_, shape_};
     }
     return {};
   }
@@ -96,6 +96,7 @@ class LinearLayer final : public Layer {
   const int64_t outputs_;
   const Activation activation_;
   const float gain_;
+  kernels::DType type_ = kernels::DType::kFloat32;
   Shape shape_;  // (rows, outputs)
   std::unique_ptr<kernels::LinearOp> op_;
 };

@@ -29,6 +29,7 @@ class ResidualLayer final : public Layer {
     }
     chain_.emplace(std::move(chain));
     add_ = &context.device.ops().elementwise();
+    type_ = context.device.activation_type();
     shape_ = context.input.Batched(context.rows);
 
     const int last = chain_->size() - 1;
@@ -49,7 +50,7 @@ class ResidualLayer final : public Layer {
     absl::StrAppend(&spec.description, ")");
     const auto elements = static_cast<double>(shape_.elements());
     AddWork({elements, 12.0 * elements}, spec.forward);
-    AddWork({elements, 12.0 * elements}, spec.backward_input);
+    AddWork({elements, (chain_->spec(0).adds_to_dx ? 4.0 : 12.0) * elements}, spec.backward_input);
 
     spec.stash_bytes = chain_->stash_bytes();
     spec.weight_stash_bytes = chain_->weight_stash_bytes();
@@ -62,7 +63,7 @@ class ResidualLayer final : public Layer {
     keeps_inner_output_ = chain_->spec(last).output_last_use > LastUse::kForward;
     if (keeps_inner_output_) {
       inner_output_offset_ = spec.weight_stash_bytes;
-      spec.weight_stash_bytes += AlignTensor(kernels::Float32(nullptr, shape_).bytes());
+      spec.weight_stash_bytes += AlignTensor(Tensor{nullptr, type_, shape_}.bytes());
     }
     return spec;
   }
@@ -74,8 +75,11 @@ class ResidualLayer final : public Layer {
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    RETURN_IF_ERROR(chain_->BackwardInput(Inner(args)));
-    if (args.dx.empty()) return absl::OkStatus();
+    LayerArgs inner = Inner(args);
+    const bool adds = chain_->spec(0).adds_to_dx;
+    if (adds && !args.dx.empty()) inner.dx_addend = args.dy;
+    RETURN_IF_ERROR(chain_->BackwardInput(inner));
+    if (adds || args.dx.empty()) return absl::OkStatus();
     return add_->Add(args.stream, args.dx, args.dy, args.dx);
   }
 
@@ -92,7 +96,7 @@ class ResidualLayer final : public Layer {
   LayerArgs Inner(const LayerArgs& args) const {
     LayerArgs inner = args;
     if (keeps_inner_output_) {
-      inner.y = kernels::Float32(args.weight_stash + inner_output_offset_, shape_);
+      inner.y = {args.weight_stash + inner_output_offset_, type_, shape_};
     }
     return inner;
   }
@@ -100,6 +104,7 @@ class ResidualLayer final : public Layer {
   const std::vector<LayerFactory> layers_;
   std::optional<Chain> chain_;
   kernels::ElementwiseOps* add_ = nullptr;
+  kernels::DType type_ = kernels::DType::kFloat32;
   Shape shape_;  // with rows
   bool keeps_inner_output_ = false;
   int64_t inner_output_offset_ = 0;

@@ -1,15 +1,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/futex.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "engine/transport/transport.h"
+#include "kernels/handover.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -24,9 +24,9 @@ struct Lane {
   };
   struct Slot {
     Post send, receive;
-    // 1 + number of the last message that went through this slot.
+    std::unique_ptr<kernels::Handover> handover;  // made at the first use of the lane
+    // 1 + number of the last message whose copy was issued through this slot.
     std::atomic<uint32_t> delivered{0};
-    std::chrono::steady_clock::time_point delivered_at;  // that message; written before `delivered`
   };
 
   base::Mutex mutex;
@@ -39,15 +39,12 @@ struct Lane {
 class Group {
  public:
   explicit Group(const InProcessOptions& options)
-      : ranks_(options.ranks),
-        lanes_(static_cast<size_t>(options.ranks) * static_cast<size_t>(options.ranks)),
-        signals_(static_cast<size_t>(options.ranks)),
-        max_gather_(options.max_gather) {
+      : devices_(options.devices),
+        ranks_(static_cast<int>(devices_.size())),
+        lanes_(devices_.size() * devices_.size()),
+        signals_(devices_.size()) {
     for (Lane& lane : lanes_) {
       lane.slots = std::vector<Lane::Slot>(static_cast<size_t>(options.max_outstanding));
-    }
-    for (std::vector<double>& gathered : gathered_) {
-      gathered.resize(static_cast<size_t>(options.ranks) * static_cast<size_t>(max_gather_));
     }
   }
 
@@ -69,6 +66,7 @@ class Group {
                                                          from.value(), " to rank ", to.value(),
                                                          " are outstanding"));
       }
+      RETURN_IF_ERROR(Ready(is_send, from, to, lane, slot));
       (is_send ? slot.send : slot.receive) = {message, tensor};
       ++own;
       complete = other > index;
@@ -85,48 +83,32 @@ class Group {
       return static_cast<int32_t>(slot.delivered.load(std::memory_order_acquire) -
                                   (ticket.index + 1)) >= 0;
     };
-    const absl::Status status = WaitFor(rank, deadline, done);
-    if (!absl::IsDeadlineExceeded(status)) return status;
     const int from = ticket.lane / ranks_;
     const int to = ticket.lane % ranks_;
     const bool sends = from == rank.value();
+    const absl::Status status = WaitFor(rank, deadline, done);
+    if (status.ok()) {
+      return sends ? slot.handover->SenderContinues() : slot.handover->ReceiverContinues();
+    }
+    if (!absl::IsDeadlineExceeded(status)) return status;
     const Message& message = sends ? slot.send.message : slot.receive.message;
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", rank.value(), " waited in vain for rank ", sends ? to : from, " to ",
                      sends ? "take the " : "send the ", ToString(message)));
   }
 
-  std::chrono::steady_clock::time_point DeliveredAt(const Transport::Ticket& ticket) {
-    return SlotOf(lanes_[static_cast<size_t>(ticket.lane)], ticket.index).delivered_at;
+  absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(
+      const Transport::Ticket& ticket) {
+    return SlotOf(lanes_[static_cast<size_t>(ticket.lane)], ticket.index).handover->DoneAt();
   }
 
-  absl::Status AllGather(Rank rank, absl::Span<const double> mine, absl::Span<double> all,
-                         base::Deadline deadline) {
-    STAGECOACH_CHECK(static_cast<int>(mine.size()) <= max_gather_ &&
-                         all.size() == mine.size() * static_cast<size_t>(ranks_),
-                     absl::StrCat("gather of ", mine.size(), " values into ", all.size()));
-    // Two buffers in turn: a rank can be one gather ahead of the slowest reader, never two.
-    const uint32_t round = gather_rounds_.load(std::memory_order_acquire);
-    std::vector<double>& gathered = gathered_[round % 2];
-    std::copy(
-        mine.begin(), mine.end(),
-        gathered.begin() + static_cast<int64_t>(static_cast<size_t>(rank.value()) * mine.size()));
-    if (gather_arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
-      gather_arrived_.store(0, std::memory_order_relaxed);
-      gather_rounds_.store(round + 1, std::memory_order_release);
-      for (int r = 0; r < ranks_; ++r) Signal(Rank(r));
-    } else {
-      absl::Status status = WaitFor(
-          rank, deadline, [&] { return gather_rounds_.load(std::memory_order_acquire) != round; });
-      if (absl::IsDeadlineExceeded(status)) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("rank ", rank.value(), " waited in vain for all ranks to gather"));
-      }
-      RETURN_IF_ERROR(status);
-    }
-    std::copy_n(gathered.begin(), all.size(), all.begin());
-    return absl::OkStatus();
+  absl::Status Poll() {
+    if (!aborted_.load(std::memory_order_acquire)) return absl::OkStatus();
+    base::MutexLock lock(abort_mutex_);
+    return abort_reason_;
   }
+
+  int ranks() const { return ranks_; }
 
   void Abort(const absl::Status& reason) {
     {
@@ -143,6 +125,17 @@ class Group {
     return lane.slots[index % lane.slots.size()];
   }
 
+  // What either end does before both are there.
+  absl::Status Ready(bool is_send, Rank from, Rank to, Lane& lane, Lane::Slot& slot) {
+    if (slot.handover == nullptr) {
+      for (Lane::Slot& any : lane.slots) {  // all at once: later runs go on with other slots
+        ASSIGN_OR_RETURN(any.handover, devices_[static_cast<size_t>(to.value())]->CreateHandover(
+                                           *devices_[static_cast<size_t>(from.value())]));
+      }
+    }
+    return is_send ? slot.handover->SenderReady() : slot.handover->ReceiverReady();
+  }
+
   absl::Status Deliver(Rank from, Rank to, uint32_t index, Lane::Slot& slot) {
     const Lane::Post& send = slot.send;
     const Lane::Post& receive = slot.receive;
@@ -154,8 +147,8 @@ class Group {
       Abort(status);
       return status;
     }
-    std::memcpy(receive.tensor.data, send.tensor.data, static_cast<size_t>(send.tensor.bytes()));
-    slot.delivered_at = std::chrono::steady_clock::now();
+    RETURN_IF_ERROR(
+        slot.handover->Copy(receive.tensor.data, send.tensor.data, send.tensor.bytes()));
     slot.delivered.store(index + 1, std::memory_order_release);
     Signal(from);
     Signal(to);
@@ -176,10 +169,7 @@ class Group {
     for (;;) {
       const uint32_t seen = signal.load(std::memory_order_acquire);
       if (done()) return absl::OkStatus();
-      if (aborted_.load(std::memory_order_acquire)) {
-        base::MutexLock lock(abort_mutex_);
-        return abort_reason_;
-      }
+      RETURN_IF_ERROR(Poll());
       if (!base::WaitWhileEqual(signal, seen, deadline)) return absl::DeadlineExceededError("");
     }
   }
@@ -188,13 +178,10 @@ class Group {
     std::atomic<uint32_t> word{0};
   };
 
+  const std::vector<kernels::Device*> devices_;
   const int ranks_;
   std::vector<Lane> lanes_;  // from * ranks + to
   std::vector<SignalWord> signals_;
-  const int max_gather_;
-  std::vector<double> gathered_[2];
-  std::atomic<uint32_t> gather_rounds_{0};
-  std::atomic<int> gather_arrived_{0};
   std::atomic<bool> aborted_{false};
   base::Mutex abort_mutex_;
   absl::Status abort_reason_ ABSL_GUARDED_BY(abort_mutex_);
@@ -206,6 +193,7 @@ class InProcessTransport final : public Transport {
       : rank_(rank), group_(std::move(group)) {}
 
   Rank rank() const override { return rank_; }
+  int ranks() const override { return group_->ranks(); }
   absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
     return group_->Post(/*is_send=*/true, rank_, to, message, tensor);
   }
@@ -213,16 +201,15 @@ class InProcessTransport final : public Transport {
                                      const Tensor& tensor) override {
     return group_->Post(/*is_send=*/false, from, rank_, message, tensor);
   }
+  absl::Status Flush() override { return absl::OkStatus(); }
   absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
     return group_->Wait(rank_, ticket, deadline);
   }
-  std::chrono::steady_clock::time_point DeliveredAt(const Ticket& ticket) override {
+  absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(const Ticket& ticket) override {
     return group_->DeliveredAt(ticket);
   }
-  absl::Status AllGather(absl::Span<const double> mine, absl::Span<double> all,
-                         base::Deadline deadline) override {
-    return group_->AllGather(rank_, mine, all, deadline);
-  }
+  void Restart() override {}
+  absl::Status Poll() override { return group_->Poll(); }
   void Abort(const absl::Status& reason) override { group_->Abort(reason); }
 
  private:
@@ -232,16 +219,10 @@ class InProcessTransport final : public Transport {
 
 }  // namespace
 
-std::string ToString(const Message& message) {
-  return absl::StrCat(message.kind == Message::Kind::kActivation ? "activation" : "gradient",
-                      " of stage ", message.boundary.value(), ", micro-batch ",
-                      message.micro_batch.value());
-}
-
 std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options) {
   auto group = std::make_shared<Group>(options);
   std::vector<std::unique_ptr<Transport>> transports;
-  for (int rank = 0; rank < options.ranks; ++rank) {
+  for (int rank = 0; rank < group->ranks(); ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(Rank(rank), group));
   }
   return transports;

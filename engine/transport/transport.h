@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "kernels/device.h"
 #include "kernels/tensor.h"
 #include "schedule/action.h"
 
@@ -22,22 +23,28 @@ using schedule::StageId;
 
 // What a tensor on its way between two ranks is: both ends state it, and a difference is an error.
 struct Message {
-  enum class Kind : uint8_t { kActivation, kGradient };
+  enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults };
   Kind kind = Kind::kActivation;
-  StageId boundary;  // the earlier of the two neighbouring stages
+  StageId boundary;  // the earlier of the two neighbouring stages; none for the last two kinds
   MicroBatch micro_batch;
 
   friend bool operator==(const Message&, const Message&) = default;
 };
 std::string ToString(const Message& message);  // "activation of stage 1, micro-batch 3"
 
-// One rank's end of a group of ranks that exchange tensors. Between an ordered pair of ranks,
-// messages are matched in the order in which they are posted. Nothing is buffered: a message moves
-// once both its ends are posted, from the sender's memory to the receiver's.
+// One rank's end of a group of ranks that exchange tensors in the memory of their devices. Between
+// an ordered pair of ranks, messages are matched in the order in which they are posted. Nothing is
+// buffered: a message moves once both its ends are posted, from the sender's memory to the
+// receiver's.
+//
+// A transfer comes after the work that was issued to the rank's stream before it was posted, and
+// later work comes after it once it has been waited for. So a wait need not be the host's: on an
+// accelerator it may return as soon as the device knows what to wait for. Whether transfers have
+// really been done is known once the stream has finished.
 //
 // Posts never wait. Each wait has a deadline and fails with DeadlineExceeded naming what it waited
-// for, or, once any rank has called Abort, with the reason given there. Used by one thread, except
-// Abort.
+// for, or, once any rank has called Abort, with the reason given there. Used by jobs of the stream
+// of the rank's device, except Abort.
 class Transport {
  public:
   // A posted send or receive.
@@ -49,6 +56,7 @@ class Transport {
   virtual ~Transport() = default;
 
   virtual Rank rank() const = 0;
+  virtual int ranks() const = 0;
 
   // The tensor's memory must stay as it is until the ticket has been waited for. ResourceExhausted:
   // too many posts are outstanding. Internal: the other end's post at the same place of the order
@@ -58,32 +66,49 @@ class Transport {
   virtual absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
                                              const kernels::Tensor& tensor) = 0;
 
-  // Until the receiver's memory has the data (either end). An empty ticket is done.
+  // Starts what has been posted: from here on it needs nothing more of this rank. What is posted
+  // between two flushes may be performed as one group (schedule/lowering.h, Transfers::kGrouped).
+  virtual absl::Status Flush() = 0;
+
+  // Later work of the rank's stream comes after the transfer (either end). An empty ticket is done.
   virtual absl::Status Wait(const Ticket& ticket, base::Deadline deadline) = 0;
 
   // When the receiver's memory had the data. Pre-condition: the ticket is not empty and has been
-  // waited for, and no max_outstanding posts of its direction came after it.
-  virtual std::chrono::steady_clock::time_point DeliveredAt(const Ticket& ticket) = 0;
+  // waited for, the stream has finished since, and no Restart or max_outstanding posts of its
+  // direction came after it.
+  virtual absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(
+      const Ticket& ticket) = 0;
 
-  // Every rank contributes `mine`, all of them of equal size; `all` gets them in order of rank.
-  // Every rank must call it.
-  virtual absl::Status AllGather(absl::Span<const double> mine, absl::Span<double> all,
-                                 base::Deadline deadline) = 0;
+  // Before the first post of a run of a schedule. Pre-condition: the stream has finished after the
+  // last run.
+  virtual void Restart() = 0;
+
+  // The first error that made itself known meanwhile: of the group, or the reason of an Abort.
+  // Never waits.
+  virtual absl::Status Poll() = 0;
 
   // Ends all present and later waits of all ranks with `reason` (the first one given). Thread-safe.
   virtual void Abort(const absl::Status& reason) = 0;
 };
 
 struct InProcessOptions {
-  int ranks = 1;
+  std::vector<kernels::Device*>
+      devices;              // of each rank, all of one kind; they outlive the transports
   int max_outstanding = 1;  // posts of one direction of one pair of ranks
-  int max_gather = 0;       // doubles that a rank contributes to an AllGather
 };
 
-// A group of ranks that are threads of this process. Whoever posts second copies, straight from the
-// sender's buffer to the receiver's; waiting threads sleep in the kernel after a short spin. Index:
-// rank. Allocates nothing after creation.
+// A group of ranks that are threads of this process. Whoever posts second has the data copied,
+// straight from the sender's buffer to the receiver's (kernels/handover.h). What has been posted
+// needs no flush. A wait lasts until the other end has been posted; waiting threads sleep in the
+// kernel after a short spin. Index: rank. Allocates nothing after the first use of each place for a
+// message.
 std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options);
+
+// Every rank contributes `mine`, all of them of the same shape; `all` gets them in order of rank,
+// with one more, outermost dimension. Every rank must call it at the same place of its order of
+// messages. In the stream's order, as all transfers.
+absl::Status AllGather(Transport& transport, kernels::Stream& stream, const kernels::Tensor& mine,
+                       const kernels::Tensor& all, base::Deadline deadline);
 
 }  // namespace stagecoach::engine
 

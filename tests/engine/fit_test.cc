@@ -49,6 +49,7 @@ class RecordingTrainer final : public Trainer {
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
   const partition::Plan& plan() const override { return plan_; }
+  schedule::Transfers transfers() const override { return schedule::Transfers::kSeparate; }
   int64_t steps() const override { return steps_; }
   std::vector<DeviceReport> Devices() const override { return {}; }
   absl::StatusOr<schedule::Trace> LastTrace() override { return schedule::Trace(); }

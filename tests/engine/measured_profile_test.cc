@@ -38,7 +38,7 @@ TEST(MeasureModel, MeasuresATimeForEveryOperation) {
 }
 
 TEST(MeasureModel, SizesAsTheAnalysisDoes) {
-  const ProfileOptions options{.micro_batch_rows = 4, .micro_batches = 3, .threads = 2};
+  const ProfileOptions options{.micro_batch_rows = 4, .micro_batches = 3, .device = {.threads = 2}};
   ASSERT_OK_AND_ASSIGN(const ModelProfile analyzed, AnalyzeModel(SmallModel(), options));
   ASSERT_OK_AND_ASSIGN(const ModelProfile measured,
                        MeasureModel(SmallModel(), options, {.repeats = 1, .devices = 2}));

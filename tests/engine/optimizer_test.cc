@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/device_fixture.h"
@@ -78,27 +79,29 @@ std::vector<double> UpdateOnce(const Optimizer& optimizer, bool decays, float gr
   const Shape shape{2};
   const Tensor parameter = device.Operand(shape, {2.0F, 4.0F});
   const Tensor gradient = device.Operand(shape, {1.0F, -1.0F});
-  std::vector<Tensor> states;
-  for (int i = 0; i < optimizer.states(); ++i) {
-    states.push_back(device.Operand(shape, {0.0F, 0.0F}));
-  }
-  EXPECT_OK(device.Run([&](kernels::Stream&) {
-    return UpdateParameter(optimizer,
-                           {.step = 1, .learning_rate = 0.5F, .gradient_scale = gradient_scale},
-                           decays, device.device(), parameter, gradient, states);
+  const auto zeros = [&] { return device.Operand(shape, {0.0F, 0.0F}); };
+  const Tensor scale = device.Operand(Shape{1}, {gradient_scale});
+  EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto group,
+                     device.ops().optimizer().CreateGroup(stream, {{.value = parameter,
+                                                                    .gradient = gradient,
+                                                                    .states = {zeros(), zeros()},
+                                                                    .decays = decays}}));
+    return UpdateParameters(optimizer, {.step = 1, .learning_rate = 0.5F, .gradient_scale = scale},
+                            device.device(), *group);
   }));
   return TestDevice::Values(parameter);
 }
 
-TEST(UpdateParameter, FollowsTheGradient) {
+TEST(UpdateParameters, FollowsTheGradient) {
   EXPECT_THAT(UpdateOnce(Optimizer::Sgd(), true, 1.0F), ElementsAre(1.5, 4.5));
 }
 
-TEST(UpdateParameter, ScalesTheGradient) {
+TEST(UpdateParameters, ScalesTheGradient) {
   EXPECT_THAT(UpdateOnce(Optimizer::Sgd(), true, 0.5F), ElementsAre(1.75, 4.25));
 }
 
-TEST(UpdateParameter, DecaysOnlyWhatShouldDecay) {
+TEST(UpdateParameters, DecaysOnlyWhatShouldDecay) {
   Optimizer optimizer = Optimizer::Sgd();
   optimizer.weight_decay = 0.25F;
   EXPECT_THAT(UpdateOnce(optimizer, true, 1.0F), ElementsAre(1.25, 4.0));
@@ -106,7 +109,7 @@ TEST(UpdateParameter, DecaysOnlyWhatShouldDecay) {
 }
 
 // The first step of AdamW is as long as the learning rate, whatever the gradient.
-TEST(UpdateParameter, AdamWAtFirstStepsByTheLearningRate) {
+TEST(UpdateParameters, AdamWAtFirstStepsByTheLearningRate) {
   Optimizer optimizer = Optimizer::AdamW();
   optimizer.weight_decay = 0.0F;
   const std::vector<double> updated = UpdateOnce(optimizer, true, 1.0F);

@@ -66,7 +66,7 @@ std::unique_ptr<Trainer> TrainerFor(const partition::Plan& plan, const Optimizer
   return MakeTrainer(SmallModel(), plan,
                      {.optimizer = optimizer,
                       .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10),
-                      .threads_per_device = threads});
+                      .device = {.threads = threads}});
 }
 
 std::unique_ptr<Trainer> TrainerOn(const Partition& partition, const Optimizer& optimizer) {
@@ -143,10 +143,10 @@ TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
        TrainerFor(plan, Optimizer::AdamW(), GetParam().threads)->Devices()) {
     largest = std::max(largest, device.predicted_peak_bytes);
   }
-  TrainerOptions options{.threads_per_device = GetParam().threads, .device_memory_bytes = largest};
+  TrainerOptions options{.device = {.threads = GetParam().threads, .memory_bytes = largest}};
   const auto trainer = MakeTrainer(SmallModel(), plan, options);
   EXPECT_OK(trainer->Step(*SmallData(kBatchRows), Rows(0, kBatchRows)));
-  options.device_memory_bytes -= 1;
+  options.device.memory_bytes -= 1;
   EXPECT_THAT(Trainer::Create(SmallModel(), plan, options),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cpu:")));
 }

@@ -77,8 +77,8 @@ int64_t LargestPeak(const Receipt& receipt) {
 // Trains a step under a budget of `budget_bytes` for every device, and compares what they took.
 void ExpectToRunWithin(int64_t budget_bytes, const Model& model, const Receipt& receipt,
                        const Optimizer& optimizer) {
-  auto trainer = Trainer::Create(model, receipt.plan,
-                                 {.optimizer = optimizer, .device_memory_bytes = budget_bytes});
+  auto trainer = Trainer::Create(
+      model, receipt.plan, {.optimizer = optimizer, .device = {.memory_bytes = budget_bytes}});
   ASSERT_OK(trainer);
   const int64_t batch = receipt.plan.batch_rows();
   const auto data = SmallData(batch);

@@ -33,10 +33,10 @@ TEST(AnalyzeModel, SizesALinearLayer) {
   const partition::LayerCost cost = CostOfLayer(Linear(7));
   EXPECT_EQ(cost.name, "linear 10 -> 7");
   EXPECT_EQ(cost.parameters, 77);
-  // 280 bytes of weights take 320, 28 of biases 64; two states of each; two norms.
+  // 280 bytes of weights take 320, 28 of biases 64; two states of each.
   EXPECT_EQ(cost.memory.parameter_bytes, 384);
   EXPECT_EQ(cost.memory.optimizer_bytes, 768);
-  EXPECT_EQ(cost.memory.other_resident_bytes, 64);
+  EXPECT_EQ(cost.memory.other_resident_bytes, 0);
   EXPECT_EQ(cost.memory.input_bytes, 120);
   EXPECT_EQ(cost.memory.output_bytes, 84);
   EXPECT_EQ(cost.memory.stash_bytes, 0);
@@ -125,18 +125,18 @@ TEST(AnalyzeModel, EstimatesATimeForEveryOperation) {
 TEST(AnalyzeProfile, HasTheLayersOfEverySize) {
   const std::vector<int64_t> rows = {1, 5, 64};
   const Optimizer optimizer = Optimizer::Sgd();
-  ASSERT_OK_AND_ASSIGN(
-      const partition::Profile profile,
-      AnalyzeProfile(SmallModel(), "small", rows, {.optimizer = optimizer, .threads = 2}));
+  ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
+                       AnalyzeProfile(SmallModel(), "small", rows,
+                                      {.optimizer = optimizer, .device = {.threads = 2}}));
   EXPECT_EQ(profile.model, "small");
   EXPECT_TRUE(profile.is_chain());
   EXPECT_OK(CheckProfile(profile));
   ASSERT_EQ(profile.sizes.size(), rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    ASSERT_OK_AND_ASSIGN(
-        ModelProfile alone,
-        AnalyzeModel(SmallModel(),
-                     {.micro_batch_rows = rows[i], .optimizer = optimizer, .threads = 2}));
+    ASSERT_OK_AND_ASSIGN(ModelProfile alone,
+                         AnalyzeModel(SmallModel(), {.micro_batch_rows = rows[i],
+                                                     .optimizer = optimizer,
+                                                     .device = {.threads = 2}}));
     for (size_t layer = 0; layer < alone.layers.size(); ++layer) {
       alone.layers[layer].name = profile.sizes[i].layers[layer].name;
     }
@@ -162,7 +162,8 @@ TEST(AnalyzeProfile, SizesTheLossAsTheEngineDoes) {
                        AnalyzeProfile(SmallModel(), "small", rows, {}));
   for (const partition::SizedLayers& size : profile.sizes) {
     for (int micro_batches = 1; micro_batches <= 20; ++micro_batches) {
-      const partition::LossMemory expected = BytesOfLoss(size.micro_batch_rows, micro_batches);
+      const partition::LossMemory expected =
+          BytesOfLoss(size.micro_batch_rows, micro_batches, /*operation_workspace_bytes=*/0);
       EXPECT_EQ(size.loss(micro_batches).workspace_bytes, expected.workspace_bytes);
       EXPECT_EQ(size.loss(micro_batches).resident_bytes, expected.resident_bytes);
     }

@@ -71,7 +71,7 @@ Model RandomModel(Dice& dice) {
 
 // Every range of the model as a stage, in every place that a stage may have.
 void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options) {
-  TestDevice device(options.threads);
+  TestDevice device(options.device.threads);
   ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, options));
   const auto layers = absl::MakeConstSpan(profile.layers);
   for (int first = 0; first < model.num_layers(); ++first) {
@@ -114,7 +114,7 @@ TEST_P(StageMemory, IsWhatThePlannerAddsUp) {
         model, {.micro_batch_rows = 1 + dice.Below(20),
                 .micro_batches = static_cast<int>(1 + dice.Below(9)),
                 .optimizer = dice.Below(2) == 0 ? Optimizer::AdamW() : Optimizer::Sgd(),
-                .threads = static_cast<int>(1 + dice.Below(2))});
+                .device = {.threads = static_cast<int>(1 + dice.Below(2))}});
   }
 }
 

@@ -40,7 +40,7 @@ class TrainerThreads : public ::testing::TestWithParam<std::tuple<int, int>> {
     constexpr int64_t kBatchRows = 64;
     const Model model = SmallModel();
     auto trainer = MakeTrainer(model, EvenPlan(model, stages, "1f1b", 2, kBatchRows / 2),
-                               {.threads_per_device = threads});
+                               {.device = {.threads = threads}});
     const auto data = SmallData(kBatchRows);
     EXPECT_OK(trainer->Step(*data, Rows(0, kBatchRows)));
     EXPECT_OK(trainer->Evaluate(*data));

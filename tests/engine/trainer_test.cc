@@ -72,7 +72,7 @@ TEST(TrainerCreate, RefusesALearningRateOutOfRange) {
 }
 
 TEST(TrainerCreate, RefusesADeviceWithoutThreads) {
-  EXPECT_THAT(Trainer::Create(SmallModel(), SmallPlan(), {.threads_per_device = 0}),
+  EXPECT_THAT(Trainer::Create(SmallModel(), SmallPlan(), {.device = {.threads = 0}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("threads")));
 }
 

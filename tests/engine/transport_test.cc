@@ -14,6 +14,8 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/device.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -49,6 +51,30 @@ Deadline Long() { return Deadline::After(absl::Minutes(4)); }
 // For waits that are to fail.
 Deadline Short() { return Deadline::After(absl::Milliseconds(20)); }
 
+kernels::Device& DeviceOf(int rank) {
+  static std::vector<std::unique_ptr<kernels::Device>> devices;
+  while (devices.size() <= static_cast<size_t>(rank)) {
+    devices.push_back(*kernels::CreateCpuDevice({.index = static_cast<int>(devices.size())}));
+  }
+  return *devices[static_cast<size_t>(rank)];
+}
+
+Transports Connect(int ranks, int max_outstanding = 1) {
+  InProcessOptions options = {.max_outstanding = max_outstanding};
+  for (int rank = 0; rank < ranks; ++rank) options.devices.push_back(&DeviceOf(rank));
+  return CreateInProcessTransports(options);
+}
+
+// AllGather of doubles in host memory.
+absl::Status Gather(Transport& own, const std::vector<double>& mine, std::vector<double>& all,
+                    Deadline deadline) {
+  const auto count = static_cast<int64_t>(mine.size());
+  std::vector<double> copy = mine;
+  return AllGather(own, DeviceOf(own.rank().value()).stream(),
+                   {copy.data(), kernels::DType::kFloat64, Shape{count}},
+                   {all.data(), kernels::DType::kFloat64, Shape{own.ranks(), count}}, deadline);
+}
+
 // Runs `work` for every rank, each in a thread of its own.
 std::vector<absl::Status> OnThreads(Transports& ranks,
                                     absl::FunctionRef<absl::Status(Transport&)> work) {
@@ -67,7 +93,7 @@ TEST(Message, IsPrintedAsPeopleSayIt) {
 }
 
 TEST(InProcessTransport, KnowsItsRank) {
-  const Transports ranks = CreateInProcessTransports({.ranks = 3});
+  const Transports ranks = Connect(3);
   ASSERT_EQ(ranks.size(), 3);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks[static_cast<size_t>(rank)]->rank(), Rank(rank));
@@ -75,7 +101,7 @@ TEST(InProcessTransport, KnowsItsRank) {
 }
 
 TEST(InProcessTransport, DeliversToAReceiveThatIsPostedFirst) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> from = {1, 2, 3}, to(3);
   ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
@@ -85,7 +111,7 @@ TEST(InProcessTransport, DeliversToAReceiveThatIsPostedFirst) {
 }
 
 TEST(InProcessTransport, DeliversToAReceiveThatIsPostedLast) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> from = {1, 2, 3}, to(3);
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
   ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
@@ -96,7 +122,7 @@ TEST(InProcessTransport, DeliversToAReceiveThatIsPostedLast) {
 
 TEST(InProcessTransport, BothEndsKnowWhenAMessageWasDelivered) {
   using Clock = std::chrono::steady_clock;
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> from = {1, 2, 3}, to(3);
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
   const Clock::time_point before = Clock::now();
@@ -104,14 +130,14 @@ TEST(InProcessTransport, BothEndsKnowWhenAMessageWasDelivered) {
   const Clock::time_point after = Clock::now();
   ASSERT_OK(ranks[0]->Wait(send, Long()));
   ASSERT_OK(ranks[1]->Wait(receive, Long()));
-  EXPECT_GE(ranks[1]->DeliveredAt(receive), before);
-  EXPECT_LE(ranks[1]->DeliveredAt(receive), after);
-  EXPECT_EQ(ranks[0]->DeliveredAt(send), ranks[1]->DeliveredAt(receive));
+  EXPECT_GE(ranks[1]->DeliveredAt(receive).value(), before);
+  EXPECT_LE(ranks[1]->DeliveredAt(receive).value(), after);
+  EXPECT_EQ(ranks[0]->DeliveredAt(send).value(), ranks[1]->DeliveredAt(receive).value());
 }
 
 TEST(InProcessTransport, MatchesMessagesInTheOrderOfTheirPosts) {
   constexpr int kMessages = 5;
-  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = kMessages});
+  Transports ranks = Connect(2, kMessages);
   std::vector<std::vector<float>> from, to(kMessages, std::vector<float>(1));
   for (int i = 0; i < kMessages; ++i) from.push_back({static_cast<float>(i)});
   std::vector<Transport::Ticket> tickets;
@@ -128,7 +154,7 @@ TEST(InProcessTransport, MatchesMessagesInTheOrderOfTheirPosts) {
 }
 
 TEST(InProcessTransport, KeepsTheTwoDirectionsApart) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> up = {1}, down = {2}, at_one(1), at_zero(1);
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(up)));
   ASSERT_OK(ranks[1]->PostSend(kZero, Gradient(0), View(down)));
@@ -141,7 +167,7 @@ TEST(InProcessTransport, KeepsTheTwoDirectionsApart) {
 }
 
 TEST(InProcessTransport, BuffersNothing) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> from = {1}, to(1);
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
   EXPECT_THAT(ranks[0]->Wait(send, Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -151,12 +177,12 @@ TEST(InProcessTransport, BuffersNothing) {
 }
 
 TEST(InProcessTransport, AnEmptyTicketIsDone) {
-  Transports ranks = CreateInProcessTransports({.ranks = 1});
+  Transports ranks = Connect(1);
   EXPECT_OK(ranks[0]->Wait({}, Short()));
 }
 
 TEST(InProcessTransport, RefusesAnotherMessageThanTheOtherEndPosted) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> from = {1}, to(1);
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(2), View(from)));
   const auto names_both =
@@ -168,7 +194,7 @@ TEST(InProcessTransport, RefusesAnotherMessageThanTheOtherEndPosted) {
 }
 
 TEST(InProcessTransport, RefusesAnotherSizeThanTheOtherEndPosted) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> from = {1, 2, 3}, to(2, -1.0F);
   ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   const auto names_both =
@@ -179,7 +205,7 @@ TEST(InProcessTransport, RefusesAnotherSizeThanTheOtherEndPosted) {
 }
 
 TEST(InProcessTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
-  Transports ranks = CreateInProcessTransports({.ranks = 3});
+  Transports ranks = Connect(3);
   std::vector<float> to(1);
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[2]->PostReceive(kOne, Gradient(7), View(to)));
   EXPECT_THAT(
@@ -190,7 +216,7 @@ TEST(InProcessTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
 }
 
 TEST(InProcessTransport, ADeadlineNamesWhatASenderWaitedFor) {
-  Transports ranks = CreateInProcessTransports({.ranks = 3});
+  Transports ranks = Connect(3);
   std::vector<float> from(1);
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[0]->PostSend(kOne, Activation(4), View(from)));
   EXPECT_THAT(
@@ -201,7 +227,7 @@ TEST(InProcessTransport, ADeadlineNamesWhatASenderWaitedFor) {
 }
 
 TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = 2});
+  Transports ranks = Connect(2, 2);
   std::vector<float> from = {1}, to(1);
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(from)));
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(1), View(from)));
@@ -211,7 +237,7 @@ TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
 }
 
 TEST(InProcessTransport, TakesAnotherReceiveOnceOneIsDelivered) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_outstanding = 1});
+  Transports ranks = Connect(2, 1);
   std::vector<float> from = {1}, to(1);
   ASSERT_OK(ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   EXPECT_THAT(ranks[1]->PostReceive(kZero, Activation(1), View(to)),
@@ -221,7 +247,7 @@ TEST(InProcessTransport, TakesAnotherReceiveOnceOneIsDelivered) {
 }
 
 TEST(InProcessTransport, AbortWakesAllWaitersWithTheReason) {
-  Transports ranks = CreateInProcessTransports({.ranks = 4, .max_gather = 1});
+  Transports ranks = Connect(4);
   const absl::Status reason = absl::DataLossError("rank 3 lost its data");
   const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) -> absl::Status {
     std::vector<float> data(1);
@@ -232,11 +258,11 @@ TEST(InProcessTransport, AbortWakesAllWaitersWithTheReason) {
         return own.Wait(ticket, Long());
       }
       case 1: {
-        ASSIGN_OR_RETURN(auto ticket, own.PostReceive(Rank(2), Activation(0), View(data)));
+        ASSIGN_OR_RETURN(auto ticket, own.PostReceive(Rank(3), Activation(0), View(data)));
         return own.Wait(ticket, Long());
       }
       case 2:
-        return own.AllGather(mine, absl::MakeSpan(all), Long());
+        return Gather(own, mine, all, Long());
       default:
         own.Abort(reason);
         return reason;
@@ -246,7 +272,7 @@ TEST(InProcessTransport, AbortWakesAllWaitersWithTheReason) {
 }
 
 TEST(InProcessTransport, AbortKeepsTheFirstReason) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2});
+  Transports ranks = Connect(2);
   std::vector<float> to(1);
   ranks[0]->Abort(absl::DataLossError("first"));
   ranks[1]->Abort(absl::InternalError("second"));
@@ -255,41 +281,41 @@ TEST(InProcessTransport, AbortKeepsTheFirstReason) {
 }
 
 TEST(InProcessTransport, AllGatherIsInTheOrderOfRanks) {
-  Transports ranks = CreateInProcessTransports({.ranks = 3, .max_gather = 2});
+  Transports ranks = Connect(3);
   std::vector<std::vector<double>> gathered(3, std::vector<double>(6));
   const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) {
     const double rank = own.rank().value();
     const std::vector<double> mine = {10.0 * rank, 10.0 * rank + 1.0};
-    return own.AllGather(mine, absl::MakeSpan(gathered[static_cast<size_t>(rank)]), Long());
+    return Gather(own, mine, gathered[static_cast<size_t>(rank)], Long());
   });
   EXPECT_THAT(statuses, Each(IsOk()));
   EXPECT_THAT(gathered, Each(ElementsAre(0, 1, 10, 11, 20, 21)));
 }
 
 TEST(InProcessTransport, AllGatherOfOneRankCopies) {
-  Transports ranks = CreateInProcessTransports({.ranks = 1, .max_gather = 2});
+  Transports ranks = Connect(1);
   const std::vector<double> mine = {1, 2};
   std::vector<double> all(2);
-  ASSERT_OK(ranks[0]->AllGather(mine, absl::MakeSpan(all), Long()));
+  ASSERT_OK(Gather(*ranks[0], mine, all, Long()));
   EXPECT_EQ(all, mine);
 }
 
 TEST(InProcessTransport, AllGatherHasADeadline) {
-  Transports ranks = CreateInProcessTransports({.ranks = 2, .max_gather = 1});
+  Transports ranks = Connect(2);
   const std::vector<double> mine(1);
   std::vector<double> all(2);
-  EXPECT_THAT(ranks[1]->AllGather(mine, absl::MakeSpan(all), Short()),
+  EXPECT_THAT(Gather(*ranks[1], mine, all, Short()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 waited in vain")));
 }
 
 // A rank that is one round ahead must not overwrite what a slower one still reads.
 TEST(InProcessTransport, AllGatherKeepsItsRoundsApart) {
-  Transports ranks = CreateInProcessTransports({.ranks = 4, .max_gather = 1});
+  Transports ranks = Connect(4);
   const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) -> absl::Status {
     std::vector<double> all(4);
     for (int round = 0; round < 500; ++round) {
       const std::vector<double> mine = {100.0 * round + own.rank().value()};
-      RETURN_IF_ERROR(own.AllGather(mine, absl::MakeSpan(all), Long()));
+      RETURN_IF_ERROR(Gather(own, mine, all, Long()));
       for (int rank = 0; rank < 4; ++rank) {
         const double value = all[static_cast<size_t>(rank)];
         if (value == 100.0 * round + rank) continue;
@@ -350,7 +376,7 @@ class Neighbours {
 };
 
 TEST(InProcessTransport, SurvivesRandomDelays) {
-  Transports ranks = CreateInProcessTransports({.ranks = 4, .max_outstanding = 2});
+  Transports ranks = Connect(4, 2);
   EXPECT_THAT(OnThreads(ranks, [](Transport& own) { return Neighbours(own).Exchange(300); }),
               Each(IsOk()));
 }

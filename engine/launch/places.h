@@ -1,0 +1,30 @@
+#ifndef STAGECOACH_ENGINE_LAUNCH_PLACES_H_
+#define STAGECOACH_ENGINE_LAUNCH_PLACES_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "engine/launch/rendezvous.h"
+
+namespace stagecoach::engine {
+
+// The two places of a rendezvous, for ConnectRendezvous; rendezvous.h says what they do.
+
+// How long rank 0 keeps the store open for the others once it has done with it.
+inline constexpr absl::Duration kFarewell = absl::Seconds(5);
+
+// `parent` is the folder of the place, in which the launch has one of its own.
+absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectFolder(const Launch& launch,
+                                                          const std::string& parent);
+
+// `address` is "host:port" or "[host]:port".
+absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
+                                                       const std::string& address,
+                                                       base::Deadline deadline);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_LAUNCH_PLACES_H_

@@ -1,0 +1,96 @@
+#ifndef STAGECOACH_ENGINE_LAUNCH_RENDEZVOUS_H_
+#define STAGECOACH_ENGINE_LAUNCH_RENDEZVOUS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "engine/launch/launch.h"
+
+namespace stagecoach::engine {
+
+// A small store of texts that the processes of one launch share before they have any other
+// connection, and beside it: the name of an NCCL group, the status of each rank, a few numbers.
+// Keys have 1 to 256 bytes, values any up to 1 MiB; each key is set once.
+//
+// Every wait has a deadline (DeadlineExceeded, at most a second late). Unavailable: a rank that
+// must still come has left instead, or was killed. The tcp place notices both at once; the file
+// place cannot see that a rank was killed, and waits for the deadline. For one thread at a time.
+//
+// Rank 0's is the last to go: its destructor waits until the others that have connected have
+// destroyed theirs, since they may still be reading, but for at most five seconds. So let the first
+// use of a rendezvous be an AllGather or a Barrier: after it, nobody comes too late.
+class Rendezvous {
+ public:
+  static constexpr int64_t kMaxKeyBytes = 256;
+  static constexpr int64_t kMaxValueBytes = int64_t{1} << 20;
+
+  virtual ~Rendezvous() = default;
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+
+  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/".
+  absl::Status Set(const std::string& key, const std::string& value, base::Deadline deadline);
+
+  // The value of the key, once a rank has set it.
+  absl::StatusOr<std::string> Get(const std::string& key, base::Deadline deadline);
+
+  // Returns every rank's text, by rank, once all have called it; the n-th call of one rank meets
+  // the n-th of the others. Leaves nothing behind but what the last call needs, so that a long run
+  // may repeat it. DeadlineExceeded names all ranks that have not come.
+  absl::StatusOr<std::vector<std::string>> AllGather(const std::string& text,
+                                                     base::Deadline deadline);
+
+  // As AllGather, of nothing.
+  absl::Status Barrier(base::Deadline deadline);
+
+ protected:
+  Rendezvous(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+
+ private:
+  // What a place provides. Keys and values are within the limits.
+  virtual absl::Status DoSet(const std::string& key, const std::string& value,
+                             base::Deadline deadline) = 0;
+  // `from` is the rank that will set the key, or -1 where any may. An expired deadline makes it a
+  // test.
+  virtual absl::StatusOr<std::string> DoGet(const std::string& key, int from,
+                                            base::Deadline deadline) = 0;
+  virtual absl::Status DoRemove(const std::string& key, base::Deadline deadline) = 0;
+
+  int rank_;
+  int ranks_;
+  int64_t gathers_ = 0;
+};
+
+// This process's end of the store at launch.rendezvous. Returns once the store answers this rank;
+// other ranks may still be missing.
+//
+//   "tcp://host:port"  rank 0 serves, at that port of its host, from a thread of its own; the
+//       others connect, and try again until it is there. On loopback only where the host is
+//       "localhost" or a loopback address, otherwise on all interfaces. Nothing is encrypted:
+//       for hosts that trust each other's network, as NCCL's are. Gloo, which serves the file
+//       place, has no such store (in Debian 12: file, hash table, Redis). The resolution of the
+//       host's name keeps the resolver's own time limit.
+//   "file:/folder"  Gloo's file store, in a folder that all ranks see. Each launch has a subfolder
+//       there, named for its id, that only its user may enter and that rank 0 removes at the end.
+//       AlreadyExists also if a launch of the same id, or without one, was killed there and its
+//       subfolder is still there: the message tells to remove it. Looks for what it waits for every
+//       10 ms.
+//
+// InvalidArgument: the place cannot be read, or is empty: then the message says what to set.
+// DeadlineExceeded: the store did not answer; names rank 0's address. AlreadyExists: this rank is
+// there already, so that two processes claim it. FailedPrecondition: the store is that of another
+// launch, or of another number of ranks.
+absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,
+                                                              base::Deadline deadline);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_LAUNCH_RENDEZVOUS_H_

@@ -1,0 +1,199 @@
+#include <gloo/rendezvous/file_store.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "engine/launch/places.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// Gloo's store throws; what `function` returns or throws becomes one status.
+template <typename Function>
+auto Guard(Function function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("Gloo's file store: ", error.what()));
+  }
+}
+
+// Gloo's own waits count whole seconds and overstep their limit by up to one, and nothing in its
+// interface tests or removes a key; its building blocks do.
+class Files final : public gloo::rendezvous::FileStore {
+ public:
+  explicit Files(const std::string& folder) : FileStore(folder) {}
+
+  bool Has(const std::string& key) { return check({key}); }
+  std::string PathOf(const std::string& key) { return objectPath(key); }
+
+  // Called by get(): of a key that was there, and is not, none will come again.
+  using FileStore::wait;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    if (!check(keys)) throw std::runtime_error("a value has been removed");
+  }
+};
+
+// Gloo refuses to read an empty value, and does not see a write that a full disk has cut short.
+std::vector<char> WithLength(const std::string& value) {
+  const std::string text = absl::StrCat(value.size(), ":", value);
+  return {text.begin(), text.end()};
+}
+
+absl::StatusOr<std::string> WithoutLength(const std::string& key, const std::vector<char>& bytes) {
+  const absl::string_view text(bytes.data(), bytes.size());
+  const size_t colon = text.find(':');
+  uint64_t length = 0;
+  if (colon == absl::string_view::npos || !absl::SimpleAtoi(text.substr(0, colon), &length) ||
+      length != text.size() - colon - 1) {
+    return absl::DataLossError(absl::StrCat("the value of \"", key, "\" is damaged"));
+  }
+  return std::string(text.substr(colon + 1));
+}
+
+std::string ArrivedKey(int rank) { return absl::StrCat("arrived/", rank); }
+std::string LeftKey(int rank) { return absl::StrCat("left/", rank); }
+
+class FolderRendezvous final : public Rendezvous {
+ public:
+  FolderRendezvous(const Launch& launch, std::unique_ptr<Files> files, std::string folder)
+      : Rendezvous(launch.rank, launch.ranks),
+        files_(std::move(files)),
+        folder_(std::move(folder)) {}
+
+  ~FolderRendezvous() override {
+    if (!arrived_) return;
+    DoSet(LeftKey(rank()), "", base::Deadline::Never()).IgnoreError();
+    if (rank() != 0) return;
+    const base::Deadline farewell = base::Deadline::After(kFarewell);
+    for (int rank = 1; rank < ranks(); ++rank) {
+      if (IsSet(ArrivedKey(rank))) DoGet(LeftKey(rank), -1, farewell).IgnoreError();
+    }
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
+  absl::Status Arrive() {
+    const absl::Status status = DoSet(ArrivedKey(rank()), "", base::Deadline::Never());
+    if (absl::IsAlreadyExists(status)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(folder_, " has been used: two processes claim rank ", rank(),
+                       ", or a launch that was killed has left it and it must be removed"));
+    }
+    arrived_ = status.ok();
+    return status;
+  }
+
+ private:
+  absl::Status DoSet(const std::string& key, const std::string& value, base::Deadline) override {
+    return Guard([&]() -> absl::Status {
+      if (files_->Has(key)) {
+        return absl::AlreadyExistsError(absl::StrCat("\"", key, "\" is set already"));
+      }
+      files_->set(key, WithLength(value));
+      return absl::OkStatus();
+    });
+  }
+
+  absl::StatusOr<std::string> DoGet(const std::string& key, int from,
+                                    base::Deadline deadline) override {
+    absl::Duration pause = absl::Milliseconds(1);
+    while (true) {
+      // In this order: what a rank sets before it leaves is found.
+      const bool expired = deadline.Expired();
+      const bool left = from >= 0 && IsSet(LeftKey(from));
+      absl::StatusOr<std::string> value = Read(key);
+      if (!absl::IsNotFound(value.status())) return value;
+      if (left) return absl::UnavailableError(absl::StrCat("rank ", from, " has left"));
+      if (expired) {
+        return absl::DeadlineExceededError(absl::StrCat("no rank has set \"", key, "\" in time"));
+      }
+      std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(pause, deadline.Remaining())));
+      // As often as Gloo looks. No file system tells of changes that another host makes.
+      pause = std::min(2 * pause, absl::Milliseconds(10));
+    }
+  }
+
+  absl::Status DoRemove(const std::string& key, base::Deadline) override {
+    return Guard([&]() -> absl::Status {
+      std::remove(files_->PathOf(key).c_str());
+      return absl::OkStatus();
+    });
+  }
+
+  bool IsSet(const std::string& key) {
+    const absl::Status status = Guard([&]() -> absl::Status {
+      return files_->Has(key) ? absl::OkStatus() : absl::NotFoundError(key);
+    });
+    return status.ok();
+  }
+
+  absl::StatusOr<std::string> Read(const std::string& key) {
+    return Guard([&]() -> absl::StatusOr<std::string> {
+      if (!files_->Has(key)) return absl::NotFoundError(key);
+      return WithoutLength(key, files_->get(key));
+    });
+  }
+
+  std::unique_ptr<Files> files_;
+  std::string folder_;
+  bool arrived_ = false;
+};
+
+std::string FolderName(absl::string_view id) {
+  std::string name = id.empty() ? "stagecoach" : absl::StrCat("stagecoach-", id);
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  }
+  return name;
+}
+
+// The first rank makes it. What the others find must be what a rank of the same user has made: the
+// folder above may be one, such as /tmp, where others could put theirs under its name.
+absl::Status MakeFolder(const std::string& folder) {
+  if (mkdir(folder.c_str(), S_IRWXU) == 0) return absl::OkStatus();
+  if (errno != EEXIST) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", folder));
+  struct stat info = {};
+  if (lstat(folder.c_str(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot inspect ", folder));
+  }
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() ||
+      (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(folder, " is not a folder that only this user may write to"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectFolder(const Launch& launch,
+                                                          const std::string& parent) {
+  const std::string folder = absl::StrCat(parent, "/", FolderName(launch.id));
+  RETURN_IF_ERROR(MakeFolder(folder));
+  ASSIGN_OR_RETURN(std::unique_ptr<Files> files,
+                   Guard([&]() -> absl::StatusOr<std::unique_ptr<Files>> {
+                     return std::make_unique<Files>(folder);
+                   }));
+  auto rendezvous = std::make_unique<FolderRendezvous>(launch, std::move(files), folder);
+  RETURN_IF_ERROR(rendezvous->Arrive());
+  return rendezvous;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/launch/places.h"
+#include "engine/launch/socket.h"
+#include "engine/launch/store_server.h"
+#include "engine/launch/wire.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// The server itself ends a Get at its deadline; if even that answer is late, it has failed.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+
+class TcpRendezvous final : public Rendezvous {
+ public:
+  TcpRendezvous(const Launch& launch, std::unique_ptr<StoreServer> server)
+      : Rendezvous(launch.rank, launch.ranks), server_(std::move(server)) {}
+
+  ~TcpRendezvous() override {
+    if (!socket_.valid()) return;
+    SendAll(socket_, Encode({.kind = Request::Kind::kLeave}), base::Deadline::After(kGrace))
+        .IgnoreError();
+    socket_ = Descriptor();
+  }
+
+  // Once, until it is OK.
+  absl::Status Join(const Address& address, const std::string& id, base::Deadline deadline) {
+    ASSIGN_OR_RETURN(socket_, Connect(address, deadline));
+    const Request join = {
+        .kind = Request::Kind::kJoin, .rank = rank(), .ranks = ranks(), .key = id};
+    const absl::Status status = Ask(absl::StrCat(kGreeting, Encode(join)), deadline).status();
+    if (!status.ok()) {
+      socket_ = Descriptor();
+      in_ = Incoming();
+      broken_ = absl::OkStatus();
+    }
+    return status;
+  }
+
+ private:
+  absl::Status DoSet(const std::string& key, const std::string& value,
+                     base::Deadline deadline) override {
+    return Ask(Encode({.kind = Request::Kind::kSet, .key = key, .value = value}),
+               WithGrace(deadline))
+        .status();
+  }
+
+  absl::StatusOr<std::string> DoGet(const std::string& key, int from,
+                                    base::Deadline deadline) override {
+    const int64_t timeout_ms = deadline.IsNever() ? -1 : PollTimeout(deadline);
+    return Ask(
+        Encode({.kind = Request::Kind::kGet, .rank = from, .timeout_ms = timeout_ms, .key = key}),
+        WithGrace(deadline));
+  }
+
+  absl::Status DoRemove(const std::string& key, base::Deadline deadline) override {
+    return Ask(Encode({.kind = Request::Kind::kRemove, .key = key}), WithGrace(deadline)).status();
+  }
+
+  // An operation whose deadline has passed gets the time that an answer takes.
+  static base::Deadline WithGrace(base::Deadline deadline) {
+    return base::Deadline::After(deadline.Remaining() + kGrace);
+  }
+
+  absl::StatusOr<std::string> Ask(const std::string& request, base::Deadline deadline) {
+    RETURN_IF_ERROR(broken_);
+    absl::StatusOr<std::string> frame = Exchange(request, deadline);
+    if (frame.ok()) return DecodeReply(*frame);
+    // What is under way cannot be told from the answer to the next request.
+    broken_ = base::Annotate(frame.status(), "rank 0, which keeps the rendezvous");
+    return broken_;
+  }
+
+  absl::StatusOr<std::string> Exchange(const std::string& request, base::Deadline deadline) {
+    RETURN_IF_ERROR(SendAll(socket_, request, deadline));
+    while (true) {
+      ASSIGN_OR_RETURN(std::optional<std::string> frame, in_.TakeFrame(kMaxFrameBytes));
+      if (frame.has_value()) return *std::move(frame);
+      ASSIGN_OR_RETURN(const std::string bytes, ReceiveSome(socket_, deadline));
+      in_.Append(bytes);
+    }
+  }
+
+  std::unique_ptr<StoreServer> server_;  // of rank 0; outlives the connection to it
+  Descriptor socket_;
+  Incoming in_;
+  absl::Status broken_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
+                                                       const std::string& text,
+                                                       base::Deadline deadline) {
+  ASSIGN_OR_RETURN(Address address, ParseAddress(text));
+  std::unique_ptr<StoreServer> server;
+  if (launch.rank == 0) {
+    ASSIGN_OR_RETURN(Descriptor socket, Listen(address));
+    ASSIGN_OR_RETURN(server, StoreServer::Start(std::move(socket), launch.id, launch.ranks));
+    // Under its public name it might not reach itself.
+    if (!IsLoopback(address.host)) address.host = "127.0.0.1";
+  }
+  auto rendezvous = std::make_unique<TcpRendezvous>(launch, std::move(server));
+  absl::Duration pause = absl::Milliseconds(5);
+  while (true) {
+    const absl::Status status = rendezvous->Join(address, launch.id, deadline);
+    if (status.ok()) return rendezvous;
+    // Rank 0 may not be there yet, or have too many at its door.
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+    if (deadline.Remaining() <= pause) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank 0 does not answer there (", status.message(), ")"));
+    }
+    std::this_thread::sleep_for(absl::ToChronoMilliseconds(pause));
+    pause = std::min(2 * pause, absl::Milliseconds(200));
+  }
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,97 @@
+#ifndef STAGECOACH_ENGINE_LAUNCH_STORE_SERVER_H_
+#define STAGECOACH_ENGINE_LAUNCH_STORE_SERVER_H_
+
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "engine/launch/socket.h"
+#include "engine/launch/wire.h"
+
+namespace stagecoach::engine {
+
+// Rank 0's side of a tcp rendezvous: keeps the values and answers all ranks, rank 0 included, from
+// one thread, which nothing that a peer sends, or fails to send, can stop or make grow without
+// bound. A connection that does not speak the language, or does not join within kJoinTime, is
+// closed; one that ends without leaving was that of a rank that was killed: all who wait are told.
+class StoreServer {
+ public:
+  static constexpr absl::Duration kJoinTime = absl::Seconds(5);
+  // Connections that have not joined, beyond one for each rank.
+  static constexpr size_t kMaxStrangers = 64;
+  static constexpr size_t kMaxStoredBytes = size_t{256} << 20;
+
+  // `socket` listens. Only ranks of the launch `id` may join.
+  static absl::StatusOr<std::unique_ptr<StoreServer>> Start(Descriptor socket, std::string id,
+                                                            int ranks);
+  // Waits until all who have joined have left, for at most kFarewell (places.h).
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+ private:
+  // A Get that waits for its key.
+  struct Waiting {
+    std::string key;
+    int from;
+    base::Deadline deadline;
+  };
+
+  struct Connection {
+    Descriptor socket;
+    base::Deadline join_by;
+    Incoming in;
+    std::string out = {};
+    bool greeted = false;
+    int rank = -1;  // once it has joined
+    bool left = false;
+    bool closed = false;
+    std::optional<Waiting> waiting = std::nullopt;
+  };
+
+  enum class Presence { kHere, kLeft, kKilled };  // a rank that has not come yet is kHere
+
+  StoreServer(Descriptor socket, Descriptor stop, std::string id, int ranks);
+
+  // All that follows is the thread's.
+  void Run();
+  void WaitForSomething();
+  void Accept();
+  void Read(Connection& connection);
+  void Write(Connection& connection);
+  void Handle(Connection& connection);
+  // Whether the connection is to be kept.
+  bool HandleNext(Connection& connection, bool& more);
+  void HandleJoin(Connection& connection, const Request& request);
+  void HandleRequest(Connection& connection, Request request);
+  void AnswerWaiting(Connection& connection);
+  void Close(Connection& connection);
+  // The reason why a key that is not there will not come, from a rank or, if -1, from any.
+  absl::Status WillNotCome(int from) const;
+  // If there are as many as may be.
+  void DropStranger();
+
+  Descriptor socket_;
+  Descriptor stop_;
+  const std::string id_;
+  std::map<std::string, std::string> values_;
+  size_t stored_bytes_ = 0;
+  std::vector<Presence> presence_;
+  std::vector<bool> joined_;
+  std::list<Connection> connections_;
+  bool stopping_ = false;
+  base::Deadline farewell_ = base::Deadline::Never();
+  base::Deadline accept_after_ = base::Deadline::After(absl::ZeroDuration());
+  std::thread thread_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_LAUNCH_STORE_SERVER_H_

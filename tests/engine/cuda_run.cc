@@ -1,0 +1,70 @@
+#include "tests/engine/cuda_run.h"
+
+#include <ostream>
+
+#include "base/status_macros.h"
+#include "engine/layers/layer_norm.h"
+#include "engine/layers/linear.h"
+#include "engine/layers/residual.h"
+#include "gtest/gtest.h"
+#include "tests/engine/small_run.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr int64_t kMicroBatchRows = 3;
+constexpr int64_t kBatchRows = kTinyMicroBatches * kMicroBatchRows;
+
+}  // namespace
+
+Model TinyModel() {
+  return {.input = Shape{kSmallFeatures},
+          .layers = {
+              Linear(15, Activation::kGelu), Linear(9, Activation::kRelu),
+              Residual({LayerNorm(), Linear(9, Activation::kGelu)}), LayerNorm(),
+              Residual({LayerNorm(), Linear(9, Activation::kRelu)}), Linear(11, Activation::kGelu),
+              Residual({Residual({LayerNorm(), Linear(11)}), Linear(11)}), Linear(kSmallClasses)}};
+}
+
+Model TameModel() {
+  const LayerFactory block = Residual({LayerNorm(), Linear(16, Activation::kGelu)});
+  return {.input = Shape{kSmallFeatures},
+          .layers = {Linear(16, Activation::kGelu), block, block, Linear(kSmallClasses)}};
+}
+
+void PrintTo(const TinyAnswer& answer, std::ostream* out) {
+  *out << "losses " << ::testing::PrintToString(answer.losses) << ", norms "
+       << ::testing::PrintToString(answer.gradient_norms) << ", evaluation "
+       << answer.evaluation_loss << ", parameters " << answer.final_hash;
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
+  return Trainer::Create(run.model,
+                         EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
+                                  kMicroBatchRows, run.chunks),
+                         run.options);
+}
+
+absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {
+  const auto data = SmallData(kTinySteps * kBatchRows);
+  const auto test_data = SmallData(kBatchRows + 5);
+  TinyAnswer answer;
+  ASSIGN_OR_RETURN(answer.initial_hash, trainer.ParametersHash());
+  for (int step = 0; step < kTinySteps; ++step) {
+    ASSIGN_OR_RETURN(const StepResult result,
+                     trainer.Step(*data, Rows(step * kBatchRows, kBatchRows)));
+    answer.losses.push_back(result.loss);
+    answer.gradient_norms.push_back(result.gradient_norm);
+  }
+  ASSIGN_OR_RETURN(const Evaluation evaluation, trainer.Evaluate(*test_data));
+  answer.evaluation_loss = evaluation.loss;
+  ASSIGN_OR_RETURN(answer.final_hash, trainer.ParametersHash());
+  return answer;
+}
+
+absl::StatusOr<TinyAnswer> AnswerOf(const TinyRun& run) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, TinyTrainer(run));
+  return AnswerOf(*trainer);
+}
+
+}  // namespace stagecoach::engine
