@@ -212,10 +212,12 @@ constexpr int64_t kParameters = kWidth * kWidth;
 void BM_AdamW(benchmark::State& state) {
   Operands o;
   const auto flat = [&](size_t i) { return Float32(o.w[i].data, Shape{kParameters}); };
-  OnDevice(state, o, 0, 28.0 * kParameters, [&](int) {
-    STAGECOACH_CHECK_OK(o.device->ops().optimizer().AdamW(o.device->stream(), {}, flat(0), flat(1),
-                                                          flat(2), flat(3)));
-  });
+  kernels::OptimizerOps& ops = o.device->ops().optimizer();
+  const auto group = ops.CreateGroup(
+      o.device->stream(), {{.value = flat(0), .gradient = flat(1), .states = {flat(2), flat(3)}}});
+  STAGECOACH_CHECK_OK(group);
+  OnDevice(state, o, 0, 28.0 * kParameters,
+           [&](int) { STAGECOACH_CHECK_OK(ops.AdamW(o.device->stream(), {}, **group)); });
 }
 
 // The same 28 bytes a parameter as a copy: 14 read and 14 written.

@@ -128,10 +128,11 @@ Parts MeasureParts() {
     const double matrices =
         kHidden + static_cast<double>(kFeatures * kWidth + kWidth * kClasses) / kMatrix;
     const auto flat = [&](int i) { return kernels::Float32(matrix(i), Shape{kMatrix}); };
-    parts.adamw = matrices * best([&] {
-                    STAGECOACH_CHECK_OK(device->ops().optimizer().AdamW(stream, {}, flat(0),
-                                                                        flat(1), flat(2), flat(3)));
-                  });
+    kernels::OptimizerOps& ops = device->ops().optimizer();
+    const auto group = ops.CreateGroup(
+        stream, {{.value = flat(0), .gradient = flat(1), .states = {flat(2), flat(3)}}});
+    STAGECOACH_CHECK_OK(group);
+    parts.adamw = matrices * best([&] { STAGECOACH_CHECK_OK(ops.AdamW(stream, {}, **group)); });
     parts.copy = matrices * best([&] {
                    std::memcpy(matrix(0), matrix(4), 4 * kMatrix);
                    std::memcpy(matrix(1), matrix(5), 4 * kMatrix);

@@ -14,6 +14,7 @@ enum ExitStatus : int {
   kExitOk = 0,
   kExitUsage = 2,              // a flag or its value
   kExitBadData = 65,           // samples, or a schedule, times or trace file
+  kExitUnavailable = 69,       // a device, or what it needs, is not there
   kExitInternal = 70,          // anything that is not the user's doing
   kExitBadConfiguration = 78,  // model, plan or memory
   kExitInterrupted = 130,      // by Ctrl-C, as shells report it
@@ -21,8 +22,8 @@ enum ExitStatus : int {
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 2 wrong usage; 65 bad data; 70 internal error; 78 bad configuration;\n"
-    "130 stopped by Ctrl-C.";
+    "Exit status: 0; 2 wrong usage; 65 bad data; 69 no such device; 70 internal error;\n"
+    "78 bad configuration; 130 stopped by Ctrl-C.";
 
 // Where an error arose, which decides the exit status.
 enum class Origin { kUsage, kData, kConfiguration, kRun };
@@ -36,7 +37,7 @@ absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
   return result;
 }
 
-// Unmarked errors count as kRun.
+// Unmarked errors count as kRun. Unavailable is kExitUnavailable, whatever the mark.
 int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),

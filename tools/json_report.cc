@@ -56,6 +56,7 @@ class JsonReport final : public Report {
                          {"stages", std::move(stages)},
                          {"predicted_peak_bytes", device.predicted_peak_bytes},
                          {"measured_peak_bytes", device.measured_peak_bytes},
+                         {"overhead_bytes", device.overhead_bytes},
                          {"peak_stashed", device.peak_stashed},
                          {"predicted_stash_bytes", device.predicted_stash_bytes},
                          {"measured_stash_bytes", device.measured_stash_bytes},

@@ -82,15 +82,14 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, int64_t batch, int 
   ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                    From(Origin::kConfiguration, SizesFor(flags, batch, micro_batches)));
   ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
-  const engine::ProfileOptions options = {.optimizer = workload.optimizer,
-                                          .threads = flags.run.threads_per_device};
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
   const std::string name = flags.run.model_file.empty() ? "default" : flags.run.model_file;
-  return From(
-      Origin::kConfiguration,
-      flags.profile == "measured"
-          ? MeasureProfile(workload.model, name, sizes, options,
-                           {.devices = DevicesAtOnce(devices, flags.run.threads_per_device)})
-          : AnalyzeProfile(workload.model, name, sizes, options));
+  return From(Origin::kConfiguration,
+              flags.profile == "measured"
+                  ? MeasureProfile(workload.model, name, sizes, options,
+                                   {.devices = DevicesAtOnce(devices, device)})
+                  : AnalyzeProfile(workload.model, name, sizes, options));
 }
 
 absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, std::optional<int> of_schedule) {

@@ -60,16 +60,16 @@ std::string ModelName(const RunOptions& options) {
 
 absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
                                                const Workload& workload) {
-  const int threads = flags.run.threads_per_device;
-  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .threads = threads};
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
   const std::string name = ModelName(flags.run);
   ASSIGN_OR_RETURN(partition::Profile analyzed,
                    AnalyzeProfile(workload.model, name, flags.rows, options));
   if (flags.analytic) return analyzed;
-  RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers));
+  RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers, device));
   return MeasureProfile(
       workload.model, name, flags.rows, options,
-      {.repeats = flags.repeats, .devices = DevicesAtOnce(flags.devices, threads)});
+      {.repeats = flags.repeats, .devices = DevicesAtOnce(flags.devices, device)});
 }
 
 std::string LayerTable(const std::vector<partition::LayerCost>& layers, bool measured) {

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/synthetic.h"
-#include "kernels/cpu/cpu_device.h"
 #include "tools/flags.h"
 #include "tools/run_options.h"
 #include "tools/schedule_option.h"
@@ -92,13 +91,6 @@ void AddModelFlags(CLI::App& app, RunOptions& options) {
   });
 }
 
-void AddThreadsFlag(CLI::App& app, RunOptions& options) {
-  AddFlag(app, "--threads-per-device", "N", options.threads_per_device,
-          Describe("Cores of a CPU device", absl::StrCat(options.threads_per_device)),
-          Count(1, kernels::CpuDeviceOptions::kMaxThreads))
-      ->group("Pipeline");
-}
-
 void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Pipeline";
   AddFlag(app, "--stages,--devices", "N", options.stages,
@@ -121,7 +113,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
                    absl::StrCat(kDefaultMicroBatches)),
           Count(-kMaxInt, kMaxInt))
       ->group(group);
-  AddThreadsFlag(app, options);
+  AddDeviceFlags(app, options.device);
   AddFlag(app, "--device-memory", "SIZE", options.device_memory_bytes,
           "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
       ->group(group);
@@ -158,7 +150,7 @@ void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
 void AddModelAndDataFlags(CLI::App& app, RunOptions& options) {
   AddDataFlags(app, options);
   AddModelFlags(app, options);
-  AddThreadsFlag(app, options);
+  AddDeviceFlags(app, options.device);
   AddOptimizerFlags(app, options);
 }
 

@@ -95,12 +95,20 @@ partition::ScheduleMaker ScheduleMakerOf(const RunOptions& options, const Pipeli
   };
 }
 
+absl::Status ChooseDevices(const RunOptions& options, int devices, Run& run) {
+  ASSIGN_OR_RETURN(run.device, Resolve(options.device, devices));
+  run.device.memory_bytes = options.device_memory_bytes;
+  run.transfers = engine::TransfersOf(
+      {.ranks = devices, .device = run.device, .exchange = ExchangeOf(options.device, run.device)});
+  return absl::OkStatus();
+}
+
 // What the run takes, its model being of this profile.
 absl::Status Predict(const engine::ModelProfile& profile, Run& run) {
-  ASSIGN_OR_RETURN(run.predicted, ReportPlan(run.plan, profile.layers, profile.loss));
+  ASSIGN_OR_RETURN(run.predicted,
+                   ReportPlan(run.plan, profile.layers, profile.loss, run.transfers));
   run.costs = StageCosts(run.predicted, profile.layers);
-  // With clipping, updates wait for the norm of all gradients.
-  run.costs.steps_in_backward = run.optimizer.clip_norm == 0.0F;
+  run.costs.steps_in_backward = run.device.UpdatesInBackward(run.optimizer);
   return absl::OkStatus();
 }
 
@@ -131,11 +139,12 @@ absl::Status UsePlan(const RunOptions& options, partition::Plan plan, Run& run) 
         absl::StrFormat("%s: the plan is for %d layers, the model has %d", options.plan_file,
                         run.plan.num_layers, run.model.num_layers()));
   }
-  ASSIGN_OR_RETURN(const engine::ModelProfile profile,
-                   AnalyzeModel(run.model, {.micro_batch_rows = run.plan.micro_batch_rows,
-                                            .micro_batches = run.plan.micro_batches(),
-                                            .optimizer = run.optimizer,
-                                            .threads = options.threads_per_device}));
+  ASSIGN_OR_RETURN(
+      const engine::ModelProfile profile,
+      OnDevices(run.device, AnalyzeModel(run.model, {.micro_batch_rows = run.plan.micro_batch_rows,
+                                                     .micro_batches = run.plan.micro_batches(),
+                                                     .optimizer = run.optimizer,
+                                                     .device = run.device})));
   RETURN_IF_ERROR(Predict(profile, run));
   return CheckBudget(run, options.device_memory_bytes);
 }
@@ -158,12 +167,14 @@ absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& 
       .micro_batch_rows = options.batch / pipeline.micro_batches,
       .micro_batches = pipeline.micro_batches,
       .optimizer = run.optimizer,
-      .threads = options.threads_per_device};
-  ASSIGN_OR_RETURN(engine::ModelProfile profile, AnalyzeModel(run.model, profile_options));
+      .device = run.device};
+  ASSIGN_OR_RETURN(engine::ModelProfile profile,
+                   OnDevices(run.device, AnalyzeModel(run.model, profile_options)));
   if (options.profile == "measured") {
-    RETURN_IF_ERROR(CheckCanMeasure(profile.layers));
-    const int devices = DevicesAtOnce(pipeline.devices, options.threads_per_device);
-    ASSIGN_OR_RETURN(profile, MeasureModel(run.model, profile_options, {.devices = devices}));
+    RETURN_IF_ERROR(CheckCanMeasure(profile.layers, run.device));
+    const int devices = DevicesAtOnce(pipeline.devices, run.device);
+    ASSIGN_OR_RETURN(profile, OnDevices(run.device, MeasureModel(run.model, profile_options,
+                                                                 {.devices = devices})));
   }
   if (options.schedule == kAutomatic) {
     ASSIGN_OR_RETURN(run.plan, SearchPlan(options, pipeline, profile));
@@ -176,7 +187,8 @@ absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& 
                                     .device_memory_bytes = options.device_memory_bytes};
   request.schedule = ScheduleMakerOf(options, pipeline);
   ASSIGN_OR_RETURN(run.plan, MakePlan(request));
-  return Predict(profile, run);
+  RETURN_IF_ERROR(Predict(profile, run));
+  return CheckBudget(run, options.device_memory_bytes);  // grouped transfers may need more
 }
 
 }  // namespace
@@ -195,11 +207,14 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
       micro_batches, below > 0 && rest <= micro_batches / 2 ? below : above));
 }
 
-int DevicesAtOnce(int devices, int threads_per_device) {
-  return std::clamp(InspectMachine().processors / threads_per_device, 1, devices);
+int DevicesAtOnce(int devices, const engine::DeviceSpec& device) {
+  if (device.kind != engine::DeviceKind::kCpu) return 1;
+  return std::clamp(InspectMachine().processors / device.threads, 1, devices);
 }
 
-absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers) {
+absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
+                             const engine::DeviceSpec& device) {
+  if (device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
   int64_t needed_bytes = 0;
   for (const partition::LayerCost& layer : layers) {
     needed_bytes += 2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes;
@@ -231,19 +246,48 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
   return workload;
 }
 
-absl::StatusOr<Run> PrepareRun(const RunOptions& options) {
+namespace {
+
+// Before anything is created on GPUs, whose memory others may use, too.
+absl::Status CheckGpusHaveRoom(const RunOptions& options, const Run& run) {
+  std::vector<int64_t> bytes(run.predicted.ranks.size());
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    const bool is_here = !options.rank.has_value() || *options.rank == static_cast<int>(rank);
+    if (is_here) bytes[rank] = run.predicted.ranks[rank].peak_bytes();
+  }
+  return CheckGpuMemory(run.device, bytes);
+}
+
+absl::StatusOr<Run> PrepareRunOnDevices(const RunOptions& options) {
   Run run;
   if (!options.plan_file.empty()) {
     ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
+    RETURN_IF_ERROR(ChooseDevices(options, plan.num_ranks(), run));
     ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
     RETURN_IF_ERROR(From(Origin::kConfiguration, UsePlan(options, std::move(plan), run)));
+    RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
     return run;
   }
   ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, pipeline.micro_batches)));
+  RETURN_IF_ERROR(ChooseDevices(options, pipeline.devices, run));
   ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CutModel(options, pipeline, run)));
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
   return run;
+}
+
+}  // namespace
+
+absl::StatusOr<Run> PrepareRun(const RunOptions& options) {
+  absl::StatusOr<Run> run = PrepareRunOnDevices(options);
+  if (!absl::IsUnavailable(run.status())) return run;
+  RETURN_IF_ERROR(FallBackToCpu(options.device, run.status()));
+  RunOptions on_cpu = options;
+  on_cpu.device.kind = "cpu";
+  on_cpu.device.gpus.clear();
+  on_cpu.device.exchange = "auto";
+  return PrepareRunOnDevices(on_cpu);
 }
 
 }  // namespace stagecoach::tools

@@ -15,6 +15,7 @@
 #include "engine/optimizer.h"
 #include "partition/plan.h"
 #include "schedule/costs.h"
+#include "tools/device_choice.h"
 
 namespace stagecoach::tools {
 
@@ -36,7 +37,8 @@ struct RunOptions {
   int chunks = 0;                    // stages per device; 0: the schedule's own number
   std::optional<int> micro_batches;  // unset: kDefaultMicroBatches, or those of a schedule file
   int64_t batch = 128;
-  int threads_per_device = 1;
+  DeviceChoice device;
+  std::optional<int> rank;          // the only one whose device is in this process; unset: all are
   int64_t device_memory_bytes = 0;  // 0: no limit
   std::string profile = "analytic";
   // Read from there rather than made; then nothing from `stages` to `batch` is read, nor `profile`.
@@ -70,20 +72,22 @@ inline constexpr double kWarmupShare = 0.1;
 // equal micro-batches.
 absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
 
-// Of that many CPU devices, how many this machine has cores for: so many can be measured at once.
-int DevicesAtOnce(int devices, int threads_per_device);
+// How many of the devices can be measured at once: CPU devices need cores, and layers are measured
+// on one GPU.
+int DevicesAtOnce(int devices, const engine::DeviceSpec& device);
 
-// ResourceExhausted if this machine has too little memory to train all layers at once, which
-// measuring them does.
-absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers);
+// ResourceExhausted if this machine has too little memory to train all layers at once on CPU
+// devices, which measuring them does.
+absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
+                             const engine::DeviceSpec& device);
 
 // The learning rate, or its peak: the one that was given, or else 0.01 for sgd, and for adamw 0.09
 // / width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves
 // an activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.)
 float LearningRateOf(const RunOptions& options);
 
-// Adds the flags of data, model and optimiser, and --threads-per-device: all that decides a
-// profile. `options` must outlive the parse.
+// Adds the flags of data, model, optimiser and devices: all that decides a profile. `options` must
+// outlive the parse.
 void AddModelAndDataFlags(CLI::App& app, RunOptions& options);
 
 // Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
@@ -106,6 +110,8 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options);
 
 // Everything that is settled before the first step.
 struct Run : Workload {
+  engine::DeviceSpec device;                                       // of the plan's devices
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how they will be performed
   partition::Plan plan;
   partition::PlanReport predicted;
   schedule::Costs costs;  // of the plan's stages, as the profile has them

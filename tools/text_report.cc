@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,35 +37,40 @@ std::string Counted(int64_t count, absl::string_view one, absl::string_view many
   return absl::StrCat(base::FormatCount(count), " ", count == 1 ? one : many);
 }
 
+// What the device did, without its stage.
+std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
+  return {base::FormatBytes(device.predicted_peak_bytes),
+          base::FormatBytes(device.measured_peak_bytes), absl::StrCat(device.peak_stashed),
+          base::FormatBytes(device.measured_stash_bytes),
+          absl::StrFormat("%.1f %%", 100 * device.busy)};
+}
+
 std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
-  base::TextTable table({{"device", Align::kLeft},
-                         {"stage", Align::kRight},
-                         {"layers", Align::kLeft},
-                         {"parameters", Align::kRight},
-                         {"predicted peak", Align::kRight},
-                         {"measured peak", Align::kRight},
-                         {"stashed", Align::kRight},
-                         {"stash", Align::kRight},
-                         {"busy", Align::kRight}});
+  std::vector<base::TextTable::Column> columns = {{"device", Align::kLeft},
+                                                  {"stage", Align::kRight},
+                                                  {"layers", Align::kLeft},
+                                                  {"parameters", Align::kRight},
+                                                  {"predicted peak", Align::kRight},
+                                                  {"measured peak", Align::kRight},
+                                                  {"stashed", Align::kRight},
+                                                  {"stash", Align::kRight},
+                                                  {"busy", Align::kRight}};
+  // CPU devices have none.
+  const bool has_overhead =
+      std::any_of(devices.begin(), devices.end(),
+                  [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
+  if (has_overhead) columns.push_back({"libraries besides", Align::kRight});
+  base::TextTable table(columns);
   for (const engine::DeviceReport& device : devices) {
+    std::vector<std::string> measured = MeasuredCells(device);
+    if (has_overhead) measured.push_back(base::FormatBytes(device.overhead_bytes));
     for (const engine::StageSummary& stage : device.stages) {
-      std::vector<std::string> cells = {"",
-                                        absl::StrCat(stage.stage),
+      const bool is_first = &stage == &device.stages.front();
+      std::vector<std::string> cells = {is_first ? device.device : "", absl::StrCat(stage.stage),
                                         absl::StrCat(stage.first_layer, "-", stage.last_layer),
-                                        base::FormatCount(stage.parameters),
-                                        "",
-                                        "",
-                                        "",
-                                        "",
-                                        ""};
-      if (&stage == &device.stages.front()) {
-        cells[0] = device.device;
-        cells[4] = base::FormatBytes(device.predicted_peak_bytes);
-        cells[5] = base::FormatBytes(device.measured_peak_bytes);
-        cells[6] = absl::StrCat(device.peak_stashed);
-        cells[7] = base::FormatBytes(device.measured_stash_bytes);
-        cells[8] = absl::StrFormat("%.1f %%", 100 * device.busy);
-      }
+                                        base::FormatCount(stage.parameters)};
+      if (is_first) cells.insert(cells.end(), measured.begin(), measured.end());
+      cells.resize(columns.size());
       table.AddRow(std::move(cells));
     }
   }

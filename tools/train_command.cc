@@ -5,16 +5,20 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/fit.h"
+#include "engine/launch/launch.h"
+#include "engine/launch/rendezvous.h"
 #include "engine/trainer.h"
 #include "schedule/simulate.h"
 #include "schedule/traces/chrome_trace.h"
@@ -58,6 +62,7 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
         "the training data has ", run.data.train->rows(), " rows, less than one batch of ",
         run.plan.batch_rows(), ": use more rows or a smaller batch"));
   }
+  if (run.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;
   for (const partition::RankReport& rank : run.predicted.ranks) needed_bytes += rank.peak_bytes();
@@ -74,14 +79,16 @@ bool WantsTraces(const RunOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,
-                                                               const Run& run) {
+                                                               const Run& run,
+                                                               engine::Rendezvous* rendezvous) {
   const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, run.plan);
   return engine::Trainer::Create(run.model, run.plan,
                                  {.optimizer = run.optimizer,
                                   .learning_rate = RateScheduleOf(options, steps),
                                   .seed = options.seed,
-                                  .threads_per_device = options.threads_per_device,
-                                  .device_memory_bytes = options.device_memory_bytes,
+                                  .device = run.device,
+                                  .exchange = ExchangeOf(options.device, run.device),
+                                  .rendezvous = rendezvous,
                                   .deadline = absl::Seconds(options.deadline_seconds),
                                   .trace = WantsTraces(options)});
 }
@@ -89,10 +96,13 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
 // Simulates a step at the times that were measured.
 absl::StatusOr<schedule::Trace> SimulateStep(engine::Trainer& trainer) {
   ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
-  ASSIGN_OR_RETURN(const schedule::Schedule lowered, LoweredSchedule(trainer.plan()));
+  const schedule::Transfers transfers = trainer.transfers();
+  ASSIGN_OR_RETURN(const schedule::Schedule lowered, LoweredSchedule(trainer.plan(), transfers));
+  const schedule::Sends sends = transfers == schedule::Transfers::kGrouped
+                                    ? schedule::Sends::kGrouped
+                                    : schedule::Sends::kRendezvous;
   ASSIGN_OR_RETURN(schedule::Simulation simulation,
-                   schedule::Simulate(lowered, costs,
-                                      {.sends = schedule::Sends::kRendezvous, .keep_trace = true}));
+                   schedule::Simulate(lowered, costs, {.sends = sends, .keep_trace = true}));
   return std::move(simulation.trace);
 }
 
@@ -109,15 +119,75 @@ absl::Status WriteTraces(const RunOptions& options, engine::Trainer& trainer) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Train(const RunOptions& options) {
+// Of a process whose rank 0 says it all.
+class SilentReport final : public Report {
+ public:
+  void Start(const Run& /*run*/) override {}
+  void Step(const engine::FitProgress& /*progress*/) override {}
+  void Epoch(const engine::EpochResult& /*result*/) override {}
+  void End(const Outcome& /*outcome*/) override {}
+};
+
+// Options of a process that a launcher has started for one of the devices.
+absl::StatusOr<RunOptions> OptionsOf(const engine::Launch& launch, RunOptions options) {
+  if (options.device.kind != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        launch.launcher, " has started ", launch.ranks,
+        " processes, one for each device, which only CUDA devices can be trained in: add --device "
+        "cuda, or start one process"));
+  }
+  if (options.device.exchange == "copies") {
+    return absl::InvalidArgumentError("--exchange copies is for devices of one process");
+  }
+  if (WantsTraces(options)) {
+    return absl::InvalidArgumentError(
+        "a process knows its own device's times only: trace a run of one process");
+  }
+  if (options.profile == "measured") {
+    return absl::InvalidArgumentError(
+        "each process would measure for itself: plan with --profile measured once, and train "
+        "--plan");
+  }
+  if (options.stages.value_or(launch.ranks) != launch.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(launch.launcher, " has started ", launch.ranks,
+                                                   " processes for ", *options.stages,
+                                                   " devices; start one for each"));
+  }
+  options.device.exchange = "nccl";
+  options.rank = launch.rank;
+  if (!options.stages.has_value()) options.stages = launch.ranks;
+  if (options.device.gpus.empty()) {
+    options.device.gpus.assign(static_cast<size_t>(launch.ranks), launch.local_rank);
+  }
+  return options;
+}
+
+absl::StatusOr<int> Train(const RunOptions& given) {
+  ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
+                   From(Origin::kUsage, engine::FindLaunch()));
+  RunOptions options = given;
+  std::unique_ptr<engine::Rendezvous> rendezvous;
+  if (launch.has_value()) {
+    ASSIGN_OR_RETURN(options, From(Origin::kUsage, OptionsOf(*launch, given)));
+    ASSIGN_OR_RETURN(
+        rendezvous,
+        From(Origin::kConfiguration, ConnectRendezvous(*launch, base::Deadline::After(absl::Seconds(
+                                                                    options.deadline_seconds)))));
+  }
   ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, run)));
-  const std::unique_ptr<Report> report =
-      options.json ? MakeJsonReport() : MakeTextReport(options.epochs);
-  StopOnSignals();
+  std::unique_ptr<Report> report;
+  if (launch.has_value() && launch->rank > 0) {
+    report = std::make_unique<SilentReport>();
+  } else {
+    report = options.json ? MakeJsonReport() : MakeTextReport(options.epochs);
+  }
+  // Among processes, who stops alone makes the others wait: there a signal ends the process.
+  if (!launch.has_value()) StopOnSignals();
   report->Start(run);
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration, CreateTrainer(options, run)));
+                   From(Origin::kConfiguration,
+                        OnDevices(run.device, CreateTrainer(options, run, rendezvous.get()))));
   const absl::Time start = absl::Now();
   Outcome outcome;
   ASSIGN_OR_RETURN(

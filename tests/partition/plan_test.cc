@@ -130,6 +130,20 @@ TEST(LoweredSchedule, TakesOneThatIsLoweredAsItIs) {
   EXPECT_EQ(again, plan.schedule);
 }
 
+TEST(LoweredSchedule, IsForTheTransfersAskedFor) {
+  ASSERT_OK_AND_ASSIGN(const schedule::Schedule lowered,
+                       LoweredSchedule(SmallPlan(), schedule::Transfers::kGrouped));
+  EXPECT_OK(schedule::Validate(lowered, schedule::Transfers::kGrouped));
+  EXPECT_NE(lowered, LoweredSchedule(SmallPlan()).value());
+}
+
+TEST(LoweredSchedule, RefusesOneThatIsLoweredForOtherTransfers) {
+  Plan plan = SmallPlan();
+  ASSERT_OK_AND_ASSIGN(plan.schedule, LoweredSchedule(plan));
+  EXPECT_THAT(LoweredSchedule(plan, schedule::Transfers::kGrouped),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("deadlock")));
+}
+
 TEST(LoweredSchedule, RefusesOneThatCannotBePerformed) {
   Plan plan = SmallPlan();
   plan.schedule.actions[1].pop_back();
@@ -153,6 +167,13 @@ TEST(LoweredEvaluation, PerformsForwardAloneUnderThePlacementOfTheTraining) {
     EXPECT_EQ(evaluation.rank_of_stage, plan.schedule.rank_of_stage);
     EXPECT_EQ(evaluation.num_micro_batches, 4);
   }
+}
+
+TEST(LoweredEvaluation, IsForTheTransfersAskedFor) {
+  ASSERT_OK_AND_ASSIGN(const schedule::Schedule evaluation,
+                       LoweredEvaluation(SmallPlan(), schedule::Transfers::kGrouped));
+  EXPECT_OK(schedule::Validate(evaluation, schedule::Transfers::kGrouped));
+  EXPECT_NE(evaluation, LoweredEvaluation(SmallPlan()).value());
 }
 
 TEST(GeneratedSchedule, HasTheDevicesChunksAndMicroBatchesAskedFor) {
@@ -238,6 +259,23 @@ TEST(ReportPlan, PeakOfADeviceCountsAllItsStages) {
   ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
   EXPECT_EQ(report.ranks[0].peak_bytes(), 2 * (1024 + 4096));
   EXPECT_EQ(report.ranks[1].peak_bytes(), 2 * (2048 + 8192));
+}
+
+TEST(ReportPlan, PlansMemoryForTheTransfersAskedFor) {
+  std::mt19937 random(7);
+  const std::vector<LayerCost> layers = RandomLayers(random, 6);
+  const LossMemory loss = RandomLoss(random);
+  for (const auto transfers : {schedule::Transfers::kSeparate, schedule::Transfers::kGrouped}) {
+    ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(SmallPlan(), layers, loss, transfers));
+    std::vector<schedule::StageMemory> memory;
+    for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
+    const schedule::Schedule training = LoweredSchedule(SmallPlan(), transfers).value();
+    for (schedule::Rank rank(0); rank.value() < 3; ++rank) {
+      ASSERT_OK_AND_ASSIGN(const schedule::MemoryPlan expected,
+                           schedule::PlanMemory(training, rank, memory));
+      EXPECT_EQ(report.of(rank).training.blocks, expected.blocks);
+    }
+  }
 }
 
 TEST(RankReport, PeakIsTheLargerOneOfTrainingAndEvaluation) {

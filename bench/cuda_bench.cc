@@ -1,0 +1,366 @@
+// The default network (97.5 million parameters) on GPUs, next to what the GPU can do in the same
+// run: whole steps against the rate of the largest product, AdamW and LayerNorm against copies, and
+// four stages on one GPU against one stage. Prints a table, or JSON; takes about a minute.
+//   build/release/bench/cuda_bench [--small] [--json] [--tuning FILE] [step] [kernels] [stages]
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "bench/device_timer.h"
+#include "engine/stagecoach.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::bench {
+namespace {
+
+using engine::DeviceKind;
+using engine::DeviceSpec;
+using engine::Exchange;
+using engine::Precision;
+using kernels::DType;
+using kernels::Shape;
+using kernels::Stream;
+using kernels::Tensor;
+
+constexpr int64_t kFeatures = 784, kClasses = 10;
+
+struct Sizes {
+  int layers = 20;
+  int64_t width = 2304;
+  int64_t batch = 4096;
+  std::vector<int64_t> micro_batch_rows = {512, 2048};  // of four stages
+  int64_t norm_rows = 32768;
+  int64_t copy_bytes = int64_t{1} << 30;
+  int steps = 30;
+  int repetitions = 20;
+};
+// Only to run every line where GPUs are emulated.
+Sizes SmallSizes() {
+  return {.layers = 4,
+          .width = 32,
+          .batch = 16,
+          .micro_batch_rows = {4},
+          .norm_rows = 8,
+          .copy_bytes = 4096,
+          .steps = 2,
+          .repetitions = 2};
+}
+
+struct Settings {
+  Sizes sizes;
+  bool json = false;
+  std::string tuning_file;
+};
+
+template <typename T>
+T Value(absl::StatusOr<T> result) {
+  STAGECOACH_CHECK_OK(result);
+  return *std::move(result);
+}
+
+DeviceSpec OnGpu(const Settings& settings, Precision precision, int devices = 1) {
+  return {.kind = DeviceKind::kCuda,
+          .precision = precision,
+          .gpus = std::vector<int>(static_cast<size_t>(devices), 0),
+          .tuning_file = settings.tuning_file};
+}
+
+// A target is a bound, and which side of it is good.
+struct Target {
+  enum Side : uint8_t { kNone, kAtLeast, kAtMost } side = kNone;
+  double bound = 0.0;
+
+  bool MetBy(double value) const { return side == kAtLeast ? value >= bound : value <= bound; }
+  std::string ToString() const {
+    return side == kNone ? "" : absl::StrCat(side == kAtLeast ? ">= " : "<= ", bound);
+  }
+};
+
+// `id` names the figure for programs. Printed at once, so that what was measured is seen even if
+// the run is cut short.
+void Report(const Settings& settings, const std::string& id, const std::string& name, double value,
+            const std::string& unit = "", const Target& target = {}) {
+  if (settings.json) {
+    nlohmann::ordered_json line = {{"id", id}, {"name", name}, {"value", value}, {"unit", unit}};
+    if (target.side != Target::kNone) {
+      line["target"] = target.ToString();
+      line["met"] = target.MetBy(value);
+    }
+    std::printf("%s\n", line.dump().c_str());
+  } else {
+    std::printf("%-66s %10.3f %-8s %s\n", name.c_str(), value, unit.c_str(),
+                target.side == Target::kNone ? "" : ("target " + target.ToString()).c_str());
+  }
+  std::fflush(stdout);
+}
+
+// ---- Whole steps.
+
+// The median time of a step of the default network, with what the host does for it: features go to
+// the device in each step.
+double StepSeconds(const Settings& settings, Precision precision, int devices, int micro_batches,
+                   int64_t micro_batch_rows) {
+  const Sizes& sizes = settings.sizes;
+  const auto model = Value(engine::DefaultNetwork(kFeatures, kClasses, sizes.layers, sizes.width));
+  const DeviceSpec spec = OnGpu(settings, precision, devices);
+  const auto plan = Value(engine::PlanModel(model, {.devices = devices,
+                                                    .micro_batches = micro_batches,
+                                                    .micro_batch_rows = micro_batch_rows,
+                                                    .device = spec}));
+  const int64_t batch = micro_batches * micro_batch_rows;
+  const auto data = Value(engine::LoadData(
+      {.spec = absl::StrFormat("synthetic:%dx%dx%d", batch, kFeatures, kClasses)}));
+  const auto trainer =
+      Value(engine::Trainer::Create(model, plan,
+                                    {.learning_rate = engine::LearningRate::Constant(1e-5F),
+                                     .device = spec,
+                                     .exchange = Exchange::kCopies}));
+  std::vector<int64_t> rows(static_cast<size_t>(batch));
+  std::iota(rows.begin(), rows.end(), 0);
+  constexpr int kWarmUp = 3;  // libraries load, and what is recorded is recorded
+  std::vector<double> seconds;
+  for (int step = 0; step < kWarmUp + sizes.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    STAGECOACH_CHECK_OK(trainer->Step(*data.train, rows));
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    if (step >= kWarmUp) seconds.push_back(taken.count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + sizes.steps / 2, seconds.end());
+  return seconds[static_cast<size_t>(sizes.steps / 2)];
+}
+
+double StepFlops(const Sizes& sizes) {
+  // Forward, input gradient and weight gradient; the first layer's input gradient is not needed.
+  const auto width = static_cast<double>(sizes.width);
+  const double hidden = 3.0 * (sizes.layers - 2) * width * width;
+  const double ends = 2.0 * kFeatures * width + 3.0 * width * kClasses;
+  return 2.0 * static_cast<double>(sizes.batch) * (hidden + ends);
+}
+
+// Seconds of the network's largest product, of a batch: the fastest of its three forms.
+double ProductSeconds(const Settings& settings, Precision precision) {
+  constexpr int kSets = 6;  // of operands: together they do not fit a cache
+  const int64_t rows = settings.sizes.batch, width = settings.sizes.width;
+  const auto device = Value(engine::MakeDevice(OnGpu(settings, precision), 0));
+  DeviceTimer timer(*device);
+  const DType type = device->activation_type();
+  std::vector<Tensor> x, w, y, dw;
+  for (int set = 0; set < kSets; ++set) {
+    x.push_back(timer.Random(Shape{rows, width}, type));
+    y.push_back(timer.Random(Shape{rows, width}, type));
+    w.push_back(timer.Random(Shape{width, width}, type));
+    dw.push_back(timer.Random(Shape{width, width}, DType::kFloat32));
+  }
+  const Tensor bias = timer.Random(Shape{width}, type);
+  const Tensor db = timer.Random(Shape{width}, DType::kFloat32);
+  const auto op =
+      Value(device->ops().CreateLinear({.rows = rows, .inputs = width, .outputs = width}));
+  std::byte* const workspace = timer.Workspace(op->workspace_bytes());
+  const int runs = settings.sizes.repetitions;
+  const auto set = [](int turn) { return static_cast<size_t>(turn % kSets); };
+  const double forward = timer.Seconds(runs, [&](Stream& stream, int turn) {
+    const size_t i = set(turn);
+    return op->Forward(stream, x[i], w[i], bias, {}, y[i], workspace);
+  });
+  const double input = timer.Seconds(runs, [&](Stream& stream, int turn) {
+    const size_t i = set(turn);
+    return op->BackwardInput(stream, y[i], {}, {}, w[i], {}, x[i], workspace);
+  });
+  const double weight = timer.Seconds(runs, [&](Stream& stream, int turn) {
+    const size_t i = set(turn);
+    return op->BackwardWeight(stream, x[i], y[i], dw[i], db, false, workspace);
+  });
+  const double flops = 2.0 * static_cast<double>(rows * width * width);
+  const char* const name = PrecisionName(precision);
+  const auto report = [&](const char* form, double seconds) {
+    Report(settings, absl::StrCat("product_", form, "_", name),
+           absl::StrFormat("%s, product (%d, %d) x (%d, %d), %s", name, rows, width, width, width,
+                           form),
+           flops / seconds / 1e12, "TFLOP/s");
+  };
+  report("forward", forward);
+  report("dx", input);
+  report("dw", weight);
+  return std::min({forward, input, weight});
+}
+
+void BenchSteps(const Settings& settings) {
+  const Sizes& sizes = settings.sizes;
+  const auto width = static_cast<double>(sizes.width);
+  for (const Precision precision : {Precision::kBfloat16, Precision::kTf32, Precision::kFloat32}) {
+    const char* const name = PrecisionName(precision);
+    const double rate = 2.0 * static_cast<double>(sizes.batch) * width * width /
+                        ProductSeconds(settings, precision);
+    const double step = StepSeconds(settings, precision, 1, 1, sizes.batch);
+    const bool is_bf16 = precision == Precision::kBfloat16;
+    Report(settings, absl::StrCat("step_", name),
+           absl::StrFormat("%s, step of batch %d, one device", name, sizes.batch), step * 1e3,
+           "ms");
+    Report(settings, absl::StrCat("step_rate_", name),
+           absl::StrFormat("%s, the step's products / time / rate of the fastest form", name),
+           StepFlops(sizes) / step / rate, "", is_bf16 ? Target{Target::kAtLeast, 0.6} : Target{});
+  }
+}
+
+// ---- Kernels that memory bounds.
+
+double Gigabytes(int64_t bytes, double seconds) {
+  return static_cast<double>(bytes) / seconds / 1e9;
+}
+
+// Bytes per second, counted once read and once written.
+double BenchCopy(const Settings& settings, DeviceTimer& timer) {
+  const int64_t bytes = settings.sizes.copy_bytes;
+  const Tensor from = timer.Random(Shape{bytes / 4}, DType::kFloat32);
+  const Tensor to = timer.Random(Shape{bytes / 4}, DType::kFloat32);
+  const double seconds = timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+    return stream.Copy(to.data, from.data, bytes);
+  });
+  Report(settings, "copy", "copy on the device, bytes read and written",
+         Gigabytes(2 * bytes, seconds), "GB/s");
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+struct Moved {
+  const char* id;
+  const char* name;
+  int64_t bytes;
+  double seconds;
+};
+void ReportMoved(const Settings& settings, double copy_rate, const Moved& moved) {
+  Report(settings, moved.id, moved.name, Gigabytes(moved.bytes, moved.seconds), "GB/s");
+  Report(settings, absl::StrCat(moved.id, "_of_copy"), absl::StrCat("  ", moved.name, " / copy"),
+         static_cast<double>(moved.bytes) / moved.seconds / copy_rate, "",
+         {Target::kAtLeast, 0.85});
+}
+
+// All parameters of the default network in one group, in bfloat16 training.
+void BenchAdamW(const Settings& settings, double copy_rate, DeviceTimer& timer) {
+  const Sizes& sizes = settings.sizes;
+  std::vector<kernels::ParameterTensors> parameters;
+  int64_t elements = 0;
+  const auto add = [&](int64_t count) {
+    const Shape shape{count};
+    const auto numbers = [&] { return timer.Random(shape, DType::kFloat32); };
+    // Second moments are not negative.
+    const Tensor second = {timer.Workspace(4 * count), DType::kFloat32, shape};
+    parameters.push_back({.value = numbers(),
+                          .working = timer.Random(shape, DType::kBfloat16),
+                          .gradient = numbers(),
+                          .states = {numbers(), second}});
+    elements += count;
+  };
+  for (int layer = 0; layer < sizes.layers; ++layer) {
+    const bool first = layer == 0, last = layer == sizes.layers - 1;
+    const int64_t outputs = last ? kClasses : sizes.width;
+    add((first ? kFeatures : sizes.width) * outputs);
+    for (int vector = 0; vector < (first || last ? 1 : 3); ++vector) add(outputs);
+  }
+  kernels::Device& device = timer.device();
+  std::unique_ptr<kernels::ParameterGroup> group;
+  device.stream().Run(
+      [&] { group = Value(device.ops().optimizer().CreateGroup(device.stream(), parameters)); });
+  const double seconds = timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+    return device.ops().optimizer().AdamW(stream, {.learning_rate = 1e-5F}, *group);
+  });
+  // Read: value, gradient, two moments; written: value, its rounded copy, two moments.
+  constexpr int64_t kBytes = 4 * 4 + 3 * 4 + 2;
+  ReportMoved(settings, copy_rate,
+              {"adamw", "AdamW of all parameters", elements * kBytes, seconds});
+}
+
+void BenchLayerNorm(const Settings& settings, double copy_rate, DeviceTimer& timer) {
+  const int64_t rows = settings.sizes.norm_rows, width = settings.sizes.width;
+  kernels::Device& device = timer.device();
+  const auto matrix = [&] { return timer.Random(Shape{rows, width}, device.activation_type()); };
+  const auto vector = [&](DType type) { return timer.Random(Shape{width}, type); };
+  const Tensor x = matrix(), y = matrix(), dy = matrix(), addend = matrix(), dx = matrix();
+  const Tensor gamma = vector(device.activation_type()), beta = vector(device.activation_type());
+  const Tensor dgamma = vector(DType::kFloat32), dbeta = vector(DType::kFloat32);
+  const Tensor statistics = timer.Random(Shape{rows, 2}, DType::kFloat32);
+  const auto op = Value(device.ops().CreateLayerNorm({.rows = rows, .features = width}));
+  std::byte* const workspace = timer.Workspace(op->workspace_bytes());
+  const int runs = settings.sizes.repetitions;
+  const int64_t bytes = x.bytes();
+  ReportMoved(
+      settings, copy_rate,
+      {"layer_norm", "LayerNorm, forward", 2 * bytes, timer.Seconds(runs, [&](Stream& stream, int) {
+         return op->Forward(stream, x, gamma, beta, statistics, y);
+       })});
+  ReportMoved(settings, copy_rate,
+              {"layer_norm_dx", "LayerNorm, input gradient with residual", 4 * bytes,
+               timer.Seconds(runs, [&](Stream& stream, int) {
+                 return op->BackwardInput(stream, dy, x, gamma, statistics, addend, dx);
+               })});
+  ReportMoved(settings, copy_rate,
+              {"layer_norm_dw", "LayerNorm, weight gradient", 2 * bytes,
+               timer.Seconds(runs, [&](Stream& stream, int) {
+                 return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, false,
+                                           workspace);
+               })});
+}
+
+void BenchKernels(const Settings& settings) {
+  const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
+  DeviceTimer timer(*device);
+  const double copy_rate = BenchCopy(settings, timer);
+  BenchAdamW(settings, copy_rate, timer);
+  BenchLayerNorm(settings, copy_rate, timer);
+}
+
+// ---- Four stages on one GPU.
+
+void BenchStages(const Settings& settings) {
+  constexpr int kMicroBatches = 8;
+  for (const int64_t rows : settings.sizes.micro_batch_rows) {
+    const auto seconds = [&](int devices) {
+      return StepSeconds(settings, Precision::kBfloat16, devices, kMicroBatches, rows);
+    };
+    const double one = seconds(1), four = seconds(4);
+    const auto report = [&](const char* id, const char* what, double value, const char* unit,
+                            const Target& target) {
+      Report(settings, absl::StrCat(id, "_", rows),
+             absl::StrFormat("bf16, %d micro-batches of %d, %s", kMicroBatches, rows, what), value,
+             unit, target);
+    };
+    report("one_stage", "one stage", one * 1e3, "ms", {});
+    report("four_stages", "four stages on one GPU", four * 1e3, "ms", {});
+    report("four_of_one", "four stages / one", four / one, "", {Target::kAtMost, 1.08});
+  }
+}
+
+int Run(int argc, char** argv) {
+  CLI::App app("Benchmarks of the CUDA backend");
+  Settings settings;
+  bool small = false;
+  std::vector<std::string> sections = {"step", "kernels", "stages"};
+  app.add_flag("--small", small, "Tiny sizes, whose figures mean nothing");
+  app.add_flag("--json", settings.json, "Print a JSON object a line");
+  app.add_option("--tuning", settings.tuning_file, "Where choices of algorithms are kept");
+  app.add_option("sections", sections, "step, kernels, stages")
+      ->check(CLI::IsMember({"step", "kernels", "stages"}));
+  CLI11_PARSE(app, argc, argv);
+  if (small) settings.sizes = SmallSizes();
+  for (const std::string& section : sections) {
+    if (section == "step") BenchSteps(settings);
+    if (section == "kernels") BenchKernels(settings);
+    if (section == "stages") BenchStages(settings);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace stagecoach::bench
+
+int main(int argc, char** argv) { return stagecoach::bench::Run(argc, argv); }

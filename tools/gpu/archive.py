@@ -1,0 +1,226 @@
+"""The archive of libraries that lets a machine without a network build Stagecoach.
+
+Made from Debian's packages, and unpacked anywhere on a machine with a C library at least as new as
+the one that MANIFEST names. The libraries are the shared ones that every other test runs with;
+programs find them by the run path that options_for() has the linker write into them.
+"""
+
+import gzip
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+
+MAX_BYTES = 40_000_000
+
+# In tools/packages.txt, but to be there already, or not needed to build and test.
+_NOT_PACKED = {"g++", "cmake", "ninja-build", "ccache", "pkg-config", "python3"}
+# Needed by those in the archive, and part of any system with g++; or of no use to a build: accounts,
+# sources, development files of libraries that only other libraries use.
+_LEFT_OUT = {
+    "adduser", "gcc-12-base", "googletest", "libc6", "libc6-dev", "libgcc-s1", "libgomp1",
+    "libhiredis-dev", "libibverbs-dev", "libstdc++6",
+}
+# pkg-config comes along, since CMake's find_package(PkgConfig) wants it.
+_ADDED = ["pkgconf-bin"]
+# Libraries that the system has; see _LEFT_OUT.
+_OF_SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp))\.so\.\d+")
+
+_ARCHITECTURE = "x86_64-linux-gnu"
+
+
+class ArchiveError(Exception):
+    """Why there is no archive, in one line."""
+
+
+def wanted_packages(packages_txt):
+    """The packages that the text of tools/packages.txt names and the archive needs."""
+    lines = (line.split("#")[0].strip() for line in packages_txt.splitlines())
+    return [name for name in lines
+            if name and not name.startswith("ci:") and name not in _NOT_PACKED]
+
+
+def parse_depends(text):
+    """What a package needs, from the output of `apt-cache depends`: the first of alternatives."""
+    needed, is_alternative = [], False
+    for line in text.splitlines():
+        match = re.match(r"\s+(\|?)(?:Pre)?Depends: (\S+)", line)
+        if not match:
+            continue
+        if not is_alternative and not match.group(2).startswith("<"):
+            needed.append(match.group(2))
+        is_alternative = match.group(1) == "|"
+    return needed
+
+
+def with_needs(names):
+    """The packages and all that they need, without what every system has."""
+    found, queue = [], list(names)
+    while queue:
+        name = queue.pop(0)
+        if name in found or name in _LEFT_OUT:
+            continue
+        found.append(name)
+        queue += parse_depends(_output(["apt-cache", "depends", name]))
+    return sorted(found)
+
+
+def pack(packages_txt, archive, say=print):
+    """Writes the archive. Needs a Debian system with its package lists, and the network."""
+    for tool in ("apt-get", "apt-cache", "dpkg-deb", "readelf", "xz"):
+        if shutil.which(tool) is None:
+            raise ArchiveError(f"there is no {tool} here: pack on a Debian system")
+    packages = with_needs(wanted_packages(packages_txt) + _ADDED)
+    with tempfile.TemporaryDirectory() as scratch_name:
+        scratch = pathlib.Path(scratch_name)
+        # apt downloads as a user of its own, who has to be let in.
+        scratch.chmod(0o755)
+        say(f"downloading {len(packages)} packages")
+        _run(["apt-get", "download", "-q", *packages], cwd=scratch)
+        unpacked = scratch / "unpacked"
+        versions = []
+        for package in sorted(scratch.glob("*.deb")):
+            _run(["dpkg-deb", "--extract", package, unpacked])
+            versions.append(_output(["dpkg-deb", "--show", package]).split())
+        prefix = scratch / "prefix"
+        make_prefix(unpacked, prefix)
+        manifest = [f"{name} {version}" for name, version in versions]
+        manifest.insert(0, f"needs: glibc {check_libraries(prefix)} or later, {_ARCHITECTURE}")
+        (prefix / "MANIFEST").write_text("\n".join(manifest) + "\n")
+        say("compressing")
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        part = archive.with_name(archive.name + ".part")
+        _run(["tar", "--owner=0", "--group=0", "-I", "xz -6 -T0", "-cf", part, "-C", prefix, "."])
+        size = part.stat().st_size
+        if size > MAX_BYTES:
+            part.unlink()
+            raise ArchiveError(f"the archive would have {size:,} bytes; at most {MAX_BYTES:,}")
+        part.replace(archive)
+    say(f"{archive}: {size / 1e6:.1f} MB; {manifest[0]}")
+
+
+def make_prefix(unpacked, prefix):
+    """Turns unpacked packages into a folder of libraries that works wherever it lies."""
+    shutil.move(unpacked / "usr", prefix)
+    if (unpacked / "lib").is_dir():  # the same folder on a merged system
+        shutil.copytree(unpacked / "lib", prefix / "lib", symlinks=True, dirs_exist_ok=True)
+    for unused in ("src", "share/doc", "share/man", "share/lintian", "share/doc-base", "share/bug",
+                   "share/pkgconfig", f"lib/{_ARCHITECTURE}/cmake/dnnl"):
+        shutil.rmtree(prefix / unused, ignore_errors=True)
+    _make_links_relative(prefix)
+    for static in prefix.glob("lib/**/*.a"):
+        if static.with_suffix(".so").exists():
+            static.unlink()
+    for script in prefix.glob("share/cmake/Gloo/*.cmake"):
+        _substitute(script, '"/usr/', '"${_IMPORT_PREFIX}/')
+    for description in prefix.glob(f"lib/{_ARCHITECTURE}/pkgconfig/*.pc"):
+        _substitute(description, "=/usr/", "=${prefix}/")
+        _substitute(description, "prefix=/usr\n", "prefix=${pcfiledir}/../../..\n")
+    _unzip_data(prefix / "share/datasets")
+    _write_pkg_config(prefix / "bin")
+
+
+def _make_links_relative(prefix):
+    for link in prefix.glob("lib/**/*"):
+        if not link.is_symlink():
+            continue
+        target = os.readlink(link)
+        if target.startswith("/"):
+            inside = prefix / target.lstrip("/").removeprefix("usr/")
+            link.unlink()
+            link.symlink_to(os.path.relpath(inside, link.parent))
+        if not link.exists():
+            link.unlink()
+
+
+def _substitute(path, old, new):
+    path.write_text(path.read_text().replace(old, new))
+
+
+def _unzip_data(folder):
+    # Together with the rest they take a quarter less.
+    for zipped in folder.rglob("*.gz"):
+        with gzip.open(zipped) as source, open(zipped.with_suffix(""), "wb") as target:
+            shutil.copyfileobj(source, target)
+        zipped.unlink()
+
+
+def _write_pkg_config(folder):
+    script = folder / "pkg-config"
+    script.unlink(missing_ok=True)
+    script.write_text(f"""#!/bin/sh
+prefix=$(cd "$(dirname "$0")/.." && pwd)
+LD_LIBRARY_PATH=$prefix/lib/{_ARCHITECTURE} exec "$prefix/bin/pkgconf" "$@"
+""")
+    script.chmod(0o755)
+
+
+def check_libraries(prefix):
+    """The oldest C library that the libraries run with, as "2.34".
+
+    ArchiveError if one needs a library that is neither in the archive nor part of every system.
+    """
+    files = [file for file in prefix.glob("lib/**/*.so*") if file.is_file() and not file.is_symlink()]
+    here = {file.name for file in prefix.glob("lib/**/*.so*")}
+    oldest = (2, 0)
+    for file in files:
+        text = _output(["readelf", "--wide", "--dynamic", "--version-info", file])
+        for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", text):
+            if needed not in here and not _OF_SYSTEM.fullmatch(needed):
+                raise ArchiveError(f"{file.name} needs {needed}, which no package of the archive has")
+        versions = re.findall(r"GLIBC_(\d+)\.(\d+)", text)
+        oldest = max([oldest] + [(int(major), int(minor)) for major, minor in versions])
+    return f"{oldest[0]}.{oldest[1]}"
+
+
+def unpack(archive, prefix):
+    """Unpacks the archive, unless that has been done since it was made."""
+    stamp = prefix / "unpacked"
+    made = str(archive.stat().st_mtime_ns)
+    if stamp.exists() and stamp.read_text() == made:
+        return
+    shutil.rmtree(prefix, ignore_errors=True)
+    prefix.mkdir(parents=True)
+    with tarfile.open(archive) as tar:
+        # Older Pythons do not know the argument.
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(prefix, **safe)
+    stamp.write_text(made)
+
+
+def options_for(prefix):
+    """Arguments of CMake to build with the libraries in `prefix`."""
+    library = prefix / "lib" / _ARCHITECTURE
+    options = [
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_LIBRARY_PATH={library}",
+        f"-DPKG_CONFIG_EXECUTABLE={prefix}/bin/pkg-config",
+        # A run path of the old kind serves what the libraries need, too.
+        f"-DCMAKE_BUILD_RPATH={library};{prefix}/lib",
+        "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags",
+        "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,--disable-new-dtags",
+    ]
+    # Not every system's CMake looks into a folder named for the architecture.
+    folders = sorted((library / "cmake").iterdir()) + sorted((prefix / "share/cmake").iterdir())
+    return options + [f"-D{folder.name}_DIR={folder}" for folder in folders]
+
+
+def environment_for(prefix):
+    """Variables that configuring and building with `prefix` need."""
+    return {"PKG_CONFIG_PATH": f"{prefix}/lib/{_ARCHITECTURE}/pkgconfig"}
+
+
+def _run(command, **options):
+    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True, **options)
+    if result.returncode != 0:
+        raise ArchiveError(f"{command[0]} {command[1]} failed: {result.stdout.strip()[-500:]}")
+    return result.stdout
+
+
+def _output(command):
+    return _run(command, env={**os.environ, "LC_ALL": "C"})
+

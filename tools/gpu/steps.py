@@ -1,0 +1,282 @@
+"""The steps of tools/gpu_check, the most telling first."""
+
+import json
+import math
+import pathlib
+import shutil
+import tempfile
+import time
+
+from . import build
+from .check import ANY_STATUS, CannotGoOn, Figure, Step, StepFailed, StepSkipped
+
+# What several NCCL ranks on one GPU need: each to look like a host of its own, and nothing but
+# sockets between them. No measure of speed.
+_NCCL_ON_ONE_GPU = {
+    "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_IB_DISABLE": "1",
+    "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0", "NCCL_RAS_ENABLE": "0", "NCCL_MAX_CTAS": "2",
+}
+_FASHION_MNIST = "share/datasets/fashion-mnist"
+_EXIT_NO_TORCH = 77
+
+
+def _tiny_run(epochs=1):
+    # Sizes that fit no tile.
+    return ["--data", "synthetic:192x37x5", "--layers", "4", "--width", "76", "--batch", "48",
+            "--epochs", str(epochs)]
+
+
+
+def json_lines(text):
+    """The JSON objects among the lines of a text."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                pass  # a line that was cut short
+    return found
+
+
+class GpuCheck:
+    """What the steps share."""
+
+    def __init__(self, root, build_dir, archive_path, tuning, python="python3", builds=True,
+                 small=False):
+        self.root = pathlib.Path(root)
+        self.build_dir = pathlib.Path(build_dir)
+        self.archive_path = pathlib.Path(archive_path)
+        self.prefix = self.build_dir.parent / "prefix"
+        self.python = python
+        self.builds = builds
+        self.small = ["--small"] if small else []
+        self.tuning = pathlib.Path(tuning)  # which algorithms are fastest is found out once
+        self.facts = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
+        self.gpus = 1
+        self.our_step_ms = None
+
+    def steps(self):
+        steps = [
+            Step("build", "Configure and build for this GPU", 300, self.build),
+            Step("devices", "What this machine has", 30, self.devices),
+            Step("parity", "Tests on the GPU, against the CPU", 150, self.parity),
+            Step("step", "Default network, a step of batch 4,096 on one device", 90,
+                 self.bench("step")),
+            Step("torch", "The same network in PyTorch", 150, self.torch),
+            Step("kernels", "AdamW and LayerNorm against copies", 45, self.bench("kernels")),
+            Step("stages", "Four stages on one GPU against one stage", 60,
+                 self.bench("stages")),
+            Step("train", "stagecoach train: loss, accuracy, memory", 60, self.train),
+            Step("nccl", "Four processes that exchange by NCCL", 60, self.nccl),
+            Step("memcheck", "compute-sanitizer memcheck", 60, self.sanitizer("memcheck")),
+            Step("racecheck", "compute-sanitizer racecheck", 60, self.sanitizer("racecheck")),
+            Step("synccheck", "compute-sanitizer synccheck", 60, self.sanitizer("synccheck")),
+        ]
+        return steps if self.builds else steps[1:]
+
+    @property
+    def stagecoach(self):
+        return self.build_dir / "tools/stagecoach"
+
+    def build(self, log):
+        build.configure_and_build(log, self.root, self.build_dir, self.archive_path, self.prefix,
+                                  self.python)
+
+    def devices(self, log):
+        for command in (["nvidia-smi"], ["nvcc", "--version"], ["c++", "--version"]):
+            log.say(build.output_of(command))
+        commit = build.output_of(["git", "-C", str(self.root), "describe", "--always", "--dirty"])
+        self.facts["commit"] = commit.strip() or "unknown"
+        _, text = log.run([self.stagecoach, "devices", "--json"])
+        answer = (json_lines(text) or [{}])[-1]
+        cuda = answer.get("cuda", {})
+        gpus = [device for device in answer.get("devices", []) if device.get("kind") == "cuda"]
+        for name in ("driver", "runtime", "cublaslt", "nccl"):
+            if cuda.get(name):
+                self.facts[name] = cuda[name]
+        if not gpus:
+            raise CannotGoOn(f"no GPU is to be had: {cuda.get('reason', 'no reason is known')}")
+        self.gpus = len(gpus)
+        self.facts["gpus"] = ", ".join(str(gpu.get("name", "?")) for gpu in gpus)
+
+    def gpu_test_programs(self, log):
+        """The programs of all tests with the label gpu."""
+        _, text = log.run(["ctest", "--test-dir", self.build_dir, "-L", "^gpu$",
+                           "--show-only=json-v1"])
+        start = text.find("{")
+        tests = json.loads(text[start:]).get("tests", []) if start >= 0 else []
+        programs = sorted({test["command"][0] for test in tests if test.get("command")})
+        if not programs:
+            raise StepFailed("no test that is built has the label gpu")
+        return programs
+
+    def parity(self, log):
+        # Each program as a whole: a process per test would spend its time on starting CUDA.
+        failed = []
+        for program in self.gpu_test_programs(log):
+            status, text = log.run([program, "--gtest_brief=1"], {"STAGECOACH_REQUIRE_GPU": "1"},
+                                   accept=ANY_STATUS)
+            name = pathlib.Path(program).name
+            if status != 0:
+                failed.append(f"{name} ({_failures(text) or f'status {status}'})")
+            log.figures.append(Figure(f"{name}: tests passed", _passed(text)))
+        if failed:
+            raise StepFailed("; ".join(failed))
+
+    def bench(self, section):
+        def run(log):
+            try:
+                log.run([self.build_dir / "bench/cuda_bench", "--json", "--tuning", self.tuning,
+                         *self.small, section])
+            finally:
+                for line in json_lines(log.path.read_text(errors="replace")):
+                    if line.get("id") == "step_bf16":
+                        self.our_step_ms = line["value"]
+                    log.figures.append(Figure(line["name"], line["value"], line.get("unit", ""),
+                                              line.get("target", ""), line.get("met")))
+            if not log.figures:
+                raise StepFailed("cuda_bench printed no figure")
+        return run
+
+    def torch(self, log):
+        try:
+            status, _ = log.run([self.python, self.root / "tools/gpu/torch_step.py", *self.small],
+                                accept=(0, _EXIT_NO_TORCH))
+        finally:
+            # Each line has all that was known when it was printed.
+            found = (json_lines(log.path.read_text(errors="replace")) or [{"ms": {}}])[-1]
+            log.figures += [Figure(f"PyTorch {form}", ms, "ms")
+                            for form, ms in found["ms"].items()]
+        if status == _EXIT_NO_TORCH:
+            raise StepSkipped(f"{self.python} has no PyTorch that sees a GPU")
+        self.facts["torch"] = found["torch"]
+        compiled = [ms for form, ms in found["ms"].items() if "compiled" in form]
+        if compiled and self.our_step_ms:
+            ratio = min(compiled) / self.our_step_ms
+            log.figures.append(Figure("PyTorch's fastest compiled step / Stagecoach's, bf16", ratio,
+                                      "", ">= 1.1", ratio >= 1.1))
+
+    def gpu_list(self, stages):
+        """The GPU of each stage: all on one, unless there are enough."""
+        return list(range(stages)) if self.gpus >= stages else [0] * stages
+
+    def train_command(self, stages, *more):
+        gpus = ",".join(str(gpu) for gpu in self.gpu_list(stages))
+        return [self.stagecoach, "train", "--json", "--device", "cuda", "--stages", stages,
+                "--gpus", gpus, "--tuning", self.tuning, *more]
+
+    def data(self):
+        """Fashion-MNIST where it is, or made-up data of the same size."""
+        for base in (pathlib.Path("/usr"), self.prefix):
+            if (base / _FASHION_MNIST).is_dir():
+                return ["--data", str(base / _FASHION_MNIST)]
+        return ["--data", "synthetic:10000x784x10"]
+
+    def train(self, log):
+        run = _tiny_run(epochs=2) if self.small else [*self.data(), "--epochs", "2"]
+        self.facts["data of train"] = run[1]
+        for precision in ("fp32", "bf16"):
+            command = self.train_command(4, "--precision", precision, *run)
+            log.figures += check_training(json_lines(log.run(command)[1]), precision)
+
+    def nccl(self, log):
+        ranks = 4
+        run = [*_tiny_run(), "--deadline", "30"]
+        _, text = log.run(self.train_command(ranks, "--exchange", "copies", *run))
+        expected = hashes(json_lines(text))
+        one_gpu = self.gpus < ranks
+        with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
+            environments = [{
+                "STAGECOACH_RANK": str(rank), "STAGECOACH_RANKS": str(ranks),
+                "STAGECOACH_RENDEZVOUS": f"file:{place}",
+                **({"NCCL_HOSTID": f"stage{rank}", **_NCCL_ON_ONE_GPU} if one_gpu else {}),
+            } for rank in range(ranks)]
+            command = self.train_command(ranks, "--exchange", "nccl", *run)
+            answers = log.run_together([command] * ranks, environments, accept=ANY_STATUS)
+        if one_gpu and any("Duplicate GPU" in text for _, text in answers):
+            raise StepSkipped("NCCL refuses several ranks on one GPU")
+        for rank, (status, text) in enumerate(answers):
+            if status != 0:
+                last = (text.strip().splitlines() or ["no output"])[-1]
+                raise StepFailed(f"rank {rank} ended with status {status}: {last}")
+        found = [hashes(json_lines(text)) for _, text in answers]
+        if not any(found):
+            raise StepFailed("no rank reported the end of its run")
+        if any(one and one != expected for one in found):
+            raise StepFailed("the losses or parameters differ from those of one process")
+        log.figures.append(Figure("ranks that report the bits of one process",
+                                  sum(map(bool, found))))
+
+    def sanitizer(self, tool):
+        def run(log):
+            program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+            if not pathlib.Path(program).exists():
+                raise StepSkipped("compute-sanitizer is not installed")
+            sanitize = [program, "--tool", tool, "--error-exitcode", "99"]
+            # What cuBLASLt's kernels do with shared memory is not for us to judge.
+            if tool == "racecheck" and "--kernel-name" in build.output_of([program, "--help"]):
+                sanitize += ["--kernel-name", "kernel_substring=stagecoach"]
+            commands = [self.train_command(2, *_tiny_run(), "--precision", precision)
+                        for precision in ("fp32", "bf16")]
+            commands += [[test] for test in self.gpu_test_programs(log)
+                         if "/tests/kernels/" in test]
+            for command in commands:
+                status, text = log.run(sanitize + command, {"STAGECOACH_REQUIRE_GPU": "1"},
+                                       accept=ANY_STATUS)
+                if "Device not supported" in text:
+                    raise StepSkipped("compute-sanitizer does not support this device")
+                if status != 0:
+                    raise StepFailed(f"status {status} from {pathlib.Path(str(command[0])).name}")
+                log.figures = [Figure("programs without a finding", commands.index(command) + 1)]
+        return run
+
+
+def _passed(text):
+    """How many tests a program of GoogleTest says have passed."""
+    for line in text.splitlines():
+        if line.startswith("[  PASSED  ]"):
+            return int(line.split()[3])
+    return 0
+
+
+def _failures(text):
+    names = [line.split("]")[1].split()[0].rstrip(",") for line in text.splitlines()
+             if line.startswith("[  FAILED  ]") and "." in line]
+    distinct = list(dict.fromkeys(names))
+    return f"{len(distinct)} failed, first {distinct[0]}" if distinct else ""
+
+
+def hashes(events):
+    """The fingerprints of a run that `stagecoach train --json` reports; None without an end."""
+    for event in events:
+        if event.get("event") == "end":
+            return event["step_losses_hash"], event["parameters_hash"]
+    return None
+
+
+def check_training(events, precision):
+    """Figures of a run; StepFailed unless the loss fell and the memory was as predicted."""
+    epochs = [event for event in events if event.get("event") == "epoch"]
+    ends = [event for event in events if event.get("event") == "end"]
+    if len(epochs) < 2 or not ends:
+        raise StepFailed(f"{precision}: the run did not report two epochs and its end")
+    losses = [epoch["loss"] for epoch in epochs]
+    if not all(isinstance(loss, float) and math.isfinite(loss) for loss in losses):
+        raise StepFailed(f"{precision}: a loss is no number")
+    if losses[-1] >= losses[0]:
+        raise StepFailed(f"{precision}: the loss rose from {losses[0]} to {losses[-1]}")
+    for device in ends[0]["devices"]:
+        if device["measured_peak_bytes"] != device["predicted_peak_bytes"]:
+            raise StepFailed(f"{precision}: {device['device']} held "
+                             f"{device['measured_peak_bytes']} bytes, predicted were "
+                             f"{device['predicted_peak_bytes']}")
+    figures = [Figure(f"{precision}: loss of epoch {i + 1}", loss) for i, loss in enumerate(losses)]
+    figures.append(Figure(f"{precision}: test accuracy", epochs[-1]["test_accuracy"]))
+    figures.append(Figure(f"{precision}: samples/s", epochs[-1]["samples_per_second"]))
+    figures.append(Figure(f"{precision}: memory of all devices, measured = predicted",
+                          sum(d["measured_peak_bytes"] for d in ends[0]["devices"]) / 1e6, "MB"))
+    overhead = sum(d.get("overhead_bytes", 0) for d in ends[0]["devices"])
+    figures.append(Figure(f"{precision}: besides, of the libraries", overhead / 1e6, "MB"))
+    return figures

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Times training steps of Stagecoach's default network in PyTorch.
+
+What Stagecoach does with --precision bf16 is done in PyTorch's usual way for it: parameters, their
+gradients and AdamW's moments are float32, and autocast computes in bfloat16. The batch is on the
+GPU already, and the host does not wait for a step before it issues the next: both are in PyTorch's
+favour, since Stagecoach's step is timed with the transfer of its batch, and one at a time.
+
+Prints one JSON object. The exit status is 77 where there is no PyTorch or no GPU.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+NO_TORCH = 77
+
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional
+except ImportError:
+    sys.exit(NO_TORCH)
+
+
+class Block(nn.Module):
+    """x + gelu(linear(layer_norm(x)))"""
+
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + functional.gelu(self.linear(self.norm(x)), approximate="tanh")
+
+
+class DefaultNetwork(nn.Module):
+    """The network of engine/model.h."""
+
+    def __init__(self, features, classes, layers, width):
+        super().__init__()
+        self.first = nn.Linear(features, width)
+        self.blocks = nn.Sequential(*[Block(width) for _ in range(layers - 2)])
+        self.last = nn.Linear(width, classes)
+
+    def forward(self, x):
+        x = functional.gelu(self.first(x), approximate="tanh")
+        return self.last(self.blocks(x))
+
+
+def step_ms(mode, sizes):
+    """Milliseconds of a step; `mode` is None for eager execution, or torch.compile's."""
+    torch.manual_seed(1)
+    torch.compiler.reset()
+    model = DefaultNetwork(784, 10, sizes["layers"], sizes["width"]).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
+    x = torch.randn(sizes["batch"], 784, device="cuda")
+    labels = torch.randint(10, (sizes["batch"],), device="cuda")
+
+    def loss_of(x, labels):
+        with torch.autocast("cuda", torch.bfloat16):
+            return functional.cross_entropy(model(x), labels)
+
+    compute = loss_of if mode is None else torch.compile(loss_of, mode=mode)
+
+    def step():
+        torch.compiler.cudagraph_mark_step_begin()
+        optimizer.zero_grad(set_to_none=True)
+        compute(x, labels).backward()
+        optimizer.step()
+
+    for _ in range(5):  # compiles, and records what is to be replayed
+        step()
+    rounds = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(sizes["steps"]):
+            step()
+        torch.cuda.synchronize()
+        rounds.append((time.perf_counter() - start) / sizes["steps"] * 1e3)
+    return statistics.median(rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Times steps of the default network in PyTorch")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures mean nothing")
+    small = parser.parse_args().small
+    if not torch.cuda.is_available():
+        return NO_TORCH
+    sizes = {"layers": 20, "width": 2304, "batch": 4096, "steps": 20}
+    if small:
+        sizes = {"layers": 4, "width": 32, "batch": 16, "steps": 2}
+    forms = {"eager": None, "compiled": "default", "compiled, CUDA graphs": "reduce-overhead"}
+    times, errors = {}, {}
+    for name, mode in forms.items():
+        try:
+            times[name] = step_ms(mode, sizes)
+        except Exception as error:  # one form that fails must not hide the others
+            errors[name] = f"{type(error).__name__}: {str(error)[:300]}"
+        # The last line that is printed is the answer: an early end leaves what is known by then.
+        print(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+                          "precision": "autocast bf16, float32 parameters", "batch": sizes["batch"],
+                          "ms": times, "errors": errors}), flush=True)
+    return 0 if times else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
