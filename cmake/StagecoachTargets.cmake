@@ -25,8 +25,9 @@ function(stagecoach_library)
     FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecoach)
 endfunction()
 
-# stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow])
-# One test program; every TEST in it is a CTest test.
+# stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow|emulated])
+# One test program; every TEST in it is a CTest test. Tests labelled emulated run on emulated GPUs for so long that ThreadSanitizer
+# leaves them out; what their threads share is in others, too.
 function(stagecoach_test)
   cmake_parse_arguments(ARG "" "NAME;LABEL" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_LABEL)

@@ -28,7 +28,9 @@ std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank, bool all)
   return {peers.begin(), peers.end()};
 }
 
-absl::Status Check(const RankGroupOptions& options) {
+}  // namespace
+
+absl::Status CheckRankGroup(const RankGroupOptions& options) {
   const DeviceSpec& device = options.device;
   if (!device.gpus.empty() && static_cast<int>(device.gpus.size()) < options.ranks) {
     return absl::InvalidArgumentError(absl::StrCat(device.gpus.size(), " GPUs are named for ",
@@ -50,8 +52,6 @@ absl::Status Check(const RankGroupOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 bool UsesNccl(const RankGroupOptions& options) {
   if (options.exchange != Exchange::kAuto) return options.exchange == Exchange::kNccl;
   if (options.device.kind == DeviceKind::kCpu || options.ranks == 1) return false;
@@ -64,7 +64,7 @@ bool UsesNccl(const RankGroupOptions& options) {
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOptions& options,
                                                               const Schedule& lowered,
                                                               bool all_meet) {
-  RETURN_IF_ERROR(Check(options));
+  RETURN_IF_ERROR(CheckRankGroup(options));
   std::unique_ptr<RankGroup> group(new RankGroup(options));
   RETURN_IF_ERROR(group->MakeDevices());
   RETURN_IF_ERROR(UsesNccl(options) ? group->ConnectByNccl(lowered, all_meet)

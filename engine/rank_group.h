@@ -38,6 +38,10 @@ struct RankGroupOptions {
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
 };
 
+// InvalidArgument: devices and ways of exchange that do not go together, a device without a GPU, or
+// another number of processes than ranks.
+absl::Status CheckRankGroup(const RankGroupOptions& options);
+
 // Whether those devices exchange tensors by NCCL, and so perform transfers in groups.
 bool UsesNccl(const RankGroupOptions& options);
 inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {

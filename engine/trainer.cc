@@ -95,6 +95,7 @@ absl::Status PipelineTrainer::Initialize() {
                                   .rendezvous = options_.rendezvous,
                                   .fingerprint = Fingerprint(),
                                   .deadline = options_.deadline};
+  RETURN_IF_ERROR(CheckRankGroup(group));
   transfers_ = TransfersOf(group);
   ASSIGN_OR_RETURN(training_, LoweredSchedule(plan_, transfers_));
   ASSIGN_OR_RETURN(evaluation_, LoweredEvaluation(plan_, transfers_));

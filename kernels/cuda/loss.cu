@@ -85,6 +85,7 @@ __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scra
     a.workspace[r] = {loss, largest.index == label ? 1.0 : 0.0};
   }
   if (a.gradient == nullptr) return;
+  __syncwarp();  // where the row is a warp's, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
   const float inverse = 1.0F / sum;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {

@@ -16,6 +16,8 @@ namespace {
 
 // Multiprocessors that transfers may occupy; the others are left to the products.
 constexpr int kMaxCtas = 8;
+// Of the messages that open connections.
+constexpr int64_t kFirstBytes = 256;
 // Of launching a group whose connections stand: the host's work, which waits for nobody.
 constexpr absl::Duration kLongestLaunch = absl::Seconds(60);
 
@@ -93,20 +95,25 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     ASSIGN_OR_RETURN(CudaEvent event, CudaEvent::Create(stream.gpu(), CudaEvent::Timing::kOn));
     done.push_back(std::move(event));
   }
-  std::unique_ptr<NcclCommunicator> communicator(
-      new NcclCommunicator(stream, options, std::move(issued), std::move(done)));
+  const auto peers = static_cast<int64_t>(options.peers.size());
+  ASSIGN_OR_RETURN(DeviceMemory scratch,
+                   DeviceMemory::Allocate(stream.gpu(), (1 + peers) * kFirstBytes));
+  std::unique_ptr<NcclCommunicator> communicator(new NcclCommunicator(
+      stream, options, std::move(issued), std::move(done), std::move(scratch)));
   RETURN_IF_ERROR(communicator->Connect(options));
   return communicator;
 }
 
 NcclCommunicator::NcclCommunicator(CudaStream& stream, const CommunicatorOptions& options,
-                                   CudaEvent issued, std::vector<CudaEvent> done)
+                                   CudaEvent issued, std::vector<CudaEvent> done,
+                                   DeviceMemory scratch)
     : stream_(stream),
       ranks_(options.ranks),
       rank_(options.rank),
       poll_(options.poll),
       issued_(std::move(issued)),
-      done_(std::move(done)) {}
+      done_(std::move(done)),
+      scratch_(std::move(scratch)) {}
 
 absl::Status NcclCommunicator::Connect(const CommunicatorOptions& options) {
   ncclUniqueId id = {};
@@ -128,17 +135,14 @@ absl::Status NcclCommunicator::Connect(const CommunicatorOptions& options) {
 // NCCL connects two ranks when they first exchange something, and its host waits for that.
 absl::Status NcclCommunicator::OpenConnections(const CommunicatorOptions& options) {
   if (options.peers.empty()) return absl::OkStatus();
-  constexpr int64_t kBytes = 256;
   const auto count = static_cast<int64_t>(options.peers.size());
-  ASSIGN_OR_RETURN(DeviceMemory memory,
-                   DeviceMemory::Allocate(stream_.gpu(), (1 + count) * kBytes));
   const cudaStream_t communication = stream_.communication();
-  absl::Status status =
-      CudaStatus(cudaMemsetAsync(memory.data(), 0, kBytes, communication), "cudaMemsetAsync");
+  absl::Status status = CudaStatus(cudaMemsetAsync(scratch_.data(), 0, kFirstBytes, communication),
+                                   "cudaMemsetAsync");
   for (int64_t i = 0; status.ok() && i < count; ++i) {
     const int peer = options.peers[static_cast<size_t>(i)];
-    status = Send(peer, memory.data(), kBytes);
-    if (status.ok()) status = Receive(peer, memory.data() + (1 + i) * kBytes, kBytes);
+    status = Send(peer, scratch_.data(), kFirstBytes);
+    if (status.ok()) status = Receive(peer, scratch_.data() + (1 + i) * kFirstBytes, kFirstBytes);
   }
   if (status.ok()) status = IssueGroup(options.deadline);
   if (status.ok()) status = issued_.Record(communication);
@@ -152,7 +156,6 @@ absl::Status NcclCommunicator::OpenConnections(const CommunicatorOptions& option
       status = absl::DeadlineExceededError("connections to peers are not open");
     }
   }
-  // Before the memory goes, nobody must use it any more.
   if (!status.ok()) Abort();
   return status;
 }

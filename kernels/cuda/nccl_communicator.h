@@ -62,7 +62,7 @@ class NcclCommunicator final : public Communicator {
   };
 
   NcclCommunicator(CudaStream& stream, const CommunicatorOptions& options, CudaEvent issued,
-                   std::vector<CudaEvent> done);
+                   std::vector<CudaEvent> done, DeviceMemory scratch);
 
   absl::Status Connect(const CommunicatorOptions& options);
   absl::Status OpenConnections(const CommunicatorOptions& options);
@@ -85,6 +85,9 @@ class NcclCommunicator final : public Communicator {
   const std::function<absl::Status()> poll_;
   const CudaEvent issued_;             // the compute stream's end when a group is launched
   const std::vector<CudaEvent> done_;  // of each group since Restart
+  // Of the first messages. Kept, and taken before anybody waits for a peer on the GPU: to allocate
+  // and to free beside a kernel that waits can mean to wait for it.
+  const DeviceMemory scratch_;
   std::vector<Transfer> collected_;
   ncclComm_t communicator_ = nullptr;  // ours
   bool broken_ = false;                // an error was seen: nothing but to abort

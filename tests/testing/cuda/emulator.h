@@ -16,6 +16,7 @@
 #include <vector_types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <concepts>
@@ -162,6 +163,11 @@ T __ldcg(const T* address) {
 template <typename T>
 void __stcs(T* address, std::type_identity_t<T> value) {
   *address = value;
+}
+// Kernels use it for what the host reads meanwhile.
+template <typename T>
+void __stwt(T* address, std::type_identity_t<T> value) {
+  std::atomic_ref<T>(*address).store(value, std::memory_order_release);
 }
 template <typename T>
 void __stcg(T* address, std::type_identity_t<T> value) {
