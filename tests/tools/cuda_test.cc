@@ -304,14 +304,18 @@ TEST(CudaTrain, MeasuredPeaksEqualThePredictedOnes) {
 
 TEST(CudaTrain, WhatTheLibrariesTakeIsListedApart) {
   const CudaMachine machine("gpus=2");
-  for (const nlohmann::json& device : EventsOf({"--device", "cuda"}).back()["devices"]) {
+  const nlohmann::json end = EventsOf({"--device", "cuda"}).back();
+  ASSERT_FALSE(end["devices"].empty());
+  for (const nlohmann::json& device : end["devices"]) {
     EXPECT_GT(device["overhead_bytes"], 0);
   }
   EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda"})).out, HasSubstr("libraries besides"));
 }
 
 TEST(CudaTrain, OnTheCpuLibrariesTakeNothing) {
-  for (const nlohmann::json& device : EventsOf({}).back()["devices"]) {
+  const nlohmann::json end = EventsOf({}).back();
+  ASSERT_FALSE(end["devices"].empty());
+  for (const nlohmann::json& device : end["devices"]) {
     EXPECT_EQ(device["overhead_bytes"], 0);
   }
   EXPECT_THAT(RunStagecoach(SmallRun({})).out, Not(HasSubstr("libraries besides")));
