@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -221,6 +222,10 @@ class Device {
   // What the backend and its libraries hold besides, as far as it is known: tables, workspaces of
   // libraries, buffers of communicators, the context. 0 on a CPU device.
   virtual int64_t overhead_bytes() const { return 0; }
+  // What the backend has chosen among ways that differ in the bits of their results, so far: texts
+  // "what: way", ascending by what. Devices that give the same bits choose the same way wherever
+  // they have a "what" in common. Nothing to choose on a CPU device.
+  virtual std::vector<std::string> choices() const { return {}; }
 
   // Memory on this device, ready for use and charged to its budget. Bytes are zero.
   // ResourceExhausted names the device, what was asked, used and allowed.
