@@ -36,7 +36,7 @@ struct CudaSystem {
 struct CudaDeviceOptions {
   int gpu = 0;                     // the driver's ordinal; several devices may be on one GPU
   std::string name = "cuda:0";     // in messages
-  int64_t memory_limit_bytes = 0;  // budget; 0: what is free
+  int64_t memory_limit_bytes = 0;  // budget; 0: what is available
   Precision precision = Precision::kFloat32;
   // How products are computed is measured once per shape and kept in this file, so that later runs
   // compute the same bits; "": not measured, the library's first choice.
@@ -58,9 +58,10 @@ class CudaBackend {
 
   // Looks only: makes no context on any GPU.
   virtual CudaSystem Inspect() = 0;
-  // What is free on a GPU that Inspect lists; 0 where there is not even room for a context. Makes
-  // one there, which stays and takes some hundred megabytes: to be asked of GPUs that will be used.
-  virtual absl::StatusOr<int64_t> FreeBytes(int gpu) = 0;
+  // What devices can take of a GPU that Inspect lists: what is free, less a reserve for libraries;
+  // 0 where there is not even room for a context. Makes one there, which stays and takes some
+  // hundred megabytes: to be asked of GPUs that will be used.
+  virtual absl::StatusOr<int64_t> AvailableBytes(int gpu) = 0;
   // Unavailable: there is no such GPU, no driver or it is too old. ResourceExhausted: too little
   // memory is free. InvalidArgument: an option out of range.
   virtual absl::StatusOr<std::unique_ptr<Device>> CreateDevice(

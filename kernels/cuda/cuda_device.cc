@@ -200,14 +200,14 @@ absl::Status TryKernel(CudaStream& stream) {
 }
 
 absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
+  const int64_t asked_bytes = options.memory_limit_bytes;
   ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(options.gpu));
-  if (free_bytes == 0 || options.memory_limit_bytes > free_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(base::FormatBytes(options.memory_limit_bytes), " are to be used, GPU ",
-                     options.gpu, " has ", base::FormatBytes(free_bytes),
-                     " free; allow less, or end what else computes there"));
+  if (free_bytes > 0 && asked_bytes <= free_bytes) {
+    return asked_bytes > 0 ? asked_bytes : AvailableBytes(options.gpu);
   }
-  return options.memory_limit_bytes == 0 ? free_bytes : options.memory_limit_bytes;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      base::FormatBytes(asked_bytes), " are to be used, GPU ", options.gpu, " has ",
+      base::FormatBytes(free_bytes), " free; allow less, or end what else computes there"));
 }
 
 absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {

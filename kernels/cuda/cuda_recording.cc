@@ -6,8 +6,9 @@
 namespace stagecoach::kernels {
 namespace {
 
-// The work is sound, but it is not for a graph.
-bool RefusesCapture(cudaError_t error) {
+// The work may be sound, but cannot be made a graph: what it calls is not for one, or there is no
+// memory for the graph. Everything else is an error of the work or of the GPU.
+bool IsNoGraph(cudaError_t error) {
   switch (error) {
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureInvalidated:
@@ -18,6 +19,8 @@ bool RefusesCapture(cudaError_t error) {
     case cudaErrorStreamCaptureImplicit:
     case cudaErrorStreamCaptureWrongThread:
     case cudaErrorCapturedEvent:
+    case cudaErrorMemoryAllocation:
+    case cudaErrorNotSupported:
       return true;
     default:
       return false;
@@ -47,33 +50,29 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
 absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue) {
   // Thread-local: what other devices' threads do meanwhile does not matter to this capture.
   const cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-  if (begun != cudaSuccess && !RefusesCapture(begun)) {
-    return CudaStatus(begun, "cudaStreamBeginCapture");
-  }
-  cudaError_t ended = begun;
+  if (IsNoGraph(begun)) return BePlain();
+  RETURN_IF_ERROR(CudaStatus(begun, "cudaStreamBeginCapture"));
+  const absl::Status issued = issue();
   cudaGraph_t captured = nullptr;
-  absl::Status issued;
-  if (begun == cudaSuccess) {
-    issued = issue();
-    ended = cudaStreamEndCapture(stream, &captured);  // whatever happened, or it would go on
-  }
+  // Whatever happened, or it would go on.
+  const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
   const CudaGraph graph(gpu_, captured);
-  if (RefusesCapture(ended)) {
-    // Errors of `issue` are then only what the refused call returned; to issue it again will tell.
-    static_cast<void>(cudaGetLastError());
-    state_ = State::kPlain;
-    return absl::OkStatus();
-  }
+  // Errors of `issue` are then only what the refused call returned; to issue it again will tell.
+  if (IsNoGraph(ended)) return BePlain();
   RETURN_IF_ERROR(issued);
   RETURN_IF_ERROR(CudaStatus(ended, "cudaStreamEndCapture"));
-  return Instantiate(graph);
-}
-
-absl::Status CudaRecording::Instantiate(const CudaGraph& graph) {
   cudaGraphExec_t exec = nullptr;
-  RETURN_IF_ERROR(CudaStatus(cudaGraphInstantiate(&exec, graph.get(), 0), "cudaGraphInstantiate"));
+  const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph.get(), 0);
+  if (IsNoGraph(instantiated)) return BePlain();
+  RETURN_IF_ERROR(CudaStatus(instantiated, "cudaGraphInstantiate"));
   graph_ = CudaGraphExec(gpu_, exec);
   state_ = State::kCaptured;
+  return absl::OkStatus();
+}
+
+absl::Status CudaRecording::BePlain() {
+  static_cast<void>(cudaGetLastError());  // it would be the next call's
+  state_ = State::kPlain;
   return absl::OkStatus();
 }
 

@@ -17,15 +17,15 @@ class CudaRecording final : public Recording {
 
   // Stream::Replay: issues the work to `stream`, a stream of the GPU and the same one every time.
   // The first call is plain, for libraries load their code at its first use, which cannot be
-  // captured; the second captures; later ones launch what was captured. What cannot be captured is
-  // issued plainly every time.
+  // captured; the second captures; later ones launch what was captured. What cannot be made a
+  // graph, or has no memory to become one, is issued plainly every time.
   absl::Status Play(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
 
  private:
   enum class State : uint8_t { kNew, kWarm, kCaptured, kPlain };
 
   absl::Status Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
-  absl::Status Instantiate(const CudaGraph& graph);
+  absl::Status BePlain();
 
   const int gpu_;
   State state_ = State::kNew;

@@ -50,6 +50,10 @@ TEST_P(CudaFailure, OfAnyCallEndsInAStatusThatNamesIt) {
     ASSERT_EQ(cuda::live().total(), 0) << "after call " << call << ", " << failed;
     if (failed.empty()) break;
     ++failures;
+    if (failed == "cudaGraphInstantiate") {  // then work is issued plainly
+      EXPECT_OK(status);
+      continue;
+    }
     // Where a scope ends and goes back to another GPU, nobody hears of a failure; the next call
     // does.
     if (failed == "cudaSetDevice") continue;

@@ -117,7 +117,8 @@ void ExpectEveryFailureIsClean(const cuda::StandInOptions& options, const Scenar
       failed = cuda::failed_call();
       // Errors of giving back are nobody's to handle, but must not leave anything either.
     }
-    if (failed.empty()) {
+    // Without memory for a graph, work is issued plainly.
+    if (failed.empty() || failed == "cudaGraphInstantiate") {
       EXPECT_OK(status);
     } else {
       ++failures;

@@ -129,6 +129,32 @@ TEST_F(CudaStreamTest, IssuesPlainlyWhatCannotBeRecorded) {
   }
 }
 
+TEST_F(CudaStreamTest, IssuesPlainlyWhatThereIsNoMemoryToRecord) {
+  for (int64_t call = 1; testing::cuda::failed_call() != "cudaGraphInstantiate"; ++call) {
+    ASSERT_LT(call, 20) << "no graph is made";
+    const auto device = CreateDevice();
+    ASSERT_OK_AND_ASSIGN(const auto recording, device->CreateRecording());
+    const auto replay = [&](int32_t position) {
+      return RunJob(*device, [&](Stream& stream) {
+        return stream.Replay(*recording, [&] { return stream.Report(position); });
+      });
+    };
+    ASSERT_OK(replay(1));
+    testing::cuda::FailCall(call);
+    const absl::Status second = replay(2);
+    const std::string failed = testing::cuda::failed_call();
+    testing::cuda::FailCall(0);
+    if (failed != "cudaGraphInstantiate") continue;
+    ASSERT_OK(second);
+    for (int32_t position : {3, 4}) {
+      ASSERT_OK(replay(position));
+      ASSERT_OK(FinishStream(*device));
+      EXPECT_EQ(device->stream().reported(), position);
+    }
+    return;
+  }
+}
+
 TEST_F(CudaStreamTest, AnErrorWhileRecordingEndsTheRecording) {
   const auto device = CreateDevice();
   ASSERT_OK_AND_ASSIGN(const auto recording, device->CreateRecording());

@@ -247,15 +247,18 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
-  return Call("cudaGraphInstantiate", [&](Machine& machine, Machine::Lock&) {
-    const auto found = machine.graphs.find(reinterpret_cast<Graph*>(graph));
-    if (found == machine.graphs.end() || flags != 0) return cudaErrorInvalidValue;
-    auto made = std::make_unique<Executable>();
-    made->graph = std::make_shared<const Graph>(*found->second);
-    *executable = reinterpret_cast<cudaGraphExec_t>(made.get());
-    machine.executables[made.get()] = std::move(made);
-    return cudaSuccess;
-  });
+  return Call(
+      "cudaGraphInstantiate",
+      [&](Machine& machine, Machine::Lock&) {
+        const auto found = machine.graphs.find(reinterpret_cast<Graph*>(graph));
+        if (found == machine.graphs.end() || flags != 0) return cudaErrorInvalidValue;
+        auto made = std::make_unique<Executable>();
+        made->graph = std::make_shared<const Graph>(*found->second);
+        *executable = reinterpret_cast<cudaGraphExec_t>(made.get());
+        machine.executables[made.get()] = std::move(made);
+        return cudaSuccess;
+      },
+      cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
