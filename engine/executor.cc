@@ -346,6 +346,8 @@ absl::Status Executor::Finish(const Run& run) {
   if (options_.shares_results) RETURN_IF_ERROR(ShareResults());
   if (loss_stage_ != nullptr) RETURN_IF_ERROR(loss_stage_->FetchResults());
   if (run.step != nullptr && norm_.has_value()) RETURN_IF_ERROR(norm_->Fetch());
+  const Batch next = run.step == nullptr ? Batch{} : run.step->next;
+  for (const std::unique_ptr<Stage>& stage : stages_) stage->PrepareNext(next);
   // The deadline is that of a wait for another rank: it starts anew with every action that is done.
   kernels::Stream& stream = options_.device->stream();
   int32_t done = stream.reported();

@@ -27,6 +27,7 @@ namespace stagecoach::engine {
 struct TrainStep {
   UpdateStep update;
   std::chrono::steady_clock::time_point start = {};  // of the step, for its trace
+  Batch next = {};  // that the next run will be given, if it is known (Feed::Prepare)
 };
 
 // Time and memory of one rank, since creation.

@@ -63,11 +63,15 @@ class Fitting {
     const Stopwatch watch;
     double loss_sum = 0.0;
     int64_t correct = 0;
+    const auto rows_of = [&](int64_t step) {
+      return absl::MakeConstSpan(order).subspan(static_cast<size_t>(step * batch_),
+                                                static_cast<size_t>(batch_));
+    };
     for (int64_t step = 0; step < steps_per_epoch_ && !StopIfAsked(); ++step) {
+      const absl::Span<const int64_t> next_rows =
+          step + 1 < steps_per_epoch_ ? rows_of(step + 1) : absl::Span<const int64_t>();
       ASSIGN_OR_RETURN(const StepResult taken,
-                       trainer_.Step(*data_.train, absl::MakeConstSpan(order).subspan(
-                                                       static_cast<size_t>(step * batch_),
-                                                       static_cast<size_t>(batch_))));
+                       trainer_.Step(*data_.train, rows_of(step), next_rows));
       losses_.UpdateValue(taken.loss);
       ++result_.steps;
       loss_sum += taken.loss;

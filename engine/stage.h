@@ -79,6 +79,8 @@ class Stage {
   // same operation on the same blocks of the same micro-batch.
   absl::Status Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch,
                        kernels::Recording& recording);
+  // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).
+  void PrepareNext(const Batch& next) { feed_.Prepare(next); }
   // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
   // if not null, is applied to each layer once its gradients are complete with this micro-batch.
   absl::Status BackwardInput(const StageBlocks& blocks, kernels::Recording& recording);

@@ -34,7 +34,8 @@ class PipelineTrainer final : public Trainer {
 
   absl::Status Initialize();
 
-  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) override;
+  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
+                                  absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const std::atomic<bool>* stop) override;
   const partition::Plan& plan() const override { return plan_; }
   schedule::Transfers transfers() const override { return transfers_; }
@@ -213,18 +214,21 @@ LossResult PipelineTrainer::SumResults() const {
 }
 
 absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
-                                                 absl::Span<const int64_t> rows) {
+                                                 absl::Span<const int64_t> rows,
+                                                 absl::Span<const int64_t> next_rows) {
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
-  if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
+  for (const absl::Span<const int64_t> batch : {rows, next_rows.empty() ? rows : next_rows}) {
+    if (static_cast<int64_t>(batch.size()) == plan_.batch_rows()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", rows.size()));
+        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", batch.size()));
   }
   const int64_t number = steps_ + 1;
   const TrainStep step{
       .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
-      .start = start};
+      .start = start,
+      .next = {.data = next_rows.empty() ? nullptr : &data, .rows = next_rows}};
   schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
   const Batch batch{&data, rows};
   RETURN_IF_ERROR(RunSchedule(

@@ -99,7 +99,14 @@ class Trainer {
 
   // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument:
   // another number of rows, or data of other features or more classes than the model.
-  virtual absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) = 0;
+  //
+  // `next_rows`: those of the step that will follow, on the same data, if they are known: the host
+  // brings them into form while GPUs compute this step. A hint only.
+  virtual absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
+                                          absl::Span<const int64_t> next_rows) = 0;
+  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) {
+    return Step(data, rows, {});
+  }
 
   // Loss and accuracy over all rows of `data`; changes nothing. If `stop` is given and becomes
   // true, only over the rows done by then, whole batches.

@@ -19,35 +19,76 @@ int64_t Batch::ValidRows(int micro_batch, int64_t micro_batch_rows) const {
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
   Feed feed(device, options);
   if (device.memory_is_host()) return feed;
-  const int64_t rows = options.micro_batches * options.micro_batch_rows;
-  const DType type = device.activation_type();
-  ASSIGN_OR_RETURN(feed.features_, device.AllocateHost(rows * options.features * SizeOf(type)));
-  if (type != DType::kFloat32) {
+  const int64_t places = 2 * int64_t{options.micro_batches};
+  ASSIGN_OR_RETURN(feed.features_, device.AllocateHost(places * feed.feature_bytes()));
+  if (device.activation_type() != DType::kFloat32) {
     ASSIGN_OR_RETURN(feed.row_, device.AllocateHost(options.features * SizeOf(DType::kFloat32)));
   }
-  if (options.feeds_labels) {
-    ASSIGN_OR_RETURN(feed.labels_, device.AllocateHost(rows * SizeOf(DType::kInt32)));
-  }
+  ASSIGN_OR_RETURN(feed.labels_, device.AllocateHost(places * feed.label_bytes()));
+  feed.prepared_rows_.reserve(
+      static_cast<size_t>(options.micro_batches * options.micro_batch_rows));
   return feed;
 }
 
-std::byte* Feed::PlaceOf(const kernels::HostBuffer& staging, int micro_batch,
-                         const Tensor& tensor) const {
-  if (device_->memory_is_host()) return static_cast<std::byte*>(tensor.data);
-  return staging.data() + micro_batch * tensor.bytes();
+int64_t Feed::feature_bytes() const {
+  return options_.micro_batch_rows * options_.features * SizeOf(device_->activation_type());
 }
 
-absl::Status Feed::Deliver(const std::byte* place, const Tensor& tensor) {
-  if (device_->memory_is_host()) return absl::OkStatus();
-  return device_->stream().CopyFromHost(tensor.data, place, tensor.bytes());
+int64_t Feed::label_bytes() const {
+  return options_.feeds_labels ? options_.micro_batch_rows * SizeOf(DType::kInt32) : 0;
+}
+
+std::byte* Feed::PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const {
+  return staging.data() + (int64_t{half_} * options_.micro_batches + micro_batch) * bytes;
+}
+
+bool Feed::IsPrepared(const Batch& batch) const {
+  return batch.data == prepared_data_ && batch.rows == absl::MakeConstSpan(prepared_rows_);
+}
+
+void Feed::Prepare(const Batch& next) {
+  prepared_data_ = nullptr;
+  const bool has_places = features_.bytes() + labels_.bytes() > 0;
+  if (next.data == nullptr || !has_places) return;
+  half_ = 1 - half_;  // what this run uses may not have been copied yet
+  for (int micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
+    if (options_.features > 0) {
+      WriteFeatures(next, micro_batch, PlaceOf(features_, micro_batch, feature_bytes()));
+    }
+    if (options_.feeds_labels) {
+      WriteLabels(next, micro_batch, PlaceOf(labels_, micro_batch, label_bytes()));
+    }
+  }
+  prepared_data_ = next.data;
+  prepared_rows_.assign(next.rows.begin(), next.rows.end());
 }
 
 absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x) {
-  std::byte* const place = PlaceOf(features_, micro_batch, x);
+  if (device_->memory_is_host()) {
+    WriteFeatures(batch, micro_batch, static_cast<std::byte*>(x.data));
+    return absl::OkStatus();
+  }
+  std::byte* const place = PlaceOf(features_, micro_batch, x.bytes());
+  if (!IsPrepared(batch)) WriteFeatures(batch, micro_batch, place);
+  return device_->stream().CopyFromHost(x.data, place, x.bytes());
+}
+
+absl::Status Feed::Labels(const Batch& batch, int micro_batch, const Tensor& labels) {
+  if (device_->memory_is_host()) {
+    WriteLabels(batch, micro_batch, static_cast<std::byte*>(labels.data));
+    return absl::OkStatus();
+  }
+  std::byte* const place = PlaceOf(labels_, micro_batch, labels.bytes());
+  if (!IsPrepared(batch)) WriteLabels(batch, micro_batch, place);
+  return device_->stream().CopyFromHost(labels.data, place, labels.bytes());
+}
+
+void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const {
   const int64_t begin = micro_batch * options_.micro_batch_rows;
   const int64_t valid_rows = batch.ValidRows(micro_batch, options_.micro_batch_rows);
-  const int64_t row_bytes = options_.features * SizeOf(x.dtype);
-  const bool rounds = x.dtype != DType::kFloat32;
+  const DType type = device_->activation_type();
+  const int64_t row_bytes = options_.features * SizeOf(type);
+  const bool rounds = type != DType::kFloat32;
   for (int64_t i = 0; i < valid_rows; ++i) {
     std::byte* const row = place + i * row_bytes;
     const auto values = absl::MakeSpan(reinterpret_cast<float*>(rounds ? row_.data() : row),
@@ -60,18 +101,15 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
   }
   std::memset(place + valid_rows * row_bytes, 0,
               static_cast<size_t>((options_.micro_batch_rows - valid_rows) * row_bytes));
-  return Deliver(place, x);
 }
 
-absl::Status Feed::Labels(const Batch& batch, int micro_batch, const Tensor& labels) {
-  std::byte* const place = PlaceOf(labels_, micro_batch, labels);
+void Feed::WriteLabels(const Batch& batch, int micro_batch, std::byte* place) const {
   const int64_t begin = micro_batch * options_.micro_batch_rows;
   const int64_t valid_rows = batch.ValidRows(micro_batch, options_.micro_batch_rows);
   auto* const values = reinterpret_cast<int32_t*>(place);
   for (int64_t i = 0; i < valid_rows; ++i) {
     values[i] = batch.data->label(batch.rows[static_cast<size_t>(begin + i)]);
   }
-  return Deliver(place, labels);
 }
 
 }  // namespace stagecoach::engine

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_DATA_FEED_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,8 +24,9 @@ struct Batch {
 };
 
 // Brings the samples of a step to a device. Where the host cannot write the device's memory, each
-// micro-batch has a place in host memory of its own from which it is copied in the stream's order,
-// so that feeding never waits; a place is used again in the next run of the schedule.
+// micro-batch has two places in host memory from which it is copied in the stream's order, so that
+// feeding never waits: one is for the run of the schedule at hand, the other for the next run, if
+// that is prepared meanwhile.
 class Feed {
  public:
   struct Options {
@@ -43,18 +45,31 @@ class Feed {
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Labels(const Batch& batch, int micro_batch, const kernels::Tensor& labels);
 
+  // Does the host's part of the next run while the device is busy with this one: a job of the
+  // device's stream, after this run's calls of the functions above. If that run has another batch
+  // after all, this was for nothing. The data must stay as it is until then. No data: nothing is
+  // known of the next run.
+  void Prepare(const Batch& next);
+
  private:
   Feed(kernels::Device& device, const Options& options) : device_(&device), options_(options) {}
 
-  // Where the host writes what `tensor` is to be.
-  std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch,
-                     const kernels::Tensor& tensor) const;
-  absl::Status Deliver(const std::byte* place, const kernels::Tensor& tensor);
+  // Of one micro-batch, in the form in which the device takes them.
+  void WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const;
+  void WriteLabels(const Batch& batch, int micro_batch, std::byte* place) const;
+  // This run's place of `bytes` bytes for a micro-batch.
+  std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
+  bool IsPrepared(const Batch& batch) const;
+  int64_t feature_bytes() const;  // of a micro-batch
+  int64_t label_bytes() const;
 
   kernels::Device* device_ = nullptr;
   Options options_;
   kernels::HostBuffer features_, labels_;  // empty where the device's memory is the host's
-  kernels::HostBuffer row_;                // (features) float32, before it is rounded
+  int half_ = 0;                           // of both, which this run uses
+  const Dataset* prepared_data_ = nullptr;
+  std::vector<int64_t> prepared_rows_;
+  kernels::HostBuffer row_;  // (features) float32, before it is rounded
 };
 
 }  // namespace stagecoach::engine

@@ -34,7 +34,9 @@ class RecordingTrainer final : public Trainer {
               .micro_batch_rows = batch,
               .schedule = {.num_micro_batches = 1}} {}
 
-  absl::StatusOr<StepResult> Step(const Dataset&, absl::Span<const int64_t> rows) override {
+  absl::StatusOr<StepResult> Step(const Dataset&, absl::Span<const int64_t> rows,
+                                  absl::Span<const int64_t> next_rows) override {
+    announced.emplace_back(next_rows.begin(), next_rows.end());
     if (++steps_ == fails_at_step) return absl::DataLossError("step failed");
     StepResult result{.correct = 2, .rows = static_cast<int64_t>(rows.size())};
     for (int64_t row : rows) result.loss += static_cast<double>(row);
@@ -60,7 +62,8 @@ class RecordingTrainer final : public Trainer {
   }
 
   int fails_at_step = -1;
-  std::vector<int64_t> visited;  // rows of all steps
+  std::vector<int64_t> visited;                 // rows of all steps
+  std::vector<std::vector<int64_t>> announced;  // as the next, in each step
   std::vector<double> losses;
   std::function<void()> during_evaluation;
   int evaluations = 0;
@@ -87,6 +90,19 @@ TEST(Fit, VisitsRowsAtMostOncePerEpochInWholeBatches) {
     const std::vector<int64_t> rows = RowsOfEpoch(trainer, epoch, 20);
     EXPECT_EQ(std::set<int64_t>(rows.begin(), rows.end()).size(), 20);
     EXPECT_THAT(rows, ::testing::Each(AllOf(::testing::Ge(0), ::testing::Lt(kRows))));
+  }
+}
+
+TEST(Fit, AnnouncesTheRowsOfTheNextStepOfTheEpoch) {
+  RecordingTrainer trainer;
+  ASSERT_OK(Fit(trainer, Data(), {.epochs = 2}));
+  ASSERT_EQ(trainer.announced.size(), 8);
+  for (int64_t step = 0; step < 8; ++step) {
+    const auto next = trainer.visited.begin() + (step + 1) * kBatch;
+    const bool is_last_of_epoch = step % 4 == 3;
+    EXPECT_EQ(
+        trainer.announced[static_cast<size_t>(step)],
+        is_last_of_epoch ? std::vector<int64_t>() : std::vector<int64_t>(next, next + kBatch));
   }
 }
 
