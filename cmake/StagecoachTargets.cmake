@@ -1,10 +1,26 @@
-# The compile flags of every target of the project, in one place.
+# The compile flags of every target of the project, in one place. A compiler that nobody here has tried may warn of what others
+# do not.
+option(STAGECOACH_WARNINGS_AS_ERRORS "Stop the build at a compiler's warning" ON)
+set(fatal "")
+set(fatal_for_nvcc "")
+set(fatal_for_host "")
+if(STAGECOACH_WARNINGS_AS_ERRORS)
+  set(fatal -Werror)
+  set(fatal_for_nvcc "--Werror=all-warnings")
+  set(fatal_for_host ",-Werror")
+endif()
+
 add_library(stagecoach_flags INTERFACE)
 target_compile_features(stagecoach_flags INTERFACE cxx_std_20)
 target_compile_options(stagecoach_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers -Werror
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers ${fatal}
   # g++ 12 sees overlaps in the copies of std::string at -O3 that are not there (GCC's bug 105651).
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+
+# Those of what nvcc compiles.
+add_library(stagecoach_cuda_flags INTERFACE)
+target_compile_options(stagecoach_cuda_flags INTERFACE
+  ${fatal_for_nvcc} "SHELL:-Xcompiler -Wall,-Wextra,-Wshadow${fatal_for_host}")
 
 # stagecoach_library(NAME name [SOURCES ...] HEADERS ... [DEPS ...] [PRIVATE_DEPS ...])
 # One library per folder: target stagecoach_<name>, alias Stagecoach::<name>. Headers are included by their path from

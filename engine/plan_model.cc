@@ -11,7 +11,9 @@ partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions
           .schedule =
               partition::GeneratedSchedule(options.schedule, options.micro_batches, options.chunks),
           .micro_batch_rows = options.micro_batch_rows,
-          .device_memory_bytes = options.device.memory_bytes};
+          .device_memory_bytes = options.device.memory_bytes,
+          .transfers = TransfersOf(
+              {.ranks = options.devices, .device = options.device, .exchange = options.exchange})};
 }
 
 absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions& options) {

@@ -8,6 +8,7 @@
 #include "engine/model.h"
 #include "engine/optimizer.h"
 #include "engine/profile.h"
+#include "engine/rank_group.h"
 #include "partition/plan.h"
 
 namespace stagecoach::engine {
@@ -20,6 +21,7 @@ struct PlanOptions {
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;  // its state takes memory
   DeviceSpec device;    // each of them
+  Exchange exchange = Exchange::kAuto;
 };
 
 // What partition::MakePlan needs to know of a model whose profile is known.

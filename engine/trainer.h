@@ -124,8 +124,8 @@ class Trainer {
   virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
 
   // What the last kTracedSteps steps cost (engine/measured_costs.h), for
-  //   Simulate(*LoweredSchedule(plan, transfers()), costs, {.sends = Sends::kRendezvous})
-  // (kGrouped for grouped transfers) to predict a step. Errors: those of LastTrace.
+  //   Simulate(*LoweredSchedule(plan, transfers()), costs, {.sends = SendsOf(transfers())})
+  // to predict a step. Errors: those of LastTrace.
   virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 
   // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits,

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "schedule/costs.h"
+#include "schedule/schedule.h"
 
 namespace stagecoach::partition {
 
@@ -38,6 +39,9 @@ struct Cluster {
   // Whether a device computes while its messages are under way. If not, it sends and receives in
   // between, and the slowest stage is the one that takes longest for all three together.
   bool overlaps_messages = true;
+  // How devices perform the transfers of a schedule: NCCL in groups. Decides when messages pass,
+  // and from when on there are buffers for them.
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;
 
   int size() const { return static_cast<int>(devices.size()); }
   schedule::Link LinkBetween(int from, int to) const;

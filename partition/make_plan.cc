@@ -47,8 +47,9 @@ absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
     group.layers = layers;
     if (request.device_memory_bytes > 0) group.memory_bytes = request.device_memory_bytes;
   }
-  return Pipeline::Create(schedule, request.micro_batch_rows, std::move(groups),
-                          UniformCluster(devices));
+  Cluster cluster = UniformCluster(devices);
+  cluster.transfers = request.transfers;
+  return Pipeline::Create(schedule, request.micro_batch_rows, std::move(groups), cluster);
 }
 
 absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
@@ -89,8 +90,7 @@ std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one
 absl::Status DoesNotFit(const PlanRequest& request, Pipeline& pipeline) {
   ASSIGN_OR_RETURN(const Pipeline::Cut cut,
                    CutSearch(pipeline, /*may_recompute=*/false).Roomiest());
-  ASSIGN_OR_RETURN(const PlanReport report,
-                   ReportPlan(pipeline.PlanOf(cut), request.layers, request.loss));
+  ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
   const auto largest = std::max_element(
       report.ranks.begin(), report.ranks.end(),
       [](const RankReport& a, const RankReport& b) { return a.peak_bytes() < b.peak_bytes(); });

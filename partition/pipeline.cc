@@ -79,7 +79,7 @@ Pipeline::Pipeline(Plan plan, std::vector<RankGroup> groups, schedule::Sends sen
 
 absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
                                           int64_t micro_batch_rows, std::vector<RankGroup> groups,
-                                          const Cluster& cluster, schedule::Transfers transfers) {
+                                          const Cluster& cluster) {
   // The lowered schedules depend on the schedule alone, so any cut serves to get them: here, one
   // layer per stage.
   Plan plan = {.first_layer = {},
@@ -97,13 +97,11 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
         absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages", layers,
                         plan.num_stages(), layers));
   }
-  ASSIGN_OR_RETURN(schedule::Schedule training, LoweredSchedule(plan, transfers));
-  ASSIGN_OR_RETURN(schedule::Schedule evaluation, LoweredEvaluation(plan, transfers));
-  const schedule::Sends overlapping = transfers == schedule::Transfers::kGrouped
-                                          ? schedule::Sends::kGrouped
-                                          : schedule::Sends::kRendezvous;
-  Pipeline pipeline(std::move(plan), std::move(groups),
-                    cluster.overlaps_messages ? overlapping : schedule::Sends::kBlocking,
+  ASSIGN_OR_RETURN(schedule::Schedule training, LoweredSchedule(plan, cluster.transfers));
+  ASSIGN_OR_RETURN(schedule::Schedule evaluation, LoweredEvaluation(plan, cluster.transfers));
+  const schedule::Sends sends =
+      cluster.overlaps_messages ? schedule::SendsOf(cluster.transfers) : schedule::Sends::kBlocking;
+  Pipeline pipeline(std::move(plan), std::move(groups), sends,
                     StagePeaks(std::move(training), std::move(evaluation)));
   for (int from = 0; from < pipeline.num_ranks(); ++from) {
     for (int to = 0; to < pipeline.num_ranks(); ++to) {

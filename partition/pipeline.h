@@ -55,10 +55,10 @@ class Pipeline {
  public:
   // `schedule`: compute or lowered, one to train with. `groups`: one per rank, with equally many
   // layers, at least one per stage. InvalidArgument: fewer layers than stages; FailedPrecondition:
-  // the schedule cannot be performed with such transfers.
-  static absl::StatusOr<Pipeline> Create(
-      const schedule::Schedule& schedule, int64_t micro_batch_rows, std::vector<RankGroup> groups,
-      const Cluster& cluster, schedule::Transfers transfers = schedule::Transfers::kSeparate);
+  // the schedule cannot be performed with the cluster's transfers.
+  static absl::StatusOr<Pipeline> Create(const schedule::Schedule& schedule,
+                                         int64_t micro_batch_rows, std::vector<RankGroup> groups,
+                                         const Cluster& cluster);
 
   // How long the devices of a group take to add up so many bytes of gradients: a ring.
   static int64_t ReductionNs(const RankGroup& group, const Cluster& cluster, int64_t bytes);
@@ -87,7 +87,7 @@ class Pipeline {
   StagePeaks& peaks() { return peaks_; }
   const schedule::Schedule& training() const { return peaks_.training(); }
   int in_flight(int stage) const { return peaks_.in_flight(stage); }
-  // As the runtime sends (with the transfers of Create) where the cluster overlaps messages, else
+  // As the runtime sends (with the cluster's transfers) where the cluster overlaps messages, else
   // blocking.
   schedule::Sends sends() const { return sends_; }
   // Of the messages between two stages; of no duration between stages of one rank.

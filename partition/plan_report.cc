@@ -53,9 +53,10 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerC
     group.devices = {rank};
     group.layers = table;
   }
-  ASSIGN_OR_RETURN(const Pipeline pipeline,
-                   Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups),
-                                    UniformCluster(plan.num_ranks()), transfers));
+  Cluster cluster = UniformCluster(plan.num_ranks());
+  cluster.transfers = transfers;
+  ASSIGN_OR_RETURN(const Pipeline pipeline, Pipeline::Create(plan.schedule, plan.micro_batch_rows,
+                                                             std::move(groups), cluster));
   return pipeline.Report({plan.first_layer, plan.recomputed});
 }
 

@@ -30,6 +30,10 @@ enum class Sends : uint8_t {
 constexpr Transfers TransfersOf(Sends sends) {
   return sends == Sends::kGrouped ? Transfers::kGrouped : Transfers::kSeparate;
 }
+// How the runtime sends where it performs transfers so.
+constexpr Sends SendsOf(Transfers transfers) {
+  return transfers == Transfers::kGrouped ? Sends::kGrouped : Sends::kRendezvous;
+}
 
 struct SimulationOptions {
   Sends sends = Sends::kBuffered;

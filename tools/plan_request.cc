@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "engine/measured_profile.h"
 #include "engine/profile.h"
+#include "engine/rank_group.h"
 #include "partition/files/cluster_file.h"
 #include "partition/files/csv_profile.h"
 #include "partition/files/pipedream_profile.h"
@@ -77,12 +78,11 @@ absl::StatusOr<std::vector<int64_t>> SizesFor(const PlanFlags& flags, int64_t ba
   return sizes;
 }
 
-absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, int64_t batch, int devices,
-                                     std::optional<int> micro_batches) {
+absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::DeviceSpec& device,
+                                     int64_t batch, int devices, std::optional<int> micro_batches) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                    From(Origin::kConfiguration, SizesFor(flags, batch, micro_batches)));
   ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
-  ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
   const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
   const std::string name = flags.run.model_file.empty() ? "default" : flags.run.model_file;
   return From(Origin::kConfiguration,
@@ -107,6 +107,15 @@ absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, std::optional<int> of_
     if (device.memory_bytes == 0) device.memory_bytes = flags.device_memory_bytes;
   }
   return cluster;
+}
+
+// How `train` would perform transfers between devices of that kind.
+schedule::Transfers TransfersBetween(int devices, engine::DeviceSpec device,
+                                     const DeviceChoice& choice) {
+  // A plan for many GPUs can be made on one: others than those that are named are not there.
+  if (static_cast<int>(device.gpus.size()) < devices) device.gpus.clear();
+  return engine::TransfersOf(
+      {.ranks = devices, .device = device, .exchange = ExchangeOf(choice, device)});
 }
 
 // "auto" leaves it open.
@@ -187,7 +196,9 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
 void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   AddModelAndDataFlags(app, flags.run);
   const std::vector<CLI::Option*> of_models = app.get_options([](const CLI::Option* option) {
-    return !option->get_lnames().empty() && option->get_lnames().front() != "help";
+    if (option->get_lnames().empty()) return false;
+    const std::string& name = option->get_lnames().front();
+    return name != "help" && name != "exchange";
   });
   AddProfileFlags(app, flags);
   AddDeviceFlags(app, flags);
@@ -224,15 +235,21 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
   request.may_recompute = flags.may_recompute;
   request.objective = flags.objective;
   if (!IsProfileFile(flags)) {
+    const int devices = request.cluster.size();
     if (flags.replicas != 1) {
       return From(Origin::kUsage,
                   absl::UnimplementedError("--replicas: models are trained without replicas; plan "
                                            "them with a profile from a file"));
     }
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
-    ASSIGN_OR_RETURN(request.profile, ProfileModel(flags, request.batch_rows,
-                                                   request.cluster.size(), micro_batches));
+    ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+    request.cluster.transfers = TransfersBetween(devices, device, flags.run.device);
+    ASSIGN_OR_RETURN(request.profile,
+                     ProfileModel(flags, device, request.batch_rows, devices, micro_batches));
     return request;
+  }
+  if (flags.run.device.exchange == "nccl") {
+    request.cluster.transfers = schedule::Transfers::kGrouped;
   }
   ASSIGN_OR_RETURN(request.profile, From(Origin::kData, ReadProfile(flags)));
   const int64_t rows = request.profile.sizes.back().micro_batch_rows;

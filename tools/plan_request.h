@@ -14,7 +14,9 @@ namespace stagecoach::tools {
 
 // What `plan` is asked to plan, and what of it is settled.
 struct PlanFlags {
-  RunOptions run;  // data, model, optimiser and threads, unless the profile is a file
+  // Data, model, optimiser and devices. If the profile is a file, nothing but the exchange between
+  // devices is read.
+  RunOptions run;
 
   std::string profile = "analytic";  // or "measured", or a file
   std::string format;                // of the file; "": known by its ending

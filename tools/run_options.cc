@@ -151,10 +151,12 @@ absl::Status UsePlan(const RunOptions& options, partition::Plan plan, Run& run) 
 
 // The fastest plan with any schedule, the number of micro-batches being given.
 absl::StatusOr<partition::Plan> SearchPlan(const RunOptions& options, const Pipeline& pipeline,
-                                           const engine::ModelProfile& profile) {
+                                           const engine::ModelProfile& profile,
+                                           schedule::Transfers transfers) {
   partition::PlannerRequest request;
   request.profile = engine::JoinProfiles("", {profile});
   request.cluster = partition::UniformCluster(pipeline.devices, options.device_memory_bytes);
+  request.cluster.transfers = transfers;
   request.batch_rows = options.batch;
   request.micro_batches = pipeline.micro_batches;
   if (options.chunks > 0) request.chunks = options.chunks;
@@ -177,18 +179,18 @@ absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& 
                                                                  {.devices = devices})));
   }
   if (options.schedule == kAutomatic) {
-    ASSIGN_OR_RETURN(run.plan, SearchPlan(options, pipeline, profile));
+    ASSIGN_OR_RETURN(run.plan, SearchPlan(options, pipeline, profile, run.transfers));
     return Predict(profile, run);
   }
   partition::PlanRequest request = {.layers = profile.layers,
                                     .loss = profile.loss,
                                     .devices = pipeline.devices,
                                     .micro_batch_rows = profile_options.micro_batch_rows,
-                                    .device_memory_bytes = options.device_memory_bytes};
+                                    .device_memory_bytes = options.device_memory_bytes,
+                                    .transfers = run.transfers};
   request.schedule = ScheduleMakerOf(options, pipeline);
   ASSIGN_OR_RETURN(run.plan, MakePlan(request));
-  RETURN_IF_ERROR(Predict(profile, run));
-  return CheckBudget(run, options.device_memory_bytes);  // grouped transfers may need more
+  return Predict(profile, run);
 }
 
 }  // namespace

@@ -98,11 +98,9 @@ absl::StatusOr<schedule::Trace> SimulateStep(engine::Trainer& trainer) {
   ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
   const schedule::Transfers transfers = trainer.transfers();
   ASSIGN_OR_RETURN(const schedule::Schedule lowered, LoweredSchedule(trainer.plan(), transfers));
-  const schedule::Sends sends = transfers == schedule::Transfers::kGrouped
-                                    ? schedule::Sends::kGrouped
-                                    : schedule::Sends::kRendezvous;
-  ASSIGN_OR_RETURN(schedule::Simulation simulation,
-                   schedule::Simulate(lowered, costs, {.sends = sends, .keep_trace = true}));
+  ASSIGN_OR_RETURN(
+      schedule::Simulation simulation,
+      schedule::Simulate(lowered, costs, {.sends = SendsOf(transfers), .keep_trace = true}));
   return std::move(simulation.trace);
 }
 

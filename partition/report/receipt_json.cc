@@ -83,6 +83,7 @@ std::string ToJson(const Receipt& receipt) {
       {"chunks", receipt.choice.chunks},
       {"micro_batch_rows", receipt.plan.micro_batch_rows},
       {"recomputed_layers", receipt.plan.recomputed},
+      {"transfers", GroupedTransfers(receipt).empty() ? "separate" : "grouped"},
       {"runner_up", RunnerUpJson(receipt)},
       {"changes", receipt.changes},
       {"considered", receipt.considered},

@@ -305,6 +305,7 @@ std::string ToHtml(const Receipt& receipt) {
   const schedule::Trace& trace = receipt.simulation.trace;
   const std::string title =
       EscapeMarkup(receipt.model.empty() ? "Plan" : absl::StrCat("Plan for ", receipt.model));
+  const std::string transfers = GroupedTransfers(receipt);
   const std::string why = Why(receipt);
   const bool is_beside = !why.empty() && receipt.plan.num_ranks() <= kFewRanks;
   return absl::StrCat(
@@ -312,10 +313,11 @@ std::string ToHtml(const Receipt& receipt) {
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
       title, "</title>\n<style>", schedule::ChartStyle(trace), kReceiptStyle,
       "</style>\n</head>\n<body>\n<header><h1>", title, "</h1><p>",
-      EscapeMarkup(receipt.choice.ToString()), "</p></header>\n<main>\n", Tiles(receipt),
-      "<div class=\"pair", is_beside ? " few" : "", "\">", Bars(receipt), why, "</div>\n",
-      Timeline(trace), StageTable(receipt), MemoryTable(receipt), "</main>\n",
-      trace.actions.empty() ? "" : schedule::ChartScript(trace), "\n</body>\n</html>\n");
+      EscapeMarkup(receipt.choice.ToString()), transfers.empty() ? "" : ", transfers ", transfers,
+      "</p></header>\n<main>\n", Tiles(receipt), "<div class=\"pair", is_beside ? " few" : "",
+      "\">", Bars(receipt), why, "</div>\n", Timeline(trace), StageTable(receipt),
+      MemoryTable(receipt), "</main>\n", trace.actions.empty() ? "" : schedule::ChartScript(trace),
+      "\n</body>\n</html>\n");
 }
 
 }  // namespace stagecoach::partition

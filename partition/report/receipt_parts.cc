@@ -89,6 +89,10 @@ std::string Headline(double ns) {
   return absl::StrFormat("%.*f ms", digits, ms);
 }
 
+std::string GroupedTransfers(const Receipt& receipt) {
+  return receipt.cluster.transfers == schedule::Transfers::kGrouped ? "in groups, as by NCCL" : "";
+}
+
 std::string RunnerUp(const Receipt& receipt) {
   const Choice& other = *receipt.runner_up;
   const double more = receipt.objective_ns > 0 ? other.objective_ns / receipt.objective_ns - 1 : 0;

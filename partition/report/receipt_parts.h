@@ -43,6 +43,9 @@ std::string InUnit(int64_t ns, const schedule::TimeUnit& unit);
 // "12.34 ms", "1234.5 ms", "12.34 s".
 std::string Headline(double ns);
 
+// "in groups, as by NCCL"; "" where transfers are performed each for itself, which goes unsaid.
+std::string GroupedTransfers(const Receipt& receipt);
+
 // "zb-h1, ...: 65.4 ms (+6.1 %)": against the objective of the receipt.
 std::string RunnerUp(const Receipt& receipt);
 

@@ -163,6 +163,8 @@ std::string ToText(const Receipt& receipt) {
   std::string page;
   if (!receipt.model.empty()) AppendLabelled("model", Printable(receipt.model), page);
   AppendLabelled("plan", receipt.choice.ToString(), page);
+  const std::string transfers = GroupedTransfers(receipt);
+  if (!transfers.empty()) AppendLabelled("transfers", transfers, page);
   AppendObjective(receipt, page);
   if (!receipt.plan.recomputed.empty()) {
     AppendLabelled("recomputes", absl::StrCat("layers ", Ranges(receipt.plan.recomputed)), page);

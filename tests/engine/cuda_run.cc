@@ -10,13 +10,6 @@
 #include "tests/engine/small_run.h"
 
 namespace stagecoach::engine {
-namespace {
-
-constexpr int64_t kMicroBatchRows = 3;
-constexpr int64_t kBatchRows = kTinyMicroBatches * kMicroBatchRows;
-
-}  // namespace
-
 Model TinyModel() {
   return {.input = Shape{kSmallFeatures},
           .layers = {
@@ -41,18 +34,18 @@ void PrintTo(const TinyAnswer& answer, std::ostream* out) {
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
   return Trainer::Create(run.model,
                          EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
-                                  kMicroBatchRows, run.chunks),
+                                  kTinyMicroBatchRows, run.chunks),
                          run.options);
 }
 
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {
-  const auto data = SmallData(kTinySteps * kBatchRows);
-  const auto test_data = SmallData(kBatchRows + 5);
+  const auto data = SmallData(kTinySteps * kTinyBatchRows);
+  const auto test_data = SmallData(kTinyBatchRows + 5);
   TinyAnswer answer;
   ASSIGN_OR_RETURN(answer.initial_hash, trainer.ParametersHash());
   for (int step = 0; step < kTinySteps; ++step) {
     ASSIGN_OR_RETURN(const StepResult result,
-                     trainer.Step(*data, Rows(step * kBatchRows, kBatchRows)));
+                     trainer.Step(*data, Rows(step * kTinyBatchRows, kTinyBatchRows)));
     answer.losses.push_back(result.loss);
     answer.gradient_norms.push_back(result.gradient_norm);
   }

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TESTS_ENGINE_CUDA_RUN_H_
 #define STAGECOACH_TESTS_ENGINE_CUDA_RUN_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ namespace stagecoach::engine {
 // Micro-batches that every schedule takes on 1 to 4 devices.
 inline constexpr int kTinyMicroBatches = 8;
 inline constexpr int kTinySteps = 2;
+inline constexpr int64_t kTinyMicroBatchRows = 3;
+inline constexpr int64_t kTinyBatchRows = kTinyMicroBatches * kTinyMicroBatchRows;
 
 // Eight layers of every kind, the widest with 16 features; no extent but that of the batch is a
 // multiple of 16.

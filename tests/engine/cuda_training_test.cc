@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/engine/cuda_run.h"
+#include "tests/engine/planned_runs.h"
 #include "tests/engine/small_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
@@ -24,6 +25,7 @@ namespace {
 
 using kernels::DType;
 using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // How many GPUs there are; a test without one is skipped, or fails where one is required.
@@ -289,8 +291,17 @@ TEST_F(CudaTraining, RefusesNcclBetweenDevicesOfOneGpu) {
   TinyRun run = OnCuda(2, "1f1b", Place::kNccl);
   run.options.device.gpus = {0, 0};
   run.options.deadline = absl::Seconds(20);
-  EXPECT_THAT(TinyTrainer(run).status().message(), HasSubstr("GPU"));
-  EXPECT_FALSE(TinyTrainer(run).ok());
+  EXPECT_THAT(TinyTrainer(run).status().message(),
+              AllOf(HasSubstr(" of 2: nccl"), HasSubstr("Duplicate GPU detected")));
+}
+
+// With transfers in groups, which receive at other times than separate ones.
+TEST_F(CudaTraining, TakesExactlyThePredictedMemoryUnderARandomPlan) {
+  if (NumGpus() < 4) GTEST_SKIP() << "there are " << NumGpus() << " GPUs";
+  const PlannedRuns runs =
+      ExpectPlansToRun(/*seed=*/8, /*trials=*/12, OnCuda(4, "auto", Place::kNccl).options);
+  EXPECT_GT(runs.planned, 6);
+  EXPECT_GT(runs.tightened, 10);
 }
 
 }  // namespace

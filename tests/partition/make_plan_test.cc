@@ -26,7 +26,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
-  const PlanReport report = ReportPlan(plan, request.layers, request.loss).value();
+  const PlanReport report =
+      ReportPlan(plan, request.layers, request.loss, request.transfers).value();
   int64_t largest_bytes = 0;
   for (const RankReport& rank : report.ranks) {
     largest_bytes = std::max(largest_bytes, rank.peak_bytes());
@@ -93,6 +94,7 @@ PlanRequest RandomRequest(std::mt19937& random) {
   const char* const names[] = {"1f1b", "gpipe", "zb-h1"};
   request.schedule = GeneratedSchedule(names[random() % 3], 1 + static_cast<int>(random() % 6));
   if (random() % 2 == 0) request.schedule = Reversed(request.schedule);
+  if (random() % 2 == 0) request.transfers = schedule::Transfers::kGrouped;
   return request;
 }
 
@@ -341,7 +343,8 @@ TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
         .layers = RandomLayers(random, 4 + static_cast<int>(random() % 4)),
         .loss = RandomLoss(random),
         .devices = 2,
-        .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3))};
+        .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3)),
+        .transfers = i % 2 == 0 ? schedule::Transfers::kSeparate : schedule::Transfers::kGrouped};
     ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
     request.device_memory_bytes =
         LargestPeak(unlimited, request) * (80 + static_cast<int>(random() % 30)) / 100;

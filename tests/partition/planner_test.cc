@@ -19,6 +19,7 @@
 namespace stagecoach::partition {
 namespace {
 
+using schedule::Transfers;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -60,8 +61,9 @@ Cluster RandomCluster(std::mt19937& random, int devices, int64_t memory_bytes) {
   std::sort(cluster.devices.begin(), cluster.devices.end(),
             [](const ClusterDevice& a, const ClusterDevice& b) { return a.host < b.host; });
   if (random() % 2 == 0) {
-    cluster.within_host = {.latency_ns = 20, .bytes_per_second = 4e10};
-    cluster.between_hosts = {.latency_ns = 100, .bytes_per_second = 1e10};
+    const int64_t latency_ns = random() % 2 == 0 ? 20 : 300;  // a pass takes some hundred ns
+    cluster.within_host = {.latency_ns = latency_ns, .bytes_per_second = 4e10};
+    cluster.between_hosts = {.latency_ns = 5 * latency_ns, .bytes_per_second = 1e10};
   }
   cluster.overlaps_messages = random() % 2 == 0;
   return cluster;
@@ -175,7 +177,8 @@ void ExpectExhaustive(const PlannerRequest& request, int& fitting) {
   ++fitting;
 }
 
-PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute) {
+PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute,
+                             Transfers transfers = Transfers::kSeparate) {
   const int devices = 1 + static_cast<int>(random() % 3);
   const int layers = devices + static_cast<int>(random() % 3);
   PlannerRequest request;
@@ -183,6 +186,7 @@ PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute) {
   const int64_t memory_bytes =
       random() % 2 == 0 ? 0 : 20'000 + static_cast<int64_t>(random() % 90'000);
   request.cluster = RandomCluster(random, devices, memory_bytes);
+  request.cluster.transfers = transfers;
   request.batch_rows = 4 + 4 * static_cast<int64_t>(random() % 2);
   request.objective = random() % 4 == 0 ? PlanObjective::kBottleneck : PlanObjective::kStep;
   request.may_recompute = may_recompute;
@@ -190,11 +194,19 @@ PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute) {
   return request;
 }
 
-TEST(PlanJointly, EqualsExhaustiveSearchUnderEverySchedule) {
+class PlannerOver : public ::testing::TestWithParam<Transfers> {};
+
+INSTANTIATE_TEST_SUITE_P(AllTransfers, PlannerOver,
+                         ::testing::Values(Transfers::kSeparate, Transfers::kGrouped),
+                         [](const auto& test) {
+                           return test.param == Transfers::kGrouped ? "Grouped" : "Separate";
+                         });
+
+TEST_P(PlannerOver, EqualsExhaustiveSearchUnderEverySchedule) {
   std::mt19937 random(1);
   int fitting = 0;
   for (int trial = 0; trial < 40; ++trial) {
-    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false);
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false, GetParam());
     for (const schedule::Generator& generator : schedule::Generators()) {
       request.schedule = std::string(generator.name);
       request.chunks = generator.chunks;
@@ -204,12 +216,12 @@ TEST(PlanJointly, EqualsExhaustiveSearchUnderEverySchedule) {
   EXPECT_GT(fitting, 100);
 }
 
-TEST(PlanJointly, EqualsExhaustiveSearchWithRecomputation) {
+TEST_P(PlannerOver, EqualsExhaustiveSearchWithRecomputation) {
   std::mt19937 random(2);
   int fitting = 0;
   int recomputing = 0;
   for (int trial = 0; trial < 240; ++trial) {
-    PlannerRequest request = RandomRequest(random, /*may_recompute=*/true);
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/true, GetParam());
     for (const char* schedule : {"1f1b", "zb-h1"}) {
       request.schedule = schedule;
       ExpectExhaustive(request, fitting);
@@ -221,10 +233,10 @@ TEST(PlanJointly, EqualsExhaustiveSearchWithRecomputation) {
   EXPECT_GT(recomputing, 3);
 }
 
-TEST(PlanJointly, IsNoSlowerThanAnyScheduleItMayChoose) {
+TEST_P(PlannerOver, IsNoSlowerThanAnyScheduleItMayChoose) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 20; ++trial) {
-    PlannerRequest request = RandomRequest(random, trial % 2 == 0);
+    PlannerRequest request = RandomRequest(random, trial % 2 == 0, GetParam());
     request.objective = PlanObjective::kStep;
     const absl::StatusOr<Receipt> receipt = PlanJointly(request);
     double best_ns = kNone;
@@ -246,13 +258,34 @@ TEST(PlanJointly, IsNoSlowerThanAnyScheduleItMayChoose) {
   }
 }
 
+// With others, another plan may be the fastest.
+TEST(PlanJointly, SearchesUnderTheTransfersThatWillBePerformed) {
+  std::mt19937 random(14);
+  int faster = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false);
+    request.schedule = trial % 2 == 0 ? "1f1b" : "zb-h1";
+    request.objective = PlanObjective::kStep;
+    const absl::StatusOr<Receipt> separate = PlanJointly(request);
+    request.cluster.transfers = Transfers::kGrouped;
+    const absl::StatusOr<Receipt> grouped = PlanJointly(request);
+    if (!separate.ok()) continue;
+    const Receipt judged = ReceiptOf(separate->plan, request.profile, request.cluster).value();
+    if (!CheckFits(judged).ok()) continue;
+    ASSERT_OK(grouped);
+    EXPECT_LE(grouped->objective_ns, judged.objective_ns);
+    if (grouped->objective_ns < judged.objective_ns) ++faster;
+  }
+  EXPECT_GT(faster, 3);
+}
+
 // What a candidate's bound says, no plan under its schedule may beat. Updates take as long as
 // passes here, in turn part of the backward pass and not.
-TEST(CandidateSpace, NoPlanBeatsTheBounds) {
+TEST_P(PlannerOver, FindsNoPlanThatBeatsTheBounds) {
   std::mt19937 random(11);
   int compared = 0;
   for (int trial = 0; trial < 150; ++trial) {
-    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false);
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false, GetParam());
     request.profile.updates_in_backward = trial % 2 == 0;
     for (SizedLayers& sized : request.profile.sizes) {
       for (LayerCost& layer : sized.layers) layer.step_ns = static_cast<double>(random() % 2000);
@@ -280,12 +313,13 @@ TEST(CandidateSpace, NoPlanBeatsTheBounds) {
 }
 
 // More cuts than are enumerated, budgets that are met to the byte on unequal devices.
-TEST(PlanJointly, FitsTheExactBudgetsOfManyLayers) {
+TEST_P(PlannerOver, FitsTheExactBudgetsOfManyLayers) {
   std::mt19937 random(12);
   for (int trial = 0; trial < 10; ++trial) {
     PlannerRequest request;
     request.profile = RandomProfile(random, 40, {1}, /*may_recompute=*/false);
     request.cluster = UniformCluster(4);
+    request.cluster.transfers = GetParam();
     request.batch_rows = 8;
     request.schedule = trial % 2 == 0 ? "1f1b" : "zb-h1";
     const Receipt free = PlanJointly(request).value();

@@ -125,6 +125,13 @@ TEST(ReceiptText, OfABottleneckSaysBoth) {
   EXPECT_THAT(ToText(receipt), HasSubstr("\nstep          "));
 }
 
+TEST(ReceiptText, SaysHowTransfersArePerformedWhereTheyAreInGroups) {
+  Receipt receipt = SampleReceipt();
+  EXPECT_THAT(ToText(receipt), Not(HasSubstr("transfers")));
+  receipt.cluster.transfers = schedule::Transfers::kGrouped;
+  EXPECT_THAT(ToText(receipt), HasSubstr("\ntransfers     in groups, as by NCCL\n"));
+}
+
 TEST(ReceiptText, ClaimsNoBoundWhereNothingWasSearched) {
   for (const char* claim : {"bound", "gap", "runner-up", "change", "considered"}) {
     EXPECT_THAT(ToText(Unsearched()), Not(HasSubstr(claim)));
@@ -184,6 +191,13 @@ TEST(ReceiptJson, SaysWhatTheReceiptSays) {
   EXPECT_DOUBLE_EQ(last["forward_ms"], static_cast<double>(receipt.stages[7].forward_ns) / 1e6);
   EXPECT_EQ(last["in_flight"], receipt.stages[7].in_flight);
   EXPECT_EQ(last["layers"][4], "head");
+}
+
+TEST(ReceiptJson, SaysHowTransfersArePerformed) {
+  Receipt receipt = SampleReceipt();
+  EXPECT_EQ(json::parse(ToJson(receipt))["transfers"], "separate");
+  receipt.cluster.transfers = schedule::Transfers::kGrouped;
+  EXPECT_EQ(json::parse(ToJson(receipt))["transfers"], "grouped");
 }
 
 TEST(ReceiptJson, PartsOfTheMemorySumToThePeak) {
@@ -277,6 +291,13 @@ TEST(ReceiptPage, HasTheHeadlineNumbers) {
   for (const char* value : {"123.5 ms", "111.1 ms", "10.0&nbsp;%", "zb-h1", "8", "4"}) {
     EXPECT_THAT(values, Contains(value));
   }
+}
+
+TEST(ReceiptPage, SaysHowTransfersArePerformedWhereTheyAreInGroups) {
+  Receipt receipt = SampleReceipt();
+  EXPECT_THAT(ToHtml(receipt), Not(HasSubstr("transfers")));
+  receipt.cluster.transfers = schedule::Transfers::kGrouped;
+  EXPECT_THAT(ToHtml(receipt), HasSubstr(", transfers in groups, as by NCCL</p>"));
 }
 
 TEST(ReceiptPage, ClaimsNoBoundWhereNothingWasSearched) {

@@ -15,12 +15,14 @@
 namespace stagecoach::partition {
 namespace {
 
+using schedule::Transfers;
+
 // The peaks of ranges of `layers` under a generated schedule.
 class Peaks {
  public:
   Peaks(const std::vector<LayerCost>& layers, const LossMemory& loss, const std::string& name,
-        int devices, int micro_batches)
-      : layers_(layers), loss_(loss), peaks_(Make(name, devices, micro_batches)) {}
+        int devices, int micro_batches, Transfers transfers = Transfers::kSeparate)
+      : layers_(layers), loss_(loss), peaks_(Make(name, devices, micro_batches, transfers)) {}
 
   StagePeaks* operator->() { return &peaks_; }
 
@@ -36,12 +38,14 @@ class Peaks {
   }
 
  private:
-  static StagePeaks Make(const std::string& name, int devices, int micro_batches) {
+  static StagePeaks Make(const std::string& name, int devices, int micro_batches,
+                         Transfers transfers) {
     Plan plan = {.first_layer = {},
                  .schedule = GeneratedSchedule(name, micro_batches)(devices).value()};
     plan.num_layers = plan.schedule.num_stages();
     for (int stage = 0; stage < plan.num_layers; ++stage) plan.first_layer.push_back(stage);
-    return StagePeaks(LoweredSchedule(plan).value(), LoweredEvaluation(plan).value());
+    return StagePeaks(LoweredSchedule(plan, transfers).value(),
+                      LoweredEvaluation(plan, transfers).value());
   }
 
   std::vector<LayerCost> layers_;
@@ -87,7 +91,8 @@ TEST(StagePeaks, BoundNeverExceedsThePeak) {
       if (!made.ok()) continue;  // it refuses this shape
       const int stages = made->num_stages();
       const std::vector<LayerCost> layers = RandomLayers(random, stages + 2);
-      Peaks peaks(layers, RandomLoss(random), name, devices, micro_batches);
+      Peaks peaks(layers, RandomLoss(random), name, devices, micro_batches,
+                  i % 2 == 0 ? Transfers::kSeparate : Transfers::kGrouped);
       for (int stage = 0; stage < stages; ++stage) {
         const int64_t at_least_bytes = peaks.AtLeast(stage, stage + 2, stage);
         const int64_t peak_bytes = peaks.PeakBytes(stage, stage + 2, stage);

@@ -2,7 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -302,6 +304,24 @@ TEST(CudaTrain, MeasuredPeaksEqualThePredictedOnes) {
   }
 }
 
+// What has room in groups, which receive later, need not have it with copies.
+TEST(CudaTrain, PlansForTheTransfersThatItPerforms) {
+  const CudaMachine machine("gpus=2");
+  const auto largest_peak = [](const Arguments& more) {
+    int64_t peak_bytes = 0;
+    const nlohmann::json start = EventsOf(Joined({"--device", "cuda"}, more)).front();
+    for (const nlohmann::json& device : start["devices"]) {
+      peak_bytes = std::max(peak_bytes, device["predicted_peak_bytes"].get<int64_t>());
+    }
+    return peak_bytes;
+  };
+  const Arguments in_groups = {"--exchange", "nccl", "--schedule", "gpipe"};
+  const int64_t peak_bytes = largest_peak(in_groups);
+  ASSERT_LT(peak_bytes, largest_peak({"--exchange", "copies", "--schedule", "gpipe"}));
+  const std::string budget = std::to_string(peak_bytes);
+  EXPECT_EQ(largest_peak(Joined(in_groups, {"--device-memory", budget})), peak_bytes);
+}
+
 TEST(CudaTrain, WhatTheLibrariesTakeIsListedApart) {
   const CudaMachine machine("gpus=2");
   const nlohmann::json end = EventsOf({"--device", "cuda"}).back();
@@ -402,10 +422,21 @@ TEST(CudaTuning, ADamagedFileIsNamed) {
 
 TEST(CudaPlan, IsMadeForTheDevicesAsked) {
   const CudaMachine machine("gpus=2");
-  const Arguments plan = {
-      "plan",    "--data", "synthetic:256x16x4", "--layers", "3",        "--width", "16",
-      "--batch", "32",     "--devices",          "2",        "--device", "cuda"};
-  EXPECT_EQ(RunStagecoach(plan).exit_status, 0);
+  // How they will exchange tensors, too; where they are is not known of all of them.
+  const auto transfers_of = [](const Arguments& flags) {
+    Arguments plan = {
+        "plan",    "--data", "synthetic:256x16x4", "--layers", "3",        "--width", "16",
+        "--batch", "32",     "--devices",          "3",        "--device", "cuda",    "--json"};
+    plan.insert(plan.end(), flags.begin(), flags.end());
+    const Finished run = RunStagecoach(plan);
+    EXPECT_EQ(run.exit_status, 0) << run.err;
+    const nlohmann::json receipt = run.Events().at(0);
+    return receipt["transfers"].get<std::string>();
+  };
+  EXPECT_EQ(transfers_of({}), "grouped");
+  EXPECT_EQ(transfers_of({"--gpus", "1"}), "grouped");
+  EXPECT_EQ(transfers_of({"--gpus", "0,1,0"}), "separate");
+  EXPECT_EQ(transfers_of({"--exchange", "copies"}), "separate");
 }
 
 TEST(CudaProfile, IsMeasuredOnTheGpu) {

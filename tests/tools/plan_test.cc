@@ -150,6 +150,20 @@ TEST(Plan, ReadsAProfileInPlaceOfAModel) {
   EXPECT_EQ(plan["stages"].back()["last_layer"], 39);
 }
 
+TEST(Plan, OfAProfileIsForTransfersInGroupsWithNccl) {
+  const auto transfers_of = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = {"--devices", "4", "--schedule", "1f1b", "--json"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Finished run = PlanVgg16(arguments);
+    EXPECT_EQ(run.exit_status, 0) << run.err;
+    const nlohmann::json plan = run.Events().at(0);
+    return plan["transfers"].get<std::string>();
+  };
+  EXPECT_EQ(transfers_of({}), "separate");
+  EXPECT_EQ(transfers_of({"--exchange", "copies"}), "separate");
+  EXPECT_EQ(transfers_of({"--exchange", "nccl"}), "grouped");
+}
+
 TEST(Plan, ComparesHeuristicsAndPlans) {
   const std::string path = engine::TestDirectory() + "/compared.json";
   const std::vector<std::string> base = {"--devices",      "4", "--schedule", "1f1b",
