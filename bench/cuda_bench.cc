@@ -296,7 +296,7 @@ void BenchLayerNorm(const Settings& settings, double copy_rate, DeviceTimer& tim
   ReportMoved(
       settings, copy_rate,
       {"layer_norm", "LayerNorm, forward", 2 * bytes, timer.Seconds(runs, [&](Stream& stream, int) {
-         return op->Forward(stream, x, gamma, beta, statistics, y);
+         return op->Forward(stream, x, gamma, beta, /*addend=*/{}, statistics, y);
        })});
   ReportMoved(settings, copy_rate,
               {"layer_norm_dx", "LayerNorm, input gradient with residual", 4 * bytes,

@@ -236,7 +236,7 @@ void BM_LayerNormForward(benchmark::State& state) {
   Operands o;
   auto op = std::move(o.device->ops().CreateLayerNorm({kRows, kWidth})).value();
   OnDevice(state, o, 0, 8.0 * kRows * kWidth, [&](int) {
-    STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.x, o.bias, o.bias, o.z, o.y));
+    STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.x, o.bias, o.bias, {}, o.z, o.y));
   });
 }
 

@@ -35,7 +35,7 @@ class LayerNormLayer final : public Layer {
 
   absl::Status Forward(const LayerArgs& args) override {
     return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1],
-                        Statistics(args), args.y);
+                        /*addend=*/{}, Statistics(args), args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {

@@ -41,9 +41,13 @@ class CpuLayerNorm final : public LayerNormOp {
   int64_t workspace_bytes() const override { return 0; }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
-                       const Tensor& statistics, const Tensor& y) override {
+                       const Tensor& addend, const Tensor& statistics, const Tensor& y) override {
     ForEachRow(stream, [&](int64_t r) {
-      const float* const xr = x.f32() + r * C_;
+      float* const xr = x.f32() + r * C_;
+      if (!addend.empty()) {
+        const float* const ar = addend.f32() + r * C_;
+        for (int64_t c = 0; c < C_; ++c) xr[c] += ar[c];
+      }
       const float n = static_cast<float>(C_);
       const float mean = LaneSum(C_, [&](int64_t c) { return xr[c]; }) / n;
       const float variance =

@@ -21,11 +21,12 @@ class CudaLayerNorm final : public LayerNormOp {
   }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
-                       const Tensor& statistics, const Tensor& y) override {
+                       const Tensor& addend, const Tensor& statistics, const Tensor& y) override {
     const LayerNormForwardArguments arguments = {.rows = shape_.rows,
                                                  .features = shape_.features,
                                                  .epsilon = shape_.epsilon,
                                                  .x = x.data,
+                                                 .addend = addend.data,
                                                  .gamma = gamma.data,
                                                  .beta = beta.data,
                                                  .statistics = statistics.f32(),

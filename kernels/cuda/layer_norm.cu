@@ -26,7 +26,7 @@ struct ForwardVector {
   float x[N];
 };
 
-// Reads x; with kAdd the sum of two, rounded to T.
+// Reads x; with kAdd the sum x + addend, rounded to T.
 template <typename T, int N, bool kAdd>
 struct ForwardSource {
   const T* x;
@@ -85,17 +85,17 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   if (r >= a.rows) return;
   using Vector = ForwardVector<N>;
   const int64_t begin = r * a.features;
-  const ForwardSource<T, N, kAdd> source{static_cast<const T*>(a.x) + begin,
+  T* const x = static_cast<T*>(a.x) + begin;
+  const ForwardSource<T, N, kAdd> source{x,
                                          kAdd ? static_cast<const T*>(a.addend) + begin : nullptr};
   const auto row = MakeRow<Vector, N, kHeld>(a.features, source);
-  T* const sum = kAdd ? static_cast<T*>(a.sum) + begin : nullptr;
   if constexpr (kAdd) {
     // After the reads, which the compiler could not move above the writes.
-    row.ForEach([&](int64_t c, const Vector& vector) { Store(sum + c, vector.x); });
+    row.ForEach([&](int64_t c, const Vector& vector) { Store(x + c, vector.x); });
   }
   if constexpr (kAdd && kHeld == 0) {
-    // What is read several times must be added once, for `sum` may be x.
-    const ForwardSource<T, N, false> written{sum, nullptr};
+    // What is read several times must be added once.
+    const ForwardSource<T, N, false> written{x, nullptr};
     NormalizeRow<T, N>(a, r, MakeRow<Vector, N, kHeld>(a.features, written));
   } else {
     NormalizeRow<T, N>(a, r, row);
@@ -184,7 +184,7 @@ cudaError_t DispatchRowLength(int64_t rows, int64_t features, Launcher launch) {
 cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
                                    const LayerNormForwardArguments& a) {
   const auto vectors = [&](int width) {
-    return a.features % width == 0 && AlignedForVectors(a.x, a.addend, a.sum, a.gamma, a.beta, a.y);
+    return a.features % width == 0 && AlignedForVectors(a.x, a.addend, a.gamma, a.beta, a.y);
   };
   return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     using T = decltype(element);

@@ -15,9 +15,8 @@ struct LayerNormForwardArguments {
   int64_t rows = 1;      // R
   int64_t features = 1;  // C
   float epsilon = 0.0F;
-  const void* x = nullptr;
-  const void* addend = nullptr;  // (R, C); not null: what is normalised is `sum` = x + addend
-  void* sum = nullptr;           // (R, C)
+  void* x = nullptr;             // written only if there is an addend
+  const void* addend = nullptr;  // may be null
   const void* gamma = nullptr;
   const void* beta = nullptr;
   float* statistics = nullptr;

@@ -28,8 +28,12 @@ class LayerNormOp {
   // Scratch for any of the calls below. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
 
+  // `addend` (R, C), what goes around a residual connection, may be empty. Otherwise x += addend
+  // comes first, in place, and what is normalised is x as it is then stored, rounded to its type:
+  // all results are the same bits as those of ElementwiseOps::Add followed by Forward without one.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma,
-                               const Tensor& beta, const Tensor& statistics, const Tensor& y) = 0;
+                               const Tensor& beta, const Tensor& addend, const Tensor& statistics,
+                               const Tensor& y) = 0;
 
   // dx = addend + rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, xhat = (x - mean) rstd.
   // `dx` may be `dy`. `addend` (R, C), the gradient that goes around a residual connection, may be

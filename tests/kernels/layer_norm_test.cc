@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/reference/reference.h"
@@ -45,14 +46,18 @@ struct Problem {
     dy = RandomNormal(R * C, 4);
     dgamma = RandomNormal(C, 5);
     dbeta = RandomNormal(C, 6);
+    addend = RandomNormal(R * C, 7);
     const auto forward =
         reference::LayerNormForward(shape, ToDouble(x), ToDouble(gamma), ToDouble(beta));
     statistics.assign(forward.statistics.begin(), forward.statistics.end());
   }
 
   LayerNormShape shape;
-  std::vector<float> x, gamma, beta, dy, dgamma, dbeta, statistics;
+  std::vector<float> x, gamma, beta, dy, dgamma, dbeta, addend, statistics;
 };
+
+// Of the addend to x: not at all, by ElementwiseOps, or by the layer norm itself.
+enum class Add { kNo, kBefore, kWithin };
 
 // A problem on a device. The outputs of an operation hold not-a-number before it.
 class OnDevice {
@@ -64,16 +69,21 @@ class OnDevice {
   }
 
   struct ForwardResult {
-    Tensor statistics, y;
+    Tensor statistics, y, x;
   };
-  ForwardResult Forward() {
+  ForwardResult Forward(Add add = Add::kNo) {
+    const Tensor x = this->x(), addend = device_.Operand(matrix(), problem_.addend);
     const Tensor statistics = device_.Result(Shape{problem_.shape.rows, 2});
     const Tensor y = device_.Result(matrix());
-    EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Forward(stream, x(), device_.Operand(features(), problem_.gamma),
-                          device_.Operand(features(), problem_.beta), statistics, y);
+    EXPECT_OK(device_.Run([&](Stream& stream) -> absl::Status {
+      if (add == Add::kBefore) {
+        RETURN_IF_ERROR(device_.ops().elementwise().Add(stream, x, addend, x));
+      }
+      return op_->Forward(stream, x, device_.Operand(features(), problem_.gamma),
+                          device_.Operand(features(), problem_.beta),
+                          add == Add::kWithin ? addend : Tensor{}, statistics, y);
     }));
-    return {statistics, y};
+    return {statistics, y, x};
   }
 
   Tensor BackwardInput(bool in_place = false) {
@@ -221,6 +231,15 @@ class CpuLayerNorm : public ::testing::TestWithParam<LayerNormShape> {
 
 TEST_P(CpuLayerNorm, ForwardMatchesReference) { ExpectForwardMatchesReference(problem_); }
 
+TEST_P(CpuLayerNorm, ForwardOfASumHasTheBitsOfAddAndForward) {
+  OnDevice apart(problem_), fused(problem_);
+  const auto expected = apart.Forward(Add::kBefore);
+  const auto actual = fused.Forward(Add::kWithin);
+  EXPECT_EQ(BytesOf(actual.x), BytesOf(expected.x));
+  EXPECT_EQ(BytesOf(actual.statistics), BytesOf(expected.statistics));
+  EXPECT_EQ(BytesOf(actual.y), BytesOf(expected.y));
+}
+
 TEST_P(CpuLayerNorm, BackwardInputMatchesReference) {
   ExpectBackwardInputMatchesReference(problem_);
 }
@@ -265,13 +284,14 @@ TEST(CpuLayerNormForward, RowsOfOneValueGiveBeta) {
 TEST(CpuLayerNormThreads, AnyNumberGivesTheSameBits) {
   const Problem problem({.rows = 67, .features = 1201});
   OnDevice one(problem, 1);
-  const auto forward = one.Forward();
+  const auto forward = one.Forward(Add::kWithin);
   const Tensor dx = one.BackwardInput();
   const auto weight_gradient = one.BackwardWeight(/*accumulate=*/true);
   for (int threads : {2, 3}) {
     SCOPED_TRACE(absl::StrCat(threads, " threads"));
     OnDevice several(problem, threads);
-    const auto [statistics, y] = several.Forward();
+    const auto [statistics, y, x] = several.Forward(Add::kWithin);
+    EXPECT_EQ(BytesOf(x), BytesOf(forward.x));
     EXPECT_EQ(BytesOf(statistics), BytesOf(forward.statistics));
     EXPECT_EQ(BytesOf(y), BytesOf(forward.y));
     EXPECT_EQ(BytesOf(several.BackwardInput()), BytesOf(dx));

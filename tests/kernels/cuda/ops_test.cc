@@ -102,8 +102,22 @@ TEST_F(CudaOpsTest, LayerNorm) {
   const Tensor x = Floats({1, 2}, {1, -1}), gamma = Floats({2}, {1, 1});
   const Tensor beta = Floats({2}, {0, 4});
   const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
-  Perform([&](Stream& stream) { return op->Forward(stream, x, gamma, beta, statistics, y); });
+  Perform([&](Stream& stream) {
+    return op->Forward(stream, x, gamma, beta, /*addend=*/{}, statistics, y);
+  });
   EXPECT_THAT(Values<float>(statistics), ElementsAre(0, 0.5F));
+  EXPECT_THAT(Values<float>(y), ElementsAre(0.5F, 3.5F));
+}
+
+TEST_F(CudaOpsTest, LayerNormForwardOfASum) {
+  ASSERT_OK_AND_ASSIGN(const auto op,
+                       ops().CreateLayerNorm({.rows = 1, .features = 2, .epsilon = 3.0F}));
+  const Tensor x = Floats({1, 2}, {3, -2}), addend = Floats({1, 2}, {-2, 1});
+  const Tensor gamma = Floats({2}, {1, 1}), beta = Floats({2}, {0, 4});
+  const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
+  Perform(
+      [&](Stream& stream) { return op->Forward(stream, x, gamma, beta, addend, statistics, y); });
+  EXPECT_THAT(Values<float>(x), ElementsAre(1, -1));
   EXPECT_THAT(Values<float>(y), ElementsAre(0.5F, 3.5F));
 }
 
