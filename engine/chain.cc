@@ -40,6 +40,7 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
     chain.links_.push_back(std::move(link));
   }
   chain.LayOut(context.rows);
+  chain.DeferAdds();
   return chain;
 }
 
@@ -98,6 +99,17 @@ void Chain::LayOut(int64_t rows) {
   workspace_bytes_ = 2 * slot_bytes + scratch_bytes + fused_bytes;
 }
 
+// The sum that ends one layer is left to the next, which reads y anyway, where both can. The last
+// layer's never is: what leaves a chain is whole.
+void Chain::DeferAdds() {
+  for (size_t i = 0; i + 1 < links_.size(); ++i) {
+    // The next layer writes its y while it still needs this one's x. Were both in the workspace,
+    // they would share a slot.
+    const bool x_stays = i == 0 || links_[i - 1].output.area != Area::kWorkspace;
+    links_[i].defers_add = links_[i].spec.can_defer_add && links_[i + 1].spec.adds_to_x && x_stays;
+  }
+}
+
 std::byte* Chain::Address(const LayerArgs& args, const Place& place) {
   switch (place.area) {
     case Area::kStash:
@@ -121,7 +133,11 @@ LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
   const auto tensor = [&](const Place& place, const Shape& sample) {
     return Tensor{Address(args, place), type_, sample.Batched(rows_)};
   };
-  own.x = is_first ? args.x : tensor(links_[static_cast<size_t>(i) - 1].output, link.input);
+  const auto x_of = [&](int layer) {
+    return layer == 0 ? args.x
+                      : tensor(links_[static_cast<size_t>(layer) - 1].output, input(layer));
+  };
+  own.x = x_of(i);
   own.y = is_last ? args.y : tensor(link.output, link.spec.output);
   if (backward) {
     own.dx =
@@ -129,6 +145,10 @@ LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
     if (is_first) own.dx_addend = args.dx_addend;
     own.dy = is_last ? args.dy : tensor(link.output_gradient, link.spec.output);
     own.gradient_stash = Address(args, link.gradient_stash);
+  } else {
+    if (is_first) own.x_addend = args.x_addend;
+    if (!is_first && links_[static_cast<size_t>(i) - 1].defers_add) own.x_addend = x_of(i - 1);
+    own.defers_add = link.defers_add;
   }
   const auto begin = static_cast<size_t>(first_parameter(i));
   const size_t count = static_cast<size_t>(first_parameter(i + 1)) - begin;

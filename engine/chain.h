@@ -65,10 +65,12 @@ class Chain {
     Place gradient_stash;
     // Of the activation after this layer, and of its gradient. Unused on the last layer.
     Place output, output_gradient;
+    bool defers_add = false;  // of its x, to the next layer
   };
 
   Chain() = default;
   void LayOut(int64_t rows);
+  void DeferAdds();
   static std::byte* Address(const LayerArgs& args, const Place& place);
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
 

@@ -61,6 +61,11 @@ struct LayerSpec {
   LastUse output_gradient_last_use = LastUse::kBackwardInput;
   // BackwardInput adds LayerArgs::dx_addend to dx, where there is one.
   bool adds_to_dx = false;
+  // Forward begins by adding LayerArgs::x_addend to x, in place, where there is one.
+  bool adds_to_x = false;
+  // Forward ends by adding x to y, and leaves that to the next layer where LayerArgs::defers_add
+  // says so: y is complete only after the next one's Forward.
+  bool can_defer_add = false;
 
   // For the analytic cost model; the optimiser's part is added by the engine.
   partition::Work forward, backward_input, backward_weight;
@@ -83,6 +88,10 @@ struct LayerArgs {
   Tensor dx, dy;  // backward only; dx is empty if nobody needs it, and never the memory of dy
   // What is to be added to dx, of its shape; empty unless LayerSpec::adds_to_dx. May be dy.
   Tensor dx_addend;
+  // Forward only: the sum that one layer leaves to the next. The engine decides where; the bits
+  // must be those of ElementwiseOps::Add in either place.
+  Tensor x_addend;                      // of the shape of x; empty unless LayerSpec::adds_to_x
+  bool defers_add = false;              // false unless LayerSpec::can_defer_add
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them

@@ -25,6 +25,7 @@ class LayerNormLayer final : public Layer {
     spec.weight_stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.workspace_bytes = op_->workspace_bytes();
     spec.adds_to_dx = true;
+    spec.adds_to_x = true;
     spec.output_gradient_last_use = LastUse::kBackwardWeight;
     const double elements = static_cast<double>(context.rows * features);
     spec.forward = {8.0 * elements, 8.0 * elements};
@@ -34,8 +35,8 @@ class LayerNormLayer final : public Layer {
   }
 
   absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1],
-                        /*addend=*/{}, Statistics(args), args.y);
+    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], args.x_addend,
+                        Statistics(args), args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {

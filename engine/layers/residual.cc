@@ -49,6 +49,7 @@ class ResidualLayer final : public Layer {
     }
     absl::StrAppend(&spec.description, ")");
     const auto elements = static_cast<double>(shape_.elements());
+    // A layer's cost is its own wherever the model is cut: the sum counts here, whoever adds it.
     AddWork({elements, 12.0 * elements}, spec.forward);
     AddWork({elements, (chain_->spec(0).adds_to_dx ? 4.0 : 12.0) * elements}, spec.backward_input);
 
@@ -59,8 +60,11 @@ class ResidualLayer final : public Layer {
     spec.input_last_use = chain_->spec(0).input_last_use;
     spec.output_gradient_last_use =
         std::max(LastUse::kBackwardInput, chain_->spec(last).output_gradient_last_use);
-    // y holds the sum, so an inner layer that reads its own output again needs it elsewhere.
+    spec.adds_to_x = chain_->spec(0).adds_to_x;
+    // y holds the sum, so an inner layer that reads its own output again needs it elsewhere; then y
+    // has nothing that the next layer could add x to.
     keeps_inner_output_ = chain_->spec(last).output_last_use > LastUse::kForward;
+    spec.can_defer_add = !keeps_inner_output_;
     if (keeps_inner_output_) {
       inner_output_offset_ = spec.weight_stash_bytes;
       spec.weight_stash_bytes += AlignTensor(Tensor{nullptr, type_, shape_}.bytes());
@@ -71,6 +75,7 @@ class ResidualLayer final : public Layer {
   absl::Status Forward(const LayerArgs& args) override {
     const LayerArgs inner = Inner(args);
     RETURN_IF_ERROR(chain_->Forward(inner));
+    if (args.defers_add) return absl::OkStatus();
     return add_->Add(args.stream, inner.y, args.x, args.y);
   }
 

@@ -19,6 +19,15 @@ Model TinyModel() {
               Residual({Residual({LayerNorm(), Linear(11)}), Linear(11)}), Linear(kSmallClasses)}};
 }
 
+Model BlocksModel() {
+  const LayerFactory gelu = Residual({LayerNorm(), Linear(16, Activation::kGelu)});
+  const LayerFactory relu = Residual({LayerNorm(), Linear(16, Activation::kRelu)});
+  const LayerFactory nested = Residual({Residual({LayerNorm(), Linear(16)}), LayerNorm()});
+  return {.input = Shape{kSmallFeatures},
+          .layers = {Linear(16), gelu, gelu, relu, nested, LayerNorm(), gelu, nested,
+                     Linear(kSmallClasses)}};
+}
+
 Model TameModel() {
   const LayerFactory block = Residual({LayerNorm(), Linear(16, Activation::kGelu)});
   return {.input = Shape{kSmallFeatures},
@@ -32,10 +41,10 @@ void PrintTo(const TinyAnswer& answer, std::ostream* out) {
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
-  return Trainer::Create(run.model,
-                         EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
-                                  kTinyMicroBatchRows, run.chunks),
-                         run.options);
+  partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
+                                  kTinyMicroBatchRows, run.chunks);
+  if (!run.first_layer.empty()) plan.first_layer = run.first_layer;
+  return Trainer::Create(run.model, plan, run.options);
 }
 
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {

@@ -22,6 +22,10 @@ inline constexpr int64_t kTinyBatchRows = kTinyMicroBatches * kTinyMicroBatchRow
 // multiple of 16.
 Model TinyModel();
 
+// Residual blocks and layer norms in every order in which a block can leave the sum that ends it to
+// the next layer, between two linear layers, all 16 wide.
+Model BlocksModel();
+
 // A linear layer with GELU, two residual blocks and a linear layer, all 16 wide: the default
 // network in small. Unlike in the other one, no layer norm has rows of nearly equal values, which
 // would magnify errors of rounding without bound.
@@ -31,7 +35,8 @@ struct TinyRun {
   Model model = TinyModel();
   int devices = 1;
   std::string schedule = "gpipe";
-  int chunks = 0;  // 0: the schedule's own number
+  int chunks = 0;                // 0: the schedule's own number
+  std::vector<int> first_layer;  // of each stage; empty: as even as possible
   TrainerOptions options;
 };
 

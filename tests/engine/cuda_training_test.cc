@@ -158,6 +158,26 @@ std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaPartitions, ::testing::ValuesIn(AllPartitions()), NameOf);
 
+// Within a stage a block leaves the sum that ends it to a layer norm that comes next; with one
+// layer to a stage, none can.
+TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    SCOPED_TRACE(PrecisionName(precision));
+    const auto answer = [&](int stages, const std::vector<int>& first_layer) {
+      TinyRun run = OnCuda(stages, "1f1b", Place::kOneGpu, Optimizer::AdamW(), precision);
+      run.model = BlocksModel();
+      run.first_layer = first_layer;
+      return AnswerOf(run).value();
+    };
+    const int layers = BlocksModel().num_layers();
+    const TinyAnswer expected = answer(layers, {});
+    EXPECT_EQ(answer(1, {}), expected);
+    for (int cut = 1; cut < layers; ++cut) {
+      EXPECT_EQ(answer(2, {0, cut}), expected) << "cut before layer " << cut;
+    }
+  }
+}
+
 // With one step of plain descent at a learning rate of 1, a parameter moves by its gradient.
 TinyRun GradientRun(TinyRun run) {
   run.model = TameModel();

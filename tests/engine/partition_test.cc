@@ -8,7 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "engine/fit.h"
+#include "engine/layers/layer_norm.h"
+#include "engine/layers/linear.h"
+#include "engine/layers/residual.h"
 #include "engine/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -225,6 +229,45 @@ TEST(PartitionsTest, UnevenCutsGiveTheSameAnswer) {
     plan.first_layer = first_layer;
     EXPECT_EQ(AnswerOf(*TrainerFor(plan, optimizer)), Expected(optimizer))
         << ::testing::PrintToString(first_layer);
+  }
+}
+
+// Residual blocks and layer norms in random order: within a stage a block leaves the sum that ends
+// it to a layer norm that comes next; with one layer to a stage, none can.
+Model RandomBlocks(uint64_t seed) {
+  constexpr int64_t kWidth = 24;
+  const std::vector<LayerFactory> kinds = {
+      LayerNorm(),
+      Residual({LayerNorm(), Linear(kWidth, Activation::kGelu)}),
+      Residual({LayerNorm(), Linear(kWidth, Activation::kRelu)}),
+      Residual({Linear(kWidth, Activation::kGelu)}),
+      Residual({Residual({LayerNorm(), Linear(kWidth)}), LayerNorm(), Linear(kWidth)}),
+      Residual({LayerNorm(), Residual({LayerNorm(), Linear(kWidth)})})};
+  Model model{.input = Shape{kSmallFeatures}, .layers = {Linear(kWidth)}};
+  const base::RandomStream random(seed, /*stream=*/0);
+  for (uint64_t i = 0; i < 6; ++i) {
+    model.layers.push_back(kinds[random.Below(i, kinds.size())]);
+  }
+  model.layers.push_back(Linear(kSmallClasses));
+  return model;
+}
+
+TEST(PartitionsTest, CutsBetweenResidualBlocksGiveTheSameAnswer) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Model model = RandomBlocks(seed);
+    const auto answer = [&](int stages, int cut, int threads) {
+      partition::Plan plan = EvenPlan(model, stages, "1f1b", kMicroBatches, kMicroBatchRows);
+      if (cut > 0) plan.first_layer = {0, cut};
+      return AnswerOf(*MakeTrainer(model, plan, {.device = {.threads = threads}}));
+    };
+    const Answer expected = answer(model.num_layers(), 0, 1);
+    for (int threads = 1; threads <= 3; ++threads) {
+      EXPECT_EQ(answer(1, 0, threads), expected) << threads << " threads";
+    }
+    for (int cut = 1; cut < model.num_layers(); ++cut) {
+      EXPECT_EQ(answer(2, cut, 1), expected) << "cut before layer " << cut;
+    }
   }
 }
 
