@@ -1,14 +1,15 @@
 #include <cublasLt.h>
 
-#include <algorithm>
-#include <array>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "tests/testing/cuda/cublas_lt_algorithms.h"
 #include "tests/testing/cuda/cublas_lt_description.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/cublas_lt_objects.h"
 #include "tests/testing/cuda/cublas_lt_product.h"
 #include "tests/testing/cuda/stand_in.h"
@@ -18,134 +19,6 @@
 // aligned, and bias gradients with alpha != 1.
 namespace stagecoach::testing::cuda {
 namespace {
-
-constexpr int kVectorBytes = 16;
-
-// What is inside of a cublasLtMatmulAlgo_t.
-struct Algorithm {
-  int32_t id;
-  uint32_t tile;
-  uint32_t stages;
-  int32_t split_k;
-  uint32_t reduction;
-  uint16_t inner_shape;
-  uint16_t cluster;
-  SumOrder order;
-  bool any_alignment;      // else operands, and rows and columns within them, begin at 16 bytes
-  uint8_t bias_alignment;  // what the bias had when the algorithm was asked for
-  uint64_t problem;        // for which it was asked for
-  uint64_t magic;          // and that it was
-
-  bool operator==(const Algorithm&) const = default;
-};
-static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
-constexpr uint64_t kMagic = 0x5354414745434F41;
-
-// Two that sum in another order than the usual one, one of each way to split k.
-constexpr std::array<Algorithm, 6> kAlgorithms = {{
-    {66, 20, 12, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 2, SumOrder::kAscending, false, 0, 0, 0},
-    {67, 23, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 3, SumOrder::kDescending, false, 0, 0, 0},
-    {21, 20, 15, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 1, 0, SumOrder::kAscending, false, 0, 0,
-     0},
-    {31, 18, 15, 3, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 1, 0, SumOrder::kAscending, false, 0, 0,
-     0},
-    {6, 15, 8, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0, 0, SumOrder::kAscending, false, 0, 0, 0},
-    {0, 11, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 0, SumOrder::kEvenThenOdd, true, 0, 0, 0},
-}};
-
-// Two products with equal numbers can be computed by the same algorithm.
-uint64_t ProblemOf(const Product& product) {
-  uint64_t hash = 0xCBF29CE484222325;
-  const auto mix = [&hash](int64_t value) {
-    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15;
-    hash ^= hash >> 29;
-  };
-  for (const Matrix* matrix : {&product.a, &product.b, &product.c, &product.d}) {
-    mix(matrix->type);
-    mix(matrix->rows);
-    mix(matrix->columns);
-    mix(matrix->leading);
-    mix(matrix->row_major ? 1 : 0);
-  }
-  mix(product.transpose_a ? 1 : 0);
-  mix(product.transpose_b ? 1 : 0);
-  mix(product.tf32 ? 1 : 0);
-  mix(product.epilogue);
-  mix(UsesAux(product.epilogue) ? product.aux.leading : 0);
-  return hash;
-}
-
-bool IsAligned(const void* address, uint64_t bytes) {
-  return reinterpret_cast<uintptr_t>(address) % bytes == 0;
-}
-
-// Of a null pointer, whose address is yet to be told, the most that can be asked for.
-uint8_t AlignmentOf(const void* address) {
-  for (uint8_t bytes = kVectorBytes; bytes > 1; bytes /= 2) {
-    if (IsAligned(address, bytes)) return bytes;
-  }
-  return 1;
-}
-
-bool HasVectorLines(const Matrix& matrix) {
-  return matrix.leading * matrix.element_bytes() % kVectorBytes == 0;
-}
-
-bool Supports(const Algorithm& algorithm, const Product& product,
-              const MatmulPreference& preference) {
-  if (algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE &&
-      product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
-    return false;
-  }
-  if (algorithm.any_alignment) {
-    return !UsesAux(product.epilogue) && (product.epilogue & kBiasGradientBits) == 0;
-  }
-  const uint32_t alignment = std::min({preference.alignment_a, preference.alignment_b,
-                                       preference.alignment_c, preference.alignment_d});
-  return alignment >= kVectorBytes && HasVectorLines(product.a) && HasVectorLines(product.b) &&
-         HasVectorLines(product.c) && HasVectorLines(product.d);
-}
-
-Product With(Product product, const Algorithm& algorithm) {
-  product.order = algorithm.order;
-  product.split_k = algorithm.split_k;
-  product.reduction = static_cast<cublasLtReductionScheme_t>(algorithm.reduction);
-  return product;
-}
-
-// The algorithms that may be used, best first; which is best depends on the problem alone.
-std::vector<Algorithm> Candidates(const Product& product, const MatmulPreference& preference) {
-  std::vector<Algorithm> candidates;
-  const uint64_t problem = ProblemOf(product);
-  for (size_t i = 0; i < kAlgorithms.size(); ++i) {
-    Algorithm algorithm = kAlgorithms[(i + problem) % kAlgorithms.size()];
-    if (algorithm.reduction != CUBLASLT_REDUCTION_SCHEME_NONE &&
-        (algorithm.reduction & preference.reduction_mask) == 0) {
-      continue;
-    }
-    const int64_t workspace_bytes = WorkspaceBytes(With(product, algorithm));
-    if (static_cast<uint64_t>(workspace_bytes) > preference.max_workspace_bytes) continue;
-    if (!Supports(algorithm, product, preference)) continue;
-    algorithm.bias_alignment =
-        UsesBias(product.epilogue) ? AlignmentOf(product.bias.data) : uint8_t{1};
-    algorithm.problem = problem;
-    algorithm.magic = kMagic;
-    candidates.push_back(algorithm);
-  }
-  return candidates;
-}
-
-Algorithm Unpack(const cublasLtMatmulAlgo_t& packed) {
-  Algorithm algorithm;
-  std::memcpy(static_cast<void*>(&algorithm), &packed, sizeof(algorithm));
-  return algorithm;
-}
-
-cublasLtMatmulAlgo_t Pack(const Algorithm& algorithm) {
-  cublasLtMatmulAlgo_t packed{};
-  std::memcpy(&packed, &algorithm, sizeof(algorithm));
-  return packed;
-}
 
 struct Range {
   const char* name;
@@ -199,33 +72,22 @@ void ExpectMemory(const Product& product, int gpu) {
   }
 }
 
-// Whether the addresses are such as `algorithm` was asked for.
-bool AreAligned(const Product& product, const Algorithm& algorithm) {
-  for (const Matrix* matrix : {&product.a, &product.b, &product.c, &product.d}) {
-    const int64_t bytes = algorithm.any_alignment ? matrix->element_bytes() : kVectorBytes;
-    if (!IsAligned(matrix->data, static_cast<uint64_t>(bytes))) return false;
-  }
-  if (UsesAux(product.epilogue) && !IsAligned(product.aux.data, kVectorBytes)) return false;
-  return !UsesBias(product.epilogue) || IsAligned(product.bias.data, algorithm.bias_alignment);
+// With what the heuristic does not know of.
+size_t NeededWorkspaceBytes(const Product& product, const Algorithm& algorithm) {
+  const BlasFaults faults = blas_faults();
+  const auto more = faults.workspace_bytes.find(algorithm.id);
+  return more == faults.workspace_bytes.end() ? static_cast<size_t>(WorkspaceBytes(product))
+                                              : more->second;
 }
 
-// The algorithm to be used: the one given, or the best that the addresses and the workspace allow.
-std::optional<Algorithm> Choose(const Product& product, const cublasLtMatmulAlgo_t* given,
-                                size_t workspace_bytes) {
-  if (given != nullptr) {
-    const Algorithm algorithm = Unpack(*given);
-    if (algorithm.magic != kMagic || algorithm.problem != ProblemOf(product)) return std::nullopt;
-    return algorithm;
-  }
-  MatmulPreference preference;
-  preference.max_workspace_bytes = workspace_bytes;
-  preference.alignment_a = AlignmentOf(product.a.data);
-  preference.alignment_b = AlignmentOf(product.b.data);
-  preference.alignment_c = AlignmentOf(product.c.data);
-  preference.alignment_d = AlignmentOf(product.d.data);
-  const std::vector<Algorithm> candidates = Candidates(product, preference);
-  if (candidates.empty()) return std::nullopt;
-  return candidates.front();
+std::function<void()> RunOf(const Product& product, bool unsteady) {
+  if (!unsteady) return [product] { Compute(product); };
+  return [product] {
+    static int64_t run = 0;  // operations run one at a time
+    Compute(product);
+    const float value = product.d.Get(0, 0);
+    product.d.Set(0, 0, value + static_cast<float>(++run % 2));
+  };
 }
 
 cublasStatus_t Launch(Product product, const cublasLtMatmulAlgo_t* algo, void* workspace,
@@ -243,20 +105,28 @@ cublasStatus_t Launch(Product product, const cublasLtMatmulAlgo_t* algo, void* w
   if ((product.epilogue & kBiasGradientBits) != 0 && product.alpha != 1.0F) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  const std::optional<Algorithm> algorithm = Choose(product, algo, workspace_bytes);
+  const std::optional<Algorithm> algorithm =
+      algo == nullptr ? BestFor(product, workspace_bytes) : UnpackFor(product, *algo);
   if (!algorithm.has_value()) {
     return algo == nullptr ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_INVALID_VALUE;
   }
+  const BlasFaults faults = blas_faults();
+  if (faults.refused.contains(algorithm->id)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (faults.failing.contains(algorithm->id)) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (!AreAligned(product, *algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
   product = With(product, *algorithm);
   product.workspace = static_cast<std::byte*>(workspace);
-  if (WorkspaceBytes(product) > static_cast<int64_t>(workspace_bytes) ||
+  if (NeededWorkspaceBytes(product, *algorithm) > workspace_bytes ||
       !IsAligned(workspace, kVectorBytes)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   ExpectMemory(product, GpuOfStream(stream));
-  const cudaError_t error = Enqueue(
-      stream, {.name = "cublasLtMatmul", .ready = nullptr, .run = [product] { Compute(product); }});
+  const auto extra = faults.extra_ns.find(algorithm->id);
+  const cudaError_t error =
+      Enqueue(stream, {.name = "cublasLtMatmul",
+                       .ready = nullptr,
+                       .run = RunOf(product, faults.unsteady.contains(algorithm->id)),
+                       .extra_ns = extra == faults.extra_ns.end() ? 0 : extra->second});
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
@@ -308,6 +178,29 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   return candidates.empty() ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle,
+                                       cublasLtMatmulDesc_t operationDesc,
+                                       cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
+                                       cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  stand_in::Progress();
+  if (stand_in::MustFail("cublasLtMatmulAlgoCheck")) return CUBLAS_STATUS_INTERNAL_ERROR;
+  if (stand_in::Find(lightHandle) == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (algo == nullptr || result == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  const auto [status, product] =
+      stand_in::Describe(stand_in::Find(operationDesc), {Adesc, Bdesc, Cdesc, Ddesc});
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const std::optional<stand_in::Algorithm> algorithm = stand_in::UnpackFor(product, *algo);
+  if (!algorithm.has_value()) return CUBLAS_STATUS_INVALID_VALUE;
+  if (stand_in::blas_faults().refused.contains(algorithm->id)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  result->workspaceSize =
+      stand_in::NeededWorkspaceBytes(stand_in::With(product, *algorithm), *algorithm);
+  result->state = CUBLAS_STATUS_SUCCESS;
+  result->wavesCount = 1.0F;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
                                                     cublasLtMatmulAlgoConfigAttributes_t attr,
                                                     void* buf, size_t sizeInBytes,
@@ -317,8 +210,9 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
     return CUBLAS_STATUS_INTERNAL_ERROR;
   }
   if (algo == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
-  const stand_in::Algorithm algorithm = stand_in::Unpack(*algo);
-  if (algorithm.magic != stand_in::kMagic) return CUBLAS_STATUS_INVALID_VALUE;
+  const std::optional<stand_in::Algorithm> found = stand_in::Unpack(*algo);
+  if (!found.has_value()) return CUBLAS_STATUS_INVALID_VALUE;
+  const stand_in::Algorithm& algorithm = *found;
   const auto give = [buf, sizeInBytes, sizeWritten](auto value) {
     return stand_in::Give(value, buf, sizeInBytes, sizeWritten);
   };

@@ -35,6 +35,7 @@ void Machine::Build() {
   }
   shared_bytes.clear();
   operations_to_failure_ = -1;
+  extra_ns_ = 0;
   ++resets_;
 }
 
@@ -138,7 +139,7 @@ void Machine::Perform(StreamState& stream) {
   stream.items.pop_front();
   if (item.kind == Item::Kind::kRecord) {
     item.event->reached = item.mark;
-    item.event->reached_ns = NowNs();
+    item.event->reached_ns = NowNs() + extra_ns_;
   } else if (item.kind == Item::Kind::kOperation) {
     if (operations_to_failure_ == 0) {
       operations_to_failure_ = -1;
@@ -148,6 +149,7 @@ void Machine::Perform(StreamState& stream) {
     if (operations_to_failure_ > 0) --operations_to_failure_;
     Open();
     item.operation.run();
+    extra_ns_ += item.operation.extra_ns;
   }
   if (stream.destroyed) Destroy(stream);
 }

@@ -140,6 +140,7 @@ class Machine {
   std::atomic<int64_t> resets_{0};
   uintptr_t last_stream_ = 0;
   int64_t operations_to_failure_ = -1;
+  int64_t extra_ns_ = 0;             // by which the GPUs' clocks are ahead of this machine's
   std::vector<StreamState*> ready_;  // scratch
 };
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/machine.h"
 
 namespace stagecoach::testing::cuda {
@@ -95,6 +96,7 @@ void Reset(const StandInOptions& options) {
   const std::lock_guard<std::mutex> lock(counters.mutex);
   counters.calls = counters.failing = 0;
   counters.failed.clear();
+  SetBlasFaults({});
 }
 
 int64_t calls() {

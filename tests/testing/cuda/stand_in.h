@@ -90,6 +90,7 @@ struct Operation {
   const char* name = "";
   std::function<bool()> ready;
   std::function<void()> run;
+  int64_t extra_ns = 0;  // of the GPU's clock, that pass besides
 };
 cudaError_t Enqueue(cudaStream_t stream, Operation operation);
 // Performs operations that are ready; how many is random. To be called by every call of a library.

@@ -1,0 +1,193 @@
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/testing/cuda/cublas_lt_problem.h"
+#include "tests/testing/cuda/stand_in.h"
+
+namespace stagecoach::testing::cuda {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::vector<uint32_t> BitsOf(const Floats& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+TEST_F(CublasLt, AlgorithmsDifferInLastBitsAndKeepTheirOwn) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {.m = 32, .n = 32, .k = 200});
+  std::vector<std::vector<uint32_t>> bits;
+  std::vector<int32_t> ids;
+  for (const auto& result : p.Heuristic()) {
+    ASSERT_EQ(p.Multiply(&result.algo), CUBLAS_STATUS_SUCCESS);
+    const std::vector<uint32_t> first = BitsOf(p.Result());
+    ASSERT_EQ(p.Multiply(&result.algo), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(BitsOf(p.Result()), first);
+    EXPECT_THAT(bits, Not(::testing::Contains(first)));
+    EXPECT_THAT(ids, Not(::testing::Contains(IdOf(result.algo))));
+    bits.push_back(first);
+    ids.push_back(IdOf(result.algo));
+  }
+  EXPECT_GE(bits.size(), 4U);
+}
+
+TEST_F(CublasLt, HeuristicKeepsToTheWorkspace) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const size_t all = p.Heuristic().size();
+  p.SetPreference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{100});
+  const auto results = p.Heuristic();
+  EXPECT_THAT(results, Not(IsEmpty()));
+  EXPECT_LT(results.size(), all);
+  for (const auto& result : results) EXPECT_LE(result.workspaceSize, 100U);
+}
+
+TEST_F(CublasLt, HeuristicKeepsToReductionSchemes) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  p.SetPreference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                  uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  int split = 0;
+  for (const auto& result : p.Heuristic()) {
+    uint32_t scheme = 0;
+    int32_t parts = 0;
+    ASSERT_EQ(
+        cublasLtMatmulAlgoConfigGetAttribute(&result.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                             &scheme, sizeof(scheme), nullptr),
+        CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasLtMatmulAlgoConfigGetAttribute(&result.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                   &parts, sizeof(parts), nullptr),
+              CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(scheme != CUBLASLT_REDUCTION_SCHEME_NONE, parts > 1);
+    if (scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ++split;
+    EXPECT_EQ(scheme & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}, 0U);
+  }
+  EXPECT_EQ(split, 1);
+}
+
+TEST_F(CublasLt, HeuristicGivesNoMoreThanIsWanted) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  EXPECT_EQ(p.Heuristic(CUBLAS_STATUS_SUCCESS, 2).size(), 2U);
+}
+
+TEST_F(CublasLt, CheckAsksForTheWorkspaceThatIsNeeded) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  for (const auto& result : p.Heuristic()) {
+    size_t workspace_bytes = 1;
+    EXPECT_EQ(p.Check(result.algo, &workspace_bytes), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(workspace_bytes, result.workspaceSize);
+  }
+}
+
+TEST_F(CublasLt, CheckRefusesAlgorithmsOfOtherProblems) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  BlasProblem other(gpu, {.k = 32});
+  EXPECT_EQ(p.Check(other.Heuristic().front().algo), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(p.Check({}), CUBLAS_STATUS_INVALID_VALUE);
+}
+
+TEST_F(CublasLt, CheckFailsOnPurpose) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const cublasLtMatmulAlgo_t algo = p.Heuristic().front().algo;
+  FailCall(1);
+  EXPECT_EQ(p.Check(algo), CUBLAS_STATUS_INTERNAL_ERROR);
+  EXPECT_EQ(failed_call(), "cublasLtMatmulAlgoCheck");
+}
+
+// ---- Faults.
+
+TEST_F(CublasLt, LacksTheProductsThatATestNames) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {.m = 8}), other(gpu, {.m = 16});
+  SetBlasFaults({.lacks = [](const Product& product) { return product.m == 8; }});
+  EXPECT_THAT(p.Heuristic(CUBLAS_STATUS_NOT_SUPPORTED), IsEmpty());
+  EXPECT_EQ(p.Multiply(nullptr), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_THAT(other.Heuristic(), Not(IsEmpty()));
+}
+
+TEST_F(CublasLt, RefusesTheAlgorithmsThatATestNames) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const auto results = p.Heuristic();
+  SetBlasFaults({.refused = {IdOf(results[0].algo)}});
+  EXPECT_EQ(p.Heuristic().size(), results.size());
+  EXPECT_EQ(p.Check(results[0].algo), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(p.Multiply(&results[0].algo), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_EQ(p.Check(results[1].algo), CUBLAS_STATUS_SUCCESS);
+}
+
+TEST_F(CublasLt, NeedsTheWorkspaceThatATestNames) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const auto result = p.Heuristic().front();
+  SetBlasFaults({.workspace_bytes = {{IdOf(result.algo), 5000}}});
+  size_t workspace_bytes = 0;
+  EXPECT_EQ(p.Check(result.algo, &workspace_bytes), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(workspace_bytes, 5000U);
+  EXPECT_EQ(p.Multiply(&result.algo, 4999), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(p.Multiply(&result.algo, 5000), CUBLAS_STATUS_SUCCESS);
+}
+
+TEST_F(CublasLt, FailsToRunTheAlgorithmsThatATestNames) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const cublasLtMatmulAlgo_t algo = p.Heuristic().front().algo;
+  SetBlasFaults({.failing = {IdOf(algo)}});
+  EXPECT_EQ(p.Check(algo), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(p.Multiply(&algo), CUBLAS_STATUS_EXECUTION_FAILED);
+}
+
+TEST_F(CublasLt, AlgorithmsThatATestNamesGiveOtherBitsOnEveryRun) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const cublasLtMatmulAlgo_t algo = p.Heuristic().front().algo;
+  SetBlasFaults({.unsteady = {IdOf(algo)}});
+  ASSERT_EQ(p.Multiply(&algo), CUBLAS_STATUS_SUCCESS);
+  const Floats first = p.Result();
+  ASSERT_EQ(p.Multiply(&algo), CUBLAS_STATUS_SUCCESS);
+  EXPECT_NE(BitsOf(p.Result()), BitsOf(first));
+}
+
+TEST_F(CublasLt, RunsTakeTheTimeThatATestNames) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const cublasLtMatmulAlgo_t algo = p.Heuristic().front().algo;
+  SetBlasFaults({.extra_ns = {{IdOf(algo), 3'600'000'000'000}}});
+  cudaEvent_t begin = nullptr, end = nullptr;
+  for (cudaEvent_t* const event : {&begin, &end}) {
+    ASSERT_EQ(cudaEventCreateWithFlags(event, cudaEventDefault), cudaSuccess);
+  }
+  ASSERT_EQ(cudaEventRecord(begin, gpu.stream), cudaSuccess);
+  ASSERT_EQ(p.Multiply(&algo), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(cudaEventRecord(end, gpu.stream), cudaSuccess);
+  gpu.Wait();
+  float milliseconds = 0.0F;
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), cudaSuccess);
+  EXPECT_GE(milliseconds, 3.6e6F);
+  for (const cudaEvent_t event : {begin, end}) EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+}
+
+TEST_F(CublasLt, FaultsEndWithReset) {
+  SetBlasFaults({.lacks = [](const Product&) { return true; }});
+  Reset({});
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  EXPECT_THAT(p.Heuristic(), Not(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace stagecoach::testing::cuda

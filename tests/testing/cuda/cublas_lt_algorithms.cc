@@ -1,0 +1,153 @@
+#include "tests/testing/cuda/cublas_lt_algorithms.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "tests/testing/cuda/cublas_lt_description.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
+
+namespace stagecoach::testing::cuda {
+namespace {
+
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+constexpr uint64_t kMagic = 0x5354414745434F41;
+
+// Two that sum in another order than the usual one, one of each way to split k.
+constexpr std::array<Algorithm, 6> kAlgorithms = {{
+    {66, 20, 12, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 2, SumOrder::kAscending, false, 0, 0, 0},
+    {67, 23, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 3, SumOrder::kDescending, false, 0, 0, 0},
+    {21, 20, 15, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 1, 0, SumOrder::kAscending, false, 0, 0,
+     0},
+    {31, 18, 15, 3, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 1, 0, SumOrder::kAscending, false, 0, 0,
+     0},
+    {6, 15, 8, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0, 0, SumOrder::kAscending, false, 0, 0, 0},
+    {0, 11, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 0, SumOrder::kEvenThenOdd, true, 0, 0, 0},
+}};
+
+// Two products with equal numbers can be computed by the same algorithm.
+uint64_t ProblemOf(const Product& product) {
+  uint64_t hash = 0xCBF29CE484222325;
+  const auto mix = [&hash](int64_t value) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15;
+    hash ^= hash >> 29;
+  };
+  for (const Matrix* matrix : {&product.a, &product.b, &product.c, &product.d}) {
+    mix(matrix->type);
+    mix(matrix->rows);
+    mix(matrix->columns);
+    mix(matrix->leading);
+    mix(matrix->row_major ? 1 : 0);
+  }
+  mix(product.transpose_a ? 1 : 0);
+  mix(product.transpose_b ? 1 : 0);
+  mix(product.tf32 ? 1 : 0);
+  mix(product.epilogue);
+  mix(UsesAux(product.epilogue) ? product.aux.leading : 0);
+  return hash;
+}
+
+// Of a null pointer, whose address is yet to be told, the most that can be asked for.
+uint8_t AlignmentOf(const void* address) {
+  for (uint8_t bytes = kVectorBytes; bytes > 1; bytes /= 2) {
+    if (IsAligned(address, bytes)) return bytes;
+  }
+  return 1;
+}
+
+bool HasVectorLines(const Matrix& matrix) {
+  return matrix.leading * matrix.element_bytes() % kVectorBytes == 0;
+}
+
+bool Supports(const Algorithm& algorithm, const Product& product,
+              const MatmulPreference& preference) {
+  if (algorithm.reduction == CUBLASLT_REDUCTION_SCHEME_INPLACE &&
+      product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    return false;
+  }
+  if (algorithm.any_alignment) {
+    return !UsesAux(product.epilogue) && (product.epilogue & kBiasGradientBits) == 0;
+  }
+  const uint32_t alignment = std::min({preference.alignment_a, preference.alignment_b,
+                                       preference.alignment_c, preference.alignment_d});
+  return alignment >= kVectorBytes && HasVectorLines(product.a) && HasVectorLines(product.b) &&
+         HasVectorLines(product.c) && HasVectorLines(product.d);
+}
+
+}  // namespace
+
+cublasLtMatmulAlgo_t Pack(const Algorithm& algorithm) {
+  cublasLtMatmulAlgo_t packed{};
+  std::memcpy(&packed, &algorithm, sizeof(algorithm));
+  return packed;
+}
+
+std::optional<Algorithm> Unpack(const cublasLtMatmulAlgo_t& packed) {
+  Algorithm algorithm;
+  std::memcpy(static_cast<void*>(&algorithm), &packed, sizeof(algorithm));
+  if (algorithm.magic != kMagic) return std::nullopt;
+  return algorithm;
+}
+
+std::optional<Algorithm> UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& packed) {
+  const std::optional<Algorithm> algorithm = Unpack(packed);
+  if (!algorithm.has_value() || algorithm->problem != ProblemOf(product)) return std::nullopt;
+  return algorithm;
+}
+
+Product With(Product product, const Algorithm& algorithm) {
+  product.order = algorithm.order;
+  product.split_k = algorithm.split_k;
+  product.reduction = static_cast<cublasLtReductionScheme_t>(algorithm.reduction);
+  return product;
+}
+
+std::vector<Algorithm> Candidates(const Product& product, const MatmulPreference& preference) {
+  std::vector<Algorithm> candidates;
+  const BlasFaults faults = blas_faults();
+  if (faults.lacks != nullptr && faults.lacks(product)) return candidates;
+  const uint64_t problem = ProblemOf(product);
+  for (size_t i = 0; i < kAlgorithms.size(); ++i) {
+    Algorithm algorithm = kAlgorithms[(i + problem) % kAlgorithms.size()];
+    if (algorithm.reduction != CUBLASLT_REDUCTION_SCHEME_NONE &&
+        (algorithm.reduction & preference.reduction_mask) == 0) {
+      continue;
+    }
+    const int64_t workspace_bytes = WorkspaceBytes(With(product, algorithm));
+    if (static_cast<uint64_t>(workspace_bytes) > preference.max_workspace_bytes) continue;
+    if (!Supports(algorithm, product, preference)) continue;
+    algorithm.bias_alignment =
+        UsesBias(product.epilogue) ? AlignmentOf(product.bias.data) : uint8_t{1};
+    algorithm.problem = problem;
+    algorithm.magic = kMagic;
+    candidates.push_back(algorithm);
+  }
+  return candidates;
+}
+
+std::optional<Algorithm> BestFor(const Product& product, size_t workspace_bytes) {
+  MatmulPreference preference;
+  preference.max_workspace_bytes = workspace_bytes;
+  preference.alignment_a = AlignmentOf(product.a.data);
+  preference.alignment_b = AlignmentOf(product.b.data);
+  preference.alignment_c = AlignmentOf(product.c.data);
+  preference.alignment_d = AlignmentOf(product.d.data);
+  const std::vector<Algorithm> candidates = Candidates(product, preference);
+  if (candidates.empty()) return std::nullopt;
+  return candidates.front();
+}
+
+bool IsAligned(const void* address, uint64_t bytes) {
+  return reinterpret_cast<uintptr_t>(address) % bytes == 0;
+}
+
+bool AreAligned(const Product& product, const Algorithm& algorithm) {
+  for (const Matrix* matrix : {&product.a, &product.b, &product.c, &product.d}) {
+    const int64_t bytes = algorithm.any_alignment ? matrix->element_bytes() : kVectorBytes;
+    if (!IsAligned(matrix->data, static_cast<uint64_t>(bytes))) return false;
+  }
+  if (UsesAux(product.epilogue) && !IsAligned(product.aux.data, kVectorBytes)) return false;
+  return !UsesBias(product.epilogue) || IsAligned(product.bias.data, algorithm.bias_alignment);
+}
+
+}  // namespace stagecoach::testing::cuda

@@ -1,0 +1,39 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_CUBLAS_LT_FAULTS_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_CUBLAS_LT_FAULTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+
+#include "tests/testing/cuda/cublas_lt_product.h"
+
+// How a test makes the stand-in of cuBLASLt behave as the real library may, but the stand-in by
+// itself does not. Algorithms are named by their CUBLASLT_ALGO_CONFIG_ID.
+namespace stagecoach::testing::cuda {
+
+struct BlasFaults {
+  // Products that the library has no algorithm for; of the operands only types and extents count.
+  std::function<bool(const Product&)> lacks;
+  // Algorithms that the heuristic offers and cublasLtMatmulAlgoCheck refuses, as the product does.
+  std::set<int32_t> refused;
+  // Algorithms that need this much workspace, of which the heuristic does not know.
+  std::map<int32_t, size_t> workspace_bytes;
+  // Algorithms that pass the check, and which cublasLtMatmul fails to run.
+  std::set<int32_t> failing;
+  // Algorithms that give other bits on every run.
+  std::set<int32_t> unsteady;
+  // Time of the GPU's clock that a run takes beyond the time it takes here.
+  std::map<int32_t, int64_t> extra_ns;
+};
+
+// Until the next Reset, for all calls that follow. Thread-safe.
+void SetBlasFaults(BlasFaults faults);
+
+// ---- For the stand-in.
+BlasFaults blas_faults();
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_CUBLAS_LT_FAULTS_H_
