@@ -19,12 +19,12 @@ std::string CublasLtVersionText() {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
-BlasLt::BlasLt(int gpu, Precision precision, int compute_major, std::string machine, Handle handle,
+BlasLt::BlasLt(int gpu, Precision precision, int compute_major, std::string model, Handle handle,
                std::shared_ptr<TuningTable> tuning)
     : gpu_(gpu),
       precision_(precision),
       compute_major_(compute_major),
-      machine_(std::move(machine)),
+      model_(std::move(model)),
       handle_(std::move(handle)),
       tuning_(std::move(tuning)) {}
 
@@ -42,20 +42,35 @@ absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(CudaStream& stream, Preci
   cublasLtHandle_t handle = nullptr;
   RETURN_IF_ERROR(CublasStatus(cublasLtCreate(&handle), "cublasLtCreate"));
   Handle owner(handle);
-  std::string machine =
-      absl::StrCat(gpu.name, ", ", gpu.multiProcessorCount, " multiprocessors, cuBLASLt ",
-                   CublasLtVersionText(), ", ", PrecisionName(precision));
-  return std::unique_ptr<BlasLt>(new BlasLt(stream.gpu(), precision, gpu.major, std::move(machine),
+  std::string model = absl::StrCat(gpu.name, ", ", gpu.multiProcessorCount, " multiprocessors");
+  return std::unique_ptr<BlasLt>(new BlasLt(stream.gpu(), precision, gpu.major, std::move(model),
                                             std::move(owner), std::move(tuning)));
 }
 
 absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product) {
   base::MutexLock lock(mutex_);
   const std::string key = product.ToString();
-  if (const auto known = plans_.find(key); known != plans_.end()) return known->second.get();
-  absl::StatusOr<std::unique_ptr<MatmulPlan>> plan = CreatePlan(product);
-  if (!plan.ok()) return base::Annotate(plan.status(), absl::StrCat("product ", key));
-  return plans_.emplace(key, *std::move(plan)).first->second.get();
+  auto plan = plans_.find(key);
+  if (plan == plans_.end()) {
+    absl::StatusOr<std::unique_ptr<MatmulPlan>> created = CreatePlan(product);
+    if (!created.ok()) created = base::Annotate(created.status(), absl::StrCat("product ", key));
+    if (!created.ok() && !absl::IsUnimplemented(created.status())) return created.status();
+    plan = plans_.emplace(key, std::move(created)).first;
+  }
+  RETURN_IF_ERROR(plan->second.status());
+  return plan->second->get();
+}
+
+std::vector<std::string> BlasLt::choices() {
+  std::map<std::string, std::string> ways = {{"GPU", model_}, {"cuBLASLt", CublasLtVersionText()}};
+  base::MutexLock lock(mutex_);
+  for (const auto& [product, plan] : plans_) {
+    ways.emplace(absl::StrCat("product ", product, ", ", PrecisionName(precision_)),
+                 plan.ok() ? (*plan)->algorithm().ToString() : "none");
+  }
+  std::vector<std::string> texts;
+  for (const auto& [what, way] : ways) texts.push_back(absl::StrCat(what, ": ", way));
+  return texts;
 }
 
 absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& product) const {
@@ -76,7 +91,8 @@ absl::StatusOr<MatmulPlan::Candidate> BlasLt::Choose(MatmulPlan& plan) const {
         absl::StrCat("cuBLASLt ", CublasLtVersionText(), " has no algorithm for it"));
   }
   if (tuning_ == nullptr) return candidates.front();
-  const std::string key = absl::StrCat(machine_, ", ", plan.product().ToString());
+  const std::string key = absl::StrCat(model_, ", cuBLASLt ", CublasLtVersionText(), ", ",
+                                       PrecisionName(precision_), ", ", plan.product().ToString());
   MatmulPlan* const measured = &plan;
   ASSIGN_OR_RETURN(const Algorithm choice, tuning_->Choose(key, [&]() -> absl::StatusOr<Algorithm> {
     ASSIGN_OR_RETURN(const MatmulPlan::Candidate fastest, FindFastest(gpu_, *measured, candidates));

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -32,10 +33,15 @@ class BlasLt {
 
   // The plan for `product`, which is shared by all that ask for it and used on the stream only; it
   // lives as long as this. Unimplemented if the library does not have the product with its
-  // epilogue (without one it has all products). With a tuning file, the first request in all runs
-  // measures the candidates, on memory that it allocates for that and on a stream of its own:
-  // ResourceExhausted if there is none left. Thread-safe.
+  // epilogue (without one it has all products), or no algorithm for it that runs and repeats. With
+  // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
+  // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
+  // Thread-safe.
   absl::StatusOr<const MatmulPlan*> Plan(const Product& product);
+
+  // Device::choices: the GPU, the version of cuBLASLt, and the algorithm of each product that has
+  // been asked for, or "none". Thread-safe.
+  std::vector<std::string> choices();
 
   Precision precision() const { return precision_; }
   // What MatmulWorkspaceBytes asks for.
@@ -47,7 +53,7 @@ class BlasLt {
   };
   using Handle = std::unique_ptr<cublasLtContext, DestroyHandle>;
 
-  BlasLt(int gpu, Precision precision, int compute_major, std::string machine, Handle handle,
+  BlasLt(int gpu, Precision precision, int compute_major, std::string model, Handle handle,
          std::shared_ptr<TuningTable> tuning);
 
   absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product) const;
@@ -57,12 +63,13 @@ class BlasLt {
   const int gpu_;
   const Precision precision_;
   const int compute_major_;
-  const std::string machine_;                  // what a choice holds for, besides the product
+  const std::string model_;                    // of the GPU
   const Handle handle_;                        // outlives the plans
   const std::shared_ptr<TuningTable> tuning_;  // null: nothing is measured
 
   base::Mutex mutex_;
-  std::map<std::string, std::unique_ptr<MatmulPlan>> plans_ ABSL_GUARDED_BY(mutex_);
+  // By Product::ToString. What the library does not have is not asked for again.
+  std::map<std::string, absl::StatusOr<std::unique_ptr<MatmulPlan>>> plans_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stagecoach::kernels

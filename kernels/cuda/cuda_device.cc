@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -87,6 +88,8 @@ class CudaDevice final : public Device {
     const int64_t tables = allocated_bytes_.load(std::memory_order_relaxed) - used_bytes();
     return library_bytes_.load(std::memory_order_relaxed) + std::max<int64_t>(tables, 0);
   }
+
+  std::vector<std::string> choices() const override { return blas_->choices(); }
 
   Stream& stream() override { return *stream_; }
   Ops& ops() override { return ops_; }

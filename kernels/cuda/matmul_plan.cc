@@ -95,6 +95,12 @@ absl::StatusOr<Algorithm> Identify(const cublasLtMatmulAlgo_t& library) {
   return algorithm;
 }
 
+// Both say that the library does not have what it was asked for: the second where a rule of an
+// epilogue is not met.
+bool IsRefusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
+
 bool IsAligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kMatmulAlignment == 0;
 }
@@ -189,6 +195,16 @@ absl::StatusOr<MatmulPlan::Preference> MatmulPlan::CreatePreference() const {
   return owner;
 }
 
+// What the heuristic says is an estimate, of the workspace too.
+absl::StatusOr<bool> MatmulPlan::PassesCheck(const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result = {};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+      handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm, &result);
+  if (IsRefusal(status) || status == CUBLAS_STATUS_ARCH_MISMATCH) return false;
+  RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoCheck"));
+  return result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
+}
+
 absl::StatusOr<std::vector<MatmulPlan::Candidate>> MatmulPlan::Candidates() const {
   ASSIGN_OR_RETURN(const Preference preference, CreatePreference());
   std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results = {};
@@ -197,17 +213,15 @@ absl::StatusOr<std::vector<MatmulPlan::Candidate>> MatmulPlan::Candidates() cons
       handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), preference.get(),
       kMaxCandidates, results.data(), &found);
   std::vector<Candidate> candidates;
-  // Both say that there is no such product: the second where a rule of an epilogue is not met.
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-    return candidates;
-  }
+  if (IsRefusal(status)) return candidates;
   RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
-    if (result.workspaceSize > static_cast<size_t>(workspace_bytes_)) continue;
     ASSIGN_OR_RETURN(const Algorithm algorithm, Identify(result.algo));
     if ((algorithm.reduction & ~kReductions) != 0) continue;
+    ASSIGN_OR_RETURN(const bool passes, PassesCheck(result.algo));
+    if (!passes) continue;
     candidates.push_back({algorithm, result.algo});
   }
   return candidates;

@@ -84,8 +84,8 @@ class MatmulPlan {
                                                             int64_t workspace_bytes);
 
   // At most a handful of algorithms, in the order of the time that the library expects of them.
-  // Only those that sum in float32, with the same bits on every run, in at most workspace_bytes()
-  // of workspace. None if the library does not have the product with its epilogue.
+  // Only those that sum in float32, in a fixed order, in at most workspace_bytes() of workspace,
+  // and that pass the library's own check. None if it does not have the product with its epilogue.
   absl::StatusOr<std::vector<Candidate>> Candidates() const;
   void Use(const Candidate& candidate) { candidate_ = candidate; }
 
@@ -120,6 +120,7 @@ class MatmulPlan {
   absl::Status DescribeEpilogue();
   static absl::StatusOr<Layout> CreateLayout(DType type, int64_t rows, int64_t columns);
   absl::StatusOr<Preference> CreatePreference() const;
+  absl::StatusOr<bool> PassesCheck(const cublasLtMatmulAlgo_t& algorithm) const;
   absl::Status SetPointers(const Operands& operands) const;
 
   const cublasLtHandle_t handle_;

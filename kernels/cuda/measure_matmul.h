@@ -9,9 +9,18 @@
 
 namespace stagecoach::kernels {
 
-// The candidate that computes the plan's product in the least time: the median of a few runs on
-// operands of its own. Leaves the plan with some candidate in use. Waits for the GPU. An algorithm
-// that refuses to run is passed over. `candidates` is not empty.
+// The candidate to compute the plan's product with: of those that run, and give the same bits when
+// they run again on other contents of results and workspace, the one that takes the least time.
+// Since times vary and candidates are in the order of the library's own estimates, a later one is
+// taken for faster only if it takes 2 % less.
+//
+// Operands are numbers of [-1, 1) in memory of its own. Times are medians of a few samples, each of
+// as many runs, up to 16, as take about a millisecond, so that a product is measured in about 50
+// ms, or in some fifty times its own time if that is more.
+//
+// Leaves the plan with some candidate in use. Waits for the GPU. An error of the library passes
+// over a candidate; an error of the GPU ends the search. Unimplemented, with the last reason, if no
+// candidate is left. `candidates` is not empty.
 absl::StatusOr<MatmulPlan::Candidate> FindFastest(
     int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::Candidate> candidates);
 

@@ -30,5 +30,6 @@ set(stagecoach_cuda_device_sources
   kernels/cuda/layer_norm.cu
   kernels/cuda/layer_norm_weight.cu
   kernels/cuda/loss.cu
+  kernels/cuda/measure_matmul.cu
   kernels/cuda/optimizer.cu
   kernels/cuda/progress.cu)

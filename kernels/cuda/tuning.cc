@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/check.h"
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -109,6 +110,15 @@ absl::StatusOr<std::map<std::string, Algorithm>> Parse(const std::string& text) 
 }
 
 }  // namespace
+
+std::string Algorithm::ToString() const {
+  std::string text;
+  STAGECOACH_CHECK_OK(ForEachField(*this, [&](const char* name, int64_t value) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ", value);
+    return absl::OkStatus();
+  }));
+  return text;
+}
 
 absl::StatusOr<std::shared_ptr<TuningTable>> TuningTable::Open(const std::string& path) {
   struct Registry {

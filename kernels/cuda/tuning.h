@@ -29,6 +29,8 @@ struct Algorithm {
   uint16_t inner_shape = 0;
   uint16_t cluster_shape = 0;
 
+  std::string ToString() const;  // "id 66, tile 20, stages 12, ..."
+
   friend bool operator==(const Algorithm&, const Algorithm&) = default;
 };
 

@@ -1,10 +1,7 @@
 #include "kernels/cuda/blas_lt.h"
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,10 +17,11 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/backend_fixture.h"
+#include "tests/kernels/cuda/blas_lt_fixture.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
@@ -34,64 +32,9 @@ namespace cuda = ::stagecoach::testing::cuda;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// Products of several kinds, each of which has several algorithms.
-const std::vector<Product>& Products() {
-  static const auto& products = *new std::vector<Product>{
-      {.m = 64, .n = 32, .k = 48, .epilogue = Epilogue::kReluBias},
-      {.m = 32, .n = 64, .k = 48},
-      {.transpose_a = true, .m = 48, .n = 32, .k = 64},
-      {.transpose_b = true, .m = 64, .n = 48, .k = 32, .epilogue = Epilogue::kBiasGradient},
-      {.m = 128, .n = 8, .k = 256, .epilogue = Epilogue::kGeluAuxBias}};
-  return products;
-}
-
-// Without a device around it: a stream, and what plans products for it.
-struct Blas {
-  std::unique_ptr<CudaStream> stream;
-  std::unique_ptr<BlasLt> blas;
-
-  static absl::StatusOr<Blas> Create(const std::string& tuning_file = "", int gpu = 0,
-                                     Precision precision = Precision::kFloat32) {
-    Blas result;
-    ASSIGN_OR_RETURN(result.stream, CudaStream::Create(gpu));
-    ASSIGN_OR_RETURN(result.blas, BlasLt::Create(*result.stream, precision, tuning_file));
-    return result;
-  }
-  absl::StatusOr<Algorithm> Choose(const Product& product) const {
-    ASSIGN_OR_RETURN(const MatmulPlan* const plan, blas->Plan(product));
-    return plan->algorithm();
-  }
-};
-
-// A machine, and a folder for tuning files that disappears with the test.
-class BlasLtTest : public CudaBackendTest {
- protected:
-  BlasLtTest()
-      : folder_(std::filesystem::path(::testing::TempDir()) /
-                absl::StrCat("blas_lt_", getpid(), "_",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~BlasLtTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string tuning_file() const { return (folder_ / "tuning.json").string(); }
-
-  nlohmann::json ReadTuning() const { return nlohmann::json::parse(std::ifstream(tuning_file())); }
-  void WriteTuning(const nlohmann::json& json) const { std::ofstream(tuning_file()) << json; }
-
-  static Algorithm ChooseAnew(const std::string& file, const Product& product) {
-    const absl::StatusOr<Blas> blas = Blas::Create(file);
-    STAGECOACH_CHECK_OK(blas);
-    const absl::StatusOr<Algorithm> algorithm = blas->Choose(product);
-    STAGECOACH_CHECK_OK(algorithm);
-    return *algorithm;
-  }
-
- private:
-  const std::filesystem::path folder_;
-};
+using ::testing::StartsWith;
 
 TEST_F(BlasLtTest, PlansEqualProductsOnce) {
   ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
@@ -116,6 +59,71 @@ TEST_F(BlasLtTest, SaysWhichEpilogueTheLibraryDoesNotHave) {
   const Product product{.m = 7, .n = 8, .k = 8, .epilogue = Epilogue::kGeluAuxBias};
   EXPECT_THAT(blas.blas->Plan(product),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(product.ToString())));
+}
+
+TEST_F(BlasLtTest, AsksForWhatTheLibraryDoesNotHaveOnce) {
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
+  const Product product{.m = 7, .n = 8, .k = 8, .epilogue = Epilogue::kGeluAuxBias};
+  const absl::Status first = blas.blas->Plan(product).status();
+  const int64_t calls = cuda::calls();
+  EXPECT_EQ(blas.blas->Plan(product).status(), first);
+  EXPECT_EQ(cuda::calls(), calls);
+}
+
+TEST_F(BlasLtTest, UsesNoAlgorithmThatTheLibrarysCheckRefuses) {
+  for (const Product& product : Products()) {
+    const Algorithm first = ChooseAnew("", product);
+    cuda::SetBlasFaults({.refused = {first.id}});
+    EXPECT_NE(ChooseAnew("", product).id, first.id) << product.ToString();
+    cuda::SetBlasFaults({});
+  }
+}
+
+TEST_F(BlasLtTest, UsesNoAlgorithmThatNeedsMoreWorkspaceThanThereIs) {
+  for (const Product& product : Products()) {
+    const Algorithm first = ChooseAnew("", product);
+    const auto all = static_cast<size_t>(MatmulWorkspaceBytes(product, /*compute_major=*/9));
+    cuda::SetBlasFaults({.workspace_bytes = {{first.id, all + 1}}});
+    EXPECT_NE(ChooseAnew("", product).id, first.id) << product.ToString();
+    cuda::SetBlasFaults({.workspace_bytes = {{first.id, all}}});
+    EXPECT_EQ(ChooseAnew("", product).id, first.id) << product.ToString();
+    cuda::SetBlasFaults({});
+  }
+}
+
+TEST_F(BlasLtTest, TellsItsChoices) {
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
+  EXPECT_THAT(blas.blas->choices(), ElementsAre(StartsWith("GPU: "), StartsWith("cuBLASLt: ")));
+  const Product product{.m = 16, .n = 8, .k = 4};
+  ASSERT_OK_AND_ASSIGN(const Algorithm algorithm, blas.Choose(product));
+  EXPECT_THAT(blas.blas->choices(),
+              ElementsAre(StartsWith("GPU: "), StartsWith("cuBLASLt: "),
+                          absl::StrCat("product A B fp32 16x8x4 -> fp32, none, fp32: ",
+                                       algorithm.ToString())));
+}
+
+TEST_F(BlasLtTest, TellsChoicesInOneOrderWhateverCameFirst) {
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
+  ASSERT_OK_AND_ASSIGN(const Blas other, Blas::Create("", /*gpu=*/1));
+  for (size_t i = 0; i < Products().size(); ++i) {
+    EXPECT_OK(blas.Choose(Products()[i]));
+    EXPECT_OK(other.Choose(Products()[Products().size() - 1 - i]));
+  }
+  const std::vector<std::string> choices = blas.blas->choices();
+  EXPECT_EQ(choices.size(), 2 + Products().size());
+  EXPECT_TRUE(std::is_sorted(choices.begin(), choices.end()));
+  EXPECT_EQ(other.blas->choices(), choices);
+}
+
+// What tells one choice from another must be in it.
+TEST_F(BlasLtTest, TellsAnotherChoiceOfAnotherAlgorithm) {
+  const Product product = Products()[0];
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
+  ASSERT_OK_AND_ASSIGN(const Algorithm first, blas.Choose(product));
+  cuda::SetBlasFaults({.refused = {first.id}});
+  ASSERT_OK_AND_ASSIGN(const Blas other, Blas::Create());
+  ASSERT_OK(other.Choose(product));
+  EXPECT_NE(other.blas->choices(), blas.blas->choices());
 }
 
 TEST_F(BlasLtTest, UsesWhateverAlgorithmTheFileNames) {
@@ -198,29 +206,19 @@ TEST_F(BlasLtTest, ReportsAChoiceThatTheLibraryDoesNotOffer) {
                        AllOf(HasSubstr(tuning_file()), HasSubstr("64x32x48"))));
 }
 
+TEST_F(BlasLtTest, ReportsAChoiceThatTheLibrarysCheckRefuses) {
+  const Product product{.m = 64, .n = 32, .k = 48};
+  const Algorithm choice = ChooseAnew(tuning_file(), product);
+  cuda::SetBlasFaults({.refused = {choice.id}});
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+  EXPECT_THAT(blas.blas->Plan(product),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(tuning_file())));
+}
+
 TEST_F(BlasLtTest, RefusesADamagedTuningFile) {
   WriteTuning("damaged");
   EXPECT_THAT(Blas::Create(tuning_file()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(tuning_file())));
-}
-
-TEST_F(BlasLtTest, SaysThatThereIsNoMemoryToMeasureWith) {
-  StartMachine({.gpus = 1, .memory_bytes = 1 << 20});
-  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
-  EXPECT_THAT(blas.blas->Plan({.m = 1024, .n = 1024, .k = 1024}),
-              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1024x1024x1024")));
-}
-
-TEST_F(BlasLtTest, GivesBackWhatMeasuringTook) {
-  ASSERT_OK_AND_ASSIGN(const Blas untuned, Blas::Create());
-  EXPECT_OK(untuned.Choose(Products()[0]));
-  ASSERT_OK_AND_ASSIGN(const Blas tuned, Blas::Create(tuning_file(), /*gpu=*/1));
-  EXPECT_OK(tuned.Choose(Products()[0]));
-  // What each of the two has: nothing but objects of its library and of its stream.
-  const cuda::Live live = cuda::live();
-  EXPECT_EQ(live.allocations, 0);
-  EXPECT_EQ(live.streams, 4);
-  EXPECT_EQ(live.blas_objects % 2, 0);
 }
 
 TEST(MatmulWorkspace, IsWhatNvidiaRecommendsForLargeProducts) {
@@ -273,29 +271,6 @@ TEST_F(BlasLtTest, LeavesNothingWhicheverCallFails) {
       return UseLinear(*world.devices.back(), world, outputs);
     });
   }
-}
-
-TEST_F(BlasLtTest, LeavesNothingWhicheverCallFailsWhileItMeasures) {
-  std::string failed;
-  int failures = 0;
-  for (int64_t call = 1; call == 1 || !failed.empty(); ++call) {
-    StartMachine({.gpus = 1});
-    std::filesystem::remove(tuning_file());
-    {
-      ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
-      cuda::FailCall(call);
-      const absl::Status status = blas.blas->Plan(Products()[0]).status();
-      failed = cuda::failed_call();
-      // What is given back is given back whichever GPU is the current one.
-      if (!failed.empty() && failed != "cudaSetDevice") {
-        ++failures;
-        EXPECT_THAT(std::string(status.message()), HasSubstr(failed));
-        EXPECT_FALSE(std::filesystem::exists(tuning_file())) << "after a failure of " << failed;
-      }
-    }
-    ASSERT_EQ(cuda::live().total(), 0) << "left by a failure of " << failed;
-  }
-  EXPECT_GT(failures, 50);
 }
 
 }  // namespace

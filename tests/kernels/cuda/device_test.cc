@@ -8,6 +8,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/status_matchers.h"
 
@@ -17,7 +19,9 @@ namespace {
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 using CudaDeviceTest = CudaBackendTest;
 
@@ -146,6 +150,18 @@ TEST_F(CudaDeviceTest, AJobMayAllocateOnAnotherGpu) {
   }));
   ASSERT_OK(FinishStream(*device));
   EXPECT_EQ(device->stream().reported(), 1);
+}
+
+TEST_F(CudaDeviceTest, TellsWhatItChoseWhereBitsDependOnIt) {
+  const auto device = CreateDevice(0), other = CreateDevice(1);
+  EXPECT_THAT(device->choices(), ElementsAre(StartsWith("GPU: "), StartsWith("cuBLASLt: ")));
+  const LinearShape shape{.rows = 8, .inputs = 16, .outputs = 24};
+  for (Device* const each : {device.get(), other.get()}) {
+    ASSERT_OK(each->ops().CreateLinear(shape));
+  }
+  // Of forward, and of the gradients of inputs and weights.
+  EXPECT_EQ(device->choices().size(), 2U + 3U);
+  EXPECT_EQ(device->choices(), other->choices());
 }
 
 TEST_F(CudaDeviceTest, EveryFailureIsClean) {

@@ -1,0 +1,89 @@
+#include "kernels/cuda/measure_matmul_kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using testing::ElementTypeOf;
+using testing::EmulatedGpu;
+using ::testing::Ge;
+using testing::InEveryOrder;
+using testing::kActivationTypes;
+using ::testing::Le;
+
+using Values = std::vector<double>;
+
+Values Filled(DType type, int64_t elements, uint32_t seed) {
+  return InEveryOrder([&](EmulatedGpu& gpu) {
+    const Tensor to = gpu.Result(type, elements);
+    EXPECT_EQ(LaunchFillUniform(gpu.stream(), ElementTypeOf(type), elements, seed, to.data),
+              cudaSuccess);
+    return std::vector<Values>{gpu.Values(to)};
+  })[0];
+}
+
+TEST(CudaFillUniform, FillsWithNumbersFromMinusOneToOne) {
+  for (const DType type : kActivationTypes) {
+    for (const int64_t elements : {1, 255, 4097, 20000}) {
+      EXPECT_THAT(Filled(type, elements, 1), Each(AllOf(Ge(-1.0), Le(1.0)))) << elements;
+    }
+  }
+}
+
+// The chance that one of ten equal parts has none of so many numbers is below 1e-900.
+TEST(CudaFillUniform, LeavesNoPartOfTheIntervalOut) {
+  for (const DType type : kActivationTypes) {
+    std::vector<int> counts(10);
+    for (const double value : Filled(type, 20000, 1)) {
+      ++counts[static_cast<size_t>(std::min(9.0, (value + 1.0) * 5.0))];
+    }
+    EXPECT_THAT(counts, Each(Ge(1)));
+  }
+}
+
+TEST(CudaFillUniform, GivesSeedsNumbersOfTheirOwn) {
+  EXPECT_EQ(Filled(DType::kFloat32, 1000, 1), Filled(DType::kFloat32, 1000, 1));
+  EXPECT_NE(Filled(DType::kFloat32, 1000, 1), Filled(DType::kFloat32, 1000, 2));
+}
+
+// As two 32-bit words.
+Values Fingerprint(const std::vector<int32_t>& words) {
+  return InEveryOrder([&](EmulatedGpu& gpu) {
+    const Tensor from = gpu.Integers(words), sum = gpu.Integers({0, 0});
+    EXPECT_EQ(LaunchFingerprint(gpu.stream(), static_cast<int64_t>(words.size()),
+                                reinterpret_cast<const uint32_t*>(from.i32()),
+                                reinterpret_cast<unsigned long long*>(sum.i32())),
+              cudaSuccess);
+    return std::vector<Values>{gpu.Values(sum)};
+  })[0];
+}
+
+TEST(CudaFingerprint, DependsOnEveryWordAndEveryBit) {
+  for (const size_t count : {1U, 300U, 9000U}) {
+    const std::vector<int32_t> words(count, 0x3F800000);
+    const Values fingerprint = Fingerprint(words);
+    for (const size_t place : {size_t{0}, count / 2, count - 1}) {
+      for (const int32_t bit : {0, 7, 31}) {
+        std::vector<int32_t> other = words;
+        other[place] ^= static_cast<int32_t>(1U << bit);
+        EXPECT_NE(Fingerprint(other), fingerprint) << "word " << place << ", bit " << bit;
+      }
+    }
+  }
+}
+
+TEST(CudaFingerprint, DependsOnPlaces) {
+  EXPECT_NE(Fingerprint({1, 2, 3, 4}), Fingerprint({1, 3, 2, 4}));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels

@@ -1,0 +1,198 @@
+#include "kernels/cuda/measure_matmul.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/blas_lt.h"
+#include "tests/kernels/cuda/blas_lt_fixture.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+namespace cuda = ::stagecoach::testing::cuda;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AnyOf;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+
+// Which algorithm is chosen where there is no choice in the tuning file yet.
+class MeasureMatmul : public BlasLtTest {
+ protected:
+  // Of this GPU's clock, beside which the time that the stand-in takes is none.
+  static constexpr int64_t kRunNs = 1'000'000'000'000;
+
+  static std::vector<int32_t> CandidatesOf(const Product& product) {
+    const absl::StatusOr<Blas> blas = Blas::Create();
+    STAGECOACH_CHECK_OK(blas);
+    const absl::StatusOr<const MatmulPlan*> plan = blas->blas->Plan(product);
+    STAGECOACH_CHECK_OK(plan);
+    const auto candidates = (*plan)->Candidates();
+    STAGECOACH_CHECK_OK(candidates);
+    std::vector<int32_t> ids;
+    for (const MatmulPlan::Candidate& candidate : *candidates) {
+      ids.push_back(candidate.algorithm.id);
+    }
+    STAGECOACH_CHECK(ids.size() >= 3, "too few algorithms to choose from");
+    return ids;
+  }
+  // All take as long but `id`, whose time is `percent` of theirs.
+  static cuda::BlasFaults Times(const std::vector<int32_t>& ids, int32_t id, int percent) {
+    cuda::BlasFaults faults;
+    for (const int32_t other : ids) faults.extra_ns[other] = kRunNs;
+    faults.extra_ns[id] = kRunNs / 100 * percent;
+    return faults;
+  }
+  int32_t Measure(const Product& product) const {
+    std::filesystem::remove(tuning_file());
+    return ChooseAnew(tuning_file(), product).id;
+  }
+
+  const Product product_{.m = 64, .n = 32, .k = 48};
+};
+
+TEST_F(MeasureMatmul, ChoosesTheFastest) {
+  for (const Product& product : Products()) {
+    const std::vector<int32_t> ids = CandidatesOf(product);
+    for (const int32_t id : ids) {
+      cuda::SetBlasFaults(Times(ids, id, 90));
+      EXPECT_EQ(Measure(product), id) << product.ToString();
+    }
+  }
+}
+
+TEST_F(MeasureMatmul, KeepsToTheLibrarysOrderWhereTimesAreAlike) {
+  const std::vector<int32_t> ids = CandidatesOf(product_);
+  cuda::SetBlasFaults(Times(ids, ids.back(), 99));
+  EXPECT_EQ(Measure(product_), ids.front());
+  cuda::SetBlasFaults(Times(ids, ids.back(), 97));
+  EXPECT_EQ(Measure(product_), ids.back());
+}
+
+TEST_F(MeasureMatmul, NeverChoosesWhatGivesOtherBitsOnEveryRun) {
+  for (const Product& product : Products()) {
+    const std::vector<int32_t> ids = CandidatesOf(product);
+    for (const int32_t id : ids) {
+      cuda::BlasFaults faults = Times(ids, id, 50);
+      faults.unsteady = {id};
+      cuda::SetBlasFaults(faults);
+      EXPECT_NE(Measure(product), id) << product.ToString();
+    }
+  }
+}
+
+TEST_F(MeasureMatmul, PassesOverWhatFailsToRun) {
+  for (const Product& product : Products()) {
+    const std::vector<int32_t> ids = CandidatesOf(product);
+    for (const int32_t id : ids) {
+      cuda::BlasFaults faults = Times(ids, id, 50);
+      faults.failing = {id};
+      cuda::SetBlasFaults(faults);
+      EXPECT_NE(Measure(product), id) << product.ToString();
+    }
+  }
+}
+
+TEST_F(MeasureMatmul, ChecksAnAlgorithmThatIsTheOnlyOne) {
+  const std::vector<int32_t> ids = CandidatesOf(product_);
+  const int32_t only = ids[0];
+  cuda::BlasFaults faults = {.refused = {ids.begin() + 1, ids.end()}};
+  cuda::SetBlasFaults(faults);
+  EXPECT_EQ(Measure(product_), only);
+  faults.unsteady = {only};
+  cuda::SetBlasFaults(faults);
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file() + ".other"));
+  EXPECT_THAT(blas.blas->Plan(product_),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("other bits on every run")));
+}
+
+TEST_F(MeasureMatmul, SaysWhyNoneServes) {
+  const std::vector<int32_t> ids = CandidatesOf(product_);
+  cuda::SetBlasFaults({.failing = {ids.begin(), ids.end()}});
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+  EXPECT_THAT(blas.blas->Plan(product_),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("EXECUTION_FAILED")));
+  EXPECT_FALSE(std::filesystem::exists(tuning_file()));
+}
+
+TEST_F(MeasureMatmul, EndsWithAnErrorOfTheGpu) {
+  int failures = 0;
+  for (int64_t operation = 0;; ++operation) {
+    StartMachine({.gpus = 1});
+    cuda::SetBlasFaults(Times({66, 67, 21, 0}, 66, 100));
+    std::filesystem::remove(tuning_file());
+    ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+    cuda::FailOperation(operation);
+    const absl::Status status = blas.blas->Plan(product_).status();
+    cuda::FailOperation(-1);
+    if (status.ok()) break;
+    ++failures;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal, HasSubstr("cudaErrorIllegalAddress")))
+        << "operation " << operation;
+    EXPECT_FALSE(std::filesystem::exists(tuning_file())) << "operation " << operation;
+  }
+  EXPECT_GT(failures, 20);
+}
+
+TEST_F(MeasureMatmul, SaysThatThereIsNoMemoryToMeasureWith) {
+  StartMachine({.gpus = 1, .memory_bytes = 1 << 20});
+  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+  EXPECT_THAT(blas.blas->Plan({.m = 1024, .n = 1024, .k = 1024}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1024x1024x1024")));
+}
+
+TEST_F(MeasureMatmul, GivesBackWhatMeasuringTook) {
+  ASSERT_OK_AND_ASSIGN(const Blas untuned, Blas::Create());
+  EXPECT_OK(untuned.Choose(Products()[0]));
+  ASSERT_OK_AND_ASSIGN(const Blas tuned, Blas::Create(tuning_file(), /*gpu=*/1));
+  EXPECT_OK(tuned.Choose(Products()[0]));
+  // What each of the two has: nothing but objects of its library and of its stream.
+  const cuda::Live live = cuda::live();
+  EXPECT_EQ(live.allocations, 0);
+  EXPECT_EQ(live.streams, 4);
+  EXPECT_EQ(live.blas_objects % 2, 0);
+}
+
+// A library's error about one algorithm passes over that; all others end the search.
+TEST_F(MeasureMatmul, LeavesNothingWhicheverCallFails) {
+  std::string failed;
+  int failures = 0, passed_over = 0;
+  for (int64_t call = 1; call == 1 || !failed.empty(); ++call) {
+    StartMachine({.gpus = 1});
+    cuda::SetBlasFaults(Times({66, 67, 21, 0}, 66, 100));
+    std::filesystem::remove(tuning_file());
+    {
+      ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+      cuda::FailCall(call);
+      const absl::Status status = blas.blas->Plan(Products()[0]).status();
+      failed = cuda::failed_call();
+      const std::string name = failed == "cudaLaunchKernelEx" ? "Launch" : failed;
+      // What is given back is given back whichever GPU is the current one.
+      if (!failed.empty() && failed != "cudaSetDevice") {
+        ++failures;
+        if (status.ok()) {
+          ++passed_over;
+          EXPECT_THAT(failed, AnyOf(Eq("cublasLtMatmul"), Eq("cublasLtMatmulDescSetAttribute")));
+        } else {
+          EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+        }
+        EXPECT_EQ(std::filesystem::exists(tuning_file()), status.ok())
+            << "after a failure of " << failed;
+      }
+    }
+    ASSERT_EQ(cuda::live().total(), 0) << "left by a failure of " << failed;
+  }
+  EXPECT_GT(failures, 50);
+  EXPECT_GT(passed_over, 10);
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels
