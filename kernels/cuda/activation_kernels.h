@@ -12,16 +12,25 @@
 // form.
 namespace stagecoach::kernels {
 
-// y = max(0, z).
-cudaError_t LaunchRelu(cudaStream_t stream, ElementType type, int64_t elements, const void* z,
-                       void* y);
+// What follows a product without a fused epilogue: z = product + bias, y = activation(z).
+struct BiasArguments {
+  int64_t rows = 1;               // R
+  int64_t columns = 1;            // O
+  const void* product = nullptr;  // (R, O)
+  const void* bias = nullptr;     // (O), one element per column; no result
+  void* z = nullptr;              // (R, O); null: not written
+  void* y = nullptr;              // (R, O), of z before it is rounded
+};
+using LaunchBiasFunction = cudaError_t(cudaStream_t stream, ElementType type,
+                                       const BiasArguments& arguments);
+LaunchBiasFunction LaunchBias;      // y = z
+LaunchBiasFunction LaunchBiasRelu;  // y = max(0, z)
+LaunchBiasFunction LaunchBiasGelu;  // y = gelu(z)
+
 // dz = dy where y > 0, 0 elsewhere.
 cudaError_t LaunchReluBackward(cudaStream_t stream, ElementType type, int64_t elements,
                                const void* dy, const void* y, void* dz);
 
-// y = gelu(z).
-cudaError_t LaunchGelu(cudaStream_t stream, ElementType type, int64_t elements, const void* z,
-                       void* y);
 // dz = dy gelu'(z).
 cudaError_t LaunchGeluBackward(cudaStream_t stream, ElementType type, int64_t elements,
                                const void* dy, const void* z, void* dz);

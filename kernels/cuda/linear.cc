@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/activation_kernels.h"
 #include "kernels/cuda/blas_lt.h"
@@ -70,13 +71,21 @@ class CudaLinear final : public LinearOp {
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                        const Tensor& z, const Tensor& y, std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
-    void* const product = gelu_follows_ ? z.data : y.data;
-    void* const aux = gelu_follows_ ? nullptr : z.data;
-    RETURN_IF_ERROR(forward_product_->Run(
-        compute, {.a = w.data, .b = x.data, .d = product, .bias = b.data, .aux = aux},
-        ProductWorkspace(workspace)));
-    if (!gelu_follows_) return absl::OkStatus();
-    return CudaStatus(LaunchGelu(compute, element_type(), R_ * O_, z.data, y.data), "LaunchGelu");
+    if (bias_after_product_ == nullptr) {
+      return forward_product_->Run(
+          compute, {.a = w.data, .b = x.data, .d = y.data, .bias = b.data, .aux = z.data},
+          ProductWorkspace(workspace));
+    }
+    RETURN_IF_ERROR(forward_product_->Run(compute, {.a = w.data, .b = x.data, .d = y.data},
+                                          ProductWorkspace(workspace)));
+    return CudaStatus(bias_after_product_(compute, element_type(),
+                                          {.rows = R_,
+                                           .columns = O_,
+                                           .product = y.data,
+                                           .bias = b.data,
+                                           .z = activation_ == Activation::kGelu ? z.data : nullptr,
+                                           .y = y.data}),
+                      "LaunchBias");
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
@@ -142,17 +151,31 @@ class CudaLinear final : public LinearOp {
             .result_type = DType::kFloat32};
   }
 
+  // One kernel where the library can, otherwise the product and a kernel of our own after it.
+  struct ForwardWay {
+    Epilogue epilogue;
+    LaunchBiasFunction* bias_after_product;
+  };
+  static ForwardWay WayOf(Activation activation) {
+    switch (activation) {
+      case Activation::kNone:
+        return {Epilogue::kBias, LaunchBias};
+      case Activation::kRelu:
+        return {Epilogue::kReluBias, LaunchBiasRelu};
+      case Activation::kGelu:
+        return {Epilogue::kGeluAuxBias, LaunchBiasGelu};
+    }
+    base::PrintAndAbort(__FILE__, __LINE__, "WayOf", "unknown activation");
+  }
+
   absl::Status PrepareForward(BlasLt& blas) {
+    const ForwardWay way = WayOf(activation_);
     Product product = ForwardProduct();
-    product.epilogue = activation_ == Activation::kNone   ? Epilogue::kBias
-                       : activation_ == Activation::kRelu ? Epilogue::kReluBias
-                                                          : Epilogue::kGeluAuxBias;
+    product.epilogue = way.epilogue;
     absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product);
-    // The library wants aux matrices to have rows of whole vectors.
-    gelu_follows_ = activation_ == Activation::kGelu && absl::IsUnimplemented(plan.status());
-    if (gelu_follows_) {
-      product.epilogue = Epilogue::kBias;
-      plan = blas.Plan(product);
+    if (absl::IsUnimplemented(plan.status())) {
+      bias_after_product_ = way.bias_after_product;
+      plan = blas.Plan(ForwardProduct());
     }
     RETURN_IF_ERROR(plan.status());
     forward_product_ = *plan;
@@ -188,8 +211,9 @@ class CudaLinear final : public LinearOp {
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;
   const MatmulPlan* dw_product_ = nullptr;
-  // What the library does not do beside the product.
-  bool gelu_follows_ = false, db_follows_ = false;
+  // What the library does not do beside the product. Null: it does.
+  LaunchBiasFunction* bias_after_product_ = nullptr;
+  bool db_follows_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;
   int64_t workspace_bytes_ = 0;
@@ -206,7 +230,9 @@ absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& sh
                                                    " inputs, ", shape.outputs, " outputs"));
   }
   auto op = std::make_unique<CudaLinear>(shape, ActivationType(blas.precision()));
-  RETURN_IF_ERROR(op->Prepare(blas));
+  RETURN_IF_ERROR(base::Annotate(
+      op->Prepare(blas), absl::StrCat("linear, ", shape.rows, " rows, ", shape.inputs, " inputs, ",
+                                      shape.outputs, " outputs")));
   return std::unique_ptr<LinearOp>(std::move(op));
 }
 

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,7 +36,6 @@ using testing::RoundedTo;
 using testing::StoredBound;
 using testing::ToDouble;
 
-using Unary = cudaError_t (*)(cudaStream_t, ElementType, int64_t, const void*, void*);
 using Binary = cudaError_t (*)(cudaStream_t, ElementType, int64_t, const void*, const void*, void*);
 
 using Parameter = std::tuple<DType, int64_t>;
@@ -48,13 +49,6 @@ class CudaActivation : public ::testing::TestWithParam<Parameter> {
     dy_ = RoundedTo(type_, dy_);
   }
 
-  Vector Compute(Unary launch) {
-    return InEveryOrder([&](EmulatedGpu& gpu) {
-      const Tensor z = gpu.Operand(type_, z_), y = gpu.Result(type_, elements_);
-      EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(type_), elements_, z.data, y.data), cudaSuccess);
-      return std::vector<Vector>{gpu.Values(y)};
-    })[0];
-  }
   Vector Compute(Binary launch, bool in_place = false) {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       const Tensor dy = gpu.Operand(type_, dy_), z = gpu.Operand(type_, z_);
@@ -70,25 +64,10 @@ class CudaActivation : public ::testing::TestWithParam<Parameter> {
   std::vector<float> z_, dy_;
 };
 
-TEST_P(CudaActivation, ReluIsExact) {
-  Vector expected;
-  for (double z : z_) expected.push_back(z > 0.0 ? z : 0.0);
-  EXPECT_EQ(Compute(LaunchRelu), expected);
-}
-
 TEST_P(CudaActivation, ReluBackwardIsExact) {
   Vector expected;
   for (size_t i = 0; i < z_.size(); ++i) expected.push_back(z_[i] > 0.0F ? dy_[i] : 0.0);
   EXPECT_EQ(Compute(LaunchReluBackward), expected);
-}
-
-TEST_P(CudaActivation, GeluMatchesReference) {
-  Vector expected, bounds;
-  for (double z : z_) {
-    expected.push_back(reference::Gelu(z));
-    bounds.push_back(StoredBound(expected.back(), GeluBound(z, 0.0), type_));
-  }
-  EXPECT_THAT(Compute(LaunchGelu), CloseTo(expected, bounds));
 }
 
 TEST_P(CudaActivation, GeluBackwardMatchesReference) {
@@ -115,13 +94,114 @@ INSTANTIATE_TEST_SUITE_P(Elements, CudaActivation,
                                                std::get<1>(param_info.param));
                          });
 
+// Rows and columns; fewer columns than threads and more, whole vectors and not; several blocks.
+using BiasParameter = std::tuple<DType, std::pair<int64_t, int64_t>>;
+class CudaBias : public ::testing::TestWithParam<BiasParameter> {
+ protected:
+  // Also values where GELU is flat, and where ReLU begins.
+  CudaBias() : product_(RandomNormal(rows_ * columns_, 1)), bias_(RandomNormal(columns_, 2)) {
+    for (size_t i = 0; i < product_.size(); i += 3) product_[i] *= 8.0F;
+    product_ = RoundedTo(type_, product_);
+    bias_ = RoundedTo(type_, bias_);
+    for (size_t i = 1; i < product_.size(); i += 5) product_[i] = -BiasOf(i);
+    for (size_t i = 0; i < product_.size(); ++i) z_.push_back(product_[i] + BiasOf(i));
+  }
+  float BiasOf(size_t i) const { return bias_[i % bias_.size()]; }
+
+  // What is to be in z (if it is asked for) and y. `offset`, in elements, is of each address.
+  std::vector<Vector> Compute(LaunchBiasFunction launch, bool want_z, int64_t offset = 0) const {
+    return InEveryOrder([&](EmulatedGpu& gpu) {
+      const int64_t elements = rows_ * columns_;
+      const Tensor product = gpu.Operand(type_, product_, offset);
+      const Tensor bias = gpu.Operand(type_, bias_, offset);
+      const Tensor z = gpu.Result(type_, elements, offset);
+      const Tensor y = gpu.Result(type_, elements, offset);
+      EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(type_),
+                       {.rows = rows_,
+                        .columns = columns_,
+                        .product = product.data,
+                        .bias = bias.data,
+                        .z = want_z ? z.data : nullptr,
+                        .y = y.data}),
+                cudaSuccess);
+      std::vector<Vector> results = {gpu.Values(y)};
+      if (want_z) results.push_back(gpu.Values(z));
+      return results;
+    });
+  }
+  // z_ and what is made of it as float32, rounded to the type.
+  Vector Stored(const std::vector<float>& values) const {
+    return ToDouble(RoundedTo(type_, values));
+  }
+
+  const DType type_ = std::get<0>(GetParam());
+  const int64_t rows_ = std::get<1>(GetParam()).first;
+  const int64_t columns_ = std::get<1>(GetParam()).second;
+  std::vector<float> product_, bias_, z_;
+};
+
+TEST_P(CudaBias, IsAddedToEveryRow) {
+  EXPECT_EQ(Compute(LaunchBias, /*want_z=*/false), (std::vector<Vector>{Stored(z_)}));
+}
+
+TEST_P(CudaBias, ReluFollowsExactly) {
+  std::vector<float> y;
+  for (const float z : z_) y.push_back(std::max(0.0F, z));
+  EXPECT_EQ(Compute(LaunchBiasRelu, /*want_z=*/false), (std::vector<Vector>{Stored(y)}));
+}
+
+TEST_P(CudaBias, GeluMatchesReferenceAndKeepsWhatItIsOf) {
+  const std::vector<Vector> actual = Compute(LaunchBiasGelu, /*want_z=*/true);
+  Vector expected, bounds;
+  for (const double z : z_) {
+    expected.push_back(reference::Gelu(z));
+    bounds.push_back(StoredBound(expected.back(), GeluBound(z, 0.0), type_));
+  }
+  EXPECT_THAT(actual[0], CloseTo(expected, bounds));
+  EXPECT_EQ(actual[1], Stored(z_));
+}
+
+TEST_P(CudaBias, IsTheSameAtAnyAddress) {
+  EXPECT_EQ(Compute(LaunchBiasGelu, /*want_z=*/true, /*offset=*/1),
+            Compute(LaunchBiasGelu, /*want_z=*/true));
+}
+
+TEST_P(CudaBias, MayOverwriteTheProduct) {
+  EmulatedGpu gpu;
+  const Tensor y = gpu.Operand(type_, product_), bias = gpu.Operand(type_, bias_);
+  ASSERT_EQ(
+      LaunchBias(
+          gpu.stream(), ElementTypeOf(type_),
+          {.rows = rows_, .columns = columns_, .product = y.data, .bias = bias.data, .y = y.data}),
+      cudaSuccess);
+  EXPECT_EQ(gpu.Values(y), Stored(z_));
+}
+
+std::string BiasName(const ::testing::TestParamInfo<BiasParameter>& info) {
+  const auto& [type, extents] = info.param;
+  return absl::StrCat(NameOf(type), "_", extents.first, "x", extents.second);
+}
+
+using Extents = std::pair<int64_t, int64_t>;
+INSTANTIATE_TEST_SUITE_P(
+    Extents, CudaBias,
+    ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                       ::testing::Values(Extents{1, 1}, Extents{1, 1000}, Extents{1000, 1},
+                                         Extents{7, 3}, Extents{33, 10}, Extents{5, 24},
+                                         Extents{3, 2048}, Extents{4, 4099}, Extents{300, 32})),
+    BiasName);
+
 // Where exponentials overflow or vanish.
 TEST(CudaGelu, IsFlatOrStraightFarFromZero) {
   EmulatedGpu gpu;
   const Tensor z = gpu.Operand(DType::kFloat32, {-1e4F, -100.0F, 100.0F, 1e4F});
+  const Tensor zeros = gpu.Operand(DType::kFloat32, {0.0F, 0.0F, 0.0F, 0.0F});
   const Tensor ones = gpu.Operand(DType::kFloat32, {1.0F, 1.0F, 1.0F, 1.0F});
   const Tensor y = gpu.Result(DType::kFloat32, 4), dz = gpu.Result(DType::kFloat32, 4);
-  ASSERT_EQ(LaunchGelu(gpu.stream(), ElementType::kFloat32, 4, z.data, y.data), cudaSuccess);
+  ASSERT_EQ(
+      LaunchBiasGelu(gpu.stream(), ElementType::kFloat32,
+                     {.rows = 1, .columns = 4, .product = z.data, .bias = zeros.data, .y = y.data}),
+      cudaSuccess);
   ASSERT_EQ(LaunchGeluBackward(gpu.stream(), ElementType::kFloat32, 4, ones.data, z.data, dz.data),
             cudaSuccess);
   EXPECT_EQ(gpu.Values(y), (Vector{0.0, 0.0, 100.0, 1e4}));

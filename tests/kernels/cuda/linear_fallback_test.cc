@@ -1,0 +1,127 @@
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/device.h"
+#include "kernels/ops/linear.h"
+#include "tests/kernels/cuda/gpu_bench.h"
+#include "tests/kernels/cuda/linear_problem.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
+#include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/status_matchers.h"
+
+// Linear layers where cuBLASLt does not have a fused epilogue: for no shape is that a reason not to
+// compute.
+namespace stagecoach::kernels {
+namespace {
+
+namespace cuda = ::stagecoach::testing::cuda;
+using ::stagecoach::testing::ExpectBackwardInput;
+using ::stagecoach::testing::ExpectBackwardWeight;
+using ::stagecoach::testing::ExpectForward;
+using ::stagecoach::testing::GpuBench;
+using ::stagecoach::testing::GpuTest;
+using ::stagecoach::testing::LinearProblem;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+bool HasEpilogue(const cuda::Product& product) {
+  return product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+using Extents = std::tuple<int64_t, int64_t, int64_t>;  // rows, inputs, outputs
+using Case = std::tuple<Extents, Activation, Precision>;
+
+class CudaLinearWithoutEpilogues : public GpuTest, public ::testing::WithParamInterface<Case> {
+ protected:
+  CudaLinearWithoutEpilogues() {
+    cuda::Reset({});
+    cuda::SetBlasFaults({.lacks = HasEpilogue});
+  }
+  ~CudaLinearWithoutEpilogues() override { cuda::SetBlasFaults({}); }
+  static LinearProblem ProblemOfCase() {
+    const auto& [extents, activation, precision] = GetParam();
+    const auto& [rows, inputs, outputs] = extents;
+    return LinearProblem(
+        {.rows = rows, .inputs = inputs, .outputs = outputs, .activation = activation}, precision);
+  }
+  const LinearProblem problem_ = ProblemOfCase();
+};
+
+TEST_P(CudaLinearWithoutEpilogues, ForwardMatchesReference) { ExpectForward(problem_); }
+
+TEST_P(CudaLinearWithoutEpilogues, BackwardInputMatchesReference) { ExpectBackwardInput(problem_); }
+
+TEST_P(CudaLinearWithoutEpilogues, BackwardWeightOverwritesWithReference) {
+  ExpectBackwardWeight(problem_, /*accumulate=*/false);
+}
+
+TEST_P(CudaLinearWithoutEpilogues, BackwardWeightAddsReference) {
+  ExpectBackwardWeight(problem_, /*accumulate=*/true);
+}
+
+TEST_P(CudaLinearWithoutEpilogues, NeedsTheWorkspaceThatItNeedsWithThem) {
+  GpuBench without(problem_.precision);
+  ASSERT_OK_AND_ASSIGN(const auto op, without.ops().CreateLinear(problem_.shape));
+  cuda::SetBlasFaults({});
+  GpuBench with(problem_.precision);
+  ASSERT_OK_AND_ASSIGN(const auto fused, with.ops().CreateLinear(problem_.shape));
+  EXPECT_EQ(op->workspace_bytes(), fused->workspace_bytes());
+}
+
+std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [extents, activation, precision] = info.param;
+  const auto& [rows, inputs, outputs] = extents;
+  return absl::StrCat(rows, "x", inputs, "x", outputs, "_", ActivationName(activation), "_",
+                      PrecisionName(precision));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaLinearWithoutEpilogues,
+    ::testing::Combine(
+        ::testing::Values(Extents{1, 1, 1}, Extents{1, 7, 1}, Extents{3, 1, 5}, Extents{5, 4, 1},
+                          Extents{1, 16, 8}, Extents{17, 33, 65}, Extents{64, 48, 32}),
+        ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu),
+        ::testing::Values(Precision::kFloat32, Precision::kTf32, Precision::kBfloat16)),
+    CaseName);
+
+class CudaLinearFallback : public GpuTest {
+ protected:
+  CudaLinearFallback() { cuda::Reset({}); }
+  ~CudaLinearFallback() override { cuda::SetBlasFaults({}); }
+};
+
+TEST_F(CudaLinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
+  cuda::SetBlasFaults({.lacks = [](const cuda::Product& product) {
+    return HasEpilogue(product) && product.m == 24;
+  }});
+  GpuBench bench(Precision::kFloat32);
+  ASSERT_OK(bench.ops().CreateLinear({.rows = 8, .inputs = 16, .outputs = 24}));
+  ASSERT_OK(bench.ops().CreateLinear({.rows = 8, .inputs = 16, .outputs = 32}));
+  const std::vector<std::string> choices = bench.device().choices();
+  EXPECT_THAT(choices, Contains("product A B fp32 24x8x16 -> fp32, bias, fp32: none"));
+  EXPECT_THAT(choices, Contains(StartsWith("product A B fp32 24x8x16 -> fp32, none, fp32: id ")));
+  EXPECT_THAT(choices, Contains(StartsWith("product A B fp32 32x8x16 -> fp32, bias, fp32: id ")));
+}
+
+TEST_F(CudaLinearFallback, SaysWhichProductTheLibraryDoesNotHaveAtAll) {
+  cuda::SetBlasFaults({.lacks = [](const cuda::Product&) { return true; }});
+  GpuBench bench(Precision::kBfloat16);
+  EXPECT_THAT(bench.ops().CreateLinear({.rows = 3, .inputs = 5, .outputs = 7}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("3 rows, 5 inputs, 7 outputs"), HasSubstr("bf16 7x3x5"))));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels
