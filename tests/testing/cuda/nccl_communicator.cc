@@ -9,85 +9,99 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-Clique::Path PathOf(const Transfer& transfer, int rank) {
-  return transfer.is_send ? Clique::Path(rank, transfer.peer) : Clique::Path(transfer.peer, rank);
+Clique::Path& PathOf(const ncclComm& communicator, const Transfer& transfer) {
+  const int rank = communicator.rank;
+  return transfer.is_send ? communicator.clique->path(rank, transfer.peer)
+                          : communicator.clique->path(transfer.peer, rank);
+}
+
+ncclComm::Count& CountOf(ncclComm& communicator, const Transfer& transfer) {
+  return communicator.counts[{transfer.is_send, transfer.peer}];
+}
+
+// Of nothing, too, something passes: both ends must be there.
+int64_t ChunksOf(const Transfer& transfer) {
+  constexpr auto kBytes = static_cast<int64_t>(Clique::kChunkBytes);
+  return std::max<int64_t>(1, (transfer.bytes + kBytes - 1) / kBytes);
 }
 
 // The real library would write beyond a buffer, or hang.
-void ExpectSame(const Clique::Path& path, const Transfer& send, const Transfer& receive) {
-  STAGECOACH_CHECK(
-      send.bytes == receive.bytes && send.type == receive.type,
-      absl::StrCat("NCCL: rank ", path.first, " sends ", send.bytes, " bytes of type ",
-                   static_cast<int>(send.type), " to rank ", path.second, ", which receives ",
-                   receive.bytes, " bytes of type ", static_cast<int>(receive.type)));
+void ExpectSame(const ncclComm& communicator, const Transfer& transfer) {
+  const Clique::Path& path = PathOf(communicator, transfer);
+  const int from = transfer.is_send ? communicator.rank : transfer.peer;
+  const int to = transfer.is_send ? transfer.peer : communicator.rank;
+  STAGECOACH_CHECK(path.send.bytes == path.receive.bytes && path.send.type == path.receive.type,
+                   absl::StrCat("NCCL: rank ", from, " sends ", path.send.bytes, " bytes of type ",
+                                path.send.type, " to rank ", to, ", which receives ",
+                                path.receive.bytes, " bytes of type ", path.receive.type));
+}
+
+// Moves the next chunk of an end, if it is time; true once all have been moved.
+bool MoveChunk(Clique::Path& path, Transfer& transfer) {
+  const int64_t chunks = ChunksOf(transfer);
+  const int64_t at = transfer.chunks * static_cast<int64_t>(Clique::kChunkBytes);
+  const auto bytes = static_cast<size_t>(
+      std::min<int64_t>(transfer.bytes - at, static_cast<int64_t>(Clique::kChunkBytes)));
+  const bool full = path.filled > path.emptied;
+  if (!transfer.is_send) {
+    if (!full) return false;
+    if (transfer.bytes > 0) std::memcpy(transfer.data + at, path.chunk.data(), bytes);
+    ++path.emptied;
+    return ++transfer.chunks == chunks;
+  }
+  if (full) return false;
+  if (transfer.chunks == chunks) return true;
+  if (transfer.bytes > 0) std::memcpy(path.chunk.data(), transfer.data + at, bytes);
+  ++path.filled;
+  ++transfer.chunks;
+  return false;
 }
 
 // Ends of one path meet in the order in which they were posted.
-void Meet(Clique& clique, const Clique::Path& path) {
-  std::deque<Transfer*>& sends = clique.sends[path];
-  std::deque<Transfer*>& receives = clique.receives[path];
-  while (!sends.empty() && !receives.empty()) {
-    Transfer& send = *sends.front();
-    Transfer& receive = *receives.front();
-    sends.pop_front();
-    receives.pop_front();
-    ExpectSame(path, send, receive);
-    send.partner = &receive;
-    receive.partner = &send;
+void Advance(ncclComm& communicator, Transfer& transfer) {
+  ncclComm::Count& count = CountOf(communicator, transfer);
+  if (transfer.done || transfer.number != count.done + 1) return;
+  Clique::Path& path = PathOf(communicator, transfer);
+  Clique::End& own = transfer.is_send ? path.send : path.receive;
+  const Clique::End& other = transfer.is_send ? path.receive : path.send;
+  if (own.transfer != transfer.number) {
+    own.bytes = transfer.bytes;
+    own.type = transfer.type;
+    own.transfer = transfer.number;
   }
+  // The other may be ahead, if this end is all but done.
+  if (other.transfer < transfer.number) return;
+  if (transfer.chunks == 0) ExpectSame(communicator, transfer);
+  if (!MoveChunk(path, transfer)) return;
+  transfer.done = true;
+  ++count.done;
 }
 
 void Start(Group& group) {
   group.started = true;
-  const ncclComm& communicator = *group.communicator;
-  Clique& clique = *communicator.clique;
   for (Transfer& transfer : group.transfers) {
-    const Clique::Path path = PathOf(transfer, communicator.rank);
-    (transfer.is_send ? clique.sends : clique.receives)[path].push_back(&transfer);
-    Meet(clique, path);
+    transfer.number = ++CountOf(*group.communicator, transfer).started;
   }
-}
-
-bool SharesGpu(const Clique& clique) {
-  std::set<int> gpus;
-  for (const ncclComm_t member : clique.members) gpus.insert(member->gpu);
-  return gpus.size() < clique.members.size();
 }
 
 }  // namespace
 
-void Join(ncclComm& communicator) {
-  Clique& clique = *communicator.clique;
-  clique.members[static_cast<size_t>(communicator.rank)] = &communicator;
-  if (++clique.joined < clique.ranks) return;
-  const bool refused = SharesGpu(clique);
-  for (const ncclComm_t member : clique.members) {
-    if (refused) {
-      member->error = ncclInvalidUsage;
-    } else if (member->state == ncclComm::State::kStarting) {
-      member->state = ncclComm::State::kReady;
-    }
-  }
-}
-
 void AskForPaths(const Group& group) {
-  Clique& clique = *group.communicator->clique;
   for (const Transfer& transfer : group.transfers) {
-    (transfer.is_send ? clique.sends_asked : clique.receives_asked)
-        .insert(PathOf(transfer, group.communicator->rank));
+    Clique::Path& path = PathOf(*group.communicator, transfer);
+    (transfer.is_send ? path.send : path.receive).asked = true;
   }
 }
 
 bool PathsConnected(const Group& group) {
-  const Clique& clique = *group.communicator->clique;
   return std::all_of(group.transfers.begin(), group.transfers.end(), [&](const Transfer& transfer) {
-    const Clique::Path path = PathOf(transfer, group.communicator->rank);
-    return clique.sends_asked.contains(path) && clique.receives_asked.contains(path);
+    const Clique::Path& path = PathOf(*group.communicator, transfer);
+    return path.send.asked && path.receive.asked;
   });
 }
 
 bool MayEnd(Group& group, cudaStream_t stream) {
-  const ncclComm& communicator = *group.communicator;
+  ncclComm& communicator = *group.communicator;
   if (group.ended || communicator.state == ncclComm::State::kGone) return true;
   if (communicator.error != ncclSuccess) return false;
   group.arrived.insert(stream);
@@ -95,48 +109,22 @@ bool MayEnd(Group& group, cudaStream_t stream) {
       group.arrived == group.streams) {
     Start(group);
   }
-  return group.started &&
-         std::all_of(group.transfers.begin(), group.transfers.end(), [](const Transfer& transfer) {
-           return transfer.partner != nullptr && !transfer.lost;
-         });
+  if (!group.started) return false;
+  for (Transfer& transfer : group.transfers) Advance(communicator, transfer);
+  return std::all_of(group.transfers.begin(), group.transfers.end(),
+                     [](const Transfer& transfer) { return transfer.done; });
 }
 
 void End(Group& group) {
   ncclComm& communicator = *group.communicator;
   if (group.ended || communicator.state == ncclComm::State::kGone) return;
-  // Whichever group ends first copies: until then both ends occupy their streams.
-  for (Transfer& transfer : group.transfers) {
-    if (transfer.done) continue;
-    const Transfer& send = transfer.is_send ? transfer : *transfer.partner;
-    const Transfer& receive = transfer.is_send ? *transfer.partner : transfer;
-    std::memmove(receive.data, send.data, static_cast<size_t>(send.bytes));
-    transfer.done = true;
-    transfer.partner->done = true;
-  }
   group.ended = true;
   communicator.groups.pop_front();
 }
 
-void Leave(ncclComm& communicator) {
-  Clique& clique = *communicator.clique;
-  for (const std::shared_ptr<Group>& group : communicator.groups) {
-    if (!group->started) continue;
-    for (Transfer& transfer : group->transfers) {
-      if (transfer.done || transfer.lost) continue;
-      if (transfer.partner != nullptr) {
-        transfer.lost = transfer.partner->lost = true;
-        continue;
-      }
-      auto& waiting =
-          (transfer.is_send ? clique.sends : clique.receives)[PathOf(transfer, communicator.rank)];
-      waiting.erase(std::remove(waiting.begin(), waiting.end(), &transfer), waiting.end());
-    }
-  }
-}
-
 void Fail(ncclComm& communicator, ncclResult_t error) {
   if (communicator.error != ncclSuccess) return;
-  Leave(communicator);
+  communicator.clique->Leave();
   communicator.error = error;
 }
 

@@ -11,15 +11,15 @@
 #include <memory>
 #include <set>
 #include <utility>
-#include <vector>
 
-// What happens between communicators of the stand-in of NCCL, whose ranks are threads of one
-// process. All is to be called with the lock of Locked() held, as `ready` and `run` of operations
-// are.
+#include "tests/testing/cuda/nccl_clique.h"
+
+// What happens between communicators of the stand-in of NCCL. All is to be called with the lock of
+// Locked() held, as `ready` and `run` of operations are.
 //
-// There is no buffer anywhere. A group occupies its streams from the moment it is the first
-// operation of each until all its transfers are done, and a transfer can be done only while the
-// groups of both its ends occupy their streams.
+// There is no buffering. A group occupies its streams from the moment it is the first operation of
+// each until all its transfers are done, and nothing of a transfer moves unless the groups of both
+// its ends occupy their streams. It moves when the streams of both are looked at.
 namespace stagecoach::testing::cuda {
 
 // One end of a transfer.
@@ -31,43 +31,32 @@ struct Transfer {
   ncclDataType_t type = ncclInt8;
   cudaStream_t stream = nullptr;
 
-  // The other end, once both have met. It is there until the transfer is done.
-  Transfer* partner = nullptr;
+  int64_t number = 0;  // on its path, from 1; 0: not started
+  int64_t chunks = 0;  // that this end has moved
   bool done = false;
-  bool lost = false;  // the partner has gone; never done
 };
 
 struct Group {
   explicit Group(ncclComm_t of) : communicator(of) {}
 
   ncclComm_t const communicator;
-  std::deque<Transfer> transfers;  // in the order in which they were posted; addresses stay
+  std::deque<Transfer> transfers;  // in the order in which they were posted
   std::set<cudaStream_t> streams;
   std::set<cudaStream_t> arrived;  // streams whose first operation it is
   bool started = false, ended = false;
-};
-
-// All ranks of one ncclUniqueId.
-struct Clique {
-  using Path = std::pair<int, int>;  // from, to
-
-  explicit Clique(int number) : ranks(number), members(static_cast<size_t>(number)) {}
-
-  const int ranks;
-  std::vector<ncclComm_t> members;  // null: has not come yet
-  int joined = 0;
-  // Ends of started groups that have not met their other end.
-  std::map<Path, std::deque<Transfer*>> sends, receives;
-  // Ends for which a group was ever posted: a path is connected when both have been.
-  std::set<Path> sends_asked, receives_asked;
 };
 
 }  // namespace stagecoach::testing::cuda
 
 struct ncclComm {
   enum class State : uint8_t { kStarting, kReady, kFinalizing, kFinalized, kGone };
+  // How many transfers were started and done, of the end of a path.
+  struct Count {
+    int64_t started = 0, done = 0;
+  };
 
-  std::shared_ptr<stagecoach::testing::cuda::Clique> clique;
+  std::unique_ptr<stagecoach::testing::cuda::Clique> clique;  // null once it has gone
+  int ranks = 0;
   int rank = 0;
   int gpu = 0;
   bool blocking = true;
@@ -80,13 +69,11 @@ struct ncclComm {
   // In their streams and not ended. Only the first can start: a communicator's groups are serial,
   // whatever their streams.
   std::deque<std::shared_ptr<stagecoach::testing::cuda::Group>> groups;
-  int64_t groups_until_failure = -1;  // -1: none is to come
+  std::map<std::pair<bool, int>, Count> counts;  // by is_send and peer
+  int64_t groups_until_failure = -1;             // -1: none is to come
 };
 
 namespace stagecoach::testing::cuda {
-
-// Enters `communicator`; the last rank to come makes all of them ready, or gives all an error.
-void Join(ncclComm& communicator);
 
 // Tells the peers of `group` that there are paths to be connected.
 void AskForPaths(const Group& group);
@@ -97,9 +84,7 @@ bool PathsConnected(const Group& group);
 bool MayEnd(Group& group, cudaStream_t stream);
 void End(Group& group);
 
-// The communicator takes no further part: peers wait for it in vain. Its own groups wait too if it
-// failed, and end, with nothing received, if it has gone (kGone).
-void Leave(ncclComm& communicator);
+// The communicator takes no further part: peers wait for it in vain, and its own groups wait, too.
 void Fail(ncclComm& communicator, ncclResult_t error);
 
 }  // namespace stagecoach::testing::cuda

@@ -21,6 +21,9 @@
 // the null stream, copies from or to host memory that is not pinned, copies that leave an
 // allocation. Kernels run in the manner of emulator.h. A capture is of one stream: events in it are
 // refused, as cudaErrorStreamCaptureUnsupported or cudaErrorStreamCaptureIsolation.
+//
+// Processes have GPUs of their own, whose numbers say nothing to other processes. Ranks of NCCL can
+// be in several (nccl_clique.h).
 namespace stagecoach::testing::cuda {
 
 // The order in which the threads of a block run between two barriers.

@@ -1,0 +1,90 @@
+#ifndef STAGECOACH_TESTS_TESTING_CUDA_NCCL_CLIQUE_H_
+#define STAGECOACH_TESTS_TESTING_CUDA_NCCL_CLIQUE_H_
+
+#include <nccl.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace stagecoach::testing::cuda {
+
+// What the ranks of one ncclUniqueId share, in whichever processes of this machine they are. It is
+// memory without a name, which others open by way of the process that made the id, as long as that
+// one keeps it; so nothing is left behind, however processes end.
+//
+// Thread-safe, but for the ends of paths: each belongs to one rank.
+class Clique {
+ public:
+  static constexpr int kMaxRanks = 16;
+  static constexpr size_t kChunkBytes = size_t{1} << 16;
+
+  // What a rank says of its end of a path.
+  struct End {
+    std::atomic<bool> asked{false};    // a group has ever been posted that uses it
+    std::atomic<int64_t> transfer{0};  // the present one, from 1, which the next two are of
+    int64_t bytes = 0;
+    int64_t type = 0;
+  };
+  // From one rank to another. Once both are at the same transfer, its bytes pass through `chunk`,
+  // of which the sender counts how often it was filled and the receiver how often it was emptied.
+  struct Path {
+    End send, receive;
+    std::atomic<int64_t> filled{0}, emptied{0};
+    std::array<std::byte, kChunkBytes> chunk;
+  };
+
+  // Makes a clique, which can be opened by its id until the result is destroyed.
+  static std::unique_ptr<Clique> Make(ncclUniqueId* id);
+  // Null: nobody keeps a clique of this id.
+  static std::unique_ptr<Clique> Open(const ncclUniqueId& id);
+  ~Clique();
+  Clique(const Clique&) = delete;
+  Clique& operator=(const Clique&) = delete;
+
+  // Comes as `rank` of `ranks`, with a GPU of this process; false if it has come before, or if
+  // others count other ranks. To be called once.
+  bool Join(int rank, int ranks, int gpu);
+  // Takes no further part, which is not a death.
+  void Leave();
+
+  bool complete() const;  // all ranks have come
+  bool deserted() const;  // some have come, and none is left
+  // Once it is complete: whether two ranks have one GPU, of one process.
+  bool SharesGpu() const;
+  // Whether the process of a rank has ended that had come and not left.
+  bool HasLostRank() const;
+
+  Path& path(int from, int to) const;
+
+ private:
+  enum class State : int { kAbsent, kComing, kHere, kLeft };
+  struct Member {
+    std::atomic<State> state{State::kAbsent};
+    pid_t process = 0;
+    int gpu = 0;
+  };
+  struct Shared {
+    uint64_t token = 0;  // of the id
+    std::atomic<int> ranks{0}, joined{0};
+    std::array<Member, kMaxRanks> members;
+    std::array<std::array<Path, kMaxRanks>, kMaxRanks> paths;
+  };
+
+  Clique(int file, Shared* shared) : file_(file), shared_(shared) {}
+  static std::unique_ptr<Clique> Map(int file);
+  // Each rank that is here has a lock on the byte of its number, which ends with its process.
+  bool Lock(int rank) const;
+  bool IsLocked(int rank) const;
+
+  const int file_;
+  Shared* const shared_;
+  int rank_ = -1;  // once it has joined
+};
+
+}  // namespace stagecoach::testing::cuda
+
+#endif  // STAGECOACH_TESTS_TESTING_CUDA_NCCL_CLIQUE_H_

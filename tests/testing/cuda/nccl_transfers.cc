@@ -1,0 +1,179 @@
+#include <nccl.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "tests/testing/cuda/nccl_calls.h"
+#include "tests/testing/cuda/stand_in.h"
+
+// The calls of NCCL that send, receive and group.
+namespace stagecoach::testing::cuda {
+namespace {
+
+using State = ncclComm::State;
+
+// What is posted between ncclGroupStart and ncclGroupEnd.
+struct ThreadGroup {
+  int depth = 0;
+  ncclResult_t error = ncclSuccess;
+  std::vector<std::pair<ncclComm_t, Transfer>> posted;
+};
+thread_local ThreadGroup thread_group;
+
+int64_t BytesOf(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+    case ncclFloat8e4m3:
+    case ncclFloat8e5m2:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32:
+      return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+ncclResult_t CheckTransfer(const char* call, const ncclComm& communicator,
+                           const Transfer& transfer) {
+  if (communicator.state != State::kReady) {
+    return Refuse(ncclInvalidUsage, absl::StrCat(call, ": the communicator has been finalized"));
+  }
+  if (transfer.peer < 0 || transfer.peer >= communicator.ranks) {
+    return Refuse(ncclInvalidArgument, absl::StrCat(call, ": invalid peer ", transfer.peer));
+  }
+  if (GpuOfStream(transfer.stream) != communicator.gpu) {
+    return Refuse(ncclUnhandledCudaError, absl::StrCat(call, ": not a stream of the GPU"));
+  }
+  if (transfer.bytes == 0) return ncclSuccess;
+  if (transfer.data == nullptr) {
+    return Refuse(ncclInvalidArgument, absl::StrCat(call, ": the buffer is NULL"));
+  }
+  // The GPU would fault, or reach into another GPU's memory.
+  STAGECOACH_CHECK(
+      GpuOfMemory(transfer.data, transfer.bytes) == communicator.gpu,
+      absl::StrCat(call, ": rank ", communicator.rank, ", peer ", transfer.peer, ": the ",
+                   transfer.bytes, " bytes are not in memory of the communicator's GPU"));
+  return ncclSuccess;
+}
+
+// The transfers of one communicator, as a group of it.
+ncclResult_t PostGroup(ncclComm& communicator, const std::shared_ptr<Group>& group) {
+  if (communicator.blocking) return Launch(communicator, group);
+  Locked([&] {
+    AskForPaths(*group);
+    communicator.launching = group;
+    communicator.polls_left = NextDelay();
+  });
+  return ncclInProgress;
+}
+
+ncclResult_t PostAll(const std::vector<std::pair<ncclComm_t, Transfer>>& posted) {
+  std::vector<std::shared_ptr<Group>> groups;
+  for (const auto& [communicator, transfer] : posted) {
+    auto found = std::find_if(groups.begin(), groups.end(), [of = communicator](const auto& group) {
+      return group->communicator == of;
+    });
+    if (found == groups.end()) {
+      found = groups.insert(groups.end(), std::make_shared<Group>(communicator));
+    }
+    (*found)->transfers.push_back(transfer);
+    (*found)->streams.insert(transfer.stream);
+  }
+  ncclResult_t result = ncclSuccess;
+  for (const std::shared_ptr<Group>& group : groups) {
+    const ncclResult_t posted_one = PostGroup(*group->communicator, group);
+    if (result == ncclSuccess || result == ncclInProgress) {
+      result = posted_one == ncclSuccess ? result : posted_one;
+    }
+  }
+  return result;
+}
+
+ncclResult_t Post(const char* call, bool is_send, const void* data, size_t count,
+                  ncclDataType_t type, int peer, ncclComm_t communicator, cudaStream_t stream) {
+  Progress();
+  const bool grouped = thread_group.depth > 0;
+  const auto refused = [grouped](ncclResult_t result) {
+    if (grouped && thread_group.error == ncclSuccess) thread_group.error = result;
+    return result;
+  };
+  if (MustFail(call)) return refused(FailOnPurpose(ncclInternalError, call));
+  const ncclResult_t ready = CheckReady(communicator);
+  if (ready != ncclSuccess) return refused(ready);
+  if (BytesOf(type) == 0) {
+    return refused(Refuse(ncclInvalidArgument, absl::StrCat(call, ": invalid type ", type)));
+  }
+  const Transfer transfer = {.is_send = is_send,
+                             .peer = peer,
+                             // Only receives write.
+                             .data = static_cast<std::byte*>(const_cast<void*>(data)),
+                             .bytes = static_cast<int64_t>(count) * BytesOf(type),
+                             .type = type,
+                             .stream = stream};
+  const ncclResult_t checked = CheckTransfer(call, *communicator, transfer);
+  if (checked != ncclSuccess) return refused(checked);
+  if (!grouped) return PostAll({{communicator, transfer}});
+  thread_group.posted.emplace_back(communicator, transfer);
+  return ncclSuccess;
+}
+
+}  // namespace
+
+bool InGroup() { return thread_group.depth > 0; }
+
+}  // namespace stagecoach::testing::cuda
+
+namespace stand_in = stagecoach::testing::cuda;
+
+extern "C" {
+
+ncclResult_t ncclGroupStart() {
+  stand_in::Progress();
+  if (stand_in::MustFail("ncclGroupStart")) {
+    return stand_in::FailOnPurpose(ncclInternalError, "ncclGroupStart");
+  }
+  ++stand_in::thread_group.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  stand_in::Progress();
+  stand_in::ThreadGroup& group = stand_in::thread_group;
+  const bool must_fail = stand_in::MustFail("ncclGroupEnd");
+  if (group.depth == 0) {
+    return stand_in::Refuse(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
+  }
+  if (must_fail && group.error == ncclSuccess) {
+    group.error = stand_in::FailOnPurpose(ncclInternalError, "ncclGroupEnd");
+  }
+  if (--group.depth > 0) return group.error;
+  // What failed in any part posts nothing.
+  const stand_in::ThreadGroup ended = std::exchange(group, {});
+  return ended.error != ncclSuccess ? ended.error : stand_in::PostAll(ended.posted);
+}
+
+ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return stand_in::Post("ncclSend", true, sendbuff, count, datatype, peer, comm, stream);
+}
+
+ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return stand_in::Post("ncclRecv", false, recvbuff, count, datatype, peer, comm, stream);
+}
+
+}  // extern "C"
