@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
@@ -12,6 +13,12 @@
 namespace stagecoach::engine {
 
 // The two places of a rendezvous, for ConnectRendezvous; rendezvous.h says what they do.
+
+// Where the first failure of a launch is kept, as FailureText has it.
+inline constexpr char kFailedKey[] = "failed";
+std::string FailureText(int rank, const absl::Status& why);
+// Aborted, "rank 2 has failed: why", from such a text.
+absl::Status FailureOf(const std::string& text);
 
 // How long rank 0 keeps the store open for the others once it has done with it.
 inline constexpr absl::Duration kFarewell = absl::Seconds(5);

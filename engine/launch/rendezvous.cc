@@ -20,7 +20,7 @@ std::string GatherKey(int64_t gather, int rank) {
 }
 
 absl::Status CheckKey(const std::string& key) {
-  if (key.empty() || key.size() > Rendezvous::kMaxKeyBytes ||
+  if (key.empty() || key.size() > Rendezvous::kMaxKeyBytes || key == kFailedKey ||
       absl::StartsWith(key, kGatherPrefix)) {
     return absl::InvalidArgumentError(absl::StrCat("not a key of a rendezvous: \"", key, "\""));
   }
@@ -37,6 +37,17 @@ absl::Status CheckValue(const std::string& value) {
 }
 
 }  // namespace
+
+std::string FailureText(int rank, const absl::Status& why) {
+  return absl::StrCat(rank, " ", why.message()).substr(0, Rendezvous::kMaxValueBytes);
+}
+
+absl::Status FailureOf(const std::string& text) {
+  const size_t space = text.find(' ');
+  if (space == std::string::npos) return absl::AbortedError("a rank has failed");
+  return absl::AbortedError(
+      absl::StrCat("rank ", text.substr(0, space), " has failed: ", text.substr(space + 1)));
+}
 
 absl::Status Rendezvous::Set(const std::string& key, const std::string& value,
                              base::Deadline deadline) {
@@ -78,6 +89,18 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string
 
 absl::Status Rendezvous::Barrier(base::Deadline deadline) {
   return AllGather("", deadline).status();
+}
+
+void Rendezvous::Fail(const absl::Status& why, base::Deadline deadline) {
+  DoSet(kFailedKey, FailureText(rank_, why), deadline).IgnoreError();
+}
+
+absl::Status Rendezvous::CheckOthers(base::Deadline deadline) {
+  const absl::StatusOr<std::string> failed = DoLook(kFailedKey, deadline);
+  if (absl::IsNotFound(failed.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(failed.status());
+  const bool is_own = absl::StartsWith(*failed, absl::StrCat(rank_, " "));
+  return is_own ? absl::OkStatus() : FailureOf(*failed);
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,

@@ -19,7 +19,8 @@ namespace stagecoach::engine {
 //
 // Every wait has a deadline (DeadlineExceeded, at most a second late). Unavailable: a rank that
 // must still come has left instead, or was killed. The tcp place notices both at once; the file
-// place cannot see that a rank was killed, and waits for the deadline. For one thread at a time.
+// place cannot see that a rank was killed, and waits for the deadline. Aborted: a rank has said
+// that it has failed (Fail), which ends what all wait for. For one thread at a time.
 //
 // Rank 0's is the last to go: its destructor waits until the others that have connected have
 // destroyed theirs, since they may still be reading, but for at most five seconds. So let the first
@@ -36,7 +37,8 @@ class Rendezvous {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
 
-  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/".
+  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/",
+  // nor be "failed".
   absl::Status Set(const std::string& key, const std::string& value, base::Deadline deadline);
 
   // The value of the key, once a rank has set it.
@@ -51,6 +53,16 @@ class Rendezvous {
   // As AllGather, of nothing.
   absl::Status Barrier(base::Deadline deadline);
 
+  // Tells the others that this rank has failed, so that none goes on to wait for it. The first
+  // failure of the launch counts, later ones are not told. Best effort, since what has failed may
+  // be the rendezvous itself.
+  void Fail(const absl::Status& why, base::Deadline deadline);
+  // A look, which waits for no other rank, for why this one need not wait for the others any more.
+  // Aborted, "rank 2 has failed: why": another rank has said so. Unavailable: one was killed (tcp
+  // place only), or the store does not answer. That ranks have left is no failure here: who has
+  // done its part may go.
+  absl::Status CheckOthers(base::Deadline deadline);
+
  protected:
   Rendezvous(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
 
@@ -62,6 +74,9 @@ class Rendezvous {
   // test.
   virtual absl::StatusOr<std::string> DoGet(const std::string& key, int from,
                                             base::Deadline deadline) = 0;
+  // As DoGet, but does not wait for the key: NotFound if no rank has set it. `deadline` is the
+  // answer's.
+  virtual absl::StatusOr<std::string> DoLook(const std::string& key, base::Deadline deadline) = 0;
   virtual absl::Status DoRemove(const std::string& key, base::Deadline deadline) = 0;
 
   int rank_;

@@ -24,6 +24,9 @@
 namespace stagecoach::engine {
 namespace {
 
+// As often as Gloo looks. No file system tells of changes that another host makes.
+constexpr absl::Duration kLongestPause = absl::Milliseconds(10);
+
 // Gloo's store throws; what `function` returns or throws becomes one status.
 template <typename Function>
 auto Guard(Function function) -> decltype(function()) {
@@ -83,7 +86,10 @@ class FolderRendezvous final : public Rendezvous {
     if (rank() != 0) return;
     const base::Deadline farewell = base::Deadline::After(kFarewell);
     for (int rank = 1; rank < ranks(); ++rank) {
-      if (IsSet(ArrivedKey(rank))) DoGet(LeftKey(rank), -1, farewell).IgnoreError();
+      const bool arrived = IsSet(ArrivedKey(rank));
+      while (arrived && !IsSet(LeftKey(rank)) && !farewell.Expired()) {
+        std::this_thread::sleep_for(absl::ToChronoMilliseconds(kLongestPause));
+      }
     }
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
@@ -120,14 +126,20 @@ class FolderRendezvous final : public Rendezvous {
       const bool left = from >= 0 && IsSet(LeftKey(from));
       absl::StatusOr<std::string> value = Read(key);
       if (!absl::IsNotFound(value.status())) return value;
+      if (const absl::StatusOr<std::string> failed = Read(kFailedKey); failed.ok()) {
+        return FailureOf(*failed);
+      }
       if (left) return absl::UnavailableError(absl::StrCat("rank ", from, " has left"));
       if (expired) {
         return absl::DeadlineExceededError(absl::StrCat("no rank has set \"", key, "\" in time"));
       }
       std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(pause, deadline.Remaining())));
-      // As often as Gloo looks. No file system tells of changes that another host makes.
-      pause = std::min(2 * pause, absl::Milliseconds(10));
+      pause = std::min(2 * pause, kLongestPause);
     }
+  }
+
+  absl::StatusOr<std::string> DoLook(const std::string& key, base::Deadline) override {
+    return Read(key);
   }
 
   absl::Status DoRemove(const std::string& key, base::Deadline) override {

@@ -58,6 +58,13 @@ class TcpRendezvous final : public Rendezvous {
         WithGrace(deadline));
   }
 
+  absl::StatusOr<std::string> DoLook(const std::string& key, base::Deadline deadline) override {
+    absl::StatusOr<std::string> value =
+        Ask(Encode({.kind = Request::Kind::kGet, .timeout_ms = 0, .key = key}), deadline);
+    if (broken_.ok() && absl::IsDeadlineExceeded(value.status())) return absl::NotFoundError(key);
+    return value;
+  }
+
   absl::Status DoRemove(const std::string& key, base::Deadline deadline) override {
     return Ask(Encode({.kind = Request::Kind::kRemove, .key = key}), WithGrace(deadline)).status();
   }

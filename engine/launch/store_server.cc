@@ -217,6 +217,8 @@ void StoreServer::HandleRequest(Connection& connection, Request request) {
 }
 
 absl::Status StoreServer::WillNotCome(int from) const {
+  const auto failed = values_.find(kFailedKey);
+  if (failed != values_.end()) return FailureOf(failed->second);
   for (size_t rank = 0; rank < presence_.size(); ++rank) {
     if (presence_[rank] == Presence::kKilled) {
       return absl::UnavailableError(absl::StrCat("rank ", rank, " has gone away without leaving"));

@@ -20,7 +20,8 @@ namespace stagecoach::engine {
 // Rank 0's side of a tcp rendezvous: keeps the values and answers all ranks, rank 0 included, from
 // one thread, which nothing that a peer sends, or fails to send, can stop or make grow without
 // bound. A connection that does not speak the language, or does not join within kJoinTime, is
-// closed; one that ends without leaving was that of a rank that was killed: all who wait are told.
+// closed; one that ends without leaving was that of a rank that was killed: all who wait are told,
+// as they are once a rank says that it has failed.
 class StoreServer {
  public:
   static constexpr absl::Duration kJoinTime = absl::Seconds(5);

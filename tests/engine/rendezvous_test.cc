@@ -238,7 +238,8 @@ TEST_P(RendezvousTest, RefusesWhatIsBeyondItsLimits) {
   ForEachRank(1, [](Rendezvous& rendezvous) {
     const std::string long_key(Rendezvous::kMaxKeyBytes + 1, 'k');
     const std::string long_value(Rendezvous::kMaxValueBytes + 1, 'v');
-    for (const std::string& key : {std::string(), long_key, std::string("gather/0/0")}) {
+    for (const std::string& key :
+         {std::string(), long_key, std::string("gather/0/0"), std::string("failed")}) {
       EXPECT_THAT(rendezvous.Set(key, "", Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
       EXPECT_THAT(rendezvous.Get(key, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
     }
@@ -273,6 +274,52 @@ TEST_P(RendezvousTest, TellsThatARankHasLeft) {
   ASSERT_OK(Connect(1, 2));
   EXPECT_THAT((*zero)->Barrier(Soon()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left")));
+}
+
+TEST_P(RendezvousTest, AFailureEndsTheWaitsOfAll) {
+  for (const int failing : {0, 2}) {
+    ForEachRank(3, [failing](Rendezvous& rendezvous) {
+      ASSERT_OK(rendezvous.Barrier(Soon()));
+      if (rendezvous.rank() == failing) {
+        rendezvous.Fail(absl::DataLossError("the disk is on fire"), Soon());
+        return;
+      }
+      const auto fails =
+          StatusIs(absl::StatusCode::kAborted,
+                   absl::StrCat("rank ", failing, " has failed: the disk is on fire"));
+      EXPECT_THAT(rendezvous.Get("key", Deadline::Never()), fails);
+      EXPECT_THAT(rendezvous.Barrier(Deadline::Never()), fails);
+    });
+  }
+}
+
+TEST_P(RendezvousTest, TellsTheFirstFailureToThoseWhoLook) {
+  ForEachRank(3, [](Rendezvous& rendezvous) {
+    EXPECT_OK(rendezvous.CheckOthers(Soon()));
+    ASSERT_OK(rendezvous.Barrier(Soon()));
+    if (rendezvous.rank() == 1) {
+      rendezvous.Fail(absl::DataLossError("first"), Soon());
+      EXPECT_OK(rendezvous.CheckOthers(Soon())) << "its own failure";
+    }
+    const auto fails = StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: first");
+    if (rendezvous.rank() == 2) {
+      EXPECT_THAT(rendezvous.Get("key", Soon()), fails);
+      rendezvous.Fail(absl::DataLossError("second"), Soon());
+    }
+    if (rendezvous.rank() != 1) {
+      EXPECT_THAT(rendezvous.Get("key", Soon()), fails);
+      EXPECT_THAT(rendezvous.CheckOthers(Soon()), fails);
+    }
+  });
+}
+
+TEST_P(RendezvousTest, WhoHasDoneItsPartHasNotFailed) {
+  ForEachRank(2, [](Rendezvous& rendezvous) {
+    ASSERT_OK(rendezvous.Barrier(Soon()));
+    if (rendezvous.rank() == 1) return;
+    EXPECT_THAT(rendezvous.Get("key", Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_OK(rendezvous.CheckOthers(Soon()));
+  });
 }
 
 TEST_P(RendezvousTest, OfRankZeroIsTheLastToGo) {
@@ -419,6 +466,33 @@ TEST_F(TcpRendezvousTest, EndsAllWaitsWhenRankZeroIsKilled) {
 TEST_F(TcpRendezvousTest, EndsAllWaitsWhenAnyRankIsKilled) {
   ExpectDeathIsNoticed([this](int rank) { return Connect(rank, 4); }, 2,
                        "rank 2 has gone away without leaving");
+}
+
+TEST_F(TcpRendezvousTest, ThoseWhoLookSeeThatARankWasKilled) {
+  const Signal together, killed;
+  Process zero([&] {
+    const auto rendezvous = Connect(0, 2);
+    EXPECT_OK((*rendezvous)->Barrier(Soon()));
+    EXPECT_OK((*rendezvous)->CheckOthers(Soon()));
+    together.Send();
+    killed.Await();
+    // The end of its connection arrives soon, but not at a moment that is known.
+    EXPECT_THAT((*rendezvous)->Get("key", Deadline::Never()),
+                StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_THAT((*rendezvous)->CheckOthers(Soon()),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has gone away")));
+  });
+  Process one([&] {
+    const auto rendezvous = Connect(1, 2);
+    EXPECT_OK((*rendezvous)->Barrier(Soon()));
+    together.Send();
+    pause();
+  });
+  together.Await();
+  together.Await();
+  one.Kill();
+  killed.Send();
+  EXPECT_TRUE(zero.Succeeds());
 }
 
 TEST_F(TcpRendezvousTest, NamesRankZeroWhenItDoesNotCome) {
