@@ -1,6 +1,5 @@
 #include "tools/device_choice.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -8,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
@@ -18,6 +16,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "tools/exit_status.h"
 #include "tools/flags.h"
+#include "tools/messages.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -90,10 +89,9 @@ std::string UsableDefaultTuningFile() {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   const absl::Status writable = base::CheckWritable(path);
   if (writable.ok()) return path;
-  absl::FPrintF(stderr,
-                "stagecoach: cuBLASLt's first choice of algorithms is taken, since there is no "
-                "place for a tuning file: %s; name one with --tuning\n",
-                writable.message());
+  PrintNotice(absl::StrCat(
+      "cuBLASLt's first choice of algorithms is taken, since there is no place for a tuning file: ",
+      writable.message(), "; name one with --tuning"));
   return "";
 }
 
@@ -179,7 +177,7 @@ absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why) 
                           absl::StrCat("--device auto finds no CUDA devices, which --precision ",
                                        choice.precision, " needs"));
   }
-  absl::FPrintF(stderr, "stagecoach: --device auto: CPU devices, since %s\n", why.message());
+  PrintNotice(absl::StrCat("--device auto: CPU devices, since ", why.message()));
   return absl::OkStatus();
 }
 

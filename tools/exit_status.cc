@@ -7,6 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "tools/messages.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -36,8 +37,9 @@ int ExitStatusOf(const absl::Status& status) {
 }
 
 int Fail(absl::string_view command, const absl::Status& status) {
+  const absl::string_view message = absl::StripTrailingAsciiWhitespace(status.message());
   const std::string line = absl::StrCat("stagecoach", command.empty() ? "" : " ", command, ": ",
-                                        absl::StripTrailingAsciiWhitespace(status.message()), "\n");
+                                        RankPrefix(message), message, "\n");
   std::fputs(line.c_str(), stderr);
   return ExitStatusOf(status);
 }

@@ -41,7 +41,7 @@ absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
 int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),
-// and returns the exit status.
+// and returns the exit status. Among processes, "stagecoach train: rank 2: message".
 int Fail(absl::string_view command, const absl::Status& status);
 
 }  // namespace stagecoach::tools

@@ -1,0 +1,62 @@
+#include "tools/messages.h"
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+#include "tests/tools/scoped_variable.h"
+#include "tools/exit_status.h"
+
+namespace stagecoach::tools {
+namespace {
+
+// What a process writes on stderr while `write` runs.
+template <typename F>
+std::string Errors(F write) {
+  ::testing::internal::CaptureStderr();
+  write();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+std::string ErrorLine(const std::string& message) {
+  return Errors([&] { Fail("train", absl::InternalError(message)); });
+}
+
+TEST(Messages, OfOneProcessHaveNoRank) {
+  EXPECT_EQ(ErrorLine("no"), "stagecoach train: no\n");
+  EXPECT_EQ(Errors([] { PrintNotice("well"); }), "stagecoach: well\n");
+}
+
+TEST(Messages, OfSeveralProcessesBeginWithTheRank) {
+  const ScopedVariable rank("STAGECOACH_RANK", "2");
+  const ScopedVariable ranks("STAGECOACH_RANKS", "12");
+  EXPECT_EQ(ErrorLine("no"), "stagecoach train: rank 2: no\n");
+  EXPECT_EQ(ErrorLine("rank 1: no"), "stagecoach train: rank 2: rank 1: no\n");
+}
+
+TEST(Messages, NameTheRankOnce) {
+  const ScopedVariable rank("STAGECOACH_RANK", "1");
+  const ScopedVariable ranks("STAGECOACH_RANKS", "12");
+  EXPECT_EQ(ErrorLine("rank 1: no"), "stagecoach train: rank 1: no\n");
+  EXPECT_EQ(ErrorLine("rank 1, F: no"), "stagecoach train: rank 1, F: no\n");
+  EXPECT_EQ(ErrorLine("rank 11: no"), "stagecoach train: rank 1: rank 11: no\n");
+}
+
+TEST(Messages, OnceForTheRunAreThoseOfRankZero) {
+  const ScopedVariable ranks("STAGECOACH_RANKS", "2");
+  {
+    const ScopedVariable rank("STAGECOACH_RANK", "0");
+    EXPECT_EQ(Errors([] { PrintNotice("well"); }), "stagecoach: well\n");
+  }
+  const ScopedVariable rank("STAGECOACH_RANK", "1");
+  EXPECT_EQ(Errors([] { PrintNotice("well"); }), "");
+}
+
+TEST(Messages, OfContradictingVariablesHaveNoRank) {
+  const ScopedVariable rank("STAGECOACH_RANK", "2");
+  const ScopedVariable ranks("STAGECOACH_RANKS", "2");
+  EXPECT_EQ(ErrorLine("no"), "stagecoach train: no\n");
+}
+
+}  // namespace
+}  // namespace stagecoach::tools
