@@ -72,7 +72,8 @@ class Contestant {
     Row row = {.schedule = schedule_,
                .measured_ms = static_cast<double>(*middle) / 1e6,
                .simulated_ms = static_cast<double>(simulation.step_ns) / 1e6};
-    for (const engine::DeviceReport& device : trainer_->Devices()) {
+    const std::vector<engine::DeviceReport> devices = Value(trainer_->Devices());
+    for (const engine::DeviceReport& device : devices) {
       row.busy += device.busy / kDevices;
       row.peak_mb = std::max(row.peak_mb, static_cast<double>(device.measured_peak_bytes) / 1e6);
     }

@@ -67,7 +67,9 @@ class Fitting {
       return absl::MakeConstSpan(order).subspan(static_cast<size_t>(step * batch_),
                                                 static_cast<size_t>(batch_));
     };
-    for (int64_t step = 0; step < steps_per_epoch_ && !StopIfAsked(); ++step) {
+    for (int64_t step = 0; step < steps_per_epoch_; ++step) {
+      RETURN_IF_ERROR(StopIfAsked());
+      if (result_.stopped) return absl::OkStatus();
       const absl::Span<const int64_t> next_rows =
           step + 1 < steps_per_epoch_ ? rows_of(step + 1) : absl::Span<const int64_t>();
       ASSIGN_OR_RETURN(const StepResult taken,
@@ -90,13 +92,13 @@ class Fitting {
                           .remaining = Remaining(epoch, done, seconds)});
       }
     }
-    StopIfAsked();  // rather than evaluate
-    return absl::OkStatus();
+    return StopIfAsked();  // rather than evaluate
   }
 
-  bool StopIfAsked() {
-    result_.stopped = options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed);
-    return result_.stopped;
+  absl::Status StopIfAsked() {
+    if (!options_.stop) return absl::OkStatus();
+    ASSIGN_OR_RETURN(result_.stopped, options_.stop());
+    return absl::OkStatus();
   }
 
   absl::Duration Remaining(int epoch, int64_t steps_done, double seconds) const {

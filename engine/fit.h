@@ -1,7 +1,6 @@
 #ifndef STAGECOACH_ENGINE_FIT_H_
 #define STAGECOACH_ENGINE_FIT_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -35,8 +34,8 @@ struct EpochResult {
 struct FitOptions {
   int epochs = 1;
   uint64_t seed = 1;  // of the order of the rows
-  // Set by a signal handler or another thread to end after the present step.
-  const std::atomic<bool>* stop = nullptr;
+  // Asked before each step and each batch of an evaluation; ends the run there if it says so.
+  StopFunction stop;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
 };

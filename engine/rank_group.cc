@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "engine/transport/communicator.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda/cuda_backend.h"
 
@@ -15,6 +14,9 @@ namespace stagecoach::engine {
 namespace {
 
 using schedule::Schedule;
+
+// How often who works looks whether the other processes still do.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
 
 // With which ranks a rank exchanges tensors.
 std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank, bool all) {
@@ -26,6 +28,11 @@ std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank, bool all)
     if (schedule::IsTransfer(action.op)) peers.insert(PeerOf(lowered, action).value());
   }
   return {peers.begin(), peers.end()};
+}
+
+absl::StatusOr<std::string> NewCommunicatorId() {
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  return backend->NewCommunicatorId();
 }
 
 }  // namespace
@@ -109,16 +116,8 @@ absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
 }
 
 // Rank 0 names the group.
-absl::StatusOr<std::string> RankGroup::AgreeOnId() const {
-  std::string id;
-  if (local_ranks_.front() == 0) {
-    ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
-    ASSIGN_OR_RETURN(id, backend->NewCommunicatorId());
-  }
-  if (options_.rendezvous == nullptr) return id;
-  const base::Deadline deadline = base::Deadline::After(options_.deadline);
-  ASSIGN_OR_RETURN(const std::vector<std::string> fingerprints,
-                   options_.rendezvous->AllGather(options_.fingerprint, deadline));
+absl::StatusOr<std::string> RankGroup::AgreeOnId() {
+  ASSIGN_OR_RETURN(const std::vector<std::string> fingerprints, Gather(options_.fingerprint));
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
     if (fingerprints[rank] == fingerprints.front()) continue;
     return absl::FailedPreconditionError(
@@ -127,46 +126,50 @@ absl::StatusOr<std::string> RankGroup::AgreeOnId() const {
                      "the same model, plan and options"));
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> ids,
-                   options_.rendezvous->AllGather(id, deadline));
+                   Gather(local_ranks_.front() == 0 ? NewCommunicatorId() : ""));
   return ids.front();
 }
 
-absl::Status RankGroup::Agree(const absl::Status& own) {
-  if (options_.rendezvous == nullptr) return own;
-  ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   options_.rendezvous->AllGather(std::string(own.message()),
-                                                  base::Deadline::After(options_.deadline)));
-  if (!own.ok()) return own;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) {
-      return absl::AbortedError(absl::StrCat("rank ", rank, " has failed: ", all[rank]));
-    }
+absl::StatusOr<std::vector<std::string>> RankGroup::Gather(const absl::StatusOr<std::string>& own) {
+  if (options_.rendezvous == nullptr) {
+    RETURN_IF_ERROR(own.status());
+    return std::vector<std::string>{*own};
   }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(status());
+  if (!own.ok()) return Fail(own.status());
+  base::MutexLock lock(rendezvous_mutex_);
+  absl::StatusOr<std::vector<std::string>> all = options_.rendezvous->AllGather(*own, Deadline());
+  if (!all.ok()) return NoteFirst(all.status());
+  return all;
+}
+
+absl::Status RankGroup::Agree(const absl::Status& own) {
+  if (!own.ok()) return Gather(own).status();
+  return Gather("").status();
 }
 
 absl::Status RankGroup::ConnectByNccl(const Schedule& lowered, bool all_meet) {
   ASSIGN_OR_RETURN(const std::string id, AgreeOnId());
-  auto abort = std::make_shared<AbortFlag>();
   const absl::Status any = OnEach([&](int rank) -> absl::Status {
     const kernels::CommunicatorOptions options = {
         .id = id,
         .ranks = options_.ranks,
         .rank = rank,
         .peers = PeersOf(lowered, schedule::Rank(rank), all_meet),
-        .deadline = base::Deadline::After(options_.deadline),
+        .deadline = Deadline(),
         // Every transfer might be a group, and so are the exchanges of norms and of results.
         .max_groups = static_cast<int>(lowered.list_of(schedule::Rank(rank)).size()) + 2};
     absl::StatusOr<std::unique_ptr<Transport>> transport =
-        CreateCommunicatorTransport(device(rank), options, abort);
+        CreateCommunicatorTransport(device(rank), options, abort_);
     if (!transport.ok()) {
-      abort->Raise(transport.status());  // the others need not wait for this rank
-      return transport.status();
+      const absl::Status failure = Fail(transport.status());
+      abort_->Raise(failure);  // the others need not wait for this rank
+      return failure;
     }
     ranks_[static_cast<size_t>(rank)].transport = *std::move(transport);
     return absl::OkStatus();
   });
-  return any.ok() ? any : abort->reason();
+  return any.ok() ? any : status();
 }
 
 absl::Status RankGroup::OnEach(absl::FunctionRef<absl::Status(int)> function) {
@@ -182,11 +185,51 @@ absl::Status RankGroup::OnEach(absl::FunctionRef<absl::Status(int)> function) {
   absl::Status first;
   for (const int rank : local_ranks_) {
     Job& job = *ranks_[static_cast<size_t>(rank)].job;
-    // Ranks wait for each other with deadlines, so each comes to an end by itself.
-    STAGECOACH_CHECK_OK(job.done.Wait(base::Deadline::Never()));
+    Await(job);
     first.Update(job.status);
   }
   return first;
+}
+
+void RankGroup::Await(Job& job) {
+  // Ranks wait for each other with deadlines, so each comes to an end by itself.
+  const bool alone = options_.rendezvous == nullptr;
+  while (true) {
+    const absl::Status status =
+        job.done.Wait(alone ? base::Deadline::Never() : base::Deadline::After(kLookInterval));
+    if (status.ok()) return;
+    LookAtOthers();
+  }
+}
+
+void RankGroup::LookAtOthers() {
+  if (!status().ok()) return;
+  absl::Status failure;
+  {
+    base::MutexLock lock(rendezvous_mutex_);
+    failure = options_.rendezvous->CheckOthers(Deadline());
+  }
+  if (!failure.ok()) abort_->Raise(NoteFirst(failure));
+}
+
+absl::Status RankGroup::Fail(const absl::Status& own) {
+  // What fails here because another has failed is no news.
+  if (options_.rendezvous == nullptr || !status().ok()) return NoteFirst(own);
+  absl::Status before;
+  {
+    base::MutexLock lock(rendezvous_mutex_);
+    options_.rendezvous->Fail(own, Deadline());
+    before = options_.rendezvous->CheckOthers(Deadline());
+  }
+  if (before.ok()) return NoteFirst(own);
+  return NoteFirst(
+      absl::Status(before.code(), absl::StrCat(before.message(), "; here: ", own.message())));
+}
+
+absl::Status RankGroup::NoteFirst(const absl::Status& error) {
+  base::MutexLock lock(mutex_);
+  first_error_.Update(error);
+  return first_error_;
 }
 
 absl::Status RankGroup::Together(absl::FunctionRef<absl::Status(int)> function) {
@@ -194,10 +237,8 @@ absl::Status RankGroup::Together(absl::FunctionRef<absl::Status(int)> function) 
   const absl::Status any = OnEach([&](int rank) {
     absl::Status status = function(rank);
     if (!status.ok()) {
-      {
-        base::MutexLock lock(mutex_);
-        first_error_.Update(status);
-      }
+      // Before the abort: the others are to hear the reason first, and then that NCCL has failed.
+      status = Fail(status);
       transport(rank).Abort(status);
       static_cast<void>(transport(rank).Poll());  // ends this rank's own transfers
     }

@@ -10,9 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "engine/device_spec.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/transport/communicator.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
 #include "schedule/schedule.h"
@@ -50,7 +52,10 @@ inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {
 
 // The devices of a run that are in this process, connected with one another and with those of other
 // processes. Work is done on all of them at once; the first failure ends the waits of all, and
-// every later call fails with it. Not thread-safe.
+// every later call fails with it. Among processes, failures are told by the rendezvous: whoever
+// fails says so there, and who works looks there a few times a second. So a failure that NCCL does
+// not pass on, and (tcp place) a process that was killed, ends the waits of all within a second.
+// Not thread-safe.
 class RankGroup {
  public:
   // `lowered`: the schedule that says who exchanges tensors with whom; `all_meet`: everybody does
@@ -74,10 +79,13 @@ class RankGroup {
   // The same for what the ranks do together: whoever fails first ends the waits of the others, and
   // its error is returned now and from then on.
   absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
-  // Among processes: the first error of any rank, by rank, of those that all call this at the same
-  // place. In one process: `own`.
+  // Among processes: every rank's text, by rank, once all have called this at the same place. A
+  // rank that comes with an error, which it is given back, ends the wait of all others: Aborted. In
+  // one process: `own` alone.
+  absl::StatusOr<std::vector<std::string>> Gather(const absl::StatusOr<std::string>& own);
+  // The same without texts.
   absl::Status Agree(const absl::Status& own);
-  // The error of a Together that failed.
+  // The error of a Together that failed or, among processes, of a Gather.
   absl::Status status();
 
   // Ends what ranks still wait for, and cuts their connections: before memory is freed that
@@ -99,14 +107,24 @@ class RankGroup {
   };
 
   explicit RankGroup(const RankGroupOptions& options) : options_(options) {}
+  base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
   absl::Status MakeDevices();
   absl::Status ConnectByCopies(const schedule::Schedule& lowered);
   absl::Status ConnectByNccl(const schedule::Schedule& lowered, bool all_meet);
-  absl::StatusOr<std::string> AgreeOnId() const;
+  absl::StatusOr<std::string> AgreeOnId();
+  // Waits for what OnEach has submitted, and looks after the other processes meanwhile.
+  void Await(Job& job);
+  void LookAtOthers();
+  // Takes note of a failure of this process and tells the others. Returns what is the group's: who
+  // failed before, elsewhere, is likely to be its cause. Thread-safe.
+  absl::Status Fail(const absl::Status& own);
+  absl::Status NoteFirst(const absl::Status& error);
 
   const RankGroupOptions options_;
   std::vector<int> local_ranks_;
   std::vector<State> ranks_;  // empty where a rank is elsewhere
+  const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators
+  base::Mutex rendezvous_mutex_;  // held to use options_.rendezvous: jobs tell their failures there
   base::Mutex mutex_;
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
 };

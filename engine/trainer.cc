@@ -9,13 +9,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "base/hash.h"
 #include "base/status_macros.h"
+#include "engine/choices.h"
 #include "engine/executor.h"
 #include "engine/measured_costs.h"
 #include "engine/profile.h"
 #include "engine/rank_group.h"
 #include "engine/step_traces.h"
+#include "engine/trained_parameters.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -36,11 +37,11 @@ class PipelineTrainer final : public Trainer {
 
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override;
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const std::atomic<bool>* stop) override;
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
   const partition::Plan& plan() const override { return plan_; }
   schedule::Transfers transfers() const override { return transfers_; }
   int64_t steps() const override { return steps_; }
-  std::vector<DeviceReport> Devices() const override;
+  absl::StatusOr<std::vector<DeviceReport>> Devices() override;
   absl::StatusOr<schedule::Trace> LastTrace() override;
   absl::StatusOr<schedule::Costs> MeasuredCosts() override;
   absl::StatusOr<std::string> ParametersHash() override;
@@ -52,7 +53,11 @@ class PipelineTrainer final : public Trainer {
   absl::Status CreateRank(int rank);
   // A run of the schedule by all ranks.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
-  absl::Status GatherDigests(std::vector<std::string>& digests);
+  // Among processes: products are computed in one way wherever they are.
+  absl::Status CheckChoices();
+  // What the plan says of a rank's device, and what was measured, of one that is here.
+  DeviceReport ReportPlanned(int rank) const;
+  void AddMeasurements(int rank, DeviceReport& report) const;
   absl::Status CheckTraced();
   absl::Status CheckData(const Dataset& data) const;
   // One that knows the results of a run.
@@ -122,6 +127,7 @@ absl::Status PipelineTrainer::Initialize() {
   executors_.resize(static_cast<size_t>(plan_.num_ranks()));
   // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(group_->Agree(group_->Together([&](int rank) { return CreateRank(rank); })));
+  RETURN_IF_ERROR(CheckChoices());
   evaluation_rows_.reserve(static_cast<size_t>(plan_.batch_rows()));
   if (options_.trace) traces_ = std::make_unique<StepTraces>(training_);
   return absl::OkStatus();
@@ -132,7 +138,20 @@ std::string PipelineTrainer::Fingerprint() const {
   return absl::StrCat(plan_.schedule.name, ";", plan_.micro_batches(), "x", plan_.micro_batch_rows,
                       ";", absl::StrJoin(plan_.first_layer, ","), ";",
                       PrecisionName(options_.device.precision), ";", options_.seed, ";",
-                      optimizer.states(), ";", optimizer.weight_decay, ";", optimizer.clip_norm);
+                      optimizer.states(), ";", optimizer.weight_decay, ";", optimizer.clip_norm,
+                      ";", options_.fingerprint);
+}
+
+absl::Status PipelineTrainer::CheckChoices() {
+  if (options_.rendezvous == nullptr) return absl::OkStatus();
+  const kernels::Device& device = group_->device(options_.rendezvous->rank());
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                   group_->Gather(absl::StrJoin(device.choices(), "\n")));
+  std::vector<std::vector<std::string>> choices;
+  for (const std::string& text : texts) {
+    choices.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+  }
+  return CheckSameChoices(choices);
 }
 
 absl::Status PipelineTrainer::CreateRank(int rank) {
@@ -244,12 +263,15 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
 }
 
 absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
-                                                     const std::atomic<bool>* stop) {
+                                                     const StopFunction& stop) {
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
   Evaluation evaluation;
   for (int64_t begin = 0; begin < data.rows(); begin += plan_.batch_rows()) {
-    if (stop != nullptr && stop->load(std::memory_order_relaxed)) break;
+    if (stop) {
+      ASSIGN_OR_RETURN(const bool must_stop, stop());
+      if (must_stop) break;
+    }
     const int64_t end = std::min(begin + plan_.batch_rows(), data.rows());
     evaluation_rows_.clear();
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
@@ -265,31 +287,44 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
   return evaluation;
 }
 
-std::vector<DeviceReport> PipelineTrainer::Devices() const {
+DeviceReport PipelineTrainer::ReportPlanned(int rank) const {
+  const partition::RankReport& predicted = predicted_.ranks[static_cast<size_t>(rank)];
+  DeviceReport report = {.predicted_peak_bytes = predicted.peak_bytes(),
+                         .predicted_stash_bytes = predicted.training.peak_stash_bytes};
+  for (const StageId id : predicted.stages) {
+    const partition::StageReport& stage = predicted_.of(id);
+    report.stages.push_back({.stage = id.value(),
+                             .first_layer = stage.first_layer,
+                             .last_layer = stage.last_layer,
+                             .parameters = stage.parameters});
+  }
+  return report;
+}
+
+void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
+  const kernels::Device& device = group_->device(rank);
+  const ExecutorCounters& counters = executors_[static_cast<size_t>(rank)]->counters();
+  report.device = device.name();
+  report.measured_peak_bytes = counters.peak_bytes;
+  report.overhead_bytes = device.overhead_bytes();
+  report.peak_stashed = counters.peak_stashed;
+  report.measured_stash_bytes = counters.peak_stash_bytes;
+  if (run_ns_ > 0) {
+    report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(run_ns_);
+  }
+}
+
+absl::StatusOr<std::vector<DeviceReport>> PipelineTrainer::Devices() {
   std::vector<DeviceReport> reports;
+  for (int rank = 0; rank < plan_.num_ranks(); ++rank) reports.push_back(ReportPlanned(rank));
   for (const int rank : group_->local_ranks()) {
-    const Executor& executor = *executors_[static_cast<size_t>(rank)];
-    const kernels::Device& device = group_->device(rank);
-    const ExecutorCounters& counters = executor.counters();
-    const partition::RankReport& predicted = predicted_.ranks[static_cast<size_t>(rank)];
-    DeviceReport report = {.device = device.name(),
-                           .stages = {},
-                           .predicted_peak_bytes = predicted.peak_bytes(),
-                           .measured_peak_bytes = counters.peak_bytes,
-                           .overhead_bytes = device.overhead_bytes(),
-                           .peak_stashed = counters.peak_stashed,
-                           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
-                           .measured_stash_bytes = counters.peak_stash_bytes};
-    for (const std::unique_ptr<Stage>& stage : executor.stages()) {
-      report.stages.push_back({.stage = stage->options().id.value(),
-                               .first_layer = stage->options().first_layer,
-                               .last_layer = stage->options().last_layer,
-                               .parameters = stage->parameter_count()});
-    }
-    if (run_ns_ > 0) {
-      report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(run_ns_);
-    }
-    reports.push_back(std::move(report));
+    AddMeasurements(rank, reports[static_cast<size_t>(rank)]);
+  }
+  if (options_.rendezvous == nullptr) return reports;
+  const DeviceReport& own = reports[static_cast<size_t>(options_.rendezvous->rank())];
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, group_->Gather(MeasurementsToText(own)));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    RETURN_IF_ERROR(ReadMeasurements(all[rank], reports[rank]));
   }
   return reports;
 }
@@ -318,63 +353,12 @@ absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
   RETURN_IF_ERROR(group_->status());
-  // Each tensor is hashed where it is; then the hashes are, in order of layers.
-  std::vector<std::string> digests(static_cast<size_t>(total_parameters_));
-  RETURN_IF_ERROR(group_->OnEach([&](int rank) -> absl::Status {
-    for (const auto& stage : executors_[static_cast<size_t>(rank)]->stages()) {
-      int index = first_parameter_[static_cast<size_t>(stage->options().id.value())];
-      for (int i = 0; i < stage->num_parameters(); ++i, ++index) {
-        ASSIGN_OR_RETURN(const std::vector<float> values, stage->CopyParameter(i));
-        base::Hasher hasher;
-        hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
-                                          values.size() * sizeof(float)));
-        digests[static_cast<size_t>(index)] = hasher.HexDigest();
-      }
-    }
-    return absl::OkStatus();
-  }));
-  if (options_.rendezvous != nullptr) RETURN_IF_ERROR(GatherDigests(digests));
-  base::Hasher hasher;
-  for (const std::string& digest : digests) {
-    hasher.Update(
-        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(digest.data()), digest.size()));
-  }
-  return hasher.HexDigest();
-}
-
-// Fills in those that other processes have.
-absl::Status PipelineTrainer::GatherDigests(std::vector<std::string>& digests) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   options_.rendezvous->AllGather(absl::StrJoin(digests, ","),
-                                                  base::Deadline::After(options_.deadline)));
-  for (const std::string& text : all) {
-    const std::vector<std::string> theirs = absl::StrSplit(text, ',');
-    if (theirs.size() != digests.size()) {
-      return absl::FailedPreconditionError("the processes do not train the same model");
-    }
-    for (size_t i = 0; i < digests.size(); ++i) {
-      if (digests[i].empty()) digests[i] = theirs[i];
-    }
-  }
-  return absl::OkStatus();
+  return HashParameters(*group_, executors_, first_parameter_, total_parameters_);
 }
 
 absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
   RETURN_IF_ERROR(group_->status());
-  std::vector<std::string> names;
-  for (const int rank : group_->local_ranks()) {
-    for (const auto& stage : executors_[static_cast<size_t>(rank)]->stages()) {
-      for (int i = 0; i < stage->num_parameters(); ++i) {
-        names.push_back(stage->parameter_name(i));
-        if (names.back() != name) continue;
-        absl::StatusOr<std::vector<float>> values;
-        group_->device(rank).stream().Run([&] { values = stage->CopyParameter(i); });
-        return values;
-      }
-    }
-  }
-  return absl::NotFoundError(
-      absl::StrCat("no parameter \"", name, "\"; there are ", absl::StrJoin(names, ", ")));
+  return CopyParameter(*group_, executors_, name);
 }
 
 }  // namespace
@@ -403,8 +387,13 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options) {
   auto trainer = std::make_unique<PipelineTrainer>(model, plan, options);
-  RETURN_IF_ERROR(trainer->Initialize());
-  return std::unique_ptr<Trainer>(std::move(trainer));
+  const absl::Status status = trainer->Initialize();
+  if (status.ok()) return std::unique_ptr<Trainer>(std::move(trainer));
+  // Whatever it was, the others need not wait for this process.
+  if (options.rendezvous != nullptr) {
+    options.rendezvous->Fail(status, base::Deadline::After(options.deadline));
+  }
+  return status;
 }
 
 }  // namespace stagecoach::engine

@@ -1,8 +1,8 @@
 #ifndef STAGECOACH_ENGINE_TRAINER_H_
 #define STAGECOACH_ENGINE_TRAINER_H_
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
+#include "engine/device_report.h"
 #include "engine/device_spec.h"
 #include "engine/learning_rate.h"
 #include "engine/model.h"
@@ -34,6 +35,8 @@ struct TrainerOptions {
   // process makes a trainer of the same model, plan and options and calls it alike. CUDA devices
   // only. It outlives the trainer. Null: all devices are in this process.
   Rendezvous* rendezvous = nullptr;
+  // What processes must have alike besides model, plan and these options, in any words.
+  std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
   bool trace = false;                          // record when each action of a step is performed
 };
@@ -55,27 +58,9 @@ struct Evaluation {
   }
 };
 
-// A stage on its device.
-struct StageSummary {
-  int stage = 0;
-  int first_layer = 0, last_layer = 0;
-  int64_t parameters = 0;
-};
-
-// What one device held and did. Predictions are the plan's, from before the first step;
-// measurements are the largest since creation.
-struct DeviceReport {
-  std::string device;
-  std::vector<StageSummary> stages;
-  int64_t predicted_peak_bytes = 0;  // of all memory in use
-  int64_t measured_peak_bytes = 0;
-  int64_t overhead_bytes = 0;  // of the backend and its libraries, besides (kernels/device.h)
-  // Most micro-batches, counted per stage, that were between forward and backward pass at once.
-  int peak_stashed = 0;
-  int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
-  int64_t measured_stash_bytes = 0;
-  double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
-};
+// Asked whether to end early; among processes, by all at the same places, and all must be given the
+// same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
+using StopFunction = std::function<absl::StatusOr<bool>()>;
 
 // Unimplemented, with the reason, if the plan asks for what trainers do not do yet: replicas,
 // layers that recompute, layers in another order than the model's.
@@ -85,7 +70,9 @@ absl::Status CheckSupported(const partition::Plan& plan);
 // number of micro-batches give the same bits whatever the number of stages and devices, the
 // schedule and the threads per device.
 //
-// After the first error of a step, every later call returns that error. Not thread-safe.
+// After the first error of a step, every later call returns that error. Among processes all make
+// the same calls, but for the const ones, and have the same results; an error of one ends the calls
+// of all. Not thread-safe.
 class Trainer {
  public:
   // Plans the memory, makes the devices, and gives every stage its initial parameters.
@@ -108,16 +95,17 @@ class Trainer {
     return Step(data, rows, {});
   }
 
-  // Loss and accuracy over all rows of `data`; changes nothing. If `stop` is given and becomes
-  // true, only over the rows done by then, whole batches.
+  // Loss and accuracy over all rows of `data`; changes nothing. `stop` is asked before each batch:
+  // once it says so, only over the rows done by then.
   virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
-                                              const std::atomic<bool>* stop = nullptr) = 0;
+                                              const StopFunction& stop = nullptr) = 0;
 
   virtual const partition::Plan& plan() const = 0;
   // How ranks perform transfers: what its schedules were lowered for.
   virtual schedule::Transfers transfers() const = 0;
-  virtual int64_t steps() const = 0;                      // done so far
-  virtual std::vector<DeviceReport> Devices() const = 0;  // those of this process, by rank
+  virtual int64_t steps() const = 0;  // done so far
+  // All devices of the run, by rank.
+  virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;
 
   // When everything of the last step happened, on one clock for all ranks, which began with the
   // call of Step. FailedPrecondition unless options.trace is set and a step has been done.

@@ -19,10 +19,12 @@
 #include "engine/fit.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/launch/stop_vote.h"
 #include "engine/trainer.h"
 #include "schedule/simulate.h"
 #include "schedule/traces/chrome_trace.h"
 #include "tools/exit_status.h"
+#include "tools/launched.h"
 #include "tools/machine.h"
 #include "tools/report.h"
 #include "tools/run_options.h"
@@ -33,8 +35,8 @@ namespace {
 std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler stores it");
 
-// From here on the first Ctrl-C (or SIGTERM) asks for a stop after the present step, and the second
-// ends the process.
+// From here on the first Ctrl-C (or SIGTERM) asks for a stop after the present step, among
+// processes of all, and the second ends the process.
 void StopOnSignals() {
   struct sigaction action = {};
   action.sa_handler = [](int) { stop_requested.store(true, std::memory_order_relaxed); };
@@ -78,6 +80,15 @@ bool WantsTraces(const RunOptions& options) {
   return !options.trace.empty() || !options.simulated_trace.empty();
 }
 
+// What processes must have alike for their steps to be those of one run.
+std::string Fingerprint(const RunOptions& options, const Run& run) {
+  const auto size_of = [](const engine::Dataset& data) {
+    return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
+  };
+  return absl::StrCat(options.epochs, ";", size_of(*run.data.train), ";", size_of(*run.data.test),
+                      ";", LearningRateOf(options), ";", options.learning_rate_schedule);
+}
+
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,
                                                                const Run& run,
                                                                engine::Rendezvous* rendezvous) {
@@ -89,6 +100,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
                                   .device = run.device,
                                   .exchange = ExchangeOf(options.device, run.device),
                                   .rendezvous = rendezvous,
+                                  .fingerprint = Fingerprint(options, run),
                                   .deadline = absl::Seconds(options.deadline_seconds),
                                   .trace = WantsTraces(options)});
 }
@@ -117,7 +129,7 @@ absl::Status WriteTraces(const RunOptions& options, engine::Trainer& trainer) {
   return absl::OkStatus();
 }
 
-// Of a process whose rank 0 says it all.
+// Of a process that leaves it to that of rank 0 to say it all.
 class SilentReport final : public Report {
  public:
   void Start(const Run& /*run*/) override {}
@@ -126,66 +138,27 @@ class SilentReport final : public Report {
   void End(const Outcome& /*outcome*/) override {}
 };
 
-// Options of a process that a launcher has started for one of the devices.
-absl::StatusOr<RunOptions> OptionsOf(const engine::Launch& launch, RunOptions options) {
-  if (options.device.kind != "cuda") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        launch.launcher, " has started ", launch.ranks,
-        " processes, one for each device, which only CUDA devices can be trained in: add --device "
-        "cuda, or start one process"));
-  }
-  if (options.device.exchange == "copies") {
-    return absl::InvalidArgumentError("--exchange copies is for devices of one process");
-  }
-  if (WantsTraces(options)) {
-    return absl::InvalidArgumentError(
-        "a process knows its own device's times only: trace a run of one process");
-  }
-  if (options.profile == "measured") {
-    return absl::InvalidArgumentError(
-        "each process would measure for itself: plan with --profile measured once, and train "
-        "--plan");
-  }
-  if (options.stages.value_or(launch.ranks) != launch.ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(launch.launcher, " has started ", launch.ranks,
-                                                   " processes for ", *options.stages,
-                                                   " devices; start one for each"));
-  }
-  options.device.exchange = "nccl";
-  options.rank = launch.rank;
-  if (!options.stages.has_value()) options.stages = launch.ranks;
-  if (options.device.gpus.empty()) {
-    options.device.gpus.assign(static_cast<size_t>(launch.ranks), launch.local_rank);
-  }
-  return options;
+absl::Duration DeadlineOf(const RunOptions& options) {
+  return absl::Seconds(options.deadline_seconds);
 }
 
-absl::StatusOr<int> Train(const RunOptions& given) {
-  ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
-                   From(Origin::kUsage, engine::FindLaunch()));
-  RunOptions options = given;
-  std::unique_ptr<engine::Rendezvous> rendezvous;
-  if (launch.has_value()) {
-    ASSIGN_OR_RETURN(options, From(Origin::kUsage, OptionsOf(*launch, given)));
-    ASSIGN_OR_RETURN(
-        rendezvous,
-        From(Origin::kConfiguration, ConnectRendezvous(*launch, base::Deadline::After(absl::Seconds(
-                                                                    options.deadline_seconds)))));
-  }
+// `rendezvous`: with the other processes of the run; null if there is one.
+absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous* rendezvous) {
   ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, run)));
   std::unique_ptr<Report> report;
-  if (launch.has_value() && launch->rank > 0) {
+  if (options.rank.value_or(0) > 0) {
     report = std::make_unique<SilentReport>();
   } else {
     report = options.json ? MakeJsonReport() : MakeTextReport(options.epochs);
   }
-  // Among processes, who stops alone makes the others wait: there a signal ends the process.
-  if (!launch.has_value()) StopOnSignals();
+  StopOnSignals();
   report->Start(run);
-  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration,
-                        OnDevices(run.device, CreateTrainer(options, run, rendezvous.get()))));
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<engine::Trainer> trainer,
+      From(Origin::kConfiguration, OnDevices(run.device, CreateTrainer(options, run, rendezvous))));
+  engine::StopVote stop(rendezvous, {.wanted = [] { return stop_requested.load(); },
+                                     .deadline = DeadlineOf(options)});
   const absl::Time start = absl::Now();
   Outcome outcome;
   ASSIGN_OR_RETURN(
@@ -193,15 +166,36 @@ absl::StatusOr<int> Train(const RunOptions& given) {
       Fit(*trainer, run.data,
           {.epochs = options.epochs,
            .seed = options.seed,
-           .stop = &stop_requested,
+           .stop = [&] { return stop.MustStop(); },
            .on_step = [&](const engine::FitProgress& progress) { report->Step(progress); },
            .on_epoch = [&](const engine::EpochResult& result) { report->Epoch(result); }}));
   outcome.elapsed = absl::Now() - start;
-  outcome.devices = trainer->Devices();
+  ASSIGN_OR_RETURN(outcome.devices, trainer->Devices());
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer->ParametersHash());
   report->End(outcome);
   RETURN_IF_ERROR(From(Origin::kConfiguration, WriteTraces(options, *trainer)));
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
+}
+
+absl::StatusOr<int> TrainAsRank(const engine::Launch& launch, const RunOptions& given) {
+  ASSIGN_OR_RETURN(RunOptions options, From(Origin::kUsage, OptionsOfRank(launch, given)));
+  const auto deadline = [&] { return base::Deadline::After(DeadlineOf(options)); };
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Rendezvous> rendezvous,
+                   From(Origin::kConfiguration, ConnectRendezvous(launch, deadline())));
+  // From here on all are there, so that each hears why another ends.
+  RETURN_IF_ERROR(From(Origin::kConfiguration, rendezvous->Barrier(deadline())));
+  const absl::Status chosen = ChooseGpu(launch, options);
+  absl::StatusOr<int> result =
+      chosen.ok() ? TrainOnDevices(options, rendezvous.get()) : absl::StatusOr<int>(chosen);
+  if (!result.ok()) rendezvous->Fail(result.status(), deadline());
+  return result;
+}
+
+absl::StatusOr<int> Train(const RunOptions& options) {
+  ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
+                   From(Origin::kUsage, engine::FindLaunch()));
+  if (launch.has_value()) return TrainAsRank(*launch, options);
+  return TrainOnDevices(options, nullptr);
 }
 
 }  // namespace

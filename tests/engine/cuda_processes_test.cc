@@ -1,11 +1,7 @@
 // One trainer per device, as in one process per device: here each in a thread of its own, since the
 // stand-in of NCCL connects ranks of one process only.
-#include <unistd.h>
-
-#include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,12 +9,16 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/launch/launch.h"
+#include "engine/fit.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/launch/stop_vote.h"
+#include "engine/layers/linear.h"
 #include "engine/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/cuda_run.h"
+#include "tests/engine/on_ranks.h"
+#include "tests/engine/small_run.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
@@ -27,32 +27,11 @@ namespace {
 
 using ::stagecoach::testing::IsOk;
 using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-// Runs `work` with each rank's end of a rendezvous, all at the same time.
-template <typename Work>
-std::vector<absl::Status> OnRanks(int ranks, Work work) {
-  static int runs = 0;
-  Launch launch{.ranks = ranks,
-                .id = absl::StrCat(getpid(), "-", runs++),
-                .rendezvous = absl::StrCat("file:", ::testing::TempDir())};
-  std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      Launch own = launch;
-      own.rank = own.local_rank = rank;
-      statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
-        ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
-                         ConnectRendezvous(own, base::Deadline::After(absl::Minutes(1))));
-        return work(*rendezvous);
-      }();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
-}
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TinyRun RunOf(int ranks, Rendezvous* rendezvous, float clip_norm) {
   TinyRun run{.devices = ranks, .schedule = "1f1b"};
@@ -86,18 +65,98 @@ TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcess) {
   }
 }
 
-TEST_F(CudaProcesses, ReportTheirOwnDevice) {
+// All that a run tells of its devices, but for the time that they worked.
+std::string Description(const std::vector<DeviceReport>& devices) {
+  std::string text;
+  for (const DeviceReport& device : devices) {
+    absl::StrAppend(&text, device.device, " ", device.predicted_peak_bytes, " ",
+                    device.measured_peak_bytes, " ", device.peak_stashed, " ",
+                    device.predicted_stash_bytes, " ", device.measured_stash_bytes, ":");
+    for (const StageSummary& stage : device.stages) {
+      absl::StrAppend(&text, " ", stage.stage, ",", stage.first_layer, "-", stage.last_layer, ",",
+                      stage.parameters);
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+TEST_F(CudaProcesses, AllReportTheDevicesOfOneProcess) {
+  constexpr int kRanks = 3;
+  const auto alone = TinyTrainer(RunOf(kRanks, nullptr, 0.0F)).value();
+  ASSERT_OK(AnswerOf(*alone));
+  const std::string expected = Description(alone->Devices().value());
+  std::vector<std::vector<DeviceReport>> reports(kRanks);
+  EXPECT_THAT(
+      OnRanks(kRanks,
+              [&](Rendezvous& own) -> absl::Status {
+                ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(RunOf(kRanks, &own, 0.0F)));
+                RETURN_IF_ERROR(AnswerOf(*trainer).status());
+                ASSIGN_OR_RETURN(reports[static_cast<size_t>(own.rank())], trainer->Devices());
+                return absl::OkStatus();
+              }),
+      Each(IsOk()));
+  for (const std::vector<DeviceReport>& devices : reports) {
+    EXPECT_EQ(Description(devices), expected);
+    for (const DeviceReport& device : devices) {
+      EXPECT_GT(device.busy, 0.0) << device.device;
+      EXPECT_LE(device.busy, 1.0) << device.device;
+    }
+  }
+}
+
+TEST_F(CudaProcesses, AllHaveEveryParameter) {
+  // The first has more values than go into one message of a rendezvous.
+  TinyRun run = RunOf(2, nullptr, 0.0F);
+  run.model.layers = {Linear(14000), Linear(kSmallClasses)};
+  run.options.optimizer = Optimizer::Sgd();
+  const std::vector<std::string> names = {"layer 0: weight", "layer 1: weight", "layer 1: bias"};
+  const auto alone = TinyTrainer(run).value();
+  std::vector<std::vector<float>> expected;
+  for (const std::string& name : names) expected.push_back(alone->Parameter(name).value());
+  ASSERT_GT(expected.front().size() * sizeof(float), size_t{Rendezvous::kMaxValueBytes});
   EXPECT_THAT(OnRanks(2,
                       [&](Rendezvous& own) -> absl::Status {
-                        ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(RunOf(2, &own, 0.0F)));
-                        const std::vector<DeviceReport> devices = trainer->Devices();
-                        if (devices.size() != 1) return absl::InternalError("not one device");
-                        if (devices[0].device == absl::StrCat("cuda:", own.rank())) {
-                          return absl::OkStatus();
+                        TinyRun mine = run;
+                        mine.options.rendezvous = &own;
+                        ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(mine));
+                        for (size_t i = 0; i < names.size(); ++i) {
+                          ASSIGN_OR_RETURN(const std::vector<float> values,
+                                           trainer->Parameter(names[i]));
+                          if (values != expected[i]) return absl::DataLossError(names[i]);
                         }
-                        return absl::InternalError(devices[0].device);
+                        const absl::Status unknown = trainer->Parameter("layer 9: weight").status();
+                        EXPECT_THAT(unknown, StatusIs(absl::StatusCode::kNotFound,
+                                                      AllOf(HasSubstr("layer 0: weight"),
+                                                            HasSubstr("layer 1: bias"))));
+                        return absl::OkStatus();
                       }),
               Each(IsOk()));
+}
+
+// One is asked to.
+TEST_F(CudaProcesses, StopAfterTheSameStep) {
+  const TrainTest data = {SmallData(96), SmallData(30)};
+  std::vector<FitResult> results(2);
+  EXPECT_THAT(
+      OnRanks(2,
+              [&](Rendezvous& own) -> absl::Status {
+                ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(RunOf(2, &own, 0.0F)));
+                const bool is_asked = own.rank() == 1;
+                StopVote vote(&own, {.wanted = [&] { return is_asked && trainer->steps() > 0; },
+                                     .interval = absl::Milliseconds(1),
+                                     .deadline = absl::Minutes(1)});
+                ASSIGN_OR_RETURN(
+                    results[static_cast<size_t>(own.rank())],
+                    Fit(*trainer, data, {.epochs = 1000, .stop = [&] { return vote.MustStop(); }}));
+                return absl::OkStatus();
+              }),
+      Each(IsOk()));
+  EXPECT_TRUE(results[0].stopped);
+  EXPECT_TRUE(results[1].stopped);
+  EXPECT_GT(results[0].steps, 0);
+  EXPECT_EQ(results[0].steps, results[1].steps);
+  EXPECT_EQ(results[0].step_losses_hash, results[1].step_losses_hash);
 }
 
 TEST_F(CudaProcesses, MustBeAsManyAsDevices) {
@@ -116,16 +175,65 @@ TEST_F(CudaProcesses, AreNotForCpuDevices) {
               Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("CUDA"))));
 }
 
-// A rank that cannot make its device ends; the others hear of it long before the deadline of a
-// minute.
-TEST_F(CudaProcesses, DoNotWaitForOneThatHasGone) {
+// What follows ends long before the deadline of a minute, after which the messages are others.
+
+TEST_F(CudaProcesses, HearWhyAnotherCannotBegin) {
   const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) {
     TinyRun run = RunOf(2, &own, 0.0F);
     if (own.rank() == 1) run.options.device.gpus = {0, 77};
     return TinyTrainer(run).status();
   });
   EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, HasSubstr("GPU 77")));
-  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable, HasSubstr("left")));
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kAborted,
+                                    AllOf(HasSubstr("rank 1 has failed"), HasSubstr("GPU 77"))));
+}
+
+TEST_F(CudaProcesses, MustTrainTheSame) {
+  const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) {
+    TinyRun run = RunOf(2, &own, 0.0F);
+    run.options.fingerprint = own.rank() == 1 ? "other data" : "data";
+    return TinyTrainer(run).status();
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("rank 1 trains something else than rank 0"))));
+}
+
+// The communicator of one rank fails and does not tell the other, as NCCL may not.
+TEST_F(CudaProcesses, HearWhyAnotherFailsInAStep) {
+  for (const int failing : {0, 1}) {
+    SCOPED_TRACE(failing);
+    testing::cuda::Reset({});
+    const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(RunOf(2, &own, 0.0F)));
+      RETURN_IF_ERROR(own.Barrier(base::Deadline::After(absl::Minutes(1))));
+      if (own.rank() == failing) testing::cuda::FailCommunicator(failing, /*groups=*/2);
+      const absl::Status first = AnswerOf(*trainer).status();
+      EXPECT_EQ(trainer->ParametersHash().status(), first) << "a trainer that has failed goes on";
+      EXPECT_EQ(trainer->Devices().status(), first) << "a trainer that has failed goes on";
+      return first;
+    });
+    const std::string own = absl::StrCat("rank ", failing, ", ");
+    EXPECT_THAT(std::string(statuses[static_cast<size_t>(failing)].message()), StartsWith(own));
+    EXPECT_THAT(statuses[static_cast<size_t>(1 - failing)],
+                StatusIs(absl::StatusCode::kAborted,
+                         StartsWith(absl::StrCat("rank ", failing, " has failed: ", own))));
+  }
+}
+
+// Whoever it hits, the other hears of it.
+TEST_F(CudaProcesses, AllFailWhenTheParametersOfOneCannotBeRead) {
+  for (const bool hashes : {true, false}) {
+    testing::cuda::Reset({});
+    const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) -> absl::Status {
+      ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(RunOf(2, &own, 0.0F)));
+      RETURN_IF_ERROR(own.Barrier(base::Deadline::After(absl::Minutes(1))));
+      if (own.rank() == 0) testing::cuda::FailOperation(0);
+      RETURN_IF_ERROR(own.Barrier(base::Deadline::After(absl::Minutes(1))));
+      return hashes ? trainer->ParametersHash().status()
+                    : trainer->Parameter("layer 0: weight").status();
+    });
+    EXPECT_THAT(statuses, Each(Not(IsOk()))) << "hashes: " << hashes;
+  }
 }
 
 }  // namespace

@@ -123,7 +123,8 @@ TEST_P(CudaPartitions, TakeThePredictedMemory) {
                          precision);
     ASSERT_OK_AND_ASSIGN(const auto trainer, TinyTrainer(run));
     ASSERT_OK(AnswerOf(*trainer));
-    for (const DeviceReport& device : trainer->Devices()) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+    for (const DeviceReport& device : devices) {
       EXPECT_GT(device.predicted_peak_bytes, 0);
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
       EXPECT_EQ(device.measured_stash_bytes, device.predicted_stash_bytes) << device.device;
@@ -274,7 +275,8 @@ TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
 TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {
   TinyRun run = OnCuda(2, "1f1b", Place::kOneGpu);
   int64_t largest = 0;
-  for (const DeviceReport& device : TinyTrainer(run).value()->Devices()) {
+  const std::vector<DeviceReport> devices = TinyTrainer(run).value()->Devices().value();
+  for (const DeviceReport& device : devices) {
     largest = std::max(largest, device.predicted_peak_bytes);
   }
   run.options.device.memory_bytes = largest;
@@ -301,7 +303,8 @@ TEST_F(CudaTraining, TracesEveryAction) {
     }
     EXPECT_GT(last_end_ns, 0);
   }
-  for (const DeviceReport& device : trainer->Devices()) {
+  ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+  for (const DeviceReport& device : devices) {
     EXPECT_GT(device.busy, 0.0) << device.device;
     EXPECT_LE(device.busy, 1.0) << device.device;
   }

@@ -1,7 +1,6 @@
 #include "engine/fit.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -44,16 +43,18 @@ class RecordingTrainer final : public Trainer {
     losses.push_back(result.loss);
     return result;
   }
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const std::atomic<bool>* stop) override {
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override {
     ++evaluations;
     if (during_evaluation) during_evaluation();
-    if (stop != nullptr && *stop) return Evaluation{.rows = data.rows() - 1};
+    if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
   const partition::Plan& plan() const override { return plan_; }
   schedule::Transfers transfers() const override { return schedule::Transfers::kSeparate; }
   int64_t steps() const override { return steps_; }
-  std::vector<DeviceReport> Devices() const override { return {}; }
+  absl::StatusOr<std::vector<DeviceReport>> Devices() override {
+    return std::vector<DeviceReport>();
+  }
   absl::StatusOr<schedule::Trace> LastTrace() override { return schedule::Trace(); }
   absl::StatusOr<schedule::Costs> MeasuredCosts() override { return schedule::Costs(); }
   absl::StatusOr<std::string> ParametersHash() override { return std::string(); }
@@ -165,8 +166,8 @@ TEST(Fit, EvaluatesAfterEachEpoch) {
 
 // What Fit does if the stop flag is raised during step `step` of 4 in the first of 3 epochs.
 FitResult StopDuringStep(int64_t step, RecordingTrainer& trainer) {
-  std::atomic<bool> stop{false};
-  FitOptions options{.epochs = 3, .stop = &stop};
+  bool stop = false;
+  FitOptions options{.epochs = 3, .stop = [&] { return stop; }};
   options.on_step = [&](const FitProgress& at) { stop = stop || at.step == step; };
   return Fit(trainer, Data(), options).value();
 }
@@ -190,13 +191,14 @@ TEST(Fit, StopsAfterTheLastStepOfAnEpochWithoutEvaluating) {
 
 TEST(Fit, StopsDuringAnEvaluationWithoutReportingIt) {
   RecordingTrainer trainer;
-  std::atomic<bool> stop{false};
+  bool stop = false;
   trainer.during_evaluation = [&] { stop = true; };
   int reported = 0;
-  ASSERT_OK_AND_ASSIGN(
-      const FitResult result,
-      Fit(trainer, Data(),
-          {.epochs = 3, .stop = &stop, .on_epoch = [&](const EpochResult&) { ++reported; }}));
+  ASSERT_OK_AND_ASSIGN(const FitResult result,
+                       Fit(trainer, Data(),
+                           {.epochs = 3,
+                            .stop = [&] { return stop; },
+                            .on_epoch = [&](const EpochResult&) { ++reported; }}));
   EXPECT_TRUE(result.stopped);
   EXPECT_EQ(result.epochs, 0);
   EXPECT_EQ(reported, 0);
@@ -204,9 +206,16 @@ TEST(Fit, StopsDuringAnEvaluationWithoutReportingIt) {
 
 TEST(Fit, DoesNothingIfItIsStoppedAtOnce) {
   RecordingTrainer trainer;
-  const std::atomic<bool> stop{true};
-  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), {.stop = &stop}));
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), {.stop = [] { return true; }}));
   EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(trainer.steps(), 0);
+}
+
+TEST(Fit, ReturnsTheErrorOfAskingWhetherToStop) {
+  RecordingTrainer trainer;
+  const auto fails = [] { return absl::DataLossError("nobody knows"); };
+  EXPECT_THAT(Fit(trainer, Data(), {.stop = fails}),
+              StatusIs(absl::StatusCode::kDataLoss, "nobody knows"));
   EXPECT_EQ(trainer.steps(), 0);
 }
 

@@ -131,7 +131,8 @@ TEST_P(Partitions, TakeThePredictedMemory) {
     SCOPED_TRACE(Describe(optimizer));
     const auto trainer = TrainerOn(GetParam(), optimizer);
     AnswerOf(*trainer);
-    for (const DeviceReport& device : trainer->Devices()) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+    for (const DeviceReport& device : devices) {
       EXPECT_GT(device.predicted_peak_bytes, 0);
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
       EXPECT_GT(device.predicted_stash_bytes, 0);
@@ -143,8 +144,9 @@ TEST_P(Partitions, TakeThePredictedMemory) {
 TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
   const partition::Plan plan = PlanFor(GetParam());
   int64_t largest = 0;
-  for (const DeviceReport& device :
-       TrainerFor(plan, Optimizer::AdamW(), GetParam().threads)->Devices()) {
+  const std::vector<DeviceReport> devices =
+      TrainerFor(plan, Optimizer::AdamW(), GetParam().threads)->Devices().value();
+  for (const DeviceReport& device : devices) {
     largest = std::max(largest, device.predicted_peak_bytes);
   }
   TrainerOptions options{.device = {.threads = GetParam().threads, .memory_bytes = largest}};

@@ -90,7 +90,7 @@ void ExpectToRunWithin(int64_t budget_bytes, const Model& model, const Receipt& 
   const auto data = SmallData(kBatch);
   ASSERT_OK((*trainer)->Step(*data, Rows(0, kBatch)));
   ASSERT_OK((*trainer)->Evaluate(*data));
-  const std::vector<DeviceReport> devices = (*trainer)->Devices();
+  const std::vector<DeviceReport> devices = (*trainer)->Devices().value();
   ASSERT_EQ(devices.size(), receipt.report.ranks.size());
   for (size_t rank = 0; rank < devices.size(); ++rank) {
     EXPECT_EQ(devices[rank].measured_peak_bytes, receipt.report.ranks[rank].peak_bytes());

@@ -127,7 +127,7 @@ TEST_P(Traces, GiveCostsToSimulateWith) {
   ASSERT_OK_AND_ASSIGN(const schedule::Simulation simulation,
                        schedule::Simulate(lowered, costs, {.sends = schedule::Sends::kRendezvous}));
   EXPECT_GT(simulation.step_ns, 0);
-  const std::vector<DeviceReport> devices = trainer_->Devices();
+  const std::vector<DeviceReport> devices = trainer_->Devices().value();
   for (size_t rank = 0; rank < devices.size(); ++rank) {
     EXPECT_EQ(simulation.ranks[rank].peak_stash_bytes, devices[rank].measured_stash_bytes);
     EXPECT_EQ(simulation.ranks[rank].peak_bytes, devices[rank].measured_peak_bytes);

@@ -224,8 +224,8 @@ TEST(TrainerEvaluate, CountsEveryRowOnce) {
 }
 
 TEST(TrainerEvaluate, EndsOnceItIsStopped) {
-  const std::atomic<bool> stop{true};
-  const auto evaluation = MakeSmallTrainer()->Evaluate(*SmallData(2 * kBatchRows), &stop);
+  const auto stop = [] { return true; };
+  const auto evaluation = MakeSmallTrainer()->Evaluate(*SmallData(2 * kBatchRows), stop);
   ASSERT_OK(evaluation);
   EXPECT_EQ(evaluation->rows, 0);
 }
@@ -244,7 +244,7 @@ auto Layers(int stage, int first, int last) {
 TEST(TrainerDevices, ReportWhatEachHolds) {
   const auto trainer = MakeSmallTrainer();
   ASSERT_OK(trainer->Step(*SmallData(kBatchRows), Rows(0, kBatchRows)));
-  const std::vector<DeviceReport> devices = trainer->Devices();
+  const std::vector<DeviceReport> devices = trainer->Devices().value();
   const auto device = [](const std::string& name, int stage, int first, int last) {
     return AllOf(Field(&DeviceReport::device, name),
                  Field(&DeviceReport::stages, ElementsAre(Layers(stage, first, last))));
@@ -261,7 +261,7 @@ TEST(TrainerDevices, ReportWhatEachHolds) {
 TEST(TrainerDevices, ReportAllStagesOfEach) {
   const auto trainer = MakeTrainer(
       SmallModel(), EvenPlan(SmallModel(), 2, "zb-v", kMicroBatches, kMicroBatchRows), {});
-  const std::vector<DeviceReport> devices = trainer->Devices();
+  const std::vector<DeviceReport> devices = trainer->Devices().value();
   ASSERT_EQ(devices.size(), 2);
   EXPECT_THAT(devices[0].stages, ElementsAre(Layers(0, 0, 1), Layers(3, 6, 7)));
   EXPECT_THAT(devices[1].stages, ElementsAre(Layers(1, 2, 3), Layers(2, 4, 5)));

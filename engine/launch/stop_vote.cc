@@ -1,0 +1,72 @@
+#include "engine/launch/stop_vote.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// What a rank says: "1 20": it is asked to stop, and the next vote might be after 20 places.
+struct Ballot {
+  bool stop = false;
+  int64_t next = 0;
+};
+
+std::string ToText(const Ballot& ballot) {
+  return absl::StrCat(ballot.stop ? "1 " : "0 ", ballot.next);
+}
+
+absl::StatusOr<Ballot> FromText(absl::string_view text) {
+  Ballot ballot;
+  ballot.stop = absl::ConsumePrefix(&text, "1 ");
+  const bool is_ballot = ballot.stop || absl::ConsumePrefix(&text, "0 ");
+  if (!is_ballot || !absl::SimpleAtoi(text, &ballot.next) || ballot.next < 1) {
+    return absl::FailedPreconditionError(
+        "the processes are not at the same step: they train on other data or for other epochs");
+  }
+  return ballot;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> StopVote::MustStop() {
+  if (stopped_) return true;
+  if (rendezvous_ == nullptr) {
+    stopped_ = options_.wanted();
+    return stopped_;
+  }
+  if (places_++ < next_vote_) return false;
+  const Ballot own = {.stop = options_.wanted(), .next = ProposeNext()};
+  ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                   rendezvous_->AllGather(ToText(own), base::Deadline::After(options_.deadline)));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    ASSIGN_OR_RETURN(const Ballot theirs, FromText(all[rank]));
+    stopped_ = stopped_ || theirs.stop;
+    if (rank == 0) next_vote_ = theirs.next - 1;
+  }
+  places_ = 0;
+  return stopped_;
+}
+
+int64_t StopVote::ProposeNext() {
+  // What comes may be slower than what was, as steps are after an evaluation: so, no great leaps.
+  constexpr double kGrowth = 4.0;
+  const Clock::time_point now = Clock::now();
+  const double seconds =
+      std::chrono::duration<double>(now - std::exchange(last_vote_, now)).count();
+  const auto passed = static_cast<double>(places_);
+  const double fitting =
+      passed * absl::ToDoubleSeconds(options_.interval) / std::max(seconds, 1e-9);
+  return std::max<int64_t>(1, std::llround(std::min(fitting, kGrowth * passed)));
+}
+
+}  // namespace stagecoach::engine

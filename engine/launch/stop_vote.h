@@ -1,0 +1,52 @@
+#ifndef STAGECOACH_ENGINE_LAUNCH_STOP_VOTE_H_
+#define STAGECOACH_ENGINE_LAUNCH_STOP_VOTE_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/launch/rendezvous.h"
+
+namespace stagecoach::engine {
+
+// Lets all processes of a run stop at the same place once any of them is asked to. All ask it at
+// the same places, say before each step; they vote at the first of them, and from then on about
+// once an interval: at each vote rank 0 says, from the time that the last places took, at which
+// place the next one is. A vote is an AllGather of the rendezvous, other places cost nothing.
+// Not thread-safe.
+class StopVote {
+ public:
+  struct Options {
+    std::function<bool()> wanted;  // whether this process is asked to stop
+    absl::Duration interval = absl::Milliseconds(500);
+    absl::Duration deadline = absl::Minutes(5);  // of a vote
+  };
+
+  // `rendezvous` outlives the vote. Null: there is one process, whose word counts at each place.
+  StopVote(Rendezvous* rendezvous, Options options)
+      : rendezvous_(rendezvous), options_(std::move(options)) {}
+
+  // True for all ranks at the same place, and from then on, if any has been asked to stop before
+  // the last vote. Errors: those of AllGather.
+  absl::StatusOr<bool> MustStop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // How many places from this one on the next vote should be.
+  int64_t ProposeNext();
+
+  Rendezvous* const rendezvous_;
+  const Options options_;
+  bool stopped_ = false;
+  int64_t places_ = 0;     // since the last vote
+  int64_t next_vote_ = 0;  // at which of them the next vote is
+  Clock::time_point last_vote_ = Clock::now();
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_LAUNCH_STOP_VOTE_H_

@@ -1,0 +1,39 @@
+#include "tests/engine/on_ranks.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/status_macros.h"
+#include "engine/launch/launch.h"
+#include "gtest/gtest.h"
+
+namespace stagecoach::engine {
+
+std::vector<absl::Status> OnRanks(int ranks, absl::FunctionRef<absl::Status(Rendezvous&)> work) {
+  static int runs = 0;
+  const Launch launch{.ranks = ranks,
+                      .id = absl::StrCat(getpid(), "-", runs++),
+                      .rendezvous = absl::StrCat("file:", ::testing::TempDir())};
+  std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Launch own = launch;
+      own.rank = own.local_rank = rank;
+      statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
+        ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
+                         ConnectRendezvous(own, base::Deadline::After(absl::Minutes(1))));
+        return work(*rendezvous);
+      }();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+}  // namespace stagecoach::engine
