@@ -95,12 +95,11 @@ absl::Status PipelineTrainer::Initialize() {
     return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan_.num_layers,
                                                    " layers, the model has ", model_.num_layers()));
   }
-  const RankGroupOptions group = {.ranks = plan_.num_ranks(),
-                                  .device = options_.device,
-                                  .exchange = options_.exchange,
-                                  .rendezvous = options_.rendezvous,
-                                  .fingerprint = Fingerprint(),
-                                  .deadline = options_.deadline};
+  RankGroupOptions group = {.ranks = plan_.num_ranks(),
+                            .device = options_.device,
+                            .exchange = options_.exchange,
+                            .rendezvous = options_.rendezvous,
+                            .deadline = options_.deadline};
   RETURN_IF_ERROR(CheckRankGroup(group));
   transfers_ = TransfersOf(group);
   ASSIGN_OR_RETURN(training_, LoweredSchedule(plan_, transfers_));
@@ -123,6 +122,7 @@ absl::Status PipelineTrainer::Initialize() {
 
   // Norms and, among processes, results go to everybody.
   const bool all_meet = options_.optimizer.clip_norm > 0.0F || options_.rendezvous != nullptr;
+  group.fingerprint = Fingerprint();
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, training_, all_meet));
   executors_.resize(static_cast<size_t>(plan_.num_ranks()));
   // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.
@@ -135,8 +135,12 @@ absl::Status PipelineTrainer::Initialize() {
 
 std::string PipelineTrainer::Fingerprint() const {
   const Optimizer& optimizer = options_.optimizer;
-  return absl::StrCat(plan_.schedule.name, ";", plan_.micro_batches(), "x", plan_.micro_batch_rows,
-                      ";", absl::StrJoin(plan_.first_layer, ","), ";",
+  std::string parameters;  // of each stage
+  for (const partition::StageReport& stage : predicted_.stages) {
+    absl::StrAppend(&parameters, stage.parameters, ",");
+  }
+  return absl::StrCat(parameters, ";", plan_.schedule.name, ";", plan_.micro_batches(), "x",
+                      plan_.micro_batch_rows, ";", absl::StrJoin(plan_.first_layer, ","), ";",
                       PrecisionName(options_.device.precision), ";", options_.seed, ";",
                       optimizer.states(), ";", optimizer.weight_decay, ";", optimizer.clip_norm,
                       ";", options_.fingerprint);

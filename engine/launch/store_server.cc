@@ -221,7 +221,8 @@ absl::Status StoreServer::WillNotCome(int from) const {
   if (failed != values_.end()) return FailureOf(failed->second);
   for (size_t rank = 0; rank < presence_.size(); ++rank) {
     if (presence_[rank] == Presence::kKilled) {
-      return absl::UnavailableError(absl::StrCat("rank ", rank, " has gone away without leaving"));
+      return absl::UnavailableError(
+          absl::StrCat("rank ", rank, " was killed, or its connection was lost"));
     }
   }
   if (from >= 0 && static_cast<size_t>(from) < presence_.size() &&

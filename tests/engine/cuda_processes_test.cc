@@ -1,5 +1,5 @@
-// One trainer per device, as in one process per device: here each in a thread of its own, since the
-// stand-in of NCCL connects ranks of one process only.
+// One trainer per device, as in one process per device: here each in a thread of its own, which is
+// quicker and can be made to fail at will. tests/tools has processes.
 #include <memory>
 #include <string>
 #include <vector>

@@ -460,12 +460,12 @@ void ExpectDeathIsNoticed(
 }
 
 TEST_F(TcpRendezvousTest, EndsAllWaitsWhenRankZeroIsKilled) {
-  ExpectDeathIsNoticed([this](int rank) { return Connect(rank, 4); }, 0, "rank 0");
+  ExpectDeathIsNoticed([this](int rank) { return Connect(rank, 4); }, 0, "rank 0 was killed");
 }
 
 TEST_F(TcpRendezvousTest, EndsAllWaitsWhenAnyRankIsKilled) {
   ExpectDeathIsNoticed([this](int rank) { return Connect(rank, 4); }, 2,
-                       "rank 2 has gone away without leaving");
+                       "rank 2 was killed, or its connection was lost");
 }
 
 TEST_F(TcpRendezvousTest, ThoseWhoLookSeeThatARankWasKilled) {
@@ -480,7 +480,7 @@ TEST_F(TcpRendezvousTest, ThoseWhoLookSeeThatARankWasKilled) {
     EXPECT_THAT((*rendezvous)->Get("key", Deadline::Never()),
                 StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_THAT((*rendezvous)->CheckOthers(Soon()),
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has gone away")));
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 was killed")));
   });
   Process one([&] {
     const auto rendezvous = Connect(1, 2);
