@@ -15,6 +15,7 @@
 #include "tests/engine/data/data_test_util.h"
 #include "tests/testing/tolerance.h"
 #include "tests/tools/child.h"
+#include "tests/tools/cuda_machine.h"
 #include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
@@ -37,23 +38,6 @@ constexpr int kUnavailable = 69;
 constexpr int kBadConfiguration = 78;
 constexpr int kRows = 256, kFeatures = 16, kLayers = 3, kWidth = 16, kBatch = 32;
 constexpr int kSteps = kRows / kBatch;
-
-// What a test finds to compute on: so many emulated GPUs, and a home of its own.
-class CudaMachine {
- public:
-  explicit CudaMachine(const std::string& stand_in,
-                       const std::string& library = STAGECOACH_EMULATED_CUDA)
-      : home_(TestDirectory()),
-        library_("STAGECOACH_CUDA_LIBRARY", library),
-        stand_in_("STAGECOACH_CUDA_STAND_IN", stand_in),
-        cache_("XDG_CACHE_HOME", home_) {}
-
-  std::string tuning_file() const { return home_ + "/stagecoach/cuda-tuning.json"; }
-
- private:
-  const std::string home_;
-  const ScopedVariable library_, stand_in_, cache_;
-};
 
 // A small network on small data, with `more` arguments.
 Arguments SmallRun(const Arguments& more) {
