@@ -202,9 +202,9 @@ absl::Status CheckGpuMemory(const DeviceSpec& spec, absl::Span<const int64_t> by
     if (needed_bytes[gpu] == 0) continue;
     ASSIGN_OR_RETURN(const int64_t available_bytes, backend->AvailableBytes(static_cast<int>(gpu)));
     if (needed_bytes[gpu] <= available_bytes) continue;
-    return absl::UnavailableError(
-        absl::StrCat(base::FormatBytes(needed_bytes[gpu]), " are needed on GPU ", gpu,
-                     ", which has ", base::FormatBytes(available_bytes), " free; ", kMoreMemory));
+    return absl::UnavailableError(absl::StrCat(
+        base::FormatBytes(needed_bytes[gpu]), " are needed on GPU ", gpu, ", which has ",
+        base::FormatBytes(available_bytes), " available; ", kMoreMemory));
   }
   return absl::OkStatus();
 }

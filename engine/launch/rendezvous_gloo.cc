@@ -169,7 +169,7 @@ class FolderRendezvous final : public Rendezvous {
 };
 
 std::string FolderName(absl::string_view id) {
-  std::string name = id.empty() ? "stagecoach" : absl::StrCat("stagecoach-", id);
+  std::string name = absl::StrCat("stagecoach-rendezvous", id.empty() ? "" : "-", id);
   for (char& c : name) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
   }

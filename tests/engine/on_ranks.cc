@@ -28,6 +28,8 @@ std::vector<absl::Status> OnRanks(int ranks, absl::FunctionRef<absl::Status(Rend
       statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
         ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
                          ConnectRendezvous(own, base::Deadline::After(absl::Minutes(1))));
+        // All are there before one may fail and go.
+        RETURN_IF_ERROR(rendezvous->Barrier(base::Deadline::After(absl::Minutes(1))));
         return work(*rendezvous);
       }();
     });

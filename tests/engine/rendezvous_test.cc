@@ -379,7 +379,7 @@ TEST_F(FileRendezvousTest, LeavesNothingBehind) {
 TEST_F(FileRendezvousTest, DoesNotGrowWithTheNumberOfGathers) {
   ForEachRank(2, [this](Rendezvous& rendezvous) {
     for (int i = 0; i < 20; ++i) ASSERT_OK(rendezvous.Barrier(Soon()));
-    const std::filesystem::directory_iterator files(folder_ + "/stagecoach-job");
+    const std::filesystem::directory_iterator files(folder_ + "/stagecoach-rendezvous-job");
     // Two arrived; and of each, one gather and perhaps the one before.
     EXPECT_LE(std::distance(begin(files), end(files)), 2 + 2 * 2);
     EXPECT_OK(rendezvous.Barrier(Soon()));
@@ -418,14 +418,14 @@ TEST_F(FileRendezvousTest, EndsAtTheDeadlineWhenRankZeroIsKilled) {
 }
 
 TEST_F(FileRendezvousTest, RefusesAFolderThatOthersMayWriteTo) {
-  const std::string folder = folder_ + "/stagecoach-job";
+  const std::string folder = folder_ + "/stagecoach-rendezvous-job";
   ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
   ASSERT_EQ(chmod(folder.c_str(), 0777), 0);
   EXPECT_THAT(Connect(0, 2), StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr(folder)));
 }
 
 TEST_F(FileRendezvousTest, RefusesALinkInThePlaceOfItsFolder) {
-  std::filesystem::create_directory_symlink("/", folder_ + "/stagecoach-job");
+  std::filesystem::create_directory_symlink("/", folder_ + "/stagecoach-rendezvous-job");
   EXPECT_THAT(Connect(0, 2), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 

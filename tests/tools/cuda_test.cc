@@ -336,9 +336,9 @@ TEST(CudaMemory, ABudgetThatIsTooSmallIsABadConfiguration) {
 
 TEST(CudaMemory, AGpuThatIsTooSmallIsUnavailable) {
   const CudaMachine machine("gpus=2,memory=500KB");
-  ExpectFailure(
-      {"--device", "cuda", "--width", "256", "--tuning", "none"}, kUnavailable,
-      AllOf(HasSubstr("are needed on GPU 1, which has 500.0 kB free; "), HasSubstr("more GPUs")));
+  ExpectFailure({"--device", "cuda", "--width", "256", "--tuning", "none"}, kUnavailable,
+                AllOf(HasSubstr("are needed on GPU 1, which has 468.8 kB available; "),
+                      HasSubstr("more GPUs")));
 }
 
 TEST(CudaMemory, DevicesOnOneGpuShareItsMemory) {
@@ -346,7 +346,7 @@ TEST(CudaMemory, DevicesOnOneGpuShareItsMemory) {
   const Arguments small = {"--device", "cuda", "--tuning", "none"};
   EventsOf(small);
   ExpectFailure(Joined(small, {"--layers", "4", "--gpus", "1,1"}), kUnavailable,
-                HasSubstr("are needed on GPU 1, which has 32.0 kB free; "));
+                HasSubstr("are needed on GPU 1, which has 30.0 kB available; "));
 }
 
 TEST(CudaMemory, TooLittleToMeasureProductsIsUnavailable) {
