@@ -25,8 +25,8 @@ absl::Status CheckSameChoices(absl::Span<const std::vector<std::string>> choices
       return absl::FailedPreconditionError(absl::StrCat(
           "ranks ", known.rank, " and ", rank, " would not compute the same bits: ", what, " is ",
           known.way, " on the one and ", way,
-          " on the other; start all on one model of GPU with one version of cuBLASLt, and with the "
-          "same tuning file, --tuning FILE, or none, --tuning none"));
+          " on the other; start all with one version of cuBLASLt and with the same tuning file, "
+          "--tuning FILE, or none, --tuning none"));
     }
   }
   return absl::OkStatus();

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "engine/choices.h"
 #include "engine/executor.h"
+#include "engine/fingerprint.h"
 #include "engine/measured_costs.h"
 #include "engine/profile.h"
 #include "engine/rank_group.h"
@@ -49,7 +50,6 @@ class PipelineTrainer final : public Trainer {
 
  private:
   // What processes that train together have alike.
-  std::string Fingerprint() const;
   absl::Status CreateRank(int rank);
   // A run of the schedule by all ranks.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
@@ -122,7 +122,7 @@ absl::Status PipelineTrainer::Initialize() {
 
   // Norms and, among processes, results go to everybody.
   const bool all_meet = options_.optimizer.clip_norm > 0.0F || options_.rendezvous != nullptr;
-  group.fingerprint = Fingerprint();
+  group.fingerprint = FingerprintOf(model_, profile, plan_, training_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, training_, all_meet));
   executors_.resize(static_cast<size_t>(plan_.num_ranks()));
   // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.
@@ -131,19 +131,6 @@ absl::Status PipelineTrainer::Initialize() {
   evaluation_rows_.reserve(static_cast<size_t>(plan_.batch_rows()));
   if (options_.trace) traces_ = std::make_unique<StepTraces>(training_);
   return absl::OkStatus();
-}
-
-std::string PipelineTrainer::Fingerprint() const {
-  const Optimizer& optimizer = options_.optimizer;
-  std::string parameters;  // of each stage
-  for (const partition::StageReport& stage : predicted_.stages) {
-    absl::StrAppend(&parameters, stage.parameters, ",");
-  }
-  return absl::StrCat(parameters, ";", plan_.schedule.name, ";", plan_.micro_batches(), "x",
-                      plan_.micro_batch_rows, ";", absl::StrJoin(plan_.first_layer, ","), ";",
-                      PrecisionName(options_.device.precision), ";", options_.seed, ";",
-                      optimizer.states(), ";", optimizer.weight_decay, ";", optimizer.clip_norm,
-                      ";", options_.fingerprint);
 }
 
 absl::Status PipelineTrainer::CheckChoices() {
@@ -242,16 +229,16 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
-  for (const absl::Span<const int64_t> batch : {rows, next_rows.empty() ? rows : next_rows}) {
-    if (static_cast<int64_t>(batch.size()) == plan_.batch_rows()) continue;
+  if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", batch.size()));
+        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", rows.size()));
   }
+  const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan_.batch_rows();
   const int64_t number = steps_ + 1;
   const TrainStep step{
       .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
       .start = start,
-      .next = {.data = next_rows.empty() ? nullptr : &data, .rows = next_rows}};
+      .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
   schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
   const Batch batch{&data, rows};
   RETURN_IF_ERROR(RunSchedule(

@@ -87,8 +87,9 @@ class Trainer {
   // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument:
   // another number of rows, or data of other features or more classes than the model.
   //
-  // `next_rows`: those of the step that will follow, on the same data, if they are known: the host
-  // brings them into form while GPUs compute this step. A hint only.
+  // `next_rows`: those of the step that will follow, if they are known: the host brings them into
+  // form while GPUs compute this step. They are rows of the same data, which must then stay as it
+  // is until that step; another number of them than a step takes means nothing.
   virtual absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                           absl::Span<const int64_t> next_rows) = 0;
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) {

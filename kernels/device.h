@@ -220,7 +220,7 @@ class Device {
   int64_t memory_limit_bytes() const { return limit_bytes_; }  // the budget; 0: none
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   // What the backend and its libraries hold besides, as far as it is known: tables, workspaces of
-  // libraries, buffers of communicators, the context. 0 on a CPU device.
+  // libraries, buffers of communicators. 0 on a CPU device.
   virtual int64_t overhead_bytes() const { return 0; }
   // What the backend has chosen among ways that differ in the bits of their results, so far: texts
   // "what: way", ascending by what. Devices that give the same bits choose the same way wherever

@@ -200,7 +200,9 @@ absl::Status CheckGpuMemory(const DeviceSpec& spec, absl::Span<const int64_t> by
   }
   for (size_t gpu = 0; gpu < needed_bytes.size(); ++gpu) {
     if (needed_bytes[gpu] == 0) continue;
-    ASSIGN_OR_RETURN(const int64_t available_bytes, backend->AvailableBytes(static_cast<int>(gpu)));
+    ASSIGN_OR_RETURN(const int64_t free_bytes, backend->FreeBytes(static_cast<int>(gpu)));
+    const int64_t available_bytes =
+        spec.memory_bytes > 0 ? free_bytes : kernels::DefaultBudgetBytes(free_bytes);
     if (needed_bytes[gpu] <= available_bytes) continue;
     return absl::UnavailableError(absl::StrCat(
         base::FormatBytes(needed_bytes[gpu]), " are needed on GPU ", gpu, ", which has ",

@@ -28,10 +28,10 @@ ordered_json OrNull(const std::string& text) {
 }
 
 // 0 where nothing is known.
-int64_t AvailableBytes(const kernels::CudaSystem& system, const kernels::CudaGpu& gpu) {
+int64_t FreeBytes(const kernels::CudaSystem& system, const kernels::CudaGpu& gpu) {
   const absl::StatusOr<kernels::CudaBackend*> backend = kernels::CudaBackend::Load();
   if (!backend.ok()) return 0;
-  return (*backend)->AvailableBytes(static_cast<int>(&gpu - system.gpus.data())).value_or(0);
+  return (*backend)->FreeBytes(static_cast<int>(&gpu - system.gpus.data())).value_or(0);
 }
 
 ordered_json DevicesToJson(const Machine& machine, const kernels::CudaSystem& system) {
@@ -46,7 +46,7 @@ ordered_json DevicesToJson(const Machine& machine, const kernels::CudaSystem& sy
                        {"gpu", &gpu - system.gpus.data()},
                        {"name", gpu.name},
                        {"memory_bytes", gpu.memory_bytes},
-                       {"available_memory_bytes", AvailableBytes(system, gpu)},
+                       {"available_memory_bytes", FreeBytes(system, gpu)},
                        {"compute_capability", ComputeCapability(gpu)},
                        {"multiprocessors", gpu.multiprocessors},
                        {"bus_id", gpu.bus_id}});
@@ -96,9 +96,8 @@ std::string GpuTable(const kernels::CudaSystem& system) {
                          {"bus", Align::kLeft}});
   for (const kernels::CudaGpu& gpu : system.gpus) {
     table.AddRow({"cuda", absl::StrCat(&gpu - system.gpus.data()), gpu.name,
-                  base::FormatBytes(gpu.memory_bytes),
-                  base::FormatBytes(AvailableBytes(system, gpu)), ComputeCapability(gpu),
-                  absl::StrCat(gpu.multiprocessors), gpu.bus_id});
+                  base::FormatBytes(gpu.memory_bytes), base::FormatBytes(FreeBytes(system, gpu)),
+                  ComputeCapability(gpu), absl::StrCat(gpu.multiprocessors), gpu.bus_id});
   }
   return table.ToString();
 }

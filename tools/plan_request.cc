@@ -249,6 +249,12 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
     return request;
   }
   if (flags.run.device.exchange == "nccl") {
+    if (!request.cluster.overlaps_messages) {
+      return From(Origin::kUsage,
+                  absl::InvalidArgumentError(
+                      "--exchange nccl: messages are under way while devices compute, but the "
+                      "cluster says overlaps_messages = false"));
+    }
     request.cluster.transfers = schedule::Transfers::kGrouped;
   }
   ASSIGN_OR_RETURN(request.profile, From(Origin::kData, ReadProfile(flags)));

@@ -80,13 +80,19 @@ bool WantsTraces(const RunOptions& options) {
   return !options.trace.empty() || !options.simulated_trace.empty();
 }
 
+absl::Duration LongestWait(const RunOptions& options) {
+  return absl::Seconds(options.deadline_seconds);
+}
+base::Deadline DeadlineOf(const RunOptions& options) {
+  return base::Deadline::After(LongestWait(options));
+}
+
 // What processes must have alike for their steps to be those of one run.
 std::string Fingerprint(const RunOptions& options, const Run& run) {
   const auto size_of = [](const engine::Dataset& data) {
     return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
   };
-  return absl::StrCat(options.epochs, ";", size_of(*run.data.train), ";", size_of(*run.data.test),
-                      ";", LearningRateOf(options), ";", options.learning_rate_schedule);
+  return absl::StrCat(options.epochs, ";", size_of(*run.data.train), ";", size_of(*run.data.test));
 }
 
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,
@@ -101,7 +107,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
                                   .exchange = ExchangeOf(options.device, run.device),
                                   .rendezvous = rendezvous,
                                   .fingerprint = Fingerprint(options, run),
-                                  .deadline = absl::Seconds(options.deadline_seconds),
+                                  .deadline = LongestWait(options),
                                   .trace = WantsTraces(options)});
 }
 
@@ -138,10 +144,6 @@ class SilentReport final : public Report {
   void End(const Outcome& /*outcome*/) override {}
 };
 
-absl::Duration DeadlineOf(const RunOptions& options) {
-  return absl::Seconds(options.deadline_seconds);
-}
-
 // `rendezvous`: with the other processes of the run; null if there is one.
 absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous* rendezvous) {
   ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
@@ -158,17 +160,19 @@ absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous
       const std::unique_ptr<engine::Trainer> trainer,
       From(Origin::kConfiguration, OnDevices(run.device, CreateTrainer(options, run, rendezvous))));
   engine::StopVote stop(rendezvous, {.wanted = [] { return stop_requested.load(); },
-                                     .deadline = DeadlineOf(options)});
+                                     .deadline = LongestWait(options)});
   const absl::Time start = absl::Now();
   Outcome outcome;
-  ASSIGN_OR_RETURN(
-      outcome.fit,
+  absl::StatusOr<engine::FitResult> fit =
       Fit(*trainer, run.data,
           {.epochs = options.epochs,
            .seed = options.seed,
            .stop = [&] { return stop.MustStop(); },
            .on_step = [&](const engine::FitProgress& progress) { report->Step(progress); },
-           .on_epoch = [&](const engine::EpochResult& result) { report->Epoch(result); }}));
+           .on_epoch = [&](const engine::EpochResult& result) { report->Epoch(result); }});
+  // Before the trainer goes, which takes leave of ranks that may still wait for this one.
+  if (!fit.ok() && rendezvous != nullptr) rendezvous->Fail(fit.status(), DeadlineOf(options));
+  ASSIGN_OR_RETURN(outcome.fit, std::move(fit));
   outcome.elapsed = absl::Now() - start;
   ASSIGN_OR_RETURN(outcome.devices, trainer->Devices());
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer->ParametersHash());
@@ -177,17 +181,28 @@ absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
 }
 
+// Returns once all are there, so that each hears why another ends.
+absl::StatusOr<std::unique_ptr<engine::Rendezvous>> Meet(const engine::Launch& launch,
+                                                         const RunOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<engine::Rendezvous> rendezvous,
+                   From(Origin::kConfiguration, ConnectRendezvous(launch, DeadlineOf(options))));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, rendezvous->Barrier(DeadlineOf(options))));
+  return rendezvous;
+}
+
+// What is wrong with this process's own flags comes last, for the others are to hear of it; if they
+// cannot be met, it comes first.
 absl::StatusOr<int> TrainAsRank(const engine::Launch& launch, const RunOptions& given) {
-  ASSIGN_OR_RETURN(RunOptions options, From(Origin::kUsage, OptionsOfRank(launch, given)));
-  const auto deadline = [&] { return base::Deadline::After(DeadlineOf(options)); };
-  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Rendezvous> rendezvous,
-                   From(Origin::kConfiguration, ConnectRendezvous(launch, deadline())));
-  // From here on all are there, so that each hears why another ends.
-  RETURN_IF_ERROR(From(Origin::kConfiguration, rendezvous->Barrier(deadline())));
-  const absl::Status chosen = ChooseGpu(launch, options);
-  absl::StatusOr<int> result =
-      chosen.ok() ? TrainOnDevices(options, rendezvous.get()) : absl::StatusOr<int>(chosen);
-  if (!result.ok()) rendezvous->Fail(result.status(), deadline());
+  const absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
+  const absl::StatusOr<std::unique_ptr<engine::Rendezvous>> rendezvous = Meet(launch, given);
+  if (!rendezvous.ok()) return options.ok() ? rendezvous.status() : options.status();
+  const auto train = [&]() -> absl::StatusOr<int> {
+    ASSIGN_OR_RETURN(RunOptions own, options);
+    RETURN_IF_ERROR(ChooseGpu(launch, own));
+    return TrainOnDevices(own, rendezvous->get());
+  };
+  const absl::StatusOr<int> result = train();
+  if (!result.ok()) (*rendezvous)->Fail(result.status(), DeadlineOf(given));
   return result;
 }
 

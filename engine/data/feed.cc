@@ -42,8 +42,12 @@ std::byte* Feed::PlaceOf(const kernels::HostBuffer& staging, int micro_batch, in
   return staging.data() + (int64_t{half_} * options_.micro_batches + micro_batch) * bytes;
 }
 
-bool Feed::IsPrepared(const Batch& batch) const {
-  return batch.data == prepared_data_ && batch.rows == absl::MakeConstSpan(prepared_rows_);
+bool Feed::IsPrepared(const Batch& batch, int micro_batch) const {
+  if (batch.data != prepared_data_ || batch.rows.size() != prepared_rows_.size()) return false;
+  const auto begin = static_cast<size_t>(micro_batch * options_.micro_batch_rows);
+  const auto rows = static_cast<size_t>(batch.ValidRows(micro_batch, options_.micro_batch_rows));
+  return rows == 0 || batch.rows.subspan(begin, rows) ==
+                          absl::MakeConstSpan(prepared_rows_).subspan(begin, rows);
 }
 
 void Feed::Prepare(const Batch& next) {
@@ -69,7 +73,7 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
     return absl::OkStatus();
   }
   std::byte* const place = PlaceOf(features_, micro_batch, x.bytes());
-  if (!IsPrepared(batch)) WriteFeatures(batch, micro_batch, place);
+  if (!IsPrepared(batch, micro_batch)) WriteFeatures(batch, micro_batch, place);
   return device_->stream().CopyFromHost(x.data, place, x.bytes());
 }
 
@@ -79,7 +83,7 @@ absl::Status Feed::Labels(const Batch& batch, int micro_batch, const Tensor& lab
     return absl::OkStatus();
   }
   std::byte* const place = PlaceOf(labels_, micro_batch, labels.bytes());
-  if (!IsPrepared(batch)) WriteLabels(batch, micro_batch, place);
+  if (!IsPrepared(batch, micro_batch)) WriteLabels(batch, micro_batch, place);
   return device_->stream().CopyFromHost(labels.data, place, labels.bytes());
 }
 

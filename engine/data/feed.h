@@ -59,7 +59,7 @@ class Feed {
   void WriteLabels(const Batch& batch, int micro_batch, std::byte* place) const;
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
-  bool IsPrepared(const Batch& batch) const;
+  bool IsPrepared(const Batch& batch, int micro_batch) const;
   int64_t feature_bytes() const;  // of a micro-batch
   int64_t label_bytes() const;
 

@@ -119,7 +119,7 @@ absl::Status CheckAgree(const Found& a, const Found& b) {
 
 absl::StatusOr<std::optional<Found>> FindLauncher(const Variables& variables) {
   ASSIGN_OR_RETURN(std::optional<Found> own,
-                   Read(variables, {"variables", "STAGECOACH_RANK", "STAGECOACH_RANKS",
+                   Read(variables, {"STAGECOACH_RANKS", "STAGECOACH_RANK", "STAGECOACH_RANKS",
                                     "STAGECOACH_LOCAL_RANK"}));
   if (own.has_value()) return own;
 
@@ -175,7 +175,7 @@ bool IsOnOneHost(const Variables& variables, const Found& found) {
 absl::StatusOr<std::string> FindRendezvous(const Variables& variables, const Found& found,
                                            const std::string& id) {
   if (const auto own = variables.Text("STAGECOACH_RENDEZVOUS")) return *own;
-  if (absl::string_view(found.launcher) == "variables") return std::string();
+  if (absl::string_view(found.launcher) == "STAGECOACH_RANKS") return std::string();
   const std::optional<std::string> host = variables.Text("MASTER_ADDR");
   ASSIGN_OR_RETURN(const std::optional<Number> port, variables.Integer("MASTER_PORT", 1, 65535));
   if (host.has_value() && port.has_value()) {

@@ -20,7 +20,7 @@ struct Launch {
   // Where the ranks find each other: "tcp://host:port" or "file:/folder", see rendezvous.h. Empty
   // where neither the user nor the launcher names a place and none can be derived.
   std::string rendezvous;
-  std::string launcher;  // for messages: "mpirun"
+  std::string launcher;  // for messages: "mpirun"; "STAGECOACH_RANKS" where the user set that
 };
 
 // The value of a variable of the environment, if it is set. An empty value counts as not set.
@@ -29,7 +29,7 @@ using Environment = absl::FunctionRef<std::optional<std::string>(const char* nam
 // Recognised, the first that applies:
 //
 //   launcher      rank                    ranks                  local rank
-//   "variables"   STAGECOACH_RANK         STAGECOACH_RANKS       STAGECOACH_LOCAL_RANK, or the rank
+//   (the user)    STAGECOACH_RANK         STAGECOACH_RANKS       STAGECOACH_LOCAL_RANK, or the rank
 //   torchrun      RANK                    WORLD_SIZE             LOCAL_RANK
 //   mpirun        OMPI_COMM_WORLD_RANK    OMPI_COMM_WORLD_SIZE   OMPI_COMM_WORLD_LOCAL_RANK
 //   mpiexec       PMI_RANK                PMI_SIZE               MPI_LOCALRANKID, or the rank

@@ -61,8 +61,9 @@ int64_t StopVote::ProposeNext() {
   // What comes may be slower than what was, as steps are after an evaluation: so, no great leaps.
   constexpr double kGrowth = 4.0;
   const Clock::time_point now = Clock::now();
-  const double seconds =
-      std::chrono::duration<double>(now - std::exchange(last_vote_, now)).count();
+  const std::optional<Clock::time_point> last = std::exchange(last_vote_, now);
+  if (!last.has_value()) return 1;  // nobody knows yet how long a place takes
+  const double seconds = std::chrono::duration<double>(now - *last).count();
   const auto passed = static_cast<double>(places_);
   const double fitting =
       passed * absl::ToDoubleSeconds(options_.interval) / std::max(seconds, 1e-9);

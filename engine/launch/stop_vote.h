@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -13,7 +14,7 @@
 namespace stagecoach::engine {
 
 // Lets all processes of a run stop at the same place once any of them is asked to. All ask it at
-// the same places, say before each step; they vote at the first of them, and from then on about
+// the same places, say before each step; they vote at the first two of them, and from then on about
 // once an interval: at each vote rank 0 says, from the time that the last places took, at which
 // place the next one is. A vote is an AllGather of the rendezvous, other places cost nothing.
 // Not thread-safe.
@@ -44,7 +45,7 @@ class StopVote {
   bool stopped_ = false;
   int64_t places_ = 0;     // since the last vote
   int64_t next_vote_ = 0;  // at which of them the next vote is
-  Clock::time_point last_vote_ = Clock::now();
+  std::optional<Clock::time_point> last_vote_;
 };
 
 }  // namespace stagecoach::engine

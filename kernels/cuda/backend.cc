@@ -24,12 +24,12 @@ class LoadedBackend final : public CudaBackend {
     return system;
   }
 
-  absl::StatusOr<int64_t> AvailableBytes(int gpu) override {
+  absl::StatusOr<int64_t> FreeBytes(int gpu) override {
     ASSIGN_OR_RETURN(const int gpus, CountGpus());
     if (gpu < 0 || gpu >= gpus) {
       return absl::InvalidArgumentError(absl::StrCat("there is no GPU ", gpu));
     }
-    return kernels::AvailableBytes(gpu).value_or(0);  // no room even for a context
+    return kernels::FreeBytes(gpu).value_or(0);  // no room even for a context
   }
 
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const CudaDeviceOptions& options) override {

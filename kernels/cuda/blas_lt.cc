@@ -28,13 +28,12 @@ BlasLt::BlasLt(int gpu, Precision precision, int compute_major, std::string mode
       handle_(std::move(handle)),
       tuning_(std::move(tuning)) {}
 
-absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(CudaStream& stream, Precision precision,
+absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(int gpu, Precision precision,
                                                        const std::string& tuning_file) {
-  const GpuScope scope(stream.gpu());
+  const GpuScope scope(gpu);
   RETURN_IF_ERROR(scope.status());
-  cudaDeviceProp gpu = {};
-  RETURN_IF_ERROR(
-      CudaStatus(cudaGetDeviceProperties(&gpu, stream.gpu()), "cudaGetDeviceProperties"));
+  cudaDeviceProp properties = {};
+  RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties"));
   std::shared_ptr<TuningTable> tuning;
   if (!tuning_file.empty()) {
     ASSIGN_OR_RETURN(tuning, TuningTable::Open(tuning_file));
@@ -42,8 +41,9 @@ absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(CudaStream& stream, Preci
   cublasLtHandle_t handle = nullptr;
   RETURN_IF_ERROR(CublasStatus(cublasLtCreate(&handle), "cublasLtCreate"));
   Handle owner(handle);
-  std::string model = absl::StrCat(gpu.name, ", ", gpu.multiProcessorCount, " multiprocessors");
-  return std::unique_ptr<BlasLt>(new BlasLt(stream.gpu(), precision, gpu.major, std::move(model),
+  std::string model =
+      absl::StrCat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors");
+  return std::unique_ptr<BlasLt>(new BlasLt(gpu, precision, properties.major, std::move(model),
                                             std::move(owner), std::move(tuning)));
 }
 
@@ -62,14 +62,13 @@ absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product) {
 }
 
 std::vector<std::string> BlasLt::choices() {
-  std::map<std::string, std::string> ways = {{"GPU", model_}, {"cuBLASLt", CublasLtVersionText()}};
+  std::vector<std::string> texts = {absl::StrCat("cuBLASLt: ", CublasLtVersionText())};
   base::MutexLock lock(mutex_);
   for (const auto& [product, plan] : plans_) {
-    ways.emplace(absl::StrCat("product ", product, ", ", PrecisionName(precision_)),
-                 plan.ok() ? (*plan)->algorithm().ToString() : "none");
+    texts.push_back(absl::StrCat("product ", product, ", ", PrecisionName(precision_), ", on ",
+                                 model_, ": ",
+                                 plan.ok() ? (*plan)->algorithm().ToString() : "none"));
   }
-  std::vector<std::string> texts;
-  for (const auto& [what, way] : ways) texts.push_back(absl::StrCat(what, ": ", way));
   return texts;
 }
 
@@ -93,9 +92,8 @@ absl::StatusOr<MatmulPlan::Candidate> BlasLt::Choose(MatmulPlan& plan) const {
   if (tuning_ == nullptr) return candidates.front();
   const std::string key = absl::StrCat(model_, ", cuBLASLt ", CublasLtVersionText(), ", ",
                                        PrecisionName(precision_), ", ", plan.product().ToString());
-  MatmulPlan* const measured = &plan;
   ASSIGN_OR_RETURN(const Algorithm choice, tuning_->Choose(key, [&]() -> absl::StatusOr<Algorithm> {
-    ASSIGN_OR_RETURN(const MatmulPlan::Candidate fastest, FindFastest(gpu_, *measured, candidates));
+    ASSIGN_OR_RETURN(const MatmulPlan::Candidate fastest, FindFastest(gpu_, plan, candidates));
     return fastest.algorithm;
   }));
   const auto chosen = std::find_if(

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/tuning.h"
 #include "kernels/device.h"
@@ -27,11 +26,11 @@ std::string CublasLtVersionText();
 // planned before.
 class BlasLt {
  public:
-  // `tuning_file` is that of CudaDeviceOptions. `stream` outlives the result.
-  static absl::StatusOr<std::unique_ptr<BlasLt>> Create(CudaStream& stream, Precision precision,
+  // `tuning_file` is that of CudaDeviceOptions.
+  static absl::StatusOr<std::unique_ptr<BlasLt>> Create(int gpu, Precision precision,
                                                         const std::string& tuning_file);
 
-  // The plan for `product`, which is shared by all that ask for it and used on the stream only; it
+  // The plan for `product`, which is shared by all that ask for it and used on one stream only; it
   // lives as long as this. Unimplemented if the library does not have the product with its
   // epilogue (without one it has all products), or no algorithm for it that runs and repeats. With
   // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
@@ -39,8 +38,8 @@ class BlasLt {
   // Thread-safe.
   absl::StatusOr<const MatmulPlan*> Plan(const Product& product);
 
-  // Device::choices: the GPU, the version of cuBLASLt, and the algorithm of each product that has
-  // been asked for, or "none". Thread-safe.
+  // Device::choices: the version of cuBLASLt, and the algorithm of each product that has been asked
+  // for on GPUs of this model, or "none". Thread-safe.
   std::vector<std::string> choices();
 
   Precision precision() const { return precision_; }

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_KERNELS_CUDA_CUDA_BACKEND_H_
 #define STAGECOACH_KERNELS_CUDA_CUDA_BACKEND_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -33,10 +34,17 @@ struct CudaSystem {
   absl::Status usable;
 };
 
+// What a device takes of a GPU if nobody says: all but a reserve for what libraries take later,
+// which no plan counts (buffers of NCCL, graphs, code that is loaded at its first use).
+constexpr int64_t DefaultBudgetBytes(int64_t free_bytes) {
+  constexpr int64_t kMostReserveBytes = int64_t{512} << 20;
+  return free_bytes - std::min(kMostReserveBytes, free_bytes / 16);
+}
+
 struct CudaDeviceOptions {
   int gpu = 0;                     // the driver's ordinal; several devices may be on one GPU
   std::string name = "cuda:0";     // in messages
-  int64_t memory_limit_bytes = 0;  // budget; 0: what is available
+  int64_t memory_limit_bytes = 0;  // budget; 0: DefaultBudgetBytes of what is free
   Precision precision = Precision::kFloat32;
   // How products are computed is measured once per shape and kept in this file, so that later runs
   // compute the same bits; "": not measured, the library's first choice.
@@ -58,10 +66,9 @@ class CudaBackend {
 
   // Looks only: makes no context on any GPU.
   virtual CudaSystem Inspect() = 0;
-  // What devices can take of a GPU that Inspect lists: what is free, less a reserve for libraries;
-  // 0 where there is not even room for a context. Makes one there, which stays and takes some
-  // hundred megabytes: to be asked of GPUs that will be used.
-  virtual absl::StatusOr<int64_t> AvailableBytes(int gpu) = 0;
+  // What is free on a GPU that Inspect lists; 0 where there is not even room for a context. Makes
+  // one there, which stays and takes some hundred megabytes: to be asked of GPUs that will be used.
+  virtual absl::StatusOr<int64_t> FreeBytes(int gpu) = 0;
   // Unavailable: there is no such GPU, no driver or it is too old. ResourceExhausted: too little
   // memory is free. InvalidArgument: an option out of range.
   virtual absl::StatusOr<std::unique_ptr<Device>> CreateDevice(

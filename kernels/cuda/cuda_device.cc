@@ -29,15 +29,14 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(CudaStream& stream, BlasLt& blas, Device& device)
-      : stream_(stream),
-        blas_(blas),
+  CudaOps(BlasLt& blas, Device& device)
+      : blas_(blas),
         type_(device.activation_type()),
         elementwise_(CreateCudaElementwise(type_)),
         optimizer_(CreateCudaOptimizer(device)) {}
 
   absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) override {
-    return CreateCudaLinear(shape, blas_, stream_);
+    return CreateCudaLinear(shape, blas_);
   }
   absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
       const LayerNormShape& shape) override {
@@ -51,7 +50,6 @@ class CudaOps final : public Ops {
   OptimizerOps& optimizer() override { return *optimizer_; }
 
  private:
-  CudaStream& stream_;
   BlasLt& blas_;
   const DType type_;
   const std::unique_ptr<ElementwiseOps> elementwise_;
@@ -76,7 +74,7 @@ class CudaDevice final : public Device {
         clearing_(std::move(parts.clearing)),
         stream_(std::move(parts.stream)),
         blas_(std::move(parts.blas)),
-        ops_(*stream_, *blas_, *this) {}
+        ops_(*blas_, *this) {}
 
   // No library is to create a context on GPU 0 only to give back what it has on this one.
   ~CudaDevice() override { const GpuScope scope(gpu_); }
@@ -206,11 +204,13 @@ absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
   const int64_t asked_bytes = options.memory_limit_bytes;
   ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(options.gpu));
   if (free_bytes > 0 && asked_bytes <= free_bytes) {
-    return asked_bytes > 0 ? asked_bytes : AvailableBytes(options.gpu);
+    return asked_bytes > 0 ? asked_bytes : DefaultBudgetBytes(free_bytes);
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      base::FormatBytes(asked_bytes), " are to be used, GPU ", options.gpu, " has ",
-      base::FormatBytes(free_bytes), " free; allow less, or end what else computes there"));
+  const std::string asked =
+      asked_bytes > 0 ? absl::StrCat(base::FormatBytes(asked_bytes), " are to be used, ") : "";
+  return absl::ResourceExhaustedError(
+      absl::StrCat(asked, "GPU ", options.gpu, " has ", base::FormatBytes(free_bytes),
+                   " free; allow less, or end what else computes there"));
 }
 
 absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {
@@ -219,7 +219,7 @@ absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
   RETURN_IF_ERROR(TryKernel(*stream));
   ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas,
-                   BlasLt::Create(*stream, options.precision, options.tuning_file));
+                   BlasLt::Create(options.gpu, options.precision, options.tuning_file));
   ASSIGN_OR_RETURN(CudaStreamHandle clearing,
                    CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
   ASSIGN_OR_RETURN(const int64_t growth, meter.Growth());

@@ -17,9 +17,8 @@ namespace stagecoach::kernels {
 class BlasLt;
 
 // One maker per operation. `type` is the device's activation type.
-// `blas` and `stream` outlive the operation.
-absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas,
-                                                           CudaStream& stream);
+// `blas` outlives the operation.
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas);
 absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCudaLayerNorm(const LayerNormShape& shape,
                                                                  DType type);
 absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaLoss(LossKind kind, const LossShape& shape,

@@ -44,7 +44,12 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
     case State::kCaptured:
       break;
   }
-  return CudaStatus(cudaGraphLaunch(graph_.get(), stream), "cudaGraphLaunch");
+  const cudaError_t launched = cudaGraphLaunch(graph_.get(), stream);
+  if (IsNoGraph(launched)) {  // its memory on the GPU is taken at the first launch
+    RETURN_IF_ERROR(BePlain());
+    return issue();
+  }
+  return CudaStatus(launched, "cudaGraphLaunch");
 }
 
 absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue) {
@@ -72,6 +77,7 @@ absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl:
 
 absl::Status CudaRecording::BePlain() {
   static_cast<void>(cudaGetLastError());  // it would be the next call's
+  graph_ = {};
   state_ = State::kPlain;
   return absl::OkStatus();
 }

@@ -2,7 +2,6 @@
 #define STAGECOACH_KERNELS_CUDA_EXTENTS_H_
 
 #include <cstdint>
-#include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda/element_type.h"
@@ -10,9 +9,9 @@
 
 namespace stagecoach::kernels {
 
-// What an extent of a CUDA operation may be: any element count, and its bytes, then fits in 64
+// What an extent of a CUDA operation may be: the bytes of several matrices together then fit in 64
 // bits, and any number of rows in a grid.
-inline constexpr int64_t kMaxCudaExtent = std::numeric_limits<int32_t>::max();
+inline constexpr int64_t kMaxCudaExtent = int64_t{1} << 29;
 inline bool IsCudaExtent(int64_t value) { return value >= 1 && value <= kMaxCudaExtent; }
 
 // Pre-condition: `type` is one that activations may be of.

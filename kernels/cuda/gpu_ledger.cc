@@ -17,12 +17,6 @@ absl::StatusOr<int64_t> FreeBytes(int gpu) {
   return static_cast<int64_t>(free_bytes);
 }
 
-absl::StatusOr<int64_t> AvailableBytes(int gpu) {
-  constexpr int64_t kMostReserveBytes = int64_t{512} << 20;
-  ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(gpu));
-  return free_bytes - std::min(kMostReserveBytes, free_bytes / 16);
-}
-
 GpuLedger& GpuLedger::Of(int gpu) {
   static base::Mutex mutex;
   static auto* const ledgers = new std::map<int, GpuLedger>;  // never destroyed: used until the end

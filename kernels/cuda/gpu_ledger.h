@@ -12,9 +12,6 @@ namespace stagecoach::kernels {
 
 // What the GPU can give at this moment. Needs a context on it, and creates one.
 absl::StatusOr<int64_t> FreeBytes(int gpu);
-// What devices may take of it: all but a reserve for what libraries take later, which no plan
-// counts (buffers of NCCL, graphs, code loaded at its first use).
-absl::StatusOr<int64_t> AvailableBytes(int gpu);
 
 // What this process has allocated on one GPU, by all its devices there. Lives as long as the
 // program. Thread-safe.

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -14,14 +13,13 @@
 #include "kernels/cuda/column_sums_kernels.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/extents.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/status.h"
 
 namespace stagecoach::kernels {
 namespace {
 
-// What any element count, and its bytes, then fits in 64 bits with.
-constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 // Of each part of the workspace.
 constexpr int64_t kScratchAlignment = 256;
 
@@ -196,9 +194,7 @@ class CudaLinear final : public LinearOp {
     return absl::OkStatus();
   }
 
-  ElementType element_type() const {
-    return type_ == DType::kBfloat16 ? ElementType::kBfloat16 : ElementType::kFloat32;
-  }
+  ElementType element_type() const { return ElementTypeOf(type_); }
 
   std::byte* ProductWorkspace(std::byte* workspace) const { return AlignScratch(workspace); }
   float* SumsWorkspace(std::byte* workspace) const {
@@ -221,11 +217,10 @@ class CudaLinear final : public LinearOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas,
-                                                           CudaStream&) {
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas) {
   for (const int64_t extent : {shape.rows, shape.inputs, shape.outputs}) {
-    if (extent >= 1 && extent <= kMaxExtent) continue;
-    return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxExtent,
+    if (IsCudaExtent(extent)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxCudaExtent,
                                                    ": ", shape.rows, " rows, ", shape.inputs,
                                                    " inputs, ", shape.outputs, " outputs"));
   }

@@ -222,7 +222,11 @@ absl::StatusOr<std::vector<MatmulPlan::Candidate>> MatmulPlan::Candidates() cons
     if ((algorithm.reduction & ~kReductions) != 0) continue;
     ASSIGN_OR_RETURN(const bool passes, PassesCheck(result.algo));
     if (!passes) continue;
-    candidates.push_back({algorithm, result.algo});
+    // What is in no attribute could not be told apart in a tuning file.
+    const bool is_known =
+        std::any_of(candidates.begin(), candidates.end(),
+                    [&](const Candidate& candidate) { return candidate.algorithm == algorithm; });
+    if (!is_known) candidates.push_back({algorithm, result.algo});
   }
   return candidates;
 }

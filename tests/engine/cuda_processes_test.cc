@@ -1,6 +1,11 @@
 // One trainer per device, as in one process per device: here each in a thread of its own, which is
 // quicker and can be made to fail at will. tests/tools has processes.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,9 +21,11 @@
 #include "engine/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/engine/cuda_run.h"
 #include "tests/engine/on_ranks.h"
 #include "tests/engine/small_run.h"
+#include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
@@ -196,6 +203,40 @@ TEST_F(CudaProcesses, MustTrainTheSame) {
   });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
                                       HasSubstr("rank 1 trains something else than rank 0"))));
+}
+
+// The numbers that tuning files give to algorithms.
+std::set<int32_t> AlgorithmsIn(const std::string& tuning_file) {
+  const nlohmann::json tuning = nlohmann::json::parse(std::ifstream(tuning_file));
+  std::set<int32_t> ids;
+  for (const nlohmann::json& choice : tuning["choices"]) ids.insert(choice["id"].get<int32_t>());
+  return ids;
+}
+
+// Tuning files of two hosts that have measured for themselves.
+TEST_F(CudaProcesses, MustComputeTheSameBits) {
+  const std::string folder = ::testing::TempDir() + absl::StrCat("tuning-", getpid(), "-");
+  std::vector<std::string> files;
+  for (const char* host : {"a", "b"}) {
+    TinyRun run = RunOf(1, nullptr, 0.0F);
+    run.model = BlocksModel();
+    run.options.device.tuning_file = files.emplace_back(folder + host);
+    ASSERT_OK(TinyTrainer(run));
+    testing::cuda::SetBlasFaults({.refused = AlgorithmsIn(files.front())});
+  }
+  testing::cuda::SetBlasFaults({});
+  const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) {
+    TinyRun run = RunOf(2, &own, 0.0F);
+    run.model = BlocksModel();
+    run.options.device.tuning_file = files[static_cast<size_t>(own.rank())];
+    return TinyTrainer(run).status();
+  });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("ranks 0 and 1 would not compute the same bits"))));
+  for (const std::string& file : files) {
+    std::filesystem::remove(file);
+    std::filesystem::remove(file + ".lock");
+  }
 }
 
 // The communicator of one rank fails and does not tell the other, as NCCL may not.

@@ -81,17 +81,17 @@ TEST_P(LaunchTest, IsFound) {
 std::vector<Case> Cases() {
   return {
       {"Nothing", {}, ""},
-      {"Own", kOwn, "variables", 3, 8, 0, "", "tcp://here:1"},
+      {"Own", kOwn, "STAGECOACH_RANKS", 3, 8, 0, "", "tcp://here:1"},
       {"OwnWithoutLocalRankOrPlace",
        {{"STAGECOACH_RANK", "3"}, {"STAGECOACH_RANKS", "8"}},
-       "variables",
+       "STAGECOACH_RANKS",
        3,
        8,
        3,
        "",
        ""},
-      {"OwnBeforeAllOthers", Joined(kOwn, Joined(kTorchrun, Joined(kMpirun, kSrun))), "variables",
-       3, 8, 0, "", "tcp://here:1"},
+      {"OwnBeforeAllOthers", Joined(kOwn, Joined(kTorchrun, Joined(kMpirun, kSrun))),
+       "STAGECOACH_RANKS", 3, 8, 0, "", "tcp://here:1"},
       {"EmptyIsNotSet", {{"STAGECOACH_RANK", ""}, {"STAGECOACH_RANKS", ""}}, ""},
       {"OneProcess", {{"STAGECOACH_RANK", "0"}, {"STAGECOACH_RANKS", "1"}}, ""},
 

@@ -61,8 +61,8 @@ TEST(StopVote, IsHeldAtEachPlaceWhereTheyTakeAnInterval) {
 }
 
 // Each time after four times as many places at most, though an hour has room for many more: at
-// places 0, 4 and 20.
-TEST(StopVote, IsNotPutOffFarAtOnce) { EXPECT_THAT(PlacesOfStops(absl::Hours(1), 0, 5), Each(20)); }
+// places 0, 1, 5 and 21.
+TEST(StopVote, IsNotPutOffFarAtOnce) { EXPECT_THAT(PlacesOfStops(absl::Hours(1), 0, 6), Each(21)); }
 
 TEST(StopVote, OfOneProcessStopsAtOnce) {
   bool asked = false;

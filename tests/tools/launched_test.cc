@@ -31,7 +31,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Matcher;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 using Arguments = std::vector<std::string>;
@@ -296,6 +295,16 @@ INSTANTIATE_TEST_SUITE_P(
                       Arguments{"--epochs", "2"}, Arguments{"--data", "synthetic:128x16x4"}),
     FlagOf);
 
+TEST(LaunchedStages, OfOneThatAsksForMoreAreRefusedByAll) {
+  const CudaMachine machine("gpus=4");
+  const ArgumentsOf one_differs = [](int rank) {
+    return SmallRun(Joined(kDeadline, rank == 1 ? Arguments{"--stages", "3"} : Arguments()));
+  };
+  const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), one_differs);
+  ExpectError(all[1], kUsage, HasSubstr("2 processes for 3 devices"));
+  ExpectError(all[0], kBadConfiguration, HasSubstr("rank 1 has failed"));
+}
+
 TEST(LaunchedStages, AreAsManyAsProcesses) {
   const CudaMachine machine("gpus=4");
   for (const Finished& process :
@@ -331,8 +340,9 @@ TEST(LaunchedWithoutAGpu, EndsAll) {
 
 // What ends the others, which have nothing of their own to complain of.
 const Matcher<std::string>& SaysThatAnotherFailed() {
-  static const auto* const matcher = new Matcher<std::string>(ContainsRegex(
-      "process of another rank has ended|rank [0-9] (has failed|has left|was killed|has died)"));
+  static const auto* const matcher = new Matcher<std::string>(
+      ContainsRegex("process of another rank has ended|rank [0-9] (has failed|has left|was "
+                    "killed|of 3 did not come in time)"));
   return *matcher;
 }
 
@@ -369,7 +379,7 @@ TEST(LaunchedGpuFailure, EndsTheOthers) {
   const VariablesOf place = At(3, FilePlace(machine));
   const VariablesOf one_fails = [&](int rank) {
     Variables variables = place(rank);
-    if (rank == 1) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=4,fail=20000");
+    if (rank == 1) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=4,fail_operation=4000");
     return variables;
   };
   const std::vector<Finished> all =

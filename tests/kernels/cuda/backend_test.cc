@@ -39,11 +39,11 @@ TEST_F(CudaBackendTest, InspectListsTheGpus) {
   }
 }
 
-TEST_F(CudaBackendTest, AvailableBytesAreThoseOfOneGpuLessAReserve) {
+TEST_F(CudaBackendTest, FreeBytesAreThoseOfOneGpu) {
   StartMachine({.gpus = 2, .memory_bytes = int64_t{64} << 20});
-  ASSERT_OK_AND_ASSIGN(const int64_t available_bytes, Backend().AvailableBytes(1));
-  EXPECT_EQ(available_bytes, int64_t{60} << 20);
-  EXPECT_THAT(Backend().AvailableBytes(2), StatusIs(absl::StatusCode::kInvalidArgument));
+  ASSERT_OK_AND_ASSIGN(const int64_t free_bytes, Backend().FreeBytes(1));
+  EXPECT_EQ(free_bytes, int64_t{64} << 20);
+  EXPECT_THAT(Backend().FreeBytes(2), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST_F(CudaBackendTest, InspectNamesLibrariesAndVersions) {

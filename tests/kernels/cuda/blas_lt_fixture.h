@@ -41,7 +41,7 @@ struct Blas {
                                      Precision precision = Precision::kFloat32) {
     Blas result;
     ASSIGN_OR_RETURN(result.stream, CudaStream::Create(gpu));
-    ASSIGN_OR_RETURN(result.blas, BlasLt::Create(*result.stream, precision, tuning_file));
+    ASSIGN_OR_RETURN(result.blas, BlasLt::Create(gpu, precision, tuning_file));
     return result;
   }
   absl::StatusOr<Algorithm> Choose(const Product& product) const {

@@ -130,7 +130,7 @@ TEST_F(CudaStreamTest, IssuesPlainlyWhatCannotBeRecorded) {
 }
 
 TEST_F(CudaStreamTest, IssuesPlainlyWhatThereIsNoMemoryToRecord) {
-  for (int64_t call = 1; testing::cuda::failed_call() != "cudaGraphInstantiate"; ++call) {
+  for (int64_t call = 1;; ++call) {
     ASSERT_LT(call, 20) << "no graph is made";
     const auto device = CreateDevice();
     ASSERT_OK_AND_ASSIGN(const auto recording, device->CreateRecording());

@@ -34,7 +34,7 @@ void Machine::Build() {
     gpus.push_back(std::make_unique<Gpu>(options_.memory_bytes));
   }
   shared_bytes.clear();
-  operations_to_failure_ = -1;
+  operations_to_failure_ = options_.failing_operation;
   extra_ns_ = 0;
   ++resets_;
 }
@@ -142,7 +142,7 @@ void Machine::Perform(StreamState& stream) {
     item.event->reached_ns = NowNs() + extra_ns_;
   } else if (item.kind == Item::Kind::kOperation) {
     if (operations_to_failure_ == 0) {
-      operations_to_failure_ = -1;
+      operations_to_failure_ = options_.failing_operation;
       Fail(stream.gpu, cudaErrorIllegalAddress);  // may end the stream too
       return;
     }

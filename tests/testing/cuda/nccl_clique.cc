@@ -123,12 +123,10 @@ bool Clique::SharesGpu() const {
 bool Clique::HasLostRank() const {
   for (int rank = 0; rank < shared_->ranks; ++rank) {
     const Member& member = shared_->members[static_cast<size_t>(rank)];
+    if (rank == rank_ || member.state != State::kHere) continue;
     // A rank of this process lives as long as who asks. Others may leave after they were seen.
-    const bool elsewhere = rank != rank_ && member.process != getpid();
-    if (elsewhere && member.state == State::kHere && !IsLocked(rank) &&
-        member.state == State::kHere) {
-      return true;
-    }
+    const bool elsewhere = member.process != getpid();
+    if (elsewhere && !IsLocked(rank) && member.state == State::kHere) return true;
   }
   return false;
 }

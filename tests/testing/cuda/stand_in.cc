@@ -64,6 +64,8 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
     options.driver = NumberOf(key, value) != 0;
   } else if (key == "fail") {
     FailCall(NumberOf(key, value));
+  } else if (key == "fail_operation") {
+    options.failing_operation = NumberOf(key, value);
   } else {
     STAGECOACH_CHECK(false, absl::StrCat("$STAGECOACH_CUDA_STAND_IN: no such option: ", key));
   }

@@ -36,12 +36,13 @@ struct StandInOptions {
   ThreadOrder thread_order = ThreadOrder::kRandom;
   // Chance that a call leaves a ready operation for later; below 1.
   double delay = 0.5;
-  bool driver = true;  // false: as where no driver is installed
+  bool driver = true;              // false: as where no driver is installed
+  int64_t failing_operation = -1;  // FailOperation
 };
 
 // Starts anew. Everything made before must have been given back. Without a call, the options are
 // the defaults, or what $STAGECOACH_CUDA_STAND_IN says:
-// "gpus=2,memory=64MB,seed=7,order=descending, delay=0,driver=0,fail=120".
+// "gpus=2,memory=64MB,seed=7,order=descending,delay=0,driver=0,fail=120,fail_operation=50".
 void Reset(const StandInOptions& options);
 
 // Calls made since Reset, of all libraries (those that give things back and ask for errors are not
