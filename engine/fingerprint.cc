@@ -1,5 +1,7 @@
 #include "engine/fingerprint.h"
 
+#include <cstddef>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"

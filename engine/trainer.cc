@@ -49,7 +49,6 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
 
  private:
-  // What processes that train together have alike.
   absl::Status CreateRank(int rank);
   // A run of the schedule by all ranks.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);

@@ -281,8 +281,11 @@ absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
           {cut.first_layer[static_cast<size_t>(stage)], pipeline_.Last(cut, stage), stage});
     }
     const auto fits = [&](absl::Span<const int> chosen) {
-      const std::vector<StageMemory> memory =
-          pipeline_.Memories({cut.first_layer, {chosen.begin(), chosen.end()}});
+      std::vector<StageMemory> memory(static_cast<size_t>(pipeline_.num_stages()));
+      for (const StageRange& range : ranges) {
+        memory[static_cast<size_t>(range.stage)] =
+            pipeline_.Memory(range.first, range.last, range.stage, chosen);
+      }
       if (pipeline_.peaks().RankAtLeast(schedule::Rank(rank), memory) > group.memory_bytes) {
         return false;
       }

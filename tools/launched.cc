@@ -16,7 +16,7 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
   if (options.device.exchange == "copies") {
     return absl::InvalidArgumentError("--exchange copies is for devices of one process");
   }
-  if (!options.trace.empty() || !options.simulated_trace.empty()) {
+  if (WantsTraces(options)) {
     return absl::InvalidArgumentError(
         "a process knows its own device's times only: trace a run of one process");
   }

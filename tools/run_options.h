@@ -62,6 +62,10 @@ struct RunOptions {
   bool json = false;
 };
 
+inline bool WantsTraces(const RunOptions& options) {
+  return !options.trace.empty() || !options.simulated_trace.empty();
+}
+
 inline constexpr int64_t kDefaultImageRows = 10'000;
 inline constexpr int kDefaultStages = 4;
 inline constexpr int kDefaultMicroBatches = 4;

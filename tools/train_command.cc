@@ -76,10 +76,6 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   return absl::OkStatus();
 }
 
-bool WantsTraces(const RunOptions& options) {
-  return !options.trace.empty() || !options.simulated_trace.empty();
-}
-
 absl::Duration LongestWait(const RunOptions& options) {
   return absl::Seconds(options.deadline_seconds);
 }

@@ -1,8 +1,6 @@
 #include "engine/launch/rendezvous.h"
 
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +21,7 @@
 #include "engine/launch/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/free_port.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -31,6 +30,7 @@ namespace {
 using base::Deadline;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using testing::FreePort;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::StatusIs;
@@ -38,18 +38,6 @@ using testing::StatusIs;
 // Long enough never to pass where all goes well; and for what must not come.
 Deadline Soon() { return Deadline::After(absl::Seconds(60)); }
 Deadline Short() { return Deadline::After(absl::Milliseconds(100)); }
-
-int FreePort() {
-  Descriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  STAGECOACH_CHECK(bind(socket.get(), generic, bytes) == 0, "bind failed");
-  STAGECOACH_CHECK(getsockname(socket.get(), generic, &bytes) == 0, "getsockname failed");
-  return ntohs(address.sin_port);
-}
 
 std::string NewFolder() {
   std::string name = ::testing::TempDir() + "/rendezvousXXXXXX";

@@ -1,0 +1,195 @@
+// How processes that train together end: refused, failed, killed, or stopped by a signal.
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/child.h"
+#include "tests/tools/cuda_machine.h"
+#include "tests/tools/launched_run.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Matcher;
+using ::testing::StartsWith;
+
+// ---- Processes that cannot train together.
+
+class LaunchedWith : public ::testing::TestWithParam<Arguments> {};
+
+TEST_P(LaunchedWith, OtherFlagsIsRefusedByAll) {
+  const CudaMachine machine("gpus=4");
+  const ArgumentsOf one_differs = [](int rank) {
+    return SmallRun(Joined(kDeadline, rank == 1 ? GetParam() : Arguments()));
+  };
+  for (const Finished& process : Launch(3, At(3, FilePlace(machine)), one_differs)) {
+    ExpectError(process, kBadConfiguration, HasSubstr("rank 1 trains something else"));
+  }
+}
+
+std::string FlagOf(const ::testing::TestParamInfo<Arguments>& tested) {
+  std::string name = tested.param[0].substr(2);
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rank1, LaunchedWith,
+    ::testing::Values(Arguments{"--schedule", "gpipe"}, Arguments{"--batch", "64"},
+                      Arguments{"--precision", "bf16"}, Arguments{"--seed", "2"},
+                      Arguments{"--clip-norm", "1"}, Arguments{"--optimizer", "sgd"},
+                      Arguments{"--layers", "5"}, Arguments{"--learning-rate", "0.5"},
+                      Arguments{"--epochs", "2"}, Arguments{"--data", "synthetic:128x16x4"}),
+    FlagOf);
+
+TEST(LaunchedStages, OfOneThatAsksForMoreAreRefusedByAll) {
+  const CudaMachine machine("gpus=4");
+  const ArgumentsOf one_differs = [](int rank) {
+    return SmallRun(Joined(kDeadline, rank == 1 ? Arguments{"--stages", "3"} : Arguments()));
+  };
+  const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), one_differs);
+  ExpectError(all[1], kUsage, HasSubstr("2 processes for 3 devices"));
+  ExpectError(all[0], kBadConfiguration, HasSubstr("rank 1 has failed"));
+}
+
+TEST(LaunchedStages, AreAsManyAsProcesses) {
+  const CudaMachine machine("gpus=4");
+  for (const Finished& process :
+       Launch(2, At(2, FilePlace(machine)), Same(SmallRun({"--stages", "3"})))) {
+    ExpectError(process, kUsage, HasSubstr("2 processes for 3 devices"));
+  }
+}
+
+TEST(LaunchedGpus, AreAsManyAsTheProcessesOfAHost) {
+  const CudaMachine machine("gpus=2");
+  const std::vector<Finished> all = Launch(3, At(3, TcpPlace()), Same(SmallRun(kDeadline)));
+  ExpectError(all[2], kUnavailable, HasSubstr("rank 2: local rank 2 takes GPU 2"));
+  for (int rank = 0; rank < 2; ++rank) {
+    ExpectError(all[static_cast<size_t>(rank)], kBadConfiguration,
+                HasSubstr(absl::StrCat("rank ", rank, ": rank 2 has failed: ")));
+  }
+}
+
+// Rank 0 among them, where a tcp place has its store.
+TEST(LaunchedWithoutAGpu, EndsAll) {
+  for (const int victim : {0, 1}) {
+    const CudaMachine machine("gpus=4");
+    const VariablesOf place = At(3, TcpPlace());
+    const VariablesOf one_without = [&](int rank) {
+      Variables variables = place(rank);
+      if (rank == victim) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=0");
+      return variables;
+    };
+    const std::vector<Finished> all = Launch(3, one_without, Same(SmallRun(kDeadline)));
+    for (int rank = 0; rank < 3; ++rank) {
+      const Finished& process = all[static_cast<size_t>(rank)];
+      if (rank == victim) {
+        ExpectError(process, kUnavailable, HasSubstr("sees no GPU"));
+      } else {
+        ExpectError(process, AnyOf(kUnavailable, kBadConfiguration),
+                    AnyOf(HasSubstr(absl::StrCat("rank ", victim)), HasSubstr("localhost")));
+      }
+    }
+  }
+}
+
+// ---- Processes that fail while they train.
+
+// What ends the others, which have nothing of their own to complain of.
+const Matcher<std::string>& SaysThatAnotherFailed() {
+  static const auto* const matcher = new Matcher<std::string>(
+      ContainsRegex("process of another rank has ended|rank [0-9] (has failed|has left|was "
+                    "killed|of 3 did not come in time)"));
+  return *matcher;
+}
+
+class LaunchedKilled : public ::testing::TestWithParam<int> {};
+
+void KillOne(size_t victim, const std::string& place) {
+  const std::vector<std::unique_ptr<Child>> children =
+      Start(3, At(3, place), Same(SmallRun(Joined(Joined(kForever, kDeadline), {"--json"}))));
+  ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
+  children[victim]->Signal(SIGKILL);
+  const std::vector<Finished> all = WaitForAll(children);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (rank == victim) continue;
+    ExpectError(all[rank], AnyOf(kInternal, kUnavailable), SaysThatAnotherFailed());
+  }
+}
+
+TEST_P(LaunchedKilled, EndsTheOthers) {
+  const CudaMachine machine("gpus=4");
+  KillOne(static_cast<size_t>(GetParam()), FilePlace(machine));
+}
+
+TEST_P(LaunchedKilled, EndsTheOthersOverTcp) {
+  const CudaMachine machine("gpus=4");
+  KillOne(static_cast<size_t>(GetParam()), TcpPlace());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rank, LaunchedKilled, ::testing::Values(0, 1, 2),
+                         ::testing::PrintToStringParamName());
+
+// The GPU of one process fails long after training has begun.
+TEST(LaunchedGpuFailure, EndsTheOthers) {
+  const CudaMachine machine("gpus=4");
+  const VariablesOf place = At(3, FilePlace(machine));
+  const VariablesOf one_fails = [&](int rank) {
+    Variables variables = place(rank);
+    if (rank == 1) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=4,fail_operation=4000");
+    return variables;
+  };
+  const std::vector<Finished> all =
+      Launch(3, one_fails, Same(SmallRun(Joined(Joined(kForever, kDeadline), {"--json"}))));
+  EXPECT_THAT(all[0].out, HasSubstr("\"event\":\"epoch\"")) << "failed before it trained";
+  ExpectError(all[1], kInternal, AnyOf(HasSubstr("cuda"), HasSubstr("nccl"), HasSubstr("cublas")));
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    ExpectError(all[rank], AnyOf(kInternal, kUnavailable),
+                AnyOf(SaysThatAnotherFailed(), HasSubstr("waited in vain for other ranks")));
+  }
+}
+
+// ---- Processes of which one is asked to stop.
+
+struct StopCase {
+  int signal;
+  int asked;  // the rank
+};
+
+class LaunchedStop : public ::testing::TestWithParam<StopCase> {};
+
+TEST_P(LaunchedStop, EndsAllWithASummary) {
+  const CudaMachine machine("gpus=2");
+  const std::vector<std::unique_ptr<Child>> children =
+      Start(2, At(2, TcpPlace()), Same(SmallRun(Joined(kForever, {"--json"}))));
+  ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
+  children[static_cast<size_t>(GetParam().asked)]->Signal(GetParam().signal);
+  const std::vector<Finished> all = WaitForAll(children);
+  for (const Finished& process : all) {
+    EXPECT_EQ(process.exit_status, kStopped) << process.err;
+    EXPECT_THAT(process.err, IsEmpty());
+  }
+  const nlohmann::json end = all[0].Events().back();
+  EXPECT_EQ(end["event"], "end");
+  EXPECT_EQ(end["stopped"], true);
+  EXPECT_EQ(end["devices"].size(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, LaunchedStop,
+                         ::testing::Values(StopCase{SIGINT, 0}, StopCase{SIGTERM, 1}),
+                         [](const ::testing::TestParamInfo<StopCase>& tested) {
+                           return absl::StrCat("Rank", tested.param.asked);
+                         });
+
+}  // namespace
+}  // namespace stagecoach::tools

@@ -1,0 +1,57 @@
+#ifndef STAGECOACH_TESTS_TOOLS_LAUNCHED_RUN_H_
+#define STAGECOACH_TESTS_TOOLS_LAUNCHED_RUN_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "tests/tools/child.h"
+#include "tests/tools/cuda_machine.h"
+
+// `stagecoach train` in one process per GPU, as a launcher starts them. GPUs are emulated, and each
+// process has its own (tests/testing/cuda/stand_in.h).
+namespace stagecoach::tools {
+
+using Arguments = std::vector<std::string>;
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+inline constexpr int kUsage = 2, kUnavailable = 69, kInternal = 70, kBadConfiguration = 78,
+                     kStopped = 130;
+
+// Long enough for a process that waits its turn on a busy machine, and the end of those that hang.
+inline const Arguments kDeadline = {"--deadline", "20"};
+// Would take hours.
+inline const Arguments kForever = {"--epochs", "1000000", "--tuning", "none"};
+
+Arguments Joined(Arguments first, const Arguments& more);
+// Of an epoch of eight steps.
+Arguments SmallRun(const Arguments& more);
+
+// What each rank is told.
+using VariablesOf = std::function<Variables(int rank)>;
+using ArgumentsOf = std::function<Arguments(int rank)>;
+ArgumentsOf Same(const Arguments& arguments);
+
+// Stagecoach's own variables.
+VariablesOf At(int ranks, const std::string& place);
+// A folder of its own, and a port.
+std::string FilePlace(const CudaMachine& machine);
+std::string TcpPlace();
+
+std::vector<std::unique_ptr<Child>> Start(int ranks, const VariablesOf& variables,
+                                          const ArgumentsOf& arguments);
+std::vector<Finished> WaitForAll(const std::vector<std::unique_ptr<Child>>& children);
+std::vector<Finished> Launch(int ranks, const VariablesOf& variables, const ArgumentsOf& arguments);
+
+// All ended with status 0 and nothing to complain of.
+void ExpectSuccess(const std::vector<Finished>& all);
+// The process ended by itself, with one line that says why.
+void ExpectError(const Finished& process, const ::testing::Matcher<int>& exit_status,
+                 const ::testing::Matcher<std::string>& line);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TESTS_TOOLS_LAUNCHED_RUN_H_
