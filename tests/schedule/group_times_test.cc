@@ -17,30 +17,10 @@
 #include "schedule/memory.h"
 #include "schedule/simulate.h"
 #include "tests/schedule/handwritten.h"
+#include "tests/schedule/random_costs.h"
 
 namespace stagecoach::schedule {
 namespace {
-
-Costs RandomCosts(const Schedule& schedule, std::mt19937& random) {
-  const auto draw = [&](int max) {
-    return static_cast<int64_t>(random() % static_cast<unsigned>(max));
-  };
-  Costs costs;
-  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
-    costs.stages.push_back({.forward_ns = draw(1000),
-                            .backward_input_ns = draw(1000),
-                            .backward_weight_ns = draw(1000),
-                            .backward_ns = draw(2000),
-                            .step_ns = draw(500),
-                            .output_bytes = draw(4000),
-                            .input_gradient_bytes = draw(4000)});
-  }
-  const size_t ranks = schedule.actions.size();
-  for (size_t i = 0; i < ranks * ranks; ++i) {
-    costs.links.push_back({.latency_ns = draw(400), .bytes_per_second = 1e9 * (1.0 + draw(50))});
-  }
-  return costs;
-}
 
 int64_t LinkNs(const Schedule& schedule, const Costs& costs, const Action& send) {
   const StageTimes& times = costs.of(send.stage);
@@ -62,7 +42,7 @@ void ForManyRuns(Body body) {
         if (!compute.ok()) continue;
         const Schedule lowered = Lower(*compute, {.transfers = Transfers::kGrouped}).value();
         SCOPED_TRACE(::testing::Message() << generator.name << " p=" << p << " m=" << m);
-        body(lowered, RandomCosts(lowered, random));
+        body(lowered, RandomCosts(lowered, 400, random));
       }
     }
   }

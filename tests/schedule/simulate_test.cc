@@ -11,6 +11,7 @@
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "tests/schedule/handwritten.h"
+#include "tests/schedule/random_costs.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -20,27 +21,11 @@ using ::testing::HasSubstr;
 constexpr Sends kAllSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking,
                                Sends::kGrouped};
 
-Costs RandomCosts(const Schedule& schedule, std::mt19937& random) {
-  const auto draw = [&](int max) {
-    return static_cast<int64_t>(random() % static_cast<unsigned>(max));
-  };
-  Costs costs;
-  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
-    costs.stages.push_back({.forward_ns = draw(1000),
-                            .backward_input_ns = draw(1000),
-                            .backward_weight_ns = draw(1000),
-                            .backward_ns = draw(2000),
-                            .reduce_ns = draw(500),
-                            .step_ns = draw(500),
-                            .output_bytes = draw(4000),
-                            .input_gradient_bytes = draw(4000)});
-  }
-  const size_t ranks = schedule.actions.size();
-  for (size_t i = 0; i < ranks * ranks; ++i) {
-    costs.links.push_back({.latency_ns = draw(100), .bytes_per_second = 1e9 * (1.0 + draw(50))});
-  }
-  costs.overlap_share = 0.5 + 0.01 * static_cast<double>(draw(51));
-  costs.steps_in_backward = draw(2) == 1;
+// Of which passes that overlap may take less than their sum, and updates may be within passes.
+Costs OverlappingCosts(const Schedule& schedule, std::mt19937& random) {
+  Costs costs = RandomCosts(schedule, 100, random);
+  costs.overlap_share = 0.5 + 0.01 * static_cast<double>(Draw(random, 51));
+  costs.steps_in_backward = Draw(random, 2) == 1;
   return costs;
 }
 
@@ -52,7 +37,7 @@ void ForManyRuns(Body body) {
     for (const Generator& generator : Generators()) {
       const int p = 1 + round;
       const Schedule compute = generator.generate({p, 2 * p}).value();
-      const Costs costs = RandomCosts(compute, random);
+      const Costs costs = OverlappingCosts(compute, random);
       for (const Sends sends : kAllSends) {
         const LoweringOptions options = {.reduce_gradients = round % 2 == 1,
                                          .transfers = TransfersOf(sends)};
@@ -81,7 +66,7 @@ TEST(Simulate, BusyAndTheCausesOfIdleTimeSumToTheStepExactly) {
 TEST(Simulate, BusyTimeIsTheSumOfARanksActions) {
   const Schedule lowered = Lower(ZeroBubbleV({3, 7}).value(), {.reduce_gradients = true}).value();
   std::mt19937 random(3);
-  Costs costs = RandomCosts(lowered, random);
+  Costs costs = OverlappingCosts(lowered, random);
   for (const bool in_backward : {false, true}) {
     costs.steps_in_backward = in_backward;
     const Simulation simulation = Simulate(lowered, costs).value();
@@ -237,7 +222,7 @@ TEST(Simulate, IsTheSameForComputeAndLoweredSchedulesWithBufferedSends) {
   std::mt19937 random(5);
   for (const Generator& generator : Generators()) {
     const Schedule compute = generator.generate({4, 8}).value();
-    Costs costs = RandomCosts(compute, random);
+    Costs costs = OverlappingCosts(compute, random);
     for (StageTimes& times : costs.stages) times.step_ns = 0;
     EXPECT_EQ(SimulateDurations(compute, costs).value().step_ns,
               SimulateDurations(Lower(compute).value(), costs).value().step_ns)

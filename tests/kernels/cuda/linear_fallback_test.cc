@@ -3,16 +3,15 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/device.h"
 #include "kernels/ops/linear.h"
 #include "tests/kernels/cuda/gpu_bench.h"
+#include "tests/kernels/cuda/linear_cases.h"
 #include "tests/kernels/cuda/linear_problem.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/stand_in.h"
@@ -24,12 +23,16 @@ namespace stagecoach::kernels {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
+using ::stagecoach::testing::AllActivations;
+using ::stagecoach::testing::AllPrecisions;
 using ::stagecoach::testing::ExpectBackwardInput;
 using ::stagecoach::testing::ExpectBackwardWeight;
 using ::stagecoach::testing::ExpectForward;
 using ::stagecoach::testing::GpuBench;
 using ::stagecoach::testing::GpuTest;
-using ::stagecoach::testing::LinearProblem;
+using ::stagecoach::testing::LinearCaseName;
+using ::stagecoach::testing::LinearCaseTest;
+using ::stagecoach::testing::LinearExtents;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -41,23 +44,13 @@ bool HasEpilogue(const cuda::Product& product) {
   return product.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-using Extents = std::tuple<int64_t, int64_t, int64_t>;  // rows, inputs, outputs
-using Case = std::tuple<Extents, Activation, Precision>;
-
-class CudaLinearWithoutEpilogues : public GpuTest, public ::testing::WithParamInterface<Case> {
+class CudaLinearWithoutEpilogues : public LinearCaseTest {
  protected:
   CudaLinearWithoutEpilogues() {
     cuda::Reset({});
     cuda::SetBlasFaults({.lacks = HasEpilogue});
   }
   ~CudaLinearWithoutEpilogues() override { cuda::SetBlasFaults({}); }
-  static LinearProblem ProblemOfCase() {
-    const auto& [extents, activation, precision] = GetParam();
-    const auto& [rows, inputs, outputs] = extents;
-    return LinearProblem(
-        {.rows = rows, .inputs = inputs, .outputs = outputs, .activation = activation}, precision);
-  }
-  const LinearProblem problem_ = ProblemOfCase();
 };
 
 TEST_P(CudaLinearWithoutEpilogues, ForwardMatchesReference) { ExpectForward(problem_); }
@@ -81,21 +74,14 @@ TEST_P(CudaLinearWithoutEpilogues, NeedsTheWorkspaceThatItNeedsWithThem) {
   EXPECT_EQ(op->workspace_bytes(), fused->workspace_bytes());
 }
 
-std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
-  const auto& [extents, activation, precision] = info.param;
-  const auto& [rows, inputs, outputs] = extents;
-  return absl::StrCat(rows, "x", inputs, "x", outputs, "_", ActivationName(activation), "_",
-                      PrecisionName(precision));
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaLinearWithoutEpilogues,
-    ::testing::Combine(
-        ::testing::Values(Extents{1, 1, 1}, Extents{1, 7, 1}, Extents{3, 1, 5}, Extents{5, 4, 1},
-                          Extents{1, 16, 8}, Extents{17, 33, 65}, Extents{64, 48, 32}),
-        ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu),
-        ::testing::Values(Precision::kFloat32, Precision::kTf32, Precision::kBfloat16)),
-    CaseName);
+    ::testing::Combine(::testing::Values(LinearExtents{1, 1, 1}, LinearExtents{1, 7, 1},
+                                         LinearExtents{3, 1, 5}, LinearExtents{5, 4, 1},
+                                         LinearExtents{1, 16, 8}, LinearExtents{17, 33, 65},
+                                         LinearExtents{64, 48, 32}),
+                       AllActivations(), AllPrecisions()),
+    LinearCaseName);
 
 class CudaLinearFallback : public GpuTest {
  protected:

@@ -5,7 +5,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,36 +12,28 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/kernels/cuda/gpu_bench.h"
+#include "tests/kernels/cuda/linear_cases.h"
 #include "tests/kernels/cuda/linear_problem.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::kernels {
 namespace {
 
+using ::stagecoach::testing::AllActivations;
+using ::stagecoach::testing::AllPrecisions;
 using ::stagecoach::testing::ExpectBackwardInput;
 using ::stagecoach::testing::ExpectBackwardWeight;
 using ::stagecoach::testing::ExpectForward;
 using ::stagecoach::testing::GpuBench;
 using ::stagecoach::testing::GpuTest;
+using ::stagecoach::testing::LinearCaseName;
+using ::stagecoach::testing::LinearCaseTest;
+using ::stagecoach::testing::LinearExtents;
 using ::stagecoach::testing::LinearOnGpu;
 using ::stagecoach::testing::LinearProblem;
 using ::stagecoach::testing::StatusIs;
 
-using Extents = std::tuple<int64_t, int64_t, int64_t>;  // rows, inputs, outputs
-
-using Case = std::tuple<Extents, Activation, Precision>;
-
-class CudaLinear : public GpuTest, public ::testing::WithParamInterface<Case> {
- protected:
-  static LinearProblem ProblemOfCase() {
-    const auto& [extents, activation, precision] = GetParam();
-    const auto& [rows, inputs, outputs] = extents;
-    return LinearProblem(
-        {.rows = rows, .inputs = inputs, .outputs = outputs, .activation = activation}, precision);
-  }
-
-  const LinearProblem problem_ = ProblemOfCase();
-};
+class CudaLinear : public LinearCaseTest {};
 
 TEST_P(CudaLinear, ForwardMatchesReference) { ExpectForward(problem_); }
 
@@ -56,25 +47,19 @@ TEST_P(CudaLinear, BackwardWeightAddsReference) {
   ExpectBackwardWeight(problem_, /*accumulate=*/true);
 }
 
-std::string CaseName(const ::testing::TestParamInfo<CudaLinear::ParamType>& info) {
-  const auto& [extents, activation, precision] = info.param;
-  const auto& [rows, inputs, outputs] = extents;
-  return absl::StrCat(rows, "x", inputs, "x", outputs, "_", ActivationName(activation), "_",
-                      PrecisionName(precision));
-}
-
 // One row, one input, one output; odd extents, multiples of 8 and 16, and mixtures of them; many
 // rows, so that sums of columns are cut into blocks.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaLinear,
-    ::testing::Combine(
-        ::testing::Values(Extents{1, 1, 1}, Extents{1, 7, 1}, Extents{3, 1, 5}, Extents{5, 4, 1},
-                          Extents{1, 16, 8}, Extents{17, 33, 65}, Extents{16, 24, 37},
-                          Extents{9, 13, 40}, Extents{8, 8, 8}, Extents{64, 48, 32},
-                          Extents{33, 784, 10}, Extents{700, 8, 24}, Extents{700, 5, 3}),
-        ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu),
-        ::testing::Values(Precision::kFloat32, Precision::kTf32, Precision::kBfloat16)),
-    CaseName);
+    ::testing::Combine(::testing::Values(LinearExtents{1, 1, 1}, LinearExtents{1, 7, 1},
+                                         LinearExtents{3, 1, 5}, LinearExtents{5, 4, 1},
+                                         LinearExtents{1, 16, 8}, LinearExtents{17, 33, 65},
+                                         LinearExtents{16, 24, 37}, LinearExtents{9, 13, 40},
+                                         LinearExtents{8, 8, 8}, LinearExtents{64, 48, 32},
+                                         LinearExtents{33, 784, 10}, LinearExtents{700, 8, 24},
+                                         LinearExtents{700, 5, 3}),
+                       AllActivations(), AllPrecisions()),
+    LinearCaseName);
 
 class CudaLinearBits : public GpuTest, public ::testing::WithParamInterface<Precision> {
  protected:
