@@ -22,7 +22,7 @@ inline constexpr int kUsage = 2, kUnavailable = 69, kInternal = 70, kBadConfigur
                      kStopped = 130;
 
 // Long enough for a process that waits its turn on a busy machine, and the end of those that hang.
-inline const Arguments kDeadline = {"--deadline", "20"};
+inline const Arguments kDeadline = {"--deadline", "60"};
 // Would take hours.
 inline const Arguments kForever = {"--epochs", "1000000", "--tuning", "none"};
 
