@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/layer_cost.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -91,7 +89,14 @@ absl::Status Executor::PlaceAll() {
     ASSIGN_OR_RETURN(norm_, GradientNorm::Create(*options_.device, options_.transport->ranks(),
                                                  options_.total_parameters, options_.clip_norm));
   }
-  RETURN_IF_ERROR(PrepareResults());
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    if (stage->options().is_last) loss_stage_ = stage.get();
+  }
+  if (options_.shares_results) {
+    ASSIGN_OR_RETURN(
+        shared_results_,
+        SharedResults::Create(*options_.device, *options_.training.schedule, loss_stage_));
+  }
   if (!options_.device->memory_is_host()) RETURN_IF_ERROR(WarmUp());
   counters_.peak_bytes = arena_.peak_bytes();
   return absl::OkStatus();
@@ -120,17 +125,6 @@ absl::Status Executor::WarmUp() {
   }
   return options_.device->stream().Finish(base::Deadline::After(options_.deadline),
                                           [] { return absl::OkStatus(); });
-}
-
-absl::Status Executor::PrepareResults() {
-  for (const std::unique_ptr<Stage>& stage : stages_) {
-    if (stage->options().is_last) loss_stage_ = stage.get();
-  }
-  if (!options_.shares_results || loss_stage_ != nullptr) return absl::OkStatus();
-  const int64_t bytes = options_.training.schedule->num_micro_batches * kLossBytesPerMicroBatch;
-  ASSIGN_OR_RETURN(results_, options_.device->AllocateTable(bytes));
-  ASSIGN_OR_RETURN(host_results_, options_.device->AllocateHost(bytes));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInputs& inputs,
@@ -186,7 +180,7 @@ int Executor::FirstNotDone(const Run& run) const {
   const std::vector<Instruction>& instructions = run.bound.program.instructions;
   const auto last = static_cast<int>(instructions.size()) - 1;
   int position = std::min(options_.device->stream().reported() + 1, last);
-  while (position < last && !Works(instructions[static_cast<size_t>(position)])) ++position;
+  while (position < last && !instructions[static_cast<size_t>(position)].works) ++position;
   return position;
 }
 
@@ -307,16 +301,9 @@ absl::Status Executor::Await(int32_t transfer) {
                                   base::Deadline::After(options_.deadline));
 }
 
-// Whether the action has work for the device. (Layers that are updated within the backward pass are
-// up to date when the step comes.)
-bool Executor::Works(const Instruction& instruction) const {
-  if (instruction.action.op == Op::kStep) return !instruction.stage->options().updates_in_backward;
-  return schedule::IsCompute(instruction.action.op);
-}
-
 absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  if (!Works(instruction)) return absl::OkStatus();
+  if (!instruction.works) return absl::OkStatus();
   RETURN_IF_ERROR(options_.transport->Flush());
   RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kStart)));
   UpdateStep update = run.step->update;
@@ -343,7 +330,9 @@ absl::Status Executor::CombineNorms() {
 }
 
 absl::Status Executor::Finish(const Run& run) {
-  if (options_.shares_results) RETURN_IF_ERROR(ShareResults());
+  if (shared_results_.has_value()) {
+    RETURN_IF_ERROR(shared_results_->Exchange(*options_.transport, options_.deadline));
+  }
   if (loss_stage_ != nullptr) RETURN_IF_ERROR(loss_stage_->FetchResults());
   if (run.step != nullptr && norm_.has_value()) RETURN_IF_ERROR(norm_->Fetch());
   const Batch next = run.step == nullptr ? Batch{} : run.step->next;
@@ -363,44 +352,16 @@ absl::Status Executor::Finish(const Run& run) {
   });
 }
 
-absl::Status Executor::ShareResults() {
-  constexpr Message kMessage = {.kind = Message::Kind::kResults};
-  Transport& transport = *options_.transport;
-  absl::InlinedVector<Transport::Ticket, 32> tickets;
-  if (loss_stage_ == nullptr) {
-    const schedule::Schedule& schedule = *options_.training.schedule;
-    const Rank from = schedule.rank_of(StageId(schedule.num_stages() - 1));
-    const Tensor results{results_.data(), kernels::DType::kFloat64,
-                         Shape{results_.bytes() / SizeOf(kernels::DType::kFloat64)}};
-    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(from, kMessage, results));
-  } else {
-    const Tensor& results = loss_stage_->results();
-    for (int rank = 0; rank < transport.ranks(); ++rank) {
-      if (rank == transport.rank().value()) continue;
-      ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(Rank(rank), kMessage, results));
-    }
-  }
-  RETURN_IF_ERROR(transport.Flush());
-  for (const Transport::Ticket& ticket : tickets) {
-    RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
-  }
-  if (loss_stage_ != nullptr) return absl::OkStatus();
-  return options_.device->stream().CopyToHost(host_results_.data(), results_.data(),
-                                              results_.bytes());
-}
-
 LossResult Executor::Result(MicroBatch micro_batch) const {
   if (loss_stage_ != nullptr) return loss_stage_->Result(micro_batch);
-  STAGECOACH_CHECK(options_.shares_results, "the loss is on another rank");
-  const double* const result =
-      reinterpret_cast<const double*>(host_results_.data()) + 2 * micro_batch.value();
-  return {result[0], static_cast<int64_t>(result[1])};
+  STAGECOACH_CHECK(shared_results_.has_value(), "the loss is on another rank");
+  return shared_results_->Received(micro_batch);
 }
 
 absl::Status Executor::ReadTimes(const Run& run) {
   const std::vector<Instruction>& instructions = run.bound.program.instructions;
   for (size_t index = 0; index < instructions.size(); ++index) {
-    const bool works = Works(instructions[index]);
+    const bool works = instructions[index].works;
     if (!works && run.timed.empty()) continue;
     ASSIGN_OR_RETURN(TimedAction timed, TimesOf(run, static_cast<int>(index)));
     if (works) counters_.compute_ns += timed.end_ns - timed.start_ns;
@@ -419,7 +380,7 @@ absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) cons
   ASSIGN_OR_RETURN(const Clock::time_point reached, at(Moment::kReached));
   Clock::time_point start = reached;
   Clock::time_point end = reached;
-  if (Works(instruction)) {
+  if (instruction.works) {
     ASSIGN_OR_RETURN(start, at(Moment::kStart));
     ASSIGN_OR_RETURN(end, at(Moment::kEnd));
     if (position == norm_position_) {

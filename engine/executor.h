@@ -14,6 +14,7 @@
 #include "engine/block_table.h"
 #include "engine/gradient_norm.h"
 #include "engine/program.h"
+#include "engine/shared_results.h"
 #include "engine/stage.h"
 #include "engine/transport/transport.h"
 #include "kernels/arena.h"
@@ -118,13 +119,11 @@ class Executor {
   absl::Status Transfer(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
   absl::Status CombineNorms();
-  absl::Status PrepareResults();
   // On an accelerator, issues everything twice, on memory whose contents nobody needs yet:
   // libraries load their code at the first use and recordings are made at the second, which takes
   // memory and waits for the GPU. Once ranks wait for each other on their GPUs, that could wait for
   // ever.
   absl::Status WarmUp();
-  absl::Status ShareResults();
   absl::Status Await(int32_t transfer);
   absl::Status Mark(int slot) { return timeline_->Mark(slot); }
   // Fetches what the host wants to know, and waits for the device.
@@ -135,7 +134,6 @@ class Executor {
   int FirstNotDone(const Run& run) const;
   // An error with where it was.
   absl::Status At(const Run& run, int position, const absl::Status& status) const;
-  bool Works(const Instruction& instruction) const;
 
   const Options options_;
   kernels::Arena arena_;
@@ -146,10 +144,9 @@ class Executor {
   std::unique_ptr<kernels::Timeline> timeline_;
   std::optional<GradientNorm> norm_;  // if gradients are clipped
   Stage* loss_stage_ = nullptr;       // null if it is on another rank
-  kernels::Buffer results_;           // received; (micro_batches, 2) float64
-  kernels::HostBuffer host_results_;  // the same
-  int norm_position_ = 0;             // of the action that combined the norms in this run; -1: none
-  int stashed_ = 0;                   // micro-batches between F and B
+  std::optional<SharedResults> shared_results_;
+  int norm_position_ = 0;  // of the action that combined the norms in this run; -1: none
+  int stashed_ = 0;        // micro-batches between F and B
   ExecutorCounters counters_;
 };
 

@@ -35,6 +35,9 @@ class Compiler {
       instruction.action = action;
       instruction.name = ToString(action);
       instruction.stage = in_.stages[static_cast<size_t>(action.stage.value())];
+      instruction.works =
+          schedule::IsCompute(action.op) ||
+          (action.op == Op::kStep && !instruction.stage->options().updates_in_backward);
       if (schedule::IsCompute(action.op)) AddComputation(instruction);
       if (schedule::IsTransfer(action.op)) AddTransfer(instruction);
       ++position_;

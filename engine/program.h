@@ -23,6 +23,9 @@ struct Instruction {
   schedule::Action action;
   Stage* stage = nullptr;
   std::string name;  // of the action, for profilers: "F0.3"
+  // It has work for the device: it computes, or is the step of a stage that is not up to date by
+  // then (StageOptions::updates_in_backward).
+  bool works = false;
 
   // Of a compute action.
   StageBlocks blocks;

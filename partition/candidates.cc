@@ -1,15 +1,12 @@
 #include "partition/candidates.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "partition/chain.h"
+#include "partition/candidate_bounds.h"
 #include "partition/graph.h"
 #include "partition/groups.h"
 #include "schedule/generators.h"
@@ -57,47 +54,6 @@ std::vector<std::vector<int>> Groupings(int devices, std::optional<int> replicas
 bool AreEqual(const std::vector<int>& counts) {
   return std::all_of(counts.begin(), counts.end(),
                      [&](int count) { return count == counts.front(); });
-}
-
-// The times of stages are rounded to whole ns; so much can be lost of those of a rank.
-double RoundingNs(const std::vector<RankGroup>& groups, const Candidate& candidate) {
-  const auto is_whole = [](double ns) { return ns == std::floor(ns); };
-  bool is_exact = true;
-  for (const RankGroup& group : groups) {
-    is_exact = is_exact && group.speed == 1.0;
-    for (const LayerCost& layer : group.layers->layers) {
-      is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&
-                 is_whole(layer.backward_weight_ns) && is_whole(layer.step_ns);
-    }
-  }
-  const double stages = candidate.num_stages();
-  return is_exact ? 0.0 : 2.0 * (candidate.chunks * candidate.micro_batches + stages);
-}
-
-// Of work that may be divided among the ranks at will, and of what must be done in turn: one
-// micro-batch after another in each layer, after the layers before it and before those again.
-// Unless `is_in_turn`, nothing waits. (Of a graph, no layer comes before another in every cut.)
-double SimpleBoundNs(const std::vector<RankGroup>& groups, int micro_batches, bool is_in_turn) {
-  double batch_ns = 0;   // on devices of the least time for each layer
-  double before_ns = 0;  // F and B of the layers before, once
-  double longest_ns = 0;
-  const int layers = groups.front().layers->num_layers();
-  for (int index = 0; index < layers; ++index) {
-    double least_batch_ns = 0, least_turn_ns = 0, least_both_ns = 0;
-    for (const RankGroup& group : groups) {
-      const LayerCost& layer = group.layers->layers[static_cast<size_t>(index)];
-      const double both_ns = (layer.forward_ns + layer.backward_input_ns) / group.speed;
-      const double own_batch_ns = layer.batch_ns(micro_batches) / group.speed;
-      const bool is_first = &group == &groups.front();
-      least_batch_ns = is_first ? own_batch_ns : std::min(least_batch_ns, own_batch_ns);
-      least_both_ns = is_first ? both_ns : std::min(least_both_ns, both_ns);
-    }
-    least_turn_ns = std::max(before_ns + micro_batches * least_both_ns, least_batch_ns);
-    longest_ns = std::max(longest_ns, least_turn_ns);
-    if (is_in_turn) before_ns += least_both_ns;
-    batch_ns += least_batch_ns;
-  }
-  return std::max(longest_ns, batch_ns / static_cast<double>(groups.size()));
 }
 
 }  // namespace
@@ -378,7 +334,8 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
   double bound_ns = SimpleBoundNs(groups, candidate.micro_batches, is_in_turn);
   // A graph is cut in one order of many: nothing holds for the others.
   if (IsInOrder(candidate) && AreEqual(candidate.replicas) && request_.profile.is_chain()) {
-    ASSIGN_OR_RETURN(const double chain_ns, ChainBoundNs(candidate, groups, is_fused));
+    ASSIGN_OR_RETURN(const double chain_ns,
+                     ChainBoundNs(groups, candidate.micro_batches, request_.objective, is_fused));
     bound_ns = std::max(bound_ns, chain_ns);
   }
   const bool is_graph_bottleneck =
@@ -388,7 +345,7 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
     ASSIGN_OR_RETURN(const GraphCut* const cut, GraphCutOf(candidate));
     if (cut->is_optimal) bound_ns = std::max(bound_ns, cut->bottleneck_ns);
   }
-  bound_ns -= RoundingNs(groups, candidate);
+  bound_ns -= RoundingNs(groups, candidate.chunks, candidate.micro_batches);
   return bounds_[key] = std::max(bound_ns, 0.0);
 }
 
@@ -400,59 +357,6 @@ bool CandidateSpace::IsInOrder(const Candidate& candidate) const {
     if (rank_of_stage[stage].value() != static_cast<int>(stage)) return false;
   }
   return rank_of_stage.size() == candidate.replicas.size();
-}
-
-// One stage per rank: the first pass of a rank waits for those of all ranks before it, and behind
-// its last pass backward follow theirs.
-absl::StatusOr<double> CandidateSpace::ChainBoundNs(const Candidate& candidate,
-                                                    const std::vector<RankGroup>& groups,
-                                                    bool is_fused) {
-  const LayerTable& table = *groups.front().layers;
-  const int micro_batches = candidate.micro_batches;
-  double most_speed = 0;
-  ChainProblem problem;
-  problem.stages = candidate.num_stages();
-  for (const RankGroup& group : groups) {
-    problem.speeds.push_back(group.speed);
-    most_speed = std::max(most_speed, group.speed);
-  }
-  const auto solve = [&](const std::function<double(const LayerCost&)>& layer_ns,
-                         const std::function<double(size_t)>& start_ns) -> absl::StatusOr<double> {
-    problem.layer_ns.clear();
-    problem.start_ns.clear();
-    for (size_t i = 0; i < table.layers.size(); ++i) {
-      problem.layer_ns.push_back(layer_ns(table.layers[i]));
-      problem.start_ns.push_back(start_ns(i) / most_speed);
-    }
-    ASSIGN_OR_RETURN(const ChainCut cut, PartitionChain(problem));
-    return cut.bottleneck_ns;
-  };
-  const auto all_ns = [&](const LayerCost& layer) { return layer.batch_ns(micro_batches); };
-  if (request_.objective == PlanObjective::kBottleneck)
-    return solve(all_ns, [](size_t) { return 0.0; });
-  ASSIGN_OR_RETURN(const double busy_ns,
-                   solve(all_ns, [&](size_t i) { return table.forward_ns[i]; }));
-  if (is_fused) {
-    // A rank's update delays those before it only if it is part of its last backward pass.
-    const bool updates_in_backward = table.updates_in_backward && candidate.replicas.front() == 1;
-    ASSIGN_OR_RETURN(
-        const double fused_ns,
-        solve(
-            [&](const LayerCost& layer) {
-              return layer.batch_ns(micro_batches) - (updates_in_backward ? 0 : layer.step_ns);
-            },
-            [&](size_t i) {
-              return table.forward_ns[i] + table.backward_input_ns[i] + table.backward_weight_ns[i];
-            }));
-    return std::max(busy_ns, fused_ns);
-  }
-  ASSIGN_OR_RETURN(const double turn_ns,
-                   solve(
-                       [&](const LayerCost& layer) {
-                         return micro_batches * (layer.forward_ns + layer.backward_input_ns);
-                       },
-                       [&](size_t i) { return table.forward_ns[i] + table.backward_input_ns[i]; }));
-  return std::max(busy_ns, turn_ns);
 }
 
 }  // namespace stagecoach::partition

@@ -79,8 +79,6 @@ class CandidateSpace {
   absl::StatusOr<std::shared_ptr<const LayerTable>> TableOf(const Candidate& candidate,
                                                             int devices);
   absl::StatusOr<std::vector<RankGroup>> GroupsOf(const Candidate& candidate, Memory memory);
-  absl::StatusOr<double> ChainBoundNs(const Candidate& candidate,
-                                      const std::vector<RankGroup>& groups, bool is_fused);
 
   const PlannerRequest& request_;
   std::vector<Candidate> candidates_;
