@@ -164,9 +164,7 @@ absl::Status Executor::PerformAll(const Run& run) {
     if (!status.ok()) return At(run, position, status);
   }
   const absl::Status status = Finish(run);
-  if (!status.ok()) {
-    return At(run, FirstNotDone(run), status);
-  }
+  if (!status.ok()) return At(run, FirstNotDone(run), status);
   RETURN_IF_ERROR(ReadTimes(run));
   counters_.peak_bytes = arena_.peak_bytes();
   counters_.peak_stash_bytes =

@@ -22,11 +22,7 @@ using ::testing::IsEmpty;
 using ::testing::Matcher;
 using ::testing::StartsWith;
 
-using Arguments = std::vector<std::string>;
-
 constexpr int kUsage = 2;
-constexpr int kBadData = 65;
-constexpr int kBadConfiguration = 78;
 
 // A small network on small data, with `more` arguments.
 Arguments SmallRun(const Arguments& more) {

@@ -29,6 +29,11 @@ std::string ReadAll(int file) {
 
 }  // namespace
 
+Arguments Joined(Arguments first, const Arguments& more) {
+  first.insert(first.end(), more.begin(), more.end());
+  return first;
+}
+
 std::vector<std::string> Finished::OutLines() const {
   std::vector<std::string> lines = absl::StrSplit(out, '\n');
   if (lines.back().empty()) lines.pop_back();
@@ -44,7 +49,7 @@ std::vector<nlohmann::json> Finished::Events() const {
   return events;
 }
 
-Child::Child(const std::vector<std::string>& arguments, Output output) {
+Child::Child(const Arguments& arguments, Output output) {
   int theirs = -1;
   if (output == Output::kTerminal) {
     winsize size = {};
@@ -125,8 +130,6 @@ Finished Child::Wait() {
           .err = ReadAll(error_)};
 }
 
-Finished RunStagecoach(const std::vector<std::string>& arguments) {
-  return Child(arguments).Wait();
-}
+Finished RunStagecoach(const Arguments& arguments) { return Child(arguments).Wait(); }
 
 }  // namespace stagecoach::tools

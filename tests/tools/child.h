@@ -9,6 +9,14 @@
 
 namespace stagecoach::tools {
 
+// Of the program.
+using Arguments = std::vector<std::string>;
+Arguments Joined(Arguments first, const Arguments& more);
+
+// Exit statuses, as `--help` lists them.
+inline constexpr int kUsage = 2, kBadData = 65, kUnavailable = 69, kInternal = 70,
+                     kBadConfiguration = 78, kStopped = 130;
+
 // How a run of the program ended.
 struct Finished {
   int exit_status = -1;  // -1: killed by `signal`
@@ -26,7 +34,7 @@ class Child {
  public:
   enum class Output { kPipe, kTerminal };  // a terminal has 80 columns
 
-  explicit Child(const std::vector<std::string>& arguments, Output output = Output::kPipe);
+  explicit Child(const Arguments& arguments, Output output = Output::kPipe);
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -50,7 +58,7 @@ class Child {
 };
 
 // Runs the program from start to end.
-Finished RunStagecoach(const std::vector<std::string>& arguments);
+Finished RunStagecoach(const Arguments& arguments);
 
 }  // namespace stagecoach::tools
 

@@ -1,12 +1,10 @@
 // Training on CUDA devices as a user sees it. GPUs are emulated (tests/testing/cuda/stand_in.h).
-
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -16,6 +14,7 @@
 #include "tests/testing/tolerance.h"
 #include "tests/tools/child.h"
 #include "tests/tools/cuda_machine.h"
+#include "tests/tools/cuda_run.h"
 #include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
@@ -25,190 +24,8 @@ using engine::TestDirectory;
 using kernels::DType;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Matcher;
 using ::testing::Not;
 using ::testing::SizeIs;
-using ::testing::StartsWith;
-
-using Arguments = std::vector<std::string>;
-
-constexpr int kUsage = 2;
-constexpr int kUnavailable = 69;
-constexpr int kBadConfiguration = 78;
-constexpr int kRows = 256, kFeatures = 16, kLayers = 3, kWidth = 16, kBatch = 32;
-constexpr int kSteps = kRows / kBatch;
-
-// A small network on small data, with `more` arguments.
-Arguments SmallRun(const Arguments& more) {
-  Arguments arguments = {
-      "train",   "--data", "synthetic:256x16x4", "--layers", "3",        "--width", "16",
-      "--batch", "32",     "--epochs",           "1",        "--stages", "2"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
-Arguments Joined(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
-// The events of a run that must succeed and have nothing to complain of.
-std::vector<nlohmann::json> EventsOf(const Arguments& more) {
-  const Finished run = RunStagecoach(SmallRun(Joined(more, {"--json"})));
-  STAGECOACH_CHECK(run.exit_status == 0, run.err);
-  EXPECT_THAT(run.err, IsEmpty());
-  return run.Events();
-}
-
-void ExpectFailure(const Arguments& more, int exit_status, const Matcher<std::string>& line) {
-  const Finished run = RunStagecoach(SmallRun(more));
-  EXPECT_EQ(run.exit_status, exit_status);
-  EXPECT_THAT(run.out, IsEmpty());
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach train: "), line));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << "more than a line: " << run.err;
-}
-
-bool Exists(const std::string& path) {
-  struct stat unused = {};
-  return stat(path.c_str(), &unused) == 0;
-}
-
-// What is missing.
-
-TEST(CudaUnavailable, MoreStagesThanGpus) {
-  const CudaMachine machine("gpus=2");
-  ExpectFailure({"--device", "cuda", "--layers", "4", "--stages", "4"}, kUnavailable,
-                AllOf(HasSubstr("device 2 is to be on GPU 2, but there are 2 GPUs"),
-                      HasSubstr("use fewer stages, or --gpus 0,0,0,0")));
-}
-
-TEST(CudaUnavailable, AGpuThatIsNotThere) {
-  const CudaMachine machine("gpus=1");
-  ExpectFailure(
-      {"--device", "cuda", "--gpus", "0,1"}, kUnavailable,
-      AllOf(HasSubstr("device 1 is to be on GPU 1, but there is 1 GPU"), HasSubstr("--gpus 0,0")));
-}
-
-TEST(CudaUnavailable, NoGpu) {
-  const CudaMachine machine("gpus=0");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
-                AllOf(HasSubstr("sees no GPU"), HasSubstr("nvidia-smi")));
-}
-
-TEST(CudaUnavailable, NoDriver) {
-  const CudaMachine machine("driver=0");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
-                AllOf(HasSubstr("no NVIDIA driver"), HasSubstr("install one for CUDA")));
-}
-
-TEST(CudaUnavailable, NoBackend) {
-  const CudaMachine machine("", "/no/such/library.so");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
-                AllOf(HasSubstr("/no/such/library.so"), HasSubstr("set STAGECOACH_CUDA_LIBRARY")));
-}
-
-TEST(CudaUnavailable, ALibraryThatIsNoBackend) {
-  const CudaMachine machine("", "libm.so.6");
-  ExpectFailure({"--device", "cuda"}, kUnavailable, HasSubstr("is not Stagecoach's CUDA backend"));
-}
-
-TEST(CudaUnavailable, BeforeAnyDataIsRead) {
-  const CudaMachine machine("gpus=0");
-  ExpectFailure({"--device", "cuda", "--data", "/no/such/place"}, kUnavailable,
-                HasSubstr("sees no GPU"));
-}
-
-// What does not go together.
-
-TEST(CudaUsage, BadValues) {
-  const CudaMachine machine("gpus=0");  // which nobody should ask for
-  ExpectFailure({"--gpus", "0,x"}, kUsage, AllOf(HasSubstr("--gpus: \"x\""), HasSubstr("0 to")));
-  ExpectFailure({"--gpus", "0,"}, kUsage, HasSubstr("--gpus: \"\""));
-  ExpectFailure({"--gpus", "-1"}, kUsage, HasSubstr("--gpus: \"-1\""));
-  ExpectFailure({"--precision", "fp16"}, kUsage,
-                AllOf(HasSubstr("fp32, tf32, bf16"), HasSubstr("did you mean fp32?")));
-  ExpectFailure({"--device", "gpu"}, kUsage, HasSubstr("cpu, cuda, auto"));
-  ExpectFailure({"--exchange", "nncl"}, kUsage, HasSubstr("did you mean nccl?"));
-}
-
-TEST(CudaUsage, CpuDevicesHaveOnePrecision) {
-  for (const char* precision : {"bf16", "tf32"}) {
-    ExpectFailure({"--device", "cpu", "--precision", precision}, kUsage,
-                  AllOf(HasSubstr(precision), HasSubstr("--device cuda")));
-  }
-}
-
-TEST(CudaUsage, GpusAndNcclAreForCuda) {
-  ExpectFailure({"--gpus", "0,1"}, kUsage, HasSubstr("--device cuda"));
-  ExpectFailure({"--exchange", "nccl"}, kUsage, HasSubstr("--device cuda"));
-}
-
-TEST(CudaUsage, AGpuForEachDeviceIsNeeded) {
-  for (const char* kind : {"cuda", "auto"}) {
-    const CudaMachine machine("gpus=2");
-    ExpectFailure({"--device", kind, "--gpus", "1"}, kUsage,
-                  HasSubstr("--gpus names 1 GPU for 2 devices"));
-  }
-}
-
-// Devices chosen by what is there.
-
-TEST(CudaAuto, WithoutGpusIsTheCpuAndSaysSo) {
-  const CudaMachine machine("gpus=0");
-  const nlohmann::json cpu = EventsOf({"--device", "cpu"}).back();
-  const Finished run = RunStagecoach(SmallRun({"--device", "auto", "--json"}));
-  ASSERT_EQ(run.exit_status, 0) << run.err;
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
-                             HasSubstr("sees no GPU")));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1);
-  const nlohmann::json end = run.Events().back();
-  EXPECT_EQ(end["step_losses_hash"], cpu["step_losses_hash"]);
-  EXPECT_EQ(end["parameters_hash"], cpu["parameters_hash"]);
-  EXPECT_EQ(end["devices"][1]["device"], "cpu:1");
-}
-
-TEST(CudaAuto, WithTooFewGpusIsTheCpu) {
-  const CudaMachine machine("gpus=1");
-  const Finished run = RunStagecoach(SmallRun({"--device", "auto", "--json"}));
-  ASSERT_EQ(run.exit_status, 0) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("there is 1 GPU"));
-  EXPECT_EQ(run.Events().back()["devices"][0]["device"], "cpu:0");
-}
-
-TEST(CudaAuto, WithoutTheBackendIsTheCpu) {
-  const CudaMachine machine("", "/no/such/library.so");
-  const Finished run = RunStagecoach(SmallRun({"--device", "auto"}));
-  EXPECT_EQ(run.exit_status, 0);
-  EXPECT_THAT(run.err, HasSubstr("/no/such/library.so"));
-}
-
-TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
-  const CudaMachine machine("gpus=2,memory=500KB");
-  const Finished run =
-      RunStagecoach(SmallRun({"--device", "auto", "--width", "256", "--tuning", "none", "--json"}));
-  ASSERT_EQ(run.exit_status, 0) << run.err;
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
-                             HasSubstr("are needed on GPU 1")));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1);
-  EXPECT_EQ(run.Events().back()["devices"][1]["device"], "cpu:1");
-}
-
-TEST(CudaAuto, WithGpusEnoughIsCuda) {
-  const CudaMachine machine("gpus=2");
-  const nlohmann::json end = EventsOf({"--device", "auto"}).back();
-  EXPECT_EQ(end["devices"][0]["device"], "cuda:0");
-  EXPECT_EQ(end["devices"][1]["device"], "cuda:1");
-}
-
-TEST(CudaAuto, DoesNotDropThePrecision) {
-  const CudaMachine machine("gpus=0");
-  ExpectFailure(
-      {"--device", "auto", "--precision", "bf16"}, kUnavailable,
-      AllOf(HasSubstr("no CUDA devices, which --precision bf16 needs"), HasSubstr("sees no GPU")));
-}
-
-// Training.
 
 // How far apart the losses of descent may be. To first order an error of rounding is passed on as
 // the value that it is in, so a loss is off by at most the number of roundings on the longest path
@@ -325,37 +142,12 @@ TEST(CudaTrain, OnTheCpuLibrariesTakeNothing) {
   EXPECT_THAT(RunStagecoach(SmallRun({})).out, Not(HasSubstr("libraries besides")));
 }
 
-// Memory.
+// ---- The file of algorithms.
 
-TEST(CudaMemory, ABudgetThatIsTooSmallIsABadConfiguration) {
-  const CudaMachine machine("gpus=2");
-  const Finished run = RunStagecoach(SmallRun({"--device", "cuda", "--device-memory", "4kB"}));
-  EXPECT_EQ(run.exit_status, kBadConfiguration);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("does not fit"), HasSubstr("4.0 kB")));
+bool Exists(const std::string& path) {
+  struct stat unused = {};
+  return stat(path.c_str(), &unused) == 0;
 }
-
-TEST(CudaMemory, AGpuThatIsTooSmallIsUnavailable) {
-  const CudaMachine machine("gpus=2,memory=500KB");
-  ExpectFailure({"--device", "cuda", "--width", "256", "--tuning", "none"}, kUnavailable,
-                AllOf(HasSubstr("are needed on GPU 1, which has 468.8 kB available; "),
-                      HasSubstr("more GPUs")));
-}
-
-TEST(CudaMemory, DevicesOnOneGpuShareItsMemory) {
-  const CudaMachine machine("gpus=2,memory=32KB");
-  const Arguments small = {"--device", "cuda", "--tuning", "none"};
-  EventsOf(small);
-  ExpectFailure(Joined(small, {"--layers", "4", "--gpus", "1,1"}), kUnavailable,
-                HasSubstr("are needed on GPU 1, which has 30.0 kB available; "));
-}
-
-TEST(CudaMemory, TooLittleToMeasureProductsIsUnavailable) {
-  const CudaMachine machine("gpus=2,memory=5KB");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
-                AllOf(HasSubstr("a GPU has too little memory: "), HasSubstr("more GPUs")));
-}
-
-// The file of algorithms.
 
 TEST(CudaTuning, ChoicesAreKeptInTheCacheFolder) {
   const CudaMachine machine("gpus=2");
@@ -402,7 +194,7 @@ TEST(CudaTuning, ADamagedFileIsNamed) {
   EXPECT_THAT(run.err, AllOf(HasSubstr(path), HasSubstr("remove it, or name another")));
 }
 
-// Other commands.
+// ---- Other commands.
 
 TEST(CudaPlan, IsMadeForTheDevicesAsked) {
   const CudaMachine machine("gpus=2");

@@ -16,12 +16,7 @@ using ::testing::IsEmpty;
 using ::testing::Matcher;
 using ::testing::StartsWith;
 
-Arguments Joined(Arguments first, const Arguments& more) {
-  first.insert(first.end(), more.begin(), more.end());
-  return first;
-}
-
-Arguments SmallRun(const Arguments& more) {
+Arguments RankArguments(const Arguments& more) {
   return Joined({"train", "--device", "cuda", "--data", "synthetic:256x16x4", "--layers", "4",
                  "--width", "16", "--batch", "32", "--epochs", "1"},
                 more);

@@ -15,20 +15,15 @@
 // process has its own (tests/testing/cuda/stand_in.h).
 namespace stagecoach::tools {
 
-using Arguments = std::vector<std::string>;
 using Variables = std::vector<std::pair<std::string, std::string>>;
-
-inline constexpr int kUsage = 2, kUnavailable = 69, kInternal = 70, kBadConfiguration = 78,
-                     kStopped = 130;
 
 // Long enough for a process that waits its turn on a busy machine, and the end of those that hang.
 inline const Arguments kDeadline = {"--deadline", "60"};
 // Would take hours.
 inline const Arguments kForever = {"--epochs", "1000000", "--tuning", "none"};
 
-Arguments Joined(Arguments first, const Arguments& more);
-// Of an epoch of eight steps.
-Arguments SmallRun(const Arguments& more);
+// Of a rank of a run, of an epoch of eight steps.
+Arguments RankArguments(const Arguments& more);
 
 // What each rank is told.
 using VariablesOf = std::function<Variables(int rank)>;

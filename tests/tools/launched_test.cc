@@ -38,8 +38,8 @@ nlohmann::json AnswerOf(const Finished& run) {
 
 void ExpectTheAnswerOfOneProcess(const std::vector<Finished>& launched, const Arguments& more) {
   ExpectSuccess(launched);
-  const Finished one =
-      RunStagecoach(SmallRun(Joined({"--stages", absl::StrCat(launched.size()), "--json"}, more)));
+  const Finished one = RunStagecoach(
+      RankArguments(Joined({"--stages", absl::StrCat(launched.size()), "--json"}, more)));
   ASSERT_EQ(one.exit_status, 0) << one.err;
   const nlohmann::json expected = AnswerOf(one);
   ASSERT_EQ(expected.size(), 4);
@@ -62,7 +62,7 @@ TEST_P(LaunchedTrain, GivesTheAnswerOfOneProcess) {
   const CudaMachine machine("gpus=4");
   const Arguments more = Joined({"--schedule", schedule}, given);
   const std::vector<Finished> launched =
-      Launch(ranks, At(ranks, FilePlace(machine)), Same(SmallRun(Joined(more, {"--json"}))));
+      Launch(ranks, At(ranks, FilePlace(machine)), Same(RankArguments(Joined(more, {"--json"}))));
   ExpectTheAnswerOfOneProcess(launched, more);
   for (int rank = 1; rank < ranks; ++rank) {
     EXPECT_THAT(launched[static_cast<size_t>(rank)].out, IsEmpty());
@@ -85,12 +85,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(LaunchedOverTcp, GivesTheAnswerOfOneProcess) {
   const CudaMachine machine("gpus=4");
-  ExpectTheAnswerOfOneProcess(Launch(3, At(3, TcpPlace()), Same(SmallRun({"--json"}))), {});
+  ExpectTheAnswerOfOneProcess(Launch(3, At(3, TcpPlace()), Same(RankArguments({"--json"}))), {});
 }
 
 TEST(LaunchedReport, IsRank0sAlone) {
   const CudaMachine machine("gpus=4");
-  const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), Same(SmallRun({})));
+  const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), Same(RankArguments({})));
   ExpectSuccess(all);
   EXPECT_THAT(all[0].out, AllOf(HasSubstr("loss"), HasSubstr("measured peak")));
   EXPECT_THAT(all[1].out, IsEmpty());
@@ -99,7 +99,7 @@ TEST(LaunchedReport, IsRank0sAlone) {
 TEST(LaunchedReport, TellsOfTheDevicesOfAll) {
   const CudaMachine machine("gpus=2");
   const std::vector<Finished> all =
-      Launch(2, At(2, FilePlace(machine)), Same(SmallRun({"--json"})));
+      Launch(2, At(2, FilePlace(machine)), Same(RankArguments({"--json"})));
   ExpectSuccess(all);
   const nlohmann::json end = all[0].Events().back();
   ASSERT_EQ(end["devices"].size(), 2);
@@ -115,12 +115,12 @@ TEST(LaunchedReport, TellsOfTheDevicesOfAll) {
 // As where a launcher shows each process its own GPU.
 TEST(LaunchedGpus, MayBeTheOnlyOneThatAProcessSees) {
   const CudaMachine machine("gpus=1");
-  ExpectSuccess(Launch(2, At(2, FilePlace(machine)), Same(SmallRun({}))));
+  ExpectSuccess(Launch(2, At(2, FilePlace(machine)), Same(RankArguments({}))));
 }
 
 TEST(LaunchedPlace, IsLeftAsItWas) {
   const CudaMachine machine("gpus=4");
-  ExpectSuccess(Launch(2, At(2, FilePlace(machine)), Same(SmallRun({}))));
+  ExpectSuccess(Launch(2, At(2, FilePlace(machine)), Same(RankArguments({}))));
   EXPECT_TRUE(std::filesystem::is_empty(machine.home() + "/place"));
 }
 
@@ -136,7 +136,7 @@ TEST(LaunchedBy, Mpirun) {
                      {"PMIX_NAMESPACE", "1234567"},
                      {"TMPDIR", FilePlace(machine).substr(5)}};
   };
-  ExpectTheAnswerOfOneProcess(Launch(2, mpirun, Same(SmallRun({"--json"}))), {});
+  ExpectTheAnswerOfOneProcess(Launch(2, mpirun, Same(RankArguments({"--json"}))), {});
 }
 
 TEST(LaunchedBy, Torchrun) {
@@ -152,7 +152,7 @@ TEST(LaunchedBy, Torchrun) {
                      {"TORCHELASTIC_RESTART_COUNT", "0"},
                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
   };
-  ExpectTheAnswerOfOneProcess(Launch(2, torchrun, Same(SmallRun({"--json"}))), {});
+  ExpectTheAnswerOfOneProcess(Launch(2, torchrun, Same(RankArguments({"--json"}))), {});
 }
 
 TEST(LaunchedBy, Srun) {
@@ -166,7 +166,7 @@ TEST(LaunchedBy, Srun) {
                      {"SLURM_STEP_NUM_NODES", "1"},
                      {"TMPDIR", FilePlace(machine).substr(5)}};
   };
-  ExpectTheAnswerOfOneProcess(Launch(2, srun, Same(SmallRun({"--json"}))), {});
+  ExpectTheAnswerOfOneProcess(Launch(2, srun, Same(RankArguments({"--json"}))), {});
 }
 
 }  // namespace
