@@ -130,9 +130,10 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
     return pipeline_.peaks().AtLeast(stage, memory) <= limit_bytes;
   };
   const LayerTable& table = *pipeline_.group_of_stage(stage).layers;
-  if (may_recompute_ && CannotFit(table, {first, last, stage}, limit_bytes)) return entry->second;
   if (may_recompute_) {
-    entry->second = LeastRecomputation(table.layers, {{first, last, stage}}, fits);
+    const StageRange range = {first, last, stage};
+    entry->second =
+        LeastRecomputation(table.layers, {range}, LeastSavedBytes(range, limit_bytes), fits);
   } else {
     entry->second.fits = fits({});
   }
@@ -140,20 +141,14 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
   return entry->second;
 }
 
-// Whether the range does not fit even if recomputation saved all that it could, and cost nothing.
-bool CutSearch::CannotFit(const LayerTable& table, const StageRange& range,
-                          int64_t limit_bytes) const {
-  int64_t saved_bytes = 2 * schedule::kBlockAlignment;  // of two areas, rounded up
-  for (int index = range.first; index <= range.last; ++index) {
-    const LayerCost& layer = table.layers[static_cast<size_t>(index)];
-    if (!layer.recompute_stash_bytes.has_value()) continue;
-    saved_bytes += layer.memory.stash_bytes + layer.memory.weight_stash_bytes -
-                   std::min(*layer.recompute_stash_bytes, layer.memory.stash_bytes);
-  }
+int64_t CutSearch::LeastSavedBytes(const StageRange& range, int64_t limit_bytes) const {
   const StagePeaks& peaks = pipeline_.peaks();
+  const int64_t in_flight = peaks.in_flight(range.stage);
   const StageMemory memory = pipeline_.Memory(range.first, range.last, range.stage, {});
-  return peaks.Bound(range.stage, memory) - peaks.in_flight(range.stage) * saved_bytes >
-         limit_bytes;
+  const int64_t excess_bytes = peaks.Bound(range.stage, memory) - limit_bytes;
+  if (excess_bytes <= 0) return 0;
+  // Two areas are rounded up.
+  return (excess_bytes + in_flight - 1) / in_flight - 2 * schedule::kBlockAlignment;
 }
 
 absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits) {
@@ -294,7 +289,10 @@ absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
       status.Update(peak_bytes.status());
       return peak_bytes.ok() && *peak_bytes <= group.memory_bytes;
     };
-    const FitOfRange fit = LeastRecomputation(group.layers->layers, ranges, fits);
+    const int64_t least_saved_bytes =
+        ranges.size() == 1 ? LeastSavedBytes(ranges.front(), group.memory_bytes) : 0;
+    const FitOfRange fit =
+        LeastRecomputation(group.layers->layers, ranges, least_saved_bytes, fits);
     RETURN_IF_ERROR(status);
     is_exact_ = is_exact_ && fit.is_exact;
     if (!fit.fits) return exhausted;

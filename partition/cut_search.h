@@ -59,7 +59,9 @@ class CutSearch {
   absl::StatusOr<int64_t> LargestPeakAlone(const Pipeline::Cut& cut);
   // Fills what PartitionChain knows of memory: lower bounds.
   void FillMemory(const std::vector<int64_t>& limits);
-  bool CannotFit(const LayerTable& table, const StageRange& range, int64_t limit_bytes) const;
+  // What layers of the range must save by recomputation, at least, for it to fit, if it cost
+  // nothing; see LeastRecomputation.
+  int64_t LeastSavedBytes(const StageRange& range, int64_t limit_bytes) const;
   const FitOfRange& FitOf(const std::vector<int64_t>& limits, int first, int last, int stage);
   ChainProblem ProblemFor(CutObjective objective) const;
 

@@ -37,8 +37,11 @@ constexpr size_t kRefined = 4;
 constexpr size_t kSearchedOfAShape = 2;
 constexpr size_t kMostSearched = 3;
 constexpr double kFarBehind = 1.15;
-// Of the stash that memory allows, what searched orders may use in turn until one fits.
+// Of the stash that short memory allows, what searched orders may use in turn.
 constexpr double kLimitShares[] = {0.85, 0.65, 0.45};
+// Of all that a search can do: it finds nearly the best order with a tenth, and several orders, of
+// which more fit, are worth more than a better one.
+constexpr double kSearchEffort = 0.1;
 // Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
 // or two.
 constexpr int64_t kMaxSearchedHere = int64_t{1} << 17;
@@ -248,6 +251,7 @@ class Planner {
     search.costs = pipeline.CostsOf(start.found.cut);
     search.objective = schedule::Objective::kStep;
     search.sends = pipeline.sends();
+    search.effort = kSearchEffort;
     std::vector<schedule::StageMemory> memory;
     for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
     search.stash = StashBytes(memory);
@@ -257,14 +261,10 @@ class Planner {
     ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
     const int64_t ranks = candidate.num_ranks();
     const int64_t effort = ranks * ranks * candidate.micro_batches * candidate.chunks;
-    const size_t before = outcomes_.size();
-    const std::vector<std::vector<double>> limits = StashLimits(pipeline, report, search.stash);
-    for (size_t i = 0; i < limits.size(); ++i) {
-      // The first two are tried in any case: an order that may keep more need not be faster.
-      const bool is_enough = i >= 2 && outcomes_.size() > before;
-      if (is_enough || effort > searches_left_) break;
+    for (std::vector<double>& limit : StashLimits(pipeline, report, search.stash)) {
+      if (effort > searches_left_) break;
       searches_left_ -= effort;
-      search.stash_limit = limits[i];
+      search.stash_limit = std::move(limit);
       absl::StatusOr<Schedule> order = schedule::Automatic(search);
       if (absl::IsResourceExhausted(order.status())) continue;  // not even one micro-batch
       if (absl::IsInvalidArgument(order.status())) break;       // too many passes to search
@@ -276,8 +276,9 @@ class Planner {
   }
 
   // Limits of what the ranks may stash, to be tried in turn: what the first rank does under 1F1B,
-  // or what memory leaves if that is less; all that memory leaves; and less of that, since packing
-  // takes more than the sum of the blocks.
+  // or what memory leaves if that is less; all that memory leaves, or twice as much as the first if
+  // nothing limits it; and less of what memory leaves, since packing takes more than the sum of the
+  // blocks. An order that may keep more need not be faster.
   std::vector<std::vector<double>> StashLimits(
       const Pipeline& pipeline, const PlanReport& report,
       const std::vector<schedule::StageStash>& stash) const {
@@ -288,7 +289,11 @@ class Planner {
     }
     const double usual =
         pipeline.num_ranks() * *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
-    std::vector<std::vector<double>> limits(2 + std::size(kLimitShares));
+    std::vector<double> shares = {1.0};
+    if (request_.cluster.limits_memory()) {
+      shares.insert(shares.end(), std::begin(kLimitShares), std::end(kLimitShares));
+    }
+    std::vector<std::vector<double>> limits(1 + shares.size());
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
       const schedule::MemoryPlan& training = report.of(rank).training;
       const int64_t memory_bytes = pipeline.group(rank.value()).memory_bytes;
@@ -298,10 +303,7 @@ class Planner {
                               ? 2 * usual
                               : std::max(static_cast<double>(memory_bytes) - other_bytes, 0.0);
       limits[0].push_back(std::min(usual, room));
-      limits[1].push_back(room);
-      for (size_t i = 0; i < std::size(kLimitShares); ++i) {
-        limits[2 + i].push_back(kLimitShares[i] * room);
-      }
+      for (size_t i = 0; i < shares.size(); ++i) limits[1 + i].push_back(shares[i] * room);
     }
     return limits;
   }

@@ -14,13 +14,15 @@ struct Kind {
   int stage = 0;
   std::vector<int> layers;  // ascending
   double forward_ns = 0;
-  int64_t saved_bytes = 0;  // by one of them, per micro-batch
+  int64_t saved_bytes = 0;       // by one of them, per micro-batch
+  int64_t most_saved_bytes = 0;  // MostSavedBytes
 };
 
 struct Option {
   double again_ns = 0;
   int size = 0;
-  std::vector<int> counts;  // of each kind
+  int code = 0;  // the counts of the kinds, as digits: see CountsOf
+  int64_t most_saved_bytes = 0;
 };
 
 bool CostTheSame(const LayerCost& a, const LayerCost& b) {
@@ -54,7 +56,8 @@ std::vector<Kind> KindsOf(absl::Span<const LayerCost> layers, absl::Span<const S
                        .layers = {index},
                        .forward_ns = layer.forward_ns,
                        .saved_bytes = layer.memory.stash_bytes + layer.memory.weight_stash_bytes -
-                                      *layer.recompute_stash_bytes});
+                                      *layer.recompute_stash_bytes,
+                       .most_saved_bytes = MostSavedBytes(layer)});
     }
   }
   return kinds;
@@ -79,56 +82,81 @@ int64_t NumOptions(const std::vector<Kind>& kinds) {
   return options;
 }
 
-std::vector<Option> AllOptions(const std::vector<Kind>& kinds) {
-  std::vector<Option> options = {{.counts = std::vector<int>(kinds.size(), 0)}};
-  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+// By time, and those that save enough only.
+std::vector<Option> AllOptions(const std::vector<Kind>& kinds, int64_t least_saved_bytes) {
+  std::vector<Option> options = {Option()};
+  int unit = 1;
+  for (const Kind& kind : kinds) {
     const size_t before = options.size();
-    for (size_t count = 1; count <= kinds[kind].layers.size(); ++count) {
+    const auto most = static_cast<int>(kind.layers.size());
+    for (int count = 1; count <= most; ++count) {
       for (size_t i = 0; i < before; ++i) {
         Option more = options[i];
-        more.counts[kind] = static_cast<int>(count);
-        more.size += static_cast<int>(count);
-        more.again_ns += static_cast<double>(count) * kinds[kind].forward_ns;
-        options.push_back(std::move(more));
+        more.again_ns += count * kind.forward_ns;
+        more.size += count;
+        more.code += count * unit;
+        more.most_saved_bytes += count * kind.most_saved_bytes;
+        options.push_back(more);
       }
     }
+    unit *= most + 1;
   }
+  std::erase_if(options, [least_saved_bytes](const Option& option) {
+    return option.most_saved_bytes < least_saved_bytes;
+  });
   std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
     return a.again_ns != b.again_ns ? a.again_ns < b.again_ns : a.size < b.size;
   });
   return options;
 }
 
-FitOfRange BestOption(const std::vector<Kind>& kinds,
+std::vector<int> CountsOf(const std::vector<Kind>& kinds, int code) {
+  std::vector<int> counts;
+  for (const Kind& kind : kinds) {
+    const auto digits = static_cast<int>(kind.layers.size()) + 1;
+    counts.push_back(code % digits);
+    code /= digits;
+  }
+  return counts;
+}
+
+FitOfRange BestOption(const std::vector<Kind>& kinds, int64_t least_saved_bytes,
                       absl::FunctionRef<bool(absl::Span<const int>)> fits) {
-  for (const Option& option : AllOptions(kinds)) {
-    std::vector<int> chosen = LayersOf(kinds, option.counts);
+  for (const Option& option : AllOptions(kinds, least_saved_bytes)) {
+    std::vector<int> chosen = LayersOf(kinds, CountsOf(kinds, option.code));
     if (fits(chosen)) return {true, option.again_ns, std::move(chosen), true};
   }
   return {};
 }
 
-FitOfRange ByBytesForTime(std::vector<Kind> kinds,
+FitOfRange ByBytesForTime(std::vector<Kind> kinds, int64_t least_saved_bytes,
                           absl::FunctionRef<bool(absl::Span<const int>)> fits) {
   std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) {
     return static_cast<double>(a.saved_bytes) * b.forward_ns >
            static_cast<double>(b.saved_bytes) * a.forward_ns;
   });
   std::vector<int> counts(kinds.size(), 0);
-  const auto judge = [&] { return fits(LayersOf(kinds, counts)); };
+  int64_t most_saved_bytes = 0;
+  const auto add = [&](size_t kind, int more) {
+    counts[kind] += more;
+    most_saved_bytes += more * kinds[kind].most_saved_bytes;
+  };
+  const auto judge = [&] {
+    return most_saved_bytes >= least_saved_bytes && fits(LayersOf(kinds, counts));
+  };
   bool is_enough = false;
   for (size_t kind = 0; kind < kinds.size() && !is_enough; ++kind) {
     while (!is_enough && counts[kind] < static_cast<int>(kinds[kind].layers.size())) {
-      ++counts[kind];
+      add(kind, 1);
       is_enough = judge();
     }
   }
   if (!is_enough) return {};
   for (size_t kind = kinds.size(); kind-- > 0;) {
     while (counts[kind] > 0) {
-      --counts[kind];
+      add(kind, -1);
       if (judge()) continue;
-      ++counts[kind];
+      add(kind, 1);
       break;
     }
   }
@@ -141,15 +169,30 @@ FitOfRange ByBytesForTime(std::vector<Kind> kinds,
 
 }  // namespace
 
+int64_t MostSavedBytes(const LayerCost& layer) {
+  if (!layer.recompute_stash_bytes.has_value()) return 0;
+  const LayerMemory& memory = layer.memory;
+  return memory.weight_stash_bytes +
+         std::max(memory.stash_bytes - *layer.recompute_stash_bytes, int64_t{0});
+}
+
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
-                              absl::Span<const StageRange> ranges,
+                              absl::Span<const StageRange> ranges, int64_t least_saved_bytes,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits) {
   FitOfRange found;
   found.fits = fits({});
   if (found.fits) return found;
+  int64_t most_saved_bytes = 0;
+  for (const StageRange& range : ranges) {
+    for (int index = range.first; index <= range.last; ++index) {
+      most_saved_bytes += MostSavedBytes(layers[static_cast<size_t>(index)]);
+    }
+  }
+  if (most_saved_bytes < least_saved_bytes) return found;
   const std::vector<Kind> kinds = KindsOf(layers, ranges);
   if (kinds.empty()) return found;
-  found = NumOptions(kinds) <= kMaxChoices ? BestOption(kinds, fits) : ByBytesForTime(kinds, fits);
+  found = NumOptions(kinds) <= kMaxChoices ? BestOption(kinds, least_saved_bytes, fits)
+                                           : ByBytesForTime(kinds, least_saved_bytes, fits);
   const bool is_one_by_one = kinds.size() <= static_cast<size_t>(kMaxRecomputedOneByOne) &&
                              std::all_of(kinds.begin(), kinds.end(),
                                          [](const Kind& kind) { return kind.layers.size() == 1; });

@@ -34,15 +34,20 @@ struct FitOfRange {
 
 // The choice among the layers of a rank's stages that fits and takes least time; among equals, the
 // one with fewer layers. `layers`: of the model; `ranges`: of the stages, ascending. `fits` judges
-// a choice (ascending) and is asked in the order of time, first for none. Layers of one stage that
-// cost the same count as one kind, of which the last ones are taken. Exact (FitOfRange::is_exact)
-// if none is needed, or with at most kMaxRecomputedOneByOne layers that can, all of one stage: what
-// a layer saves depends a little on its neighbours, and which stage of a rank should pay on the
+// a choice (ascending) and is asked in the order of time, first for none; it is not asked about
+// choices that save less than `least_saved_bytes` (MostSavedBytes). Layers of one stage that cost
+// the same count as one kind, of which the last ones are taken. Exact (FitOfRange::is_exact) if
+// none is needed, or with at most kMaxRecomputedOneByOne layers that can, all of one stage: what a
+// layer saves depends a little on its neighbours, and which stage of a rank should pay on the
 // schedule. With more than kMaxChoices choices among the kinds it is a choice by bytes for time,
 // from which no single layer can be left out.
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
-                              absl::Span<const StageRange> ranges,
+                              absl::Span<const StageRange> ranges, int64_t least_saved_bytes,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits);
+
+// The most that less is kept from F until B, per micro-batch, if the layer does F again, before any
+// rounding; 0 if it cannot.
+int64_t MostSavedBytes(const LayerCost& layer);
 
 inline constexpr int kMaxRecomputedOneByOne = 8;
 inline constexpr int kMaxChoices = 1024;

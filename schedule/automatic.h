@@ -31,6 +31,7 @@ struct AutomaticRequest {
   std::vector<double> stash_limit;
   Objective objective = Objective::kSpan;
   Sends sends = Sends::kBuffered;  // by which results are compared; the search itself buffers
+  double effort = 1.0;             // what the search may take, as a share of the most; in (0, 1]
 };
 
 // Bound of ranks * ranks * micro-batches * chunks.

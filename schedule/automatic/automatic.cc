@@ -22,7 +22,7 @@ namespace stagecoach::schedule {
 namespace {
 
 // What bounds the search, whatever the machine it runs on: list schedules and moves, and passes
-// that are timed in all of them together.
+// that are timed in all of them together. Of each, a search takes the share that it is asked for.
 constexpr int64_t kMaxRuns = 2000;
 constexpr int64_t kMaxRunPasses = 12'000'000;
 constexpr int64_t kMaxMoves = 6000;
@@ -41,6 +41,9 @@ absl::Status CheckRequest(const AutomaticRequest& request) {
   if (request.chunks < 1) return refuse("needs at least 1 chunk per rank, got ", request.chunks);
   if (request.placement == Placement::kV && request.chunks != 2) {
     return refuse("a V placement has 2 chunks, got ", request.chunks);
+  }
+  if (!(request.effort > 0.0 && request.effort <= 1.0)) {
+    return refuse("an effort of ", request.effort, ", must be above 0 and at most 1");
   }
   const double ranks = request.ranks;
   if (ranks * request.chunks * std::max<double>(ranks * request.micro_batches, ranks) >
@@ -100,6 +103,10 @@ class AutomaticSearch {
   void ConsiderGenerators();
   std::optional<Order> ToOrder(const Schedule& schedule) const;
   void Improve();
+  int64_t Share(int64_t most) const {
+    const double share = request_.effort * static_cast<double>(most);
+    return std::max<int64_t>(std::llround(share), 1);
+  }
 
   const AutomaticRequest& request_;
   const OrderProblem problem_;
@@ -181,7 +188,7 @@ void AutomaticSearch::Improve() {
   std::stable_sort(starts_.begin(), starts_.end(),
                    [](const ScoredOrder& a, const ScoredOrder& b) { return a.score < b.score; });
   if (starts_.size() > kStarts) starts_.resize(kStarts);
-  const int64_t moves = std::min(kMaxMoves, kMaxMovePasses / problem_.num_passes());
+  const int64_t moves = Share(std::min(kMaxMoves, kMaxMovePasses / problem_.num_passes()));
   const auto may_run = [this](const Order& order) {
     return ScoreOf(problem_.ToSchedule(order)).has_value();
   };
@@ -195,7 +202,7 @@ void AutomaticSearch::Improve() {
 absl::StatusOr<Schedule> AutomaticSearch::Run() {
   RETURN_IF_ERROR(CheckLimits(problem_, request_));
   ConsiderGenerators();
-  const int64_t runs = std::clamp<int64_t>(kMaxRunPasses / problem_.num_passes(), 1, kMaxRuns);
+  const int64_t runs = Share(std::min(kMaxRuns, kMaxRunPasses / problem_.num_passes()));
   const auto consider = [this](const Order& order) { return Consider(problem_.ToSchedule(order)); };
   for (ScoredOrder& found : SearchPolicies(problem_, runs, kStarts, consider)) {
     starts_.push_back(std::move(found));

@@ -21,8 +21,6 @@ namespace stagecoach::partition {
 namespace {
 
 using schedule::Transfers;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
@@ -330,20 +328,6 @@ TEST_P(PlannerOver, FitsTheExactBudgetsOfManyLayers) {
     ASSERT_OK(exact);
     ExpectHonest(*exact, request);
   }
-}
-
-TEST(PlanJointly, SaysTheSameEveryTime) {
-  std::mt19937 random(13);
-  PlannerRequest request = RandomRequest(random, /*may_recompute=*/true);
-  request.profile = RandomProfile(random, 12, {1, 2}, /*may_recompute=*/true);
-  request.cluster = UniformCluster(4, 180'000);
-  request.batch_rows = 16;
-  const Receipt first = PlanJointly(request).value();
-  const Receipt second = PlanJointly(request).value();
-  EXPECT_THAT(first.plan.recomputed, Not(IsEmpty()));  // or the memory is not short
-  EXPECT_EQ(first.plan, second.plan);
-  EXPECT_EQ(first.lower_bound_ns, second.lower_bound_ns);
-  EXPECT_EQ(first.changes, second.changes);
 }
 
 TEST(PlanJointly, CutsAGraphOnlyWhereEdgesGoForward) {

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using testing::StatusIs;
 
@@ -81,6 +82,21 @@ TEST(PlanJointly, RecomputesOnlyAsMuchAsMemoryNeeds) {
   const Receipt more = PlanJointly(request).value();
   EXPECT_GT(more.plan.recomputed.size(), some.plan.recomputed.size());
   EXPECT_GT(more.objective_ns, some.objective_ns);
+}
+
+TEST(PlanJointly, SaysTheSameEveryTime) {
+  PlannerRequest request = EqualLayers(4, 450'000);
+  double more_ns = 0;
+  for (LayerCost& layer : request.profile.sizes.front().layers) {
+    layer.recompute_stash_bytes = 0;
+    layer.forward_ns += more_ns++;
+  }
+  const Receipt first = PlanJointly(request).value();
+  const Receipt second = PlanJointly(request).value();
+  EXPECT_THAT(first.plan.recomputed, Not(IsEmpty()));  // or the memory is not short
+  EXPECT_EQ(first.plan, second.plan);
+  EXPECT_EQ(first.lower_bound_ns, second.lower_bound_ns);
+  EXPECT_EQ(first.changes, second.changes);
 }
 
 TEST(PlanJointly, SaysWhatMoreMemoryWouldChange) {

@@ -37,6 +37,9 @@ TEST(LeastRecomputation, EqualsBruteForce) {
     const auto fits = [&](absl::Span<const int> recomputed) {
       return KeptBytes(layers, recomputed) <= limit_bytes;
     };
+    // All that is known, or half of it, or nothing.
+    const int64_t least_saved_bytes =
+        (KeptBytes(layers, {}) - limit_bytes) * static_cast<int64_t>(random() % 3) / 2;
     double least_ns = std::numeric_limits<double>::infinity();
     for (unsigned set = 0; set < 1U << count; ++set) {
       std::vector<int> chosen;
@@ -50,7 +53,7 @@ TEST(LeastRecomputation, EqualsBruteForce) {
       }
       if (is_able && fits(chosen) && again_ns < least_ns) least_ns = again_ns;
     }
-    const FitOfRange fit = LeastRecomputation(layers, {{0, count - 1, 0}}, fits);
+    const FitOfRange fit = LeastRecomputation(layers, {{0, count - 1, 0}}, least_saved_bytes, fits);
     ASSERT_EQ(fit.fits, least_ns < std::numeric_limits<double>::infinity());
     if (!fit.fits) continue;
     ASSERT_TRUE(fits(fit.recomputed));
@@ -63,7 +66,7 @@ TEST(LeastRecomputation, EqualsBruteForce) {
 TEST(LeastRecomputation, TakesTheLastOfEqualLayersAndNoMoreThanNeeded) {
   const std::vector<LayerCost> layers(40, LayerOf(5, 10, true));
   const FitOfRange fit = LeastRecomputation(
-      layers, {{8, 39, 0}},
+      layers, {{8, 39, 0}}, 0,
       [&](absl::Span<const int> recomputed) { return KeptBytes(layers, recomputed) <= 370; });
   EXPECT_TRUE(fit.fits);
   EXPECT_EQ(fit.recomputed, (std::vector<int>{37, 38, 39}));
@@ -78,7 +81,7 @@ TEST(LeastRecomputation, TellsTheStagesOfARankApart) {
     for (const int layer : recomputed) kept_bytes -= layer < 15 ? 40 : 10;
     return kept_bytes <= 650;
   };
-  const FitOfRange fit = LeastRecomputation(layers, {{0, 14, 0}, {15, 29, 1}}, fits);
+  const FitOfRange fit = LeastRecomputation(layers, {{0, 14, 0}, {15, 29, 1}}, 0, fits);
   EXPECT_EQ(fit.recomputed, (std::vector<int>{12, 13, 14}));
 }
 
@@ -91,7 +94,7 @@ TEST(LeastRecomputation, OfManyKindsLeavesNoLayerThatCouldBeSpared) {
   const auto fits = [&](absl::Span<const int> recomputed) {
     return KeptBytes(layers, recomputed) <= limit_bytes;
   };
-  const FitOfRange fit = LeastRecomputation(layers, {{0, 59, 0}}, fits);
+  const FitOfRange fit = LeastRecomputation(layers, {{0, 59, 0}}, 0, fits);
   ASSERT_TRUE(fit.fits);
   ASSERT_TRUE(fits(fit.recomputed));
   for (size_t left_out = 0; left_out < fit.recomputed.size(); ++left_out) {
@@ -104,7 +107,7 @@ TEST(LeastRecomputation, OfManyKindsLeavesNoLayerThatCouldBeSpared) {
 TEST(LeastRecomputation, DoesNotFitWhereNothingHelps) {
   const std::vector<LayerCost> layers(3, LayerOf(1, 10, false));
   EXPECT_FALSE(
-      LeastRecomputation(layers, {{0, 2, 0}}, [](absl::Span<const int>) { return false; }).fits);
+      LeastRecomputation(layers, {{0, 2, 0}}, 0, [](absl::Span<const int>) { return false; }).fits);
 }
 
 TEST(Recomputed, KeepsItsInputAndTakesTheForwardPassAgain) {

@@ -159,8 +159,10 @@ TEST(Automatic, IsValidWithinTheLimitAndNoSlowerThanAnyGenerator) {
     const bool v = chunks == 2 && random.Draw(0, 1) == 1;
     const int ranks = random.Draw(1, 6);
     const int micro_batches = random.Draw(1, 12);
-    const AutomaticRequest request =
+    AutomaticRequest request =
         random.Next(ranks, micro_batches, chunks, v ? Placement::kV : Placement::kLoop);
+    constexpr double kEfforts[] = {1e-6, 0.1, 1.0};
+    request.effort = kEfforts[k % 3];
     SCOPED_TRACE(Describe(request));
     ASSERT_OK_AND_ASSIGN(const Schedule schedule, Automatic(request));
     EXPECT_EQ(schedule.name, "auto");
@@ -304,7 +306,7 @@ TEST(Automatic, FusesWhereTheWeightStashWouldExceedTheLimit) {
 TEST(Automatic, RefusesRequestsOutOfRange) {
   const AutomaticRequest good = Uniform(2, 2, {100, 100, 100}, 0, 2.0);
   ASSERT_THAT(Automatic(good), IsOk());
-  std::vector<AutomaticRequest> bad(8, good);
+  std::vector<AutomaticRequest> bad(11, good);
   bad[0].ranks = 0;
   bad[1].micro_batches = 0;
   bad[2].chunks = 0;
@@ -313,6 +315,9 @@ TEST(Automatic, RefusesRequestsOutOfRange) {
   bad[5].costs.stages.pop_back();
   bad[6].stash.pop_back();
   bad[7].stash_limit.pop_back();
+  bad[8].effort = 0;
+  bad[9].effort = 1.1;
+  bad[10].effort = std::numeric_limits<double>::quiet_NaN();
   for (size_t i = 0; i < bad.size(); ++i) {
     EXPECT_THAT(Automatic(bad[i]), StatusIs(absl::StatusCode::kInvalidArgument)) << i;
   }
