@@ -11,18 +11,23 @@
 namespace stagecoach::partition {
 
 LayerCost Recomputed(const LayerCost& layer) {
-  STAGECOACH_CHECK(layer.recompute_stash_bytes.has_value(), "this layer cannot do F again");
   LayerCost again = layer;
   again.backward_input_ns += layer.forward_ns;
   again.flops += layer.flops / 3;  // B and W are about two F
-  LayerMemory& memory = again.memory;
+  again.memory = RecomputedMemory(layer);
+  again.recompute_stash_bytes.reset();
+  return again;
+}
+
+LayerMemory RecomputedMemory(const LayerCost& layer) {
+  STAGECOACH_CHECK(layer.recompute_stash_bytes.has_value(), "this layer cannot do F again");
+  LayerMemory memory = layer.memory;
   memory.workspace_bytes += AlignTensor(layer.memory.stash_bytes);
   memory.gradient_stash_bytes += layer.memory.weight_stash_bytes;
   memory.stash_bytes = *layer.recompute_stash_bytes;
   memory.weight_stash_bytes = 0;
   memory.input_last_use = std::max(memory.input_last_use, schedule::LastUse::kBackwardInput);
-  again.recompute_stash_bytes.reset();
-  return again;
+  return memory;
 }
 
 absl::Status CheckLayers(absl::Span<const LayerCost> layers) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "partition/rank_report.h"
@@ -19,6 +20,12 @@ std::vector<double> SumsBefore(absl::Span<const LayerCost> layers, double LayerC
   std::vector<double> sums = {0.0};
   for (const LayerCost& layer : layers) sums.push_back(sums.back() + layer.*time);
   return sums;
+}
+
+std::vector<LayerMemory> MemoryOf(absl::Span<const LayerCost> layers) {
+  std::vector<LayerMemory> memory;
+  for (const LayerCost& layer : layers) memory.push_back(layer.memory);
+  return memory;
 }
 
 // What is slower in either.
@@ -66,6 +73,7 @@ RankGroup GroupOf(const Cluster& cluster, int first, int count) {
 LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory,
                        bool is_updated_in_backward)
     : layers(std::move(given)),
+      memory(MemoryOf(layers)),
       loss(loss_memory),
       updates_in_backward(is_updated_in_backward),
       forward_ns(SumsBefore(layers, &LayerCost::forward_ns)),
@@ -164,16 +172,16 @@ StageMemory Pipeline::Memory(int first, int last, int stage,
                              absl::Span<const int> recomputed) const {
   const LayerTable& table = *group_of_stage(stage).layers;
   const auto range =
-      absl::MakeConstSpan(table.layers)
+      absl::MakeConstSpan(table.memory)
           .subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
   const auto begin = std::lower_bound(recomputed.begin(), recomputed.end(), first);
   if (begin == recomputed.end() || *begin > last) {
     return AggregateStage(range, table.loss, peaks_.position(stage));
   }
-  std::vector<LayerCost> layers(range.begin(), range.end());
+  absl::InlinedVector<LayerMemory, 16> layers(range.begin(), range.end());
   for (auto layer = begin; layer != recomputed.end() && *layer <= last; ++layer) {
-    LayerCost& cost = layers[static_cast<size_t>(*layer - first)];
-    cost = Recomputed(cost);
+    layers[static_cast<size_t>(*layer - first)] =
+        RecomputedMemory(table.layers[static_cast<size_t>(*layer)]);
   }
   return AggregateStage(layers, table.loss, peaks_.position(stage));
 }

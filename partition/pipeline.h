@@ -29,6 +29,7 @@ struct LayerTable {
   int num_layers() const { return static_cast<int>(layers.size()); }
 
   std::vector<LayerCost> layers;
+  std::vector<LayerMemory> memory;  // of the layers
   LossMemory loss;
   bool updates_in_backward;  // Profile::updates_in_backward
   // Index: layer; the times of all layers before it. One more than there are layers.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "base/check.h"
 
@@ -44,12 +45,18 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
 
 StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,
                            const StagePosition& position) {
+  std::vector<LayerMemory> memory;
+  for (const LayerCost& layer : layers) memory.push_back(layer.memory);
+  return AggregateStage(memory, loss, position);
+}
+
+StageMemory AggregateStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
+                           const StagePosition& position) {
   STAGECOACH_CHECK(!layers.empty(), "a stage has at least one layer");
   StageMemory stage;
   int64_t scratch_bytes = 0;
   int64_t fused_gradient_bytes = 0;
-  for (const LayerCost& layer : layers) {
-    const LayerMemory& memory = layer.memory;
+  for (const LayerMemory& memory : layers) {
     stage.parameter_bytes += memory.parameter_bytes;
     stage.gradient_bytes += memory.parameter_bytes;
     stage.optimizer_bytes += memory.optimizer_bytes;
@@ -65,8 +72,7 @@ StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory&
   }
   int64_t slot_bytes = 0;
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
-    AddBoundary(layers[i].memory, layers[i + 1].memory, position.splits_backward, stage,
-                slot_bytes);
+    AddBoundary(layers[i], layers[i + 1], position.splits_backward, stage, slot_bytes);
   }
   stage.workspace_bytes = 2 * slot_bytes + AlignTensor(scratch_bytes) + fused_gradient_bytes;
   if (position.is_last) {
@@ -74,8 +80,8 @@ StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory&
     stage.other_resident_bytes += loss.resident_bytes;
   }
 
-  const LayerMemory& first = layers.front().memory;
-  const LayerMemory& last = layers.back().memory;
+  const LayerMemory& first = layers.front();
+  const LayerMemory& last = layers.back();
   stage.input_bytes = first.input_bytes;
   stage.input_last_use = first.input_last_use;
   stage.input_gradient_bytes = position.is_first ? 0 : first.input_bytes;

@@ -38,6 +38,8 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
 //    after the layers.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
+schedule::StageMemory AggregateStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
+                                     const StagePosition& position);
 schedule::StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,
                                      const StagePosition& position);
 

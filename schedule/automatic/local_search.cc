@@ -17,6 +17,9 @@ namespace {
 constexpr int kReach = 12;
 // Moves without a new best order after which the search goes back to the best one.
 constexpr int64_t kPatience = 400;
+// Moves after which a new best order is asked about: an answer takes as long as many moves, and few
+// orders are refused.
+constexpr int64_t kTrust = 50;
 // For how many moves one must not be reversed: at least this, and less than the sum.
 constexpr int64_t kMinTenure = 6;
 constexpr int64_t kTenureSpread = 10;
@@ -66,6 +69,8 @@ class TabuSearch {
   // False if there is nothing to do: the order is optimal, or has no move that is not forbidden.
   bool Step();
   void Shake();
+  // Asks whether the best order is acceptable, and else goes back to the last one that was.
+  void Confirm();
 
   void CollectMoves();
   void AddMovesAcrossEnds(const std::vector<PassId>& block, bool is_first, bool is_last);
@@ -101,8 +106,8 @@ class TabuSearch {
 
   MovableOrder current_;
   OrderTimer timer_;
-  Order best_;
-  Score best_score_;
+  Order best_, confirmed_;
+  Score best_score_, confirmed_score_;
   int64_t now_ = 0;  // moves so far
   TabuList tabu_;
   // Of the longest path.
@@ -116,20 +121,33 @@ class TabuSearch {
 
 Order TabuSearch::Search() {
   timer_.Run(current_.order());
-  best_ = current_.order();
-  best_score_ = timer_.score();
+  confirmed_ = best_ = current_.order();
+  confirmed_score_ = best_score_ = timer_.score();
   int64_t best_since = 0;
   for (; now_ < options_.max_moves; ++now_) {
     const bool moved = Step();
     if (is_optimal_) break;
-    if (moved && timer_.score() < best_score_ && is_acceptable_(current_.order())) {
+    if (moved && timer_.score() < best_score_) {
       best_ = current_.order();
       best_score_ = timer_.score();
       best_since = now_;
     }
+    if (now_ % kTrust == kTrust - 1) Confirm();
     if (!moved || (now_ - best_since) % kPatience == kPatience - 1) Shake();
   }
-  return std::move(best_);
+  Confirm();
+  return std::move(confirmed_);
+}
+
+void TabuSearch::Confirm() {
+  if (!(best_score_ < confirmed_score_)) return;
+  if (is_acceptable_(best_)) {
+    confirmed_ = best_;
+    confirmed_score_ = best_score_;
+  } else {
+    best_ = confirmed_;
+    best_score_ = confirmed_score_;
+  }
 }
 
 bool TabuSearch::Step() {
