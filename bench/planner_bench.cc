@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "bench/median_seconds.h"
 #include "partition/chain.h"
@@ -108,6 +109,47 @@ PlannerRequest Gpt(int64_t batch_rows, int64_t memory_bytes) {
   return request;
 }
 
+// Layers of which no two are alike, at micro-batches of one row and two.
+PlannerRequest Uneven(int layers, int devices, int64_t memory_bytes) {
+  const base::RandomStream random(1, 0);
+  uint64_t index = 0;
+  const auto uniform = [&](double least, double most) {
+    return least + (most - least) * static_cast<double>(random.Uniform(index++));
+  };
+  SizedLayers one = {.micro_batch_rows = 1, .layers = {}};
+  for (int i = 0; i < layers; ++i) {
+    LayerCost layer = {.name = absl::StrCat("layer.", i)};
+    layer.forward_ns = 1e6 * uniform(1, 9);
+    layer.backward_input_ns = layer.forward_ns * uniform(0.8, 1.2);
+    layer.backward_weight_ns = layer.forward_ns * uniform(0.8, 1.2);
+    layer.step_ns = layer.forward_ns / 4;
+    layer.memory.parameter_bytes = static_cast<int64_t>(uniform(4e6, 120e6));
+    layer.memory.optimizer_bytes = 2 * layer.memory.parameter_bytes;
+    layer.memory.stash_bytes = static_cast<int64_t>(uniform(5e6, 60e6));
+    layer.memory.output_bytes = static_cast<int64_t>(uniform(4e6, 16e6));
+    layer.memory.input_bytes = i == 0 ? 0 : one.layers.back().memory.output_bytes;
+    layer.recompute_stash_bytes = 1'000'000;
+    one.layers.push_back(layer);
+  }
+  SizedLayers two = {.micro_batch_rows = 2, .layers = one.layers};
+  for (LayerCost& layer : two.layers) {
+    for (double* const ns :
+         {&layer.forward_ns, &layer.backward_input_ns, &layer.backward_weight_ns}) {
+      *ns *= 1.9;
+    }
+    for (int64_t* const bytes :
+         {&layer.memory.stash_bytes, &layer.memory.output_bytes, &layer.memory.input_bytes}) {
+      *bytes *= 2;
+    }
+    layer.recompute_stash_bytes = 2'000'000;
+  }
+  PlannerRequest request;
+  request.profile = {.model = "uneven", .sizes = {one, two}, .edges = {}};
+  request.cluster = UniformCluster(devices, memory_bytes);
+  request.batch_rows = 32;
+  return request;
+}
+
 void MeasurePlan(const char* name, const PlannerRequest& request) {
   const absl::StatusOr<Receipt> receipt = PlanJointly(request);
   if (!receipt.ok()) {
@@ -128,6 +170,11 @@ void MeasurePlans() {
   PlannerRequest replicated = Gpt(256, 80 * kGigabyte);
   replicated.replicas.reset();
   MeasurePlan("batch 256, 80 GB, any number of replicas", replicated);
+  std::printf("\nLayers of which no two are alike, any schedule, recomputation allowed\n");
+  MeasurePlan("24 layers, 4 devices, no limit of memory", Uneven(24, 4, 0));
+  MeasurePlan("24 layers, 4 devices, 3 GB", Uneven(24, 4, 3 * kGigabyte));
+  MeasurePlan("24 layers, 8 devices, 2 GB", Uneven(24, 8, 2 * kGigabyte));
+  MeasurePlan("48 layers, 8 devices, 3 GB", Uneven(48, 8, 3 * kGigabyte));
 }
 
 }  // namespace
