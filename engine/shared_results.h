@@ -15,9 +15,9 @@ namespace stagecoach::engine {
 // their own.
 class SharedResults {
  public:
-  // `schedule`: any of those whose results are shared, they place stages and cut batches alike.
-  // `loss_stage`: null on the ranks that do not have it. Tables are not charged to the device's
-  // budget.
+  // `schedule`: any of those whose results are shared; all of them place stages and cut batches
+  // alike. `loss_stage`: null on the ranks that do not have it. Tables are not charged to the
+  // device's budget.
   static absl::StatusOr<SharedResults> Create(kernels::Device& device,
                                               const schedule::Schedule& schedule,
                                               const Stage* loss_stage);

@@ -75,7 +75,7 @@ class Search {
   absl::Status EnumerateAll() {
     // A good one first, so that most of the others are ruled out unseen.
     RETURN_IF_ERROR(StartFrom(CutObjective::kFillAndDrain));
-    // Where every rank has one stage, it is found if any fits.
+    // Where every rank has one stage, none of the others would be found to fit.
     if (!best_.has_value() && pipeline_.has_one_stage_per_rank()) return absl::OkStatus();
     const int stages = pipeline_.num_stages();
     const int layers = pipeline_.num_layers();

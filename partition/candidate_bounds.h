@@ -4,7 +4,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "partition/pipeline.h"
-#include "partition/planner.h"
+#include "partition/receipt.h"
 
 // Lower bounds of what a candidate's plans take, before any of them is made; in ns. docs/planner.md
 // has the proofs. `groups`: those of the ranks, with their layers.

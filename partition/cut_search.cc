@@ -20,7 +20,8 @@ constexpr int64_t kMaxLayerBytes = std::numeric_limits<int64_t>::max();
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // A lower bound of what the layer adds to any stage, for each micro-batch in flight. `given_bytes`:
-// the output of the layer before.
+// the output of the layer before, without what passes that layer: a stage keeps it once, not once
+// for each layer that it passes.
 int64_t LeastStashBytes(const LayerCost& layer, int64_t given_bytes, bool may_recompute) {
   const LayerMemory& memory = layer.memory;
   int64_t own_bytes = memory.stash_bytes + memory.weight_stash_bytes;
@@ -43,9 +44,11 @@ CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute)
     : pipeline_(pipeline), may_recompute_(may_recompute) {
   int64_t largest_bytes = 0;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
-    largest_bytes = std::max(largest_bytes, pipeline_.group(rank).memory_bytes);
+    if (IsLimited(rank)) {
+      largest_bytes = std::max(largest_bytes, pipeline_.group(rank).memory_bytes);
+    }
   }
-  largest_memory_bytes_ = largest_bytes;
+  if (largest_bytes > 0) largest_memory_bytes_ = largest_bytes;
 }
 
 ChainProblem CutSearch::ProblemFor(CutObjective objective) const {
@@ -99,7 +102,7 @@ void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
       problem_.layer_bytes[i] = std::min(problem_.layer_bytes[i], kept_bytes);
       problem_.layer_stash_bytes[i] = std::min(problem_.layer_stash_bytes[i],
                                                LeastStashBytes(layer, given_bytes, may_recompute_));
-      given_bytes = layer.memory.output_bytes + layer.memory.passing_bytes;
+      given_bytes = layer.memory.output_bytes;
     }
     if (pipeline_.is_uniform()) break;  // all ranks see the same layers
   }
@@ -112,6 +115,10 @@ std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
   std::vector<int64_t> limits;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     const int64_t own_bytes = pipeline_.group(rank).memory_bytes;
+    if (!IsLimited(rank)) {
+      limits.push_back(kUnlimitedBytes);
+      continue;
+    }
     // All of its memory for all of the largest: not a byte may be lost.
     const auto share = absl::int128(own_bytes) * bytes / largest_memory_bytes_;
     const bool is_all = own_bytes == largest_memory_bytes_ || bytes == kUnlimitedBytes;
@@ -194,14 +201,17 @@ absl::StatusOr<int64_t> CutSearch::LargestPeakAlone(const Cut& cut) {
   int64_t largest_bytes = 0;
   const std::vector<StageMemory> memory = pipeline_.Memories(cut);
   for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
+    if (!IsLimited(pipeline_.rank_of(stage))) continue;
     ASSIGN_OR_RETURN(const int64_t peak_bytes,
                      pipeline_.peaks().PeakBytes(stage, memory[static_cast<size_t>(stage)]));
     const int64_t own_bytes = pipeline_.group_of_stage(stage).memory_bytes;
     // Rounded up: LimitsFor of it admits the peak.
     const auto scaled =
         (absl::int128(peak_bytes) * largest_memory_bytes_ + own_bytes - 1) / own_bytes;
-    const int64_t as_largest_bytes =
-        own_bytes == largest_memory_bytes_ ? peak_bytes : static_cast<int64_t>(scaled);
+    const auto most = absl::int128(std::numeric_limits<int64_t>::max());
+    const int64_t as_largest_bytes = own_bytes == largest_memory_bytes_
+                                         ? peak_bytes
+                                         : static_cast<int64_t>(std::min(scaled, most));
     largest_bytes = std::max(largest_bytes, as_largest_bytes);
   }
   return largest_bytes;

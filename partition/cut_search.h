@@ -32,9 +32,9 @@ class CutSearch {
   CutSearch(Pipeline& pipeline, bool may_recompute);
 
   // The cut with the fastest slowest stage whose peaks are within the memory of every rank. Exact
-  // where every rank has one stage. With several, a cut that exceeds the memory is repaired by
-  // bounding what each stage may take, and a cut that would fit can be missed. ResourceExhausted:
-  // none was found.
+  // where every rank has one stage, but for recomputation (is_exact). With several, a cut that
+  // exceeds the memory is repaired by bounding what each stage may take, and a cut that would fit
+  // can be missed. ResourceExhausted: none was found.
   absl::StatusOr<Pipeline::Cut> Find(CutObjective objective);
 
   // The cut whose stages, each alone on its device, have the least largest peak (as a share of the
@@ -51,11 +51,12 @@ class CutSearch {
   static constexpr int64_t kToTheByte = int64_t{1} << 62;
 
  private:
-  // The memory of every rank if the largest had `bytes`.
+  bool IsLimited(int rank) const { return pipeline_.group(rank).memory_bytes != kUnlimitedBytes; }
+  // The memory of every limited rank if the largest of them had `bytes`.
   std::vector<int64_t> LimitsFor(int64_t bytes) const;
   absl::StatusOr<Pipeline::Cut> FastestWithin(const std::vector<int64_t>& limits);
   absl::StatusOr<Pipeline::Cut> Repair();
-  // The largest peak of a stage, alone on its rank, if every rank had as much as the largest.
+  // The largest peak of a stage, alone on its limited rank, if each had as much as the largest.
   absl::StatusOr<int64_t> LargestPeakAlone(const Pipeline::Cut& cut);
   // Fills what PartitionChain knows of memory: lower bounds.
   void FillMemory(const std::vector<int64_t>& limits);
@@ -67,7 +68,7 @@ class CutSearch {
 
   Pipeline& pipeline_;
   const bool may_recompute_;
-  int64_t largest_memory_bytes_ = kUnlimitedBytes;
+  int64_t largest_memory_bytes_ = kUnlimitedBytes;  // of limited ranks; or there are none
   bool is_exact_ = true;
   ChainProblem problem_;
   absl::flat_hash_map<StageRange, FitOfRange> fits_;  // within the limits of one problem

@@ -68,6 +68,7 @@ struct LayerCost {
 // left behind, and what W reads of that is kept from B on. The layer's input is kept until B.
 // Pre-condition: it can (recompute_stash_bytes).
 LayerCost Recomputed(const LayerCost& layer);
+// Its memory alone.
 LayerMemory RecomputedMemory(const LayerCost& layer);
 
 // InvalidArgument, naming layer and field, if a time is negative or not finite, or a count or size

@@ -37,14 +37,14 @@ constexpr size_t kRefined = 4;
 constexpr size_t kSearchedOfAShape = 2;
 constexpr size_t kMostSearched = 3;
 constexpr double kFarBehind = 1.15;
-// Of the stash that short memory allows, what searched orders may use in turn.
+// Of the stash that a limit of memory allows, what searched orders may use in turn.
 constexpr double kLimitShares[] = {0.85, 0.65, 0.45};
 // Of all that a search can do: it finds nearly the best order with a tenth, and several orders, of
 // which more fit, are worth more than a better one.
 constexpr double kSearchEffort = 0.1;
 // Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
 // or two.
-constexpr int64_t kMaxSearchedHere = int64_t{1} << 17;
+constexpr int64_t kMaxSearchedHere = int64_t{1} << 18;
 
 // One device alone must come to an end in a time that simulations can hold.
 absl::Status CheckDuration(const PlannerRequest& request) {
@@ -260,10 +260,10 @@ class Planner {
     Candidate candidate = std::move(start.candidate);
     ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
     const int64_t ranks = candidate.num_ranks();
-    const int64_t effort = ranks * ranks * candidate.micro_batches * candidate.chunks;
+    const int64_t size = ranks * ranks * candidate.micro_batches * candidate.chunks;
     for (std::vector<double>& limit : StashLimits(pipeline, report, search.stash)) {
-      if (effort > searches_left_) break;
-      searches_left_ -= effort;
+      if (size > searches_left_) break;
+      searches_left_ -= size;
       search.stash_limit = std::move(limit);
       absl::StatusOr<Schedule> order = schedule::Automatic(search);
       if (absl::IsResourceExhausted(order.status())) continue;  // not even one micro-batch
@@ -305,6 +305,7 @@ class Planner {
       limits[0].push_back(std::min(usual, room));
       for (size_t i = 0; i < shares.size(); ++i) limits[1 + i].push_back(shares[i] * room);
     }
+    if (limits[0] == limits[1]) limits.erase(limits.begin());
     return limits;
   }
 

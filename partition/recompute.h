@@ -45,8 +45,8 @@ FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
                               absl::Span<const StageRange> ranges, int64_t least_saved_bytes,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits);
 
-// The most that less is kept from F until B, per micro-batch, if the layer does F again, before any
-// rounding; 0 if it cannot.
+// An upper bound of the bytes per micro-batch that are no longer kept from F until B if the layer
+// does F again, before any rounding; 0 if it cannot.
 int64_t MostSavedBytes(const LayerCost& layer);
 
 inline constexpr int kMaxRecomputedOneByOne = 8;

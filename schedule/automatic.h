@@ -45,9 +45,9 @@ inline constexpr int64_t kMaxSearched = int64_t{1} << 25;
 // less, or what the best generator made it. The result is called "auto", passes Validate once
 // lowered, and is within the limit. Deterministic: the search is bounded by counts, not by time.
 //
-// InvalidArgument: counts, times or sizes out of range; so many passes on so many ranks that the
-// search would take minutes (kMaxSearched). ResourceExhausted: a rank's limit is too small for a
-// single micro-batch; names the rank, its need and its limit.
+// InvalidArgument: counts, times, sizes or the effort out of range; so many passes on so many ranks
+// that the search would take minutes (kMaxSearched). ResourceExhausted: a rank's limit is too small
+// for a single micro-batch; names the rank, its need and its limit.
 absl::StatusOr<Schedule> Automatic(const AutomaticRequest& request);
 
 }  // namespace stagecoach::schedule

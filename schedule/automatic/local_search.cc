@@ -17,8 +17,8 @@ namespace {
 constexpr int kReach = 12;
 // Moves without a new best order after which the search goes back to the best one.
 constexpr int64_t kPatience = 400;
-// Moves after which a new best order is asked about: an answer takes as long as many moves, and few
-// orders are refused.
+// Moves after which a new best order is asked about, until one is refused: an answer takes as long
+// as dozens of moves, and most requests refuse no order at all.
 constexpr int64_t kTrust = 50;
 // For how many moves one must not be reversed: at least this, and less than the sum.
 constexpr int64_t kMinTenure = 6;
@@ -69,7 +69,8 @@ class TabuSearch {
   // False if there is nothing to do: the order is optimal, or has no move that is not forbidden.
   bool Step();
   void Shake();
-  // Asks whether the best order is acceptable, and else goes back to the last one that was.
+  // Asks about the best order; if it is refused, the last one that was not is the best again, and
+  // the search asks about every one from there.
   void Confirm();
 
   void CollectMoves();
@@ -109,6 +110,8 @@ class TabuSearch {
   Order best_, confirmed_;
   Score best_score_, confirmed_score_;
   int64_t now_ = 0;  // moves so far
+  int64_t best_since_ = 0, confirmed_since_ = 0;
+  int64_t trust_ = kTrust;
   TabuList tabu_;
   // Of the longest path.
   std::vector<Move> moves_;
@@ -123,17 +126,16 @@ Order TabuSearch::Search() {
   timer_.Run(current_.order());
   confirmed_ = best_ = current_.order();
   confirmed_score_ = best_score_ = timer_.score();
-  int64_t best_since = 0;
   for (; now_ < options_.max_moves; ++now_) {
     const bool moved = Step();
     if (is_optimal_) break;
     if (moved && timer_.score() < best_score_) {
       best_ = current_.order();
       best_score_ = timer_.score();
-      best_since = now_;
+      best_since_ = now_;
     }
-    if (now_ % kTrust == kTrust - 1) Confirm();
-    if (!moved || (now_ - best_since) % kPatience == kPatience - 1) Shake();
+    if (now_ % trust_ == trust_ - 1) Confirm();
+    if (!moved || (now_ - best_since_) % kPatience == kPatience - 1) Shake();
   }
   Confirm();
   return std::move(confirmed_);
@@ -144,10 +146,15 @@ void TabuSearch::Confirm() {
   if (is_acceptable_(best_)) {
     confirmed_ = best_;
     confirmed_score_ = best_score_;
-  } else {
-    best_ = confirmed_;
-    best_score_ = confirmed_score_;
+    confirmed_since_ = best_since_;
+    return;
   }
+  best_ = confirmed_;
+  best_score_ = confirmed_score_;
+  best_since_ = confirmed_since_;
+  // The walk has gone on from what is refused.
+  if (trust_ > 1) Shake();
+  trust_ = 1;
 }
 
 bool TabuSearch::Step() {

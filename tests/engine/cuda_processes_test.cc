@@ -210,7 +210,7 @@ TEST_F(CudaProcesses, MustComputeTheSameBits) {
   std::vector<std::string> files;
   for (const int32_t fastest : {66, 67}) {
     testing::cuda::BlasFaults slow;
-    for (const int32_t id : {0, 6, 21, 31, 66, 67}) {
+    for (const int32_t id : {0, 6, 21, 31, 66, 67}) {  // all of cublas_lt_algorithms.cc
       if (id != fastest) slow.extra_ns[id] = kSlowNs;
     }
     testing::cuda::SetBlasFaults(slow);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
 #include "base/random.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/socket.h"

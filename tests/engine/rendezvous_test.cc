@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/rendezvous_fixture.h"

@@ -53,6 +53,7 @@ Cluster RandomCluster(std::mt19937& random, int devices, int64_t memory_bytes) {
   for (ClusterDevice& device : cluster.devices) {
     if (random() % 3 == 0) device.speed = 0.5;
     if (memory_bytes > 0 && random() % 3 == 0) device.memory_bytes += memory_bytes / 2;
+    if (random() % 8 == 0) device.memory_bytes = 0;  // without limit
     device.host = static_cast<int>(random() % 2);
   }
   std::sort(cluster.devices.begin(), cluster.devices.end(),

@@ -1,5 +1,6 @@
 #include "partition/planner.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -66,6 +67,38 @@ TEST(PlanJointly, TakesExactlyTheMemoryThatItPredicts) {
   const absl::StatusOr<Receipt> less = PlanJointly(request);
   if (less.ok()) {
     EXPECT_NE(less->plan.first_layer, free.plan.first_layer);
+  }
+}
+
+// What passes layers is kept once, not once for each of them.
+TEST(PlanJointly, TakesExactlyTheMemoryOfAGraph) {
+  for (const int devices : {1, 2}) {
+    PlannerRequest request = EqualLayers(devices, 0);
+    request.schedule = "gpipe";
+    for (int consumer = 1; consumer < 12; ++consumer)
+      request.profile.edges.push_back({0, consumer});
+    request.profile.sizes.front().layers.front().memory.output_bytes = 64'000;
+    const Receipt free = PlanJointly(request).value();
+    int64_t most_bytes = 0;
+    for (int rank = 0; rank < devices; ++rank) {
+      most_bytes = std::max(most_bytes, free.report.of(schedule::Rank(rank)).peak_bytes());
+    }
+    for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = most_bytes;
+    ASSERT_OK_AND_ASSIGN(const Receipt exact, PlanJointly(request));
+    EXPECT_OK(CheckFits(exact));
+    EXPECT_EQ(exact.objective_ns, free.objective_ns);
+  }
+}
+
+TEST(PlanJointly, KeepsWithinALimitThatSomeDevicesHave) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.schedule = "gpipe";
+  for (const int limited : {0, 1}) {
+    request.cluster = UniformCluster(2, 0);
+    request.cluster.devices[static_cast<size_t>(limited)].memory_bytes = 1'200'000;
+    const Receipt receipt = PlanJointly(request).value();
+    EXPECT_OK(CheckFits(receipt));
+    EXPECT_NE(receipt.plan.first_layer[1], 6) << "the limit is none";
   }
 }
 

@@ -4,12 +4,12 @@
 
 namespace stagecoach::schedule {
 
-int64_t Draw(std::mt19937& random, int max) {
+int64_t DrawBelow(int max, std::mt19937& random) {
   return static_cast<int64_t>(random() % static_cast<unsigned>(max));
 }
 
 Costs RandomCosts(const Schedule& schedule, int max_latency_ns, std::mt19937& random) {
-  const auto draw = [&](int max) { return Draw(random, max); };
+  const auto draw = [&](int max) { return DrawBelow(max, random); };
   Costs costs;
   for (int stage = 0; stage < schedule.num_stages(); ++stage) {
     costs.stages.push_back({.forward_ns = draw(1000),

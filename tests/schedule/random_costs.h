@@ -9,11 +9,11 @@
 
 namespace stagecoach::schedule {
 
-// From 0 to max - 1.
-int64_t Draw(std::mt19937& random, int max);
+int64_t DrawBelow(int max, std::mt19937& random);
 
-// Passes of up to 1 us and messages of up to 4 kB, over a link of its own between any two ranks.
-// Stages do not overlap (Costs::overlap_share), and update after their last pass.
+// Operations of up to 1 us, B and W together up to 2, and messages of up to 4 kB over a link of its
+// own between any two ranks. Passes do not overlap (Costs::overlap_share), and updates come after
+// them.
 Costs RandomCosts(const Schedule& schedule, int max_latency_ns, std::mt19937& random);
 
 }  // namespace stagecoach::schedule

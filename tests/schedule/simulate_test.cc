@@ -24,8 +24,8 @@ constexpr Sends kAllSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlo
 // Of which passes that overlap may take less than their sum, and updates may be within passes.
 Costs OverlappingCosts(const Schedule& schedule, std::mt19937& random) {
   Costs costs = RandomCosts(schedule, 100, random);
-  costs.overlap_share = 0.5 + 0.01 * static_cast<double>(Draw(random, 51));
-  costs.steps_in_backward = Draw(random, 2) == 1;
+  costs.overlap_share = 0.5 + 0.01 * static_cast<double>(DrawBelow(51, random));
+  costs.steps_in_backward = DrawBelow(2, random) == 1;
   return costs;
 }
 

@@ -22,8 +22,6 @@ using ::testing::IsEmpty;
 using ::testing::Matcher;
 using ::testing::StartsWith;
 
-constexpr int kUsage = 2;
-
 // A small network on small data, with `more` arguments.
 Arguments SmallRun(const Arguments& more) {
   Arguments arguments = {

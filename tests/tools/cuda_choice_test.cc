@@ -1,5 +1,6 @@
 // Which devices a run gets, and what it says where they are missing. GPUs are emulated
 // (tests/testing/cuda/stand_in.h).
+#include <nlohmann/json.hpp>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -170,8 +170,8 @@ class LaunchedStop : public ::testing::TestWithParam<StopCase> {};
 
 TEST_P(LaunchedStop, EndsAllWithASummary) {
   const CudaMachine machine("gpus=2");
-  const std::vector<std::unique_ptr<Child>> children =
-      Start(2, At(2, TcpPlace()), Same(RankArguments(Joined(kForever, {"--json"}))));
+  const std::vector<std::unique_ptr<Child>> children = Start(
+      2, At(2, TcpPlace()), Same(RankArguments(Joined(Joined(kForever, kDeadline), {"--json"}))));
   ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
   children[static_cast<size_t>(GetParam().asked)]->Signal(GetParam().signal);
   const std::vector<Finished> all = WaitForAll(children);

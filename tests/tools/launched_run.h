@@ -22,7 +22,7 @@ inline const Arguments kDeadline = {"--deadline", "60"};
 // Would take hours.
 inline const Arguments kForever = {"--epochs", "1000000", "--tuning", "none"};
 
-// Of a rank of a run, of an epoch of eight steps.
+// Arguments of each rank: one epoch of eight steps.
 Arguments RankArguments(const Arguments& more);
 
 // What each rank is told.
