@@ -10,6 +10,12 @@
 
 namespace stagecoach::partition {
 
+std::vector<LayerMemory> MemoryOf(absl::Span<const LayerCost> layers) {
+  std::vector<LayerMemory> memory;
+  for (const LayerCost& layer : layers) memory.push_back(layer.memory);
+  return memory;
+}
+
 LayerCost Recomputed(const LayerCost& layer) {
   LayerCost again = layer;
   again.backward_input_ns += layer.forward_ns;

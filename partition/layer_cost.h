@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -63,6 +64,8 @@ struct LayerCost {
 
   friend bool operator==(const LayerCost&, const LayerCost&) = default;
 };
+
+std::vector<LayerMemory> MemoryOf(absl::Span<const LayerCost> layers);
 
 // The same layer, doing F again within B: B takes the time of F more, its scratch grows by what F
 // left behind, and what W reads of that is kept from B on. The layer's input is kept until B.

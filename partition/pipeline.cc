@@ -22,12 +22,6 @@ std::vector<double> SumsBefore(absl::Span<const LayerCost> layers, double LayerC
   return sums;
 }
 
-std::vector<LayerMemory> MemoryOf(absl::Span<const LayerCost> layers) {
-  std::vector<LayerMemory> memory;
-  for (const LayerCost& layer : layers) memory.push_back(layer.memory);
-  return memory;
-}
-
 // What is slower in either.
 Link Slower(const Link& a, const Link& b) {
   Link slower{.latency_ns = std::max(a.latency_ns, b.latency_ns),

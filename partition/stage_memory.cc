@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include "base/check.h"
 
@@ -41,13 +40,6 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
   return {.is_first = schedule.is_first(stage),
           .is_last = schedule.is_last(stage),
           .splits_backward = schedule.SplitsBackward(stage)};
-}
-
-StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,
-                           const StagePosition& position) {
-  std::vector<LayerMemory> memory;
-  for (const LayerCost& layer : layers) memory.push_back(layer.memory);
-  return AggregateStage(memory, loss, position);
 }
 
 StageMemory AggregateStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,

@@ -40,8 +40,6 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
 schedule::StageMemory AggregateStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
                                      const StagePosition& position);
-schedule::StageMemory AggregateStage(absl::Span<const LayerCost> layers, const LossMemory& loss,
-                                     const StagePosition& position);
 
 }  // namespace stagecoach::partition
 

@@ -24,7 +24,7 @@ LayerCost Layer(int64_t input_bytes, int64_t output_bytes) {
 
 StageMemory Aggregate(const std::vector<LayerCost>& layers, const StagePosition& position,
                       const LossMemory& loss = {}) {
-  return AggregateStage(layers, loss, position);
+  return AggregateStage(MemoryOf(layers), loss, position);
 }
 
 TEST(AggregateStage, AddsWhatIsKeptForTheWholeRun) {

@@ -27,8 +27,8 @@ class Peaks {
   StagePeaks* operator->() { return &peaks_; }
 
   schedule::StageMemory Memory(int first, int last, int stage) const {
-    return AggregateStage(absl::MakeConstSpan(layers_).subspan(first, last - first + 1), loss_,
-                          peaks_.position(stage));
+    return AggregateStage(MemoryOf(absl::MakeConstSpan(layers_).subspan(first, last - first + 1)),
+                          loss_, peaks_.position(stage));
   }
   int64_t AtLeast(int first, int last, int stage) const {
     return peaks_.AtLeast(stage, Memory(first, last, stage));

@@ -30,7 +30,7 @@ class LaunchedWith : public ::testing::TestWithParam<Arguments> {};
 TEST_P(LaunchedWith, OtherFlagsIsRefusedByAll) {
   const CudaMachine machine("gpus=4");
   const ArgumentsOf one_differs = [](int rank) {
-    return RankArguments(Joined(kDeadline, rank == 1 ? GetParam() : Arguments()));
+    return RankArguments(Joined(Deadline(), rank == 1 ? GetParam() : Arguments()));
   };
   for (const Finished& process : Launch(3, At(3, FilePlace(machine)), one_differs)) {
     ExpectError(process, kBadConfiguration, HasSubstr("rank 1 trains something else"));
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(LaunchedStages, OfOneThatAsksForMoreAreRefusedByAll) {
   const CudaMachine machine("gpus=4");
   const ArgumentsOf one_differs = [](int rank) {
-    return RankArguments(Joined(kDeadline, rank == 1 ? Arguments{"--stages", "3"} : Arguments()));
+    return RankArguments(Joined(Deadline(), rank == 1 ? Arguments{"--stages", "3"} : Arguments()));
   };
   const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), one_differs);
   ExpectError(all[1], kUsage, HasSubstr("2 processes for 3 devices"));
@@ -72,7 +72,7 @@ TEST(LaunchedStages, AreAsManyAsProcesses) {
 
 TEST(LaunchedGpus, AreAsManyAsTheProcessesOfAHost) {
   const CudaMachine machine("gpus=2");
-  const std::vector<Finished> all = Launch(3, At(3, TcpPlace()), Same(RankArguments(kDeadline)));
+  const std::vector<Finished> all = Launch(3, At(3, TcpPlace()), Same(RankArguments(Deadline())));
   ExpectError(all[2], kUnavailable, HasSubstr("rank 2: local rank 2 takes GPU 2"));
   for (int rank = 0; rank < 2; ++rank) {
     ExpectError(all[static_cast<size_t>(rank)], kBadConfiguration,
@@ -90,7 +90,7 @@ TEST(LaunchedWithoutAGpu, EndsAll) {
       if (rank == victim) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=0");
       return variables;
     };
-    const std::vector<Finished> all = Launch(3, one_without, Same(RankArguments(kDeadline)));
+    const std::vector<Finished> all = Launch(3, one_without, Same(RankArguments(Deadline())));
     for (int rank = 0; rank < 3; ++rank) {
       const Finished& process = all[static_cast<size_t>(rank)];
       if (rank == victim) {
@@ -116,8 +116,8 @@ const Matcher<std::string>& SaysThatAnotherFailed() {
 class LaunchedKilled : public ::testing::TestWithParam<int> {};
 
 void KillOne(size_t victim, const std::string& place) {
-  const std::vector<std::unique_ptr<Child>> children =
-      Start(3, At(3, place), Same(RankArguments(Joined(Joined(kForever, kDeadline), {"--json"}))));
+  const std::vector<std::unique_ptr<Child>> children = Start(
+      3, At(3, place), Same(RankArguments(Joined(Joined(Forever(), Deadline()), {"--json"}))));
   ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
   children[victim]->Signal(SIGKILL);
   const std::vector<Finished> all = WaitForAll(children);
@@ -150,7 +150,7 @@ TEST(LaunchedGpuFailure, EndsTheOthers) {
     return variables;
   };
   const std::vector<Finished> all =
-      Launch(3, one_fails, Same(RankArguments(Joined(Joined(kForever, kDeadline), {"--json"}))));
+      Launch(3, one_fails, Same(RankArguments(Joined(Joined(Forever(), Deadline()), {"--json"}))));
   EXPECT_THAT(all[0].out, HasSubstr("\"event\":\"epoch\"")) << "failed before it trained";
   ExpectError(all[1], kInternal, AnyOf(HasSubstr("cuda"), HasSubstr("nccl"), HasSubstr("cublas")));
   for (const size_t rank : {size_t{0}, size_t{2}}) {
@@ -171,7 +171,7 @@ class LaunchedStop : public ::testing::TestWithParam<StopCase> {};
 TEST_P(LaunchedStop, EndsAllWithASummary) {
   const CudaMachine machine("gpus=2");
   const std::vector<std::unique_ptr<Child>> children = Start(
-      2, At(2, TcpPlace()), Same(RankArguments(Joined(Joined(kForever, kDeadline), {"--json"}))));
+      2, At(2, TcpPlace()), Same(RankArguments(Joined(Joined(Forever(), Deadline()), {"--json"}))));
   ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
   children[static_cast<size_t>(GetParam().asked)]->Signal(GetParam().signal);
   const std::vector<Finished> all = WaitForAll(children);

@@ -18,9 +18,9 @@ namespace stagecoach::tools {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 // Long enough for a process that waits its turn on a busy machine, and the end of those that hang.
-inline const Arguments kDeadline = {"--deadline", "60"};
+inline Arguments Deadline() { return {"--deadline", "60"}; }
 // Would take hours.
-inline const Arguments kForever = {"--epochs", "1000000", "--tuning", "none"};
+inline Arguments Forever() { return {"--epochs", "1000000", "--tuning", "none"}; }
 
 // Arguments of each rank: one epoch of eight steps.
 Arguments RankArguments(const Arguments& more);
