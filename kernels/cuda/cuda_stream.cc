@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,13 @@ absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaMemcpyKi
   if (bytes == 0) return absl::OkStatus();
   return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream),
                     "cudaMemcpyAsync");
+}
+
+// NVTX would initialise itself at its first range, unordered with the first ranges of other
+// threads.
+void InitializeRanges() {
+  static std::once_flag once;
+  std::call_once(once, [] { nvtxInitialize(nullptr); });
 }
 
 // Waits with growing patience: a short wait is spun away, a long one is slept through in naps that
@@ -71,6 +79,7 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
 }
 
 absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int gpu) {
+  InitializeRanges();
   ASSIGN_OR_RETURN(Parts parts, CreateParts(gpu));
   auto stream = absl::WrapUnique(new CudaStream(gpu, std::move(parts)));
   absl::Status status;
