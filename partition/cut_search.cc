@@ -115,14 +115,12 @@ std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
   std::vector<int64_t> limits;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     const int64_t own_bytes = pipeline_.group(rank).memory_bytes;
-    if (!IsLimited(rank)) {
+    if (!IsLimited(rank) || bytes == kUnlimitedBytes) {
       limits.push_back(kUnlimitedBytes);
-      continue;
+    } else {
+      const auto share = absl::int128(own_bytes) * bytes / largest_memory_bytes_;
+      limits.push_back(static_cast<int64_t>(share));
     }
-    // All of its memory for all of the largest: not a byte may be lost.
-    const auto share = absl::int128(own_bytes) * bytes / largest_memory_bytes_;
-    const bool is_all = own_bytes == largest_memory_bytes_ || bytes == kUnlimitedBytes;
-    limits.push_back(is_all ? bytes : static_cast<int64_t>(share));
   }
   return limits;
 }

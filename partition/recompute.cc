@@ -14,15 +14,14 @@ struct Kind {
   int stage = 0;
   std::vector<int> layers;  // ascending
   double forward_ns = 0;
-  int64_t saved_bytes = 0;       // by one of them, per micro-batch
-  int64_t most_saved_bytes = 0;  // MostSavedBytes
+  int64_t saved_bytes = 0;  // by one of them (SavedBytes)
 };
 
 struct Option {
   double again_ns = 0;
   int size = 0;
   int code = 0;  // the counts of the kinds, as digits: see CountsOf
-  int64_t most_saved_bytes = 0;
+  int64_t saved_bytes = 0;
 };
 
 bool CostTheSame(const LayerCost& a, const LayerCost& b) {
@@ -55,9 +54,7 @@ std::vector<Kind> KindsOf(absl::Span<const LayerCost> layers, absl::Span<const S
       kinds.push_back({.stage = range.stage,
                        .layers = {index},
                        .forward_ns = layer.forward_ns,
-                       .saved_bytes = layer.memory.stash_bytes + layer.memory.weight_stash_bytes -
-                                      *layer.recompute_stash_bytes,
-                       .most_saved_bytes = MostSavedBytes(layer)});
+                       .saved_bytes = SavedBytes(layer)});
     }
   }
   return kinds;
@@ -95,14 +92,14 @@ std::vector<Option> AllOptions(const std::vector<Kind>& kinds, int64_t least_sav
         more.again_ns += count * kind.forward_ns;
         more.size += count;
         more.code += count * unit;
-        more.most_saved_bytes += count * kind.most_saved_bytes;
+        more.saved_bytes += count * kind.saved_bytes;
         options.push_back(more);
       }
     }
     unit *= most + 1;
   }
   std::erase_if(options, [least_saved_bytes](const Option& option) {
-    return option.most_saved_bytes < least_saved_bytes;
+    return option.saved_bytes < least_saved_bytes;
   });
   std::stable_sort(options.begin(), options.end(), [](const Option& a, const Option& b) {
     return a.again_ns != b.again_ns ? a.again_ns < b.again_ns : a.size < b.size;
@@ -136,13 +133,13 @@ FitOfRange ByBytesForTime(std::vector<Kind> kinds, int64_t least_saved_bytes,
            static_cast<double>(b.saved_bytes) * a.forward_ns;
   });
   std::vector<int> counts(kinds.size(), 0);
-  int64_t most_saved_bytes = 0;
+  int64_t saved_bytes = 0;
   const auto add = [&](size_t kind, int more) {
     counts[kind] += more;
-    most_saved_bytes += more * kinds[kind].most_saved_bytes;
+    saved_bytes += more * kinds[kind].saved_bytes;
   };
   const auto judge = [&] {
-    return most_saved_bytes >= least_saved_bytes && fits(LayersOf(kinds, counts));
+    return saved_bytes >= least_saved_bytes && fits(LayersOf(kinds, counts));
   };
   bool is_enough = false;
   for (size_t kind = 0; kind < kinds.size() && !is_enough; ++kind) {
@@ -169,11 +166,9 @@ FitOfRange ByBytesForTime(std::vector<Kind> kinds, int64_t least_saved_bytes,
 
 }  // namespace
 
-int64_t MostSavedBytes(const LayerCost& layer) {
+int64_t SavedBytes(const LayerCost& layer) {
   if (!layer.recompute_stash_bytes.has_value()) return 0;
-  const LayerMemory& memory = layer.memory;
-  return memory.weight_stash_bytes +
-         std::max(memory.stash_bytes - *layer.recompute_stash_bytes, int64_t{0});
+  return layer.memory.stash_bytes + layer.memory.weight_stash_bytes - *layer.recompute_stash_bytes;
 }
 
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
@@ -185,7 +180,7 @@ FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
   int64_t most_saved_bytes = 0;
   for (const StageRange& range : ranges) {
     for (int index = range.first; index <= range.last; ++index) {
-      most_saved_bytes += MostSavedBytes(layers[static_cast<size_t>(index)]);
+      most_saved_bytes += std::max(SavedBytes(layers[static_cast<size_t>(index)]), int64_t{0});
     }
   }
   if (most_saved_bytes < least_saved_bytes) return found;

@@ -35,7 +35,7 @@ struct FitOfRange {
 // The choice among the layers of a rank's stages that fits and takes least time; among equals, the
 // one with fewer layers. `layers`: of the model; `ranges`: of the stages, ascending. `fits` judges
 // a choice (ascending) and is asked in the order of time, first for none; it is not asked about
-// choices that save less than `least_saved_bytes` (MostSavedBytes). Layers of one stage that cost
+// choices that save less than `least_saved_bytes` (SavedBytes). Layers of one stage that cost
 // the same count as one kind, of which the last ones are taken. Exact (FitOfRange::is_exact) if
 // none is needed, or with at most kMaxRecomputedOneByOne layers that can, all of one stage: what a
 // layer saves depends a little on its neighbours, and which stage of a rank should pay on the
@@ -45,9 +45,9 @@ FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,
                               absl::Span<const StageRange> ranges, int64_t least_saved_bytes,
                               absl::FunctionRef<bool(absl::Span<const int>)> fits);
 
-// An upper bound of the bytes per micro-batch that are no longer kept from F until B if the layer
-// does F again, before any rounding; 0 if it cannot.
-int64_t MostSavedBytes(const LayerCost& layer);
+// The bytes per micro-batch that the layer itself no longer keeps from F until B if it does F
+// again, before any rounding; 0 if it cannot. Negative if it keeps more.
+int64_t SavedBytes(const LayerCost& layer);
 
 inline constexpr int kMaxRecomputedOneByOne = 8;
 inline constexpr int kMaxChoices = 1024;

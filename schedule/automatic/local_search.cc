@@ -107,10 +107,13 @@ class TabuSearch {
 
   MovableOrder current_;
   OrderTimer timer_;
-  Order best_, confirmed_;
-  Score best_score_, confirmed_score_;
+  struct Found {
+    Order order;
+    Score score;
+    int64_t since = 0;  // moves before it
+  };
+  Found best_, confirmed_;
   int64_t now_ = 0;  // moves so far
-  int64_t best_since_ = 0, confirmed_since_ = 0;
   int64_t trust_ = kTrust;
   TabuList tabu_;
   // Of the longest path.
@@ -124,34 +127,25 @@ class TabuSearch {
 
 Order TabuSearch::Search() {
   timer_.Run(current_.order());
-  confirmed_ = best_ = current_.order();
-  confirmed_score_ = best_score_ = timer_.score();
+  confirmed_ = best_ = {current_.order(), timer_.score()};
   for (; now_ < options_.max_moves; ++now_) {
     const bool moved = Step();
     if (is_optimal_) break;
-    if (moved && timer_.score() < best_score_) {
-      best_ = current_.order();
-      best_score_ = timer_.score();
-      best_since_ = now_;
-    }
+    if (moved && timer_.score() < best_.score) best_ = {current_.order(), timer_.score(), now_};
     if (now_ % trust_ == trust_ - 1) Confirm();
-    if (!moved || (now_ - best_since_) % kPatience == kPatience - 1) Shake();
+    if (!moved || (now_ - best_.since) % kPatience == kPatience - 1) Shake();
   }
   Confirm();
-  return std::move(confirmed_);
+  return std::move(confirmed_.order);
 }
 
 void TabuSearch::Confirm() {
-  if (!(best_score_ < confirmed_score_)) return;
-  if (is_acceptable_(best_)) {
+  if (!(best_.score < confirmed_.score)) return;
+  if (is_acceptable_(best_.order)) {
     confirmed_ = best_;
-    confirmed_score_ = best_score_;
-    confirmed_since_ = best_since_;
     return;
   }
   best_ = confirmed_;
-  best_score_ = confirmed_score_;
-  best_since_ = confirmed_since_;
   // The walk has gone on from what is refused.
   if (trust_ > 1) Shake();
   trust_ = 1;
@@ -166,7 +160,7 @@ bool TabuSearch::Step() {
   for (const Move& move : moves_) {
     const int64_t estimate = Estimate(move);
     if (estimate >= best_estimate) continue;
-    if (estimate >= best_score_.objective_ns && IsForbidden(move)) continue;
+    if (estimate >= best_.score.objective_ns && IsForbidden(move)) continue;
     best = &move;
     best_estimate = estimate;
   }
@@ -183,7 +177,7 @@ bool TabuSearch::Step() {
 }
 
 void TabuSearch::Shake() {
-  current_ = MovableOrder(problem_, best_);
+  current_ = MovableOrder(problem_, best_.order);
   for (int i = 0; i < kExchanges; ++i) {
     const int rank = static_cast<int>(Draw(static_cast<uint64_t>(problem_.ranks)));
     const int from = static_cast<int>(Draw(current_.list_of(rank).size()));

@@ -24,19 +24,16 @@ using ::testing::StartsWith;
 
 // A small network on small data, with `more` arguments.
 Arguments SmallRun(const Arguments& more) {
-  Arguments arguments = {
-      "train",   "--data", "synthetic:100x8x2", "--layers", "4",        "--width", "8",
-      "--batch", "16",     "--microbatches",    "4",        "--epochs", "1"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return Joined({"train", "--data", "synthetic:100x8x2", "--layers", "4", "--width", "8", "--batch",
+                 "16", "--microbatches", "4", "--epochs", "1"},
+                more);
 }
 
 void ExpectFailure(const Arguments& arguments, int exit_status, const Matcher<std::string>& line) {
   const Finished run = RunStagecoach(arguments);
   EXPECT_EQ(run.exit_status, exit_status);
   EXPECT_THAT(run.out, IsEmpty());
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach"), line));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << "more than a line: " << run.err;
+  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach"), line));
 }
 
 void ExpectBadData(const std::string& data, const Matcher<std::string>& line) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "gtest/gtest.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -32,6 +33,11 @@ std::string ReadAll(int file) {
 Arguments Joined(Arguments first, const Arguments& more) {
   first.insert(first.end(), more.begin(), more.end());
   return first;
+}
+
+void ExpectOneLine(const std::string& err, const ::testing::Matcher<std::string>& line) {
+  EXPECT_THAT(err, line);
+  EXPECT_EQ(err.find('\n'), err.size() - 1) << "more than a line: " << err;
 }
 
 std::vector<std::string> Finished::OutLines() const {

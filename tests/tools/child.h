@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
+
 namespace stagecoach::tools {
 
 // Of the program.
@@ -28,6 +30,9 @@ struct Finished {
   // One object of each line of `out`; aborts if one is not JSON.
   std::vector<nlohmann::json> Events() const;
 };
+
+// That what a run said is one line, and which.
+void ExpectOneLine(const std::string& err, const ::testing::Matcher<std::string>& line);
 
 // The program `stagecoach`, running with the given arguments. Aborts if it cannot be started.
 class Child {

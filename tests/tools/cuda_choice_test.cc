@@ -100,9 +100,8 @@ TEST(CudaAuto, WithoutGpusIsTheCpuAndSaysSo) {
   const nlohmann::json cpu = EventsOf({"--device", "cpu"}).back();
   const Finished run = RunStagecoach(SmallRun({"--device", "auto", "--json"}));
   ASSERT_EQ(run.exit_status, 0) << run.err;
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
-                             HasSubstr("sees no GPU")));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1);
+  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
+                               HasSubstr("sees no GPU")));
   const nlohmann::json end = run.Events().back();
   EXPECT_EQ(end["step_losses_hash"], cpu["step_losses_hash"]);
   EXPECT_EQ(end["parameters_hash"], cpu["parameters_hash"]);
@@ -129,9 +128,8 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
   const Finished run =
       RunStagecoach(SmallRun({"--device", "auto", "--width", "256", "--tuning", "none", "--json"}));
   ASSERT_EQ(run.exit_status, 0) << run.err;
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
-                             HasSubstr("are needed on GPU 1")));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1);
+  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
+                               HasSubstr("are needed on GPU 1")));
   EXPECT_EQ(run.Events().back()["devices"][1]["device"], "cpu:1");
 }
 

@@ -12,11 +12,9 @@ using ::testing::Matcher;
 using ::testing::StartsWith;
 
 Arguments SmallRun(const Arguments& more) {
-  Arguments arguments = {
-      "train",   "--data", "synthetic:256x16x4", "--layers", "3",        "--width", "16",
-      "--batch", "32",     "--epochs",           "1",        "--stages", "2"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
+  return Joined({"train", "--data", "synthetic:256x16x4", "--layers", "3", "--width", "16",
+                 "--batch", "32", "--epochs", "1", "--stages", "2"},
+                more);
 }
 
 std::vector<nlohmann::json> EventsOf(const Arguments& more) {
@@ -30,8 +28,7 @@ void ExpectFailure(const Arguments& more, int exit_status, const Matcher<std::st
   const Finished run = RunStagecoach(SmallRun(more));
   EXPECT_EQ(run.exit_status, exit_status);
   EXPECT_THAT(run.out, IsEmpty());
-  EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach train: "), line));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << "more than a line: " << run.err;
+  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach train: "), line));
 }
 
 }  // namespace stagecoach::tools

@@ -176,8 +176,7 @@ TEST(CudaTuning, WithoutAPlaceForItTrainsAllTheSame) {
   const ScopedVariable nowhere("XDG_CACHE_HOME", "/proc/no-such-place");
   const Finished run = RunStagecoach(SmallRun({"--device", "cuda"}));
   EXPECT_EQ(run.exit_status, 0);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("no place for a tuning file"), HasSubstr("--tuning")));
-  EXPECT_EQ(run.err.find('\n'), run.err.size() - 1) << "more than a line: " << run.err;
+  ExpectOneLine(run.err, AllOf(HasSubstr("no place for a tuning file"), HasSubstr("--tuning")));
 }
 
 TEST(CudaTuning, ANamedFileNeedsAFolder) {

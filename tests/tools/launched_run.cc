@@ -75,8 +75,7 @@ void ExpectSuccess(const std::vector<Finished>& all) {
 void ExpectError(const Finished& process, const Matcher<int>& exit_status,
                  const Matcher<std::string>& line) {
   EXPECT_THAT(process.exit_status, exit_status);
-  EXPECT_THAT(process.err, AllOf(StartsWith("stagecoach train: "), line));
-  EXPECT_EQ(process.err.find('\n'), process.err.size() - 1) << "more than a line: " << process.err;
+  ExpectOneLine(process.err, AllOf(StartsWith("stagecoach train: "), line));
 }
 
 }  // namespace stagecoach::tools
