@@ -19,12 +19,12 @@ struct Row {
   int64_t offset;
   int64_t end;
   std::vector<Lifetime> tenants;  // ascending, without overlap
+  size_t next = 0;                // of the tenants, the first that the next block may meet
 
-  bool FreeDuring(const Lifetime& life) const {
-    const auto tenant =
-        std::lower_bound(tenants.begin(), tenants.end(), life.first,
-                         [](const Lifetime& t, int32_t first) { return t.last < first; });
-    return tenant == tenants.end() || tenant->first > life.last;
+  // Asked in ascending order of `life.first`, from `next` = 0.
+  bool IsFreeDuring(const Lifetime& life) {
+    while (next < tenants.size() && tenants[next].last < life.first) ++next;
+    return next == tenants.size() || tenants[next].first > life.last;
   }
 };
 
@@ -32,9 +32,9 @@ struct Row {
 void Place(std::vector<Row>& rows, Block& block) {
   const Lifetime life{block.first, block.last};
   int64_t offset = 0;
-  for (const Row& row : rows) {
+  for (Row& row : rows) {
     if (row.offset >= offset + block.bytes) break;
-    if (row.end > offset && !row.FreeDuring(life)) offset = row.end;
+    if (row.end > offset && !row.IsFreeDuring(life)) offset = row.end;
   }
   block.offset = offset;
   const int64_t end = offset + block.bytes;
@@ -44,7 +44,6 @@ void Place(std::vector<Row>& rows, Block& block) {
   if (row == rows.end() || row->offset != offset || row->end != end) {
     row = rows.insert(row, Row{offset, end, {}});
   }
-  // Blocks of one size come in the order of their `first`, so the tenants stay in order.
   row->tenants.push_back(life);
 }
 
@@ -59,9 +58,16 @@ int64_t PackBlocks(absl::Span<Block> blocks) {
   });
   std::vector<Row> rows;
   int64_t extent = 0;
+  int64_t bytes = 0;
   for (const size_t i : order) {
-    Place(rows, blocks[i]);
-    extent = std::max(extent, blocks[i].offset + blocks[i].bytes);
+    Block& block = blocks[i];
+    if (block.bytes != bytes) {
+      // Only blocks of one size, and so the tenants of one row, come in the order of their `first`.
+      for (Row& row : rows) row.next = 0;
+      bytes = block.bytes;
+    }
+    Place(rows, block);
+    extent = std::max(extent, block.offset + block.bytes);
   }
   return extent;
 }
