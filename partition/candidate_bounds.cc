@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <limits>
+#include <numeric>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "partition/chain.h"
@@ -12,26 +15,40 @@
 namespace stagecoach::partition {
 
 double SimpleBoundNs(absl::Span<const RankGroup> groups, int micro_batches, bool is_in_turn) {
-  double batch_ns = 0;   // on devices of the least time for each layer
+  const auto time_of = [&](const RankGroup& group, size_t layer) {
+    return group.layers->layers[layer].batch_ns(micro_batches) / group.speed;
+  };
+  const auto layers = static_cast<size_t>(groups.front().layers->num_layers());
+  // How many batches of the whole model each rank would do in a ns. The longest time of a rank is
+  // at least any weighted mean of all; by these weights it is exact if ranks differ in speed alone.
+  std::vector<double> rates;
+  for (const RankGroup& group : groups) {
+    double all_ns = 0;
+    for (size_t i = 0; i < layers; ++i) all_ns += time_of(group, i);
+    rates.push_back(all_ns > 0 ? 1 / all_ns : 1);
+  }
+  const double all_rates = std::accumulate(rates.begin(), rates.end(), 0.0);
+  double divided_ns = 0;
   double before_ns = 0;  // F and B of the layers before, once
   double longest_ns = 0;
-  const int layers = groups.front().layers->num_layers();
-  for (int index = 0; index < layers; ++index) {
-    double least_batch_ns = 0, least_turn_ns = 0, least_both_ns = 0;
-    for (const RankGroup& group : groups) {
-      const LayerCost& layer = group.layers->layers[static_cast<size_t>(index)];
-      const double both_ns = (layer.forward_ns + layer.backward_input_ns) / group.speed;
-      const double own_batch_ns = layer.batch_ns(micro_batches) / group.speed;
-      const bool is_first = &group == &groups.front();
-      least_batch_ns = is_first ? own_batch_ns : std::min(least_batch_ns, own_batch_ns);
-      least_both_ns = is_first ? both_ns : std::min(least_both_ns, both_ns);
+  for (size_t i = 0; i < layers; ++i) {
+    double least_share_ns = std::numeric_limits<double>::infinity();
+    double least_batch_ns = least_share_ns;
+    double least_both_ns = least_share_ns;
+    for (size_t rank = 0; rank < groups.size(); ++rank) {
+      const LayerCost& layer = groups[rank].layers->layers[i];
+      const double both_ns = (layer.forward_ns + layer.backward_input_ns) / groups[rank].speed;
+      const double batch_ns = time_of(groups[rank], i);
+      least_share_ns = std::min(least_share_ns, batch_ns * rates[rank] / all_rates);
+      least_batch_ns = std::min(least_batch_ns, batch_ns);
+      least_both_ns = std::min(least_both_ns, both_ns);
     }
-    least_turn_ns = std::max(before_ns + micro_batches * least_both_ns, least_batch_ns);
-    longest_ns = std::max(longest_ns, least_turn_ns);
+    const double turn_ns = std::max(before_ns + micro_batches * least_both_ns, least_batch_ns);
+    longest_ns = std::max(longest_ns, turn_ns);
     if (is_in_turn) before_ns += least_both_ns;
-    batch_ns += least_batch_ns;
+    divided_ns += least_share_ns;
   }
-  return std::max(longest_ns, batch_ns / static_cast<double>(groups.size()));
+  return std::max(longest_ns, divided_ns);
 }
 
 absl::StatusOr<double> ChainBoundNs(absl::Span<const RankGroup> groups, int micro_batches,

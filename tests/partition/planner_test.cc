@@ -203,6 +203,23 @@ TEST(PlanJointly, FollowsTheSpeedsOfDevices) {
   EXPECT_EQ(receipt.plan.first_layer, (std::vector<int>{0, 4}));
 }
 
+// The bound is all work at all speed, and these plans leave little of that unused.
+TEST(PlanJointly, BoundsUnequalRanksByTheirSpeeds) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.cluster.devices[0].speed = 0.1;
+  request.batch_rows = 64;
+  const Receipt speeds = PlanJointly(request).value();
+  const double work_ns = 12 * 3000.0 * 64;
+  EXPECT_GT(speeds.lower_bound_ns, 0.99 * work_ns / 1.1);
+
+  request = EqualLayers(6, 0);
+  request.replicas.reset();
+  request.batch_rows = 24;
+  const Receipt replicas = PlanJointly(request).value();
+  EXPECT_LE(replicas.lower_bound_ns, replicas.objective_ns);
+  EXPECT_GT(replicas.lower_bound_ns, 0.99 * replicas.objective_ns);
+}
+
 TEST(PlanJointly, RefusesWhatCannotBe) {
   PlannerRequest request = EqualLayers(4, 0);
   request.batch_rows = 0;
