@@ -54,8 +54,9 @@ struct Word<8> {
 template <typename T, int N>
 using WordOf = typename Word<N* static_cast<int>(sizeof(T))>::Type;
 
+// By value: of a reference into memory, each byte would be loaded by itself.
 template <typename T, int N>
-__device__ void Unpack(const WordOf<T, N>& word, float (&to)[N]) {
+__device__ void Unpack(WordOf<T, N> word, float (&to)[N]) {
   T elements[N];
   memcpy(static_cast<void*>(elements), &word, sizeof(word));
 #pragma unroll

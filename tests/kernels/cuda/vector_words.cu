@@ -1,0 +1,44 @@
+// One kernel for each width of kernels/cuda/vector.cuh, compiled to PTX, which vector_test.cc reads.
+
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/vector.cuh"
+
+namespace stagecoach::kernels {
+namespace {
+
+template <typename T, int N>
+__device__ void CopyWord(const T* from, T* to) {
+  float values[N];
+  Load<T, N>(from, values);
+  Store<T, N>(to, values);
+}
+
+template <typename T, int N>
+__device__ void CopyWordOnce(const T* from, T* to) {
+  float values[N];
+  LoadStreaming<T, N>(from, values);
+  StoreStreaming<T, N>(to, values);
+}
+
+}  // namespace
+
+extern "C" __global__ void Float32x4(const float* from, float* to) { CopyWord<float, 4>(from, to); }
+
+extern "C" __global__ void Float32x4Streaming(const float* from, float* to) {
+  CopyWordOnce<float, 4>(from, to);
+}
+
+extern "C" __global__ void Bfloat16x8(const __nv_bfloat16* from, __nv_bfloat16* to) {
+  CopyWord<__nv_bfloat16, 8>(from, to);
+}
+
+extern "C" __global__ void Bfloat16x8Streaming(const __nv_bfloat16* from, __nv_bfloat16* to) {
+  CopyWordOnce<__nv_bfloat16, 8>(from, to);
+}
+
+extern "C" __global__ void Bfloat16x4(const __nv_bfloat16* from, __nv_bfloat16* to) {
+  CopyWord<__nv_bfloat16, 4>(from, to);
+}
+
+}  // namespace stagecoach::kernels
