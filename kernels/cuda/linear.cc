@@ -149,7 +149,8 @@ class CudaLinear final : public LinearOp {
             .result_type = DType::kFloat32};
   }
 
-  // One kernel where the library can, otherwise the product and a kernel of our own after it.
+  // By the library where it can as exactly as the type, otherwise the product and a kernel of our
+  // own after it.
   struct ForwardWay {
     Epilogue epilogue;
     LaunchBiasFunction* bias_after_product;
@@ -166,11 +167,18 @@ class CudaLinear final : public LinearOp {
     base::PrintAndAbort(__FILE__, __LINE__, "WayOf", "unknown activation");
   }
 
+  absl::StatusOr<const MatmulPlan*> PlanFused(BlasLt& blas, Epilogue epilogue) const {
+    if (epilogue == Epilogue::kGeluAuxBias && type_ == DType::kFloat32) {
+      return absl::UnimplementedError("the library's GELU takes a tanh of eleven bits");
+    }
+    Product product = ForwardProduct();
+    product.epilogue = epilogue;
+    return blas.Plan(product);
+  }
+
   absl::Status PrepareForward(BlasLt& blas) {
     const ForwardWay way = WayOf(activation_);
-    Product product = ForwardProduct();
-    product.epilogue = way.epilogue;
-    absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product);
+    absl::StatusOr<const MatmulPlan*> plan = PlanFused(blas, way.epilogue);
     if (absl::IsUnimplemented(plan.status())) {
       bias_after_product_ = way.bias_after_product;
       plan = blas.Plan(ForwardProduct());
