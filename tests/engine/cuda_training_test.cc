@@ -255,8 +255,9 @@ TEST_P(CudaGradients, AreTheCpuBackends) {
     worst = std::max(worst, std::fabs(actual.values[i] - expected.values[i]));
   }
   EXPECT_LE(worst, bound * largest);
-  // What is nearer has not been computed in that precision.
-  if (GetParam() != Precision::kFloat32) {
+  // What is nearer has not been computed in that precision. (TF32 is a permission, of which the
+  // library need not make use where products are as small as here.)
+  if (GetParam() == Precision::kBfloat16) {
     EXPECT_GT(worst, std::ldexp(largest, -16));
   }
 }
