@@ -237,6 +237,7 @@ absl::Status Executor::Compute(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   kernels::Stream& stream = options_.device->stream();
   RETURN_IF_ERROR(options_.transport->Flush());
+  RETURN_IF_ERROR(KeepUp(instruction));
   if (instruction.awaits != Instruction::kNothing) RETURN_IF_ERROR(Await(instruction.awaits));
   for (const int32_t block : instruction.stashes) {
     if (block == Instruction::kNothing) break;
@@ -303,6 +304,7 @@ absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   if (!instruction.works) return absl::OkStatus();
   RETURN_IF_ERROR(options_.transport->Flush());
+  RETURN_IF_ERROR(KeepUp(instruction));
   RETURN_IF_ERROR(Mark(SlotOf(position, Moment::kStart)));
   UpdateStep update = run.step->update;
   if (norm_.has_value()) {
@@ -335,11 +337,25 @@ absl::Status Executor::Finish(const Run& run) {
   if (run.step != nullptr && norm_.has_value()) RETURN_IF_ERROR(norm_->Fetch());
   const Batch next = run.step == nullptr ? Batch{} : run.step->next;
   for (const std::unique_ptr<Stage>& stage : stages_) stage->PrepareNext(next);
-  // The deadline is that of a wait for another rank: it starts anew with every action that is done.
+  return Patiently([&](absl::FunctionRef<absl::Status()> poll) {
+    return options_.device->stream().Finish(base::Deadline::Never(), poll);
+  });
+}
+
+absl::Status Executor::KeepUp(const Instruction& instruction) {
   kernels::Stream& stream = options_.device->stream();
+  const int32_t position = instruction.keeps_up_with;
+  if (position == Instruction::kNothing || stream.reported() >= position) return absl::OkStatus();
+  return Patiently(
+      [&](absl::FunctionRef<absl::Status()> poll) { return stream.WaitForReport(position, poll); });
+}
+
+absl::Status Executor::Patiently(
+    absl::FunctionRef<absl::Status(absl::FunctionRef<absl::Status()> poll)> wait) {
+  const kernels::Stream& stream = options_.device->stream();
   int32_t done = stream.reported();
   base::Deadline deadline = base::Deadline::After(options_.deadline);
-  return stream.Finish(base::Deadline::Never(), [&]() -> absl::Status {
+  return wait([&]() -> absl::Status {
     RETURN_IF_ERROR(options_.transport->Poll());
     if (const int32_t now = stream.reported(); now != done) {
       done = now;
@@ -375,7 +391,8 @@ absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) cons
   const Instruction& instruction = run.bound.program.instructions[index];
   const Clock::time_point zero = run.step == nullptr ? Clock::time_point() : run.step->start;
   const auto at = [&](Moment moment) { return timeline_->At(SlotOf(position, moment)); };
-  ASSIGN_OR_RETURN(const Clock::time_point reached, at(Moment::kReached));
+  ASSIGN_OR_RETURN(Clock::time_point reached, at(Moment::kReached));
+  reached = std::max(reached, zero);
   Clock::time_point start = reached;
   Clock::time_point end = reached;
   if (instruction.works) {
@@ -391,6 +408,10 @@ absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) cons
     ASSIGN_OR_RETURN(start, at(Moment::kStart));
     ASSIGN_OR_RETURN(end, options_.transport->DeliveredAt(tickets_[index]));
   }
+  // Two devices' clocks agree to within some ten microseconds (Timeline::At), no more: what one saw
+  // delivered may seem to be before the other reached it.
+  start = std::max(start, reached);
+  end = std::max(end, start);
   return TimedAction{.action = instruction.action,
                      .reached_ns = Nanoseconds(reached - zero),
                      .start_ns = Nanoseconds(start - zero),

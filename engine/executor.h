@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -119,6 +120,13 @@ class Executor {
   absl::Status Transfer(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
   absl::Status CombineNorms();
+  // Waits until the device is no more than Instruction::kMostAhead behind.
+  absl::Status KeepUp(const Instruction& instruction);
+  // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
+  // failed, and the deadline. That is one of waits for other ranks: it starts anew with every
+  // action that is done.
+  absl::Status Patiently(
+      absl::FunctionRef<absl::Status(absl::FunctionRef<absl::Status()> poll)> wait);
   // On an accelerator, issues everything twice, on memory whose contents nobody needs yet:
   // libraries load their code at the first use and recordings are made at the second, which takes
   // memory and waits for the GPU. Once ranks wait for each other on their GPUs, that could wait for

@@ -30,6 +30,7 @@ class Compiler {
 
   Program Run() {
     Program program;
+    std::vector<int32_t> works;  // positions
     for (const Action& action : in_.schedule.list_of(in_.rank)) {
       Instruction& instruction = program.instructions.emplace_back();
       instruction.action = action;
@@ -38,6 +39,13 @@ class Compiler {
       instruction.works =
           schedule::IsCompute(action.op) ||
           (action.op == Op::kStep && !instruction.stage->options().updates_in_backward);
+      if (instruction.works) {
+        constexpr size_t kMostAhead = Instruction::kMostAhead;
+        if (works.size() >= kMostAhead) {
+          instruction.keeps_up_with = works[works.size() - kMostAhead];
+        }
+        works.push_back(position_);
+      }
       if (schedule::IsCompute(action.op)) AddComputation(instruction);
       if (schedule::IsTransfer(action.op)) AddTransfer(instruction);
       ++position_;

@@ -19,6 +19,10 @@ namespace stagecoach::engine {
 // One action of a rank's list with all that performing it takes, looked up beforehand.
 struct Instruction {
   static constexpr int32_t kNothing = -1;
+  // How much work the host issues ahead of the device: enough to keep that busy, and so little that
+  // the driver's queues, which hold about a thousand operations, have room. Who issues into a full
+  // one waits within the driver, where no deadline is kept.
+  static constexpr int kMostAhead = 16;
 
   schedule::Action action;
   Stage* stage = nullptr;
@@ -26,6 +30,9 @@ struct Instruction {
   // It has work for the device: it computes, or is the step of a stage that is not up to date by
   // then (StageOptions::updates_in_backward).
   bool works = false;
+  // Of what works: the position of the work that the device must have done before the host issues
+  // this, kMostAhead before it.
+  int32_t keeps_up_with = kNothing;
 
   // Of a compute action.
   StageBlocks blocks;

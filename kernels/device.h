@@ -163,6 +163,9 @@ class Stream {
   // which can be read by any thread at any time, also after a failure.
   virtual absl::Status Report(int32_t position) = 0;
   virtual int32_t reported() const = 0;
+  // Waits until `position`, which this job has reported, or a later report is done. `poll` and
+  // errors: as of Finish.
+  virtual absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) = 0;
 
   // Waits until all work issued to the stream is done, and with it all that this work comes after.
   // `poll` is called now and then meanwhile; an error of it ends the wait. Otherwise the first

@@ -36,6 +36,11 @@ absl::Status CpuStream::Report(int32_t position) {
   return absl::OkStatus();
 }
 
+absl::Status CpuStream::WaitForReport(int32_t /*position*/,
+                                      absl::FunctionRef<absl::Status()> /*poll*/) {
+  return absl::OkStatus();
+}
+
 absl::Status CpuStream::Finish(base::Deadline /*deadline*/,
                                absl::FunctionRef<absl::Status()> poll) {
   return poll();

@@ -124,21 +124,32 @@ int32_t CudaStream::reported() const {
       .load(std::memory_order_acquire);
 }
 
+absl::Status CudaStream::WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) {
+  const auto is_reported = [&]() -> absl::StatusOr<bool> {
+    if (reported() >= position) return true;
+    const cudaError_t state = cudaStreamQuery(compute());
+    if (state != cudaErrorNotReady) RETURN_IF_ERROR(CudaStatus(state, "cudaStreamQuery"));
+    return false;
+  };
+  return WaitUntil(is_reported, base::Deadline::Never(), poll);
+}
+
 absl::Status CudaStream::Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) {
   RETURN_IF_ERROR(computed_.Record(compute()));
   RETURN_IF_ERROR(communicated_.Record(communication()));
-  RETURN_IF_ERROR(WaitForAll(deadline, poll));
+  RETURN_IF_ERROR(WaitUntil([this] { return AllDone(); }, deadline, poll));
   return clock_->Refresh();
 }
 
-absl::Status CudaStream::WaitForAll(base::Deadline deadline,
-                                    absl::FunctionRef<absl::Status()> poll) {
+absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done,
+                                   base::Deadline deadline,
+                                   absl::FunctionRef<absl::Status()> poll) const {
   constexpr std::chrono::milliseconds kPollInterval{1};
   const Patience patience;
   Patience::Clock::time_point next_poll = patience.start() + kPollInterval;
   for (;;) {
-    ASSIGN_OR_RETURN(const bool done, AllDone());
-    if (done) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool is_done, done());
+    if (is_done) return absl::OkStatus();
     if (Patience::Clock::now() >= next_poll) {
       RETURN_IF_ERROR(poll());
       next_poll = Patience::Clock::now() + kPollInterval;

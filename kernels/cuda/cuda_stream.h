@@ -39,6 +39,7 @@ class CudaStream final : public Stream {
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status Report(int32_t position) override;
   int32_t reported() const override;
+  absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
   absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
   void BeginRange(const char* name) override;
   void EndRange() override;
@@ -55,8 +56,9 @@ class CudaStream final : public Stream {
   static absl::StatusOr<Parts> CreateParts(int gpu);
   CudaStream(int gpu, Parts parts);
 
-  // Until both streams have come to the end of what was issued.
-  absl::Status WaitForAll(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll);
+  absl::Status WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done, base::Deadline deadline,
+                         absl::FunctionRef<absl::Status()> poll) const;
+  // Both streams have come to the end of what was issued.
   absl::StatusOr<bool> AllDone() const;
 
   const int gpu_;

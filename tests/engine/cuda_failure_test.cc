@@ -132,5 +132,18 @@ TEST_F(CudaFailure, OfACommunicatorEndsTheStep) {
   EXPECT_THAT(std::string(AnswerOf(*trainer).status().message()), SaysWhereItWas());
 }
 
+// Whoever issues more waits within the driver, where nobody can tell him that another rank has
+// failed. The step has four times as much to do, and little is done before the host waits.
+TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
+  cuda::Reset({.delay = 0.9});
+  TinyRun run = CudaRun(Exchange::kNccl);
+  run.schedule = "interleaved";
+  run.chunks = 4;
+  const auto trainer = TinyTrainer(run).value();
+  cuda::TakeMostPending();
+  EXPECT_OK(AnswerOf(*trainer));
+  EXPECT_LT(cuda::TakeMostPending(), 500U);
+}
+
 }  // namespace
 }  // namespace stagecoach::engine

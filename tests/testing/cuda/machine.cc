@@ -104,9 +104,14 @@ cudaError_t Machine::Enqueue(cudaStream_t handle, Operation operation) {
     stream->capture->operations.push_back(std::move(operation));
     return cudaSuccess;
   }
-  stream->items.push_back({.operation = std::move(operation)});
-  Changed();
+  Append(*stream, {.operation = std::move(operation)});
   return cudaSuccess;
+}
+
+void Machine::Append(StreamState& stream, Item item) {
+  stream.items.push_back(std::move(item));
+  most_pending_ = std::max(most_pending_, stream.items.size());
+  Changed();
 }
 
 void Machine::Open() {

@@ -14,6 +14,7 @@
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/cuda/gpu_memory.h"
@@ -97,6 +98,8 @@ class Machine {
   void Changed() { changed_.notify_all(); }
   // As of cuda's calls: refuses where the stream's GPU has failed, and captures.
   cudaError_t Enqueue(cudaStream_t stream, Operation operation);
+  void Append(StreamState& stream, Item item);
+  size_t TakeMostPending() { return std::exchange(most_pending_, 0); }
   cudaStream_t AddStream(int gpu);
   // Gives up a stream that has nothing left to do, and otherwise does so when that is so.
   void Destroy(StreamState& stream);
@@ -139,6 +142,7 @@ class Machine {
   std::mt19937_64 random_;
   std::atomic<int64_t> resets_{0};
   uintptr_t last_stream_ = 0;
+  size_t most_pending_ = 0;
   int64_t operations_to_failure_ = -1;
   int64_t extra_ns_ = 0;             // by which the GPUs' clocks are ahead of this machine's
   std::vector<StreamState*> ready_;  // scratch

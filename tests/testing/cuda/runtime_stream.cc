@@ -83,10 +83,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
       return cuda::SpoilCapture(*state, cudaErrorStreamCaptureIsolation);
     }
     if (awaited->recorded == 0) return cudaSuccess;
-    state->items.push_back({.kind = Item::Kind::kWait,
+    machine.Append(*state, {.kind = Item::Kind::kWait,
                             .event = machine.events.at(awaited),
                             .mark = awaited->recorded});
-    machine.Changed();
     return cudaSuccess;
   });
 }
@@ -154,10 +153,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (state->capture != nullptr) {
       return cuda::SpoilCapture(*state, cudaErrorStreamCaptureUnsupported);
     }
-    state->items.push_back({.kind = Item::Kind::kRecord,
+    machine.Append(*state, {.kind = Item::Kind::kRecord,
                             .event = machine.events.at(recorded),
                             .mark = ++recorded->recorded});
-    machine.Changed();
     return cudaSuccess;
   });
 }

@@ -133,6 +133,12 @@ void FailOperation(int64_t operations) {
   machine.FailOperation(operations);
 }
 
+size_t TakeMostPending() {
+  Machine& machine = Machine::Get();
+  const Machine::Lock lock = machine.Locked();
+  return machine.TakeMostPending();
+}
+
 Live live() {
   Machine& machine = Machine::Get();
   const Machine::Lock lock = machine.Locked();

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -56,6 +57,11 @@ std::string failed_call();
 // The operation after the next `operations` fails on the device: the error shows at later calls, as
 // CUDA's asynchronous errors do. -1: none does.
 void FailOperation(int64_t operations);
+
+// The most operations that a stream has had to do at once since this was last asked (those of a
+// graph are counted one by one). A driver has room for about a thousand; whoever issues more waits
+// in it.
+size_t TakeMostPending();
 
 // What exists now. A clean end has 0 in all.
 struct Live {
