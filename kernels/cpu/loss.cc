@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -12,10 +11,11 @@ namespace {
 
 constexpr int64_t kRowTile = 16;
 
-// What one row adds to the result.
+// What one row adds to the result. The workspace has one of each row, until they are summed in
+// order.
 struct RowResult {
-  double loss = 0.0;
-  bool correct = false;
+  double loss;
+  bool correct;
 };
 
 // `gradient` may be null or `output`. Both read the row fully before they write.
@@ -54,23 +54,22 @@ using RowFunction = RowResult (*)(const float*, int64_t, int32_t, float, float*)
 class CpuLoss final : public LossOp {
  public:
   CpuLoss(RowFunction function, const LossShape& shape)
-      : function_(function),
-        C_(shape.classes),
-        row_tiles_(shape.rows, kRowTile),
-        results_(static_cast<size_t>(shape.rows)) {}
+      : function_(function), C_(shape.classes), row_tiles_(shape.rows, kRowTile) {}
 
-  int64_t workspace_bytes() const override { return 0; }
+  int64_t workspace_bytes() const override {
+    return row_tiles_.extent * static_cast<int64_t>(sizeof(RowResult));
+  }
 
   absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
                        int64_t valid_rows, float scale, const Tensor& gradient,
-                       const Tensor& result, std::byte* /*workspace*/) override {
+                       const Tensor& result, std::byte* workspace) override {
+    auto* const results = reinterpret_cast<RowResult*>(workspace);
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) {
         float* const gradient_row = gradient.empty() ? nullptr : gradient.f32() + r * C_;
         if (r < valid_rows) {
-          results_[static_cast<size_t>(r)] =
-              function_(output.f32() + r * C_, C_, labels.i32()[r], scale, gradient_row);
+          results[r] = function_(output.f32() + r * C_, C_, labels.i32()[r], scale, gradient_row);
         } else if (gradient_row != nullptr) {
           std::fill_n(gradient_row, C_, 0.0F);
         }
@@ -79,8 +78,8 @@ class CpuLoss final : public LossOp {
     double loss = 0.0;
     int64_t correct = 0;
     for (int64_t r = 0; r < valid_rows; ++r) {
-      loss += results_[static_cast<size_t>(r)].loss;
-      correct += results_[static_cast<size_t>(r)].correct ? 1 : 0;
+      loss += results[r].loss;
+      correct += results[r].correct ? 1 : 0;
     }
     result.f64()[0] = loss;
     result.f64()[1] = static_cast<double>(correct);
@@ -91,7 +90,6 @@ class CpuLoss final : public LossOp {
   const RowFunction function_;
   const int64_t C_;
   const Tiling row_tiles_;
-  std::vector<RowResult> results_;  // per row, until they are summed in order
 };
 
 }  // namespace

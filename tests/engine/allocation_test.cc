@@ -1,7 +1,7 @@
-// Steady-state training allocates nothing. A program of its own, because it takes the place of the
-// C library's allocator, to count the calls. Calls from oneDNN do not count: its products take a
-// packing buffer, and the execution of a primitive builds a small table, which no caller can
-// prevent. Nor do those of the OpenMP runtime below it.
+// Steady-state training allocates nothing, and to plan it takes no memory for its rows. A program
+// of its own, because it takes the place of the C library's allocator, to count the calls. Calls
+// from oneDNN do not count: its products take a packing buffer, and the execution of a primitive
+// builds a small table, which no caller can prevent. Nor do those of the OpenMP runtime below it.
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -21,6 +21,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/profile.h"
 #include "engine/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -37,7 +38,8 @@ namespace {
 
 // What the allocator below has seen. Plain globals: it runs before any constructor.
 constinit std::atomic<bool> counting{false};
-constinit std::atomic<size_t> num_calls{0};  // while counting
+constinit std::atomic<size_t> num_calls{0};     // while counting
+constinit std::atomic<int64_t> taken_bytes{0};  // by these calls
 constinit std::array<void*, 1 << 16> callers{};
 constinit std::atomic<int64_t> live_bytes{0};
 
@@ -48,6 +50,7 @@ void* NoteTaken(void* memory, void* caller) {
   live_bytes.fetch_add(static_cast<int64_t>(malloc_usable_size(memory)));
   if (counting.load()) {
     const size_t call = num_calls.fetch_add(1);
+    taken_bytes.fetch_add(static_cast<int64_t>(malloc_usable_size(memory)));
     if (call < callers.size()) callers[call] = caller;
   }
   return memory;
@@ -173,6 +176,7 @@ class Allocation : public ::testing::Test {
   void SetUp() override {
     if (STAGECOACH_TEST_HAS_SANITIZER) GTEST_SKIP() << "the sanitizer has an allocator of its own";
     num_calls = 0;
+    taken_bytes = 0;
   }
 };
 
@@ -189,6 +193,21 @@ TEST_F(Allocation, LiveBytesRiseAndFall) {
   EXPECT_GE(live_bytes, before + 1000);
   bytes.reset();
   EXPECT_EQ(live_bytes, before);
+}
+
+TEST_F(Allocation, OfAnAnalysisIsLessThanAByteForEachRow) {
+  constexpr int64_t kRows = int64_t{1} << 24;
+  for (const LossKind loss : {LossKind::kSoftmaxCrossEntropy, LossKind::kMeanSquaredError}) {
+    Model model = SmallModel();
+    model.loss = loss;
+    taken_bytes = 0;
+    counting = true;
+    const absl::StatusOr<ModelProfile> profile = AnalyzeModel(model, {.micro_batch_rows = kRows});
+    counting = false;
+    ASSERT_OK(profile);
+    EXPECT_GT(taken_bytes, 0);
+    EXPECT_LT(taken_bytes, kRows);
+  }
 }
 
 using Run = std::tuple<int /*devices*/, const char* /*schedule*/, float /*clip norm*/>;

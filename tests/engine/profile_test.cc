@@ -90,8 +90,8 @@ TEST(AnalyzeModel, SizesTheLoss) {
   ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
                        AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}},
                                     {.micro_batch_rows = 17, .micro_batches = 5}));
-  EXPECT_EQ(profile.loss.workspace_bytes, 128);  // 17 labels
-  EXPECT_EQ(profile.loss.resident_bytes, 128);   // 5 pairs of doubles
+  EXPECT_EQ(profile.loss.workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
+  EXPECT_EQ(profile.loss.resident_bytes, 128);         // 5 pairs of doubles
 }
 
 TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {
@@ -162,10 +162,11 @@ TEST(AnalyzeProfile, SizesTheLossAsTheEngineDoes) {
                        AnalyzeProfile(SmallModel(), "small", rows, {}));
   for (const partition::SizedLayers& size : profile.sizes) {
     for (int micro_batches = 1; micro_batches <= 20; ++micro_batches) {
-      const partition::LossMemory expected =
-          BytesOfLoss(size.micro_batch_rows, micro_batches, /*operation_workspace_bytes=*/0);
-      EXPECT_EQ(size.loss(micro_batches).workspace_bytes, expected.workspace_bytes);
-      EXPECT_EQ(size.loss(micro_batches).resident_bytes, expected.resident_bytes);
+      ASSERT_OK_AND_ASSIGN(const ModelProfile expected,
+                           AnalyzeModel(SmallModel(), {.micro_batch_rows = size.micro_batch_rows,
+                                                       .micro_batches = micro_batches}));
+      EXPECT_EQ(size.loss(micro_batches).workspace_bytes, expected.loss.workspace_bytes);
+      EXPECT_EQ(size.loss(micro_batches).resident_bytes, expected.loss.resident_bytes);
     }
   }
 }

@@ -78,9 +78,10 @@ class OnDevice {
                             : where == Gradient::kNone  ? Tensor{}
                                                         : device_.Result(matrix);
     const Tensor result = device_.Result(Shape{2}, DType::kFloat64);
+    std::byte* const workspace = device_.Workspace(op_->workspace_bytes());
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->Compute(stream, output, device_.Labels(problem_.labels), problem_.valid_rows,
-                          problem_.scale, gradient, result, /*workspace=*/nullptr);
+                          problem_.scale, gradient, result, workspace);
     }));
     return {gradient, result};
   }
