@@ -54,6 +54,14 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options) {
   return data;
 }
 
+absl::Status CheckRows(const engine::Dataset& train, int64_t batch_rows) {
+  if (train.rows() >= batch_rows) return absl::OkStatus();
+  return From(Origin::kConfiguration,
+              absl::InvalidArgumentError(absl::StrCat("the training data has ", train.rows(),
+                                                      " rows, less than one batch of ", batch_rows,
+                                                      ": use more rows or a smaller batch")));
+}
+
 absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const engine::Dataset& data) {
   if (!options.model_file.empty()) {
     return engine::ReadModelFile(options.model_file, data.features(), data.classes());
@@ -266,6 +274,7 @@ absl::StatusOr<Run> PrepareRunOnDevices(const RunOptions& options) {
     ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
     RETURN_IF_ERROR(ChooseDevices(options, plan.num_ranks(), run));
     ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
+    RETURN_IF_ERROR(CheckRows(*run.data.train, plan.batch_rows()));
     RETURN_IF_ERROR(From(Origin::kConfiguration, UsePlan(options, std::move(plan), run)));
     RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
     return run;
@@ -274,6 +283,7 @@ absl::StatusOr<Run> PrepareRunOnDevices(const RunOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, pipeline.micro_batches)));
   RETURN_IF_ERROR(ChooseDevices(options, pipeline.devices, run));
   ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
+  RETURN_IF_ERROR(CheckRows(*run.data.train, options.batch));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CutModel(options, pipeline, run)));
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
   return run;

@@ -121,8 +121,8 @@ struct Run : Workload {
   schedule::Costs costs;  // of the plan's stages, as the profile has them
 };
 
-// Prepares the workload, profiles the model and cuts it, or reads how it is cut. Errors are marked
-// with their origin.
+// Prepares the workload, of which there must be a batch, profiles the model and cuts it, or reads
+// how it is cut. Errors are marked with their origin.
 absl::StatusOr<Run> PrepareRun(const RunOptions& options);
 
 }  // namespace stagecoach::tools

@@ -59,11 +59,6 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
-  if (StepsPerEpoch(*run.data.train, run.plan) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the training data has ", run.data.train->rows(), " rows, less than one batch of ",
-        run.plan.batch_rows(), ": use more rows or a smaller batch"));
-  }
   if (run.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;

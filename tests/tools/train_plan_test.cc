@@ -69,6 +69,14 @@ TEST(TrainPlan, RunsThePlan) {
   }
 }
 
+// Whatever it would take to train it.
+TEST(TrainPlan, OfMoreRowsThanTheDataHasIsRefusedAsThat) {
+  const std::string text =
+      absl::StrReplaceAll(kPlan, {{"\"micro_batch_rows\": 8", "\"micro_batch_rows\": 250000000"}});
+  ExpectFailure(Trained({"--device-memory", "1MB", "--plan", PlanFile(text)}), 78,
+                "100 rows, less than one batch of 1000000000");
+}
+
 TEST(TrainPlan, GivesTheBitsOfEveryOtherPlanOfThatBatch) {
   const nlohmann::json by_plan = Trained({"--json", "--plan", PlanFile(kPlan)}).Events().back();
   const nlohmann::json by_flags =
