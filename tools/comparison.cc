@@ -1,16 +1,11 @@
 #include "tools/comparison.h"
 
-#include <algorithm>
-#include <cstdint>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
-#include "base/text_table.h"
-#include "base/units.h"
 #include "partition/files/plan_file.h"
 #include "partition/heuristics.h"
 #include "tools/exit_status.h"
@@ -19,32 +14,11 @@
 namespace stagecoach::tools {
 namespace {
 
+using partition::ComparedPlan;
 using partition::Plan;
 using partition::Receipt;
 
-constexpr size_t kMostStagesListed = 8;
-
 bool IsPlanFile(const std::string& name) { return absl::EndsWithIgnoreCase(name, ".json"); }
-
-int64_t PeakBytes(const Receipt& receipt) {
-  int64_t peak_bytes = 0;
-  for (const partition::RankReport& rank : receipt.report.ranks) {
-    peak_bytes = std::max(peak_bytes, rank.peak_bytes());
-  }
-  return peak_bytes;
-}
-
-std::string Milliseconds(double ns) { return absl::StrFormat("%.1f ms", ns / 1e6); }
-
-// Layers of each stage: "5 5 5 5".
-std::string LayersPerStage(const Plan& plan) {
-  std::string text;
-  for (int stage = 0; stage < plan.num_stages(); ++stage) {
-    if (static_cast<size_t>(stage) == kMostStagesListed) return absl::StrCat(text, " …");
-    absl::StrAppend(&text, stage > 0 ? " " : "", plan.last(stage) - plan.first(stage) + 1);
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -78,29 +52,6 @@ absl::StatusOr<ComparedPlan> Compare(const std::string& name, const Receipt& own
   }
   const bool fits = CheckFits(*receipt).ok();
   return ComparedPlan{name, *std::move(receipt), fits};
-}
-
-std::string ComparisonTable(const Receipt& own, const std::vector<ComparedPlan>& compared) {
-  using Align = base::TextTable::Align;
-  const bool is_step = own.objective == partition::PlanObjective::kStep;
-  base::TextTable table({{"plan", Align::kLeft},
-                         {"layers", Align::kLeft},
-                         {is_step ? "step" : "bottleneck", Align::kRight},
-                         {"per row", Align::kRight},
-                         {"largest peak", Align::kRight},
-                         {"fits", Align::kLeft}});
-  const auto per_row_ns = [](const Receipt& receipt) {
-    return receipt.objective_ns / static_cast<double>(receipt.plan.batch_rows());
-  };
-  const auto add = [&](const std::string& name, const Receipt& receipt, bool fits) {
-    const double change = per_row_ns(receipt) / per_row_ns(own) - 1;
-    table.AddRow({name, LayersPerStage(receipt.plan), Milliseconds(receipt.objective_ns),
-                  &receipt == &own ? "" : absl::StrFormat("%+.1f %%", 100 * change),
-                  base::FormatBytes(PeakBytes(receipt)), fits ? "yes" : "no"});
-  };
-  add("this plan", own, true);
-  for (const ComparedPlan& other : compared) add(other.name, other.receipt, other.fits);
-  return table.ToString();
 }
 
 nlohmann::ordered_json ComparisonToJson(const std::vector<ComparedPlan>& compared) {

@@ -27,6 +27,7 @@
 namespace stagecoach::tools {
 namespace {
 
+using partition::ComparedPlan;
 using partition::Receipt;
 
 constexpr int kMaxTimelineRows = 64;

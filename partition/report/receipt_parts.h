@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "partition/receipt.h"
+#include "partition/report/receipt_report.h"
 #include "schedule/schedule.h"
 #include "schedule/traces/trace_parts.h"
 
@@ -51,6 +53,11 @@ std::string RunnerUp(const Receipt& receipt);
 
 // "120 ms; 96 combinations considered, 14 plans simulated".
 std::string Effort(const Receipt& receipt);
+
+// The titles of columns, a row of the receipt's own plan, and one of each other. The first two
+// columns and the last are words.
+std::vector<std::vector<std::string>> ComparisonCells(const Receipt& own,
+                                                      absl::Span<const ComparedPlan> compared);
 
 }  // namespace stagecoach::partition
 

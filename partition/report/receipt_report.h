@@ -1,8 +1,10 @@
 #ifndef STAGECOACH_PARTITION_REPORT_RECEIPT_REPORT_H_
 #define STAGECOACH_PARTITION_REPORT_RECEIPT_REPORT_H_
 
+#include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "partition/receipt.h"
 
 namespace stagecoach::partition {
@@ -23,6 +25,19 @@ std::string ToJson(const Receipt& receipt);
 // device's memory against its limit, the timeline of one step (schedule/pictures/html.h), and the
 // tables of ToText. Without a trace it has no timeline and no script.
 std::string ToHtml(const Receipt& receipt);
+
+// Another plan for the same model and devices, judged as the planner's own.
+struct ComparedPlan {
+  std::string name;  // of the way to cut, or the path of a plan file
+  Receipt receipt;
+  bool fits = true;
+};
+
+// A row for the receipt's own plan, then one for each, with durations as ToText has them.
+std::string ComparisonTable(const Receipt& own, absl::Span<const ComparedPlan> compared);
+
+// The largest of a device.
+int64_t PeakBytes(const Receipt& receipt);
 
 }  // namespace stagecoach::partition
 

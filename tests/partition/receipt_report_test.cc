@@ -20,6 +20,7 @@ namespace stagecoach::partition {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -143,6 +144,17 @@ TEST(ReceiptText, KeepsControlSequencesFromTheTerminal) {
   receipt.model = "a\x1b[31mb";
   receipt.cluster.devices.front().name = "gpu\x1b[2J";
   EXPECT_THAT(ToText(receipt), Not(HasSubstr("\x1b")));
+}
+
+TEST(ReceiptText, ComparesWithTheDigitsOfItsHeadline) {
+  Receipt own = SampleReceipt();
+  own.objective_ns = 84'000;
+  own.simulation.step_ns = 84'000;
+  ComparedPlan other = {"uniform", own, false};
+  other.receipt.objective_ns = 15.19e9;
+  EXPECT_THAT(ToText(own), HasSubstr("step          0.084 ms"));
+  EXPECT_THAT(ComparisonTable(own, {other}),
+              AllOf(HasSubstr("  0.084 ms  "), HasSubstr("  15.19 s  ")));
 }
 
 // ---- JSON ----
