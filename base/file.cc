@@ -231,6 +231,13 @@ bool IsSpecial(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
+// Which a file cannot replace; rename would say so of a temporary file that nobody has heard of.
+absl::Status CheckNoDirectory(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, " is a directory"));
+}
+
 // Where a chain of symbolic links ends, whether or not there is a file.
 std::string TargetOf(const std::string& path) {
   constexpr int kMostLinks = 40;  // as Linux allows
@@ -281,6 +288,7 @@ absl::Status CheckWritable(const std::string& path) {
   if (IsSpecial(path)) {
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
   }
+  RETURN_IF_ERROR(CheckNoDirectory(path));
   const std::filesystem::path directory = std::filesystem::path(path).parent_path();
   if (access(directory.empty() ? "." : directory.c_str(), W_OK | X_OK) == 0) {
     return absl::OkStatus();
@@ -290,6 +298,7 @@ absl::Status CheckWritable(const std::string& path) {
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
   if (IsSpecial(path)) return WriteDirectly(path, contents);
+  RETURN_IF_ERROR(CheckNoDirectory(path));
   return Replace(TargetOf(path), contents);
 }
 

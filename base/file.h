@@ -22,7 +22,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes);
 
 // OK unless it is plain beforehand that WriteFileAtomically(path) must fail: there is no such
-// directory, or it may not be written to. For programs that write after long work.
+// directory, it may not be written to, or `path` is a directory itself. For programs that write
+// after long work.
 absl::Status CheckWritable(const std::string& path);
 
 // Replaces the file at `path`, or creates it, so that whatever happens, a crash of the machine
@@ -30,7 +31,7 @@ absl::Status CheckWritable(const std::string& path);
 // in the same directory, syncs it, renames it and syncs the directory. On an error before the
 // rename the old file is untouched and the temporary is removed. Of a symbolic link, the file that
 // it names is replaced. A device or pipe is written to as it is. Concurrent writers of one path do
-// not disturb each other; one wins.
+// not disturb each other; one wins. InvalidArgument for a directory.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
 
 }  // namespace stagecoach::base

@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -208,9 +210,25 @@ TEST_F(FileTest, WriteAcceptsAPathWithoutADirectory) {
 }
 
 TEST_F(FileTest, FailedWriteRemovesItsTemporary) {
-  std::filesystem::create_directory(Path("a"));
+  // A file may not grow beyond a byte; the signal that comes with it would end the program.
+  struct rlimit unlimited = {};
+  getrlimit(RLIMIT_FSIZE, &unlimited);
+  const struct rlimit a_byte = {1, unlimited.rlim_max};
+  const auto old_handler = signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &a_byte);
   const absl::Status status = WriteFileAtomically(Path("a"), "new");
+  setrlimit(RLIMIT_FSIZE, &unlimited);
+  signal(SIGXFSZ, old_handler);
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path("a")));
+  EXPECT_THAT(Names(), ElementsAre());
+}
+
+TEST_F(FileTest, ADirectoryIsNoFileToWrite) {
+  std::filesystem::create_directory(Path("a"));
+  for (const std::string& path : {Path("a"), Path("a/"), Path("a/.")}) {
+    EXPECT_EQ(CheckWritable(path), absl::InvalidArgumentError(path + " is a directory"));
+    EXPECT_EQ(WriteFileAtomically(path, "new"), CheckWritable(path));
+  }
   EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
