@@ -192,6 +192,12 @@ absl::StatusOr<Receipt> ReceiptOf(const Plan& plan, const Profile& profile, cons
                      objective);
 }
 
+std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_bytes) {
+  return absl::StrFormat(
+      "device %s needs %s, %s more than its memory of %s", device, base::FormatBytes(peak_bytes),
+      base::FormatBytes(peak_bytes - memory_bytes), base::FormatBytes(memory_bytes));
+}
+
 absl::Status CheckFits(const Receipt& receipt) {
   int64_t most_excess_bytes = 0;
   absl::Status status;
@@ -203,10 +209,7 @@ absl::Status CheckFits(const Receipt& receipt) {
       const int64_t excess_bytes = peak_bytes - device.memory_bytes;
       if (device.memory_bytes == 0 || excess_bytes <= most_excess_bytes) continue;
       most_excess_bytes = excess_bytes;
-      status = absl::ResourceExhaustedError(
-          absl::StrFormat("device %s needs %s, %s more than its memory of %s", device.name,
-                          base::FormatBytes(peak_bytes), base::FormatBytes(excess_bytes),
-                          base::FormatBytes(device.memory_bytes)));
+      status = absl::ResourceExhaustedError(Excess(device.name, peak_bytes, device.memory_bytes));
     }
   }
   return status;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "partition/cluster.h"
 #include "partition/plan.h"
@@ -89,6 +90,9 @@ absl::StatusOr<Receipt> ReceiptOf(const Plan& plan, const Profile& profile, cons
 
 // OK, or ResourceExhausted with the device that exceeds its memory by most, its need and limit.
 absl::Status CheckFits(const Receipt& receipt);
+
+// "device gpu2 needs 3.1 GB, 1.1 GB more than its memory of 2.0 GB".
+std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_bytes);
 
 }  // namespace stagecoach::partition
 

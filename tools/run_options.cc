@@ -16,6 +16,7 @@
 #include "engine/trainer.h"
 #include "partition/files/plan_file.h"
 #include "partition/planner.h"
+#include "partition/receipt.h"
 #include "partition/stage_costs.h"
 #include "schedule/files/schedule_file.h"
 #include "tools/exit_status.h"
@@ -122,15 +123,17 @@ absl::Status Predict(const engine::ModelProfile& profile, Run& run) {
 
 absl::Status CheckBudget(const Run& run, int64_t device_memory_bytes) {
   if (device_memory_bytes == 0) return absl::OkStatus();
-  for (size_t rank = 0; rank < run.predicted.ranks.size(); ++rank) {
-    const int64_t peak_bytes = run.predicted.ranks[rank].peak_bytes();
-    if (peak_bytes <= device_memory_bytes) continue;
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "the plan does not fit: device %d needs %s, %s more than its memory\n%s", rank,
-        base::FormatBytes(peak_bytes), base::FormatBytes(peak_bytes - device_memory_bytes),
-        PlanTable(run.predicted)));
-  }
-  return absl::OkStatus();
+  const std::vector<partition::RankReport>& ranks = run.predicted.ranks;
+  // The one that needs most: a budget that suffices for it suffices for all.
+  const auto largest = std::max_element(
+      ranks.begin(), ranks.end(),
+      [](const auto& a, const auto& b) { return a.peak_bytes() < b.peak_bytes(); });
+  if (largest->peak_bytes() <= device_memory_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the plan does not fit: ",
+                   partition::Excess(absl::StrCat(largest - ranks.begin()), largest->peak_bytes(),
+                                     device_memory_bytes),
+                   "\n", PlanTable(run.predicted)));
 }
 
 absl::StatusOr<partition::Plan> ReadPlan(const std::string& path) {

@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,6 +14,7 @@ namespace {
 using engine::TestDirectory;
 using engine::WriteTestFile;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -111,7 +113,18 @@ TEST(TrainPlan, RefusesAPlanForAnotherNumberOfLayers) {
 
 TEST(TrainPlan, RefusesABudgetBelowThePrediction) {
   ExpectFailure(Trained({"--device-memory", "1kB", "--plan", PlanFile(kPlan)}), 78,
-                "the plan does not fit: device 0 needs");
+                "the plan does not fit: device 1 needs");  // of which stage 1 has most layers
+}
+
+TEST(TrainPlan, ABudgetOfWhatItIsSaidToNeedSuffices) {
+  const std::string err = Trained({"--device-memory", "1kB", "--plan", PlanFile(kPlan)}).err;
+  EXPECT_THAT(err, HasSubstr("more than its memory of 1.0 kB"));
+  const size_t start = err.find(" needs ") + 7;
+  const double kilobytes = std::stod(err.substr(start)) + 0.1;  // it was rounded
+  ASSERT_THAT(err.substr(start), ContainsRegex("^[0-9.]+ kB,"));
+  EXPECT_EQ(Trained({"--device-memory", absl::StrCat(kilobytes, "kB"), "--plan", PlanFile(kPlan)})
+                .exit_status,
+            0);
 }
 
 TEST(TrainPlan, BadFilesAreBadData) {
