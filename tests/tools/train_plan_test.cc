@@ -103,7 +103,16 @@ TEST(TrainPlan, RefusesWhatTheEngineCannotDo) {
   };
   ExpectFailure(Trained({"--plan", with("\"replicas\": [1, 2, 1],")}), 78, "replicas");
   ExpectFailure(Trained({"--plan", with("\"recomputed_layers\": [2],")}), 78, "recomputes layer 2");
-  ExpectFailure(Trained({"--plan", with("\"order\": [0, 1, 2, 3, 4, 5],")}), 78, "order");
+  ExpectFailure(Trained({"--plan", with("\"order\": [0, 1, 3, 2, 4, 5],")}), 78, "order");
+}
+
+TEST(TrainPlan, TakesTheOrderThatTheModelHas) {
+  const std::string ordered = absl::StrReplaceAll(
+      kPlan, {{"\"layers\": 6,", "\"layers\": 6, \"order\": [0, 1, 2, 3, 4, 5],"}});
+  const Finished run = Trained({"--json", "--plan", PlanFile(ordered)});
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_EQ(run.Events().back()["parameters_hash"],
+            Trained({"--json", "--plan", PlanFile(kPlan)}).Events().back()["parameters_hash"]);
 }
 
 TEST(TrainPlan, RefusesAPlanForAnotherNumberOfLayers) {
