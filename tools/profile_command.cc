@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -143,8 +144,11 @@ Command AddProfileCommand(CLI::App& app) {
           [](const std::string& text) { return ParseCount(text, 1, kMaxDevices); })
       ->excludes(analytic)
       ->group(group);
-  command->add_option("--output", flags->output, "Write the profile to a .json file")
-      ->option_text("FILE")
+  AddFlag(*command, "--output", "FILE.json", flags->output, "Write the profile, for plan --profile",
+          [](const std::string& path) -> absl::StatusOr<std::string> {
+            if (absl::EndsWithIgnoreCase(path, ".json")) return path;
+            return absl::InvalidArgumentError("expected a file that ends in .json");
+          })
       ->group(group);
   return {command, [flags] { return PrintProfile(*flags); }};
 }
