@@ -29,10 +29,12 @@ h2{font-size:15px;font-weight:650;margin:0}
 .few .bars{display:grid;align-content:space-evenly}
 .bars.many{columns:2 430px}
 .device{display:grid;grid-template-columns:minmax(90px,140px) minmax(0,1fr) max-content;gap:12px;align-items:center;padding:4px 0;break-inside:avoid}
-.device b{display:block;font-weight:600;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-.device span,.note{color:var(--mute);font-size:13px}
+.device b{display:flex;font-weight:600;white-space:pre}
+.device .start{overflow:hidden;text-overflow:ellipsis}
+.device .end{flex:none}
+.device div>span,.note{color:var(--mute);font-size:13px}
 .many .device{grid-template-columns:minmax(0,200px) minmax(0,1fr) max-content}
-.many .device b,.many .device span{display:inline}
+.many .device b{display:inline-flex;max-width:60%;vertical-align:bottom}
 .many .device>div:first-child{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .device .amount{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .meter{position:relative;height:22px;border-radius:4px;background:var(--empty);display:flex}
@@ -67,7 +69,7 @@ h2{font-size:15px;font-weight:650;margin:0}
 .device,.many .device{grid-template-columns:minmax(0,1fr) auto;gap:5px 12px}
 .device .meter{grid-row:2;grid-column:1/3}
 .head .legend{justify-content:flex-start}
-.device b,.device span{display:inline}}
+.device b{display:inline-flex;max-width:100%;vertical-align:bottom}}
 @media print{.tall{max-height:none}}
 )css";
 

@@ -155,6 +155,15 @@ std::string Tiles(const Receipt& receipt) {
 
 constexpr int kFewRanks = 12;  // whose bars stand beside the reasons
 
+// The label of a bar, which gives way before its end: that is what tells devices apart.
+std::string BarLabel(const std::string& device) {
+  constexpr size_t kEndColumns = 8;
+  const size_t width = Width(device);
+  const auto [start, end] = SplitAt(device, width - std::min(width, kEndColumns));
+  return absl::StrCat("<b><span class=\"start\">", EscapeMarkup(std::string(start)),
+                      "</span><span class=\"end\">", EscapeMarkup(std::string(end)), "</span></b>");
+}
+
 std::string Bars(const Receipt& receipt) {
   std::vector<RankMemory> memory;
   int64_t whole = 0;
@@ -166,9 +175,9 @@ std::string Bars(const Receipt& receipt) {
   for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
     const RankMemory& own = memory[static_cast<size_t>(rank.value())];
     const bool is_over = own.limit > 0 && own.peak > own.limit;
-    const std::string device = EscapeMarkup(DeviceLabel(receipt, rank));
+    const std::string device = DeviceLabel(receipt, rank);
     absl::StrAppend(&html, "<div class=\"device", is_over ? " over" : "", "\"><div title=\"",
-                    device, "\"><b>", device, "</b> <span>",
+                    EscapeMarkup(device), "\">", BarLabel(device), " <span>",
                     receipt.report.of(rank).stages.size() == 1 ? "stage " : "stages ",
                     StagesOf(receipt, rank), "</span></div>",
                     Meter(PartsOf(own), whole, own.limit, base::FormatBytes),
@@ -230,8 +239,9 @@ std::string TableCard(absl::string_view title, const std::string& legend, const 
 }
 
 std::string Name(const std::string& name) {
-  const std::string safe = EscapeMarkup(name);
-  return absl::StrCat("<td class=\"left name\" title=\"", safe, "\">", safe, "</td>");
+  constexpr size_t kNameColumns = 30;
+  return absl::StrCat("<td class=\"left name\" title=\"", EscapeMarkup(name), "\">",
+                      EscapeMarkup(ElidedInMiddle(name, kNameColumns)), "</td>");
 }
 
 std::string LayersOf(const Receipt& receipt, const StageReceipt& stage) {

@@ -1,10 +1,13 @@
 #ifndef STAGECOACH_PARTITION_REPORT_RECEIPT_PARTS_H_
 #define STAGECOACH_PARTITION_REPORT_RECEIPT_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "partition/receipt.h"
 #include "partition/report/receipt_report.h"
@@ -35,6 +38,16 @@ std::string StagesOf(const Receipt& receipt, schedule::Rank rank);
 
 // Ascending numbers as "3-7, 12".
 std::string Ranges(const std::vector<int>& numbers);
+
+// Columns of text in UTF-8, one code point being one column wide.
+size_t Width(absl::string_view text);
+
+// That many columns of `text`, and the rest of it.
+std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns);
+
+// At most that many columns: of a text that is longer, its start and its end, where names of
+// devices have their number: "nvidia…hbm3.12".
+std::string ElidedInMiddle(absl::string_view text, size_t columns);
 
 // "12.5 %".
 std::string Percent(double share);

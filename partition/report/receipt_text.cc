@@ -23,34 +23,12 @@ constexpr size_t kLabelColumns = 14;
 constexpr size_t kNameColumns = 14;  // of a device in a table
 constexpr size_t kListColumns = 10;  // of a rank's stages
 
-bool StartsCodePoint(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
-
-// The first code points of `text` and the rest of it.
-std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns) {
-  size_t i = 0;
-  for (size_t seen = 0; i < text.size(); ++i) {
-    if (StartsCodePoint(text[i]) && seen++ == columns) break;
-  }
-  return {text.substr(0, i), text.substr(i)};
-}
-
 // Names come from files: no control sequence may reach the terminal.
 std::string Printable(std::string name) {
   for (char& byte : name) {
     if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
   }
   return name;
-}
-
-std::string Elided(const std::string& text, size_t columns) {
-  if (SplitAt(text, columns).second.empty()) return text;
-  return absl::StrCat(SplitAt(text, columns - 1).first, "\xE2\x80\xA6");
-}
-
-size_t Width(absl::string_view text) {
-  size_t width = 0;
-  for (const char byte : text) width += StartsCodePoint(byte) ? 1 : 0;
-  return width;
 }
 
 // "label        text", broken between words, or within one that is too long.
@@ -60,8 +38,7 @@ void AppendLabelled(absl::string_view label, absl::string_view text, std::string
   line.resize(kLabelColumns, ' ');
   size_t used = 0;
   const auto add = [&](absl::string_view word) {
-    const bool is_unit = word[0] == '%';  // stays with its number
-    if (used > 0 && !is_unit && used + 1 + Width(word) > kRoom) {
+    if (used > 0 && used + 1 + Width(word) > kRoom) {
       absl::StrAppend(&page, line, "\n");
       line.assign(kLabelColumns, ' ');
       used = 0;
@@ -69,7 +46,13 @@ void AppendLabelled(absl::string_view label, absl::string_view text, std::string
     absl::StrAppend(&line, used > 0 ? " " : "", word);
     used += (used > 0 ? 1 : 0) + Width(word);
   };
+  std::vector<std::string> words;
   for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+    const bool is_unit = word[0] == '%' && !words.empty();  // stays with its number
+    if (!is_unit) words.emplace_back();
+    absl::StrAppend(&words.back(), is_unit ? " " : "", word);
+  }
+  for (absl::string_view word : words) {
     while (!word.empty()) {
       const auto [start, rest] = SplitAt(word, kRoom);
       add(start);
@@ -111,12 +94,12 @@ std::string StageTable(const Receipt& receipt) {
   for (size_t i = 0; i < receipt.stages.size(); ++i) {
     const StageReceipt& stage = receipt.stages[i];
     const Rank rank = receipt.plan.schedule.rank_of(StageId(static_cast<int32_t>(i)));
-    table.AddRow({absl::StrCat(i), Elided(Printable(DevicesOf(receipt, rank)), kNameColumns),
-                  absl::StrCat(stage.first_layer, "-", stage.last_layer),
-                  InUnit(stage.forward_ns, unit), InUnit(stage.backward_ns, unit),
-                  InUnit(stage.update_ns, unit), InUnit(stage.receive_ns, unit),
-                  InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
-                  Percent(stage.idle_share)});
+    table.AddRow(
+        {absl::StrCat(i), ElidedInMiddle(Printable(DevicesOf(receipt, rank)), kNameColumns),
+         absl::StrCat(stage.first_layer, "-", stage.last_layer), InUnit(stage.forward_ns, unit),
+         InUnit(stage.backward_ns, unit), InUnit(stage.update_ns, unit),
+         InUnit(stage.receive_ns, unit), InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
+         Percent(stage.idle_share)});
   }
   return absl::StrCat("times in ", unit.name, ", of one micro-batch; the update once per step\n\n",
                       table.ToString());
@@ -134,8 +117,8 @@ std::string MemoryTable(const Receipt& receipt) {
                          {"limit", Align::kRight}});
   for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
     const RankMemory memory = MemoryOf(receipt, rank);
-    table.AddRow({Elided(Printable(DevicesOf(receipt, rank)), kNameColumns),
-                  Elided(StagesOf(receipt, rank), kListColumns),
+    table.AddRow({ElidedInMiddle(Printable(DevicesOf(receipt, rank)), kNameColumns),
+                  ElidedInMiddle(StagesOf(receipt, rank), kListColumns),
                   base::FormatBytes(memory.parameters), base::FormatBytes(memory.gradients),
                   base::FormatBytes(memory.optimizer), base::FormatBytes(memory.stash),
                   base::FormatBytes(memory.buffers), base::FormatBytes(memory.peak),

@@ -146,6 +146,22 @@ TEST(ReceiptText, KeepsControlSequencesFromTheTerminal) {
   EXPECT_THAT(ToText(receipt), Not(HasSubstr("\x1b")));
 }
 
+TEST(ReceiptText, APercentSignWrapsWithItsNumber) {
+  Receipt receipt = SampleReceipt();
+  // 82 columns of words, and " 12.5" fills the line.
+  receipt.runner_up_reason = absl::StrCat(std::string(81, 'r'), " 12.5 %, which is much");
+  EXPECT_THAT(ToText(receipt), HasSubstr("\n              12.5 %, which is much\n"));
+}
+
+TEST(ReceiptReport, LongNamesOfDevicesKeepTheirNumbers) {
+  Receipt receipt = SampleReceipt();
+  for (size_t i = 0; i < receipt.cluster.devices.size(); ++i) {
+    receipt.cluster.devices[i].name = absl::StrCat("nvidia-h100-80gb-hbm3-sxm.", i);
+  }
+  EXPECT_THAT(ToText(receipt), AllOf(HasSubstr("nvidia…3-sxm.0"), HasSubstr("nvidia…3-sxm.3")));
+  EXPECT_THAT(ToHtml(receipt), HasSubstr("<span class=\"end\">m3-sxm.3</span>"));
+}
+
 TEST(ReceiptText, ComparesWithTheDigitsOfItsHeadline) {
   Receipt own = SampleReceipt();
   own.objective_ns = 84'000;
