@@ -83,7 +83,8 @@ absl::Status CheckPaths(const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status WriteFiles(const Options& options, const Receipt& receipt) {
+absl::Status WriteFiles(const Options& options, const Receipt& receipt,
+                        const std::vector<ComparedPlan>& compared) {
   if (!options.save.empty()) {
     RETURN_IF_ERROR(partition::WritePlanFile(options.save, {receipt.model, receipt.plan}));
   }
@@ -95,7 +96,7 @@ absl::Status WriteFiles(const Options& options, const Receipt& receipt) {
     RETURN_IF_ERROR(base::WriteFileAtomically(own.path, *text));
   }
   if (options.html.empty()) return absl::OkStatus();
-  return base::WriteFileAtomically(options.html, partition::ToHtml(receipt));
+  return base::WriteFileAtomically(options.html, partition::ToHtml(receipt, compared));
 }
 
 void PrintText(const Receipt& receipt, const std::vector<ComparedPlan>& compared) {
@@ -116,7 +117,7 @@ absl::StatusOr<int> RunPlan(const Options& options) {
   for (const std::string& name : options.compare) {
     ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, receipt, request));
   }
-  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, receipt)));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, receipt, compared)));
   if (!options.json) {
     PrintText(receipt, compared);
     return kExitOk;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/units.h"
 #include "partition/report/page_style.h"
 #include "partition/report/receipt_parts.h"
@@ -303,6 +304,23 @@ std::string MemoryTable(const Receipt& receipt) {
                    rows);
 }
 
+std::string Comparison(const Receipt& receipt, absl::Span<const ComparedPlan> compared) {
+  if (compared.empty()) return "";
+  const std::vector<std::vector<std::string>> cells = ComparisonCells(receipt, compared);
+  std::string rows;
+  for (size_t row = 1; row < cells.size(); ++row) {
+    const bool is_over = cells[row].back() == "no";
+    absl::StrAppend(&rows, "<tr>", Name(cells[row][0]), "<td class=\"left\">", cells[row][1],
+                    "</td>");
+    for (size_t i = 2; i + 1 < cells[row].size(); ++i) {
+      absl::StrAppend(&rows, "<td>", Text(cells[row][i]), "</td>");
+    }
+    absl::StrAppend(&rows, is_over ? "<td class=\"over\">" : "<td>", cells[row].back(),
+                    "</td></tr>\n");
+  }
+  return TableCard("Compared with other plans", "", Header(cells.front(), 2), rows);
+}
+
 std::string Timeline(const schedule::Trace& trace) {
   if (trace.actions.empty()) return "";
   return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>One step</h2></div>",
@@ -311,7 +329,7 @@ std::string Timeline(const schedule::Trace& trace) {
 
 }  // namespace
 
-std::string ToHtml(const Receipt& receipt) {
+std::string ToHtml(const Receipt& receipt, absl::Span<const ComparedPlan> compared) {
   const schedule::Trace& trace = receipt.simulation.trace;
   const std::string title =
       EscapeMarkup(receipt.model.empty() ? "Plan" : absl::StrCat("Plan for ", receipt.model));
@@ -325,9 +343,9 @@ std::string ToHtml(const Receipt& receipt) {
       "</style>\n</head>\n<body>\n<header><h1>", title, "</h1><p>",
       EscapeMarkup(receipt.choice.ToString()), transfers.empty() ? "" : ", transfers ", transfers,
       "</p></header>\n<main>\n", Tiles(receipt), "<div class=\"pair", is_beside ? " few" : "",
-      "\">", Bars(receipt), why, "</div>\n", Timeline(trace), StageTable(receipt),
-      MemoryTable(receipt), "</main>\n", trace.actions.empty() ? "" : schedule::ChartScript(trace),
-      "\n</body>\n</html>\n");
+      "\">", Bars(receipt), why, "</div>\n", Comparison(receipt, compared), Timeline(trace),
+      StageTable(receipt), MemoryTable(receipt), "</main>\n",
+      trace.actions.empty() ? "" : schedule::ChartScript(trace), "\n</body>\n</html>\n");
 }
 
 }  // namespace stagecoach::partition

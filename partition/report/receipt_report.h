@@ -9,6 +9,13 @@
 
 namespace stagecoach::partition {
 
+// Another plan for the same model and devices, judged as the planner's own.
+struct ComparedPlan {
+  std::string name;  // of the way to cut, or the path of a plan file
+  Receipt receipt;
+  bool fits = true;
+};
+
 // A receipt for people and programs. Where nothing was searched (Receipt::considered is 0) none of
 // them claims a lower bound. Pre-condition: the receipt is one of receipt.h or planner.h.
 
@@ -23,15 +30,9 @@ std::string ToJson(const Receipt& receipt);
 
 // One page that needs a browser and nothing from elsewhere: headline numbers, bars of every
 // device's memory against its limit, the timeline of one step (schedule/pictures/html.h), and the
-// tables of ToText. Without a trace it has no timeline and no script.
-std::string ToHtml(const Receipt& receipt);
-
-// Another plan for the same model and devices, judged as the planner's own.
-struct ComparedPlan {
-  std::string name;  // of the way to cut, or the path of a plan file
-  Receipt receipt;
-  bool fits = true;
-};
+// tables of ToText, with that of ComparisonTable if anything is compared. Without a trace it has no
+// timeline and no script.
+std::string ToHtml(const Receipt& receipt, absl::Span<const ComparedPlan> compared = {});
 
 // A row for the receipt's own plan, then one for each, with durations as ToText has them.
 std::string ComparisonTable(const Receipt& own, absl::Span<const ComparedPlan> compared);

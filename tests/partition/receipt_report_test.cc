@@ -321,6 +321,21 @@ TEST(ReceiptPage, HasTheHeadlineNumbers) {
   }
 }
 
+TEST(ReceiptPage, HasTheComparisonThatItIsGiven) {
+  Receipt own = SampleReceipt();
+  own.objective_ns = 84'000;
+  ComparedPlan other = {kEvil, own, false};
+  other.receipt.objective_ns = 126'000;
+  const std::string page = ToHtml(own, {other});
+  EXPECT_THAT(page, Not(HasSubstr("alert('")));
+  const std::vector<schedule::Element> elements = ElementsIn(page);
+  EXPECT_THAT(Texts(elements, "h2"), Contains("Compared with other plans"));
+  EXPECT_THAT(Texts(elements, "td"),
+              AllOf(Contains("this plan"), Contains("5 5 5 5"), Contains("0.084 ms"),
+                    Contains("0.126 ms"), Contains("+50.0&nbsp;%"), Contains("no")));
+  EXPECT_THAT(ToHtml(own), Not(HasSubstr("Compared")));
+}
+
 TEST(ReceiptPage, SaysHowTransfersArePerformedWhereTheyAreInGroups) {
   Receipt receipt = SampleReceipt();
   EXPECT_THAT(ToHtml(receipt), Not(HasSubstr("transfers")));

@@ -165,7 +165,8 @@ TEST(Plan, OfAProfileIsForTransfersInGroupsWithNccl) {
 }
 
 TEST(Plan, ComparesHeuristicsAndPlans) {
-  const std::string path = engine::TestDirectory() + "/compared.json";
+  const std::string directory = engine::TestDirectory();
+  const std::string path = directory + "/compared.json", page = directory + "/compared.html";
   const std::vector<std::string> base = {"--devices",      "4", "--schedule", "1f1b",
                                          "--microbatches", "8"};
   std::vector<std::string> save = base;
@@ -173,6 +174,7 @@ TEST(Plan, ComparesHeuristicsAndPlans) {
   ASSERT_EQ(PlanVgg16(save).exit_status, 0);
   std::vector<std::string> compare = base;
   compare.insert(compare.end(), {"--compare", "uniform,parameters," + path, "--json"});
+  compare.insert(compare.begin(), {"--html", page});
   const Finished run = PlanVgg16(compare);
   ASSERT_EQ(run.exit_status, 0) << run.err;
   const nlohmann::json plan = run.Events().at(0);
@@ -180,6 +182,7 @@ TEST(Plan, ComparesHeuristicsAndPlans) {
   EXPECT_GT(plan["compared"][0]["objective_ms"], plan["objective_ms"]);
   EXPECT_GT(plan["compared"][1]["objective_ms"], plan["objective_ms"]);
   EXPECT_EQ(plan["compared"][2]["objective_ms"], plan["objective_ms"]);
+  EXPECT_THAT(base::ReadFile(page, 1 << 24).value(), HasSubstr("Compared with other plans"));
   compare.pop_back();
   EXPECT_THAT(PlanVgg16(compare).out, AllOf(HasSubstr("this plan"), HasSubstr("uniform")));
 }
@@ -199,6 +202,17 @@ TEST(Plan, WritesThePageAndWhatOtherProgramsRead) {
   EXPECT_THAT(read("torch.csv"), HasSubstr("0F0"));
   EXPECT_EQ(nlohmann::json::parse(read("parts.json")).size(), 5U);
   EXPECT_EQ(RunPlan({"--layers", "8", "--export", "megatron:" + directory + "/m"}).exit_status, 78);
+}
+
+TEST(Plan, RefusesADirectoryBeforeItPlans) {
+  const std::string directory = engine::TestDirectory();
+  for (const std::string& path : {directory, directory + "/", std::string(".")}) {
+    for (const char* flag : {"--save", "--html"}) {
+      const Finished run = RunPlan({flag, path});
+      EXPECT_EQ(run.exit_status, 78);
+      EXPECT_EQ(run.err, "stagecoach plan: " + path + " is a directory\n");
+    }
+  }
 }
 
 TEST(Plan, WhatItSavesIsWhatTrainPerforms) {
