@@ -181,6 +181,17 @@ absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why) 
   return absl::OkStatus();
 }
 
+void TellOfMissingGpus(const DeviceChoice& choice, DeviceSpec spec, int devices) {
+  if (choice.kind != "auto" || spec.kind != DeviceKind::kCuda) return;
+  if (static_cast<int>(spec.gpus.size()) < devices) spec.gpus.clear();
+  const absl::Status status = CheckGpus(spec, devices);
+  if (status.ok()) return;
+  PrintNotice(
+      absl::StrCat("--device auto: a plan for CUDA devices, though a run here would be on "
+                   "CPU devices, since ",
+                   status.message()));
+}
+
 engine::Exchange ExchangeOf(const DeviceChoice& choice, const DeviceSpec& spec) {
   if (spec.kind == DeviceKind::kCpu) return engine::Exchange::kAuto;
   if (choice.exchange == "copies") return engine::Exchange::kCopies;

@@ -39,6 +39,10 @@ absl::StatusOr<engine::DeviceSpec> Resolve(const DeviceChoice& choice, int devic
 // instead, of which one line on stderr tells. Else an error, such as `why` itself.
 absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why);
 
+// Of "auto" that was resolved to GPUs, for a plan and not for a run: one line on stderr if a run on
+// so many devices would take the CPU here.
+void TellOfMissingGpus(const DeviceChoice& choice, engine::DeviceSpec spec, int devices);
+
 // For devices that were resolved to `spec`.
 engine::Exchange ExchangeOf(const DeviceChoice& choice, const engine::DeviceSpec& spec);
 

@@ -200,6 +200,11 @@ void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
     const std::string& name = option->get_lnames().front();
     return name != "help" && name != "exchange";
   });
+  // A plan may be for another machine.
+  app.get_option("--device")
+      ->description("cpu, cuda (needs one GPU), or auto: cuda where there is one [cpu]");
+  app.get_option("--gpus")->description(
+      "GPU of each device, of which the first must be here [0,1,2,...]");
   AddProfileFlags(app, flags);
   AddDeviceFlags(app, flags);
   AddChoiceFlags(app, flags);
@@ -243,6 +248,7 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
     }
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
     ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+    TellOfMissingGpus(flags.run.device, device, devices);
     request.cluster.transfers = TransfersBetween(devices, device, flags.run.device);
     ASSIGN_OR_RETURN(request.profile,
                      ProfileModel(flags, device, request.batch_rows, devices, micro_batches));

@@ -124,6 +124,8 @@ Command AddProfileCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("profile", "Measure what each layer of a model takes");
   const auto flags = std::make_shared<ProfileFlags>();
   AddModelAndDataFlags(*command, flags->run);
+  command->get_option("--device")
+      ->description("cpu, cuda, or auto: cuda where there is a GPU [cpu]");
   const std::string group = "Profile";
   AddFlag(*command, "--rows", "N,N,...", flags->rows, "Sizes of a micro-batch to profile [32]",
           ParseSizes)

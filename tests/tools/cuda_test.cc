@@ -214,6 +214,20 @@ TEST(CudaPlan, IsMadeForTheDevicesAsked) {
   EXPECT_EQ(transfers_of({"--exchange", "copies"}), "separate");
 }
 
+TEST(CudaPlan, OfAutoIsForGpusWhereThereIsOneAndSaysThatARunNeedsMore) {
+  const CudaMachine machine("gpus=1");
+  const auto plan_for = [](const char* devices) {
+    return RunStagecoach({"plan", "--data", "synthetic:256x16x4", "--layers", "4", "--width", "16",
+                          "--devices", devices, "--device", "auto", "--json"});
+  };
+  const Finished many = plan_for("4");
+  EXPECT_EQ(many.exit_status, 0);
+  EXPECT_EQ(many.Events().at(0)["transfers"], "grouped");
+  EXPECT_THAT(many.err, AllOf(HasSubstr("--device auto: a plan for CUDA devices, though a run"),
+                              HasSubstr("there is 1 GPU")));
+  EXPECT_EQ(plan_for("1").err, "");
+}
+
 TEST(CudaProfile, IsMeasuredOnTheGpu) {
   const CudaMachine machine("gpus=1");
   const Finished run = RunStagecoach({"profile", "--data", "synthetic:256x16x4", "--layers", "3",

@@ -42,6 +42,13 @@ TEST(Help, OfSimulateListsTheSchedules) {
   for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
 }
 
+TEST(Help, OfPlanAsksForOneGpuOnly) {
+  const Finished help = RunStagecoach({"plan", "--help"});
+  EXPECT_THAT(help.out, AllOf(HasSubstr("cuda (needs one GPU), or auto: cuda where there is one"),
+                              HasSubstr("of which the first must be here")));
+  for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
+}
+
 TEST(Help, ListsTheCommands) {
   const Finished help = RunStagecoach({"--help"});
   EXPECT_EQ(help.exit_status, 0);
