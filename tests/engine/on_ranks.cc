@@ -13,6 +13,12 @@
 #include "gtest/gtest.h"
 
 namespace stagecoach::engine {
+namespace {
+
+// For as many threads as the machine has to serve under a sanitizer.
+constexpr absl::Duration kDeadline = absl::Minutes(5);
+
+}  // namespace
 
 std::vector<absl::Status> OnRanks(int ranks, absl::FunctionRef<absl::Status(Rendezvous&)> work) {
   static int runs = 0;
@@ -27,9 +33,9 @@ std::vector<absl::Status> OnRanks(int ranks, absl::FunctionRef<absl::Status(Rend
       own.rank = own.local_rank = rank;
       statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
         ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
-                         ConnectRendezvous(own, base::Deadline::After(absl::Minutes(1))));
+                         ConnectRendezvous(own, base::Deadline::After(kDeadline)));
         // All are there before one may fail and go.
-        RETURN_IF_ERROR(rendezvous->Barrier(base::Deadline::After(absl::Minutes(1))));
+        RETURN_IF_ERROR(rendezvous->Barrier(base::Deadline::After(kDeadline)));
         return work(*rendezvous);
       }();
     });

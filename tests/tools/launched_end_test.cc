@@ -146,7 +146,7 @@ TEST(LaunchedGpuFailure, EndsTheOthers) {
   const VariablesOf place = At(3, FilePlace(machine));
   const VariablesOf one_fails = [&](int rank) {
     Variables variables = place(rank);
-    if (rank == 1) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=4,fail_operation=4000");
+    if (rank == 1) variables.emplace_back("STAGECOACH_CUDA_STAND_IN", "gpus=4,fail_operation=1500");
     return variables;
   };
   const std::vector<Finished> all =

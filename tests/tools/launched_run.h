@@ -17,8 +17,8 @@ namespace stagecoach::tools {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// Long enough for a process that waits its turn on a busy machine, and the end of those that hang.
-inline Arguments Deadline() { return {"--deadline", "60"}; }
+// Long enough for processes under a sanitizer on a busy machine, and the end of those that hang.
+inline Arguments Deadline() { return {"--deadline", "300"}; }
 // Would take hours.
 inline Arguments Forever() { return {"--epochs", "1000000", "--tuning", "none"}; }
 
