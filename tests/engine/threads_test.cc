@@ -1,12 +1,6 @@
 // A program of its own: other tests' devices would be counted too.
-#include <unistd.h>
-
-#include <chrono>
-#include <filesystem>
-#include <iterator>
 #include <memory>
 #include <string>
-#include <thread>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -14,25 +8,16 @@
 #include "gtest/gtest.h"
 #include "tests/engine/small_run.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/thread_count.h"
 
 namespace stagecoach::engine {
 namespace {
 
-int ThreadsOfThisProcess() {
-  return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"),
-                                        std::filesystem::directory_iterator()));
-}
+using ::stagecoach::testing::ThreadsOnceReaped;
 
 class TrainerThreads : public ::testing::TestWithParam<std::tuple<int, int>> {
  protected:
-  void SetUp() override {
-    // A sanitizer starts a thread of its own with the first one of the program.
-    std::string first;
-    std::thread([&first] { first = absl::StrCat("/proc/self/task/", gettid()); }).join();
-    // A joined thread is listed until the kernel has reaped it, a little later.
-    while (std::filesystem::exists(first)) std::this_thread::yield();
-    before_ = ThreadsOfThisProcess();
-  }
+  static void SetUpTestSuite() { before_ = testing::ThreadsOfAnIdleProcess(); }
 
   // Has trained and evaluated.
   static std::unique_ptr<Trainer> UsedTrainer() {
@@ -47,23 +32,21 @@ class TrainerThreads : public ::testing::TestWithParam<std::tuple<int, int>> {
     return trainer;
   }
 
-  int before_ = 0;
+  static int before_;
 };
+
+int TrainerThreads::before_ = 0;
 
 TEST_P(TrainerThreads, AreThoseOfItsDevicesAlone) {
   const auto& [stages, threads] = GetParam();
   const std::unique_ptr<Trainer> trainer = UsedTrainer();
-  EXPECT_EQ(ThreadsOfThisProcess(), before_ + stages * threads);
+  const int expected = before_ + stages * threads;
+  EXPECT_EQ(ThreadsOnceReaped(expected), expected);
 }
 
 TEST_P(TrainerThreads, EndWithTheTrainer) {
   UsedTrainer();
-  // Threads are joined, but the kernel may still have to reap the last ones.
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (ThreadsOfThisProcess() > before_ && std::chrono::steady_clock::now() < give_up) {
-    std::this_thread::yield();
-  }
-  EXPECT_EQ(ThreadsOfThisProcess(), before_);
+  EXPECT_EQ(ThreadsOnceReaped(before_), before_);
 }
 
 std::string NameOf(const ::testing::TestParamInfo<std::tuple<int, int>>& test) {

@@ -1,8 +1,5 @@
 #include <cstddef>
-#include <filesystem>
-#include <iterator>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -12,17 +9,14 @@
 #include "kernels/ops/linear.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/thread_count.h"
 
 // A program of its own: other tests' libraries and devices would be counted too.
 namespace stagecoach::kernels {
 namespace {
 
 using ::stagecoach::testing::TestDevice;
-
-int ThreadsOfThisProcess() {
-  return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"),
-                                        std::filesystem::directory_iterator()));
-}
+using ::stagecoach::testing::ThreadsOnceReaped;
 
 // Large enough that a library would share the products among threads.
 void RunProducts(TestDevice& device) {
@@ -47,18 +41,18 @@ void RunProducts(TestDevice& device) {
 
 class CpuDeviceThreads : public ::testing::TestWithParam<int> {
  protected:
-  void SetUp() override {
-    // A sanitizer starts a thread of its own with the first one of the program.
-    std::thread([] {}).join();
-    before_ = ThreadsOfThisProcess();
-  }
-  int before_ = 0;
+  static void SetUpTestSuite() { before_ = testing::ThreadsOfAnIdleProcess(); }
+
+  static int before_;
 };
+
+int CpuDeviceThreads::before_ = 0;
 
 TEST_P(CpuDeviceThreads, ProductsRunOnTheDevicesThreadsAlone) {
   TestDevice device(/*threads=*/GetParam());
   RunProducts(device);
-  EXPECT_EQ(ThreadsOfThisProcess(), before_ + GetParam());
+  const int expected = before_ + GetParam();
+  EXPECT_EQ(ThreadsOnceReaped(expected), expected);
 }
 
 TEST_P(CpuDeviceThreads, EndWithTheDevice) {
@@ -66,7 +60,7 @@ TEST_P(CpuDeviceThreads, EndWithTheDevice) {
     TestDevice device(/*threads=*/GetParam());
     RunProducts(device);
   }
-  EXPECT_EQ(ThreadsOfThisProcess(), before_);
+  EXPECT_EQ(ThreadsOnceReaped(before_), before_);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, CpuDeviceThreads, ::testing::Values(1, 2, 3, 5),
