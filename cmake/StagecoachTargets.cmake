@@ -41,6 +41,10 @@ function(stagecoach_library)
     FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecoach)
 endfunction()
 
+# What tests write lies in the tree that they were built in: two builds may be tested at once. gtest 1.12 wants the last slash.
+set(STAGECOACH_TEST_ENVIRONMENT "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")
+
 # stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow|emulated])
 # One test program; every TEST in it is a CTest test. Tests labelled emulated run on emulated GPUs for so long that ThreadSanitizer
 # leaves them out; what their threads share is in others, too.
@@ -55,5 +59,5 @@ function(stagecoach_test)
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   include(GoogleTest)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600)
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT "${STAGECOACH_TEST_ENVIRONMENT}")
 endfunction()

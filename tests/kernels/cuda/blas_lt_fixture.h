@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
@@ -55,8 +56,10 @@ class BlasLtTest : public CudaBackendTest {
  protected:
   BlasLtTest()
       : folder_(std::filesystem::path(::testing::TempDir()) /
-                absl::StrCat("blas_lt_", getpid(), "_",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+                absl::StrReplaceAll(  // the name of a test with a parameter has a slash
+                    absl::StrCat("blas_lt_", getpid(), "_",
+                                 ::testing::UnitTest::GetInstance()->current_test_info()->name()),
+                    {{"/", "_"}})) {
     std::filesystem::create_directories(folder_);
   }
   ~BlasLtTest() override { std::filesystem::remove_all(folder_); }

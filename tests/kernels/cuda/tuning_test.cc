@@ -43,8 +43,10 @@ class Tuning : public ::testing::Test {
  protected:
   Tuning()
       : folder_(std::filesystem::path(::testing::TempDir()) /
-                absl::StrCat("tuning_", getpid(), "_",
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name())) {
+                absl::StrReplaceAll(  // the name of a test with a parameter has a slash
+                    absl::StrCat("tuning_", getpid(), "_",
+                                 ::testing::UnitTest::GetInstance()->current_test_info()->name()),
+                    {{"/", "_"}})) {
     std::filesystem::create_directories(folder_);
   }
   ~Tuning() override { std::filesystem::remove_all(folder_); }
