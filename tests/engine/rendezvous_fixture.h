@@ -97,7 +97,7 @@ class RendezvousTest : public ::testing::TestWithParam<Place> {
   explicit RendezvousTest(Place place)
       : folder_(NewFolder()),
         place_(place == Place::kFile ? "file:" + folder_
-                                     : absl::StrCat("tcp://127.0.0.1:", testing::FreePort())) {}
+                                     : absl::StrCat("tcp://127.0.0.1:", port_.number())) {}
   RendezvousTest() : RendezvousTest(GetParam()) {}
   ~RendezvousTest() override { std::filesystem::remove_all(folder_); }
 
@@ -127,6 +127,7 @@ class RendezvousTest : public ::testing::TestWithParam<Place> {
     for (std::thread& thread : threads) thread.join();
   }
 
+  const testing::FreePort port_;
   std::string folder_;
   std::string place_;
 };

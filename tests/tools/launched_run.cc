@@ -63,7 +63,10 @@ std::string FilePlace(const CudaMachine& machine) {
   return "file:" + folder;
 }
 
-std::string TcpPlace() { return absl::StrCat("tcp://localhost:", testing::FreePort()); }
+std::string TcpPlace() {
+  static auto* const ports = new std::list<testing::FreePort>;
+  return absl::StrCat("tcp://localhost:", ports->emplace_back().number());
+}
 
 void ExpectSuccess(const std::vector<Finished>& all) {
   for (size_t rank = 0; rank < all.size(); ++rank) {

@@ -32,7 +32,7 @@ ArgumentsOf Same(const Arguments& arguments);
 
 // Stagecoach's own variables.
 VariablesOf At(int ranks, const std::string& place);
-// A folder of its own, and a port.
+// A folder of its own, and a port, which it keeps until the program of the test ends.
 std::string FilePlace(const CudaMachine& machine);
 std::string TcpPlace();
 

@@ -141,13 +141,14 @@ TEST(LaunchedBy, Mpirun) {
 
 TEST(LaunchedBy, Torchrun) {
   const CudaMachine machine("gpus=4");
-  const VariablesOf torchrun = [port = testing::FreePort()](int rank) {
+  const testing::FreePort port;
+  const VariablesOf torchrun = [&port](int rank) {
     return Variables{{"RANK", absl::StrCat(rank)},
                      {"WORLD_SIZE", "2"},
                      {"LOCAL_RANK", absl::StrCat(rank)},
                      {"LOCAL_WORLD_SIZE", "2"},
                      {"MASTER_ADDR", "localhost"},
-                     {"MASTER_PORT", absl::StrCat(port)},
+                     {"MASTER_PORT", absl::StrCat(port.number())},
                      {"TORCHELASTIC_RUN_ID", "none"},
                      {"TORCHELASTIC_RESTART_COUNT", "0"},
                      {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
