@@ -92,7 +92,12 @@ absl::StatusOr<Descriptor> ConnectTo(const addrinfo& address, base::Deadline dea
     getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
     if (error != 0) return absl::UnavailableError(std::strerror(error));
   }
-  if (MeetsItself(socket)) return absl::UnavailableError("nobody listens there");
+  if (MeetsItself(socket)) {
+    // Reset when it is closed: otherwise it goes on to hold the port, for a minute.
+    const linger reset = {.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    return absl::UnavailableError("nobody listens there");
+  }
   Tune(socket);
   return socket;
 }
