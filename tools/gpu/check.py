@@ -1,5 +1,6 @@
 """Runs a list of steps within a time limit each and one for all, and keeps account of them."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,6 +14,8 @@ _LEAST_SECONDS = 5.0
 # From the polite request to end until the process group is killed.
 _GRACE_SECONDS = 3.0
 _TAIL_LINES = 30
+# By which this process is asked to end.
+_ENDING = {signal.SIGINT, signal.SIGTERM}
 
 PASSED, FAILED, TIMED_OUT, SKIPPED = "passed", "FAILED", "TIMED OUT", "skipped"
 # Also of a step that the end of the time or of an earlier step has kept from being run.
@@ -106,7 +109,8 @@ class Log:
                 command = [str(part) for part in command]
                 shown = [f"{name}={value}" for name, value in extra.items()] + command
                 self.say("$ " + " ".join(shown))
-                self._processes.append(_start(command, extra, output))
+                with _held_signals():  # or one that comes now leaves a process that is not known
+                    self._processes.append(_start(command, extra, output))
             statuses = self._wait()
         finally:
             self.end_all()
@@ -140,15 +144,28 @@ class Log:
         self._processes.clear()
 
 
+@contextlib.contextmanager
+def _held_signals():
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+
+
 def _start(command, extra, output):
     with open(output, "wb") as file:
         try:
             # In a process group of its own, so that all of it can be ended.
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file,
                                     stderr=subprocess.STDOUT, start_new_session=True,
-                                    env={**os.environ, **extra})
+                                    env={**os.environ, **extra}, preexec_fn=_accept_signals)
         except OSError as error:
             raise StepFailed(f"{command[0]}: {error.strerror}") from None
+
+
+def _accept_signals():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _take(output):
