@@ -58,6 +58,6 @@ function(stagecoach_test)
   # Compiling them takes longer than running them.
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
   include(GoogleTest)
-  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST
+  gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT "${STAGECOACH_TEST_ENVIRONMENT}")
 endfunction()
