@@ -14,7 +14,8 @@ namespace stagecoach::engine {
 namespace {
 
 // The server itself ends a Get at its deadline; if even that answer is late, it has failed.
-constexpr absl::Duration kGrace = absl::Seconds(1);
+// Longer than a busy machine keeps it waiting.
+constexpr absl::Duration kGrace = absl::Seconds(10);
 
 class TcpRendezvous final : public Rendezvous {
  public:
