@@ -11,7 +11,9 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "gtest/gtest.h"
 
@@ -27,6 +29,42 @@ std::string ReadAll(int file) {
   }
   return text;
 }
+
+// What engine/launch reads: a launcher that runs the tests starts none of their programs.
+constexpr absl::string_view kOfLaunchers[] = {"STAGECOACH_RANK",
+                                              "STAGECOACH_LOCAL_RANK",
+                                              "STAGECOACH_RENDEZVOUS",
+                                              "RANK",
+                                              "WORLD_SIZE",
+                                              "LOCAL_RANK",
+                                              "LOCAL_WORLD_SIZE",
+                                              "MASTER_",
+                                              "TORCHELASTIC_",
+                                              "OMPI_",
+                                              "PMI_",
+                                              "PMIX_",
+                                              "MPI_LOCALRANKID",
+                                              "SLURM_"};
+
+// Before the first test, which may set some for its own.
+class WithoutLauncher : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    std::vector<std::string> names;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      for (const absl::string_view prefix : kOfLaunchers) {
+        if (absl::StartsWith(*variable, prefix)) {
+          const absl::string_view text = *variable;
+          names.emplace_back(text.substr(0, text.find('=')));
+        }
+      }
+    }
+    for (const std::string& name : names) unsetenv(name.c_str());
+  }
+};
+
+[[maybe_unused]] const auto* const kWithoutLauncher =
+    ::testing::AddGlobalTestEnvironment(new WithoutLauncher);
 
 }  // namespace
 

@@ -34,7 +34,8 @@ struct Finished {
 // That what a run said is one line, and which.
 void ExpectOneLine(const std::string& err, const ::testing::Matcher<std::string>& line);
 
-// The program `stagecoach`, running with the given arguments. Aborts if it cannot be started.
+// The program `stagecoach`, running with the given arguments and this process's variables, but for
+// those by which a launcher may have started the tests. Aborts if it cannot be started.
 class Child {
  public:
   enum class Output { kPipe, kTerminal };  // a terminal has 80 columns
