@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <stdexcept>
@@ -37,6 +38,15 @@ auto Guard(Function function) -> decltype(function()) {
   }
 }
 
+absl::Status WriteAll(int file, const std::vector<char>& data) {
+  for (size_t done = 0; done < data.size();) {
+    const ssize_t written = write(file, data.data() + done, data.size() - done);
+    if (written < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "cannot write a value");
+    if (written > 0) done += static_cast<size_t>(written);
+  }
+  return absl::OkStatus();
+}
+
 // Gloo's own waits count whole seconds and overstep their limit by up to one, and nothing in its
 // interface tests or removes a key; its building blocks do.
 class Files final : public gloo::rendezvous::FileStore {
@@ -46,10 +56,43 @@ class Files final : public gloo::rendezvous::FileStore {
   bool Has(const std::string& key) { return check({key}); }
   std::string PathOf(const std::string& key) { return objectPath(key); }
 
+  // As set(), but never over a value that is there. Gloo's goes by way of one temporary name for
+  // all, so that two ranks that set a key at once may damage its value.
+  absl::Status SetOnce(const std::string& key, const std::vector<char>& data) {
+    const std::string path = PathOf(key);
+    std::string temporary = absl::StrCat(path, ".XXXXXX");
+    const int file = mkstemp(temporary.data());
+    if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", temporary));
+    absl::Status status = WriteAll(file, data);
+    if (close(file) != 0 && status.ok()) {
+      status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", temporary));
+    }
+    if (status.ok() && !Name(temporary, path)) {
+      status = errno == EEXIST
+                   ? absl::AlreadyExistsError(absl::StrCat("\"", key, "\" is set already"))
+                   : absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
+    }
+    std::remove(temporary.c_str());
+    return status;
+  }
+
   // Called by get(): of a key that was there, and is not, none will come again.
   using FileStore::wait;
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
     if (!check(keys)) throw std::runtime_error("a value has been removed");
+  }
+
+ private:
+  // Gives the temporary file the name `path`; false, and errno is EEXIST, if there is such a file.
+  // Where a file system has no links and two do so at once, the second replaces the first, whole.
+  static bool Name(const std::string& temporary, const std::string& path) {
+    if (link(temporary.c_str(), path.c_str()) == 0) return true;
+    if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return false;
+    if (access(path.c_str(), F_OK) == 0) {
+      errno = EEXIST;
+      return false;
+    }
+    return std::rename(temporary.c_str(), path.c_str()) == 0;
   }
 };
 
@@ -91,8 +134,11 @@ class FolderRendezvous final : public Rendezvous {
         std::this_thread::sleep_for(absl::ToChronoMilliseconds(kLongestPause));
       }
     }
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
+    // Again if a rank that has just left removes its last temporary file meanwhile.
+    std::error_code error;
+    do {
+      std::filesystem::remove_all(folder_, error);
+    } while (error == std::errc::no_such_file_or_directory && !farewell.Expired());
   }
 
   absl::Status Arrive() {
@@ -108,13 +154,7 @@ class FolderRendezvous final : public Rendezvous {
 
  private:
   absl::Status DoSet(const std::string& key, const std::string& value, base::Deadline) override {
-    return Guard([&]() -> absl::Status {
-      if (files_->Has(key)) {
-        return absl::AlreadyExistsError(absl::StrCat("\"", key, "\" is set already"));
-      }
-      files_->set(key, WithLength(value));
-      return absl::OkStatus();
-    });
+    return Guard([&]() -> absl::Status { return files_->SetOnce(key, WithLength(value)); });
   }
 
   absl::StatusOr<std::string> DoGet(const std::string& key, int from,

@@ -83,6 +83,24 @@ TEST_P(RendezvousTest, SetsAKeyOnce) {
   });
 }
 
+TEST_P(RendezvousTest, TakesOneOfTheValuesThatAllSetAtOnce) {
+  ForEachRank(4, [](Rendezvous& rendezvous) {
+    for (int i = 0; i < 50; ++i) {
+      const std::string key = absl::StrCat("key ", i);
+      const std::string value(size_t{1000} * (rendezvous.rank() + 1), 'v');
+      ASSERT_OK(rendezvous.Barrier(Soon()));
+      const absl::Status status = rendezvous.Set(key, value, Soon());
+      ASSERT_OK_AND_ASSIGN(const std::string taken, rendezvous.Get(key, Soon()));
+      if (status.ok()) {
+        EXPECT_EQ(taken.size(), value.size());
+      } else {
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kAlreadyExists));
+        EXPECT_NE(taken.size(), value.size());
+      }
+    }
+  });
+}
+
 TEST_P(RendezvousTest, HoldsAnyBytesUpToTheLimit) {
   std::vector<std::string> values = {"", std::string(1, '\0'), "\xff\n:7:"};
   values.emplace_back(Rendezvous::kMaxValueBytes, '\x80');
