@@ -4,7 +4,9 @@
 #include <limits>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "partition/candidate_bounds.h"
 #include "partition/graph.h"
@@ -51,6 +53,11 @@ std::vector<std::vector<int>> Groupings(int devices, std::optional<int> replicas
   return all;
 }
 
+// "1 stage", "2 stages".
+std::string Count(int64_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
 bool AreEqual(const std::vector<int>& counts) {
   return std::all_of(counts.begin(), counts.end(),
                      [&](int count) { return count == counts.front(); });
@@ -78,9 +85,17 @@ absl::Status CandidateSpace::Enumerate() {
   const int devices = request_.cluster.size();
   if (request_.given.has_value()) {
     const int ranks = request_.given->num_ranks();
-    if (devices % ranks != 0 || request_.replicas.value_or(devices / ranks) != devices / ranks) {
+    if (devices % ranks != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "the schedule is for %d ranks: %d devices cannot be divided among them", ranks, devices));
+          "the schedule is for %s: %s cannot be divided evenly among them; use a multiple of %d",
+          Count(ranks, "rank"), Count(devices, "device"), ranks));
+    }
+    if (const int each = devices / ranks; request_.replicas.value_or(each) != each) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "the schedule is for %s: with %s each rank has %d, not %d; ask for %s of every stage, or "
+          "use %s",
+          Count(ranks, "rank"), Count(devices, "device"), each, *request_.replicas,
+          Count(each, "replica"), Count(int64_t{ranks} * *request_.replicas, "device")));
     }
     return AddShapes(std::vector<int>(static_cast<size_t>(ranks), devices / ranks));
   }
@@ -196,10 +211,11 @@ absl::Status CandidateSpace::AddShape(const std::vector<int>& replicas, int64_t 
     const bool is_needless = replicas.size() == 1 && request_.schedule == kAnySchedule;
     if (is_needless && shape.chunks == 0 && candidate.chunks > 1) continue;
     if (!generator.any_chunks && candidate.chunks != generator.chunks) {
-      if (refusal_.ok()) {
+      // Of any schedule, those that take any number say why that number does not do.
+      if (refusal_.ok() && request_.schedule != kAnySchedule) {
         refusal_ = absl::InvalidArgumentError(
-            absl::StrFormat("schedule %s has %d stages per device, not %d", generator.name,
-                            generator.chunks, candidate.chunks));
+            absl::StrFormat("schedule %s has %s per device, not %d", generator.name,
+                            Count(generator.chunks, "stage"), candidate.chunks));
       }
       continue;
     }
@@ -214,8 +230,8 @@ absl::Status CandidateSpace::Add(Candidate candidate) {
   if (candidate.num_stages() > layers) {
     if (refusal_.ok()) {
       refusal_ = absl::InvalidArgumentError(
-          absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages", layers,
-                          candidate.num_stages(), layers));
+          absl::StrFormat("cannot cut %s into %s: use at most %s", Count(layers, "layer"),
+                          Count(candidate.num_stages(), "stage"), Count(layers, "stage")));
     }
     return absl::OkStatus();
   }
@@ -290,21 +306,25 @@ absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::TableOf(
 }
 
 absl::StatusOr<std::vector<RankGroup>> CandidateSpace::GroupsOf(const Candidate& candidate,
-                                                                Memory memory) {
+                                                                double memory_share) {
   std::vector<RankGroup> groups;
   int device = 0;
   for (const int replicas : candidate.replicas) {
     RankGroup& group = groups.emplace_back(GroupOf(request_.cluster, device, replicas));
     device += replicas;
-    if (memory == Memory::kUnlimited) group.memory_bytes = kUnlimitedBytes;
+    if (memory_share == kAnyMemory) group.memory_bytes = kUnlimitedBytes;
+    if (group.memory_bytes != kUnlimitedBytes && memory_share != 1.0) {
+      group.memory_bytes =
+          static_cast<int64_t>(memory_share * static_cast<double>(group.memory_bytes));
+    }
     ASSIGN_OR_RETURN(group.layers, TableOf(candidate, replicas));
   }
   return groups;
 }
 
 absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
-                                                    const Schedule& schedule, Memory memory) {
-  ASSIGN_OR_RETURN(std::vector<RankGroup> groups, GroupsOf(candidate, memory));
+                                                    const Schedule& schedule, double memory_share) {
+  ASSIGN_OR_RETURN(std::vector<RankGroup> groups, GroupsOf(candidate, memory_share));
   return Pipeline::Create(schedule, candidate.micro_batch_rows, std::move(groups),
                           request_.cluster);
 }
@@ -328,7 +348,7 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
   const auto key = std::make_tuple(candidate.replicas, candidate.micro_batch_rows,
                                    candidate.num_stages(), is_fused);
   if (const auto known = bounds_.find(key); known != bounds_.end()) return known->second;
-  ASSIGN_OR_RETURN(const std::vector<RankGroup> groups, GroupsOf(candidate, Memory::kUnlimited));
+  ASSIGN_OR_RETURN(const std::vector<RankGroup> groups, GroupsOf(candidate, kAnyMemory));
   // Where steps overlap, no work waits for other work.
   const bool is_in_turn = request_.profile.is_chain() && request_.objective == PlanObjective::kStep;
   double bound_ns = SimpleBoundNs(groups, candidate.micro_batches, is_in_turn);

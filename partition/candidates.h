@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_CANDIDATES_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -44,11 +45,12 @@ class CandidateSpace {
   // InvalidArgument or FailedPrecondition if the schedule refuses the shape.
   absl::StatusOr<schedule::Schedule> ScheduleOf(const Candidate& candidate) const;
 
-  enum class Memory { kAsGiven, kUnlimited };
-  // A candidate's pipeline under its own or another schedule of its shape.
+  static constexpr double kAnyMemory = std::numeric_limits<double>::infinity();
+  // A candidate's pipeline under its own or another schedule of its shape, on devices with that
+  // share of their memory.
   absl::StatusOr<Pipeline> PipelineOf(const Candidate& candidate,
                                       const schedule::Schedule& schedule,
-                                      Memory memory = Memory::kAsGiven);
+                                      double memory_share = 1.0);
 
   // The bound of any order of work on the candidate's ranks; or, if `is_fused`, of those in which B
   // and W are one operation.
@@ -78,7 +80,7 @@ class CandidateSpace {
   absl::Status Add(Candidate candidate);
   absl::StatusOr<std::shared_ptr<const LayerTable>> TableOf(const Candidate& candidate,
                                                             int devices);
-  absl::StatusOr<std::vector<RankGroup>> GroupsOf(const Candidate& candidate, Memory memory);
+  absl::StatusOr<std::vector<RankGroup>> GroupsOf(const Candidate& candidate, double memory_share);
 
   const PlannerRequest& request_;
   std::vector<Candidate> candidates_;

@@ -45,7 +45,7 @@ absl::StatusOr<std::optional<Wish>> WishOf(const PlannerRequest& request, Candid
   const absl::StatusOr<Schedule> schedule = space.ScheduleOf(candidate);
   if (!schedule.ok()) return std::optional<Wish>();  // refused
   absl::StatusOr<Pipeline> free =
-      space.PipelineOf(candidate, *schedule, CandidateSpace::Memory::kUnlimited);
+      space.PipelineOf(candidate, *schedule, CandidateSpace::kAnyMemory);
   if (!free.ok()) return std::optional<Wish>();
   ASSIGN_OR_RETURN(const BestCut found, FindBestCut(*free, {.objective = request.objective,
                                                             .may_recompute = false,

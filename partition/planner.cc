@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -31,20 +32,28 @@ using schedule::Rank;
 using schedule::Schedule;
 
 constexpr int64_t kMaxBatchRows = int64_t{1} << 40;
-// The best few are refined. Searched orders start from the best few of each shape, unless those are
-// far behind.
+// The best few are refined. Searched orders start from the best few of each kind, unless those are
+// far behind, and then from a few cuts of each shape.
 constexpr size_t kRefined = 4;
-constexpr size_t kSearchedOfAShape = 2;
-constexpr size_t kMostSearched = 3;
+constexpr size_t kBestOfAKind = 2;
+constexpr size_t kMostBest = 3;
+constexpr size_t kCutsOfAShape = 3;
 constexpr double kFarBehind = 1.15;
-// Of the stash that a limit of memory allows, what searched orders may use in turn.
-constexpr double kLimitShares[] = {0.85, 0.65, 0.45};
+// Of the devices' memory, what cuts are made for that orders start from.
+constexpr double kMemoryShares[] = {1.0, 0.95, 0.9};
+// What searched orders may stash in turn: of what the first rank stashes under 1F1B, so that what
+// is tried does not move with memory; and of what memory leaves.
+constexpr double kUsualShares[] = {2.0, 1.5, 1.0, 0.75, 0.5, 0.35};
+constexpr double kRoomShares[] = {1.0, 0.85, 0.65, 0.45};
 // Of all that a search can do: it finds nearly the best order with a tenth, and several orders, of
 // which more fit, are worth more than a better one.
 constexpr double kSearchEffort = 0.1;
-// Bound of the sum of ranks^2 * micro-batches * chunks, so that all searches together take a second
-// or two.
-constexpr int64_t kMaxSearchedHere = int64_t{1} << 18;
+// Bounds of the sum of ranks * micro-batches * chunks, so that all searches together take a second
+// or two: of those from the best plans, and of those from all shapes. And of that product times
+// stages^2, where a cut is refined to start from.
+constexpr int64_t kMaxFromBest = int64_t{1} << 13;
+constexpr int64_t kMaxFromShapes = int64_t{1} << 12;
+constexpr int64_t kMaxRefinedStart = int64_t{1} << 17;
 
 // One device alone must come to an end in a time that simulations can hold.
 absl::Status CheckDuration(const PlannerRequest& request) {
@@ -99,6 +108,20 @@ struct Outcome {
            std::tie(other.found.objective_ns, other.candidate.chunks, other.in_flight,
                     other.candidate.micro_batches);
   }
+};
+
+// What decides how large a search is and what it may find, but for the cut.
+using Shape = std::tuple<int, std::vector<int>, int>;
+
+Shape ShapeOf(const Candidate& candidate) {
+  return {candidate.chunks, candidate.replicas, candidate.micro_batches};
+}
+
+// A cut that an order of our own is made for, with the schedule it was found under.
+struct Start {
+  Candidate candidate;
+  Schedule schedule;
+  BestCut found;
 };
 
 class Planner {
@@ -221,34 +244,176 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Orders of our own, for the best plans with one stage per rank and with two in a V.
+  // Orders of our own: for the best that was found to fit, and for every shape, since one whose
+  // named schedules fit badly, or do not, may be the fastest under another order.
   absl::Status SearchOrders() {
-    std::vector<std::pair<Outcome, Placement>> starts;
-    std::map<std::pair<int, std::vector<int>>, size_t> count;  // by chunks and replicas
-    for (const Outcome& outcome : outcomes_) {
-      const Candidate& own = outcome.candidate;
-      const bool is_v = own.chunks == 2 && outcome.schedule.rank_of_stage.back() == Rank(0);
-      if (own.chunks > 1 && !is_v) continue;
-      if (outcome.found.objective_ns > kFarBehind * outcomes_.front().found.objective_ns) break;
-      if (IsHopeless(own.lower_bound_ns) || starts.size() == kMostSearched) continue;
-      if (++count[{own.chunks, own.replicas}] > kSearchedOfAShape) continue;
-      starts.emplace_back(outcome, is_v ? Placement::kV : Placement::kLoop);
-    }
-    for (auto& [outcome, placement] : starts) {
-      RETURN_IF_ERROR(SearchOrder(std::move(outcome), placement));
+    for (const Start& start : BestStarts()) RETURN_IF_ERROR(SearchOrder(start, left_for_best_));
+    ASSIGN_OR_RETURN(const std::vector<std::vector<Start>> free, FreeStarts());
+    for (size_t i = 0; i < free.size(); ++i) {
+      if (IsFar(free[i].front().found.objective_ns, kFarBehind)) break;
+      const auto shapes_left = static_cast<int64_t>(free.size() - i);
+      int64_t share = left_for_shapes_ / shapes_left;
+      left_for_shapes_ -= share;
+      RETURN_IF_ERROR(SearchShape(free[i], share));
+      left_for_shapes_ += share;
     }
     return absl::OkStatus();
   }
 
-  absl::Status SearchOrder(Outcome start, Placement placement) {
-    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(start.candidate, start.schedule));
-    ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(start.found.cut));
+  // The best few that were found to fit, unless they are far behind.
+  std::vector<Start> BestStarts() const {
+    std::vector<Start> starts;
+    std::map<std::pair<int, std::vector<int>>, size_t> count;  // by chunks and replicas
+    for (const Outcome& outcome : outcomes_) {
+      const Candidate& own = outcome.candidate;
+      if (!IsSearched(own, outcome.schedule)) continue;
+      if (IsFar(outcome.found.objective_ns, kFarBehind) || starts.size() == kMostBest) break;
+      if (IsHopeless(own.lower_bound_ns) || ++count[{own.chunks, own.replicas}] > kBestOfAKind) {
+        continue;
+      }
+      starts.push_back({own, outcome.schedule, outcome.found});
+    }
+    return starts;
+  }
+
+  static bool IsSearched(const Candidate& candidate, const Schedule& schedule) {
+    const bool is_v = candidate.chunks == 2 && schedule.rank_of_stage.back() == Rank(0);
+    return candidate.num_ranks() > 1 && (candidate.chunks == 1 || is_v);
+  }
+
+  // By the time it takes.
+  static int64_t SearchSize(const Candidate& candidate) {
+    return int64_t{candidate.num_ranks()} * candidate.micro_batches * candidate.chunks;
+  }
+
+  // For each shape that is not hopeless the best few cuts that no memory limits; the most promising
+  // shape first.
+  absl::StatusOr<std::vector<std::vector<Start>>> FreeStarts() {
+    std::vector<std::vector<Start>> shapes;
+    std::set<Shape> known;
+    for (const Candidate& candidate : space_.candidates()) {
+      if (IsHopeless(candidate.lower_bound_ns)) break;
+      if (SearchSize(candidate) > kMaxFromShapes) continue;
+      if (!known.insert(ShapeOf(candidate)).second) continue;
+      ASSIGN_OR_RETURN(std::vector<Start> starts,
+                       PlainStarts(candidate, CandidateSpace::kAnyMemory));
+      if (!starts.empty()) shapes.push_back(std::move(starts));
+    }
+    std::stable_sort(shapes.begin(), shapes.end(), [](const auto& a, const auto& b) {
+      return a.front().found.objective_ns < b.front().found.objective_ns;
+    });
+    return shapes;
+  }
+
+  // The best few cuts, without recomputation, of a shape under all its schedules, on devices with
+  // that share of their memory.
+  absl::StatusOr<std::vector<Start>> PlainStarts(const Candidate& shape, double memory_share) {
+    BestCutOptions options = CutOptions();
+    options.may_recompute = false;
+    std::vector<Start> starts;
+    for (const Candidate& candidate : space_.candidates()) {
+      if (ShapeOf(candidate) != ShapeOf(shape)) continue;
+      absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
+      if (!schedule.ok() || !IsSearched(candidate, *schedule)) continue;
+      absl::StatusOr<Pipeline> pipeline = space_.PipelineOf(candidate, *schedule, memory_share);
+      if (!pipeline.ok()) continue;
+      absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options);
+      if (absl::IsResourceExhausted(found.status())) continue;
+      RETURN_IF_ERROR(found.status());
+      simulated_ += found->simulated;
+      starts.push_back({candidate, *std::move(schedule), *std::move(found)});
+    }
+    SortByObjective(starts);
+    if (!starts.empty()) RETURN_IF_ERROR(RefineStart(starts.front(), memory_share));
+    DropEqualCuts(starts);
+    if (starts.size() > kCutsOfAShape) starts.resize(kCutsOfAShape);
+    return starts;
+  }
+
+  absl::Status RefineStart(Start& start, double memory_share) {
+    const int64_t stages = start.candidate.num_stages();
+    const bool is_small = SearchSize(start.candidate) * stages * stages <= kMaxRefinedStart;
+    if (start.found.is_optimal || !is_small) return absl::OkStatus();
+    BestCutOptions options = CutOptions();
+    options.may_recompute = false;
+    options.may_refine = true;
+    ASSIGN_OR_RETURN(Pipeline pipeline,
+                     space_.PipelineOf(start.candidate, start.schedule, memory_share));
+    ASSIGN_OR_RETURN(start.found, FindBestCut(pipeline, options));
+    simulated_ += start.found.simulated;
+    return absl::OkStatus();
+  }
+
+  // Of equal cuts the first is kept.
+  static void DropEqualCuts(std::vector<Start>& starts) {
+    std::vector<Start> distinct;
+    for (Start& start : starts) {
+      const bool is_known = std::any_of(distinct.begin(), distinct.end(), [&](const Start& known) {
+        return known.found.cut == start.found.cut;
+      });
+      if (!is_known) distinct.push_back(std::move(start));
+    }
+    starts = std::move(distinct);
+  }
+
+  static void SortByObjective(std::vector<Start>& starts) {
+    std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) {
+      return a.found.objective_ns < b.found.objective_ns;
+    });
+  }
+
+  // The best few cuts of a shape that were found to fit.
+  std::vector<Start> FoundStarts(const Candidate& shape) const {
+    std::vector<Start> starts;
+    for (const Outcome& outcome : outcomes_) {
+      const bool is_of_shape = ShapeOf(outcome.candidate) == ShapeOf(shape);
+      if (!is_of_shape || !IsSearched(outcome.candidate, outcome.schedule)) continue;
+      starts.push_back({outcome.candidate, outcome.schedule, outcome.found});
+    }
+    DropEqualCuts(starts);
+    if (starts.size() > kCutsOfAShape) starts.resize(kCutsOfAShape);
+    return starts;
+  }
+
+  // Orders for one shape, from its best cuts without a limit of memory and with one: also with a
+  // tighter one, since a cut that leaves room may gain more by its order than it loses.
+  absl::Status SearchShape(const std::vector<Start>& free, int64_t& searches_left) {
+    const Candidate& shape = free.front().candidate;
+    for (const Start& start : free) RETURN_IF_ERROR(SearchOrder(start, searches_left));
+    if (request_.cluster.limits_memory()) {
+      for (const double share : kMemoryShares) {
+        if (SearchSize(shape) > searches_left) break;
+        ASSIGN_OR_RETURN(const std::vector<Start> starts, PlainStarts(shape, share));
+        for (const Start& start : starts) RETURN_IF_ERROR(SearchOrder(start, searches_left));
+      }
+    }
+    for (const Start& start : FoundStarts(shape)) {
+      RETURN_IF_ERROR(SearchOrder(start, searches_left));
+    }
+    return absl::OkStatus();
+  }
+
+  // Orders for one cut, under one limit of the stash after the other.
+  absl::Status SearchOrder(const Start& start, int64_t& searches_left) {
+    Candidate candidate = start.candidate;
+    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
+    if (IsHopeless(candidate.lower_bound_ns)) return absl::OkStatus();
+    const int64_t size = SearchSize(candidate);
+    if (size > searches_left) return absl::OkStatus();
+    const Pipeline::Cut& cut = start.found.cut;
+    if (!searched_.emplace(ShapeOf(candidate), cut.first_layer, cut.recomputed).second) {
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(candidate, start.schedule));
+    ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
+    const std::vector<double> room = RoomOf(pipeline, report);
+    if (*std::min_element(room.begin(), room.end()) <= 0) return absl::OkStatus();
     schedule::AutomaticRequest search;
-    search.ranks = start.candidate.num_ranks();
-    search.micro_batches = start.candidate.micro_batches;
-    search.chunks = start.candidate.chunks;
-    search.placement = placement;
-    search.costs = pipeline.CostsOf(start.found.cut);
+    search.ranks = candidate.num_ranks();
+    search.micro_batches = candidate.micro_batches;
+    search.chunks = candidate.chunks;
+    search.placement = candidate.chunks == 2 ? Placement::kV : Placement::kLoop;
+    search.costs = pipeline.CostsOf(cut);
     search.objective = schedule::Objective::kStep;
     search.sends = pipeline.sends();
     search.effort = kSearchEffort;
@@ -256,56 +421,88 @@ class Planner {
     for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
     search.stash = StashBytes(memory);
     BestCutOptions options = CutOptions();
-    options.only_cut = start.found.cut.first_layer;  // the order is made for its costs
-    Candidate candidate = std::move(start.candidate);
-    ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/false));
-    const int64_t ranks = candidate.num_ranks();
-    const int64_t size = ranks * ranks * candidate.micro_batches * candidate.chunks;
-    for (std::vector<double>& limit : StashLimits(pipeline, report, search.stash)) {
-      if (size > searches_left_) break;
-      searches_left_ -= size;
+    options.only_cut = cut.first_layer;  // the order is made for its costs
+    for (std::vector<double>& limit : StashLimits(UsualStash(report, search.stash), room)) {
+      if (size > searches_left) break;
+      searches_left -= size;
       search.stash_limit = std::move(limit);
       absl::StatusOr<Schedule> order = schedule::Automatic(search);
       if (absl::IsResourceExhausted(order.status())) continue;  // not even one micro-batch
       if (absl::IsInvalidArgument(order.status())) break;       // too many passes to search
       RETURN_IF_ERROR(order.status());
       ++considered_;
-      RETURN_IF_ERROR(Consider(candidate, *std::move(order), options));
+      ASSIGN_OR_RETURN(const double step_ns, StepNs(candidate, *order, cut));
+      if (outcomes_.size() < 2 || step_ns < outcomes_[1].found.objective_ns) {
+        RETURN_IF_ERROR(Consider(candidate, *std::move(order), options));
+      }
+      // Lower limits only make it slower, nearly always.
+      if (!outcomes_.empty() && step_ns >= outcomes_.front().found.objective_ns) break;
     }
     return absl::OkStatus();
   }
 
-  // Limits of what the ranks may stash, to be tried in turn: what the first rank does under 1F1B,
-  // or what memory leaves if that is less; all that memory leaves, or twice as much as the first if
-  // nothing limits it; and less of what memory leaves, since packing takes more than the sum of the
-  // blocks. An order that may keep more need not be faster.
-  std::vector<std::vector<double>> StashLimits(
-      const Pipeline& pipeline, const PlanReport& report,
-      const std::vector<schedule::StageStash>& stash) const {
+  bool IsFar(double objective_ns, double factor) const {
+    return !outcomes_.empty() && objective_ns > factor * outcomes_.front().found.objective_ns;
+  }
+
+  // Whatever memory it takes.
+  absl::StatusOr<double> StepNs(const Candidate& candidate, const Schedule& order,
+                                const Pipeline::Cut& cut) {
+    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(candidate, order));
+    ASSIGN_OR_RETURN(const int64_t step_ns, pipeline.StepNs({cut.first_layer, {}}));
+    return static_cast<double>(step_ns);
+  }
+
+  // What the stages of a rank stash of a micro-batch, of the rank that stashes most, for every
+  // rank: what the first rank stashes under 1F1B.
+  static double UsualStash(const PlanReport& report,
+                           const std::vector<schedule::StageStash>& stash) {
     std::vector<double> per_micro_batch(report.ranks.size(), 0.0);
     for (size_t stage = 0; stage < stash.size(); ++stage) {
       per_micro_batch[static_cast<size_t>(report.stages[stage].rank.value())] +=
           stash[stage].forward;
     }
-    const double usual =
-        pipeline.num_ranks() * *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
-    std::vector<double> shares = {1.0};
-    if (request_.cluster.limits_memory()) {
-      shares.insert(shares.end(), std::begin(kLimitShares), std::end(kLimitShares));
-    }
-    std::vector<std::vector<double>> limits(1 + shares.size());
+    return static_cast<double>(report.ranks.size()) *
+           *std::max_element(per_micro_batch.begin(), per_micro_batch.end());
+  }
+
+  // What memory leaves for the stash of each rank; infinity where nothing limits it.
+  static std::vector<double> RoomOf(const Pipeline& pipeline, const PlanReport& report) {
+    std::vector<double> room;
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
       const schedule::MemoryPlan& training = report.of(rank).training;
       const int64_t memory_bytes = pipeline.group(rank.value()).memory_bytes;
       const auto other_bytes =
           static_cast<double>(training.peak_bytes() - training.peak_stash_bytes);
-      const double room = memory_bytes == kUnlimitedBytes
-                              ? 2 * usual
-                              : std::max(static_cast<double>(memory_bytes) - other_bytes, 0.0);
-      limits[0].push_back(std::min(usual, room));
-      for (size_t i = 0; i < shares.size(); ++i) limits[1 + i].push_back(shares[i] * room);
+      room.push_back(memory_bytes == kUnlimitedBytes
+                         ? std::numeric_limits<double>::infinity()
+                         : std::max(static_cast<double>(memory_bytes) - other_bytes, 0.0));
     }
-    if (limits[0] == limits[1]) limits.erase(limits.begin());
+    return room;
+  }
+
+  // Limits of what the ranks may stash, to be tried in turn, the largest first: some that do not
+  // move with memory, so that more of it tries all that less does; and shares of what memory
+  // leaves, since packing takes more than the sum of the blocks.
+  std::vector<std::vector<double>> StashLimits(double usual,
+                                               const std::vector<double>& room) const {
+    const double most = *std::max_element(room.begin(), room.end());
+    std::vector<std::vector<double>> limits;
+    for (const double share : kUsualShares) {
+      if (share * usual > most) continue;
+      limits.emplace_back(room.size(), share * usual);
+    }
+    if (request_.cluster.limits_memory()) {
+      for (const double share : kRoomShares) {
+        std::vector<double>& limit = limits.emplace_back();
+        for (const double each : room)
+          limit.push_back(std::min(share * each, kUsualShares[0] * usual));
+      }
+    }
+    std::stable_sort(limits.begin(), limits.end(), [](const auto& a, const auto& b) {
+      return std::accumulate(a.begin(), a.end(), 0.0) > std::accumulate(b.begin(), b.end(), 0.0);
+    });
+    limits.erase(std::unique(limits.begin(), limits.end()), limits.end());
     return limits;
   }
 
@@ -349,7 +546,9 @@ class Planner {
   double bound_ns_ = std::numeric_limits<double>::infinity();
   absl::Status refusal_;  // the first one
   bool has_misfit_ = false;
-  int64_t searches_left_ = kMaxSearchedHere;
+  int64_t left_for_best_ = kMaxFromBest;
+  int64_t left_for_shapes_ = kMaxFromShapes;
+  std::set<std::tuple<Shape, std::vector<int>, std::vector<int>>> searched_;
   int considered_ = 0;
   int simulated_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/best_cut.h"
+#include "schedule/generators.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -243,6 +245,71 @@ TEST(PlanJointly, RefusesWhatCannotBe) {
   request = EqualLayers(4, 0);
   request.schedule = "1f2b";
   EXPECT_FALSE(PlanJointly(request).ok());
+}
+
+// Of schedules that nobody asked for nothing is said.
+TEST(PlanJointly, SaysWhySoManyStagesCannotBe) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.chunks = 4;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "cannot cut 12 layers into 16 stages: use at most 12 stages"));
+  request.schedule = "gpipe";
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             "schedule gpipe has 1 stage per device, not 4"));
+  request = EqualLayers(2, 0);
+  request.profile.sizes.front().layers.resize(1);
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "cannot cut 1 layer into 2 stages: use at most 1 stage"));
+}
+
+TEST(PlanJointly, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
+  PlannerRequest request = EqualLayers(8, 0);
+  request.given = schedule::Generate("1f1b", {.ranks = 4, .micro_batches = 8}).value();
+  request.replicas = 1;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "the schedule is for 4 ranks: with 8 devices each rank has 2, not 1; ask "
+                       "for 2 replicas of every stage, or use 4 devices"));
+  request.batch_rows = 16;
+  request.replicas = 2;
+  EXPECT_OK(PlanJointly(request));
+  request.cluster = UniformCluster(6);
+  for (const bool has_replicas : {true, false}) {
+    if (!has_replicas) request.replicas.reset();
+    EXPECT_THAT(PlanJointly(request),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "the schedule is for 4 ranks: 6 devices cannot be divided evenly among "
+                         "them; use a multiple of 4"));
+  }
+}
+
+// Nearly always; here, at micro-batches of one row and of two.
+TEST(PlanJointly, IsNoSlowerWithMoreMemoryOrAWiderRequest) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.profile.sizes.push_back(request.profile.sizes.front());
+  SizedLayers& two = request.profile.sizes.back();
+  two.micro_batch_rows = 2;
+  for (LayerCost& layer : two.layers) {
+    layer.forward_ns *= 1.8;
+    layer.backward_input_ns *= 1.8;
+    layer.backward_weight_ns *= 1.8;
+    layer.memory.stash_bytes *= 2;
+  }
+  double before_ns = std::numeric_limits<double>::infinity();
+  for (const int64_t memory_bytes : {500'000, 600'000, 900'000, 0}) {
+    request.cluster = UniformCluster(4, memory_bytes);
+    request.micro_batches.reset();
+    const Receipt receipt = PlanJointly(request).value();
+    EXPECT_LE(receipt.objective_ns, before_ns) << memory_bytes;
+    before_ns = receipt.objective_ns;
+    request.micro_batches = 8;
+    const absl::StatusOr<Receipt> narrower = PlanJointly(request);
+    if (narrower.ok()) {
+      EXPECT_LE(before_ns, narrower->objective_ns) << memory_bytes;
+    }
+  }
 }
 
 TEST(CountCuts, IsTheBinomialCoefficient) {
