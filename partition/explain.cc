@@ -100,7 +100,8 @@ std::string SayWish(const PlannerRequest& request, const Candidate& candidate, c
                          100 * (wish.objective_ns / objective_ns - 1));
 }
 
-// The cheapest and the fastest of what more memory would make possible.
+// The cheapest and the fastest of what more memory would make possible, among the named schedules
+// without recomputation, each with the cut that is best without a limit: less may do for as much.
 absl::StatusOr<std::vector<std::string>> SayMemory(const PlannerRequest& request,
                                                    CandidateSpace& space, double objective_ns) {
   std::vector<std::pair<Candidate, Wish>> wishes;

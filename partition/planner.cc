@@ -50,10 +50,11 @@ constexpr double kRoomShares[] = {1.0, 0.85, 0.65, 0.45};
 constexpr double kSearchEffort = 0.1;
 // Bounds of the sum of ranks * micro-batches * chunks, so that all searches together take a second
 // or two: of those from the best plans, and of those from all shapes. And of that product times
-// stages^2, where a cut is refined to start from.
+// stages^2, where a cut is refined to start from, and where one with recomputation is.
 constexpr int64_t kMaxFromBest = int64_t{1} << 13;
-constexpr int64_t kMaxFromShapes = int64_t{1} << 12;
+constexpr int64_t kMaxFromShapes = int64_t{3} << 10;
 constexpr int64_t kMaxRefinedStart = int64_t{1} << 17;
+constexpr int64_t kMaxRefinedFound = int64_t{1} << 13;
 
 // One device alone must come to an end in a time that simulations can hold.
 absl::Status CheckDuration(const PlannerRequest& request) {
@@ -324,24 +325,20 @@ class Planner {
       starts.push_back({candidate, *std::move(schedule), *std::move(found)});
     }
     SortByObjective(starts);
-    if (!starts.empty()) RETURN_IF_ERROR(RefineStart(starts.front(), memory_share));
+    const bool is_refined = !starts.empty() && !starts.front().found.is_optimal &&
+                            RefinementSize(shape) <= kMaxRefinedStart;
+    if (is_refined) {
+      Start refined = starts.front();
+      ASSIGN_OR_RETURN(Pipeline pipeline,
+                       space_.PipelineOf(refined.candidate, refined.schedule, memory_share));
+      options.may_refine = true;
+      ASSIGN_OR_RETURN(refined.found, FindBestCut(pipeline, options));
+      simulated_ += refined.found.simulated;
+      starts.insert(starts.begin(), std::move(refined));
+    }
     DropEqualCuts(starts);
     if (starts.size() > kCutsOfAShape) starts.resize(kCutsOfAShape);
     return starts;
-  }
-
-  absl::Status RefineStart(Start& start, double memory_share) {
-    const int64_t stages = start.candidate.num_stages();
-    const bool is_small = SearchSize(start.candidate) * stages * stages <= kMaxRefinedStart;
-    if (start.found.is_optimal || !is_small) return absl::OkStatus();
-    BestCutOptions options = CutOptions();
-    options.may_recompute = false;
-    options.may_refine = true;
-    ASSIGN_OR_RETURN(Pipeline pipeline,
-                     space_.PipelineOf(start.candidate, start.schedule, memory_share));
-    ASSIGN_OR_RETURN(start.found, FindBestCut(pipeline, options));
-    simulated_ += start.found.simulated;
-    return absl::OkStatus();
   }
 
   // Of equal cuts the first is kept.
@@ -387,10 +384,29 @@ class Planner {
         for (const Start& start : starts) RETURN_IF_ERROR(SearchOrder(start, searches_left));
       }
     }
+    RETURN_IF_ERROR(RefineFound(shape));
     for (const Start& start : FoundStarts(shape)) {
       RETURN_IF_ERROR(SearchOrder(start, searches_left));
     }
     return absl::OkStatus();
+  }
+
+  // Its best is refined as it would be if no other shape were asked for.
+  absl::Status RefineFound(const Candidate& shape) {
+    const auto best = std::find_if(outcomes_.begin(), outcomes_.end(), [&](const Outcome& outcome) {
+      return ShapeOf(outcome.candidate) == ShapeOf(shape) && outcome.schedule.name != "auto";
+    });
+    if (best == outcomes_.end() || best->found.is_optimal) return absl::OkStatus();
+    if (RefinementSize(shape) >= kMaxRefinedFound) return absl::OkStatus();
+    BestCutOptions options = CutOptions();
+    options.may_refine = true;
+    const Outcome from = *best;  // Consider moves it
+    return Consider(from.candidate, from.schedule, options);
+  }
+
+  static int64_t RefinementSize(const Candidate& candidate) {
+    const int64_t stages = candidate.num_stages();
+    return SearchSize(candidate) * stages * stages;
   }
 
   // Orders for one cut, under one limit of the stash after the other.
