@@ -1,3 +1,5 @@
+// Longer than others: each step of the planner goes by the plans that those before it have found,
+// so that what to cut, what to refine and what to search orders for is decided in one class.
 #include "partition/planner.h"
 
 #include <algorithm>
