@@ -1,9 +1,6 @@
 #ifndef STAGECOACH_TESTS_KERNELS_CUDA_BLAS_LT_FIXTURE_H_
 #define STAGECOACH_TESTS_KERNELS_CUDA_BLAS_LT_FIXTURE_H_
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,14 +8,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/blas_lt.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "tests/kernels/cuda/backend_fixture.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::kernels {
 
@@ -54,17 +50,7 @@ struct Blas {
 // A machine, and a folder for tuning files that disappears with the test.
 class BlasLtTest : public CudaBackendTest {
  protected:
-  BlasLtTest()
-      : folder_(std::filesystem::path(::testing::TempDir()) /
-                absl::StrReplaceAll(  // the name of a test with a parameter has a slash
-                    absl::StrCat("blas_lt_", getpid(), "_",
-                                 ::testing::UnitTest::GetInstance()->current_test_info()->name()),
-                    {{"/", "_"}})) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~BlasLtTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string tuning_file() const { return (folder_ / "tuning.json").string(); }
+  std::string tuning_file() const { return (folder_.path() / "tuning.json").string(); }
 
   nlohmann::json ReadTuning() const { return nlohmann::json::parse(std::ifstream(tuning_file())); }
   void WriteTuning(const nlohmann::json& json) const { std::ofstream(tuning_file()) << json; }
@@ -78,7 +64,7 @@ class BlasLtTest : public CudaBackendTest {
   }
 
  private:
-  const std::filesystem::path folder_;
+  const testing::TestFolder folder_;
 };
 
 }  // namespace stagecoach::kernels

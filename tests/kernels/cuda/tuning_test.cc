@@ -1,9 +1,6 @@
 #include "kernels/cuda/tuning.h"
 
-#include <unistd.h>
-
 #include <atomic>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -12,13 +9,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -38,22 +35,11 @@ constexpr Algorithm kFirst{.id = 66,
                            .cluster_shape = 3};
 constexpr Algorithm kSecond{.id = 67, .tile = 23};
 
-// A folder of the test's own, which disappears with it.
 class Tuning : public ::testing::Test {
  protected:
-  Tuning()
-      : folder_(std::filesystem::path(::testing::TempDir()) /
-                absl::StrReplaceAll(  // the name of a test with a parameter has a slash
-                    absl::StrCat("tuning_", getpid(), "_",
-                                 ::testing::UnitTest::GetInstance()->current_test_info()->name()),
-                    {{"/", "_"}})) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~Tuning() override { std::filesystem::remove_all(folder_); }
-
-  std::string path() const { return (folder_ / "tuning.json").string(); }
+  std::string path() const { return (folder_.path() / "tuning.json").string(); }
   // The same file by another name, and so another table: as another process has.
-  std::string other_path() const { return (folder_ / "." / "tuning.json").string(); }
+  std::string other_path() const { return (folder_.path() / "." / "tuning.json").string(); }
 
   std::string Read() const {
     std::ostringstream text;
@@ -70,7 +56,7 @@ class Tuning : public ::testing::Test {
   }
 
  private:
-  const std::filesystem::path folder_;
+  const testing::TestFolder folder_;
 };
 
 MATCHER_P(Holds, expected, "") { return arg.ok() && *arg == expected; }
