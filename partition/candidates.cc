@@ -4,13 +4,12 @@
 #include <limits>
 #include <set>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "partition/candidate_bounds.h"
 #include "partition/graph.h"
 #include "partition/groups.h"
+#include "partition/receipt.h"
 #include "schedule/generators.h"
 
 namespace stagecoach::partition {
@@ -53,11 +52,6 @@ std::vector<std::vector<int>> Groupings(int devices, std::optional<int> replicas
   return all;
 }
 
-// "1 stage", "2 stages".
-std::string Count(int64_t count, absl::string_view noun) {
-  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
-}
-
 bool AreEqual(const std::vector<int>& counts) {
   return std::all_of(counts.begin(), counts.end(),
                      [&](int count) { return count == counts.front(); });
@@ -88,14 +82,14 @@ absl::Status CandidateSpace::Enumerate() {
     if (devices % ranks != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the schedule is for %s: %s cannot be divided evenly among them; use a multiple of %d",
-          Count(ranks, "rank"), Count(devices, "device"), ranks));
+          Counted(ranks, "rank"), Counted(devices, "device"), ranks));
     }
     if (const int each = devices / ranks; request_.replicas.value_or(each) != each) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "the schedule is for %s: with %s each rank has %d, not %d; ask for %s of every stage, or "
           "use %s",
-          Count(ranks, "rank"), Count(devices, "device"), each, *request_.replicas,
-          Count(each, "replica"), Count(int64_t{ranks} * *request_.replicas, "device")));
+          Counted(ranks, "rank"), Counted(devices, "device"), each, *request_.replicas,
+          Counted(each, "replica"), Counted(int64_t{ranks} * *request_.replicas, "device")));
     }
     return AddShapes(std::vector<int>(static_cast<size_t>(ranks), devices / ranks));
   }
@@ -215,7 +209,7 @@ absl::Status CandidateSpace::AddShape(const std::vector<int>& replicas, int64_t 
       if (refusal_.ok() && request_.schedule != kAnySchedule) {
         refusal_ = absl::InvalidArgumentError(
             absl::StrFormat("schedule %s has %s per device, not %d", generator.name,
-                            Count(generator.chunks, "stage"), candidate.chunks));
+                            Counted(generator.chunks, "stage"), candidate.chunks));
       }
       continue;
     }
@@ -230,8 +224,8 @@ absl::Status CandidateSpace::Add(Candidate candidate) {
   if (candidate.num_stages() > layers) {
     if (refusal_.ok()) {
       refusal_ = absl::InvalidArgumentError(
-          absl::StrFormat("cannot cut %s into %s: use at most %s", Count(layers, "layer"),
-                          Count(candidate.num_stages(), "stage"), Count(layers, "stage")));
+          absl::StrFormat("cannot cut %s into %s: use at most %s", Counted(layers, "layer"),
+                          Counted(candidate.num_stages(), "stage"), Counted(layers, "stage")));
     }
     return absl::OkStatus();
   }

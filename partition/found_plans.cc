@@ -61,6 +61,12 @@ absl::Status FoundPlans::Consider(Candidate candidate, Schedule schedule,
   return absl::OkStatus();
 }
 
+absl::Status FoundPlans::Refine(FoundPlan plan) {
+  BestCutOptions options = CutOptions();
+  options.may_refine = true;
+  return Consider(std::move(plan.candidate), std::move(plan.schedule), options);
+}
+
 // Whether it is certain that no cut fits, and not only that none was found.
 bool FoundPlans::IsProvenMisfit(const Pipeline& pipeline) const {
   const std::vector<LayerCost>& layers = pipeline.group(0).layers->layers;

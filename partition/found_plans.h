@@ -41,6 +41,8 @@ class FoundPlans {
   // Cuts a candidate under a schedule of its shape, and keeps the best cut if one fits.
   absl::Status Consider(Candidate candidate, schedule::Schedule schedule,
                         const BestCutOptions& options);
+  // Considers a plan's candidate again, with the long search.
+  absl::Status Refine(FoundPlan plan);
   void Refuse(const absl::Status& status) { refusal_.Update(status); }
   // A plan that nobody has found may be as fast.
   void NoteBound(double lower_bound_ns);

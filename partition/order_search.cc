@@ -219,10 +219,7 @@ class OrderSearch {
         });
     if (best == plans_.plans().end() || best->found.is_optimal) return absl::OkStatus();
     if (RefinementSize(shape) >= kMaxRefinedFound) return absl::OkStatus();
-    BestCutOptions options = plans_.CutOptions();
-    options.may_refine = true;
-    const FoundPlan from = *best;  // Consider moves it
-    return plans_.Consider(from.candidate, from.schedule, options);
+    return plans_.Refine(*best);
   }
 
   static int64_t RefinementSize(const Candidate& candidate) {

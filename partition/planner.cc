@@ -117,14 +117,11 @@ class Planner {
   }
 
   absl::Status RefineBest() {
-    BestCutOptions options = plans_.CutOptions();
-    options.may_refine = true;
     const std::vector<FoundPlan>& plans = plans_.plans();
     std::vector<FoundPlan> best(plans.begin(), plans.begin() + std::min(plans.size(), kRefined));
     for (FoundPlan& plan : best) {
       if (plan.found.is_optimal || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
-      RETURN_IF_ERROR(
-          plans_.Consider(std::move(plan.candidate), std::move(plan.schedule), options));
+      RETURN_IF_ERROR(plans_.Refine(std::move(plan)));
     }
     return absl::OkStatus();
   }

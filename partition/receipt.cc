@@ -115,12 +115,15 @@ StageReceipt StageOf(const Pipeline& pipeline, const Pipeline::Cut& cut, int sta
 
 }  // namespace
 
+std::string Counted(int64_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
 std::string Choice::ToString() const {
-  std::string text =
-      absl::StrCat(schedule, schedule == "auto" ? " (searched order), " : ", ", micro_batches,
-                   " micro-batch", micro_batches == 1 ? "" : "es", " of ", micro_batch_rows, " row",
-                   micro_batch_rows == 1 ? "" : "s", ", ", replicas.size(), " rank",
-                   replicas.size() == 1 ? "" : "s");
+  std::string text = absl::StrCat(schedule, schedule == "auto" ? " (searched order), " : ", ",
+                                  micro_batches, " micro-batch", micro_batches == 1 ? "" : "es",
+                                  " of ", Counted(micro_batch_rows, "row"), ", ",
+                                  Counted(static_cast<int64_t>(replicas.size()), "rank"));
   if (chunks > 1) absl::StrAppend(&text, " of ", chunks, " stages");
   const bool is_even = std::all_of(replicas.begin(), replicas.end(),
                                    [&](int count) { return count == replicas.front(); });
@@ -131,8 +134,7 @@ std::string Choice::ToString() const {
     absl::StrAppend(&text, " on ", absl::StrJoin(replicas, " + "), " devices");
   }
   if (recomputed_layers > 0) {
-    absl::StrAppend(&text, ", ", recomputed_layers, " layer", recomputed_layers == 1 ? "" : "s",
-                    " recomputed");
+    absl::StrAppend(&text, ", ", Counted(recomputed_layers, "layer"), " recomputed");
   }
   return text;
 }

@@ -94,6 +94,9 @@ absl::Status CheckFits(const Receipt& receipt);
 // "device gpu2 needs 3.1 GB, 1.1 GB more than its memory of 2.0 GB".
 std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_bytes);
 
+// "1 stage", "2 stages".
+std::string Counted(int64_t count, absl::string_view noun);
+
 }  // namespace stagecoach::partition
 
 #endif  // STAGECOACH_PARTITION_RECEIPT_H_
