@@ -18,10 +18,11 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "bench/shared_cores.h"
-#include "engine/measured_profile.h"
 #include "engine/stagecoach.h"
-#include "partition/planner.h"
-#include "partition/stage_costs.h"
+#include "engine/train/measured_profile.h"
+#include "partition/plan/stage_costs.h"
+#include "partition/search/make_plan.h"
+#include "partition/search/planner.h"
 #include "schedule/simulate.h"
 
 namespace stagecoach::bench {

@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "bench/median_seconds.h"
-#include "partition/chain.h"
+#include "partition/exact/chain.h"
 #include "partition/files/transformer_profile.h"
-#include "partition/planner.h"
+#include "partition/search/planner.h"
 
 namespace stagecoach::partition {
 namespace {

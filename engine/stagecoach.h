@@ -3,14 +3,14 @@
 
 // Everything that a program which defines, plans and trains a model needs.
 #include "engine/data/load.h"
-#include "engine/fit.h"
-#include "engine/layer.h"
-#include "engine/layers/layer_norm.h"
-#include "engine/layers/linear.h"
-#include "engine/layers/residual.h"
-#include "engine/measured_profile.h"
-#include "engine/model.h"
-#include "engine/plan_model.h"
-#include "engine/trainer.h"
+#include "engine/model/layer.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+#include "engine/model/model.h"
+#include "engine/train/fit.h"
+#include "engine/train/measured_profile.h"
+#include "engine/train/plan_model.h"
+#include "engine/train/trainer.h"
 
 #endif  // STAGECOACH_ENGINE_STAGECOACH_H_

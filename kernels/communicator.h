@@ -14,7 +14,7 @@
 namespace stagecoach::kernels {
 
 struct CommunicatorOptions {
-  std::string id;  // the same for all ranks of the group: kernels/cuda/cuda_backend.h makes it
+  std::string id;  // the same for all ranks of the group: kernels/cuda_backend.h makes it
   int ranks = 1;
   int rank = 0;
   // Ranks with which this one exchanges tensors: connections to them are opened at the start, in

@@ -207,7 +207,7 @@ class HostBuffer {
 };
 
 // A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h,
-// kernels/cuda/cuda_backend.h). Thread-safe. Everything that it makes must die before it.
+// kernels/cuda_backend.h). Thread-safe. Everything that it makes must die before it.
 class Device {
  public:
   virtual ~Device();

@@ -26,7 +26,7 @@ struct StagePosition {
 StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage);
 
 // The memory of a stage made of the consecutive `layers` (at least one). The rules, which
-// engine/stage.cc lays out:
+// engine/stage/stage.cc lays out:
 //  - The activation between two layers of the stage lives until the later of its two readers is
 //    done with it (the next layer's input_last_use, its own layer's output_last_use): in the
 //    workspace if that is F, else in the stash (B) or weight stash (W).

@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/backend_entry.h"
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/gpu_ledger.h"
 #include "kernels/cuda/inspect.h"
-#include "kernels/cuda/nccl_communicator.h"
+#include "kernels/cuda/runtime/gpu_ledger.h"
+#include "kernels/cuda/runtime/nccl_communicator.h"
+#include "kernels/cuda_backend.h"
+#include "kernels/cuda_backend_entry.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -11,9 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/blas_lt.h"
-#include "kernels/cuda/nccl_communicator.h"
-#include "kernels/cuda/status.h"
+#include "kernels/cuda/products/blas_lt.h"
+#include "kernels/cuda/runtime/nccl_communicator.h"
+#include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -2,7 +2,7 @@
 #define STAGECOACH_KERNELS_CUDA_INSPECT_H_
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda_backend.h"
 
 namespace stagecoach::kernels {
 

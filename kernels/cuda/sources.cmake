@@ -2,34 +2,34 @@
 # for tests without a GPU.
 set(stagecoach_cuda_host_sources
   kernels/cuda/backend.cc
-  kernels/cuda/blas_lt.cc
+  kernels/cuda/products/blas_lt.cc
   kernels/cuda/cuda_device.cc
-  kernels/cuda/cuda_handover.cc
-  kernels/cuda/cuda_recording.cc
-  kernels/cuda/cuda_stream.cc
-  kernels/cuda/cuda_timeline.cc
-  kernels/cuda/elementwise.cc
-  kernels/cuda/gpu_ledger.cc
-  kernels/cuda/handles.cc
+  kernels/cuda/runtime/cuda_handover.cc
+  kernels/cuda/runtime/cuda_recording.cc
+  kernels/cuda/runtime/cuda_stream.cc
+  kernels/cuda/runtime/cuda_timeline.cc
+  kernels/cuda/ops/elementwise.cc
+  kernels/cuda/runtime/gpu_ledger.cc
+  kernels/cuda/runtime/handles.cc
   kernels/cuda/inspect.cc
-  kernels/cuda/layer_norm.cc
-  kernels/cuda/linear.cc
-  kernels/cuda/loss.cc
-  kernels/cuda/matmul_plan.cc
-  kernels/cuda/measure_matmul.cc
-  kernels/cuda/nccl_communicator.cc
-  kernels/cuda/optimizer.cc
-  kernels/cuda/parameter_chunks.cc
-  kernels/cuda/status.cc
-  kernels/cuda/tuning.cc)
+  kernels/cuda/ops/layer_norm.cc
+  kernels/cuda/ops/linear.cc
+  kernels/cuda/ops/loss.cc
+  kernels/cuda/products/matmul_plan.cc
+  kernels/cuda/products/measure_matmul.cc
+  kernels/cuda/runtime/nccl_communicator.cc
+  kernels/cuda/ops/optimizer.cc
+  kernels/cuda/ops/parameter_chunks.cc
+  kernels/cuda/runtime/status.cc
+  kernels/cuda/products/tuning.cc)
 set(stagecoach_cuda_device_sources
-  kernels/cuda/activation.cu
-  kernels/cuda/column_sums.cu
-  kernels/cuda/elementwise.cu
-  kernels/cuda/gradient_norm.cu
-  kernels/cuda/layer_norm.cu
-  kernels/cuda/layer_norm_weight.cu
-  kernels/cuda/loss.cu
-  kernels/cuda/measure_matmul.cu
-  kernels/cuda/optimizer.cu
-  kernels/cuda/progress.cu)
+  kernels/cuda/ops/activation.cu
+  kernels/cuda/ops/column_sums.cu
+  kernels/cuda/ops/elementwise.cu
+  kernels/cuda/ops/gradient_norm.cu
+  kernels/cuda/ops/layer_norm.cu
+  kernels/cuda/ops/layer_norm_weight.cu
+  kernels/cuda/ops/loss.cu
+  kernels/cuda/products/measure_matmul.cu
+  kernels/cuda/ops/optimizer.cu
+  kernels/cuda/runtime/progress.cu)

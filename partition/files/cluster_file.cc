@@ -25,14 +25,14 @@ namespace {
 using base::ArrayReader;
 using base::ObjectReader;
 
-constexpr int64_t kVersion = 1;
-constexpr int64_t kMaxFileBytes = int64_t{4} << 20;
+constexpr int64_t kClusterVersion = 1;
+constexpr int64_t kMaxClusterBytes = int64_t{4} << 20;
 
 absl::Status CheckVersion(ObjectReader& reader) {
   ASSIGN_OR_RETURN(const int64_t version, reader.RequiredInt64("version"));
-  if (version == kVersion) return absl::OkStatus();
-  return reader.Error("version",
-                      absl::StrCat("version ", version, ": this program reads version ", kVersion));
+  if (version == kClusterVersion) return absl::OkStatus();
+  return reader.Error("version", absl::StrCat("version ", version, ": this program reads version ",
+                                              kClusterVersion));
 }
 
 absl::StatusOr<int64_t> ReadMemory(ObjectReader& reader) {
@@ -174,14 +174,14 @@ absl::StatusOr<Cluster> ReadCluster(const nlohmann::json& document) {
 
 absl::StatusOr<Cluster> ParseClusterToml(absl::string_view text) {
   ASSIGN_OR_RETURN(const nlohmann::json document,
-                   base::ParseToml(text, {.max_bytes = kMaxFileBytes}));
+                   base::ParseToml(text, {.max_bytes = kMaxClusterBytes}));
   absl::StatusOr<Cluster> cluster = ReadCluster(document);
   if (!cluster.ok()) return base::WithTomlLine(cluster.status(), text);
   return cluster;
 }
 
 absl::StatusOr<Cluster> ReadClusterFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxClusterBytes));
   absl::StatusOr<Cluster> cluster = ParseClusterToml(text);
   if (!cluster.ok()) return base::Annotate(cluster.status(), path);
   return cluster;

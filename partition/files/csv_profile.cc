@@ -25,17 +25,13 @@
 namespace stagecoach::partition {
 namespace {
 
-constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+constexpr int64_t kMaxCsvBytes = int64_t{64} << 20;
 
 constexpr size_t kMaxFields = 64;
 
 enum Column : uint8_t { kName, kForward, kBackward, kOutput, kParameters };
 constexpr std::array<absl::string_view, 5> kColumns = {"layer", "forward_ms", "backward_ms",
                                                        "output_bytes", "parameter_bytes"};
-
-absl::Status ErrorAt(int line, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", message));
-}
 
 struct Row {
   int line = 0;  // where it starts
@@ -194,7 +190,7 @@ absl::StatusOr<Profile> ParseCsvProfile(absl::string_view text, absl::string_vie
 }
 
 absl::StatusOr<Profile> ReadCsvProfile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxCsvBytes));
   absl::StatusOr<Profile> profile =
       ParseCsvProfile(text, std::filesystem::path(path).stem().string());
   if (!profile.ok()) return base::Annotate(profile.status(), path);

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 namespace stagecoach::partition {
 

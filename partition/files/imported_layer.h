@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "partition/layer_cost.h"
@@ -30,6 +31,9 @@ LayerCost FromImported(const ImportedLayer& imported);
 // schedule::kMaxSizeBytes (rounded to whole bytes).
 absl::StatusOr<double> ParseMilliseconds(absl::string_view text);
 absl::StatusOr<int64_t> ParseByteCount(absl::string_view text);
+
+// InvalidArgument: "line 3: message".
+absl::Status ErrorAt(int line, absl::string_view message);
 
 }  // namespace stagecoach::partition
 

@@ -27,7 +27,7 @@
 namespace stagecoach::partition {
 namespace {
 
-constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+constexpr int64_t kMaxGraphBytes = int64_t{64} << 20;
 constexpr size_t kMaxLineBytes = 1 << 16;
 constexpr absl::string_view kSeparator = " -- ";
 
@@ -48,10 +48,6 @@ struct Graph {
   std::map<int64_t, Node> nodes;  // by number
   std::vector<Arrow> arrows;
 };
-
-absl::Status ErrorAt(int line, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", message));
-}
 
 // As much of a text as an error should show.
 std::string Quoted(absl::string_view text) {
@@ -225,7 +221,7 @@ absl::StatusOr<Profile> ParsePipedreamProfile(absl::string_view text, absl::stri
 }
 
 absl::StatusOr<Profile> ReadPipedreamProfile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxGraphBytes));
   absl::StatusOr<Profile> profile =
       ParsePipedreamProfile(text, std::filesystem::path(path).stem().string());
   if (!profile.ok()) return base::Annotate(profile.status(), path);

@@ -26,23 +26,23 @@ using base::ObjectReader;
 using schedule::Rank;
 using schedule::Schedule;
 
-constexpr int64_t kMaxFileBytes = int64_t{256} << 20;
+constexpr int64_t kMaxPlanBytes = int64_t{256} << 20;
 constexpr int64_t kMaxRows = int64_t{1} << 32;  // so that rows of a batch cannot overflow
 // Of a schedule that is given by its name, which costs the file nothing.
 constexpr int64_t kMaxGeneratedPasses = int64_t{1} << 22;
-constexpr absl::string_view kFormat = "stagecoach-plan";
-constexpr int64_t kVersion = 1;
+constexpr absl::string_view kPlanFormat = "stagecoach-plan";
+constexpr int64_t kPlanVersion = 1;
 
 // ---- Reading ----
 
-absl::Status ReadHeader(ObjectReader& reader) {
+absl::Status ReadPlanHeader(ObjectReader& reader) {
   ASSIGN_OR_RETURN(const std::string format, reader.RequiredString("format"));
-  if (format != kFormat) {
-    return reader.Error("format", absl::StrCat("must be \"", kFormat, "\": not a plan"));
+  if (format != kPlanFormat) {
+    return reader.Error("format", absl::StrCat("must be \"", kPlanFormat, "\": not a plan"));
   }
   ASSIGN_OR_RETURN(const int64_t version, reader.RequiredInt64("version"));
-  if (version == kVersion) return absl::OkStatus();
-  return reader.Error("version", absl::StrCat("must be ", kVersion, ", found ", version,
+  if (version == kPlanVersion) return absl::OkStatus();
+  return reader.Error("version", absl::StrCat("must be ", kPlanVersion, ", found ", version,
                                               ": written by another version of Stagecoach"));
 }
 
@@ -190,7 +190,7 @@ absl::Status ReadOrder(const ArrayReader& array, Plan& plan) {
 }
 
 absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
-  RETURN_IF_ERROR(ReadHeader(reader));
+  RETURN_IF_ERROR(ReadPlanHeader(reader));
   PlanFile file;
   Plan& plan = file.plan;
   ASSIGN_OR_RETURN(file.model, reader.OptionalString("model", ""));
@@ -258,7 +258,7 @@ void AppendList(absl::string_view key, const std::vector<int>& numbers, std::str
 }  // namespace
 
 absl::StatusOr<PlanFile> ParsePlanJson(absl::string_view text) {
-  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text, {.max_bytes = kMaxFileBytes}));
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text, {.max_bytes = kMaxPlanBytes}));
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json));
   const auto schedule = json.find("schedule");
   absl::StatusOr<PlanFile> file =
@@ -270,7 +270,8 @@ absl::StatusOr<PlanFile> ParsePlanJson(absl::string_view text) {
 std::string ToPlanJson(const PlanFile& file) {
   const Plan& plan = file.plan;
   const int chunks = ChunksIfGenerated(plan.schedule);
-  std::string text = absl::StrCat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion);
+  std::string text =
+      absl::StrCat("{\n  \"format\": \"", kPlanFormat, "\",\n  \"version\": ", kPlanVersion);
   if (!file.model.empty()) absl::StrAppend(&text, ",\n  \"model\": ", Quoted(file.model));
   absl::StrAppend(&text, ",\n  \"layers\": ", plan.num_layers,
                   ",\n  \"micro_batches\": ", plan.micro_batches(),
@@ -292,7 +293,7 @@ std::string ToPlanJson(const PlanFile& file) {
 }
 
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxPlanBytes));
   absl::StatusOr<PlanFile> file = ParsePlanJson(text);
   if (!file.ok()) return base::Annotate(file.status(), path);
   return file;

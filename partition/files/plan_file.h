@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "partition/plan.h"
+#include "partition/plan/plan.h"
 
 namespace stagecoach::partition {
 

@@ -31,20 +31,20 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using schedule::kMaxSizeBytes;
 
-constexpr absl::string_view kFormat = "stagecoach-profile";
-constexpr int64_t kVersion = 1;
-constexpr int64_t kMaxFileBytes = int64_t{64} << 20;
+constexpr absl::string_view kProfileFormat = "stagecoach-profile";
+constexpr int64_t kProfileVersion = 1;
+constexpr int64_t kMaxProfileBytes = int64_t{64} << 20;
 
-absl::Status ReadHeader(ObjectReader& reader) {
+absl::Status ReadProfileHeader(ObjectReader& reader) {
   ASSIGN_OR_RETURN(const std::string format, reader.RequiredString("format"));
-  if (format != kFormat) {
-    return reader.Error("format", absl::StrCat("must be \"", kFormat, "\", found \"",
+  if (format != kProfileFormat) {
+    return reader.Error("format", absl::StrCat("must be \"", kProfileFormat, "\", found \"",
                                                absl::CHexEscape(format), "\": not a profile"));
   }
   ASSIGN_OR_RETURN(const int64_t version, reader.RequiredInt64("version"));
-  if (version == kVersion) return absl::OkStatus();
-  return reader.Error("version",
-                      absl::StrCat("version ", version, ": this program reads version ", kVersion));
+  if (version == kProfileVersion) return absl::OkStatus();
+  return reader.Error("version", absl::StrCat("version ", version, ": this program reads version ",
+                                              kProfileVersion));
 }
 
 absl::StatusOr<std::vector<int64_t>> ReadRows(const json& object, ObjectReader& reader) {
@@ -169,7 +169,7 @@ absl::Status Connect(std::vector<FileLayer> layers, Profile& profile) {
 
 absl::StatusOr<Profile> ReadProfile(const json& document) {
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
-  RETURN_IF_ERROR(ReadHeader(reader));
+  RETURN_IF_ERROR(ReadProfileHeader(reader));
   Profile profile;
   ASSIGN_OR_RETURN(profile.model, reader.OptionalString("model", ""));
   ASSIGN_OR_RETURN(profile.updates_in_backward, reader.OptionalBool("updates_in_backward", false));
@@ -202,14 +202,14 @@ std::string Dump(const ordered_json& value) {
 }  // namespace
 
 absl::StatusOr<Profile> ParseProfileJson(absl::string_view text) {
-  ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxFileBytes}));
+  ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxProfileBytes}));
   absl::StatusOr<Profile> profile = ReadProfile(document);
   if (!profile.ok()) return base::WithJsonLine(profile.status(), text);
   return profile;
 }
 
 absl::StatusOr<Profile> ReadProfileFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxProfileBytes));
   absl::StatusOr<Profile> profile = ParseProfileJson(text);
   if (!profile.ok()) return base::Annotate(profile.status(), path);
   return profile;
@@ -225,7 +225,7 @@ std::string ToProfileJson(const Profile& profile) {
   const ordered_json loss = {{"workspace_bytes", OneOrAll(workspace)},
                              {"bytes_per_micro_batch", OneOrAll(results)}};
   std::string text =
-      absl::StrCat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
+      absl::StrCat("{\n  \"format\": \"", kProfileFormat, "\",\n  \"version\": ", kProfileVersion,
                    ",\n  \"model\": ", Dump(profile.model),
                    ",\n  \"updates_in_backward\": ", profile.updates_in_backward ? "true" : "false",
                    ",\n  \"micro_batch_rows\": ", Dump(rows), ",\n  \"loss\": ", Dump(loss),

@@ -24,8 +24,8 @@ using base::ArrayReader;
 using base::ObjectReader;
 using schedule::LastUse;
 
-constexpr int64_t kVersion = 1;
-constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
+constexpr int64_t kDescriptionVersion = 1;
+constexpr int64_t kMaxDescriptionBytes = int64_t{1} << 20;
 constexpr std::array<const char*, 3> kAttentions = {"stored", "recomputed", "flash"};
 
 struct Field {
@@ -192,9 +192,10 @@ absl::Status ReadRows(const nlohmann::json& document, ObjectReader& reader, Tran
 absl::StatusOr<Transformer> ReadTransformer(const nlohmann::json& document) {
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   ASSIGN_OR_RETURN(const int64_t version, reader.RequiredInt64("version"));
-  if (version != kVersion) {
+  if (version != kDescriptionVersion) {
     return reader.Error(
-        "version", absl::StrCat("version ", version, ": this program reads version ", kVersion));
+        "version",
+        absl::StrCat("version ", version, ": this program reads version ", kDescriptionVersion));
   }
   Transformer t;
   ASSIGN_OR_RETURN(t.bytes_per_value, reader.OptionalInt64("bytes_per_value", t.bytes_per_value));
@@ -288,7 +289,7 @@ Profile TransformerProfile(const Transformer& t, std::string model) {
 
 absl::StatusOr<Profile> ParseTransformerProfile(absl::string_view text, absl::string_view model) {
   ASSIGN_OR_RETURN(const nlohmann::json document,
-                   base::ParseToml(text, {.max_bytes = kMaxFileBytes}));
+                   base::ParseToml(text, {.max_bytes = kMaxDescriptionBytes}));
   const absl::StatusOr<Transformer> transformer = ReadTransformer(document);
   if (!transformer.ok()) return base::WithTomlLine(transformer.status(), text);
   Profile profile = TransformerProfile(*transformer, std::string(model));
@@ -297,7 +298,7 @@ absl::StatusOr<Profile> ParseTransformerProfile(absl::string_view text, absl::st
 }
 
 absl::StatusOr<Profile> ReadTransformerProfile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxDescriptionBytes));
   absl::StatusOr<Profile> profile =
       ParseTransformerProfile(text, std::filesystem::path(path).stem().string());
   if (!profile.ok()) return base::Annotate(profile.status(), path);

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "partition/receipt.h"
+#include "partition/plan/receipt.h"
 #include "partition/report/receipt_report.h"
 #include "schedule/schedule.h"
 #include "schedule/traces/trace_parts.h"

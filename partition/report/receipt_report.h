@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "partition/receipt.h"
+#include "partition/plan/receipt.h"
 
 namespace stagecoach::partition {
 

@@ -82,8 +82,8 @@ TEST(Line, KeepsTheCode) {
 
 // What the readers say is what is understood here.
 TEST(Line, OfWhatAReaderSays) {
-  ASSERT_OK_AND_ASSIGN(const nlohmann::json json, ParseJson(kJson));
-  ASSERT_OK_AND_ASSIGN(ObjectReader reader, ObjectReader::Create(json));
+  ASSERT_OK_AND_ASSIGN(const nlohmann::json parsed, ParseJson(kJson));
+  ASSERT_OK_AND_ASSIGN(ObjectReader reader, ObjectReader::Create(parsed));
   ASSERT_OK_AND_ASSIGN(ArrayReader layers, reader.RequiredArray("layers"));
   ASSERT_OK_AND_ASSIGN(ObjectReader layer, layers.Object(2));
   EXPECT_THAT(WithJsonLine(layer.RequiredInt64("name").status(), kJson),

@@ -38,7 +38,7 @@ TEST(PartitionCluster, LinksGoByHostUnlessThereIsAnException) {
 }
 
 template <typename Change>
-void ExpectRefused(const std::string& message, Change change) {
+void ExpectClusterRefused(const std::string& message, Change change) {
   Cluster cluster = UniformCluster(3);
   change(cluster);
   EXPECT_THAT(CheckCluster(cluster),
@@ -46,29 +46,32 @@ void ExpectRefused(const std::string& message, Change change) {
 }
 
 TEST(PartitionCluster, RefusesDevices) {
-  ExpectRefused("0 devices, expected 1 to 4096", [](Cluster& c) { c.devices.clear(); });
-  ExpectRefused("4097 devices", [](Cluster& c) { c = UniformCluster(4097); });
-  ExpectRefused("device 1 (): the name is empty", [](Cluster& c) { c.devices[1].name = ""; });
-  ExpectRefused("device 2 (0): an earlier one", [](Cluster& c) { c.devices[2].name = "0"; });
+  ExpectClusterRefused("0 devices, expected 1 to 4096", [](Cluster& c) { c.devices.clear(); });
+  ExpectClusterRefused("4097 devices", [](Cluster& c) { c = UniformCluster(4097); });
+  ExpectClusterRefused("device 1 (): the name is empty",
+                       [](Cluster& c) { c.devices[1].name = ""; });
+  ExpectClusterRefused("device 2 (0): an earlier one", [](Cluster& c) { c.devices[2].name = "0"; });
   for (const double speed : {0.0, -1.0, 1e7, 1e-7, std::numeric_limits<double>::quiet_NaN()}) {
-    ExpectRefused("device 1 (1): speed is ", [&](Cluster& c) { c.devices[1].speed = speed; });
+    ExpectClusterRefused("device 1 (1): speed is ",
+                         [&](Cluster& c) { c.devices[1].speed = speed; });
   }
-  ExpectRefused("memory_bytes is -1", [](Cluster& c) { c.devices[0].memory_bytes = -1; });
-  ExpectRefused("host is -1", [](Cluster& c) { c.devices[0].host = -1; });
+  ExpectClusterRefused("memory_bytes is -1", [](Cluster& c) { c.devices[0].memory_bytes = -1; });
+  ExpectClusterRefused("host is -1", [](Cluster& c) { c.devices[0].host = -1; });
 }
 
 TEST(PartitionCluster, RefusesLinks) {
-  ExpectRefused("within a host: latency_ns is -1",
-                [](Cluster& c) { c.within_host.latency_ns = -1; });
-  ExpectRefused("between hosts: bytes_per_second is -1",
-                [](Cluster& c) { c.between_hosts.bytes_per_second = -1; });
-  ExpectRefused("link 1 - 1: expected two different devices of 0 to 2",
-                [](Cluster& c) { c.exceptions = {{.from = 1, .to = 1}}; });
-  ExpectRefused("link 0 - 3: expected", [](Cluster& c) { c.exceptions = {{.from = 0, .to = 3}}; });
-  ExpectRefused("link 1 - 0: given twice", [](Cluster& c) {
+  ExpectClusterRefused("within a host: latency_ns is -1",
+                       [](Cluster& c) { c.within_host.latency_ns = -1; });
+  ExpectClusterRefused("between hosts: bytes_per_second is -1",
+                       [](Cluster& c) { c.between_hosts.bytes_per_second = -1; });
+  ExpectClusterRefused("link 1 - 1: expected two different devices of 0 to 2",
+                       [](Cluster& c) { c.exceptions = {{.from = 1, .to = 1}}; });
+  ExpectClusterRefused("link 0 - 3: expected",
+                       [](Cluster& c) { c.exceptions = {{.from = 0, .to = 3}}; });
+  ExpectClusterRefused("link 1 - 0: given twice", [](Cluster& c) {
     c.exceptions = {{.from = 0, .to = 1}, {.from = 1, .to = 0}};
   });
-  ExpectRefused("link 0 - 1: bytes_per_second is inf", [](Cluster& c) {
+  ExpectClusterRefused("link 0 - 1: bytes_per_second is inf", [](Cluster& c) {
     c.exceptions = {{.from = 0,
                      .to = 1,
                      .link = {.bytes_per_second = std::numeric_limits<double>::infinity()}}};

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TESTS_PARTITION_RANDOM_LAYERS_H_
 #define STAGECOACH_TESTS_PARTITION_RANDOM_LAYERS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -12,6 +13,13 @@ namespace stagecoach::partition {
 
 inline schedule::LastUse RandomLastUse(std::mt19937& random) {
   return static_cast<schedule::LastUse>(random() % 3);
+}
+
+// Each in [0, below).
+inline std::vector<int64_t> RandomCounts(std::mt19937& random, size_t count, unsigned below) {
+  std::vector<int64_t> values(count);
+  for (int64_t& value : values) value = static_cast<int64_t>(random() % below);
+  return values;
 }
 
 // `count` layers that hand activations to each other. Times are small whole numbers; every field of

@@ -21,7 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<std::string> LoweredText(const Schedule& compute) {
+std::vector<std::string> LoweredLists(const Schedule& compute) {
   std::vector<std::string> text;
   const Schedule lowered = Lower(compute).value();
   for (const std::vector<Action>& list : lowered.actions) text.push_back(ToText(list));
@@ -44,24 +44,24 @@ std::vector<Schedule> ManySchedules() {
 }
 
 TEST(Lower, PostsReceivesOneActionAheadAndSendsAtOnce) {
-  EXPECT_THAT(LoweredText(OneFOneB({2, 2}).value()),
+  EXPECT_THAT(LoweredLists(OneFOneB({2, 2}).value()),
               ElementsAre("F0.0 RECV_B0.0 SEND_F0.0 F0.1 RECV_B0.1 SEND_F0.1 BW0.0 BW0.1 STEP0",
                           "RECV_F1.0 F1.0 RECV_F1.1 BW1.0 SEND_B1.0 F1.1 BW1.1 SEND_B1.1 STEP1"));
 }
 
 TEST(Lower, ForwardOnlyHasNeitherGradientsNorSteps) {
-  EXPECT_THAT(LoweredText(ForwardOnly({Rank(0), Rank(1)}, 2, 2).value()),
+  EXPECT_THAT(LoweredLists(ForwardOnly({Rank(0), Rank(1)}, 2, 2).value()),
               ElementsAre("F0.0 SEND_F0.0 F0.1 SEND_F0.1", "RECV_F1.0 RECV_F1.1 F1.0 F1.1"));
 }
 
 TEST(Lower, SendsGradientsAfterBAndNotAfterW) {
-  EXPECT_EQ(LoweredText(HandwrittenH1())[1],
+  EXPECT_EQ(LoweredLists(HandwrittenH1())[1],
             "RECV_F1.0 F1.0 RECV_F1.1 B1.0 SEND_B1.0 F1.1 B1.1 RECV_F1.2 SEND_B1.1 W1.0 F1.2 B1.2 "
             "SEND_B1.2 W1.1 W1.2 STEP1");
 }
 
 TEST(Lower, NeighboursOnOneRankExchangeNothingAndEachStageSteps) {
-  EXPECT_EQ(LoweredText(HandwrittenV())[1],
+  EXPECT_EQ(LoweredLists(HandwrittenV())[1],
             "RECV_F1.0 F1.0 RECV_F1.1 F2.0 SEND_F2.0 F1.1 RECV_B2.0 F2.1 SEND_F2.1 B2.0 B1.0 "
             "RECV_B2.1 SEND_B1.0 W2.0 B2.1 B1.1 SEND_B1.1 W1.0 W2.1 W1.1 STEP1 STEP2");
 }
@@ -69,7 +69,7 @@ TEST(Lower, NeighboursOnOneRankExchangeNothingAndEachStageSteps) {
 // Rank 1 wants micro-batch 1 first, but rank 0 sends micro-batch 0 first.
 TEST(Lower, ReceivesOfAPairFollowTheSenderEvenAgainstTheOrderOfUse) {
   const Schedule compute = FromText({0, 1}, 2, {"F0.0 F0.1 BW0.0 BW0.1", "F1.1 F1.0 BW1.0 BW1.1"});
-  EXPECT_EQ(LoweredText(compute)[1],
+  EXPECT_EQ(LoweredLists(compute)[1],
             "RECV_F1.0 RECV_F1.1 F1.1 F1.0 BW1.0 SEND_B1.0 BW1.1 SEND_B1.1 STEP1");
 }
 

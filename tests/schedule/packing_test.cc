@@ -9,7 +9,7 @@
 namespace stagecoach::schedule {
 namespace {
 
-Block Lives(int32_t first, int32_t last, int64_t bytes) {
+Block Living(int32_t first, int32_t last, int64_t bytes) {
   Block block;
   block.bytes = bytes;
   block.first = first;
@@ -41,7 +41,7 @@ std::vector<Block> RandomBlocks(std::mt19937& random, int count, int sizes) {
     const int32_t first = static_cast<int32_t>(random() % 60);
     const int32_t last = first + static_cast<int32_t>(random() % 20);
     const int64_t size = 1 + static_cast<int64_t>(random() % static_cast<unsigned>(sizes));
-    blocks.push_back(Lives(first, last, size * kBlockAlignment));
+    blocks.push_back(Living(first, last, size * kBlockAlignment));
   }
   return blocks;
 }
@@ -49,19 +49,19 @@ std::vector<Block> RandomBlocks(std::mt19937& random, int count, int sizes) {
 TEST(PackBlocks, OfNothingIsEmpty) { EXPECT_EQ(PackBlocks({}), 0); }
 
 TEST(PackBlocks, SharesAPlaceBetweenBlocksThatFollowEachOther) {
-  std::vector<Block> blocks = {Lives(0, 1, 512), Lives(2, 3, 512), Lives(4, 4, 512)};
+  std::vector<Block> blocks = {Living(0, 1, 512), Living(2, 3, 512), Living(4, 4, 512)};
   EXPECT_EQ(PackBlocks(absl::MakeSpan(blocks)), 512);
 }
 
 TEST(PackBlocks, BlocksThatTouchInOneActionDoNotShare) {
-  std::vector<Block> blocks = {Lives(0, 2, 512), Lives(2, 3, 512)};
+  std::vector<Block> blocks = {Living(0, 2, 512), Living(2, 3, 512)};
   EXPECT_EQ(PackBlocks(absl::MakeSpan(blocks)), 1024);
 }
 
 TEST(PackBlocks, FillsTheLowestGapThatIsLargeEnough) {
   // The two large ones leave [0, 1024) free during 5..6, the medium one half of it.
-  std::vector<Block> blocks = {Lives(0, 4, 1024), Lives(3, 9, 1024), Lives(5, 9, 512),
-                               Lives(5, 9, 512), Lives(5, 9, 256)};
+  std::vector<Block> blocks = {Living(0, 4, 1024), Living(3, 9, 1024), Living(5, 9, 512),
+                               Living(5, 9, 512), Living(5, 9, 256)};
   EXPECT_EQ(PackBlocks(absl::MakeSpan(blocks)), 2304);
   EXPECT_EQ(blocks[2].offset, 0);
   EXPECT_EQ(blocks[3].offset, 512);

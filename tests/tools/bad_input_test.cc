@@ -37,30 +37,33 @@ void ExpectFailure(const Arguments& arguments, int exit_status, const Matcher<st
 }
 
 void ExpectBadData(const std::string& data, const Matcher<std::string>& line) {
-  ExpectFailure({"train", "--data", data}, kBadData, line);
+  ExpectFailure({"train", "--data", data}, kStatusBadData, line);
 }
 
 // Usage.
 
 TEST(Usage, UnknownFlagNamesTheNearest) {
-  ExpectFailure(SmallRun({"--stagse", "2"}), kUsage,
+  ExpectFailure(SmallRun({"--stagse", "2"}), kStatusUsage,
                 AllOf(StartsWith("stagecoach train: unknown argument \"--stagse\""),
                       HasSubstr("did you mean --stages?"), HasSubstr("stagecoach train --help")));
 }
 
 TEST(Usage, UnknownCommandNamesTheNearest) {
-  ExpectFailure({"trian"}, kUsage, AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
+  ExpectFailure({"trian"}, kStatusUsage,
+                AllOf(HasSubstr("\"trian\""), HasSubstr("did you mean train?")));
 }
 
 TEST(Usage, ACommandIsNeeded) {
-  ExpectFailure({}, kUsage, HasSubstr("train, plan, profile, simulate, trace or devices"));
+  ExpectFailure({}, kStatusUsage, HasSubstr("train, plan, profile, simulate, trace or devices"));
 }
 
-TEST(Usage, CommandsDoNotCombine) { ExpectFailure({"devices", "plan"}, kUsage, HasSubstr("plan")); }
+TEST(Usage, CommandsDoNotCombine) {
+  ExpectFailure({"devices", "plan"}, kStatusUsage, HasSubstr("plan"));
+}
 
 TEST(Usage, BadNumbersSayWhatIsExpected) {
   for (const char* value : {"4x", "0", "-1", "", "1e9", "99999999999999999999"}) {
-    ExpectFailure(SmallRun({"--stages", value}), kUsage,
+    ExpectFailure(SmallRun({"--stages", value}), kStatusUsage,
                   AllOf(StartsWith("stagecoach train: --stages: "),
                         HasSubstr(absl::StrCat("\"", value, "\"")), HasSubstr("from 1 to ")));
   }
@@ -70,32 +73,34 @@ TEST(Usage, EveryCountRefusesLetters) {
   for (const char* flag : {"--layers", "--width", "--stages", "--batch", "--microbatches",
                            "--threads-per-device", "--rows", "--epochs", "--seed", "--deadline",
                            "--learning-rate", "--clip-norm", "--weight-decay", "--momentum"}) {
-    ExpectFailure({"train", flag, "7x"}, kUsage, HasSubstr(absl::StrCat(flag, ": \"7x\"")));
+    ExpectFailure({"train", flag, "7x"}, kStatusUsage, HasSubstr(absl::StrCat(flag, ": \"7x\"")));
   }
 }
 
-TEST(Usage, MissingValue) { ExpectFailure(SmallRun({"--stages"}), kUsage, HasSubstr("--stages")); }
+TEST(Usage, MissingValue) {
+  ExpectFailure(SmallRun({"--stages"}), kStatusUsage, HasSubstr("--stages"));
+}
 
 TEST(Usage, UnknownNamesListTheKnownOnes) {
-  ExpectFailure(SmallRun({"--schedule", "1f1v"}), kUsage,
+  ExpectFailure(SmallRun({"--schedule", "1f1v"}), kStatusUsage,
                 AllOf(HasSubstr("gpipe, 1f1b"), HasSubstr("did you mean 1f1b?")));
-  ExpectFailure(SmallRun({"--optimizer", "adam"}), kUsage, HasSubstr("did you mean adamw?"));
+  ExpectFailure(SmallRun({"--optimizer", "adam"}), kStatusUsage, HasSubstr("did you mean adamw?"));
 }
 
 TEST(Usage, BadMemorySizeListsUnits) {
-  ExpectFailure(SmallRun({"--device-memory", "600QB"}), kUsage, HasSubstr("MB, GB"));
+  ExpectFailure(SmallRun({"--device-memory", "600QB"}), kStatusUsage, HasSubstr("MB, GB"));
 }
 
 TEST(Usage, ModelFileExcludesTheDefaultNetworksShape) {
-  ExpectFailure(SmallRun({"--model", "m.toml"}), kUsage, HasSubstr("--model"));
+  ExpectFailure(SmallRun({"--model", "m.toml"}), kStatusUsage, HasSubstr("--model"));
 }
 
 TEST(Usage, MomentumIsForSgd) {
-  ExpectFailure(SmallRun({"--momentum", "0.5"}), kUsage, HasSubstr("--optimizer sgd"));
+  ExpectFailure(SmallRun({"--momentum", "0.5"}), kStatusUsage, HasSubstr("--optimizer sgd"));
 }
 
 TEST(Usage, MalformedSyntheticData) {
-  ExpectFailure({"plan", "--data", "synthetic:100x8"}, kUsage,
+  ExpectFailure({"plan", "--data", "synthetic:100x8"}, kStatusUsage,
                 AllOf(StartsWith("stagecoach plan: --data"), HasSubstr("100x8")));
 }
 
@@ -153,57 +158,57 @@ TEST(BadData, RaggedTable) {
 
 TEST(BadData, MissingLabelColumn) {
   const std::string path = WriteTestFile(TestDirectory(), "t.csv", "a,b,label\n1,2,0\n3,4,1\n");
-  ExpectFailure({"train", "--data", path, "--label", "labels"}, kBadData,
+  ExpectFailure({"train", "--data", path, "--label", "labels"}, kStatusBadData,
                 AllOf(HasSubstr(path), HasSubstr("labels")));
 }
 
 TEST(BadData, MoreRowsThanThereAre) {
-  ExpectFailure(SmallRun({"--rows", "101"}), kBadData, HasSubstr("101"));
+  ExpectFailure(SmallRun({"--rows", "101"}), kStatusBadData, HasSubstr("101"));
 }
 
 // Configuration.
 
 TEST(BadConfiguration, MoreStagesThanLayers) {
-  ExpectFailure(SmallRun({"--stages", "5"}), kBadConfiguration,
+  ExpectFailure(SmallRun({"--stages", "5"}), kStatusBadConfiguration,
                 HasSubstr("cannot cut 4 layers into 5 stages"));
 }
 
 TEST(BadConfiguration, BatchNotDivisibleNamesTheNearestThatIs) {
   ExpectFailure(
-      SmallRun({"--batch", "18"}), kBadConfiguration,
+      SmallRun({"--batch", "18"}), kStatusBadConfiguration,
       AllOf(HasSubstr("18 rows"), HasSubstr("4 equal micro-batches"), HasSubstr("use --batch 16")));
-  ExpectFailure(SmallRun({"--batch", "19"}), kBadConfiguration, HasSubstr("use --batch 20"));
-  ExpectFailure(SmallRun({"--batch", "1"}), kBadConfiguration, HasSubstr("use --batch 4"));
+  ExpectFailure(SmallRun({"--batch", "19"}), kStatusBadConfiguration, HasSubstr("use --batch 20"));
+  ExpectFailure(SmallRun({"--batch", "1"}), kStatusBadConfiguration, HasSubstr("use --batch 4"));
 }
 
 TEST(BadConfiguration, NoMicroBatches) {
   for (const char* count : {"0", "-3"}) {
-    ExpectFailure(SmallRun({"--microbatches", count}), kBadConfiguration,
+    ExpectFailure(SmallRun({"--microbatches", count}), kStatusBadConfiguration,
                   HasSubstr(absl::StrCat("--microbatches is ", count, ", expected at least 1")));
   }
 }
 
 TEST(BadConfiguration, LessThanABatchOfRows) {
-  ExpectFailure(SmallRun({"--rows", "15"}), kBadConfiguration,
+  ExpectFailure(SmallRun({"--rows", "15"}), kStatusBadConfiguration,
                 AllOf(HasSubstr("15 rows"), HasSubstr("one batch of 16")));
 }
 
 TEST(BadConfiguration, UnknownLayerInModelFile) {
   const std::string path =
       WriteTestFile(TestDirectory(), "m.toml", "[[layer]]\ntype = \"liner\"\n");
-  ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kBadConfiguration,
+  ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kStatusBadConfiguration,
                 AllOf(HasSubstr(absl::StrCat(path, ": line 2: $.layer[0].type")),
                       HasSubstr("did you mean \"linear\"?")));
 }
 
 TEST(BadConfiguration, MissingModelFile) {
   ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", "/no/such.toml"},
-                kBadConfiguration, HasSubstr("/no/such.toml"));
+                kStatusBadConfiguration, HasSubstr("/no/such.toml"));
 }
 
 TEST(BadConfiguration, ModelThatDoesNotFitGetsATableAfterTheLine) {
   const Finished run = RunStagecoach(SmallRun({"--stages", "1", "--device-memory", "6kB"}));
-  EXPECT_EQ(run.exit_status, kBadConfiguration);
+  EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
   EXPECT_THAT(run.out, IsEmpty());
   EXPECT_THAT(run.err, AllOf(StartsWith("stagecoach train: the model does not fit: stage 0"),
                              HasSubstr("device memory is 6.0 kB"), HasSubstr("of stages fits"),

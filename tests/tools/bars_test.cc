@@ -1,4 +1,4 @@
-#include "tools/bars.h"
+#include "tools/cli/bars.h"
 
 #include <limits>
 #include <string>

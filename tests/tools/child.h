@@ -16,8 +16,8 @@ using Arguments = std::vector<std::string>;
 Arguments Joined(Arguments first, const Arguments& more);
 
 // Exit statuses, as `--help` lists them.
-inline constexpr int kUsage = 2, kBadData = 65, kUnavailable = 69, kInternal = 70,
-                     kBadConfiguration = 78, kStopped = 130;
+inline constexpr int kStatusUsage = 2, kStatusBadData = 65, kStatusUnavailable = 69,
+                     kStatusInternal = 70, kStatusBadConfiguration = 78, kStopped = 130;
 
 // How a run of the program ended.
 struct Finished {

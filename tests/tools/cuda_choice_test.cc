@@ -19,7 +19,7 @@ using ::testing::StartsWith;
 
 TEST(CudaUnavailable, MoreStagesThanGpus) {
   const CudaMachine machine("gpus=2");
-  ExpectFailure({"--device", "cuda", "--layers", "4", "--stages", "4"}, kUnavailable,
+  ExpectFailure({"--device", "cuda", "--layers", "4", "--stages", "4"}, kStatusUnavailable,
                 AllOf(HasSubstr("device 2 is to be on GPU 2, but there are 2 GPUs"),
                       HasSubstr("use fewer stages, or --gpus 0,0,0,0")));
 }
@@ -27,36 +27,37 @@ TEST(CudaUnavailable, MoreStagesThanGpus) {
 TEST(CudaUnavailable, AGpuThatIsNotThere) {
   const CudaMachine machine("gpus=1");
   ExpectFailure(
-      {"--device", "cuda", "--gpus", "0,1"}, kUnavailable,
+      {"--device", "cuda", "--gpus", "0,1"}, kStatusUnavailable,
       AllOf(HasSubstr("device 1 is to be on GPU 1, but there is 1 GPU"), HasSubstr("--gpus 0,0")));
 }
 
 TEST(CudaUnavailable, NoGpu) {
   const CudaMachine machine("gpus=0");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
+  ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
                 AllOf(HasSubstr("sees no GPU"), HasSubstr("nvidia-smi")));
 }
 
 TEST(CudaUnavailable, NoDriver) {
   const CudaMachine machine("driver=0");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
+  ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
                 AllOf(HasSubstr("no NVIDIA driver"), HasSubstr("install one for CUDA")));
 }
 
 TEST(CudaUnavailable, NoBackend) {
   const CudaMachine machine("", "/no/such/library.so");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
+  ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
                 AllOf(HasSubstr("/no/such/library.so"), HasSubstr("set STAGECOACH_CUDA_LIBRARY")));
 }
 
 TEST(CudaUnavailable, ALibraryThatIsNoBackend) {
   const CudaMachine machine("", "libm.so.6");
-  ExpectFailure({"--device", "cuda"}, kUnavailable, HasSubstr("is not Stagecoach's CUDA backend"));
+  ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
+                HasSubstr("is not Stagecoach's CUDA backend"));
 }
 
 TEST(CudaUnavailable, BeforeAnyDataIsRead) {
   const CudaMachine machine("gpus=0");
-  ExpectFailure({"--device", "cuda", "--data", "/no/such/place"}, kUnavailable,
+  ExpectFailure({"--device", "cuda", "--data", "/no/such/place"}, kStatusUnavailable,
                 HasSubstr("sees no GPU"));
 }
 
@@ -64,31 +65,32 @@ TEST(CudaUnavailable, BeforeAnyDataIsRead) {
 
 TEST(CudaUsage, BadValues) {
   const CudaMachine machine("gpus=0");  // which nobody should ask for
-  ExpectFailure({"--gpus", "0,x"}, kUsage, AllOf(HasSubstr("--gpus: \"x\""), HasSubstr("0 to")));
-  ExpectFailure({"--gpus", "0,"}, kUsage, HasSubstr("--gpus: \"\""));
-  ExpectFailure({"--gpus", "-1"}, kUsage, HasSubstr("--gpus: \"-1\""));
-  ExpectFailure({"--precision", "fp16"}, kUsage,
+  ExpectFailure({"--gpus", "0,x"}, kStatusUsage,
+                AllOf(HasSubstr("--gpus: \"x\""), HasSubstr("0 to")));
+  ExpectFailure({"--gpus", "0,"}, kStatusUsage, HasSubstr("--gpus: \"\""));
+  ExpectFailure({"--gpus", "-1"}, kStatusUsage, HasSubstr("--gpus: \"-1\""));
+  ExpectFailure({"--precision", "fp16"}, kStatusUsage,
                 AllOf(HasSubstr("fp32, tf32, bf16"), HasSubstr("did you mean fp32?")));
-  ExpectFailure({"--device", "gpu"}, kUsage, HasSubstr("cpu, cuda, auto"));
-  ExpectFailure({"--exchange", "nncl"}, kUsage, HasSubstr("did you mean nccl?"));
+  ExpectFailure({"--device", "gpu"}, kStatusUsage, HasSubstr("cpu, cuda, auto"));
+  ExpectFailure({"--exchange", "nncl"}, kStatusUsage, HasSubstr("did you mean nccl?"));
 }
 
 TEST(CudaUsage, CpuDevicesHaveOnePrecision) {
   for (const char* precision : {"bf16", "tf32"}) {
-    ExpectFailure({"--device", "cpu", "--precision", precision}, kUsage,
+    ExpectFailure({"--device", "cpu", "--precision", precision}, kStatusUsage,
                   AllOf(HasSubstr(precision), HasSubstr("--device cuda")));
   }
 }
 
 TEST(CudaUsage, GpusAndNcclAreForCuda) {
-  ExpectFailure({"--gpus", "0,1"}, kUsage, HasSubstr("--device cuda"));
-  ExpectFailure({"--exchange", "nccl"}, kUsage, HasSubstr("--device cuda"));
+  ExpectFailure({"--gpus", "0,1"}, kStatusUsage, HasSubstr("--device cuda"));
+  ExpectFailure({"--exchange", "nccl"}, kStatusUsage, HasSubstr("--device cuda"));
 }
 
 TEST(CudaUsage, AGpuForEachDeviceIsNeeded) {
   for (const char* kind : {"cuda", "auto"}) {
     const CudaMachine machine("gpus=2");
-    ExpectFailure({"--device", kind, "--gpus", "1"}, kUsage,
+    ExpectFailure({"--device", kind, "--gpus", "1"}, kStatusUsage,
                   HasSubstr("--gpus names 1 GPU for 2 devices"));
   }
 }
@@ -143,7 +145,7 @@ TEST(CudaAuto, WithGpusEnoughIsCuda) {
 TEST(CudaAuto, DoesNotDropThePrecision) {
   const CudaMachine machine("gpus=0");
   ExpectFailure(
-      {"--device", "auto", "--precision", "bf16"}, kUnavailable,
+      {"--device", "auto", "--precision", "bf16"}, kStatusUnavailable,
       AllOf(HasSubstr("no CUDA devices, which --precision bf16 needs"), HasSubstr("sees no GPU")));
 }
 
@@ -152,13 +154,13 @@ TEST(CudaAuto, DoesNotDropThePrecision) {
 TEST(CudaMemory, ABudgetThatIsTooSmallIsABadConfiguration) {
   const CudaMachine machine("gpus=2");
   const Finished run = RunStagecoach(SmallRun({"--device", "cuda", "--device-memory", "4kB"}));
-  EXPECT_EQ(run.exit_status, kBadConfiguration);
+  EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
   EXPECT_THAT(run.err, AllOf(HasSubstr("does not fit"), HasSubstr("4.0 kB")));
 }
 
 TEST(CudaMemory, AGpuThatIsTooSmallIsUnavailable) {
   const CudaMachine machine("gpus=2,memory=500KB");
-  ExpectFailure({"--device", "cuda", "--width", "256", "--tuning", "none"}, kUnavailable,
+  ExpectFailure({"--device", "cuda", "--width", "256", "--tuning", "none"}, kStatusUnavailable,
                 AllOf(HasSubstr("are needed on GPU 1, which has 468.8 kB available; "),
                       HasSubstr("more GPUs")));
 }
@@ -167,13 +169,13 @@ TEST(CudaMemory, DevicesOnOneGpuShareItsMemory) {
   const CudaMachine machine("gpus=2,memory=32KB");
   const Arguments small = {"--device", "cuda", "--tuning", "none"};
   EventsOf(small);
-  ExpectFailure(Joined(small, {"--layers", "4", "--gpus", "1,1"}), kUnavailable,
+  ExpectFailure(Joined(small, {"--layers", "4", "--gpus", "1,1"}), kStatusUnavailable,
                 HasSubstr("are needed on GPU 1, which has 30.0 kB available; "));
 }
 
 TEST(CudaMemory, TooLittleToMeasureProductsIsUnavailable) {
   const CudaMachine machine("gpus=2,memory=5KB");
-  ExpectFailure({"--device", "cuda"}, kUnavailable,
+  ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
                 AllOf(HasSubstr("a GPU has too little memory: "), HasSubstr("more GPUs")));
 }
 

@@ -181,7 +181,7 @@ TEST(CudaTuning, WithoutAPlaceForItTrainsAllTheSame) {
 
 TEST(CudaTuning, ANamedFileNeedsAFolder) {
   const CudaMachine machine("gpus=2");
-  ExpectFailure({"--device", "cuda", "--tuning", "/no/such/place/tuning.json"}, kUsage,
+  ExpectFailure({"--device", "cuda", "--tuning", "/no/such/place/tuning.json"}, kStatusUsage,
                 AllOf(HasSubstr("--tuning: "), HasSubstr("/no/such/place")));
 }
 
@@ -189,7 +189,7 @@ TEST(CudaTuning, ADamagedFileIsNamed) {
   const CudaMachine machine("gpus=2");
   const std::string path = engine::WriteTestFile(TestDirectory(), "tuning.json", "{]");
   const Finished run = RunStagecoach(SmallRun({"--device", "cuda", "--tuning", path}));
-  EXPECT_EQ(run.exit_status, kBadConfiguration);
+  EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
   EXPECT_THAT(run.err, AllOf(HasSubstr(path), HasSubstr("remove it, or name another")));
 }
 

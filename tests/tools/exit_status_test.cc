@@ -1,4 +1,4 @@
-#include "tools/exit_status.h"
+#include "tools/cli/exit_status.h"
 
 #include "base/status_macros.h"
 #include "gtest/gtest.h"

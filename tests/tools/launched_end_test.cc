@@ -33,7 +33,7 @@ TEST_P(LaunchedWith, OtherFlagsIsRefusedByAll) {
     return RankArguments(Joined(Deadline(), rank == 1 ? GetParam() : Arguments()));
   };
   for (const Finished& process : Launch(3, At(3, FilePlace(machine)), one_differs)) {
-    ExpectError(process, kBadConfiguration, HasSubstr("rank 1 trains something else"));
+    ExpectError(process, kStatusBadConfiguration, HasSubstr("rank 1 trains something else"));
   }
 }
 
@@ -58,24 +58,24 @@ TEST(LaunchedStages, OfOneThatAsksForMoreAreRefusedByAll) {
     return RankArguments(Joined(Deadline(), rank == 1 ? Arguments{"--stages", "3"} : Arguments()));
   };
   const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), one_differs);
-  ExpectError(all[1], kUsage, HasSubstr("2 processes for 3 devices"));
-  ExpectError(all[0], kBadConfiguration, HasSubstr("rank 1 has failed"));
+  ExpectError(all[1], kStatusUsage, HasSubstr("2 processes for 3 devices"));
+  ExpectError(all[0], kStatusBadConfiguration, HasSubstr("rank 1 has failed"));
 }
 
 TEST(LaunchedStages, AreAsManyAsProcesses) {
   const CudaMachine machine("gpus=4");
   for (const Finished& process :
        Launch(2, At(2, FilePlace(machine)), Same(RankArguments({"--stages", "3"})))) {
-    ExpectError(process, kUsage, HasSubstr("2 processes for 3 devices"));
+    ExpectError(process, kStatusUsage, HasSubstr("2 processes for 3 devices"));
   }
 }
 
 TEST(LaunchedGpus, AreAsManyAsTheProcessesOfAHost) {
   const CudaMachine machine("gpus=2");
   const std::vector<Finished> all = Launch(3, At(3, TcpPlace()), Same(RankArguments(Deadline())));
-  ExpectError(all[2], kUnavailable, HasSubstr("rank 2: local rank 2 takes GPU 2"));
+  ExpectError(all[2], kStatusUnavailable, HasSubstr("rank 2: local rank 2 takes GPU 2"));
   for (int rank = 0; rank < 2; ++rank) {
-    ExpectError(all[static_cast<size_t>(rank)], kBadConfiguration,
+    ExpectError(all[static_cast<size_t>(rank)], kStatusBadConfiguration,
                 HasSubstr(absl::StrCat("rank ", rank, ": rank 2 has failed: ")));
   }
 }
@@ -94,9 +94,9 @@ TEST(LaunchedWithoutAGpu, EndsAll) {
     for (int rank = 0; rank < 3; ++rank) {
       const Finished& process = all[static_cast<size_t>(rank)];
       if (rank == victim) {
-        ExpectError(process, kUnavailable, HasSubstr("sees no GPU"));
+        ExpectError(process, kStatusUnavailable, HasSubstr("sees no GPU"));
       } else {
-        ExpectError(process, AnyOf(kUnavailable, kBadConfiguration),
+        ExpectError(process, AnyOf(kStatusUnavailable, kStatusBadConfiguration),
                     AnyOf(HasSubstr(absl::StrCat("rank ", victim)), HasSubstr("localhost")));
       }
     }
@@ -123,7 +123,7 @@ void KillOne(size_t victim, const std::string& place) {
   const std::vector<Finished> all = WaitForAll(children);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (rank == victim) continue;
-    ExpectError(all[rank], AnyOf(kInternal, kUnavailable), SaysThatAnotherFailed());
+    ExpectError(all[rank], AnyOf(kStatusInternal, kStatusUnavailable), SaysThatAnotherFailed());
   }
 }
 
@@ -152,9 +152,10 @@ TEST(LaunchedGpuFailure, EndsTheOthers) {
   const std::vector<Finished> all =
       Launch(3, one_fails, Same(RankArguments(Joined(Joined(Forever(), Deadline()), {"--json"}))));
   EXPECT_THAT(all[0].out, HasSubstr("\"event\":\"epoch\"")) << "failed before it trained";
-  ExpectError(all[1], kInternal, AnyOf(HasSubstr("cuda"), HasSubstr("nccl"), HasSubstr("cublas")));
+  ExpectError(all[1], kStatusInternal,
+              AnyOf(HasSubstr("cuda"), HasSubstr("nccl"), HasSubstr("cublas")));
   for (const size_t rank : {size_t{0}, size_t{2}}) {
-    ExpectError(all[rank], AnyOf(kInternal, kUnavailable),
+    ExpectError(all[rank], AnyOf(kStatusInternal, kStatusUnavailable),
                 AnyOf(SaysThatAnotherFailed(), HasSubstr("waited in vain for other ranks")));
   }
 }

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
-#include "tools/launched.h"
+#include "tools/cli/launched.h"
 
 namespace stagecoach::tools {
 namespace {

@@ -1,11 +1,11 @@
-#include "tools/messages.h"
+#include "tools/cli/messages.h"
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "tests/tools/scoped_variable.h"
-#include "tools/exit_status.h"
+#include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
 namespace {

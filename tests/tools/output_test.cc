@@ -24,7 +24,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-std::vector<std::string> SmallRun(const std::vector<std::string>& more = {}) {
+std::vector<std::string> PrintingRun(const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {
       "train",   "--data", "synthetic:400x16x4", "--layers", "6",        "--width", "16",
       "--batch", "40",     "--microbatches",     "4",        "--epochs", "3"};
@@ -33,7 +33,7 @@ std::vector<std::string> SmallRun(const std::vector<std::string>& more = {}) {
 }
 
 std::vector<nlohmann::json> EventsOf(const std::vector<std::string>& more) {
-  std::vector<std::string> arguments = SmallRun(more);
+  std::vector<std::string> arguments = PrintingRun(more);
   arguments.push_back("--json");
   const Finished run = RunStagecoach(arguments);
   STAGECOACH_CHECK(run.exit_status == 0, run.err);
@@ -158,7 +158,7 @@ TEST(Options, EachChangesTheResult) {
 }
 
 TEST(Text, ThroughAPipeHasNoControlCharacters) {
-  const Finished run = RunStagecoach(SmallRun());
+  const Finished run = RunStagecoach(PrintingRun());
   EXPECT_EQ(run.exit_status, 0) << run.err;
   EXPECT_THAT(run.err, IsEmpty());
   for (const std::string& line : run.OutLines()) {
@@ -167,7 +167,7 @@ TEST(Text, ThroughAPipeHasNoControlCharacters) {
 }
 
 TEST(Text, HasARowForEachEpoch) {
-  const std::vector<std::string> lines = RunStagecoach(SmallRun()).OutLines();
+  const std::vector<std::string> lines = RunStagecoach(PrintingRun()).OutLines();
   EXPECT_THAT(lines, Contains(AllOf(StartsWith("epoch "), HasSubstr(" loss "), HasSubstr(" train "),
                                     HasSubstr(" test "), HasSubstr(" samples/s"))));
   for (const char* epoch : {"1", "2", "3"}) {
@@ -177,13 +177,13 @@ TEST(Text, HasARowForEachEpoch) {
 }
 
 TEST(Text, EndsWithWhatEachStageHeld) {
-  const Finished run = RunStagecoach(SmallRun({"--stages", "3"}));
+  const Finished run = RunStagecoach(PrintingRun({"--stages", "3"}));
   EXPECT_THAT(run.out, AllOf(HasSubstr("measured peak"), HasSubstr("cpu:0"), HasSubstr("cpu:2"),
                              HasSubstr("trained 3 epochs (30 steps) in ")));
 }
 
 TEST(Terminal, RedrawsOneLineThatNeverWraps) {
-  Child child(SmallRun(), Child::Output::kTerminal);
+  Child child(PrintingRun(), Child::Output::kTerminal);
   const Finished run = child.Wait();
   EXPECT_EQ(run.exit_status, 0);
   const std::vector<std::string> drawn = absl::StrSplit(run.out, "\r\x1b[K");

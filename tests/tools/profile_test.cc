@@ -1,9 +1,9 @@
-#include "engine/profile.h"
+#include "engine/stage/profile.h"
 
 #include <string>
 #include <vector>
 
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/files/profile_file.h"

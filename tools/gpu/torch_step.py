@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class DefaultNetwork(nn.Module):
-    """The network of engine/model.h."""
+    """The network of engine/model/model.h."""
 
     def __init__(self, features, classes, layers, width):
         super().__init__()

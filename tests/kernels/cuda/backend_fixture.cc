@@ -10,7 +10,7 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::kernels {

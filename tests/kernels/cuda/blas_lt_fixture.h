@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/blas_lt.h"
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/products/blas_lt.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/test_folder.h"
 

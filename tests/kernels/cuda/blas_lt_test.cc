@@ -1,4 +1,4 @@
-#include "kernels/cuda/blas_lt.h"
+#include "kernels/cuda/products/blas_lt.h"
 
 #include <algorithm>
 #include <cstdint>

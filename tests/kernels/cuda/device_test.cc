@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda_backend.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/backend_fixture.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/elementwise_kernels.h"
+#include "kernels/cuda/ops/elementwise_kernels.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/random_tensor.h"
 

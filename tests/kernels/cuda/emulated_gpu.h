@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/element_type.h"
+#include "kernels/cuda/device/element_type.h"
 #include "kernels/tensor.h"
 #include "tests/testing/cuda/stand_in.h"
 

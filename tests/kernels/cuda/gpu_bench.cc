@@ -9,7 +9,7 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "kernels/bfloat16.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda_backend.h"
 
 namespace stagecoach::testing {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda_backend.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::kernels {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/measure_matmul_kernels.h"
+#include "kernels/cuda/products/measure_matmul_kernels.h"
 
 #include <algorithm>
 #include <cstdint>

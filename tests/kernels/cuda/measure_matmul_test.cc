@@ -1,4 +1,4 @@
-#include "kernels/cuda/measure_matmul.h"
+#include "kernels/cuda/products/measure_matmul.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/blas_lt.h"
+#include "kernels/cuda/products/blas_lt.h"
 #include "tests/kernels/cuda/blas_lt_fixture.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/stand_in.h"

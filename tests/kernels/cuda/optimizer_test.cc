@@ -9,8 +9,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/optimizer_kernels.h"
-#include "kernels/cuda/parameter_chunks.h"
+#include "kernels/cuda/ops/optimizer_kernels.h"
+#include "kernels/cuda/ops/parameter_chunks.h"
 #include "kernels/reference/reference.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"

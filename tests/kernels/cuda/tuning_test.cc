@@ -1,4 +1,4 @@
-#include "kernels/cuda/tuning.h"
+#include "kernels/cuda/products/tuning.h"
 
 #include <atomic>
 #include <fstream>

@@ -1,8 +1,9 @@
-// One kernel for each width of kernels/cuda/vector.cuh, compiled to PTX, which vector_test.cc reads.
+// One kernel for each width of kernels/cuda/device/vector.cuh, compiled to PTX, which
+// vector_test.cc reads.
 
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/vector.cuh"
+#include "kernels/cuda/device/vector.cuh"
 
 namespace stagecoach::kernels {
 namespace {

@@ -6,8 +6,8 @@
 // A kernel is an ordinary function; cudaLaunchKernelEx puts it into a stream of the stand-in
 // (stand_in.h), which runs its blocks one after the other and the threads of a block as fibers
 // (block.h). There is no more of CUDA here than the project uses: no __shared__ variables
-// (kernels/cuda/shared_memory.cuh has what replaces them), no cooperative groups, no asynchronous
-// copies, no atomics on floating-point numbers.
+// (kernels/cuda/device/shared_memory.cuh has what replaces them), no cooperative groups, no
+// asynchronous copies, no atomics on floating-point numbers.
 
 // This header stands for the one that nvcc includes by itself.
 #define __CUDA_RUNTIME_H__

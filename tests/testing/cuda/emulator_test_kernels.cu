@@ -1,7 +1,7 @@
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/shared_memory.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "tests/testing/cuda/emulator_test_kernels.h"
 
 namespace stagecoach::testing::cuda {

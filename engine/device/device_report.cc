@@ -1,0 +1,36 @@
+#include "engine/device/device_report.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+
+std::string MeasurementsToText(const DeviceReport& report) {
+  const nlohmann::json text = {report.device,         report.measured_peak_bytes,
+                               report.overhead_bytes, report.peak_stashed,
+                               report.busy,           report.measured_stash_bytes};
+  return text.dump();
+}
+
+absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
+  constexpr size_t kFields = 6;
+  ASSIGN_OR_RETURN(const nlohmann::json parsed, base::ParseJson(text));
+  ASSIGN_OR_RETURN(const base::ArrayReader fields, base::ArrayReader::Create(parsed));
+  if (fields.size() != kFields) {
+    return absl::InvalidArgumentError("another process's report of its device cannot be read");
+  }
+  ASSIGN_OR_RETURN(report.device, fields.String(0));
+  ASSIGN_OR_RETURN(report.measured_peak_bytes, fields.Int64(1));
+  ASSIGN_OR_RETURN(report.overhead_bytes, fields.Int64(2));
+  ASSIGN_OR_RETURN(const int64_t peak_stashed,
+                   fields.Int64(3, {.min = 0, .max = std::numeric_limits<int>::max()}));
+  report.peak_stashed = static_cast<int>(peak_stashed);
+  ASSIGN_OR_RETURN(report.busy, fields.Double(4));
+  ASSIGN_OR_RETURN(report.measured_stash_bytes, fields.Int64(5));
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,42 @@
+#ifndef STAGECOACH_ENGINE_DEVICE_DEVICE_REPORT_H_
+#define STAGECOACH_ENGINE_DEVICE_DEVICE_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace stagecoach::engine {
+
+// A stage on its device.
+struct StageSummary {
+  int stage = 0;
+  int first_layer = 0, last_layer = 0;
+  int64_t parameters = 0;
+};
+
+// What one device held and did. Predictions are the plan's, from before the first step;
+// measurements are the largest since creation.
+struct DeviceReport {
+  std::string device;  // as its process calls it: "cuda:0"
+  std::vector<StageSummary> stages;
+  int64_t predicted_peak_bytes = 0;  // of all memory in use
+  int64_t measured_peak_bytes = 0;
+  int64_t overhead_bytes = 0;  // of the backend and its libraries, besides (kernels/device.h)
+  // Most micro-batches, counted per stage, that were between forward and backward pass at once.
+  int peak_stashed = 0;
+  int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
+  int64_t measured_stash_bytes = 0;
+  double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
+};
+
+// What of a report only the device's own process knows, its name and the measurements, as a text
+// for the others; and read from such a text into a report that has the rest. InvalidArgument: it is
+// none.
+std::string MeasurementsToText(const DeviceReport& report);
+absl::Status ReadMeasurements(const std::string& text, DeviceReport& report);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DEVICE_DEVICE_REPORT_H_

@@ -1,0 +1,31 @@
+#include "engine/device/device_spec.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda_backend.h"
+
+namespace stagecoach::engine {
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& spec, int index) {
+  if (spec.kind == DeviceKind::kCpu) {
+    if (spec.precision != Precision::kFloat32) {
+      return absl::InvalidArgumentError(absl::StrCat("a CPU device computes with fp32, not with ",
+                                                     PrecisionName(spec.precision)));
+    }
+    return kernels::CreateCpuDevice(
+        {.index = index, .threads = spec.threads, .memory_limit_bytes = spec.memory_bytes});
+  }
+  if (!spec.gpus.empty() && static_cast<size_t>(index) >= spec.gpus.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device ", index, " has no GPU: ", spec.gpus.size(), " are named"));
+  }
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  return backend->CreateDevice({.gpu = spec.gpu_of(index),
+                                .name = absl::StrCat("cuda:", index),
+                                .memory_limit_bytes = spec.memory_bytes,
+                                .precision = spec.precision,
+                                .tuning_file = spec.tuning_file});
+}
+
+}  // namespace stagecoach::engine

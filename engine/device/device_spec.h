@@ -1,0 +1,38 @@
+#ifndef STAGECOACH_ENGINE_DEVICE_DEVICE_SPEC_H_
+#define STAGECOACH_ENGINE_DEVICE_DEVICE_SPEC_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+
+namespace stagecoach::engine {
+
+using kernels::DeviceKind;
+using kernels::Precision;
+
+// What each device that trains a model is. Regular value type.
+struct DeviceSpec {
+  DeviceKind kind = DeviceKind::kCpu;
+  int threads = 1;                            // of a CPU device
+  int64_t memory_bytes = 0;                   // budget of each; 0: none (on a GPU: what is free)
+  Precision precision = Precision::kFloat32;  // another one on CUDA only
+  // The GPU of each device; empty: device i is on GPU i. Several may be on one.
+  std::vector<int> gpus;
+  // Where it is kept how products are computed (kernels/cuda_backend.h); "": nowhere.
+  std::string tuning_file;
+
+  int gpu_of(int index) const { return gpus.empty() ? index : gpus[static_cast<size_t>(index)]; }
+};
+
+// The device of that index. InvalidArgument: threads out of range, a negative budget, no GPU named
+// for the index, a precision that the kind does not have. Unavailable: there is no such device, or
+// what it needs is not installed; says what to do.
+absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& spec, int index);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DEVICE_DEVICE_SPEC_H_

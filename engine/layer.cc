@@ -1,7 +1,0 @@
-#include "engine/layer.h"
-
-namespace stagecoach::engine {
-
-absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
-
-}  // namespace stagecoach::engine

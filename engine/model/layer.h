@@ -1,0 +1,139 @@
+#ifndef STAGECOACH_ENGINE_MODEL_LAYER_H_
+#define STAGECOACH_ENGINE_MODEL_LAYER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+#include "partition/analytic.h"
+#include "partition/layer_cost.h"
+#include "schedule/memory.h"
+
+namespace stagecoach::engine {
+
+using kernels::Shape;
+using kernels::Tensor;
+using schedule::LastUse;
+
+// How a parameter starts. Values come from a counter-based generator keyed by (seed, layer,
+// parameter), so they do not depend on where the layer runs.
+struct Init {
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform };
+  Kind kind = Kind::kConstant;
+  float a = 0.0F;  // the constant; the mean; the lower end
+  float b = 0.0F;  // -; the standard deviation; the upper end
+
+  static Init Constant(float value) { return {Kind::kConstant, value, 0.0F}; }
+  static Init Normal(float mean, float stddev) { return {Kind::kNormal, mean, stddev}; }
+  static Init Uniform(float low, float high) { return {Kind::kUniform, low, high}; }
+};
+
+struct ParameterSpec {
+  std::string name;  // within the layer: "weight"
+  Shape shape;
+  Init init;
+  bool decays = true;  // whether weight decay applies; customary for matrices only
+};
+
+// All that the engine must know of a layer before it runs. Bytes are per micro-batch.
+struct LayerSpec {
+  std::string description;  // "linear 784 -> 2304, gelu"
+  Shape output;             // of one sample
+  std::vector<ParameterSpec> parameters;
+
+  // Memory that the layer wants from the engine, besides its input and output:
+  int64_t stash_bytes = 0;           // kept from Forward until BackwardInput
+  int64_t weight_stash_bytes = 0;    // kept from Forward until BackwardWeight
+  int64_t gradient_stash_bytes = 0;  // kept from BackwardInput until BackwardWeight
+  int64_t workspace_bytes = 0;       // scratch within one call
+  // The last operation that reads x, y and dy (the earlier, the less memory a stage needs).
+  LastUse input_last_use = LastUse::kBackwardWeight;
+  LastUse output_last_use = LastUse::kForward;
+  LastUse output_gradient_last_use = LastUse::kBackwardInput;
+  // BackwardInput adds LayerArgs::dx_addend to dx, where there is one.
+  bool adds_to_dx = false;
+  // Forward begins by adding LayerArgs::x_addend to x, in place, where there is one.
+  bool adds_to_x = false;
+  // Forward ends by adding x to y, and leaves that to the next layer where LayerArgs::defers_add
+  // says so: y is complete only after the next one's Forward.
+  bool can_defer_add = false;
+
+  // For the analytic cost model; the optimiser's part is added by the engine.
+  partition::Work forward, backward_input, backward_weight;
+};
+
+// Where and how large a layer will run.
+struct LayerContext {
+  kernels::Device& device;
+  int64_t rows;  // of a micro-batch
+  Shape input;   // of one sample
+};
+
+// What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
+// parameters are of the device's activation type, gradients are float32. Tensors that the layer
+// declared it does not read in an operation may be empty there. All are in the device's memory,
+// which only operations of the device (kernels/ops) can touch unless memory_is_host().
+struct LayerArgs {
+  kernels::Stream& stream;
+  Tensor x, y;
+  Tensor dx, dy;  // backward only; dx is empty if nobody needs it, and never the memory of dy
+  // What is to be added to dx, of its shape; empty unless LayerSpec::adds_to_dx. May be dy.
+  Tensor dx_addend;
+  // Forward only: the sum that one layer leaves to the next. The engine decides where; the bits
+  // must be those of ElementwiseOps::Add in either place.
+  Tensor x_addend;                      // of the shape of x; empty unless LayerSpec::adds_to_x
+  bool defers_add = false;              // false unless LayerSpec::can_defer_add
+  absl::Span<const Tensor> parameters;  // in the order of LayerSpec
+  absl::Span<const Tensor> gradients;   // BackwardWeight only
+  bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
+  std::byte* stash = nullptr;
+  std::byte* weight_stash = nullptr;
+  std::byte* gradient_stash = nullptr;
+  std::byte* workspace = nullptr;
+};
+
+// Maps one activation to the next. To define a layer, derive from this: everything that a layer
+// keeps between calls is in memory that it declares, so that micro-batches can be in flight at once
+// and every byte is planned.
+//
+// The engine calls Prepare once, then the other functions in the order of the schedule, always from
+// one thread (a job of the device's stream). Every call must depend on its arguments alone, and
+// give the same bits for the same ones; a device may record what a call issues and issue it again.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  // Checks the input's shape (InvalidArgument says what was expected) and creates what the calls
+  // need.
+  virtual absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) = 0;
+
+  // y from x.
+  virtual absl::Status Forward(const LayerArgs& args) = 0;
+  // dx from dy.
+  virtual absl::Status BackwardInput(const LayerArgs& args) = 0;
+  // The gradients of the parameters. Called after BackwardInput of the same micro-batch. A layer
+  // without parameters need not override it.
+  virtual absl::Status BackwardWeight(const LayerArgs& args);
+};
+
+// Makes a fresh, unprepared layer; called once for each place where the layer is to run.
+using LayerFactory = std::function<std::unique_ptr<Layer>()>;
+
+// A factory of a user's layer: LayerOf<MyLayer>(arguments of its constructor...).
+template <typename T, typename... Args>
+LayerFactory LayerOf(Args... args) {
+  return [=] { return std::make_unique<T>(args...); };
+}
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_MODEL_LAYER_H_

@@ -1,0 +1,110 @@
+#include "engine/model/layers/linear.h"
+
+#include <cmath>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class LinearLayer final : public Layer {
+ public:
+  LinearLayer(int64_t outputs, Activation activation, float gain)
+      : outputs_(outputs), activation_(activation), gain_(gain) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    const int64_t inputs = context.input.elements();
+    if (outputs_ < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
+    }
+    ASSIGN_OR_RETURN(
+        op_, context.device.ops().CreateLinear({context.rows, inputs, outputs_, activation_}));
+    type_ = context.device.activation_type();
+    shape_ = Shape{context.rows, outputs_};
+    const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
+    const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
+    const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();
+    LayerSpec spec;
+    spec.description = absl::StrCat("linear ", inputs, " -> ", outputs_);
+    if (activation_ != Activation::kNone) {
+      absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
+    }
+    spec.output = Shape{outputs_};
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
+                       {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
+    spec.workspace_bytes = op_->workspace_bytes();
+    // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
+    // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y says
+    // it all.
+    switch (activation_) {
+      case Activation::kNone:
+        spec.output_gradient_last_use = LastUse::kBackwardWeight;
+        break;
+      case Activation::kRelu:
+        spec.output_last_use = LastUse::kBackwardInput;
+        spec.gradient_stash_bytes = output_bytes;
+        break;
+      case Activation::kGelu:
+        spec.weight_stash_bytes = output_bytes;
+        break;
+    }
+    const auto rows = static_cast<double>(context.rows);
+    const double product = 2.0 * rows * static_cast<double>(inputs * outputs_);
+    const double bytes =
+        static_cast<double>(SizeOf(type_)) *
+        (static_cast<double>(inputs * outputs_) + rows * static_cast<double>(inputs + outputs_));
+    spec.forward = spec.backward_input = {product, bytes};
+    spec.backward_weight = {product, 2.0 * bytes};  // reads and writes the gradient
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], Z(args),
+                        args.y, args.workspace);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    return op_->BackwardInput(args.stream, args.dy, args.y, Z(args), args.parameters[0], Dz(args),
+                              args.dx, args.workspace);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return op_->BackwardWeight(args.stream, args.x, Dz(args), args.gradients[0], args.gradients[1],
+                               args.accumulate, args.workspace);
+  }
+
+ private:
+  Tensor Z(const LayerArgs& args) const {
+    return activation_ == Activation::kGelu ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
+  }
+  Tensor Dz(const LayerArgs& args) const {
+    switch (activation_) {
+      case Activation::kNone:
+        return args.dy;
+      case Activation::kRelu:
+        return {args.gradient_stash, type_, shape_};
+      case Activation::kGelu:
+        return {args.weight_stash, type_, shape_};
+    }
+    return {};
+  }
+
+  const int64_t outputs_;
+  const Activation activation_;
+  const float gain_;
+  kernels::DType type_ = kernels::DType::kFloat32;
+  Shape shape_;  // (rows, outputs)
+  std::unique_ptr<kernels::LinearOp> op_;
+};
+
+}  // namespace
+
+LayerFactory Linear(int64_t outputs, Activation activation, float gain) {
+  return LayerOf<LinearLayer>(outputs, activation, gain);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,20 @@
+#ifndef STAGECOACH_ENGINE_MODEL_LAYERS_LINEAR_H_
+#define STAGECOACH_ENGINE_MODEL_LAYERS_LINEAR_H_
+
+#include <cstdint>
+
+#include "engine/model/layer.h"
+#include "kernels/ops/linear.h"
+
+namespace stagecoach::engine {
+
+using kernels::Activation;
+
+// y = activation(x w + b) on samples of any shape, which it sees flattened; output [outputs].
+// Parameters "weight" [inputs, outputs], uniform with mean 0 and standard deviation
+// gain / sqrt(inputs) (sqrt(2) times that with kRelu), and "bias" [outputs], 0.
+LayerFactory Linear(int64_t outputs, Activation activation = Activation::kNone, float gain = 1.0F);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_MODEL_LAYERS_LINEAR_H_

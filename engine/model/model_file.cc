@@ -1,0 +1,212 @@
+#include "engine/model/model_file.h"
+
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/line.h"
+#include "base/nearest.h"
+#include "base/status_macros.h"
+#include "base/toml.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::ObjectReader;
+using nlohmann::json;
+
+constexpr int64_t kMaxFileBytes = 1'000'000;
+
+template <typename T>
+struct Named {
+  const char* name;
+  T value;
+};
+
+constexpr std::array<Named<LossKind>, 2> kLosses = {{
+    {"softmax_cross_entropy", LossKind::kSoftmaxCrossEntropy},
+    {"mean_squared_error", LossKind::kMeanSquaredError},
+}};
+constexpr std::array<Named<Activation>, 3> kActivations = {{
+    {"none", Activation::kNone},
+    {"relu", Activation::kRelu},
+    {"gelu", Activation::kGelu},
+}};
+enum class LayerType : uint8_t { kLinear, kLayerNorm, kResidual };
+constexpr std::array<Named<LayerType>, 3> kLayerTypes = {{
+    {"linear", LayerType::kLinear},
+    {"layer_norm", LayerType::kLayerNorm},
+    {"residual", LayerType::kResidual},
+}};
+
+// The value called `name`, which the reader found at `key`.
+template <typename T, size_t N>
+absl::StatusOr<T> Choose(const ObjectReader& reader, absl::string_view key, const std::string& name,
+                         const std::array<Named<T>, N>& choices) {
+  std::vector<std::string> known;
+  for (const Named<T>& choice : choices) {
+    if (name == choice.name) return choice.value;
+    known.emplace_back(choice.name);
+  }
+  const std::string nearest = base::Nearest(name, known);
+  return reader.Error(
+      key, absl::StrCat("\"", absl::CHexEscape(name), "\" is not known, expected one of ",
+                        absl::StrJoin(known, ", "),
+                        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+}
+
+struct ParsedLayer {
+  LayerFactory factory;
+  int64_t repeat = 1;
+  int64_t layers = 1;              // itself and those inside, once
+  std::optional<int64_t> outputs;  // unset: as many as its inputs
+};
+
+struct LayerList {
+  std::vector<LayerFactory> factories;
+  int64_t layers = 0;  // with those inside others
+
+  absl::Status Append(const ParsedLayer& layer, absl::string_view path) {
+    layers += layer.repeat * layer.layers;
+    if (layers > kMaxFileLayers) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": with this there are ", layers,
+                                                     " layers, expected at most ", kMaxFileLayers,
+                                                     " in all"));
+    }
+    factories.insert(factories.end(), static_cast<size_t>(layer.repeat), layer.factory);
+    return absl::OkStatus();
+  }
+};
+
+class ModelParser {
+ public:
+  ModelParser(int64_t features, int64_t classes) : features_(features), classes_(classes) {}
+
+  absl::StatusOr<Model> Parse(const json& document) {
+    ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+    Model model{.input = Shape{features_}};
+    ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
+    ASSIGN_OR_RETURN(model.loss, Choose(reader, "loss", loss, kLosses));
+    RETURN_IF_ERROR(reader.RequiredArray("layer").status());
+    RETURN_IF_ERROR(reader.Finish());
+
+    const json& entries = document["layer"];
+    LayerList list;
+    int64_t outputs = features_;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const std::string path = absl::StrCat("$.layer[", i, "]");
+      ASSIGN_OR_RETURN(const ParsedLayer layer, ParseLayer(entries[i], path));
+      RETURN_IF_ERROR(list.Append(layer, path));
+      outputs = layer.outputs.value_or(outputs);
+    }
+    model.layers = std::move(list.factories);
+    if (entries.empty() || outputs != classes_) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the last layer must give one output for each of the ", classes_,
+          " classes of the data: end with a linear layer of outputs = \"classes\"",
+          entries.empty() ? "" : absl::StrCat(" (the model's layers give ", outputs, ")")));
+    }
+    return model;
+  }
+
+ private:
+  absl::StatusOr<ParsedLayer> ParseLayer(const json& entry, const std::string& path) {
+    ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(entry, path));
+    ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("type"));
+    ASSIGN_OR_RETURN(const LayerType type, Choose(reader, "type", name, kLayerTypes));
+    ParsedLayer layer;
+    switch (type) {
+      case LayerType::kLinear:
+        RETURN_IF_ERROR(ParseLinear(entry, reader, layer));
+        break;
+      case LayerType::kLayerNorm:
+        RETURN_IF_ERROR(ParseLayerNorm(reader, layer));
+        break;
+      case LayerType::kResidual:
+        RETURN_IF_ERROR(ParseResidual(entry, reader, layer));
+        break;
+    }
+    ASSIGN_OR_RETURN(layer.repeat,
+                     reader.OptionalInt64("repeat", 1, {.min = 1, .max = kMaxFileLayers}));
+    RETURN_IF_ERROR(reader.Finish());
+    return layer;
+  }
+
+  absl::Status ParseLinear(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
+    int64_t outputs = 0;
+    if (entry.contains("outputs") && entry["outputs"].is_string()) {
+      ASSIGN_OR_RETURN(const std::string word, reader.RequiredString("outputs"));
+      if (word != "classes") {
+        return reader.Error("outputs", absl::StrCat("\"", absl::CHexEscape(word),
+                                                    "\": expected a number or \"classes\""));
+      }
+      outputs = classes_;
+    } else {
+      ASSIGN_OR_RETURN(outputs,
+                       reader.RequiredInt64("outputs", {.min = 1, .max = kMaxFileOutputs}));
+    }
+    ASSIGN_OR_RETURN(const std::string name,
+                     reader.OptionalString("activation", kActivations[0].name));
+    ASSIGN_OR_RETURN(const Activation activation, Choose(reader, "activation", name, kActivations));
+    layer.factory = Linear(outputs, activation);
+    layer.outputs = outputs;
+    return absl::OkStatus();
+  }
+
+  static absl::Status ParseLayerNorm(ObjectReader& reader, ParsedLayer& layer) {
+    ASSIGN_OR_RETURN(const double epsilon,
+                     reader.OptionalDouble("epsilon", 1e-5, {.min = 1e-12, .max = 1.0}));
+    layer.factory = LayerNorm(static_cast<float>(epsilon));
+    return absl::OkStatus();
+  }
+
+  // Recursion ends with the depth that ParseToml allows.
+  absl::Status ParseResidual(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
+    ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray("layers"));
+    if (entries.size() == 0) return reader.Error("layers", "expected at least one layer");
+    LayerList inside;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const std::string path = absl::StrCat(entries.path(), "[", i, "]");
+      ASSIGN_OR_RETURN(const ParsedLayer inner, ParseLayer(entry["layers"][i], path));
+      RETURN_IF_ERROR(inside.Append(inner, path));
+    }
+    layer.factory = Residual(std::move(inside.factories));
+    layer.layers = 1 + inside.layers;
+    return absl::OkStatus();
+  }
+
+  const int64_t features_;
+  const int64_t classes_;
+};
+
+}  // namespace
+
+absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {
+  STAGECOACH_CHECK(features >= 1 && classes >= 1,
+                   absl::StrCat(features, " features and ", classes, " classes"));
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  absl::StatusOr<Model> model = ModelParser(features, classes).Parse(document);
+  if (!model.ok()) return base::WithTomlLine(model.status(), toml);
+  return model;
+}
+
+absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes) {
+  ASSIGN_OR_RETURN(const std::string toml, base::ReadFile(path, kMaxFileBytes));
+  absl::StatusOr<Model> model = ParseModel(toml, features, classes);
+  RETURN_IF_ERROR(base::Annotate(model.status(), path));
+  return model;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,51 @@
+#ifndef STAGECOACH_ENGINE_MODEL_MODEL_FILE_H_
+#define STAGECOACH_ENGINE_MODEL_MODEL_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/model/model.h"
+
+namespace stagecoach::engine {
+
+// Reads a model from TOML: a list of layers, in order, and a loss.
+//
+//   loss = "softmax_cross_entropy"      # the default; or "mean_squared_error"
+//
+//   [[layer]]
+//   type = "linear"                     # engine/model/layers/linear.h
+//   outputs = 512                       # a number, or "classes": as many as the data has
+//   activation = "relu"                 # "none" (the default), "relu" or "gelu"
+//
+//   [[layer]]
+//   type = "residual"                   # engine/model/layers/residual.h
+//   layers = [{ type = "layer_norm" },  # engine/model/layers/layer_norm.h; epsilon = 1e-5 by
+//   default
+//             { type = "linear", outputs = 512, activation = "gelu" }]
+//   repeat = 4                          # four such layers in a row; any layer may have this
+//
+//   [[layer]]
+//   type = "linear"
+//   outputs = "classes"
+
+// Layers of a file after repetition, those inside residual layers included.
+inline constexpr int64_t kMaxFileLayers = 10'000;
+inline constexpr int64_t kMaxFileOutputs = int64_t{1} << 20;
+
+// The model that `toml` describes, for samples of `features` numbers and labels of `classes`, both
+// at least 1. The last layer must give as many outputs as there are classes. Whether the inner
+// layers of a residual fit together is for AnalyzeModel to find.
+//
+// InvalidArgument otherwise: says where ("line 9: $.layer[1].activation", counting from layer 0),
+// and for a name that is not known gives the nearest one. ResourceExhausted if the text exceeds the
+// limits of base::ParseToml.
+absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes);
+
+// The same for a file of at most 1 MB; errors name it. Also the errors of base::ReadFile.
+absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_MODEL_MODEL_FILE_H_

@@ -1,0 +1,163 @@
+#ifndef STAGECOACH_ENGINE_RUN_EXECUTOR_H_
+#define STAGECOACH_ENGINE_RUN_EXECUTOR_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/run/block_table.h"
+#include "engine/run/gradient_norm.h"
+#include "engine/run/program.h"
+#include "engine/run/shared_results.h"
+#include "engine/stage/stage.h"
+#include "engine/transport/transport.h"
+#include "kernels/arena.h"
+#include "schedule/memory.h"
+#include "schedule/schedule.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::engine {
+
+// What a run of a training schedule needs besides its batch.
+struct TrainStep {
+  UpdateStep update;
+  std::chrono::steady_clock::time_point start = {};  // of the step, for its trace
+  Batch next = {};  // that the next run will be given, if it is known (Feed::Prepare)
+};
+
+// Time and memory of one rank, since creation.
+struct ExecutorCounters {
+  int64_t compute_ns = 0;  // in compute actions and updates
+  int64_t peak_bytes = 0;  // largest extent of the arena in use
+  int peak_stashed = 0;  // most micro-batches, counted per stage, that were between F and B at once
+  int64_t peak_stash_bytes = 0;  // most that was stashed at once, as schedule/memory.h defines it
+};
+
+// Interprets one rank's list of actions: gives every action its buffers, calls the stage, and
+// exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
+// matter. Run only in jobs of the device's stream; allocates nothing after Create.
+//
+// The list is issued in the order of the device's stream; on an accelerator the host is far ahead
+// of the device by then, and waits for it once, at the end.
+//
+// Of an overlapped pair it performs one after the other. There is one replica of every stage:
+// UNSHARD, RESHARD and REDUCE are nothing to do.
+class Executor {
+ public:
+  struct Work {
+    const schedule::Schedule* schedule = nullptr;  // lowered and validated
+    schedule::MemoryPlan memory;                   // of this rank
+  };
+  struct Options {
+    kernels::Device* device = nullptr;
+    Transport* transport = nullptr;
+    absl::Duration deadline = absl::Minutes(5);  // of any wait
+    uint64_t seed = 0;                           // of the parameters
+    int total_parameters = 0;                    // tensors of all stages of all ranks
+    float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
+    bool shares_results = false;  // the rank of the loss tells all others its results
+    Work training, evaluation;    // both place the same stages alike
+  };
+
+  // `stages`: those of this rank, ascending; `first_parameter`: position of each one's first
+  // parameter among all of the model's. Takes the rank's memory from the device.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(
+      const Options& options, std::vector<std::unique_ptr<Stage>> stages,
+      std::vector<int> first_parameter);
+
+  // Performs the list once, until the device is done. Errors say which action of which rank failed.
+  // If there is a `trace`, fills the rank's list of it, which has the length of the schedule's.
+  absl::Status Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace);
+  absl::Status Evaluate(const Batch& batch);
+
+  const ExecutorCounters& counters() const { return counters_; }
+  const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
+  // Of a micro-batch of the last run, if the loss is on this rank or results are shared.
+  LossResult Result(MicroBatch micro_batch) const;
+  // The global gradient norm of the last clipped step.
+  double gradient_norm() const { return norm_.has_value() ? norm_->value() : 0.0; }
+
+ private:
+  // A schedule with its buffers, and what its actions issue.
+  struct Bound {
+    Program program;
+    BlockTable blocks;
+    std::vector<std::unique_ptr<kernels::Recording>> recordings;  // by position; null for transfers
+  };
+  // One run of a program.
+  struct Run {
+    Bound& bound;
+    const Batch& batch;
+    const TrainStep* step;                    // null in evaluation
+    absl::Span<schedule::TimedAction> timed;  // by position; empty if nobody wants the times
+  };
+  // Moments in the stream's order: slots of the timeline. Three for each position of a list, and
+  // two that surround the wait for the other ranks' norms.
+  enum class Moment : uint8_t { kReached, kStart, kEnd };
+  static int SlotOf(int position, Moment moment) { return 3 * position + static_cast<int>(moment); }
+  int OwnNormSlot() const { return 3 * static_cast<int>(tickets_.size()); }
+  int AllNormsSlot() const { return OwnNormSlot() + 1; }
+
+  Executor(const Options& options, kernels::Arena arena, std::vector<std::unique_ptr<Stage>> stages,
+           std::vector<int> first_parameter);
+
+  // Places the stages and binds the programs.
+  absl::Status PlaceAll();
+  absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
+
+  absl::Status PerformAll(const Run& run);
+  absl::Status PerformAt(const Run& run, int position);
+  absl::Status Perform(const Run& run, int position);
+  absl::Status Compute(const Run& run, int position);
+  absl::Status Issue(const Run& run, int position);
+  absl::Status Transfer(const Run& run, int position);
+  absl::Status Step(const Run& run, int position);
+  absl::Status CombineNorms();
+  // Waits until the device is no more than Instruction::kMostAhead behind.
+  absl::Status KeepUp(const Instruction& instruction);
+  // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
+  // failed, and the deadline. That is one of waits for other ranks: it starts anew with every
+  // action that is done.
+  absl::Status Patiently(
+      absl::FunctionRef<absl::Status(absl::FunctionRef<absl::Status()> poll)> wait);
+  // On an accelerator, issues everything twice, on memory whose contents nobody needs yet:
+  // libraries load their code at the first use and recordings are made at the second, which takes
+  // memory and waits for the GPU. Once ranks wait for each other on their GPUs, that could wait for
+  // ever.
+  absl::Status WarmUp();
+  absl::Status Await(int32_t transfer);
+  absl::Status Mark(int slot) { return timeline_->Mark(slot); }
+  // Fetches what the host wants to know, and waits for the device.
+  absl::Status Finish(const Run& run);
+  // Reads the moments of a finished run.
+  absl::Status ReadTimes(const Run& run);
+  absl::StatusOr<schedule::TimedAction> TimesOf(const Run& run, int position) const;
+  int FirstNotDone(const Run& run) const;
+  // An error with where it was.
+  absl::Status At(const Run& run, int position, const absl::Status& status) const;
+
+  const Options options_;
+  kernels::Arena arena_;
+  const std::vector<std::unique_ptr<Stage>> stages_;
+  const std::vector<int> first_parameter_;
+  std::unique_ptr<Bound> training_, evaluation_;
+  std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
+  std::unique_ptr<kernels::Timeline> timeline_;
+  std::optional<GradientNorm> norm_;  // if gradients are clipped
+  Stage* loss_stage_ = nullptr;       // null if it is on another rank
+  std::optional<SharedResults> shared_results_;
+  int norm_position_ = 0;  // of the action that combined the norms in this run; -1: none
+  int stashed_ = 0;        // micro-batches between F and B
+  ExecutorCounters counters_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_RUN_EXECUTOR_H_

@@ -1,0 +1,73 @@
+#ifndef STAGECOACH_ENGINE_RUN_PROGRAM_H_
+#define STAGECOACH_ENGINE_RUN_PROGRAM_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/stage/stage.h"
+#include "engine/transport/transport.h"
+#include "kernels/tensor.h"
+#include "schedule/memory.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::engine {
+
+// One action of a rank's list with all that performing it takes, looked up beforehand.
+struct Instruction {
+  static constexpr int32_t kNothing = -1;
+  // How much work the host issues ahead of the device: enough to keep that busy, and so little that
+  // the driver's queues, which hold about a thousand operations, have room. Who issues into a full
+  // one waits within the driver, where no deadline is kept.
+  static constexpr int kMostAhead = 16;
+
+  schedule::Action action;
+  Stage* stage = nullptr;
+  std::string name;  // of the action, for profilers: "F0.3"
+  // It has work for the device: it computes, or is the step of a stage that is not up to date by
+  // then (StageOptions::updates_in_backward).
+  bool works = false;
+  // Of what works: the position of the work that the device must have done before the host issues
+  // this, kMostAhead before it.
+  int32_t keeps_up_with = kNothing;
+
+  // Of a compute action.
+  StageBlocks blocks;
+  bool completes_gradients = false;  // it is the last micro-batch's W or BW
+  // The blocks (indices into the memory plan's) that count as stash from here on; kNothing behind
+  // the last of them.
+  std::array<int32_t, 4> stashes = {kNothing, kNothing, kNothing, kNothing};
+
+  // Of a transfer.
+  Message message;
+  Tensor tensor;
+  Rank peer;
+
+  // Position of the transfer that must be done before this can start: the receive of what a compute
+  // action reads, or the send before this one on the same lane.
+  int32_t awaits = kNothing;
+};
+
+// What one rank does under one schedule.
+struct Program {
+  std::vector<Instruction> instructions;  // index: position in the rank's list
+  std::vector<int32_t> last_sends;        // positions of the sends that no instruction awaits
+};
+
+struct ProgramInputs {
+  const schedule::Schedule& schedule;  // lowered and validated
+  Rank rank;
+  const schedule::MemoryPlan& memory;  // of the rank under the schedule
+  std::byte* dynamic = nullptr;        // where the plan's dynamic area starts
+  std::byte* workspace = nullptr;
+  absl::Span<Stage* const> stages;  // index: stage; null where the stage is elsewhere
+};
+
+Program Compile(const ProgramInputs& inputs);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_RUN_PROGRAM_H_

@@ -1,0 +1,134 @@
+#ifndef STAGECOACH_ENGINE_RUN_RANK_GROUP_H_
+#define STAGECOACH_ENGINE_RUN_RANK_GROUP_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "engine/device/device_spec.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/transport/communicator.h"
+#include "engine/transport/transport.h"
+#include "kernels/device.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::engine {
+
+// How devices exchange tensors.
+enum class Exchange : uint8_t {
+  kAuto,    // kNccl between several GPUs or several processes, kCopies otherwise
+  kCopies,  // straight from one device's memory to another's, within this process
+  kNccl,    // NCCL, at most one device on each GPU
+};
+
+struct RankGroupOptions {
+  int ranks = 1;
+  DeviceSpec device;
+  Exchange exchange = Exchange::kAuto;
+  // One process per rank: this one performs rank rendezvous->rank(). Null: this process performs
+  // all.
+  Rendezvous* rendezvous = nullptr;
+  // What all processes must have alike, in any words.
+  std::string fingerprint;
+  absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
+};
+
+// InvalidArgument: devices and ways of exchange that do not go together, a device without a GPU, or
+// another number of processes than ranks.
+absl::Status CheckRankGroup(const RankGroupOptions& options);
+
+// Whether those devices exchange tensors by NCCL, and so perform transfers in groups.
+bool UsesNccl(const RankGroupOptions& options);
+inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {
+  return UsesNccl(options) ? schedule::Transfers::kGrouped : schedule::Transfers::kSeparate;
+}
+
+// The devices of a run that are in this process, connected with one another and with those of other
+// processes. Work is done on all of them at once; the first failure ends the waits of all, and
+// every later call fails with it. Among processes, failures are told by the rendezvous: whoever
+// fails says so there, and who works looks there a few times a second. So a failure that NCCL does
+// not pass on, and (tcp place) a process that was killed, ends the waits of all within a second.
+// Not thread-safe.
+class RankGroup {
+ public:
+  // `lowered`: the schedule that says who exchanges tensors with whom; `all_meet`: everybody does
+  // with everybody. Errors: those of MakeDevice and of the connections; InvalidArgument if the
+  // processes are another number than the ranks, or of devices that only one process can connect.
+  static absl::StatusOr<std::unique_ptr<RankGroup>> Connect(const RankGroupOptions& options,
+                                                            const schedule::Schedule& lowered,
+                                                            bool all_meet);
+  ~RankGroup();
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  // The ranks of this process, ascending.
+  const std::vector<int>& local_ranks() const { return local_ranks_; }
+  kernels::Device& device(int rank) const { return *ranks_[static_cast<size_t>(rank)].device; }
+  Transport& transport(int rank) const { return *ranks_[static_cast<size_t>(rank)].transport; }
+
+  // Calls function(rank) for each rank of this process, in a job of its device's stream, all at the
+  // same time. The first error by rank.
+  absl::Status OnEach(absl::FunctionRef<absl::Status(int)> function);
+  // The same for what the ranks do together: whoever fails first ends the waits of the others, and
+  // its error is returned now and from then on.
+  absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
+  // Among processes: every rank's text, by rank, once all have called this at the same place. A
+  // rank that comes with an error, which it is given back, ends the wait of all others: Aborted. In
+  // one process: `own` alone.
+  absl::StatusOr<std::vector<std::string>> Gather(const absl::StatusOr<std::string>& own);
+  // The same without texts.
+  absl::Status Agree(const absl::Status& own);
+  // The error of a Together that failed or, among processes, of a Gather.
+  absl::Status status();
+
+  // Ends what ranks still wait for, and cuts their connections: before memory is freed that
+  // transfers may use.
+  void Disconnect();
+
+ private:
+  struct Job final : kernels::Job {
+    void Run() override { status = (*function)(rank); }
+    const absl::FunctionRef<absl::Status(int)>* function = nullptr;
+    int rank = 0;
+    absl::Status status;
+    kernels::Event done;
+  };
+  struct State {
+    std::unique_ptr<kernels::Device> device;
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<Job> job;
+  };
+
+  explicit RankGroup(const RankGroupOptions& options) : options_(options) {}
+  base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
+  absl::Status MakeDevices();
+  absl::Status ConnectByCopies(const schedule::Schedule& lowered);
+  absl::Status ConnectByNccl(const schedule::Schedule& lowered, bool all_meet);
+  absl::StatusOr<std::string> AgreeOnId();
+  // Waits for what OnEach has submitted, and looks after the other processes meanwhile.
+  void Await(Job& job);
+  void LookAtOthers();
+  // Takes note of a failure of this process and tells the others. Returns what is the group's: who
+  // failed before, elsewhere, is likely to be its cause. Thread-safe.
+  absl::Status Fail(const absl::Status& own);
+  absl::Status NoteFirst(const absl::Status& error);
+
+  const RankGroupOptions options_;
+  std::vector<int> local_ranks_;
+  std::vector<State> ranks_;  // empty where a rank is elsewhere
+  const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators
+  base::Mutex rendezvous_mutex_;  // held to use options_.rendezvous: jobs tell their failures there
+  base::Mutex mutex_;
+  absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_RUN_RANK_GROUP_H_

@@ -1,0 +1,58 @@
+#ifndef STAGECOACH_ENGINE_STAGE_OPTIMIZER_H_
+#define STAGECOACH_ENGINE_STAGE_OPTIMIZER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/device.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/tensor.h"
+#include "partition/analytic.h"
+
+namespace stagecoach::engine {
+
+// How parameters follow their gradients (kernels/ops/optimizer.h has the formulas). Regular value
+// type.
+struct Optimizer {
+  enum class Kind : uint8_t { kAdamW, kSgd };
+  Kind kind = Kind::kAdamW;
+  float weight_decay = 0.01F;                           // not applied to biases and normalisations
+  float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // AdamW
+  float momentum = 0.9F;                                // SGD
+  float clip_norm = 0.0F;  // scale gradients so that their global norm is at most this; 0: never
+
+  static Optimizer AdamW() { return {}; }
+  static Optimizer Sgd(float momentum = 0.9F) {
+    return {.kind = Kind::kSgd, .weight_decay = 0.0F, .momentum = momentum};
+  }
+
+  // Float tensors of a parameter's size that it keeps for each parameter. They start at 0.
+  int states() const { return kind == Kind::kAdamW ? 2 : 1; }
+  // Work of updating `parameters` of them, for the cost model.
+  partition::Work StepWork(int64_t parameters) const;
+};
+
+// InvalidArgument if a coefficient is out of its range.
+absl::Status CheckOptimizer(const Optimizer& optimizer);
+
+// Whether devices of that kind update each layer as soon as its gradients are complete, while the
+// cache still has them, or all of a stage's layers at the end of the step, in one launch. The
+// results are the same.
+inline bool UpdatesInBackward(const Optimizer& optimizer, kernels::DeviceKind kind) {
+  return kind == kernels::DeviceKind::kCpu && optimizer.clip_norm == 0.0F;
+}
+
+// What one update needs besides the tensors.
+struct UpdateStep {
+  int64_t step = 1;  // counts from 1
+  float learning_rate = 1e-3F;
+  kernels::Tensor gradient_scale;  // (1) float32 in the device's memory, from clipping; empty: 1
+};
+
+// Updates the parameters of a group in place, in a job of the device's stream.
+absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step,
+                              kernels::Device& device, const kernels::ParameterGroup& group);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_STAGE_OPTIMIZER_H_

@@ -1,0 +1,116 @@
+#include "engine/stage/profile.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/stage/layer_cost.h"
+#include "kernels/ops/ops.h"
+#include "partition/analytic.h"
+
+namespace stagecoach::engine {
+namespace {
+
+absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels::Device& device,
+                     ModelProfile& profile) {
+  profile.micro_batch_rows = options.micro_batch_rows;
+  Shape input = model.input;
+  for (const LayerFactory& factory : model.layers) {
+    absl::StatusOr<LayerSpec> spec =
+        factory()->Prepare(LayerContext{device, options.micro_batch_rows, input});
+    if (!spec.ok()) {
+      return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));
+    }
+    partition::LayerCost cost =
+        CostOf(*spec, input, options.micro_batch_rows, options.optimizer, device.activation_type());
+    // Of the first layer's input, which is data, no gradient is computed.
+    const bool is_first = profile.layers.empty();
+    EstimateTimes({.forward = spec->forward,
+                   .backward_input = is_first ? partition::Work() : spec->backward_input,
+                   .backward_weight = spec->backward_weight,
+                   .step = options.optimizer.StepWork(cost.parameters)},
+                  partition::DeviceSpeed{}, cost);
+    profile.layers.push_back(std::move(cost));
+    profile.inputs.push_back(input);
+    profile.parameter_tensors.push_back(static_cast<int>(spec->parameters.size()));
+    input = spec->output;
+  }
+  profile.output = input;
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<kernels::LossOp> loss,
+      device.ops().CreateLoss(model.loss, {options.micro_batch_rows, input.elements()}));
+  profile.loss =
+      BytesOfLoss(options.micro_batch_rows, options.micro_batches, loss->workspace_bytes());
+  return absl::OkStatus();
+}
+
+// "layer norm 8" -> "layer_norm.3", "residual(linear 8 -> 8)" -> "residual.3"
+std::string UniqueName(absl::string_view description, size_t index) {
+  const auto end = std::find_if_not(description.begin(), description.end(),
+                                    [](char c) { return absl::ascii_isalpha(c) || c == ' '; });
+  std::string words(description.begin(), end);
+  absl::StripAsciiWhitespace(&words);
+  std::replace(words.begin(), words.end(), ' ', '_');
+  return absl::StrCat(words.empty() ? "layer" : words, ".", index);
+}
+
+// Nothing is allocated while a model is analysed.
+DeviceSpec PlanningDevice(DeviceSpec spec) {
+  spec.memory_bytes = 0;
+  return spec;
+}
+
+}  // namespace
+
+int64_t ModelProfile::parameters() const {
+  int64_t sum = 0;
+  for (const partition::LayerCost& layer : layers) sum += layer.parameters;
+  return sum;
+}
+
+absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
+                   MakeDevice(PlanningDevice(options.device), 0));
+  ModelProfile profile;
+  profile.updates_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
+  absl::Status status;
+  device->stream().Run([&] { status = Analyze(model, options, *device, profile); });
+  RETURN_IF_ERROR(status);
+  return profile;
+}
+
+partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelProfile> sizes) {
+  STAGECOACH_CHECK(!sizes.empty(), "a profile has at least one size");
+  partition::Profile joined = {.model = std::move(model_name)};
+  joined.updates_in_backward = sizes.front().updates_in_backward;
+  for (const ModelProfile& profile : sizes) {
+    partition::SizedLayers sized = {.micro_batch_rows = profile.micro_batch_rows,
+                                    .layers = profile.layers,
+                                    .loss_workspace_bytes = profile.loss.workspace_bytes,
+                                    .loss_bytes_per_micro_batch = kLossBytesPerMicroBatch};
+    for (size_t i = 0; i < sized.layers.size(); ++i) {
+      sized.layers[i].name = UniqueName(sized.layers[i].name, i);
+    }
+    joined.sizes.push_back(std::move(sized));
+  }
+  return joined;
+}
+
+absl::StatusOr<partition::Profile> AnalyzeProfile(const Model& model, std::string model_name,
+                                                  absl::Span<const int64_t> micro_batch_rows,
+                                                  ProfileOptions options) {
+  std::vector<ModelProfile> sizes;
+  for (const int64_t rows : micro_batch_rows) {
+    options.micro_batch_rows = rows;
+    ASSIGN_OR_RETURN(ModelProfile size, AnalyzeModel(model, options));
+    sizes.push_back(std::move(size));
+  }
+  return JoinProfiles(std::move(model_name), sizes);
+}
+
+}  // namespace stagecoach::engine

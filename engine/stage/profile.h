@@ -1,0 +1,55 @@
+#ifndef STAGECOACH_ENGINE_STAGE_PROFILE_H_
+#define STAGECOACH_ENGINE_STAGE_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/device/device_spec.h"
+#include "engine/model/model.h"
+#include "engine/stage/optimizer.h"
+#include "partition/layer_cost.h"
+#include "partition/profile.h"
+#include "partition/stage_memory.h"
+
+namespace stagecoach::engine {
+
+// What a model costs, layer by layer, at one micro-batch size.
+struct ModelProfile {
+  int64_t micro_batch_rows = 1;
+  std::vector<partition::LayerCost> layers;  // their names describe them: "linear 784 -> 10"
+  partition::LossMemory loss;
+  bool updates_in_backward = true;     // partition::Profile has the same
+  std::vector<Shape> inputs;           // of one sample, entering each layer
+  std::vector<int> parameter_tensors;  // of each layer
+  Shape output;                        // of one sample
+  int64_t parameters() const;          // numbers, of all layers
+};
+
+struct ProfileOptions {
+  int64_t micro_batch_rows = 1;
+  int micro_batches = 1;  // the loss keeps results of each
+  Optimizer optimizer;
+  DeviceSpec device;  // sizes depend on it: scratch memory, the type of activations
+};
+
+// Sizes from the layers themselves, times from the analytic model (partition/analytic.h).
+// InvalidArgument names the layer that does not fit its input.
+absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options);
+
+// Profiles of one model at ascending micro-batch sizes as one: the planner's input. A layer is
+// called by the first words of its description and its index: "linear.0", "layer_norm.1".
+// Pre-condition: at least one, all of the same model.
+partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelProfile> sizes);
+
+// AnalyzeModel for each of the sizes, which ascend. `options`: its micro_batch_rows and
+// micro_batches are not read.
+absl::StatusOr<partition::Profile> AnalyzeProfile(const Model& model, std::string model_name,
+                                                  absl::Span<const int64_t> micro_batch_rows,
+                                                  ProfileOptions options);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_STAGE_PROFILE_H_

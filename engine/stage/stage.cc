@@ -1,0 +1,304 @@
+#include "engine/stage/stage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "engine/stage/layer_cost.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using partition::AlignTensor;
+using schedule::AlignBlock;
+
+// More than any layer has; keeps the random streams of different layers' parameters apart.
+constexpr uint64_t kStreamsPerLayer = 1024;
+
+void Initialize(const Init& init, uint64_t seed, uint64_t stream, absl::Span<float> values) {
+  switch (init.kind) {
+    case Init::Kind::kConstant:
+      std::fill(values.begin(), values.end(), init.a);
+      return;
+    case Init::Kind::kNormal:
+      base::RandomStream(seed, stream).FillNormal(init.a, init.b, values);
+      return;
+    case Init::Kind::kUniform:
+      base::RandomStream(seed, stream).FillUniform(init.a, init.b, values);
+      return;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, const Model& model,
+                                                     const StageOptions& options) {
+  const auto first = static_cast<size_t>(options.first_layer);
+  const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
+  ASSIGN_OR_RETURN(Chain chain,
+                   Chain::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count),
+                                  LayerContext{device, options.micro_batch_rows, options.input},
+                                  options.splits_backward, options.first_layer));
+  std::unique_ptr<Stage> stage(new Stage(device, options, model.loss, std::move(chain)));
+  if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss());
+  RETURN_IF_ERROR(stage->PrepareFeed());
+  stage->ComputeMemory();
+  return stage;
+}
+
+Stage::Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain)
+    : device_(device), options_(options), loss_kind_(loss), chain_(std::move(chain)) {
+  for (int i = 0; i < chain_.size(); ++i) {
+    const int layer = options_.first_layer + i;
+    uint64_t random_stream = static_cast<uint64_t>(layer) * kStreamsPerLayer;
+    for (const ParameterSpec& spec : chain_.spec(i).parameters) {
+      parameters_.push_back({.name = absl::StrCat("layer ", layer, ": ", spec.name),
+                             .spec = spec,
+                             .random_stream = random_stream++});
+      parameter_count_ += spec.shape.elements();
+    }
+  }
+}
+
+absl::Status Stage::PrepareLoss() {
+  ASSIGN_OR_RETURN(loss_, device_.ops().CreateLoss(
+                              loss_kind_, {options_.micro_batch_rows, chain_.output().elements()}));
+  ASSIGN_OR_RETURN(host_results_,
+                   device_.AllocateHost(options_.micro_batches * kLossBytesPerMicroBatch));
+  return absl::OkStatus();
+}
+
+absl::Status Stage::PrepareFeed() {
+  ASSIGN_OR_RETURN(
+      feed_, Feed::Create(device_, {.micro_batch_rows = options_.micro_batch_rows,
+                                    .micro_batches = options_.micro_batches,
+                                    .features = options_.is_first ? options_.input.elements() : 0,
+                                    .feeds_labels = options_.is_last}));
+  return absl::OkStatus();
+}
+
+void Stage::ComputeMemory() {
+  const int64_t rows = options_.micro_batch_rows;
+  const DType type = device_.activation_type();
+  memory_.workspace_bytes = chain_.workspace_bytes();
+  for (int i = 0; i < chain_.size(); ++i) {
+    const ParameterBytes bytes = BytesOfParameters(chain_.spec(i), options_.optimizer, type);
+    memory_.parameter_bytes += bytes.parameters;
+    memory_.gradient_bytes += bytes.parameters;
+    memory_.optimizer_bytes += bytes.optimizer;
+  }
+  memory_.input_bytes = ActivationBytes(options_.input, rows, type);
+  memory_.input_last_use = chain_.spec(0).input_last_use;
+  memory_.output_bytes = ActivationBytes(chain_.output(), rows, type);
+  const LayerSpec& last = chain_.spec(chain_.size() - 1);
+  memory_.output_last_use = last.output_last_use;
+  memory_.stash_bytes = chain_.stash_bytes();
+  memory_.weight_stash_bytes = chain_.weight_stash_bytes();
+  memory_.gradient_stash_bytes = chain_.gradient_stash_bytes();
+  memory_.output_gradient_bytes = memory_.output_bytes;
+  memory_.output_gradient_last_use = last.output_gradient_last_use;
+  memory_.input_gradient_bytes = options_.is_first ? 0 : memory_.input_bytes;
+  if (options_.is_last) {
+    const partition::LossMemory loss =
+        BytesOfLoss(rows, options_.micro_batches, loss_->workspace_bytes());
+    memory_.workspace_bytes = std::max(memory_.workspace_bytes, loss.workspace_bytes);
+    memory_.other_resident_bytes += loss.resident_bytes;
+  }
+}
+
+absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
+  PlaceParameters(resident);
+  RETURN_IF_ERROR(InitializeParameters(seed));
+  RETURN_IF_ERROR(GroupParameters());
+  if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
+  RETURN_IF_ERROR(device_.ops().optimizer().RoundParameters(device_.stream(), *all_parameters_));
+  return Finish();
+}
+
+void Stage::PlaceParameters(std::byte* resident) {
+  std::byte* values = resident;
+  std::byte* gradients = values + AlignBlock(memory_.parameter_bytes);
+  std::byte* states = gradients + AlignBlock(memory_.gradient_bytes);
+  std::byte* const others = states + AlignBlock(memory_.optimizer_bytes);
+  const DType type = device_.activation_type();
+  const auto take = [](std::byte*& area, DType of, const Shape& shape) {
+    const Tensor tensor{area, of, shape};
+    area += AlignTensor(tensor.bytes());
+    return tensor;
+  };
+  for (Parameter& parameter : parameters_) {
+    const Shape& shape = parameter.spec.shape;
+    kernels::ParameterTensors& tensors = parameter.tensors;
+    tensors.decays = parameter.spec.decays;
+    tensors.value = take(values, DType::kFloat32, shape);
+    tensors.gradient = take(gradients, DType::kFloat32, shape);
+    for (size_t state = 0; state < static_cast<size_t>(options_.optimizer.states()); ++state) {
+      tensors.states[state] = take(states, DType::kFloat32, shape);
+    }
+    if (type != DType::kFloat32) tensors.working = take(states, type, shape);
+    values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
+    gradients_.push_back(tensors.gradient);
+  }
+  results_ = {others, DType::kFloat64, Shape{options_.micro_batches, 2}};
+}
+
+absl::Status Stage::InitializeParameters(uint64_t seed) {
+  int64_t largest = 0;
+  for (const Parameter& parameter : parameters_) {
+    largest = std::max(largest, parameter.tensors.value.bytes());
+  }
+  kernels::HostBuffer staging;
+  if (!device_.memory_is_host()) {
+    ASSIGN_OR_RETURN(staging, device_.AllocateHost(largest));
+  }
+  for (const Parameter& parameter : parameters_) {
+    const Tensor& value = parameter.tensors.value;
+    void* const place = device_.memory_is_host() ? value.data : staging.data();
+    Initialize(parameter.spec.init, seed, parameter.random_stream,
+               absl::MakeSpan(static_cast<float*>(place), static_cast<size_t>(value.elements())));
+    if (device_.memory_is_host()) continue;
+    RETURN_IF_ERROR(device_.stream().CopyFromHost(value.data, place, value.bytes()));
+    RETURN_IF_ERROR(Finish());  // the place is used again
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stage::GroupParameters() {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  std::vector<kernels::ParameterTensors> tensors;
+  for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensors);
+  const auto group = [&](int first, int end) {
+    return ops.CreateGroup(device_.stream(),
+                           absl::MakeConstSpan(tensors).subspan(static_cast<size_t>(first),
+                                                                static_cast<size_t>(end - first)));
+  };
+  ASSIGN_OR_RETURN(all_parameters_, group(0, num_parameters()));
+  if (!options_.updates_in_backward) return absl::OkStatus();
+  for (int layer = 0; layer < chain_.size(); ++layer) {
+    ASSIGN_OR_RETURN(layer_parameters_.emplace_back(),
+                     group(chain_.first_parameter(layer), chain_.first_parameter(layer + 1)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stage::WarmUpUpdate() {
+  Optimizer still = options_.optimizer;
+  still.weight_decay = 0.0F;
+  return UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device_, *all_parameters_);
+}
+
+absl::Status Stage::Finish() {
+  return device_.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+}
+
+LayerArgs Stage::Args(const StageBlocks& blocks) const {
+  const int64_t rows = options_.micro_batch_rows;
+  const auto tensor = [&](std::byte* data, const Shape& sample) {
+    return data == nullptr ? Tensor{}
+                           : Tensor{data, device_.activation_type(), sample.Batched(rows)};
+  };
+  return {.stream = device_.stream(),
+          .x = tensor(blocks.input, options_.input),
+          .y = tensor(blocks.output, chain_.output()),
+          .dx = tensor(blocks.input_gradient, options_.input),
+          .dy = tensor(blocks.output_gradient, chain_.output()),
+          .parameters = values_,
+          .gradients = gradients_,
+          .stash = blocks.stash,
+          .weight_stash = blocks.weight_stash,
+          .gradient_stash = blocks.gradient_stash,
+          .workspace = blocks.workspace};
+}
+
+absl::Status Stage::Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch,
+                            kernels::Recording& recording) {
+  const LayerArgs args = Args(blocks);
+  if (options_.is_first) {
+    RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
+  }
+  RETURN_IF_ERROR(device_.stream().Replay(recording, [&] { return chain_.Forward(args); }));
+  return options_.is_last ? ComputeLoss(blocks, batch, micro_batch) : absl::OkStatus();
+}
+
+absl::Status Stage::ComputeLoss(const StageBlocks& blocks, const Batch& batch,
+                                MicroBatch micro_batch) {
+  const int64_t rows = options_.micro_batch_rows;
+  // The layers are done with the workspace.
+  const Tensor labels{blocks.workspace, DType::kInt32, Shape{rows}};
+  RETURN_IF_ERROR(feed_.Labels(batch, micro_batch.value(), labels));
+  const LayerArgs args = Args(blocks);
+  const Tensor result{results_.f64() + 2 * micro_batch.value(), DType::kFloat64, Shape{2}};
+  const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
+  return loss_->Compute(device_.stream(), args.y, labels,
+                        batch.ValidRows(micro_batch.value(), rows), scale, args.dy, result,
+                        blocks.workspace + BytesOfLabels(rows));
+}
+
+absl::Status Stage::BackwardInput(const StageBlocks& blocks, kernels::Recording& recording) {
+  const LayerArgs args = Args(blocks);
+  return device_.stream().Replay(recording, [&] { return chain_.BackwardInput(args); });
+}
+
+absl::Status Stage::BackwardWeight(const StageBlocks& blocks, MicroBatch micro_batch,
+                                   const UpdateStep* update, kernels::Recording& recording) {
+  LayerArgs args = Args(blocks);
+  args.accumulate = micro_batch.value() > 0;
+  return RunBackward(update, recording, [&](Chain::AfterLayer after_layer) {
+    return chain_.BackwardWeight(args, after_layer);
+  });
+}
+
+absl::Status Stage::Backward(const StageBlocks& blocks, MicroBatch micro_batch,
+                             const UpdateStep* update, kernels::Recording& recording) {
+  LayerArgs args = Args(blocks);
+  args.accumulate = micro_batch.value() > 0;
+  return RunBackward(update, recording, [&](Chain::AfterLayer after_layer) {
+    return chain_.Backward(args, after_layer);
+  });
+}
+
+absl::Status Stage::RunBackward(const UpdateStep* update, kernels::Recording& recording,
+                                absl::FunctionRef<absl::Status(Chain::AfterLayer)> run) {
+  if (update == nullptr) {
+    return device_.stream().Replay(recording,
+                                   [&] { return run([](int) { return absl::OkStatus(); }); });
+  }
+  // An update is different in every step, so this cannot be a recording.
+  return run([&](int layer) {
+    return UpdateParameters(options_.optimizer, *update, device_,
+                            *layer_parameters_[static_cast<size_t>(layer)]);
+  });
+}
+
+absl::Status Stage::Update(const UpdateStep& update) {
+  return UpdateParameters(options_.optimizer, update, device_, *all_parameters_);
+}
+
+absl::Status Stage::SquaredNorms(const Tensor& squares) {
+  return device_.ops().optimizer().SquaredNorms(device_.stream(), *all_parameters_, squares);
+}
+
+absl::Status Stage::FetchResults() {
+  return device_.stream().CopyToHost(host_results_.data(), results_.data, results_.bytes());
+}
+
+LossResult Stage::Result(MicroBatch micro_batch) const {
+  const double* const result =
+      reinterpret_cast<const double*>(host_results_.data()) + 2 * micro_batch.value();
+  return {result[0], static_cast<int64_t>(result[1])};
+}
+
+absl::StatusOr<std::vector<float>> Stage::CopyParameter(int i) {
+  const Tensor& value = parameter(i);
+  ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
+  RETURN_IF_ERROR(device_.stream().CopyToHost(copy.data(), value.data, value.bytes()));
+  RETURN_IF_ERROR(Finish());
+  const auto* const values = reinterpret_cast<const float*>(copy.data());
+  return std::vector<float>(values, values + value.elements());
+}
+
+}  // namespace stagecoach::engine

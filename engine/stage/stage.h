@@ -1,0 +1,153 @@
+#ifndef STAGECOACH_ENGINE_STAGE_STAGE_H_
+#define STAGECOACH_ENGINE_STAGE_STAGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/data/feed.h"
+#include "engine/model/chain.h"
+#include "engine/model/model.h"
+#include "engine/stage/optimizer.h"
+#include "schedule/action.h"
+#include "schedule/memory.h"
+
+namespace stagecoach::engine {
+
+using schedule::MicroBatch;
+using schedule::StageId;
+
+// Sums over rows of one micro-batch.
+struct LossResult {
+  double loss = 0.0;
+  int64_t correct = 0;
+};
+
+struct StageOptions {
+  StageId id;
+  int first_layer = 0, last_layer = 0;
+  bool is_first = false;         // its input is data
+  bool is_last = false;          // it computes the loss
+  bool splits_backward = false;  // it is asked for B and W apart
+  Shape input;                   // of one sample
+  int64_t micro_batch_rows = 1;
+  int micro_batches = 1;
+  Optimizer optimizer;
+  // Whether Backward and BackwardWeight will be given updates to apply.
+  bool updates_in_backward = false;
+};
+
+// Where one micro-batch of a stage has its blocks (schedule::BlockKind). Null where the operation
+// at hand has none.
+struct StageBlocks {
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::byte* stash = nullptr;
+  std::byte* weight_stash = nullptr;
+  std::byte* gradient_stash = nullptr;
+  std::byte* output_gradient = nullptr;
+  std::byte* input_gradient = nullptr;
+  std::byte* workspace = nullptr;
+};
+
+// One stage: its layers, parameters, gradients and optimiser state on one device. Knows neither
+// schedules nor other stages. All functions but the plain getters are called from jobs of the
+// device's stream, and issue work in its order.
+class Stage {
+ public:
+  // Prepares the layers.
+  static absl::StatusOr<std::unique_ptr<Stage>> Create(kernels::Device& device, const Model& model,
+                                                       const StageOptions& options);
+
+  const StageOptions& options() const { return options_; }
+  int num_parameters() const { return static_cast<int>(parameters_.size()); }  // tensors
+  int64_t parameter_count() const { return parameter_count_; }                 // numbers
+  // What it takes, as laid out here.
+  const schedule::StageMemory& memory() const { return memory_; }
+
+  // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
+  // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, on a
+  // stream that has finished then.
+  absl::Status Place(std::byte* resident, uint64_t seed);
+
+  // F: fills the input from the batch on the first stage; computes the loss, and its gradient if
+  // there is a block for it, on the last. `recording`, here and below: always the same one for the
+  // same operation on the same blocks of the same micro-batch.
+  absl::Status Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch,
+                       kernels::Recording& recording);
+  // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).
+  void PrepareNext(const Batch& next) { feed_.Prepare(next); }
+  // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
+  // if not null, is applied to each layer once its gradients are complete with this micro-batch.
+  absl::Status BackwardInput(const StageBlocks& blocks, kernels::Recording& recording);
+  absl::Status BackwardWeight(const StageBlocks& blocks, MicroBatch micro_batch,
+                              const UpdateStep* update, kernels::Recording& recording);
+  absl::Status Backward(const StageBlocks& blocks, MicroBatch micro_batch, const UpdateStep* update,
+                        kernels::Recording& recording);
+
+  // The sum of squares of each parameter's gradient, in order: (num_parameters()) float64.
+  absl::Status SquaredNorms(const Tensor& squares);
+  // Updates all layers.
+  absl::Status Update(const UpdateStep& update);
+
+  // Copies the loss stage's results to the host, in the stream's order: for Result, once the stream
+  // has finished, of a micro-batch whose F came before.
+  absl::Status FetchResults();
+  const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
+  LossResult Result(MicroBatch micro_batch) const;
+  // The values of one parameter, float32 in memory of the device; as a copy, which waits for the
+  // stream.
+  const Tensor& parameter(int i) const { return parameters_[static_cast<size_t>(i)].tensors.value; }
+  absl::StatusOr<std::vector<float>> CopyParameter(int i);
+  const std::string& parameter_name(int i) const {
+    return parameters_[static_cast<size_t>(i)].name;  // "layer 3: 1.weight"
+  }
+
+ private:
+  struct Parameter {
+    std::string name;
+    ParameterSpec spec;
+    uint64_t random_stream = 0;
+    kernels::ParameterTensors tensors;
+  };
+
+  Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain);
+  absl::Status PrepareLoss();
+  absl::Status PrepareFeed();
+  void ComputeMemory();
+  void PlaceParameters(std::byte* resident);
+  absl::Status InitializeParameters(uint64_t seed);
+  absl::Status GroupParameters();
+  // An update that changes nothing, while gradients and states are 0: it loads what updates need.
+  absl::Status WarmUpUpdate();
+  absl::Status Finish();
+  LayerArgs Args(const StageBlocks& blocks) const;
+  absl::Status ComputeLoss(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch);
+  // What BackwardWeight and Backward share: `run` is given what to do after each layer.
+  absl::Status RunBackward(const UpdateStep* update, kernels::Recording& recording,
+                           absl::FunctionRef<absl::Status(Chain::AfterLayer)> run);
+
+  kernels::Device& device_;
+  const StageOptions options_;
+  const LossKind loss_kind_;
+  const Chain chain_;
+  schedule::StageMemory memory_;
+  int64_t parameter_count_ = 0;
+  std::vector<Parameter> parameters_;
+  std::vector<Tensor> values_, gradients_;  // of parameters_, as layers take them
+  std::unique_ptr<kernels::ParameterGroup> all_parameters_;
+  std::vector<std::unique_ptr<kernels::ParameterGroup>>
+      layer_parameters_;  // if they are updated so
+  Feed feed_;
+  std::unique_ptr<kernels::LossOp> loss_;
+  Tensor results_;  // (micro_batches, 2) float64
+  kernels::HostBuffer host_results_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_STAGE_STAGE_H_

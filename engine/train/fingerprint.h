@@ -1,0 +1,23 @@
+#ifndef STAGECOACH_ENGINE_TRAIN_FINGERPRINT_H_
+#define STAGECOACH_ENGINE_TRAIN_FINGERPRINT_H_
+
+#include <string>
+
+#include "engine/model/model.h"
+#include "engine/stage/profile.h"
+#include "engine/train/trainer.h"
+#include "partition/plan/plan.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::engine {
+
+// Of all that decides what a run trains and which rank exchanges what with which: the layers as
+// their names describe them, the loss, the plan with the order of every rank's actions, and the
+// options that have a part in it. Processes of one run have equal ones.
+std::string FingerprintOf(const Model& model, const ModelProfile& profile,
+                          const partition::Plan& plan, const schedule::Schedule& lowered,
+                          const TrainerOptions& options);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRAIN_FINGERPRINT_H_

@@ -1,0 +1,61 @@
+#ifndef STAGECOACH_ENGINE_TRAIN_FIT_H_
+#define STAGECOACH_ENGINE_TRAIN_FIT_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/data/dataset.h"
+#include "engine/train/trainer.h"
+
+namespace stagecoach::engine {
+
+// How far a run has come, after each step.
+struct FitProgress {
+  int epoch = 1;                    // counts from 1
+  int64_t step = 0;                 // of the epoch, counts from 1
+  int64_t steps = 0;                // of an epoch
+  double loss = 0.0;                // mean over the epoch so far
+  double samples_per_second = 0.0;  // of training, over the epoch so far
+  absl::Duration remaining;         // estimate for all epochs, evaluation included
+};
+
+struct EpochResult {
+  int epoch = 1;
+  double loss = 0.0;            // mean over the epoch's steps, each before its update
+  double train_accuracy = 0.0;  // over the same rows
+  double test_accuracy = 0.0;
+  double test_loss = 0.0;
+  double samples_per_second = 0.0;  // of training, without evaluation
+};
+
+struct FitOptions {
+  int epochs = 1;
+  uint64_t seed = 1;  // of the order of the rows
+  // Asked before each step and each batch of an evaluation; ends the run there if it says so.
+  StopFunction stop;
+  std::function<void(const FitProgress&)> on_step;
+  std::function<void(const EpochResult&)> on_epoch;
+};
+
+struct FitResult {
+  int epochs = 0;  // completed
+  int64_t steps = 0;
+  bool stopped = false;
+  // Fingerprint of the loss of every step, in order: equal for equal bits.
+  std::string step_losses_hash;
+};
+
+// How many steps an epoch has: the rows are shuffled anew for every epoch (depending on seed and
+// epoch alone), and those left over after the last whole batch wait for another epoch.
+int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
+
+// Trains for `epochs` passes over data.train, each followed by an evaluation of data.test.
+// InvalidArgument: less than one batch of rows.
+absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRAIN_FIT_H_

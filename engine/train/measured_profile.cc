@@ -1,0 +1,169 @@
+#include "engine/train/measured_profile.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "engine/data/dataset.h"
+#include "engine/train/measured_costs.h"
+#include "engine/train/plan_model.h"
+#include "engine/train/trainer.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+using schedule::StageId;
+using schedule::Trace;
+
+// Of each device: enough that most micro-batches add to the gradients and all devices are busy most
+// of the time.
+constexpr int kMicroBatchesPerDevice = 4;
+constexpr float kLearningRate = 1e-6F;  // the values stay what they are
+
+// The same work with every layer as a stage of its own, where it was.
+partition::Plan StagePerLayer(const partition::Plan& plan) {
+  partition::Plan fine = {
+      .num_layers = plan.num_layers,
+      .micro_batch_rows = plan.micro_batch_rows,
+      .schedule = {.name = plan.schedule.name, .num_micro_batches = plan.micro_batches()}};
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    for (int layer = plan.first(stage); layer <= plan.last(stage); ++layer) {
+      fine.first_layer.push_back(layer);
+      fine.schedule.rank_of_stage.push_back(plan.schedule.rank_of(StageId(stage)));
+    }
+  }
+  for (const std::vector<Action>& list : plan.schedule.actions) {
+    std::vector<Action>& fine_list = fine.schedule.actions.emplace_back();
+    for (const Action& action : list) {
+      const int first = plan.first(action.stage.value());
+      const int last = plan.last(action.stage.value());
+      if (action.op == Op::kForward) {
+        for (int layer = first; layer <= last; ++layer) {
+          fine_list.push_back({Op::kForward, StageId(layer), action.micro_batch});
+        }
+        continue;
+      }
+      for (int layer = last; layer >= first; --layer) {
+        fine_list.push_back({Op::kBackwardInput, StageId(layer), action.micro_batch});
+        fine_list.push_back({Op::kBackwardWeight, StageId(layer), action.micro_batch});
+      }
+    }
+  }
+  return fine;
+}
+
+absl::StatusOr<std::shared_ptr<const TableDataset>> RandomRows(int64_t rows, int64_t features,
+                                                               int64_t classes) {
+  std::vector<float> values(static_cast<size_t>(rows * features));
+  base::RandomStream(1, 1).FillUniform(-1.0F, 1.0F, absl::MakeSpan(values));
+  std::vector<int32_t> labels;
+  for (int64_t row = 0; row < rows; ++row) labels.push_back(static_cast<int32_t>(row % classes));
+  return TableDataset::Create(features, classes, std::move(values), std::move(labels));
+}
+
+absl::StatusOr<std::vector<Trace>> TraceSteps(const Model& model, const partition::Plan& plan,
+                                              const ProfileOptions& options, int64_t classes,
+                                              int repeats) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                   Trainer::Create(model, plan,
+                                   {.optimizer = options.optimizer,
+                                    .learning_rate = LearningRate::Constant(kLearningRate),
+                                    .device = options.device,
+                                    .trace = true}));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const TableDataset> data,
+                   RandomRows(plan.batch_rows(), model.input.elements(), classes));
+  std::vector<int64_t> rows(static_cast<size_t>(plan.batch_rows()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<Trace> traces;
+  for (int step = 0; step <= repeats; ++step) {
+    RETURN_IF_ERROR(trainer->Step(*data, rows).status());
+    if (step == 0) continue;
+    ASSIGN_OR_RETURN(Trace trace, trainer->LastTrace());
+    traces.push_back(std::move(trace));
+  }
+  return traces;
+}
+
+double SpreadOf(std::vector<double> times) {
+  const auto quantile = [&times](double share) {
+    const auto at = times.begin() + static_cast<std::ptrdiff_t>(
+                                        share * static_cast<double>(times.size() - 1) + 0.5);
+    std::nth_element(times.begin(), at, times.end());
+    return *at;
+  };
+  const double median = quantile(0.5);
+  return median > 0 ? (quantile(0.75) - quantile(0.25)) / median : 0.0;
+}
+
+std::vector<double> Spreads(absl::Span<const Trace> traces, int layers) {
+  std::vector<std::vector<double>> step_ns(static_cast<size_t>(layers));  // of each layer
+  for (const Trace& trace : traces) {
+    for (std::vector<double>& times : step_ns) times.push_back(0.0);
+    for (const std::vector<schedule::TimedAction>& list : trace.actions) {
+      for (const schedule::TimedAction& timed : list) {
+        if (schedule::IsTransfer(timed.action.op)) continue;
+        step_ns[static_cast<size_t>(timed.action.stage.value())].back() +=
+            static_cast<double>(timed.end_ns - timed.start_ns);
+      }
+    }
+  }
+  std::vector<double> spreads;
+  for (std::vector<double>& times : step_ns) spreads.push_back(SpreadOf(std::move(times)));
+  return spreads;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptions& options,
+                                          const MeasureOptions& measure) {
+  STAGECOACH_CHECK(measure.repeats >= 1 && measure.devices >= 1,
+                   "a measurement needs a device and at least one run");
+  ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
+  const int devices = std::min(measure.devices, model.num_layers());
+  ASSIGN_OR_RETURN(const partition::Plan plan,
+                   PlanModel(model, {.devices = devices,
+                                     .micro_batches = kMicroBatchesPerDevice * devices,
+                                     .micro_batch_rows = options.micro_batch_rows,
+                                     .optimizer = options.optimizer,
+                                     .device = options.device}));
+  ASSIGN_OR_RETURN(
+      const std::vector<Trace> traces,
+      TraceSteps(model, StagePerLayer(plan), options, profile.output.elements(), measure.repeats));
+  const bool steps_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
+  const schedule::Costs costs =
+      MeasureCosts(traces, steps_in_backward,
+                   std::vector<schedule::StageMemory>(static_cast<size_t>(model.num_layers())));
+  const std::vector<double> spreads = Spreads(traces, model.num_layers());
+  for (size_t i = 0; i < profile.layers.size(); ++i) {
+    const schedule::StageTimes& times = costs.stages[i];
+    partition::LayerCost& layer = profile.layers[i];
+    layer.forward_ns = static_cast<double>(times.forward_ns);
+    layer.backward_input_ns = static_cast<double>(times.backward_input_ns);
+    layer.backward_weight_ns = static_cast<double>(times.backward_weight_ns);
+    layer.step_ns = static_cast<double>(times.step_ns);
+    layer.spread = spreads[i];
+  }
+  return profile;
+}
+
+absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::string model_name,
+                                                  absl::Span<const int64_t> micro_batch_rows,
+                                                  ProfileOptions options,
+                                                  const MeasureOptions& measure) {
+  std::vector<ModelProfile> sizes;
+  for (const int64_t rows : micro_batch_rows) {
+    options.micro_batch_rows = rows;
+    ASSIGN_OR_RETURN(ModelProfile size, MeasureModel(model, options, measure));
+    sizes.push_back(std::move(size));
+  }
+  return JoinProfiles(std::move(model_name), sizes);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,45 @@
+#ifndef STAGECOACH_ENGINE_TRAIN_MEASURED_PROFILE_H_
+#define STAGECOACH_ENGINE_TRAIN_MEASURED_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/model/model.h"
+#include "engine/stage/profile.h"
+#include "partition/plan/plan.h"
+#include "partition/profile.h"
+
+namespace stagecoach::engine {
+
+struct MeasureOptions {
+  int repeats = 5;  // steps that count, after one that does not; at least 1
+  // Devices that share the work while it is measured, at most one per layer is used. Devices slow
+  // each other down, since they share memory and caches: take as many as will train at the same
+  // time, but no more than there are cores for.
+  int devices = 1;
+};
+
+// AnalyzeModel, but with the times that layers take while the whole model trains on random data on
+// CPU devices made for it, each layer being a stage of its own: so every layer finds the caches as
+// it does in training. Times are means over the micro-batches of a step, and of those the median
+// over the repeats (measured_costs.h). The first layer's F includes that it is given its data, the
+// last one's F the loss.
+//
+// LayerCost::spread: of the time that the layer takes for a whole step, the distance between the
+// first and the third quartile of the repeats, as a share of the median.
+//
+// Errors: those of AnalyzeModel and Trainer::Create. Takes the memory of training the model whole.
+absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptions& options,
+                                          const MeasureOptions& measure);
+
+// MeasureModel for each of the sizes, which ascend, as AnalyzeProfile does it.
+absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::string model_name,
+                                                  absl::Span<const int64_t> micro_batch_rows,
+                                                  ProfileOptions options,
+                                                  const MeasureOptions& measure);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRAIN_MEASURED_PROFILE_H_

@@ -1,0 +1,41 @@
+#ifndef STAGECOACH_ENGINE_TRAIN_STEP_TRACES_H_
+#define STAGECOACH_ENGINE_TRAIN_STEP_TRACES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::engine {
+
+// Of how many steps, the last ones, the traces are kept.
+inline constexpr int kTracedSteps = 8;
+
+// The traces of the last steps under one training schedule. Steps are numbered from 1 on and come
+// in order. Begin and End allocate nothing.
+class StepTraces {
+ public:
+  explicit StepTraces(const schedule::Schedule& lowered);
+
+  // The trace that the ranks fill during the step: its lists have the lengths of the schedule's.
+  schedule::Trace& Begin(int64_t step) { return Of(step); }
+  // The step was done, and the trace is filled but for its duration.
+  void End(int64_t step);
+
+  // Copies: of a step that was done, one of the last kTracedSteps; of all of these up to `step`.
+  schedule::Trace Last(int64_t step) const { return Of(step); }
+  std::vector<schedule::Trace> Recent(int64_t step) const;
+
+ private:
+  const schedule::Trace& Of(int64_t step) const {
+    return ring_[static_cast<size_t>(step % kTracedSteps)];
+  }
+  schedule::Trace& Of(int64_t step) { return ring_[static_cast<size_t>(step % kTracedSteps)]; }
+
+  std::vector<schedule::Trace> ring_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRAIN_STEP_TRACES_H_

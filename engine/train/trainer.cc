@@ -1,0 +1,386 @@
+#include "engine/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/device/choices.h"
+#include "engine/run/executor.h"
+#include "engine/run/rank_group.h"
+#include "engine/stage/profile.h"
+#include "engine/train/fingerprint.h"
+#include "engine/train/measured_costs.h"
+#include "engine/train/step_traces.h"
+#include "engine/train/trained_parameters.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class PipelineTrainer final : public Trainer {
+ public:
+  PipelineTrainer(const Model& model, const partition::Plan& plan, const TrainerOptions& options)
+      : model_(model), plan_(plan), options_(options) {}
+
+  // An executor owns memory of its device, which transfers may still use.
+  ~PipelineTrainer() override {
+    if (group_ != nullptr) group_->Disconnect();
+  }
+
+  absl::Status Initialize();
+
+  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
+                                  absl::Span<const int64_t> next_rows) override;
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
+  const partition::Plan& plan() const override { return plan_; }
+  schedule::Transfers transfers() const override { return transfers_; }
+  int64_t steps() const override { return steps_; }
+  absl::StatusOr<std::vector<DeviceReport>> Devices() override;
+  absl::StatusOr<schedule::Trace> LastTrace() override;
+  absl::StatusOr<schedule::Costs> MeasuredCosts() override;
+  absl::StatusOr<std::string> ParametersHash() override;
+  absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
+
+ private:
+  absl::Status CreateRank(int rank);
+  // A run of the schedule by all ranks.
+  absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
+  // Among processes: products are computed in one way wherever they are.
+  absl::Status CheckChoices();
+  // What the plan says of a rank's device, and what was measured, of one that is here.
+  DeviceReport ReportPlanned(int rank) const;
+  void AddMeasurements(int rank, DeviceReport& report) const;
+  absl::Status CheckTraced();
+  absl::Status CheckData(const Dataset& data) const;
+  // One that knows the results of a run.
+  const Executor& AnyExecutor() const;
+  LossResult SumResults() const;
+
+  const Model model_;
+  const partition::Plan plan_;
+  const TrainerOptions options_;
+  schedule::Transfers transfers_ = schedule::Transfers::kSeparate;
+  partition::LoweredPlan lowered_;
+  int64_t output_elements_ = 0;
+  int total_parameters_ = 0;
+  partition::PlanReport predicted_;
+  std::vector<Shape> stage_input_;    // of one sample
+  std::vector<int> first_parameter_;  // of each stage
+  std::unique_ptr<RankGroup> group_;
+  std::vector<std::unique_ptr<Executor>> executors_;  // index: rank; null where it is elsewhere
+  std::vector<int64_t> evaluation_rows_;
+  std::unique_ptr<StepTraces> traces_;  // null without tracing
+  int64_t steps_ = 0;
+  int64_t run_ns_ = 0;
+};
+
+absl::Status PipelineTrainer::Initialize() {
+  RETURN_IF_ERROR(CheckPlan(plan_));
+  RETURN_IF_ERROR(CheckSupported(plan_));
+  RETURN_IF_ERROR(CheckOptimizer(options_.optimizer));
+  RETURN_IF_ERROR(CheckLearningRate(options_.learning_rate));
+  if (options_.trace && options_.rendezvous != nullptr) {
+    return absl::InvalidArgumentError(
+        "a process knows its own rank's times only: trace a run of one process");
+  }
+  if (plan_.num_layers != model_.num_layers()) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan_.num_layers,
+                                                   " layers, the model has ", model_.num_layers()));
+  }
+  RankGroupOptions group = {.ranks = plan_.num_ranks(),
+                            .device = options_.device,
+                            .exchange = options_.exchange,
+                            .rendezvous = options_.rendezvous,
+                            .deadline = options_.deadline};
+  RETURN_IF_ERROR(CheckRankGroup(group));
+  transfers_ = TransfersOf(group);
+  ASSIGN_OR_RETURN(lowered_, LowerPlan(plan_, transfers_));
+
+  ASSIGN_OR_RETURN(const ModelProfile profile,
+                   AnalyzeModel(model_, {.micro_batch_rows = plan_.micro_batch_rows,
+                                         .micro_batches = plan_.micro_batches(),
+                                         .optimizer = options_.optimizer,
+                                         .device = options_.device}));
+  output_elements_ = profile.output.elements();
+  ASSIGN_OR_RETURN(predicted_, ReportPlan(plan_, profile.layers, profile.loss, transfers_));
+  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
+    stage_input_.push_back(profile.inputs[static_cast<size_t>(plan_.first(stage))]);
+    first_parameter_.push_back(total_parameters_);
+    for (int layer = plan_.first(stage); layer <= plan_.last(stage); ++layer) {
+      total_parameters_ += profile.parameter_tensors[static_cast<size_t>(layer)];
+    }
+  }
+
+  // Norms and, among processes, results go to everybody.
+  const bool all_meet = options_.optimizer.clip_norm > 0.0F || options_.rendezvous != nullptr;
+  group.fingerprint = FingerprintOf(model_, profile, plan_, lowered_.training, options_);
+  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, lowered_.training, all_meet));
+  executors_.resize(static_cast<size_t>(plan_.num_ranks()));
+  // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.
+  RETURN_IF_ERROR(group_->Agree(group_->Together([&](int rank) { return CreateRank(rank); })));
+  RETURN_IF_ERROR(CheckChoices());
+  evaluation_rows_.reserve(static_cast<size_t>(plan_.batch_rows()));
+  if (options_.trace) traces_ = std::make_unique<StepTraces>(lowered_.training);
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::CheckChoices() {
+  if (options_.rendezvous == nullptr) return absl::OkStatus();
+  const kernels::Device& device = group_->device(options_.rendezvous->rank());
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                   group_->Gather(absl::StrJoin(device.choices(), "\n")));
+  std::vector<std::vector<std::string>> choices;
+  for (const std::string& text : texts) {
+    choices.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+  }
+  return CheckSameChoices(choices);
+}
+
+absl::Status PipelineTrainer::CreateRank(int rank) {
+  std::vector<std::unique_ptr<Stage>> stages;
+  std::vector<int> first_parameter;
+  for (StageId id : lowered_.training.StagesOf(schedule::Rank(rank))) {
+    const int index = id.value();
+    StageOptions options{
+        .id = id,
+        .first_layer = plan_.first(index),
+        .last_layer = plan_.last(index),
+        .is_first = lowered_.training.is_first(id),
+        .is_last = lowered_.training.is_last(id),
+        .splits_backward = lowered_.training.SplitsBackward(id),
+        .input = stage_input_[static_cast<size_t>(index)],
+        .micro_batch_rows = plan_.micro_batch_rows,
+        .micro_batches = plan_.micro_batches(),
+        .optimizer = options_.optimizer,
+        .updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind)};
+    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
+                     Stage::Create(group_->device(rank), model_, options));
+    STAGECOACH_CHECK(stage->memory() == predicted_.of(id).memory,
+                     absl::StrCat("stage ", index, " is not laid out as it was predicted"));
+    stages.push_back(std::move(stage));
+    first_parameter.push_back(first_parameter_[static_cast<size_t>(index)]);
+  }
+  const partition::RankReport& predicted = predicted_.of(schedule::Rank(rank));
+  ASSIGN_OR_RETURN(executors_[static_cast<size_t>(rank)],
+                   Executor::Create({.device = &group_->device(rank),
+                                     .transport = &group_->transport(rank),
+                                     .deadline = options_.deadline,
+                                     .seed = options_.seed,
+                                     .total_parameters = total_parameters_,
+                                     .clip_norm = options_.optimizer.clip_norm,
+                                     .shares_results = options_.rendezvous != nullptr,
+                                     .training = {&lowered_.training, predicted.training},
+                                     .evaluation = {&lowered_.evaluation, predicted.evaluation}},
+                                    std::move(stages), std::move(first_parameter)));
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> function) {
+  const auto start = std::chrono::steady_clock::now();
+  absl::Status status = group_->Together(function);
+  run_ns_ +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+          .count();
+  return status;
+}
+
+absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
+  const int64_t features = model_.input.elements();
+  if (data.features() != features || data.classes() > output_elements_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data has ", data.features(), " features and ", data.classes(),
+                     " classes; the model takes ", features, " features and gives ",
+                     output_elements_, " outputs"));
+  }
+  return absl::OkStatus();
+}
+
+const Executor& PipelineTrainer::AnyExecutor() const {
+  if (options_.rendezvous != nullptr) {
+    return *executors_[static_cast<size_t>(options_.rendezvous->rank())];
+  }
+  const StageId last(plan_.num_stages() - 1);
+  return *executors_[static_cast<size_t>(lowered_.training.rank_of(last).value())];
+}
+
+LossResult PipelineTrainer::SumResults() const {
+  const Executor& executor = AnyExecutor();
+  LossResult sum;
+  for (int i = 0; i < plan_.micro_batches(); ++i) {
+    const LossResult result = executor.Result(MicroBatch(i));
+    sum.loss += result.loss;
+    sum.correct += result.correct;
+  }
+  return sum;
+}
+
+absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
+                                                 absl::Span<const int64_t> rows,
+                                                 absl::Span<const int64_t> next_rows) {
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckData(data));
+  if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", rows.size()));
+  }
+  const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan_.batch_rows();
+  const int64_t number = steps_ + 1;
+  const TrainStep step{
+      .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
+      .start = start,
+      .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
+  schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
+  const Batch batch{&data, rows};
+  RETURN_IF_ERROR(RunSchedule(
+      [&](int rank) { return executors_[static_cast<size_t>(rank)]->Train(batch, step, trace); }));
+  steps_ = number;
+  if (trace != nullptr) traces_->End(number);
+  const LossResult sum = SumResults();
+  return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
+                    .correct = sum.correct,
+                    .rows = static_cast<int64_t>(rows.size()),
+                    .learning_rate = step.update.learning_rate,
+                    .gradient_norm = AnyExecutor().gradient_norm()};
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
+                                                     const StopFunction& stop) {
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckData(data));
+  Evaluation evaluation;
+  for (int64_t begin = 0; begin < data.rows(); begin += plan_.batch_rows()) {
+    if (stop) {
+      ASSIGN_OR_RETURN(const bool must_stop, stop());
+      if (must_stop) break;
+    }
+    const int64_t end = std::min(begin + plan_.batch_rows(), data.rows());
+    evaluation_rows_.clear();
+    for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
+    const Batch batch{&data, evaluation_rows_};
+    RETURN_IF_ERROR(RunSchedule(
+        [&](int rank) { return executors_[static_cast<size_t>(rank)]->Evaluate(batch); }));
+    const LossResult sum = SumResults();
+    evaluation.rows = end;
+    evaluation.loss += sum.loss;
+    evaluation.correct += sum.correct;
+  }
+  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
+  return evaluation;
+}
+
+DeviceReport PipelineTrainer::ReportPlanned(int rank) const {
+  const partition::RankReport& predicted = predicted_.ranks[static_cast<size_t>(rank)];
+  DeviceReport report = {.predicted_peak_bytes = predicted.peak_bytes(),
+                         .predicted_stash_bytes = predicted.training.peak_stash_bytes};
+  for (const StageId id : predicted.stages) {
+    const partition::StageReport& stage = predicted_.of(id);
+    report.stages.push_back({.stage = id.value(),
+                             .first_layer = stage.first_layer,
+                             .last_layer = stage.last_layer,
+                             .parameters = stage.parameters});
+  }
+  return report;
+}
+
+void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
+  const kernels::Device& device = group_->device(rank);
+  const ExecutorCounters& counters = executors_[static_cast<size_t>(rank)]->counters();
+  report.device = device.name();
+  report.measured_peak_bytes = counters.peak_bytes;
+  report.overhead_bytes = device.overhead_bytes();
+  report.peak_stashed = counters.peak_stashed;
+  report.measured_stash_bytes = counters.peak_stash_bytes;
+  if (run_ns_ > 0) {
+    report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(run_ns_);
+  }
+}
+
+absl::StatusOr<std::vector<DeviceReport>> PipelineTrainer::Devices() {
+  std::vector<DeviceReport> reports;
+  for (int rank = 0; rank < plan_.num_ranks(); ++rank) reports.push_back(ReportPlanned(rank));
+  for (const int rank : group_->local_ranks()) {
+    AddMeasurements(rank, reports[static_cast<size_t>(rank)]);
+  }
+  if (options_.rendezvous == nullptr) return reports;
+  const DeviceReport& own = reports[static_cast<size_t>(options_.rendezvous->rank())];
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, group_->Gather(MeasurementsToText(own)));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    RETURN_IF_ERROR(ReadMeasurements(all[rank], reports[rank]));
+  }
+  return reports;
+}
+
+absl::Status PipelineTrainer::CheckTraced() {
+  RETURN_IF_ERROR(group_->status());
+  if (traces_ == nullptr) {
+    return absl::FailedPreconditionError("steps are not traced: set TrainerOptions::trace");
+  }
+  if (steps_ == 0) return absl::FailedPreconditionError("no step has been done yet");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<schedule::Trace> PipelineTrainer::LastTrace() {
+  RETURN_IF_ERROR(CheckTraced());
+  return traces_->Last(steps_);
+}
+
+absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
+  RETURN_IF_ERROR(CheckTraced());
+  std::vector<schedule::StageMemory> memory;
+  for (const partition::StageReport& stage : predicted_.stages) memory.push_back(stage.memory);
+  const bool steps_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind);
+  return MeasureCosts(traces_->Recent(steps_), steps_in_backward, std::move(memory));
+}
+
+absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
+  RETURN_IF_ERROR(group_->status());
+  return HashParameters(*group_, executors_, first_parameter_, total_parameters_);
+}
+
+absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
+  RETURN_IF_ERROR(group_->status());
+  return CopyParameter(*group_, executors_, name);
+}
+
+}  // namespace
+
+absl::Status CheckSupported(const partition::Plan& plan) {
+  for (schedule::Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
+    if (plan.replicas_of(rank) == 1) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("the plan gives rank ", rank.value(), " ", plan.replicas_of(rank),
+                     " replicas, but a rank trains on one device so far: plan with 1 replica"));
+  }
+  if (!plan.recomputed.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the plan recomputes layer ", plan.recomputed.front(),
+                     ", but layers cannot be recomputed so far: plan without recomputation"));
+  }
+  if (!plan.order.empty()) {
+    return absl::UnimplementedError(
+        "the plan orders the layers anew, as those of a graph, but a model is a chain that is cut "
+        "in its own order: plan from a profile of the model");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
+                                                         const partition::Plan& plan,
+                                                         const TrainerOptions& options) {
+  auto trainer = std::make_unique<PipelineTrainer>(model, plan, options);
+  const absl::Status status = trainer->Initialize();
+  if (status.ok()) return std::unique_ptr<Trainer>(std::move(trainer));
+  // Whatever it was, the others need not wait for this process.
+  if (options.rendezvous != nullptr) {
+    options.rendezvous->Fail(status, base::Deadline::After(options.deadline));
+  }
+  return status;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,130 @@
+#ifndef STAGECOACH_ENGINE_TRAIN_TRAINER_H_
+#define STAGECOACH_ENGINE_TRAIN_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "engine/data/dataset.h"
+#include "engine/device/device_report.h"
+#include "engine/device/device_spec.h"
+#include "engine/model/model.h"
+#include "engine/run/rank_group.h"
+#include "engine/stage/optimizer.h"
+#include "engine/train/learning_rate.h"
+#include "engine/train/step_traces.h"
+#include "partition/plan/plan.h"
+#include "schedule/costs.h"
+#include "schedule/trace.h"
+
+namespace stagecoach::engine {
+
+struct TrainerOptions {
+  Optimizer optimizer;
+  LearningRate learning_rate;
+  uint64_t seed = 1;  // of the initial parameters
+  DeviceSpec device;  // each of them
+  Exchange exchange = Exchange::kAuto;
+  // For one process per device: this process trains rank rendezvous->rank() of the plan, and every
+  // process makes a trainer of the same model, plan and options and calls it alike. CUDA devices
+  // only. It outlives the trainer. Null: all devices are in this process.
+  Rendezvous* rendezvous = nullptr;
+  // What processes must have alike besides model, plan and these options, in any words.
+  std::string fingerprint;
+  absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
+  bool trace = false;                          // record when each action of a step is performed
+};
+
+struct StepResult {
+  double loss = 0.0;    // mean over the batch, before the update
+  int64_t correct = 0;  // rows of the batch whose largest output is at their label
+  int64_t rows = 0;     // of the batch
+  float learning_rate = 0.0F;
+  double gradient_norm = 0.0;  // global, before clipping; 0 unless clipping is on
+};
+
+struct Evaluation {
+  double loss = 0.0;  // mean over the data
+  int64_t correct = 0;
+  int64_t rows = 0;
+  double accuracy() const {
+    return rows > 0 ? static_cast<double>(correct) / static_cast<double>(rows) : 0.0;
+  }
+};
+
+// Asked whether to end early; among processes, by all at the same places, and all must be given the
+// same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
+using StopFunction = std::function<absl::StatusOr<bool>()>;
+
+// Unimplemented, with the reason, if the plan asks for what trainers do not do yet: replicas,
+// layers that recompute, layers in another order than the model's.
+absl::Status CheckSupported(const partition::Plan& plan);
+
+// Trains a model that is spread over devices. The same model, data, seed, optimiser, batch and
+// number of micro-batches give the same bits whatever the number of stages and devices, the
+// schedule and the threads per device.
+//
+// After the first error of a step, every later call returns that error. Among processes all make
+// the same calls, but for the const ones, and have the same results; an error of one ends the calls
+// of all. Not thread-safe.
+class Trainer {
+ public:
+  // Plans the memory, makes the devices, and gives every stage its initial parameters.
+  // InvalidArgument: the plan does not fit the model, or an option is out of range.
+  // FailedPrecondition: the plan's schedule cannot be performed. ResourceExhausted: a device's
+  // budget is too small. Unavailable: there are no such devices. Unimplemented: CheckSupported.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
+                                                         const partition::Plan& plan,
+                                                         const TrainerOptions& options);
+  virtual ~Trainer() = default;
+
+  // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument:
+  // another number of rows, or data of other features or more classes than the model.
+  //
+  // `next_rows`: those of the step that will follow, if they are known: the host brings them into
+  // form while GPUs compute this step. They are rows of the same data, which must then stay as it
+  // is until that step; another number of them than a step takes means nothing.
+  virtual absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
+                                          absl::Span<const int64_t> next_rows) = 0;
+  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows) {
+    return Step(data, rows, {});
+  }
+
+  // Loss and accuracy over all rows of `data`; changes nothing. `stop` is asked before each batch:
+  // once it says so, only over the rows done by then.
+  virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
+                                              const StopFunction& stop = nullptr) = 0;
+
+  virtual const partition::Plan& plan() const = 0;
+  // How ranks perform transfers: what its schedules were lowered for.
+  virtual schedule::Transfers transfers() const = 0;
+  virtual int64_t steps() const = 0;  // done so far
+  // All devices of the run, by rank.
+  virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;
+
+  // When everything of the last step happened, on one clock for all ranks, which began with the
+  // call of Step. FailedPrecondition unless options.trace is set and a step has been done.
+  virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
+
+  // What the last kTracedSteps steps cost (engine/train/measured_costs.h), for
+  //   Simulate(*LoweredSchedule(plan, transfers()), costs, {.sends = SendsOf(transfers())})
+  // to predict a step. Errors: those of LastTrace.
+  virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
+
+  // Fingerprint of all parameters, in order of layers: 32 hexadecimal digits. Equal for equal bits,
+  // wherever the cuts are.
+  virtual absl::StatusOr<std::string> ParametersHash() = 0;
+
+  // A copy of one parameter, named "layer 3: weight". NotFound lists the names.
+  virtual absl::StatusOr<std::vector<float>> Parameter(const std::string& name) = 0;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRAIN_TRAINER_H_

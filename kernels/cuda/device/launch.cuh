@@ -1,0 +1,36 @@
+#ifndef STAGECOACH_KERNELS_CUDA_DEVICE_LAUNCH_CUH_
+#define STAGECOACH_KERNELS_CUDA_DEVICE_LAUNCH_CUH_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace stagecoach::kernels {
+
+// Without being asked for more, a kernel gets at most this much dynamic shared memory.
+inline constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
+
+// Puts `kernel` into the order of `stream`, whose GPU is the current one, with `shared_bytes` of
+// dynamic shared memory per block (SharedMemory<T>() in shared_memory.cuh). Arguments are converted
+// to the types of the kernel's parameters. Returns what the launch returned: an error of the launch
+// itself, or an earlier one of the device.
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Arguments... arguments) {
+  if (shared_bytes > kDefaultSharedBytes) {
+    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_DEVICE_LAUNCH_CUH_

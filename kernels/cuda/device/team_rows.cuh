@@ -1,0 +1,115 @@
+#ifndef STAGECOACH_KERNELS_CUDA_DEVICE_TEAM_ROWS_CUH_
+#define STAGECOACH_KERNELS_CUDA_DEVICE_TEAM_ROWS_CUH_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/device/reduce.cuh"
+
+// How operations on the rows of a matrix are laid out: a row is the work of one team (reduce.cuh),
+// a warp where the row is short and a block where it is not. A thread has the vectors of N columns
+// number threadIdx.x, threadIdx.x + blockDim.x and so on.
+namespace stagecoach::kernels {
+
+inline constexpr int kMaxTeamThreads = 512;
+inline constexpr int kWarpTeamsPerBlock = 4;
+
+struct TeamLayout {
+  dim3 grid, block;
+};
+
+// For rows of `vectors` vectors of which a thread would like to have `share`.
+inline TeamLayout LayOutTeams(int64_t rows, int64_t vectors, int64_t share) {
+  const int64_t warps = (vectors + kWarp * share - 1) / (kWarp * share);
+  if (warps <= 1) {
+    const int64_t blocks = (rows + kWarpTeamsPerBlock - 1) / kWarpTeamsPerBlock;
+    return {dim3(static_cast<unsigned>(blocks)), dim3(kWarp, kWarpTeamsPerBlock)};
+  }
+  const int64_t threads = std::min<int64_t>(warps * kWarp, kMaxTeamThreads);
+  return {dim3(static_cast<unsigned>(rows)), dim3(static_cast<unsigned>(threads))};
+}
+
+// The row that the calling thread's team works on. Past the last row for teams that have none:
+// these are whole warps that may leave.
+__device__ inline int64_t TeamRow() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+}
+
+// A thread's part of a row, read once and kept in registers: at most kHeld vectors.
+//   source(column, vector)    reads the `Vector` at a column
+template <typename Vector, int N, int kHeld>
+class HeldRow {
+ public:
+  template <typename Source>
+  __device__ HeldRow(int64_t columns, const Source& source) : columns_(static_cast<int>(columns)) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (Column(k) < columns_) source(Column(k), vectors_[k]);
+    }
+  }
+
+  // Calls visit(column, vector) for each vector that the thread has, in order.
+  template <typename Visit>
+  __device__ void ForEach(Visit visit) const {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      if (Column(k) < columns_) visit(Column(k), vectors_[k]);
+    }
+  }
+
+ private:
+  __device__ static int Column(int k) {
+    return static_cast<int>(threadIdx.x + static_cast<unsigned>(k) * blockDim.x) * N;
+  }
+
+  const int columns_;
+  Vector vectors_[kHeld];
+};
+
+// The same for rows of any length: read anew by each ForEach, several vectors at a time so that
+// their reads overlap.
+template <typename Vector, int N, typename Source>
+class StreamedRow {
+ public:
+  __device__ StreamedRow(int64_t columns, const Source& source)
+      : columns_(columns), source_(source) {}
+
+  template <typename Visit>
+  __device__ void ForEach(Visit visit) const {
+    const int64_t step = static_cast<int64_t>(blockDim.x) * N;
+    for (int64_t first = static_cast<int64_t>(threadIdx.x) * N; first < columns_;
+         first += kBatch * step) {
+      Vector batch[kBatch];
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (first + k * step < columns_) source_(first + k * step, batch[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        if (first + k * step < columns_) visit(first + k * step, batch[k]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBatch = 4;
+
+  const int64_t columns_;
+  const Source source_;
+};
+
+// The one for rows of which a thread has at most kHeld vectors; 0: any number.
+template <typename Vector, int N, int kHeld, typename Source>
+__device__ auto MakeRow(int64_t columns, const Source& source) {
+  if constexpr (kHeld > 0) {
+    return HeldRow<Vector, N, kHeld>(columns, source);
+  } else {
+    return StreamedRow<Vector, N, Source>(columns, source);
+  }
+}
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_DEVICE_TEAM_ROWS_CUH_

@@ -1,0 +1,106 @@
+#include "kernels/cuda/device/map.cuh"
+#include "kernels/cuda/ops/activation_kernels.h"
+#include "kernels/cuda/ops/elementwise_kernels.h"
+#include "kernels/math.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+__device__ float GateOf(float z) { return GeluGate(__expf(GeluExponent(z))); }
+
+struct Identity {
+  __device__ float operator()(float z) const { return z; }
+};
+struct Relu {
+  // In this form not-a-number stays one.
+  __device__ float operator()(float z) const { return z < 0.0F ? 0.0F : z; }
+};
+struct GeluForward {
+  __device__ float operator()(float z) const { return z * GateOf(z); }
+};
+struct ReluBackward {
+  __device__ float operator()(float dy, float y) const { return y > 0.0F ? dy : 0.0F; }
+};
+struct GeluBackward {
+  __device__ float operator()(float dy, float z) const { return dy * GeluDerivative(z, GateOf(z)); }
+};
+
+// Each thread has vectors that are kMapThreads apart, of rows that consist of `row_vectors`; `step`
+// is kMapThreads modulo row_vectors, which spares all divisions but one.
+template <typename T, int N, typename Function>
+__global__ void __launch_bounds__(kMapThreads)
+    BiasKernel(const BiasArguments a, int64_t vectors, int64_t row_vectors, int64_t step) {
+  const int64_t first =
+      static_cast<int64_t>(blockIdx.x) * (kMapThreads * kMapVectors) + threadIdx.x;
+  int64_t in_row = first % row_vectors;
+  float z[kMapVectors][N], bias[kMapVectors][N];
+#pragma unroll
+  for (int k = 0; k < kMapVectors; ++k) {
+    const int64_t vector = first + k * kMapThreads;
+    if (vector < vectors) {
+      Load(static_cast<const T*>(a.product) + vector * N, z[k]);
+      Load(static_cast<const T*>(a.bias) + in_row * N, bias[k]);
+    }
+    in_row += step;
+    if (in_row >= row_vectors) in_row -= row_vectors;
+  }
+#pragma unroll
+  for (int k = 0; k < kMapVectors; ++k) {
+    const int64_t vector = first + k * kMapThreads;
+    if (vector >= vectors) continue;
+    float y[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      z[k][i] += bias[k][i];
+      y[i] = Function()(z[k][i]);
+    }
+    if (a.z != nullptr) Store(static_cast<T*>(a.z) + vector * N, z[k]);
+    Store(static_cast<T*>(a.y) + vector * N, y);
+  }
+}
+
+template <typename Function>
+cudaError_t LaunchBiasMap(cudaStream_t stream, ElementType type, const BiasArguments& a) {
+  const auto vectors = [&](int width) {
+    return a.columns % width == 0 && AlignedForVectors(a.product, a.bias, a.z, a.y);
+  };
+  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
+    constexpr int64_t kBlockVectors = kMapThreads * kMapVectors;
+    const int64_t row_vectors = a.columns / width();
+    const int64_t all_vectors = a.rows * row_vectors;
+    const int64_t blocks = (all_vectors + kBlockVectors - 1) / kBlockVectors;
+    return Launch(BiasKernel<decltype(element), decltype(width)::value, Function>,
+                  dim3(static_cast<unsigned>(blocks)), dim3(kMapThreads), 0, stream, a, all_vectors,
+                  row_vectors, kMapThreads % row_vectors);
+  });
+}
+
+}  // namespace
+
+cudaError_t LaunchBias(cudaStream_t stream, ElementType type, const BiasArguments& arguments) {
+  return LaunchBiasMap<Identity>(stream, type, arguments);
+}
+
+cudaError_t LaunchBiasRelu(cudaStream_t stream, ElementType type, const BiasArguments& arguments) {
+  return LaunchBiasMap<Relu>(stream, type, arguments);
+}
+
+cudaError_t LaunchBiasGelu(cudaStream_t stream, ElementType type, const BiasArguments& arguments) {
+  return LaunchBiasMap<GeluForward>(stream, type, arguments);
+}
+
+cudaError_t LaunchReluBackward(cudaStream_t stream, ElementType type, int64_t elements,
+                               const void* dy, const void* y, void* dz) {
+  return LaunchMap<ReluBackward>(stream, type, elements, dy, y, dz);
+}
+
+cudaError_t LaunchGeluBackward(cudaStream_t stream, ElementType type, int64_t elements,
+                               const void* dy, const void* z, void* dz) {
+  return LaunchMap<GeluBackward>(stream, type, elements, dy, z, dz);
+}
+
+cudaError_t LaunchAddFloats(cudaStream_t stream, int64_t elements, const float* from, float* to) {
+  return LaunchAdd(stream, ElementType::kFloat32, elements, to, from, to);
+}
+
+}  // namespace stagecoach::kernels

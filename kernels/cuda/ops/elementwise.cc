@@ -1,0 +1,37 @@
+#include <memory>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/elementwise_kernels.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+class CudaElementwise final : public ElementwiseOps {
+ public:
+  explicit CudaElementwise(ElementType type) : type_(type) {}
+
+  absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) override {
+    return CudaStatus(
+        LaunchAdd(AsCuda(stream).compute(), type_, y.elements(), a.data, b.data, y.data),
+        "LaunchAdd");
+  }
+
+  absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override {
+    return stream.Copy(y.data, x.data, y.bytes());
+  }
+
+ private:
+  const ElementType type_;
+};
+
+}  // namespace
+
+std::unique_ptr<ElementwiseOps> CreateCudaElementwise(DType type) {
+  return std::make_unique<CudaElementwise>(ElementTypeOf(type));
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,18 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_ELEMENTWISE_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_ELEMENTWISE_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element_type.h"
+
+namespace stagecoach::kernels {
+
+// y = a + b, rounded once. y may be a or b.
+cudaError_t LaunchAdd(cudaStream_t stream, ElementType type, int64_t elements, const void* a,
+                      const void* b, void* y);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_ELEMENTWISE_KERNELS_H_

@@ -1,0 +1,87 @@
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/layer_norm_kernels.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+class CudaLayerNorm final : public LayerNormOp {
+ public:
+  CudaLayerNorm(const LayerNormShape& shape, ElementType type) : shape_(shape), type_(type) {}
+
+  int64_t workspace_bytes() const override {
+    return LayerNormWorkspaceBytes(shape_.rows, shape_.features);
+  }
+
+  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
+                       const Tensor& addend, const Tensor& statistics, const Tensor& y) override {
+    const LayerNormForwardArguments arguments = {.rows = shape_.rows,
+                                                 .features = shape_.features,
+                                                 .epsilon = shape_.epsilon,
+                                                 .x = x.data,
+                                                 .addend = addend.data,
+                                                 .gamma = gamma.data,
+                                                 .beta = beta.data,
+                                                 .statistics = statistics.f32(),
+                                                 .y = y.data};
+    return CudaStatus(LaunchLayerNormForward(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchLayerNormForward");
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
+                             const Tensor& statistics, const Tensor& addend,
+                             const Tensor& dx) override {
+    const LayerNormBackwardInputArguments arguments = {.rows = shape_.rows,
+                                                       .features = shape_.features,
+                                                       .dy = dy.data,
+                                                       .x = x.data,
+                                                       .gamma = gamma.data,
+                                                       .statistics = statistics.f32(),
+                                                       .addend = addend.data,
+                                                       .dx = dx.data};
+    return CudaStatus(LaunchLayerNormBackwardInput(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchLayerNormBackwardInput");
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
+                              const Tensor& statistics, const Tensor& dgamma, const Tensor& dbeta,
+                              bool accumulate, std::byte* workspace) override {
+    const LayerNormBackwardWeightArguments arguments = {
+        .rows = shape_.rows,
+        .features = shape_.features,
+        .dy = dy.data,
+        .x = x.data,
+        .statistics = statistics.f32(),
+        .dgamma = dgamma.f32(),
+        .dbeta = dbeta.f32(),
+        .accumulate = accumulate,
+        .workspace = reinterpret_cast<float*>(workspace)};
+    return CudaStatus(LaunchLayerNormBackwardWeight(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchLayerNormBackwardWeight");
+  }
+
+ private:
+  const LayerNormShape shape_;
+  const ElementType type_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCudaLayerNorm(const LayerNormShape& shape,
+                                                                 DType type) {
+  if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.features) || !(shape.epsilon > 0.0F)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer norm: extents must be 1 to ", kMaxCudaExtent, " and epsilon positive: ", shape.rows,
+        " rows, ", shape.features, " features, epsilon ", shape.epsilon));
+  }
+  return std::unique_ptr<LayerNormOp>(std::make_unique<CudaLayerNorm>(shape, ElementTypeOf(type)));
+}
+
+}  // namespace stagecoach::kernels

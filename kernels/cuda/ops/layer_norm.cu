@@ -1,0 +1,220 @@
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/team_rows.cuh"
+#include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/layer_norm_kernels.h"
+
+// LayerNorm forward and the gradient of its input: R rows, C features. The gradients of its
+// parameters are in layer_norm_weight.cu.
+namespace stagecoach::kernels {
+namespace {
+
+// What a thread keeps of each row, in float32 registers: enough 16-byte loads in flight to keep
+// the memory busy. Short rows have few values, so that no thread is without.
+constexpr int kShortRow = 256;
+constexpr int kShortShare = 8;
+constexpr int kForwardShare = 32;
+constexpr int kBackwardShare = 16;  // it keeps up to three rows
+
+template <int N>
+struct ForwardVector {
+  float x[N];
+};
+
+// Reads x; with kAdd the sum x + addend, rounded to T.
+template <typename T, int N, bool kAdd>
+struct ForwardSource {
+  const T* x;
+  const T* addend;
+
+  __device__ void operator()(int64_t c, ForwardVector<N>& vector) const {
+    Load(x + c, vector.x);
+    if constexpr (kAdd) {
+      float addends[N];
+      Load(addend + c, addends);
+#pragma unroll
+      for (int i = 0; i < N; ++i) vector.x[i] = ToFloat(FromFloat<T>(vector.x[i] + addends[i]));
+    }
+  }
+};
+
+// Two passes over values that are at hand: mean(x^2) - mean(x)^2 would lose the digits of a row
+// that is far from 0.
+template <typename T, int N, typename Row>
+__device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, const Row& row) {
+  float* const scratch = SharedMemory<float>();
+  const float features = static_cast<float>(a.features);
+  float sum = 0.0F;
+  row.ForEach([&](int64_t, const ForwardVector<N>& vector) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += vector.x[i];
+  });
+  const float mean = TeamSum(sum, scratch) / features;
+  float squares = 0.0F;
+  row.ForEach([&](int64_t, const ForwardVector<N>& vector) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += (vector.x[i] - mean) * (vector.x[i] - mean);
+  });
+  const float rstd = 1.0F / sqrtf(TeamSum(squares, scratch) / features + a.epsilon);
+  if (threadIdx.x == 0) {
+    a.statistics[2 * r] = mean;
+    a.statistics[2 * r + 1] = rstd;
+  }
+  const T* const gamma = static_cast<const T*>(a.gamma);
+  const T* const beta = static_cast<const T*>(a.beta);
+  T* const y = static_cast<T*>(a.y) + r * a.features;
+  row.ForEach([&](int64_t c, const ForwardVector<N>& vector) {
+    float g[N], b[N], values[N];
+    Load(gamma + c, g);
+    Load(beta + c, b);
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = (vector.x[i] - mean) * rstd * g[i] + b[i];
+    Store(y + c, values);
+  });
+}
+
+template <typename T, int N, int kHeld, bool kAdd>
+__global__ void __launch_bounds__(kMaxTeamThreads)
+    LayerNormForwardKernel(const LayerNormForwardArguments a) {
+  const int64_t r = TeamRow();
+  if (r >= a.rows) return;
+  using Vector = ForwardVector<N>;
+  const int64_t begin = r * a.features;
+  T* const x = static_cast<T*>(a.x) + begin;
+  const ForwardSource<T, N, kAdd> source{x,
+                                         kAdd ? static_cast<const T*>(a.addend) + begin : nullptr};
+  const auto row = MakeRow<Vector, N, kHeld>(a.features, source);
+  if constexpr (kAdd) {
+    // After the reads, which the compiler could not move above the writes.
+    row.ForEach([&](int64_t c, const Vector& vector) { Store(x + c, vector.x); });
+  }
+  if constexpr (kAdd && kHeld == 0) {
+    // What is read several times must be added once.
+    const ForwardSource<T, N, false> written{x, nullptr};
+    NormalizeRow<T, N>(a, r, MakeRow<Vector, N, kHeld>(a.features, written));
+  } else {
+    NormalizeRow<T, N>(a, r, row);
+  }
+}
+
+template <int N, bool kAddend>
+struct BackwardVector {
+  float dy[N], x[N], addend[kAddend ? N : 1];
+};
+
+template <typename T, int N, bool kAddend>
+struct BackwardSource {
+  const T* dy;
+  const T* x;
+  const T* addend;
+
+  __device__ void operator()(int64_t c, BackwardVector<N, kAddend>& vector) const {
+    Load(dy + c, vector.dy);
+    Load(x + c, vector.x);
+    if constexpr (kAddend) Load(addend + c, vector.addend);
+  }
+};
+
+template <typename T, int N, int kHeld, bool kAddend>
+__global__ void __launch_bounds__(kMaxTeamThreads)
+    LayerNormBackwardInputKernel(const LayerNormBackwardInputArguments a) {
+  using Vector = BackwardVector<N, kAddend>;
+  const int64_t r = TeamRow();
+  if (r >= a.rows) return;
+  const int64_t begin = r * a.features;
+  const BackwardSource<T, N, kAddend> source{
+      static_cast<const T*>(a.dy) + begin, static_cast<const T*>(a.x) + begin,
+      kAddend ? static_cast<const T*>(a.addend) + begin : nullptr};
+  const auto row = MakeRow<Vector, N, kHeld>(a.features, source);
+  const T* const gamma = static_cast<const T*>(a.gamma);
+  const float mean = a.statistics[2 * r];
+  const float rstd = a.statistics[2 * r + 1];
+  SumPair sums{0.0F, 0.0F};  // of g and of g xhat
+  row.ForEach([&](int64_t c, const Vector& vector) {
+    float factor[N];
+    Load(gamma + c, factor);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = vector.dy[i] * factor[i];
+      sums.first += g;
+      sums.second += g * ((vector.x[i] - mean) * rstd);
+    }
+  });
+  sums = TeamSum(sums, SharedMemory<SumPair>());
+  const float mean_g = sums.first / static_cast<float>(a.features);
+  const float mean_gx = sums.second / static_cast<float>(a.features);
+  T* const dx = static_cast<T*>(a.dx) + begin;
+  row.ForEach([&](int64_t c, const Vector& vector) {
+    float factor[N], values[N];
+    Load(gamma + c, factor);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float g = vector.dy[i] * factor[i];
+      const float xhat = (vector.x[i] - mean) * rstd;
+      values[i] = rstd * (g - mean_g - xhat * mean_gx);
+      if constexpr (kAddend) values[i] += vector.addend[i];
+    }
+    Store(dx + c, values);
+  });
+}
+
+// Calls `launch(held, layout)` with how many vectors a thread keeps, as a std::integral_constant.
+template <int N, int kShare, typename Launcher>
+cudaError_t DispatchRowLength(int64_t rows, int64_t features, Launcher launch) {
+  constexpr int kShort = kShortShare / N;
+  constexpr int kLong = N == 1 ? kShort : kShare / N;
+  const int64_t vectors = (features + N - 1) / N;
+  if (features <= kShortRow) {
+    return launch(std::integral_constant<int, kShort>(), LayOutTeams(rows, vectors, kShort));
+  }
+  const TeamLayout layout = LayOutTeams(rows, vectors, kLong);
+  if (vectors <= static_cast<int64_t>(layout.block.x) * kLong) {
+    return launch(std::integral_constant<int, kLong>(), layout);
+  }
+  return launch(std::integral_constant<int, 0>(), layout);
+}
+
+}  // namespace
+
+cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
+                                   const LayerNormForwardArguments& a) {
+  const auto vectors = [&](int width) {
+    return a.features % width == 0 && AlignedForVectors(a.x, a.addend, a.gamma, a.beta, a.y);
+  };
+  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
+    using T = decltype(element);
+    constexpr int N = decltype(width)::value;
+    const auto launch = [&](auto held, const TeamLayout& layout) {
+      constexpr int kHeld = decltype(held)::value;
+      return Launch(a.addend != nullptr ? LayerNormForwardKernel<T, N, kHeld, true>
+                                        : LayerNormForwardKernel<T, N, kHeld, false>,
+                    layout.grid, layout.block, kMaxWarps * sizeof(float), stream, a);
+    };
+    return DispatchRowLength<N, kForwardShare>(a.rows, a.features, launch);
+  });
+}
+
+cudaError_t LaunchLayerNormBackwardInput(cudaStream_t stream, ElementType type,
+                                         const LayerNormBackwardInputArguments& a) {
+  const auto vectors = [&](int width) {
+    return a.features % width == 0 && AlignedForVectors(a.dy, a.x, a.gamma, a.addend, a.dx);
+  };
+  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
+    using T = decltype(element);
+    constexpr int N = decltype(width)::value;
+    const auto launch = [&](auto held, const TeamLayout& layout) {
+      constexpr int kHeld = decltype(held)::value;
+      return Launch(a.addend != nullptr ? LayerNormBackwardInputKernel<T, N, kHeld, true>
+                                        : LayerNormBackwardInputKernel<T, N, kHeld, false>,
+                    layout.grid, layout.block, kMaxWarps * sizeof(SumPair), stream, a);
+    };
+    return DispatchRowLength<N, kBackwardShare>(a.rows, a.features, launch);
+  });
+}
+
+}  // namespace stagecoach::kernels

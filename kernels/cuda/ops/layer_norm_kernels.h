@@ -1,0 +1,58 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_LAYER_NORM_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_LAYER_NORM_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element_type.h"
+
+// The kernels of LayerNormOp (kernels/ops/layer_norm.h): formulas and shapes are there. `void`
+// pointers are to elements of the type named beside them.
+namespace stagecoach::kernels {
+
+struct LayerNormForwardArguments {
+  int64_t rows = 1;      // R
+  int64_t features = 1;  // C
+  float epsilon = 0.0F;
+  void* x = nullptr;             // written only if there is an addend
+  const void* addend = nullptr;  // may be null
+  const void* gamma = nullptr;
+  const void* beta = nullptr;
+  float* statistics = nullptr;
+  void* y = nullptr;
+};
+cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
+                                   const LayerNormForwardArguments& arguments);
+
+struct LayerNormBackwardInputArguments {
+  int64_t rows = 1;
+  int64_t features = 1;
+  const void* dy = nullptr;
+  const void* x = nullptr;
+  const void* gamma = nullptr;
+  const float* statistics = nullptr;
+  const void* addend = nullptr;  // may be null
+  void* dx = nullptr;
+};
+cudaError_t LaunchLayerNormBackwardInput(cudaStream_t stream, ElementType type,
+                                         const LayerNormBackwardInputArguments& arguments);
+
+struct LayerNormBackwardWeightArguments {
+  int64_t rows = 1;
+  int64_t features = 1;
+  const void* dy = nullptr;
+  const void* x = nullptr;
+  const float* statistics = nullptr;
+  float* dgamma = nullptr;
+  float* dbeta = nullptr;
+  bool accumulate = false;
+  float* workspace = nullptr;  // LayerNormWorkspaceBytes
+};
+int64_t LayerNormWorkspaceBytes(int64_t rows, int64_t features);
+cudaError_t LaunchLayerNormBackwardWeight(cudaStream_t stream, ElementType type,
+                                          const LayerNormBackwardWeightArguments& arguments);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_LAYER_NORM_KERNELS_H_

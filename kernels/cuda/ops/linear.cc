@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/activation_kernels.h"
+#include "kernels/cuda/ops/column_sums_kernels.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/products/blas_lt.h"
+#include "kernels/cuda/products/matmul_plan.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+// Of each part of the workspace.
+constexpr int64_t kScratchAlignment = 256;
+
+int64_t AlignScratch(int64_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
+
+std::byte* AlignScratch(std::byte* address) {
+  const auto value = reinterpret_cast<intptr_t>(address);
+  return address + (AlignScratch(value) - value);
+}
+
+// Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs.
+class CudaLinear final : public LinearOp {
+ public:
+  CudaLinear(const LinearShape& shape, DType type)
+      : R_(shape.rows),
+        I_(shape.inputs),
+        O_(shape.outputs),
+        activation_(shape.activation),
+        type_(type) {}
+
+  absl::Status Prepare(BlasLt& blas) {
+    RETURN_IF_ERROR(PrepareForward(blas));
+    // dx^T (I, R) = w^T^T (I, O) dz^T (O, R)
+    ASSIGN_OR_RETURN(dx_product_, blas.Plan({.transpose_a = true,
+                                             .m = I_,
+                                             .n = R_,
+                                             .k = O_,
+                                             .operand_type = type_,
+                                             .result_type = type_}));
+    RETURN_IF_ERROR(PrepareBackwardWeight(blas));
+    // Of all products, in use or not: plans of memory must not depend on what the library can do.
+    for (const Product& product :
+         {ForwardProduct(), dx_product_->product(), BackwardWeightProduct()}) {
+      product_bytes_ =
+          std::max(product_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
+    }
+    const int64_t sums_bytes =
+        std::max(ColumnSumsWorkspaceBytes(R_, O_), O_ * SizeOf(DType::kFloat32));
+    workspace_bytes_ = kScratchAlignment + product_bytes_ + AlignScratch(sums_bytes);
+    return absl::OkStatus();
+  }
+
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+
+  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
+                       const Tensor& z, const Tensor& y, std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    if (bias_after_product_ == nullptr) {
+      return forward_product_->Run(
+          compute, {.a = w.data, .b = x.data, .d = y.data, .bias = b.data, .aux = z.data},
+          ProductWorkspace(workspace));
+    }
+    RETURN_IF_ERROR(forward_product_->Run(compute, {.a = w.data, .b = x.data, .d = y.data},
+                                          ProductWorkspace(workspace)));
+    return CudaStatus(bias_after_product_(compute, element_type(),
+                                          {.rows = R_,
+                                           .columns = O_,
+                                           .product = y.data,
+                                           .bias = b.data,
+                                           .z = activation_ == Activation::kGelu ? z.data : nullptr,
+                                           .y = y.data}),
+                      "LaunchBias");
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
+                             const Tensor& w, const Tensor& dz, const Tensor& dx,
+                             std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    const void* gradient = dy.data;
+    if (activation_ == Activation::kGelu) {
+      RETURN_IF_ERROR(
+          CudaStatus(LaunchGeluBackward(compute, element_type(), R_ * O_, dy.data, z.data, dz.data),
+                     "LaunchGeluBackward"));
+      gradient = dz.data;
+    } else if (activation_ == Activation::kRelu) {
+      RETURN_IF_ERROR(
+          CudaStatus(LaunchReluBackward(compute, element_type(), R_ * O_, dy.data, y.data, dz.data),
+                     "LaunchReluBackward"));
+      gradient = dz.data;
+    }
+    if (dx.empty()) return absl::OkStatus();
+    return dx_product_->Run(compute, {.a = w.data, .b = gradient, .d = dx.data},
+                            ProductWorkspace(workspace));
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
+                              const Tensor& db, bool accumulate, std::byte* workspace) override {
+    const cudaStream_t compute = AsCuda(stream).compute();
+    float* const sums = SumsWorkspace(workspace);
+    // The library can only overwrite the gradient of the bias.
+    float* const db_of_product = accumulate ? sums : db.f32();
+    RETURN_IF_ERROR(dw_product_->Run(compute,
+                                     {.a = dz.data,
+                                      .b = x.data,
+                                      .d = dw.data,
+                                      .bias_gradient = db_follows_ ? nullptr : db_of_product,
+                                      .accumulate = accumulate},
+                                     ProductWorkspace(workspace)));
+    if (db_follows_) {
+      return CudaStatus(LaunchColumnSums(compute, element_type(),
+                                         {.rows = R_,
+                                          .columns = O_,
+                                          .matrix = dz.data,
+                                          .sums = db.f32(),
+                                          .accumulate = accumulate,
+                                          .workspace = sums}),
+                        "LaunchColumnSums");
+    }
+    if (!accumulate) return absl::OkStatus();
+    return CudaStatus(LaunchAddFloats(compute, O_, sums, db.f32()), "LaunchAddFloats");
+  }
+
+ private:
+  // y^T (O, R) = w^T (O, I) x^T (I, R)
+  Product ForwardProduct() const {
+    return {.m = O_, .n = R_, .k = I_, .operand_type = type_, .result_type = type_};
+  }
+  // dw^T (O, I) = dz^T (O, R) x^T^T (R, I)
+  Product BackwardWeightProduct() const {
+    return {.transpose_b = true,
+            .m = O_,
+            .n = I_,
+            .k = R_,
+            .operand_type = type_,
+            .result_type = DType::kFloat32};
+  }
+
+  // By the library where it can as exactly as the type, otherwise the product and a kernel of our
+  // own after it.
+  struct ForwardWay {
+    Epilogue epilogue;
+    LaunchBiasFunction* bias_after_product;
+  };
+  static ForwardWay WayOf(Activation activation) {
+    switch (activation) {
+      case Activation::kNone:
+        return {Epilogue::kBias, LaunchBias};
+      case Activation::kRelu:
+        return {Epilogue::kReluBias, LaunchBiasRelu};
+      case Activation::kGelu:
+        return {Epilogue::kGeluAuxBias, LaunchBiasGelu};
+    }
+    base::PrintAndAbort(__FILE__, __LINE__, "WayOf", "unknown activation");
+  }
+
+  absl::StatusOr<const MatmulPlan*> PlanFused(BlasLt& blas, Epilogue epilogue) const {
+    if (epilogue == Epilogue::kGeluAuxBias && type_ == DType::kFloat32) {
+      return absl::UnimplementedError("the library's GELU takes a tanh of eleven bits");
+    }
+    Product product = ForwardProduct();
+    product.epilogue = epilogue;
+    return blas.Plan(product);
+  }
+
+  absl::Status PrepareForward(BlasLt& blas) {
+    const ForwardWay way = WayOf(activation_);
+    absl::StatusOr<const MatmulPlan*> plan = PlanFused(blas, way.epilogue);
+    if (absl::IsUnimplemented(plan.status())) {
+      bias_after_product_ = way.bias_after_product;
+      plan = blas.Plan(ForwardProduct());
+    }
+    RETURN_IF_ERROR(plan.status());
+    forward_product_ = *plan;
+    return absl::OkStatus();
+  }
+
+  absl::Status PrepareBackwardWeight(BlasLt& blas) {
+    Product product = BackwardWeightProduct();
+    product.epilogue = Epilogue::kBiasGradient;
+    absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product);
+    db_follows_ = absl::IsUnimplemented(plan.status());
+    if (db_follows_) {
+      product.epilogue = Epilogue::kNone;
+      plan = blas.Plan(product);
+    }
+    RETURN_IF_ERROR(plan.status());
+    dw_product_ = *plan;
+    return absl::OkStatus();
+  }
+
+  ElementType element_type() const { return ElementTypeOf(type_); }
+
+  std::byte* ProductWorkspace(std::byte* workspace) const { return AlignScratch(workspace); }
+  float* SumsWorkspace(std::byte* workspace) const {
+    return reinterpret_cast<float*>(AlignScratch(workspace) + product_bytes_);
+  }
+
+  const int64_t R_, I_, O_;
+  const Activation activation_;
+  const DType type_;
+  const MatmulPlan* forward_product_ = nullptr;
+  const MatmulPlan* dx_product_ = nullptr;
+  const MatmulPlan* dw_product_ = nullptr;
+  // What the library does not do beside the product. Null: it does.
+  LaunchBiasFunction* bias_after_product_ = nullptr;
+  bool db_follows_ = false;
+  // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
+  int64_t product_bytes_ = 0;
+  int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas) {
+  for (const int64_t extent : {shape.rows, shape.inputs, shape.outputs}) {
+    if (IsCudaExtent(extent)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxCudaExtent,
+                                                   ": ", shape.rows, " rows, ", shape.inputs,
+                                                   " inputs, ", shape.outputs, " outputs"));
+  }
+  auto op = std::make_unique<CudaLinear>(shape, ActivationType(blas.precision()));
+  RETURN_IF_ERROR(base::Annotate(
+      op->Prepare(blas), absl::StrCat("linear, ", shape.rows, " rows, ", shape.inputs, " inputs, ",
+                                      shape.outputs, " outputs")));
+  return std::unique_ptr<LinearOp>(std::move(op));
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,62 @@
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/ops/cuda_ops.h"
+#include "kernels/cuda/ops/loss_kernels.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+class CudaLoss final : public LossOp {
+ public:
+  CudaLoss(LossKind kind, const LossShape& shape, ElementType type)
+      : kind_(kind), shape_(shape), type_(type) {}
+
+  int64_t workspace_bytes() const override {
+    return shape_.rows * static_cast<int64_t>(sizeof(LossOfRow));
+  }
+
+  absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
+                       int64_t valid_rows, float scale, const Tensor& gradient,
+                       const Tensor& result, std::byte* workspace) override {
+    const LossArguments arguments = {.rows = shape_.rows,
+                                     .classes = shape_.classes,
+                                     .valid_rows = valid_rows,
+                                     .scale = scale,
+                                     .output = output.data,
+                                     .labels = labels.i32(),
+                                     .gradient = gradient.data,
+                                     .workspace = reinterpret_cast<LossOfRow*>(workspace),
+                                     .result = result.f64()};
+    const cudaStream_t compute = AsCuda(stream).compute();
+    return kind_ == LossKind::kSoftmaxCrossEntropy
+               ? CudaStatus(LaunchSoftmaxCrossEntropy(compute, type_, arguments),
+                            "LaunchSoftmaxCrossEntropy")
+               : CudaStatus(LaunchMeanSquaredError(compute, type_, arguments),
+                            "LaunchMeanSquaredError");
+  }
+
+ private:
+  const LossKind kind_;
+  const LossShape shape_;
+  const ElementType type_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaLoss(LossKind kind, const LossShape& shape,
+                                                       DType type) {
+  if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.classes)) {
+    return absl::InvalidArgumentError(absl::StrCat("loss: extents must be 1 to ", kMaxCudaExtent,
+                                                   ": ", shape.rows, " rows, ", shape.classes,
+                                                   " classes"));
+  }
+  return std::unique_ptr<LossOp>(std::make_unique<CudaLoss>(kind, shape, ElementTypeOf(type)));
+}
+
+}  // namespace stagecoach::kernels

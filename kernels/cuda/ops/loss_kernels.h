@@ -1,0 +1,37 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_LOSS_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_LOSS_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element_type.h"
+
+// The kernels of LossOp (kernels/ops/loss.h): formulas and shapes are there.
+namespace stagecoach::kernels {
+
+// What one row adds to the result. The workspace has one of each row.
+struct LossOfRow {
+  double loss;
+  double correct;  // 0 or 1
+};
+
+struct LossArguments {
+  int64_t rows = 1;     // R
+  int64_t classes = 1;  // C
+  int64_t valid_rows = 0;
+  float scale = 1.0F;
+  const void* output = nullptr;
+  const int32_t* labels = nullptr;
+  void* gradient = nullptr;  // may be null
+  LossOfRow* workspace = nullptr;
+  double* result = nullptr;
+};
+cudaError_t LaunchSoftmaxCrossEntropy(cudaStream_t stream, ElementType type,
+                                      const LossArguments& arguments);
+cudaError_t LaunchMeanSquaredError(cudaStream_t stream, ElementType type,
+                                   const LossArguments& arguments);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_LOSS_KERNELS_H_

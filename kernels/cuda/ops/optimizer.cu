@@ -1,0 +1,153 @@
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/optimizer_kernels.h"
+
+// The updates of parameters: each element is read and written once, by the kernel of its optimiser.
+// The norms of gradients are in gradient_norm.cu.
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBatch = 2;  // vectors of each array that a thread has in flight
+constexpr int kVector = 4;
+
+// How one element changes. `states` are what the optimiser keeps of it, kStates numbers.
+struct AdamWRule {
+  static constexpr int kStates = 2;
+  AdamWCoefficients c;
+
+  __device__ void Apply(float gradient, bool decays, float& value, float (&states)[2]) const {
+    const float m = c.beta1 * states[0] + (1.0F - c.beta1) * gradient;
+    const float v = c.beta2 * states[1] + (1.0F - c.beta2) * gradient * gradient;
+    states[0] = m;
+    states[1] = v;
+    const float kept = decays ? c.keep * value : value;
+    value = kept - c.rate * m / (sqrtf(v) * c.root + c.epsilon);
+  }
+};
+
+struct SgdRule {
+  static constexpr int kStates = 1;
+  SgdCoefficients c;
+
+  __device__ void Apply(float gradient, bool decays, float& value, float (&states)[1]) const {
+    const float decay = decays ? c.weight_decay * value : 0.0F;
+    const float m = c.momentum * states[0] + gradient + decay;
+    states[0] = m;
+    value -= c.learning_rate * m;
+  }
+};
+
+// N neighbouring elements with their states.
+template <int N, typename Rule>
+struct Elements {
+  float value[N], gradient[N], states[Rule::kStates][N];
+
+  __device__ void Read(const ParameterChunk& chunk, int i) {
+    LoadStreaming(chunk.gradient + i, gradient);
+    LoadStreaming(chunk.value + i, value);
+#pragma unroll
+    for (int s = 0; s < Rule::kStates; ++s) LoadStreaming(chunk.states[s] + i, states[s]);
+  }
+
+  __device__ void Update(const Rule& rule, float scale, bool decays) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      float own[Rule::kStates];
+#pragma unroll
+      for (int s = 0; s < Rule::kStates; ++s) own[s] = states[s][i];
+      rule.Apply(gradient[i] * scale, decays, value[i], own);
+#pragma unroll
+      for (int s = 0; s < Rule::kStates; ++s) states[s][i] = own[s];
+    }
+  }
+
+  __device__ void Write(const ParameterChunk& chunk, int i) const {
+    StoreStreaming(chunk.value + i, value);
+#pragma unroll
+    for (int s = 0; s < Rule::kStates; ++s) StoreStreaming(chunk.states[s] + i, states[s]);
+    if (chunk.working != nullptr) {
+      StoreStreaming(reinterpret_cast<__nv_bfloat16*>(chunk.working) + i, value);
+    }
+  }
+};
+
+// Updates elements [begin, end) of the chunk. All reads of a batch come before its first write:
+// the compiler, which cannot know that the arrays are apart, would not put them there.
+template <int N, typename Rule>
+__device__ void UpdateRange(const ParameterChunk& chunk, int begin, int end, const Rule& rule,
+                            float scale) {
+  constexpr int kStep = kThreads * N;
+  for (int first = begin + static_cast<int>(threadIdx.x) * N; first < end;
+       first += kBatch * kStep) {
+    Elements<N, Rule> batch[kBatch];
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (first + k * kStep < end) batch[k].Read(chunk, first + k * kStep);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (first + k * kStep < end) {
+        batch[k].Update(rule, scale, chunk.decays);
+        batch[k].Write(chunk, first + k * kStep);
+      }
+    }
+  }
+}
+
+template <typename Rule>
+__global__ void __launch_bounds__(kThreads)
+    UpdateKernel(const ParameterTable table, const Rule rule, const float* gradient_scale) {
+  const ParameterChunk chunk = table.chunks[blockIdx.x];
+  const float scale = gradient_scale == nullptr ? 1.0F : *gradient_scale;
+  const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
+  UpdateRange<kVector>(chunk, 0, in_vectors, rule, scale);
+  UpdateRange<1>(chunk, in_vectors, chunk.elements, rule, scale);
+}
+
+__global__ void __launch_bounds__(kThreads) RoundKernel(const ParameterTable table) {
+  const ParameterChunk chunk = table.chunks[blockIdx.x];
+  if (chunk.working == nullptr) return;
+  auto* const working = reinterpret_cast<__nv_bfloat16*>(chunk.working);
+  const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) * kVector; i < in_vectors; i += kThreads * kVector) {
+    float values[kVector];
+    LoadStreaming(chunk.value + i, values);
+    StoreStreaming(working + i, values);
+  }
+  for (int i = in_vectors + static_cast<int>(threadIdx.x); i < chunk.elements; i += kThreads) {
+    working[i] = FromFloat<__nv_bfloat16>(chunk.value[i]);
+  }
+}
+
+template <typename Rule>
+cudaError_t LaunchUpdate(cudaStream_t stream, const ParameterTable& table, const Rule& rule,
+                         const float* gradient_scale) {
+  if (table.chunk_count == 0) return cudaSuccess;
+  return Launch(UpdateKernel<Rule>, dim3(static_cast<unsigned>(table.chunk_count)), dim3(kThreads),
+                0, stream, table, rule, gradient_scale);
+}
+
+}  // namespace
+
+cudaError_t LaunchAdamW(cudaStream_t stream, const ParameterTable& table,
+                        const AdamWCoefficients& coefficients, const float* gradient_scale) {
+  return LaunchUpdate(stream, table, AdamWRule{coefficients}, gradient_scale);
+}
+
+cudaError_t LaunchSgd(cudaStream_t stream, const ParameterTable& table,
+                      const SgdCoefficients& coefficients, const float* gradient_scale) {
+  return LaunchUpdate(stream, table, SgdRule{coefficients}, gradient_scale);
+}
+
+cudaError_t LaunchRoundParameters(cudaStream_t stream, const ParameterTable& table) {
+  if (table.chunk_count == 0) return cudaSuccess;
+  return Launch(RoundKernel, dim3(static_cast<unsigned>(table.chunk_count)), dim3(kThreads), 0,
+                stream, table);
+}
+
+}  // namespace stagecoach::kernels

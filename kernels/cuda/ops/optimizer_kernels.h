@@ -1,0 +1,62 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_OPTIMIZER_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_OPTIMIZER_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+// The kernels of OptimizerOps (kernels/ops/optimizer.h): formulas are there. All parameters of a
+// group are updated by one launch: they are cut into chunks, each the work of one block.
+namespace stagecoach::kernels {
+
+// Elements of a chunk, but maybe of a parameter's last one.
+inline constexpr int kChunkElements = 8192;
+
+// A range of one parameter, and of what belongs to it.
+struct ParameterChunk {
+  float* value = nullptr;
+  uint16_t* working = nullptr;  // bfloat16; may be null
+  const float* gradient = nullptr;
+  float* states[2] = {nullptr, nullptr};
+  int32_t elements = 0;
+  bool aligned = false;  // all of these for vectors of four elements
+  bool decays = true;
+};
+
+// What describes a group, in device memory.
+struct ParameterTable {
+  const ParameterChunk* chunks = nullptr;
+  int32_t chunk_count = 0;
+  const int32_t* first_chunk = nullptr;  // of each parameter; at [parameter_count] the end
+  int32_t parameter_count = 0;
+  double* partial_squares = nullptr;  // one of each chunk: SquaredNorms' scratch
+};
+
+// AdamW's coefficients, with what depends on the step alone worked out.
+struct AdamWCoefficients {
+  float beta1, beta2, epsilon;
+  float rate;  // learning rate / (1 - beta1^t)
+  float root;  // 1 / sqrt(1 - beta2^t)
+  float keep;  // 1 - learning rate * weight decay, of parameters that decay
+};
+struct SgdCoefficients {
+  float learning_rate, momentum, weight_decay;
+};
+// `gradient_scale` is in device memory; null: 1.
+cudaError_t LaunchAdamW(cudaStream_t stream, const ParameterTable& table,
+                        const AdamWCoefficients& coefficients, const float* gradient_scale);
+cudaError_t LaunchSgd(cudaStream_t stream, const ParameterTable& table,
+                      const SgdCoefficients& coefficients, const float* gradient_scale);
+
+cudaError_t LaunchRoundParameters(cudaStream_t stream, const ParameterTable& table);
+
+// squares (parameter_count).
+cudaError_t LaunchSquaredNorms(cudaStream_t stream, const ParameterTable& table, double* squares);
+
+// squares (rows, columns).
+cudaError_t LaunchClipScale(cudaStream_t stream, const double* squares, int64_t rows,
+                            int64_t columns, float clip_norm, double* norm, float* scale);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_OPTIMIZER_KERNELS_H_

@@ -1,0 +1,76 @@
+#ifndef STAGECOACH_KERNELS_CUDA_PRODUCTS_BLAS_LT_H_
+#define STAGECOACH_KERNELS_CUDA_PRODUCTS_BLAS_LT_H_
+
+#include <cublasLt.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "kernels/cuda/products/matmul_plan.h"
+#include "kernels/cuda/products/tuning.h"
+#include "kernels/device.h"
+
+namespace stagecoach::kernels {
+
+// The version of the library as it prints it: "13.1.0".
+std::string CublasLtVersionText();
+
+// The products of one device: each is planned once, and has one algorithm, which depends on the
+// product, the GPU's model, the version of cuBLASLt and the tuning file alone, not on what else was
+// planned before.
+class BlasLt {
+ public:
+  // `tuning_file` is that of CudaDeviceOptions.
+  static absl::StatusOr<std::unique_ptr<BlasLt>> Create(int gpu, Precision precision,
+                                                        const std::string& tuning_file);
+
+  // The plan for `product`, which is shared by all that ask for it and used on one stream only; it
+  // lives as long as this. Unimplemented if the library does not have the product with its
+  // epilogue (without one it has all products), or no algorithm for it that runs and repeats. With
+  // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
+  // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
+  // Thread-safe.
+  absl::StatusOr<const MatmulPlan*> Plan(const Product& product);
+
+  // Device::choices: the version of cuBLASLt, and the algorithm of each product that has been asked
+  // for on GPUs of this model, or "none". Thread-safe.
+  std::vector<std::string> choices();
+
+  Precision precision() const { return precision_; }
+  // What MatmulWorkspaceBytes asks for.
+  int compute_major() const { return compute_major_; }
+
+ private:
+  struct DestroyHandle {
+    void operator()(cublasLtContext* handle) const { static_cast<void>(cublasLtDestroy(handle)); }
+  };
+  using Handle = std::unique_ptr<cublasLtContext, DestroyHandle>;
+
+  BlasLt(int gpu, Precision precision, int compute_major, std::string model, Handle handle,
+         std::shared_ptr<TuningTable> tuning);
+
+  absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product) const;
+  // Which of the candidates the plan shall use.
+  absl::StatusOr<MatmulPlan::Candidate> Choose(MatmulPlan& plan) const;
+
+  const int gpu_;
+  const Precision precision_;
+  const int compute_major_;
+  const std::string model_;                    // of the GPU
+  const Handle handle_;                        // outlives the plans
+  const std::shared_ptr<TuningTable> tuning_;  // null: nothing is measured
+
+  base::Mutex mutex_;
+  // By Product::ToString. What the library does not have is not asked for again.
+  std::map<std::string, absl::StatusOr<std::unique_ptr<MatmulPlan>>> plans_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_PRODUCTS_BLAS_LT_H_

@@ -1,0 +1,278 @@
+#include "kernels/cuda/products/matmul_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int kMaxCandidates = 8;
+
+// CUBLASLT_REDUCTION_SCHEME_INPLACE adds the parts of a split product in the order in which they
+// happen to be done; CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE rounds them to the type of the result
+// before it adds them, where sums are to be float32.
+constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+cudaDataType_t LibraryType(DType type) {
+  return type == DType::kBfloat16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+const char* TypeName(DType type) { return type == DType::kBfloat16 ? "bf16" : "fp32"; }
+
+cublasLtEpilogue_t LibraryEpilogue(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::kReluBias:
+      return CUBLASLT_EPILOGUE_RELU_BIAS;
+    case Epilogue::kGeluAuxBias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kBiasGradient:
+      return CUBLASLT_EPILOGUE_BGRADA;
+  }
+  base::PrintAndAbort(__FILE__, __LINE__, "LibraryEpilogue", "unknown epilogue");
+}
+
+const char* EpilogueName(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return "none";
+    case Epilogue::kBias:
+      return "bias";
+    case Epilogue::kReluBias:
+      return "relu_bias";
+    case Epilogue::kGeluAuxBias:
+      return "gelu_aux_bias";
+    case Epilogue::kBiasGradient:
+      return "bias_gradient";
+  }
+  base::PrintAndAbort(__FILE__, __LINE__, "EpilogueName", "unknown epilogue");
+}
+
+template <typename T>
+absl::Status Set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
+                 const T& value) {
+  return CublasStatus(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof(value)),
+                      "cublasLtMatmulDescSetAttribute");
+}
+
+template <typename T>
+absl::Status Set(cublasLtMatmulPreference_t preference,
+                 cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  return CublasStatus(
+      cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+      "cublasLtMatmulPreferenceSetAttribute");
+}
+
+template <typename T>
+absl::Status Get(const cublasLtMatmulAlgo_t& algorithm,
+                 cublasLtMatmulAlgoConfigAttributes_t attribute, T& value) {
+  size_t written = 0;
+  return CublasStatus(
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written),
+      "cublasLtMatmulAlgoConfigGetAttribute");
+}
+
+absl::StatusOr<Algorithm> Identify(const cublasLtMatmulAlgo_t& library) {
+  Algorithm algorithm;
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_ID, algorithm.id));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_TILE_ID, algorithm.tile));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_STAGES_ID, algorithm.stages));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, algorithm.split_k));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, algorithm.reduction));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, algorithm.swizzle));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, algorithm.custom_option));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, algorithm.inner_shape));
+  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, algorithm.cluster_shape));
+  return algorithm;
+}
+
+// Both say that the library does not have what it was asked for: the second where a rule of an
+// epilogue is not met.
+bool IsRefusal(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
+
+bool IsAligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % kMatmulAlignment == 0;
+}
+
+}  // namespace
+
+std::string Product::ToString() const {
+  return absl::StrCat("A", transpose_a ? "^T" : "", " B", transpose_b ? "^T" : "", " ",
+                      TypeName(operand_type), " ", m, "x", n, "x", k, " -> ", TypeName(result_type),
+                      ", ", EpilogueName(epilogue));
+}
+
+int64_t MatmulWorkspaceBytes(const Product& product, int compute_major) {
+  constexpr int64_t kGranule = 256;
+  const int64_t recommended = int64_t{compute_major >= 9 ? 32 : 4} << 20;
+  const int64_t in_proportion = 2 * (product.a_bytes() + product.b_bytes() + product.d_bytes());
+  return std::min(recommended, (in_proportion + kGranule - 1) / kGranule * kGranule);
+}
+
+absl::StatusOr<std::unique_ptr<MatmulPlan>> MatmulPlan::Create(cublasLtHandle_t handle,
+                                                               const Product& product,
+                                                               Precision precision,
+                                                               int64_t workspace_bytes) {
+  STAGECOACH_CHECK(product.epilogue != Epilogue::kBiasGradient || !product.transpose_a,
+                   "the gradient of the bias is of an operand that is not transposed");
+  std::unique_ptr<MatmulPlan> plan(new MatmulPlan(handle, product, workspace_bytes));
+  RETURN_IF_ERROR(plan->Describe(precision));
+  return plan;
+}
+
+absl::Status MatmulPlan::Describe(Precision precision) {
+  const cublasComputeType_t compute =
+      precision == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t description = nullptr;
+  RETURN_IF_ERROR(CublasStatus(cublasLtMatmulDescCreate(&description, compute, CUDA_R_32F),
+                               "cublasLtMatmulDescCreate"));
+  description_.reset(description);
+  const auto operation = [](bool transpose) {
+    return static_cast<int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N);
+  };
+  RETURN_IF_ERROR(Set(description, CUBLASLT_MATMUL_DESC_TRANSA, operation(product_.transpose_a)));
+  RETURN_IF_ERROR(Set(description, CUBLASLT_MATMUL_DESC_TRANSB, operation(product_.transpose_b)));
+  RETURN_IF_ERROR(DescribeEpilogue());
+  const auto layout = [](DType type, bool transpose, int64_t rows, int64_t columns) {
+    return transpose ? CreateLayout(type, columns, rows) : CreateLayout(type, rows, columns);
+  };
+  const auto& [transpose_a, transpose_b, m, n, k, operand_type, result_type, epilogue] = product_;
+  ASSIGN_OR_RETURN(a_, layout(operand_type, transpose_a, m, k));
+  ASSIGN_OR_RETURN(b_, layout(operand_type, transpose_b, k, n));
+  ASSIGN_OR_RETURN(d_, layout(result_type, false, m, n));
+  return absl::OkStatus();
+}
+
+absl::Status MatmulPlan::DescribeEpilogue() {
+  if (product_.epilogue == Epilogue::kNone) return absl::OkStatus();
+  RETURN_IF_ERROR(Set(description_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE,
+                      static_cast<uint32_t>(LibraryEpilogue(product_.epilogue))));
+  RETURN_IF_ERROR(Set(description_.get(), CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                      static_cast<int32_t>(LibraryType(product_.result_type))));
+  if (product_.epilogue == Epilogue::kGeluAuxBias) {
+    RETURN_IF_ERROR(
+        Set(description_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{product_.m}));
+  }
+  // The library infers from these how well the addresses of Run will be aligned.
+  const auto least_aligned = reinterpret_cast<void*>(static_cast<uintptr_t>(kMatmulAlignment));
+  return SetPointers({.bias = least_aligned, .aux = least_aligned, .bias_gradient = least_aligned});
+}
+
+absl::StatusOr<MatmulPlan::Layout> MatmulPlan::CreateLayout(DType type, int64_t rows,
+                                                            int64_t columns) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  RETURN_IF_ERROR(CublasStatus(
+      cublasLtMatrixLayoutCreate(&layout, LibraryType(type), static_cast<uint64_t>(rows),
+                                 static_cast<uint64_t>(columns), rows),
+      "cublasLtMatrixLayoutCreate"));
+  return Layout(layout);
+}
+
+absl::StatusOr<MatmulPlan::Preference> MatmulPlan::CreatePreference() const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  RETURN_IF_ERROR(
+      CublasStatus(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate"));
+  Preference owner(preference);
+  RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                      static_cast<uint64_t>(workspace_bytes_)));
+  RETURN_IF_ERROR(Set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions));
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    RETURN_IF_ERROR(Set(preference, attribute, static_cast<uint32_t>(kMatmulAlignment)));
+  }
+  return owner;
+}
+
+// What the heuristic says is an estimate, of the workspace too.
+absl::StatusOr<bool> MatmulPlan::PassesCheck(const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result = {};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(
+      handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm, &result);
+  if (IsRefusal(status) || status == CUBLAS_STATUS_ARCH_MISMATCH) return false;
+  RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoCheck"));
+  return result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
+}
+
+absl::StatusOr<std::vector<MatmulPlan::Candidate>> MatmulPlan::Candidates() const {
+  ASSIGN_OR_RETURN(const Preference preference, CreatePreference());
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results = {};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), preference.get(),
+      kMaxCandidates, results.data(), &found);
+  std::vector<Candidate> candidates;
+  if (IsRefusal(status)) return candidates;
+  RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoGetHeuristic"));
+  for (int i = 0; i < found; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (result.state != CUBLAS_STATUS_SUCCESS) continue;
+    ASSIGN_OR_RETURN(const Algorithm algorithm, Identify(result.algo));
+    if ((algorithm.reduction & ~kReductions) != 0) continue;
+    ASSIGN_OR_RETURN(const bool passes, PassesCheck(result.algo));
+    if (!passes) continue;
+    // What is in no attribute could not be told apart in a tuning file.
+    const bool is_known =
+        std::any_of(candidates.begin(), candidates.end(),
+                    [&](const Candidate& candidate) { return candidate.algorithm == algorithm; });
+    if (!is_known) candidates.push_back({algorithm, result.algo});
+  }
+  return candidates;
+}
+
+absl::Status MatmulPlan::SetPointers(const Operands& operands) const {
+  const auto set = [this](cublasLtMatmulDescAttributes_t attribute, const void* address) {
+    return Set(description_.get(), attribute, address);
+  };
+  switch (product_.epilogue) {
+    case Epilogue::kNone:
+      return absl::OkStatus();
+    case Epilogue::kBias:
+    case Epilogue::kReluBias:
+      return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    case Epilogue::kGeluAuxBias:
+      RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux));
+      return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
+    case Epilogue::kBiasGradient:
+      return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias_gradient);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MatmulPlan::Run(cudaStream_t stream, const Operands& operands,
+                             std::byte* workspace) const {
+  for (const void* address :
+       {operands.a, operands.b, static_cast<const void*>(operands.d), operands.bias,
+        static_cast<const void*>(operands.aux), static_cast<const void*>(operands.bias_gradient),
+        static_cast<const void*>(workspace)}) {
+    if (IsAligned(address)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("product ", product_.ToString(), ": address ",
+                                                   absl::Hex(address), " is not a multiple of ",
+                                                   kMatmulAlignment));
+  }
+  RETURN_IF_ERROR(SetPointers(operands));
+  const float alpha = 1.0F;
+  const float beta = operands.accumulate ? 1.0F : 0.0F;
+  const cublasStatus_t status =
+      cublasLtMatmul(handle_, description_.get(), &alpha, operands.a, a_.get(), operands.b,
+                     b_.get(), &beta, operands.d, d_.get(), operands.d, d_.get(),
+                     &candidate_.library, workspace, static_cast<size_t>(workspace_bytes_), stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+    return absl::UnimplementedError(
+        absl::StrCat("cublasLtMatmul refuses its own algorithm for ", product_.ToString()));
+  }
+  return CublasStatus(status, "cublasLtMatmul");
+}
+
+}  // namespace stagecoach::kernels

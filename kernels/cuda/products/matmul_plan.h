@@ -1,0 +1,136 @@
+#ifndef STAGECOACH_KERNELS_CUDA_PRODUCTS_MATMUL_PLAN_H_
+#define STAGECOACH_KERNELS_CUDA_PRODUCTS_MATMUL_PLAN_H_
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/products/tuning.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+// Products as cuBLASLt computes them. Its matrices are column-major, and the row-major (R, C)
+// matrix of a tensor is its (C, R) matrix; so y = x w is stated as y^T = w^T x^T, with w and x as
+// they lie in memory and without a transposition.
+namespace stagecoach::kernels {
+
+// What a product does besides, in the same kernel.       D (m, n), bias (m)
+enum class Epilogue : uint8_t {
+  kNone,
+  kBias,          // D = product + bias, one element of it per row of D
+  kReluBias,      // D = max(0, product + bias)
+  kGeluAuxBias,   // aux = product + bias, D = gelu(aux) in the tanh form; m is a multiple of 8
+  kBiasGradient,  // bias_gradient = row sums of op(A), beside D = product; A is not transposed
+};
+
+// D = op(A) op(B), or D += op(A) op(B).        op(A) (m, k)   op(B) (k, n)   D (m, n), aux (m, n)
+// Column-major, without gaps between columns: A is (m, k), or (k, m) if it is transposed. Bias,
+// aux and bias gradient are of D's type. Regular value type.
+struct Product {
+  bool transpose_a = false, transpose_b = false;
+  int64_t m = 1, n = 1, k = 1;
+  DType operand_type = DType::kFloat32;
+  DType result_type = DType::kFloat32;
+  Epilogue epilogue = Epilogue::kNone;
+
+  int64_t a_bytes() const { return m * k * SizeOf(operand_type); }
+  int64_t b_bytes() const { return k * n * SizeOf(operand_type); }
+  int64_t d_bytes() const { return m * n * SizeOf(result_type); }
+  std::string ToString() const;  // "A^T B bf16 768x64x3072 -> fp32, bias_gradient"
+
+  friend bool operator==(const Product&, const Product&) = default;
+};
+
+// Addresses of tensors and of workspaces of products are multiples of this.
+inline constexpr int64_t kMatmulAlignment = 16;
+
+// Scratch that algorithms for the product may use, in bytes, a multiple of 256: a function of the
+// product and of the generation of the GPU alone, so that plans of memory do not depend on the
+// choice of algorithms. Twice the operands and the result, so that it stays in proportion; at most
+// what NVIDIA recommends, 32 MiB from compute capability 9.0 on and 4 MiB before.
+int64_t MatmulWorkspaceBytes(const Product& product, int compute_major);
+
+// A product with all that cuBLASLt needs to know to compute it. Not thread-safe: Run is called by
+// one thread at a time.
+class MatmulPlan {
+ public:
+  // An algorithm that could compute the product.
+  struct Candidate {
+    Algorithm algorithm;
+    cublasLtMatmulAlgo_t library = {};
+  };
+
+  struct Operands {
+    const void* a = nullptr;
+    const void* b = nullptr;
+    void* d = nullptr;
+    const void* bias = nullptr;     // kBias, kReluBias, kGeluAuxBias
+    void* aux = nullptr;            // kGeluAuxBias
+    void* bias_gradient = nullptr;  // kBiasGradient; overwritten
+    bool accumulate = false;        // D += product; not with an epilogue that reads a bias
+  };
+
+  // Without an algorithm. `handle` outlives it.
+  static absl::StatusOr<std::unique_ptr<MatmulPlan>> Create(cublasLtHandle_t handle,
+                                                            const Product& product,
+                                                            Precision precision,
+                                                            int64_t workspace_bytes);
+
+  // At most a handful of algorithms, in the order of the time that the library expects of them.
+  // Only those that sum in float32, in a fixed order, in at most workspace_bytes() of workspace,
+  // and that pass the library's own check. None if it does not have the product with its epilogue.
+  absl::StatusOr<std::vector<Candidate>> Candidates() const;
+  void Use(const Candidate& candidate) { candidate_ = candidate; }
+
+  // Issues the product to `stream`; never waits. Addresses are multiples of kMatmulAlignment
+  // (InvalidArgument). `workspace` has workspace_bytes(). Unimplemented if the library refuses the
+  // algorithm after all.
+  absl::Status Run(cudaStream_t stream, const Operands& operands, std::byte* workspace) const;
+
+  const Product& product() const { return product_; }
+  const Algorithm& algorithm() const { return candidate_.algorithm; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+ private:
+  template <auto kDestroy>
+  struct Destroy {
+    template <typename T>
+    void operator()(T* object) const {
+      static_cast<void>(kDestroy(object));
+    }
+  };
+  using Description =
+      std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
+  using Layout =
+      std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
+  using Preference =
+      std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
+
+  MatmulPlan(cublasLtHandle_t handle, const Product& product, int64_t workspace_bytes)
+      : handle_(handle), product_(product), workspace_bytes_(workspace_bytes) {}
+
+  absl::Status Describe(Precision precision);
+  absl::Status DescribeEpilogue();
+  static absl::StatusOr<Layout> CreateLayout(DType type, int64_t rows, int64_t columns);
+  absl::StatusOr<Preference> CreatePreference() const;
+  absl::StatusOr<bool> PassesCheck(const cublasLtMatmulAlgo_t& algorithm) const;
+  absl::Status SetPointers(const Operands& operands) const;
+
+  const cublasLtHandle_t handle_;
+  const Product product_;
+  const int64_t workspace_bytes_;
+  Description description_;
+  Layout a_, b_, d_;
+  Candidate candidate_;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_PRODUCTS_MATMUL_PLAN_H_

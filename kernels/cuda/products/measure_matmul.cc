@@ -1,0 +1,245 @@
+#include "kernels/cuda/products/measure_matmul.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/device/extents.h"
+#include "kernels/cuda/products/measure_matmul_kernels.h"
+#include "kernels/cuda/runtime/handles.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr float kSampleMs = 1.0F;
+// Of a sample. The host issues the shortest products about as slowly as a GPU computes them, so
+// that more would not tell more.
+constexpr float kMaxRuns = 16.0F;
+constexpr size_t kSamples = 5;
+// What the time of a later candidate must be below, as a part of the least time before it.
+constexpr float kWorthIt = 0.98F;
+
+// Parts of one allocation. Measures them if there is no memory yet.
+class Layout {
+ public:
+  explicit Layout(std::byte* memory) : memory_(memory) {}
+  std::byte* Take(int64_t bytes) {
+    constexpr int64_t kGranule = 256;
+    const int64_t begin =
+        std::exchange(used_bytes_, used_bytes_ + (bytes + kGranule - 1) / kGranule * kGranule);
+    return memory_ == nullptr ? nullptr : memory_ + begin;
+  }
+  int64_t used_bytes() const { return used_bytes_; }
+
+ private:
+  std::byte* const memory_;
+  int64_t used_bytes_ = 0;
+};
+
+struct Range {
+  void* begin = nullptr;
+  int64_t bytes = 0;
+};
+
+// Where a product finds what it needs.
+struct Places {
+  MatmulPlan::Operands operands;
+  Range results;               // all that is written, and gaps; whole words
+  std::vector<Range> written;  // without the gaps
+  std::byte* workspace = nullptr;
+  unsigned long long* fingerprint = nullptr;
+};
+
+Places Arrange(const MatmulPlan& plan, Layout& layout) {
+  const Product& product = plan.product();
+  const int64_t bias_bytes = product.m * SizeOf(product.result_type);
+  Places places;
+  MatmulPlan::Operands& operands = places.operands;
+  operands.a = layout.Take(product.a_bytes());
+  operands.b = layout.Take(product.b_bytes());
+  operands.bias = layout.Take(bias_bytes);
+  const int64_t before_bytes = layout.used_bytes();
+  const auto take_result = [&](int64_t bytes) {
+    return places.written.emplace_back(Range{layout.Take(bytes), bytes}).begin;
+  };
+  operands.d = take_result(product.d_bytes());
+  if (product.epilogue == Epilogue::kBiasGradient) operands.bias_gradient = take_result(bias_bytes);
+  if (product.epilogue == Epilogue::kGeluAuxBias) operands.aux = take_result(product.d_bytes());
+  places.results = {operands.d, layout.used_bytes() - before_bytes};
+  places.workspace = layout.Take(plan.workspace_bytes());
+  places.fingerprint =
+      reinterpret_cast<unsigned long long*>(layout.Take(sizeof(*places.fingerprint)));
+  return places;
+}
+
+// Where a product can run by itself: a stream, and memory for all its operands.
+class Bench {
+ public:
+  static absl::StatusOr<Bench> Create(int gpu, const MatmulPlan& plan);
+
+  // Milliseconds of a run. Unimplemented if the library does not run the algorithm in use, or if it
+  // does not repeat its bits; other errors are the GPU's.
+  absl::StatusOr<float> Measure(const MatmulPlan& plan) const;
+
+ private:
+  struct Parts {
+    CudaStreamHandle stream;
+    DeviceMemory memory;
+    PinnedMemory fingerprint;
+    CudaEvent begin, end;
+  };
+
+  Bench(Parts parts, const Places& places) : parts_(std::move(parts)), places_(places) {}
+
+  absl::Status Fill(const Range& range, int byte) const;
+  absl::Status FillOperands(const Product& product) const;
+  absl::Status Run(const MatmulPlan& plan) const;
+  // Of the results of one run, before which they and the workspace are full of bytes `filling`.
+  absl::StatusOr<uint64_t> FingerprintOfRun(const MatmulPlan& plan, int filling) const;
+  // Milliseconds of each of `runs` that follow one another at once.
+  absl::StatusOr<float> Time(const MatmulPlan& plan, int runs) const;
+  absl::Status Finish() const {
+    return CudaStatus(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+  }
+  cudaStream_t stream() const { return parts_.stream.get(); }
+
+  Parts parts_;
+  Places places_;
+};
+
+absl::StatusOr<Bench> Bench::Create(int gpu, const MatmulPlan& plan) {
+  Layout sizes(nullptr);
+  Arrange(plan, sizes);
+  ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(gpu, sizes.used_bytes()));
+  ASSIGN_OR_RETURN(PinnedMemory fingerprint, PinnedMemory::Allocate(gpu, sizeof(uint64_t)));
+  ASSIGN_OR_RETURN(CudaStreamHandle stream,
+                   CudaStreamHandle::Create(gpu, CudaStreamHandle::Priority::kNormal));
+  ASSIGN_OR_RETURN(CudaEvent begin, CudaEvent::Create(gpu, CudaEvent::Timing::kOn));
+  ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(gpu, CudaEvent::Timing::kOn));
+  Layout layout(memory.data());
+  const Places places = Arrange(plan, layout);
+  const Range all = {memory.data(), layout.used_bytes()};
+  Bench bench({.stream = std::move(stream),
+               .memory = std::move(memory),
+               .fingerprint = std::move(fingerprint),
+               .begin = std::move(begin),
+               .end = std::move(end)},
+              places);
+  RETURN_IF_ERROR(bench.Fill(all, 0));
+  RETURN_IF_ERROR(bench.FillOperands(plan.product()));
+  return bench;
+}
+
+absl::Status Bench::Fill(const Range& range, int byte) const {
+  return CudaStatus(cudaMemsetAsync(range.begin, byte, static_cast<size_t>(range.bytes), stream()),
+                    "cudaMemsetAsync");
+}
+
+// In the range of a training: products of zeros draw less power, and run faster.
+absl::Status Bench::FillOperands(const Product& product) const {
+  const auto fill = [&](const void* operand, int64_t bytes, DType type, uint32_t seed) {
+    return CudaStatus(LaunchFillUniform(stream(), ElementTypeOf(type), bytes / SizeOf(type), seed,
+                                        const_cast<void*>(operand)),
+                      "LaunchFillUniform");
+  };
+  const MatmulPlan::Operands& operands = places_.operands;
+  RETURN_IF_ERROR(fill(operands.a, product.a_bytes(), product.operand_type, 1));
+  RETURN_IF_ERROR(fill(operands.b, product.b_bytes(), product.operand_type, 2));
+  return fill(operands.bias, product.m * SizeOf(product.result_type), product.result_type, 3);
+}
+
+absl::Status Bench::Run(const MatmulPlan& plan) const {
+  const absl::Status status = plan.Run(stream(), places_.operands, places_.workspace);
+  if (status.ok() || absl::IsResourceExhausted(status)) return status;
+  // The library reports errors of the GPU as its own: only the GPU knows.
+  static_cast<void>(cudaGetLastError());
+  RETURN_IF_ERROR(Finish());
+  return absl::UnimplementedError(status.message());
+}
+
+absl::StatusOr<uint64_t> Bench::FingerprintOfRun(const MatmulPlan& plan, int filling) const {
+  for (const Range& result : places_.written) RETURN_IF_ERROR(Fill(result, filling));
+  RETURN_IF_ERROR(Fill({places_.workspace, plan.workspace_bytes()}, filling));
+  RETURN_IF_ERROR(Fill({places_.fingerprint, sizeof(uint64_t)}, 0));
+  RETURN_IF_ERROR(Run(plan));
+  constexpr int64_t kWordBytes = sizeof(uint32_t);
+  RETURN_IF_ERROR(CudaStatus(
+      LaunchFingerprint(stream(), places_.results.bytes / kWordBytes,
+                        static_cast<const uint32_t*>(places_.results.begin), places_.fingerprint),
+      "LaunchFingerprint"));
+  RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(parts_.fingerprint.data(), places_.fingerprint,
+                                             sizeof(uint64_t), cudaMemcpyDeviceToHost, stream()),
+                             "cudaMemcpyAsync"));
+  RETURN_IF_ERROR(Finish());
+  uint64_t fingerprint = 0;
+  std::memcpy(&fingerprint, parts_.fingerprint.data(), sizeof(fingerprint));
+  return fingerprint;
+}
+
+absl::StatusOr<float> Bench::Time(const MatmulPlan& plan, int runs) const {
+  RETURN_IF_ERROR(parts_.begin.Record(stream()));
+  for (int run = 0; run < runs; ++run) RETURN_IF_ERROR(Run(plan));
+  RETURN_IF_ERROR(parts_.end.Record(stream()));
+  RETURN_IF_ERROR(Finish());
+  float milliseconds = 0.0F;
+  RETURN_IF_ERROR(
+      CudaStatus(cudaEventElapsedTime(&milliseconds, parts_.begin.get(), parts_.end.get()),
+                 "cudaEventElapsedTime"));
+  return milliseconds / static_cast<float>(runs);
+}
+
+absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan) const {
+  // These also load the kernel.
+  ASSIGN_OR_RETURN(const uint64_t once, FingerprintOfRun(plan, 0x00));
+  ASSIGN_OR_RETURN(const uint64_t again, FingerprintOfRun(plan, 0xFF));
+  if (once != again) {
+    return absl::UnimplementedError(
+        absl::StrCat("algorithm ", plan.algorithm().ToString(), ": other bits on every run"));
+  }
+  ASSIGN_OR_RETURN(const float estimate, Time(plan, 1));
+  const float wanted = kSampleMs / std::max(estimate, kSampleMs / kMaxRuns);
+  const int runs = static_cast<int>(std::ceil(std::min(wanted, kMaxRuns)));
+  std::vector<float> samples;
+  while (samples.size() < kSamples) {
+    ASSIGN_OR_RETURN(const float sample, Time(plan, runs));
+    samples.push_back(sample);
+  }
+  const auto median = samples.begin() + kSamples / 2;
+  std::nth_element(samples.begin(), median, samples.end());
+  return *median;
+}
+
+}  // namespace
+
+absl::StatusOr<MatmulPlan::Candidate> FindFastest(
+    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::Candidate> candidates) {
+  STAGECOACH_CHECK(!candidates.empty(), "nothing to choose from");
+  ASSIGN_OR_RETURN(const Bench bench, Bench::Create(gpu, plan));
+  std::optional<MatmulPlan::Candidate> fastest;
+  float least = 0.0F;
+  absl::Status refusal;
+  for (const MatmulPlan::Candidate& candidate : candidates) {
+    plan.Use(candidate);
+    const absl::StatusOr<float> milliseconds = bench.Measure(plan);
+    if (absl::IsUnimplemented(milliseconds.status())) {
+      refusal = milliseconds.status();
+      continue;
+    }
+    RETURN_IF_ERROR(milliseconds.status());
+    if (fastest.has_value() && *milliseconds > least * kWorthIt) continue;
+    fastest = candidate;
+    least = *milliseconds;
+  }
+  if (!fastest.has_value()) {
+    return base::Annotate(refusal, "none of the library's algorithms serves; the last one");
+  }
+  return *fastest;
+}
+
+}  // namespace stagecoach::kernels

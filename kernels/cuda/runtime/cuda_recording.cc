@@ -1,0 +1,85 @@
+#include "kernels/cuda/runtime/cuda_recording.h"
+
+#include "base/status_macros.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+// The work may be sound, but cannot be made a graph: what it calls is not for one, or there is no
+// memory for the graph. Everything else is an error of the work or of the GPU.
+bool IsNoGraph(cudaError_t error) {
+  switch (error) {
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorStreamCaptureWrongThread:
+    case cudaErrorCapturedEvent:
+    case cudaErrorMemoryAllocation:
+    case cudaErrorNotSupported:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue) {
+  switch (state_) {
+    case State::kNew:
+      RETURN_IF_ERROR(issue());
+      state_ = State::kWarm;
+      return absl::OkStatus();
+    case State::kPlain:
+      return issue();
+    case State::kWarm:
+      RETURN_IF_ERROR(Capture(stream, issue));
+      if (state_ == State::kPlain) return issue();
+      break;
+    case State::kCaptured:
+      break;
+  }
+  const cudaError_t launched = cudaGraphLaunch(graph_.get(), stream);
+  if (IsNoGraph(launched)) {  // its memory on the GPU is taken at the first launch
+    RETURN_IF_ERROR(BePlain());
+    return issue();
+  }
+  return CudaStatus(launched, "cudaGraphLaunch");
+}
+
+absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue) {
+  // Thread-local: what other devices' threads do meanwhile does not matter to this capture.
+  const cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+  if (IsNoGraph(begun)) return BePlain();
+  RETURN_IF_ERROR(CudaStatus(begun, "cudaStreamBeginCapture"));
+  const absl::Status issued = issue();
+  cudaGraph_t captured = nullptr;
+  // Whatever happened, or it would go on.
+  const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
+  const CudaGraph graph(gpu_, captured);
+  // Errors of `issue` are then only what the refused call returned; to issue it again will tell.
+  if (IsNoGraph(ended)) return BePlain();
+  RETURN_IF_ERROR(issued);
+  RETURN_IF_ERROR(CudaStatus(ended, "cudaStreamEndCapture"));
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph.get(), 0);
+  if (IsNoGraph(instantiated)) return BePlain();
+  RETURN_IF_ERROR(CudaStatus(instantiated, "cudaGraphInstantiate"));
+  graph_ = CudaGraphExec(gpu_, exec);
+  state_ = State::kCaptured;
+  return absl::OkStatus();
+}
+
+absl::Status CudaRecording::BePlain() {
+  static_cast<void>(cudaGetLastError());  // it would be the next call's
+  graph_ = {};
+  state_ = State::kPlain;
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,37 @@
+#ifndef STAGECOACH_KERNELS_CUDA_RUNTIME_CUDA_RECORDING_H_
+#define STAGECOACH_KERNELS_CUDA_RUNTIME_CUDA_RECORDING_H_
+
+#include <cuda_runtime_api.h>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "kernels/cuda/runtime/handles.h"
+#include "kernels/device.h"
+
+namespace stagecoach::kernels {
+
+// Work kept as a CUDA graph. Jobs of the stream only.
+class CudaRecording final : public Recording {
+ public:
+  explicit CudaRecording(int gpu) : gpu_(gpu) {}
+
+  // Stream::Replay: issues the work to `stream`, a stream of the GPU and the same one every time.
+  // The first call is plain, for libraries load their code at its first use, which cannot be
+  // captured; the second captures; later ones launch what was captured. What cannot be made a
+  // graph, or has no memory to become one, is issued plainly every time.
+  absl::Status Play(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
+
+ private:
+  enum class State : uint8_t { kNew, kWarm, kCaptured, kPlain };
+
+  absl::Status Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
+  absl::Status BePlain();
+
+  const int gpu_;
+  State state_ = State::kNew;
+  CudaGraphExec graph_;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_RUNTIME_CUDA_RECORDING_H_

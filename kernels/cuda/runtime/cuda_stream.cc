@@ -1,0 +1,175 @@
+#include "kernels/cuda/runtime/cuda_stream.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/runtime/cuda_recording.h"
+#include "kernels/cuda/runtime/progress_kernels.h"
+#include "kernels/cuda/runtime/status.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
+                         cudaStream_t stream) {
+  if (bytes == 0) return absl::OkStatus();
+  return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream),
+                    "cudaMemcpyAsync");
+}
+
+// NVTX would initialise itself at its first range, unordered with the first ranges of other
+// threads.
+void InitializeRanges() {
+  static std::once_flag once;
+  std::call_once(once, [] { nvtxInitialize(nullptr); });
+}
+
+// Waits with growing patience: a short wait is spun away, a long one is slept through in naps that
+// lengthen it by a few percent at most.
+class Patience {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Clock::time_point start() const { return start_; }
+
+  void Wait() const {
+    const Clock::duration waited = Clock::now() - start_;
+    if (waited < std::chrono::microseconds(100)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(
+          std::min<Clock::duration>(waited / 32, std::chrono::microseconds(100)));
+    }
+  }
+
+ private:
+  const Clock::time_point start_ = Clock::now();
+};
+
+}  // namespace
+
+absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
+  using Priority = CudaStreamHandle::Priority;
+  using Timing = CudaEvent::Timing;
+  ASSIGN_OR_RETURN(CudaStreamHandle compute, CudaStreamHandle::Create(gpu, Priority::kNormal));
+  ASSIGN_OR_RETURN(CudaStreamHandle communication, CudaStreamHandle::Create(gpu, Priority::kHigh));
+  ASSIGN_OR_RETURN(PinnedMemory progress, PinnedMemory::Allocate(gpu, sizeof(int32_t)));
+  std::memset(progress.data(), 0, sizeof(int32_t));
+  ASSIGN_OR_RETURN(std::byte* const progress_on_device, progress.DeviceAddress());
+  ASSIGN_OR_RETURN(CudaEvent computed, CudaEvent::Create(gpu, Timing::kOff));
+  ASSIGN_OR_RETURN(CudaEvent communicated, CudaEvent::Create(gpu, Timing::kOff));
+  ASSIGN_OR_RETURN(std::unique_ptr<ClockMapping> clock, ClockMapping::Create(gpu, compute.get()));
+  return Parts{.compute = std::move(compute),
+               .communication = std::move(communication),
+               .progress = std::move(progress),
+               .progress_on_device = reinterpret_cast<int32_t*>(progress_on_device),
+               .computed = std::move(computed),
+               .communicated = std::move(communicated),
+               .clock = std::move(clock)};
+}
+
+absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int gpu) {
+  InitializeRanges();
+  ASSIGN_OR_RETURN(Parts parts, CreateParts(gpu));
+  auto stream = absl::WrapUnique(new CudaStream(gpu, std::move(parts)));
+  absl::Status status;
+  stream->Run([&] { status = GpuScope::SetHome(gpu); });
+  RETURN_IF_ERROR(status);
+  return stream;
+}
+
+CudaStream::CudaStream(int gpu, Parts parts)
+    : gpu_(gpu),
+      compute_(std::move(parts.compute)),
+      communication_(std::move(parts.communication)),
+      progress_(std::move(parts.progress)),
+      progress_on_device_(parts.progress_on_device),
+      computed_(std::move(parts.computed)),
+      communicated_(std::move(parts.communicated)),
+      clock_(std::move(parts.clock)),
+      queue_([] {}) {}
+
+absl::Status CudaStream::Copy(void* to, const void* from, int64_t bytes) {
+  return CopyInOrder(to, from, bytes, cudaMemcpyDeviceToDevice, compute());
+}
+
+absl::Status CudaStream::CopyFromHost(void* to, const void* from_host, int64_t bytes) {
+  return CopyInOrder(to, from_host, bytes, cudaMemcpyHostToDevice, compute());
+}
+
+absl::Status CudaStream::CopyToHost(void* to_host, const void* from, int64_t bytes) {
+  return CopyInOrder(to_host, from, bytes, cudaMemcpyDeviceToHost, compute());
+}
+
+absl::Status CudaStream::Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) {
+  return static_cast<CudaRecording&>(recording).Play(compute(), issue);
+}
+
+absl::Status CudaStream::Report(int32_t position) {
+  return CudaStatus(LaunchReport(compute(), progress_on_device_, position), "LaunchReport");
+}
+
+int32_t CudaStream::reported() const {
+  return std::atomic_ref(*reinterpret_cast<int32_t*>(progress_.data()))
+      .load(std::memory_order_acquire);
+}
+
+absl::Status CudaStream::WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) {
+  const auto is_reported = [&]() -> absl::StatusOr<bool> {
+    if (reported() >= position) return true;
+    const cudaError_t state = cudaStreamQuery(compute());
+    if (state != cudaErrorNotReady) RETURN_IF_ERROR(CudaStatus(state, "cudaStreamQuery"));
+    return false;
+  };
+  return WaitUntil(is_reported, base::Deadline::Never(), poll);
+}
+
+absl::Status CudaStream::Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) {
+  RETURN_IF_ERROR(computed_.Record(compute()));
+  RETURN_IF_ERROR(communicated_.Record(communication()));
+  RETURN_IF_ERROR(WaitUntil([this] { return AllDone(); }, deadline, poll));
+  return clock_->Refresh();
+}
+
+absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done,
+                                   base::Deadline deadline,
+                                   absl::FunctionRef<absl::Status()> poll) const {
+  constexpr std::chrono::milliseconds kPollInterval{1};
+  const Patience patience;
+  Patience::Clock::time_point next_poll = patience.start() + kPollInterval;
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool is_done, done());
+    if (is_done) return absl::OkStatus();
+    if (Patience::Clock::now() >= next_poll) {
+      RETURN_IF_ERROR(poll());
+      next_poll = Patience::Clock::now() + kPollInterval;
+    }
+    if (deadline.Expired()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the GPU has not finished its work in time; its last report is ", reported()));
+    }
+    patience.Wait();
+  }
+}
+
+absl::StatusOr<bool> CudaStream::AllDone() const {
+  ASSIGN_OR_RETURN(const bool computed, computed_.Reached());
+  if (!computed) return false;
+  return communicated_.Reached();
+}
+
+void CudaStream::BeginRange(const char* name) { nvtxRangePushA(name); }
+
+void CudaStream::EndRange() { nvtxRangePop(); }
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,78 @@
+#ifndef STAGECOACH_KERNELS_CUDA_RUNTIME_CUDA_STREAM_H_
+#define STAGECOACH_KERNELS_CUDA_RUNTIME_CUDA_STREAM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "kernels/cuda/runtime/cuda_timeline.h"
+#include "kernels/cuda/runtime/handles.h"
+#include "kernels/device.h"
+#include "kernels/job_queue.h"
+
+namespace stagecoach::kernels {
+
+// The stream of a CUDA device: a thread that performs the jobs, with the GPU as its current one; a
+// CUDA stream for what operations issue, and one of high priority for what arrives and leaves
+// (handovers and communicators), which are ordered by events.
+class CudaStream final : public Stream {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int gpu);
+  ~CudaStream() override = default;
+
+  int gpu() const { return gpu_; }
+  cudaStream_t compute() const { return compute_.get(); }
+  cudaStream_t communication() const { return communication_.get(); }
+  // Of events of either stream, once Finish has returned after they were recorded.
+  const ClockMapping& clock() const { return *clock_; }
+
+  absl::Status Submit(Job& job) override { return queue_.Submit(job); }
+  absl::Status Record(Event& event) override { return queue_.Record(event); }
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override;
+  absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) override;
+  absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) override;
+  absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
+  absl::Status Report(int32_t position) override;
+  int32_t reported() const override;
+  absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
+  absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
+  void BeginRange(const char* name) override;
+  void EndRange() override;
+
+ private:
+  // What Create makes before there is a stream.
+  struct Parts {
+    CudaStreamHandle compute, communication;
+    PinnedMemory progress;
+    int32_t* progress_on_device;
+    CudaEvent computed, communicated;
+    std::unique_ptr<ClockMapping> clock;
+  };
+  static absl::StatusOr<Parts> CreateParts(int gpu);
+  CudaStream(int gpu, Parts parts);
+
+  absl::Status WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done, base::Deadline deadline,
+                         absl::FunctionRef<absl::Status()> poll) const;
+  // Both streams have come to the end of what was issued.
+  absl::StatusOr<bool> AllDone() const;
+
+  const int gpu_;
+  const CudaStreamHandle compute_, communication_;
+  const PinnedMemory progress_;  // one int32 that the device writes
+  int32_t* const progress_on_device_;
+  const CudaEvent computed_, communicated_;  // the ends of both streams, as of the last Finish
+  const std::unique_ptr<ClockMapping> clock_;
+  JobQueue queue_;  // last: its thread starts when all else exists, and ends first
+};
+
+// Every stream that reaches a CUDA operation is a CUDA device's.
+inline CudaStream& AsCuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_RUNTIME_CUDA_STREAM_H_

@@ -1,0 +1,101 @@
+#ifndef STAGECOACH_KERNELS_CUDA_RUNTIME_NCCL_COMMUNICATOR_H_
+#define STAGECOACH_KERNELS_CUDA_RUNTIME_NCCL_COMMUNICATOR_H_
+
+#include <nccl.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "kernels/communicator.h"
+#include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/handles.h"
+
+namespace stagecoach::kernels {
+
+// The version of the library as it prints it, "2.28.9"; "" if it does not tell.
+std::string NcclVersionText();
+
+// CommunicatorOptions::id of a new group. The rank that asks for it must be reachable by all others
+// from then on, over the network that NCCL finds (NCCL_SOCKET_IFNAME).
+absl::StatusOr<std::string> NewNcclId();
+
+// Joins the group: returns when all ranks have come and the connections to all peers stand, or with
+// DeadlineExceeded. Two ranks on one GPU are refused (NCCL cannot). InvalidArgument: a rank, a peer
+// or an id that cannot be one. `stream` outlives the result.
+absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
+    CudaStream& stream, const CommunicatorOptions& options);
+
+// A Communicator by NCCL. Its communicators are nonblocking, so that every wait of the host has a
+// deadline. Groups run on the stream's communication stream. The destructor waits for the other
+// ranks to come to their end, too, for kGoodbye at most; after an error it does not wait.
+class NcclCommunicator final : public Communicator {
+ public:
+  static constexpr std::chrono::seconds kGoodbye{10};
+
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
+      CudaStream& stream, const CommunicatorOptions& options);
+  ~NcclCommunicator() override;
+
+  absl::Status Send(int to, const void* data, int64_t bytes) override;
+  absl::Status Receive(int from, void* data, int64_t bytes) override;
+  absl::StatusOr<Group> Launch() override;
+  absl::Status ComeAfter(Group group) override;
+  int32_t groups_done() const override;
+  absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt(Group group) const override;
+  void Restart() override;
+  absl::Status Poll() override;
+  void Abort() override;
+
+ private:
+  struct Transfer {
+    int peer;
+    void* to;          // null if it is sent
+    const void* from;  // null if it is received
+    int64_t bytes;
+  };
+
+  NcclCommunicator(CudaStream& stream, const CommunicatorOptions& options, CudaEvent issued,
+                   std::vector<CudaEvent> done, DeviceMemory scratch);
+
+  absl::Status Connect(const CommunicatorOptions& options);
+  absl::Status OpenConnections(const CommunicatorOptions& options);
+  absl::Status Add(Transfer transfer);
+  // Issues what was collected to the communication stream.
+  absl::Status IssueGroup(base::Deadline deadline);
+  absl::Status IssueTransfers();
+  // Until NCCL has done in the background what it was last asked for. No other call may come before
+  // that. DeadlineExceeded.
+  absl::Status Settle(const char* call, base::Deadline deadline);
+  // What NCCL says of the communicator as it is now: ncclSuccess, ncclInProgress or an error.
+  ncclResult_t State() const;
+  absl::Status Checked(ncclResult_t result, const char* call);
+  absl::Status CheckUsable() const;
+  bool SayGoodbye();
+  std::string Name() const;  // "rank 2 of 4"
+
+  CudaStream& stream_;
+  const int ranks_, rank_;
+  const std::function<absl::Status()> poll_;
+  const CudaEvent issued_;             // the compute stream's end when a group is launched
+  const std::vector<CudaEvent> done_;  // of each group since Restart
+  // Of the first messages. Kept, and taken before anybody waits for a peer on the GPU: to allocate
+  // and to free beside a kernel that waits can mean to wait for it.
+  const DeviceMemory scratch_;
+  std::vector<Transfer> collected_;
+  ncclComm_t communicator_ = nullptr;  // ours
+  bool broken_ = false;                // an error was seen: nothing but to abort
+  std::atomic<bool> aborted_{false};
+  int32_t launched_ = 0;
+  mutable int32_t known_done_ = 0;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_RUNTIME_NCCL_COMMUNICATOR_H_

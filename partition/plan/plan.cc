@@ -1,0 +1,172 @@
+#include "partition/plan/plan.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "partition/cluster.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/validator.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Rank;
+using schedule::Schedule;
+using schedule::StageId;
+
+absl::Status CheckSchedule(const Plan& plan) {
+  const Schedule& schedule = plan.schedule;
+  if (schedule.num_stages() != plan.num_stages()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the plan has %d stages, its schedule %s has %d", plan.num_stages(),
+                        schedule.name, schedule.num_stages()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrains(const Schedule& schedule) {
+  if (!schedule.HasBackward()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the plan's schedule %s has no backward action, so that nothing can be "
+                        "trained with it",
+                        schedule.name));
+  }
+  for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
+    const int rank = schedule.rank_of(stage).value();
+    if (rank >= 0 && rank < schedule.num_ranks()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("stage %d of the plan is on rank %d: the schedule has ranks 0 to %d",
+                        stage.value(), rank, schedule.num_ranks() - 1));
+  }
+  for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
+    if (!schedule.StagesOf(rank).empty()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank %d of the plan's schedule has no stage: use fewer ranks", rank.value()));
+  }
+  return absl::OkStatus();
+}
+
+// Ascending, each in [0, layers).
+absl::Status CheckRecomputed(const Plan& plan) {
+  int least = 0;
+  for (const int layer : plan.recomputed) {
+    if (layer < least || layer >= plan.num_layers) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "recomputed layer %d of the plan: expected ascending numbers from 0 to %d", layer,
+          plan.num_layers - 1));
+    }
+    least = layer + 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReplicas(const Plan& plan) {
+  if (plan.replicas.empty()) return absl::OkStatus();
+  if (static_cast<int>(plan.replicas.size()) != plan.num_ranks()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the plan gives replicas of %d ranks, its schedule has %d",
+                        plan.replicas.size(), plan.num_ranks()));
+  }
+  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
+    const int replicas = plan.replicas[static_cast<size_t>(rank)];
+    if (replicas >= 1 && replicas <= kMaxDevices && replicas <= plan.micro_batch_rows) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "rank %d of the plan has %d replicas: expected 1 to %d, and at least a row for each (a "
+        "micro-batch has %d)",
+        rank, replicas, kMaxDevices, plan.micro_batch_rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOrder(const Plan& plan) {
+  if (plan.order.empty()) return absl::OkStatus();
+  std::vector<bool> seen(static_cast<size_t>(plan.num_layers));
+  for (const int layer : plan.order) {
+    if (layer < 0 || layer >= plan.num_layers || seen[static_cast<size_t>(layer)]) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "layer %d in the order of the plan: expected each number from 0 to %d once", layer,
+          plan.num_layers - 1));
+    }
+    seen[static_cast<size_t>(layer)] = true;
+  }
+  if (static_cast<int>(plan.order.size()) == plan.num_layers) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("the order of the plan has %d of %d layers",
+                                                    plan.order.size(), plan.num_layers));
+}
+
+absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
+                                          const schedule::LoweringOptions& options) {
+  Schedule lowered = schedule;
+  if (!schedule.IsLowered()) {
+    ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule, options));
+  }
+  RETURN_IF_ERROR(schedule::Validate(lowered, options.transfers));
+  return lowered;
+}
+
+}  // namespace
+
+int Plan::first_device_of(Rank rank) const {
+  int device = 0;
+  for (Rank before(0); before.value() < rank.value(); ++before) device += replicas_of(before);
+  return device;
+}
+
+bool Plan::is_replicated() const {
+  return std::any_of(replicas.begin(), replicas.end(), [](int count) { return count > 1; });
+}
+
+absl::Status CheckPlan(const Plan& plan) {
+  if (plan.micro_batches() < 1 || plan.micro_batch_rows < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a plan with %d micro-batches of %d rows: expected at least 1 of each",
+                        plan.micro_batches(), plan.micro_batch_rows));
+  }
+  if (plan.first_layer.empty() || plan.first(0) != 0) {
+    return absl::InvalidArgumentError("a plan's first stage must begin with layer 0");
+  }
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    if (plan.last(stage) < plan.first(stage) || plan.last(stage) >= plan.num_layers) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "stage %d of the plan has layers %d to %d of %d: expected each stage to begin after the "
+          "one before it, and to have a layer",
+          stage, plan.first(stage), plan.last(stage), plan.num_layers));
+    }
+  }
+  RETURN_IF_ERROR(CheckSchedule(plan));
+  RETURN_IF_ERROR(CheckTrains(plan.schedule));
+  RETURN_IF_ERROR(CheckReplicas(plan));
+  RETURN_IF_ERROR(CheckRecomputed(plan));
+  return CheckOrder(plan);
+}
+
+absl::StatusOr<Schedule> LoweredSchedule(const Plan& plan, schedule::Transfers transfers) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  return LowerAndValidate(plan.schedule,
+                          {.reduce_gradients = plan.is_replicated(), .transfers = transfers});
+}
+
+absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, bool is_replicated,
+                                           schedule::Transfers transfers) {
+  RETURN_IF_ERROR(CheckTrains(schedule));
+  LoweredPlan lowered;
+  ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, {.reduce_gradients = is_replicated,
+                                                                 .transfers = transfers}));
+  ASSIGN_OR_RETURN(const Schedule forward,
+                   schedule::ForwardOnly(schedule.rank_of_stage, schedule.num_ranks(),
+                                         schedule.num_micro_batches));
+  ASSIGN_OR_RETURN(lowered.evaluation, LowerAndValidate(forward, {.transfers = transfers}));
+  return lowered;
+}
+
+absl::StatusOr<LoweredPlan> LowerPlan(const Plan& plan, schedule::Transfers transfers) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  return LowerSchedules(plan.schedule, plan.is_replicated(), transfers);
+}
+
+}  // namespace stagecoach::partition

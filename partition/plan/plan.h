@@ -1,0 +1,121 @@
+#ifndef STAGECOACH_PARTITION_PLAN_PLAN_H_
+#define STAGECOACH_PARTITION_PLAN_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "partition/layer_cost.h"
+#include "partition/plan/rank_report.h"
+#include "partition/stage_memory.h"
+#include "schedule/memory.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::partition {
+
+// How a model is spread over devices, and in which order they work: stage i has the layers first(i)
+// to last(i) and is on rank schedule.rank_of(i). A rank is a device, or a group of devices that
+// hold the same parameters and divide the rows of every micro-batch evenly.
+struct Plan {
+  std::vector<int> first_layer;  // of each stage; ascending, starts with 0
+  int num_layers = 0;
+  int64_t micro_batch_rows = 1;
+  schedule::Schedule schedule;       // one to train with; compute or lowered
+  std::vector<int> replicas = {};    // devices of each rank; empty: one each
+  std::vector<int> recomputed = {};  // layers that do F again within B; ascending
+  // Of a profile that is a graph: the order of its layers that is cut; empty: as they are.
+  std::vector<int> order = {};
+
+  int num_stages() const { return static_cast<int>(first_layer.size()); }
+  int num_ranks() const { return schedule.num_ranks(); }
+  int replicas_of(schedule::Rank rank) const {
+    return replicas.empty() ? 1 : replicas[static_cast<size_t>(rank.value())];
+  }
+  // Of the first one of a rank: ranks take devices in turn.
+  int first_device_of(schedule::Rank rank) const;
+  int num_devices() const { return first_device_of(schedule::Rank(num_ranks())); }
+  bool is_replicated() const;
+  int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
+  int last(int stage) const {
+    return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
+  }
+  int micro_batches() const { return schedule.num_micro_batches; }
+  int64_t batch_rows() const { return micro_batches() * micro_batch_rows; }
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
+// counts are positive, the schedule trains as many stages, at least one on every rank, and
+// replicas, recomputed layers and order are of as many ranks and layers.
+absl::Status CheckPlan(const Plan& plan);
+
+// What the ranks of a plan perform, lowered and validated: the schedule to train with, and F alone
+// under the same placement.
+struct LoweredPlan {
+  schedule::Schedule training, evaluation;
+};
+
+// Lowers a plan for transfers of that kind. A plan's schedule that is lowered already is taken as
+// it is. Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's schedule
+// cannot be performed so.
+absl::StatusOr<LoweredPlan> LowerPlan(
+    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
+// LowerPlan(plan, transfers)->training alone.
+absl::StatusOr<schedule::Schedule> LoweredSchedule(
+    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
+// LowerPlan of every plan with that schedule, whatever its cut. `is_replicated`: some rank has
+// several devices.
+absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule, bool is_replicated,
+                                           schedule::Transfers transfers);
+
+// What one stage of a plan takes.
+struct StageReport {
+  schedule::Rank rank;
+  int first_layer = 0;
+  int last_layer = 0;
+  int64_t parameters = 0;
+  double time_share = 0;  // of the whole batch's computing time; the shares sum to 1
+  schedule::StageMemory memory;
+};
+
+// What a plan takes. The peak of a device counts training and evaluation.
+struct PlanReport {
+  std::vector<StageReport> stages;  // index: stage
+  std::vector<RankReport> ranks;    // index: rank
+
+  const StageReport& of(schedule::StageId stage) const {
+    return stages[static_cast<size_t>(stage.value())];
+  }
+  const RankReport& of(schedule::Rank rank) const {
+    return ranks[static_cast<size_t>(rank.value())];
+  }
+};
+
+// `layers`: of the whole model. `transfers`: as in LoweredSchedule; when receives are posted
+// decides how long their buffers live. Errors: those of LoweredSchedule; InvalidArgument if the
+// plan is for another number of layers, or a size is negative.
+absl::StatusOr<PlanReport> ReportPlan(
+    const Plan& plan, const std::vector<LayerCost>& layers, const LossMemory& loss,
+    schedule::Transfers transfers = schedule::Transfers::kSeparate);
+// The same of a lowered plan whose stages' memory is known. `layers`: of the whole model, as one
+// device of the stage's rank has them; index stage.
+absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
+                                      absl::Span<const std::vector<LayerCost>* const> layers,
+                                      absl::Span<const schedule::StageMemory> memory);
+
+// What of a device's peak is neither weights, gradients or optimiser state of its stages nor stash.
+int64_t BufferBytes(const PlanReport& report, schedule::Rank rank);
+
+// The report as a table of at most 96 columns. A row for each stage, grouped by device: device,
+// stage, layers, share of the time, and bytes of weights, gradients and optimiser state. In the
+// device's first row what its stages share: stash (peak), buffers (BufferBytes), peak.
+std::string PlanTable(const PlanReport& report);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_PLAN_PLAN_H_

@@ -1,0 +1,32 @@
+#ifndef STAGECOACH_PARTITION_PLAN_RANK_REPORT_H_
+#define STAGECOACH_PARTITION_PLAN_RANK_REPORT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "schedule/memory.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::partition {
+
+// What one device takes, all its stages together.
+struct RankReport {
+  std::vector<schedule::StageId> stages;  // ascending
+  // Both have the same resident memory and workspace.
+  schedule::MemoryPlan training, evaluation;
+
+  int64_t peak_bytes() const { return std::max(training.peak_bytes(), evaluation.peak_bytes()); }
+};
+
+// Plans the memory of `rank` under a plan's two lowered schedules. `stages`: of the whole plan;
+// only those on the rank are read. Errors: those of PlanMemory.
+absl::StatusOr<RankReport> ReportRank(const schedule::Schedule& training,
+                                      const schedule::Schedule& evaluation, schedule::Rank rank,
+                                      absl::Span<const schedule::StageMemory> stages);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_PLAN_RANK_REPORT_H_

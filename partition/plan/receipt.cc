@@ -1,0 +1,60 @@
+#include "partition/plan/receipt.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/units.h"
+
+namespace stagecoach::partition {
+using schedule::Rank;
+
+std::string Counted(int64_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+std::string Choice::ToString() const {
+  std::string text = absl::StrCat(schedule, schedule == "auto" ? " (searched order), " : ", ",
+                                  micro_batches, " micro-batch", micro_batches == 1 ? "" : "es",
+                                  " of ", Counted(micro_batch_rows, "row"), ", ",
+                                  Counted(static_cast<int64_t>(replicas.size()), "rank"));
+  if (chunks > 1) absl::StrAppend(&text, " of ", chunks, " stages");
+  const bool is_even = std::all_of(replicas.begin(), replicas.end(),
+                                   [&](int count) { return count == replicas.front(); });
+  if (is_even && !replicas.empty() && replicas.front() > 1) {
+    absl::StrAppend(&text, " on ", replicas.front(), " devices",
+                    replicas.size() > 1 ? " each" : "");
+  } else if (!is_even) {
+    absl::StrAppend(&text, " on ", absl::StrJoin(replicas, " + "), " devices");
+  }
+  if (recomputed_layers > 0) {
+    absl::StrAppend(&text, ", ", Counted(recomputed_layers, "layer"), " recomputed");
+  }
+  return text;
+}
+
+std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_bytes) {
+  return absl::StrFormat(
+      "device %s needs %s, %s more than its memory of %s", device, base::FormatBytes(peak_bytes),
+      base::FormatBytes(peak_bytes - memory_bytes), base::FormatBytes(memory_bytes));
+}
+
+absl::Status CheckFits(const Receipt& receipt) {
+  int64_t most_excess_bytes = 0;
+  absl::Status status;
+  for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
+    const int64_t peak_bytes = receipt.report.of(rank).peak_bytes();
+    const int first = receipt.plan.first_device_of(rank);
+    for (int i = 0; i < receipt.plan.replicas_of(rank); ++i) {
+      const ClusterDevice& device = receipt.cluster.devices[static_cast<size_t>(first + i)];
+      const int64_t excess_bytes = peak_bytes - device.memory_bytes;
+      if (device.memory_bytes == 0 || excess_bytes <= most_excess_bytes) continue;
+      most_excess_bytes = excess_bytes;
+      status = absl::ResourceExhaustedError(Excess(device.name, peak_bytes, device.memory_bytes));
+    }
+  }
+  return status;
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,95 @@
+#ifndef STAGECOACH_PARTITION_PLAN_RECEIPT_H_
+#define STAGECOACH_PARTITION_PLAN_RECEIPT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "partition/cluster.h"
+#include "partition/plan/plan.h"
+#include "partition/profile.h"
+#include "schedule/costs.h"
+#include "schedule/simulate.h"
+
+namespace stagecoach::partition {
+
+enum class PlanObjective : uint8_t {
+  kStep,        // the time of one step, from the first action to the last
+  kBottleneck,  // what the busiest rank takes for one step: of steps that overlap without end
+};
+
+// What one stage of a plan takes, on each of its devices. Times are per micro-batch, but for the
+// update.
+struct StageReceipt {
+  int first_layer = 0;  // both inclusive
+  int last_layer = 0;
+  std::vector<int> devices;  // of the cluster: those of its rank
+  int64_t forward_ns = 0;
+  int64_t backward_ns = 0;  // B and W, and F once more in layers that recompute
+  int64_t update_ns = 0;    // once per step: of its parameters, and of gradients over replicas
+  int64_t receive_ns = 0;   // its input, and the gradient of its output
+  int64_t send_ns = 0;      // its output, and the gradient of its input
+  int in_flight = 0;        // the most micro-batches it has between F and B at once
+  double idle_share = 0;    // of its rank, over the step
+};
+
+// A combination that was considered.
+struct Choice {
+  std::string schedule;
+  int chunks = 1;
+  int micro_batches = 1;
+  int64_t micro_batch_rows = 1;
+  std::vector<int> replicas;  // of each rank
+  int recomputed_layers = 0;
+  double objective_ns = 0;
+
+  // "zb-h1, 8 micro-batches of 16 rows, 4 stages", with replicas, chunks and recomputation where
+  // there are any.
+  std::string ToString() const;
+};
+
+// A plan, what it costs, and why it is the one.
+struct Receipt {
+  Plan plan;
+  std::string model;
+  Cluster cluster;
+  std::vector<std::string> layer_names;  // in the order of the plan
+  PlanReport report;                     // of one device of each rank
+  schedule::Costs costs;
+  schedule::Simulation simulation;   // of one step, with its trace, unless that would be too large
+  std::vector<StageReceipt> stages;  // index: stage
+
+  PlanObjective objective = PlanObjective::kStep;
+  double objective_ns = 0;
+  // No plan that the request allows can do better. gap() is the share that is left.
+  double lower_bound_ns = 0;
+  double gap() const { return objective_ns > 0 ? 1 - lower_bound_ns / objective_ns : 0; }
+
+  Choice choice;
+  // The best combination with another schedule, micro-batch or replicas, and why it lost.
+  std::optional<Choice> runner_up;
+  std::string runner_up_reason;
+  // What would change the choice, one sentence each: "with 2.0 GB more on device 3: zb-h2, -6.1 %".
+  std::vector<std::string> changes;
+
+  int considered = 0;  // combinations
+  int simulated = 0;   // plans of them
+  absl::Duration planning;
+};
+
+// OK, or ResourceExhausted with the device that exceeds its memory by most, its need and limit.
+absl::Status CheckFits(const Receipt& receipt);
+
+// "device gpu2 needs 3.1 GB, 1.1 GB more than its memory of 2.0 GB".
+std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_bytes);
+
+// "1 stage", "2 stages".
+std::string Counted(int64_t count, absl::string_view noun);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_PLAN_RECEIPT_H_

@@ -1,0 +1,31 @@
+#ifndef STAGECOACH_PARTITION_SEARCH_CANDIDATE_BOUNDS_H_
+#define STAGECOACH_PARTITION_SEARCH_CANDIDATE_BOUNDS_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "partition/plan/receipt.h"
+#include "partition/search/pipeline.h"
+
+// Lower bounds of what a candidate's plans take, before any of them is made; in ns. docs/planner.md
+// has the proofs. `groups`: those of the ranks, with their layers.
+namespace stagecoach::partition {
+
+// Of the devices' work that may be divided among the ranks at will, and of what must be done in
+// turn: one micro-batch after another in each layer, after the layers before it and before those
+// again. Unless `is_in_turn`, nothing waits. (Of a graph, no layer comes before another in every
+// cut.)
+double SimpleBoundNs(absl::Span<const RankGroup> groups, int micro_batches, bool is_in_turn);
+
+// Of a chain with stage s on rank s, and equally many devices for each: the first pass of a rank
+// waits for those of all ranks before it, and behind its last pass backward follow theirs. With
+// `is_fused`, of the orders in which B and W are one operation.
+absl::StatusOr<double> ChainBoundNs(absl::Span<const RankGroup> groups, int micro_batches,
+                                    PlanObjective objective, bool is_fused);
+
+// What rounding the times of stages to whole ns can take away from those of a rank, or of all that
+// wait for each other.
+double RoundingNs(absl::Span<const RankGroup> groups, int chunks, int micro_batches);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_SEARCH_CANDIDATE_BOUNDS_H_

@@ -1,0 +1,85 @@
+#include "partition/search/found_plans.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "partition/search/pipeline.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Schedule;
+
+int64_t InFlight(const Pipeline& pipeline) {
+  int64_t sum = 0;
+  for (int stage = 0; stage < pipeline.num_stages(); ++stage) sum += pipeline.in_flight(stage);
+  return sum;
+}
+
+}  // namespace
+
+bool FoundPlan::IsBetterThan(const FoundPlan& other) const {
+  // The simplest of equals: fewest stages, least in flight, fewest messages.
+  return std::tie(found.objective_ns, candidate.chunks, in_flight, candidate.micro_batches) <
+         std::tie(other.found.objective_ns, other.candidate.chunks, other.in_flight,
+                  other.candidate.micro_batches);
+}
+
+BestCutOptions FoundPlans::CutOptions() const {
+  return {.objective = request_.objective,
+          .may_recompute = request_.may_recompute,
+          .may_refine = false};
+}
+
+absl::Status FoundPlans::Consider(Candidate candidate, Schedule schedule,
+                                  const BestCutOptions& options) {
+  absl::StatusOr<Pipeline> pipeline = space_.PipelineOf(candidate, schedule);
+  if (absl::IsInvalidArgument(pipeline.status()) || absl::IsFailedPrecondition(pipeline.status())) {
+    refusal_.Update(pipeline.status());
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(pipeline.status());
+  absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options);
+  if (absl::IsResourceExhausted(found.status())) {
+    has_misfit_ = true;
+    if (!IsProvenMisfit(*pipeline)) NoteBound(candidate.lower_bound_ns);
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(found.status());
+  simulated_ += found->simulated;
+  // Of a graph, the cuts of one order were considered.
+  if (!found->is_optimal || !request_.profile.is_chain()) NoteBound(candidate.lower_bound_ns);
+  FoundPlan plan = {std::move(candidate), std::move(schedule), *std::move(found),
+                    InFlight(*pipeline)};
+  const auto place =
+      std::upper_bound(plans_.begin(), plans_.end(), plan,
+                       [](const FoundPlan& a, const FoundPlan& b) { return a.IsBetterThan(b); });
+  plans_.insert(place, std::move(plan));
+  return absl::OkStatus();
+}
+
+absl::Status FoundPlans::Refine(FoundPlan plan) {
+  BestCutOptions options = CutOptions();
+  options.may_refine = true;
+  return Consider(std::move(plan.candidate), std::move(plan.schedule), options);
+}
+
+// Whether it is certain that no cut fits, and not only that none was found.
+bool FoundPlans::IsProvenMisfit(const Pipeline& pipeline) const {
+  const std::vector<LayerCost>& layers = pipeline.group(0).layers->layers;
+  const bool recomputes =
+      request_.may_recompute && std::any_of(layers.begin(), layers.end(), [](const auto& layer) {
+        return layer.recompute_stash_bytes.has_value();
+      });
+  return !recomputes && pipeline.has_one_stage_per_rank() && pipeline.is_uniform() &&
+         request_.profile.is_chain();
+}
+
+void FoundPlans::NoteBound(double lower_bound_ns) {
+  bound_ns_ = std::min(bound_ns_, lower_bound_ns);
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,140 @@
+#include "partition/search/make_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "partition/cluster.h"
+#include "partition/search/cut_search.h"
+#include "partition/search/pipeline.h"
+#include "schedule/generators.h"
+
+namespace stagecoach::partition {
+namespace {
+
+absl::Status CheckRequest(const PlanRequest& request) {
+  STAGECOACH_CHECK(request.schedule != nullptr, "a request needs a schedule");
+  if (request.devices < 1 || request.micro_batch_rows < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cannot plan %d devices and micro-batches of %d rows: expected at least 1 of each",
+        request.devices, request.micro_batch_rows));
+  }
+  if (request.device_memory_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("device memory is %d bytes: expected a size, or 0 for no limit",
+                        request.device_memory_bytes));
+  }
+  return CheckLayers(request.layers);
+}
+
+// A pipeline of equal devices. Its own number of devices is not read from the request.
+absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
+  ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
+  const auto layers = std::make_shared<const LayerTable>(request.layers, request.loss);
+  std::vector<RankGroup> groups;
+  for (int device = 0; device < devices; ++device) {
+    RankGroup& group = groups.emplace_back();
+    group.devices = {device};
+    group.layers = layers;
+    if (request.device_memory_bytes > 0) group.memory_bytes = request.device_memory_bytes;
+  }
+  Cluster cluster = UniformCluster(devices);
+  cluster.transfers = request.transfers;
+  return Pipeline::Create(schedule, request.micro_batch_rows, std::move(groups), cluster);
+}
+
+absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
+  return CutSearch(pipeline, /*may_recompute=*/false).Find(CutObjective::kBottleneck);
+}
+
+// 0 if no number of devices fits. More devices need not need less: they also keep more
+// micro-batches in flight. So all numbers are tried.
+absl::StatusOr<int> SmallestFit(const PlanRequest& request) {
+  for (int devices = 1; devices <= static_cast<int>(request.layers.size()); ++devices) {
+    absl::StatusOr<Pipeline> pipeline = PipelineOver(request, devices);
+    if (absl::IsInvalidArgument(pipeline.status())) continue;  // the schedule refuses this shape
+    RETURN_IF_ERROR(pipeline.status());
+    const absl::Status found = FindCut(*pipeline).status();
+    if (found.ok()) return devices;
+    if (!absl::IsResourceExhausted(found)) return found;
+  }
+  return 0;
+}
+
+// "stage 2 (layers 4-5)", or for devices with several stages "device 0 (stages 0, 7 with layers
+// 0-3, 20-23)".
+std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one_stage_per_device) {
+  const std::vector<schedule::StageId>& stages = report.of(rank).stages;
+  const std::string layers =
+      absl::StrJoin(stages, ", ", [&](std::string* text, schedule::StageId id) {
+        absl::StrAppend(text, report.of(id).first_layer, "-", report.of(id).last_layer);
+      });
+  if (has_one_stage_per_device) {
+    return absl::StrCat("stage ", stages[0].value(), " (layers ", layers, ")");
+  }
+  const std::string ids = absl::StrJoin(stages, ", ", [](std::string* text, schedule::StageId id) {
+    absl::StrAppend(text, id.value());
+  });
+  return absl::StrCat("device ", rank.value(), " (stages ", ids, " with layers ", layers, ")");
+}
+
+absl::Status DoesNotFit(const PlanRequest& request, Pipeline& pipeline) {
+  ASSIGN_OR_RETURN(const Pipeline::Cut cut,
+                   CutSearch(pipeline, /*may_recompute=*/false).Roomiest());
+  ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
+  const auto largest = std::max_element(
+      report.ranks.begin(), report.ranks.end(),
+      [](const RankReport& a, const RankReport& b) { return a.peak_bytes() < b.peak_bytes(); });
+  const int64_t peak_bytes = largest->peak_bytes();
+  std::string needed = base::FormatBytes(peak_bytes);
+  std::string available = base::FormatBytes(request.device_memory_bytes);
+  if (needed == available) {  // rounding hides what is missing
+    needed = absl::StrCat(base::FormatCount(peak_bytes), " bytes");
+    available = absl::StrCat(base::FormatCount(request.device_memory_bytes), " bytes");
+  }
+  ASSIGN_OR_RETURN(const int smallest, SmallestFit(request));
+  const char* const unit = pipeline.has_one_stage_per_rank() ? "stages" : "devices";
+  const std::string advice =
+      smallest > 0
+          ? absl::StrCat("the smallest number of ", unit, " that fits is ", smallest)
+          : absl::StrCat("no number of ", unit, " fits: use smaller micro-batches or more memory");
+  const schedule::Rank rank(static_cast<int32_t>(largest - report.ranks.begin()));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("the model does not fit: %s needs %s, device memory is %s; %s\n%s",
+                      Describe(report, rank, pipeline.has_one_stage_per_rank()), needed, available,
+                      advice, PlanTable(report)));
+}
+
+}  // namespace
+
+ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks) {
+  return [name = std::move(name), micro_batches,
+          chunks](int devices) -> absl::StatusOr<schedule::Schedule> {
+    absl::StatusOr<schedule::Schedule> made = schedule::Generate(
+        name, {.ranks = devices, .micro_batches = micro_batches, .chunks = chunks});
+    if (absl::IsNotFound(made.status())) {
+      return absl::InvalidArgumentError(made.status().message());
+    }
+    return made;
+  };
+}
+
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
+  RETURN_IF_ERROR(CheckRequest(request));
+  ASSIGN_OR_RETURN(Pipeline pipeline, PipelineOver(request, request.devices));
+  const absl::StatusOr<Pipeline::Cut> cut = FindCut(pipeline);
+  if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
+  RETURN_IF_ERROR(cut.status());
+  return pipeline.PlanOf(*cut);
+}
+
+}  // namespace stagecoach::partition

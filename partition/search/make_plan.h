@@ -1,0 +1,48 @@
+#ifndef STAGECOACH_PARTITION_SEARCH_MAKE_PLAN_H_
+#define STAGECOACH_PARTITION_SEARCH_MAKE_PLAN_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "partition/layer_cost.h"
+#include "partition/plan/plan.h"
+#include "partition/stage_memory.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::partition {
+
+// Gives the schedule that a number of devices is to perform; InvalidArgument if it refuses that
+// number.
+using ScheduleMaker = std::function<absl::StatusOr<schedule::Schedule>(int devices)>;
+
+// Makes the generated schedule of that name (generators.h) with `chunks` stages per device (0: its
+// own number). An unknown name is an InvalidArgument that lists the known ones.
+ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks = 0);
+
+struct PlanRequest {
+  std::vector<LayerCost> layers;
+  LossMemory loss;
+  int devices = 1;
+  ScheduleMaker schedule;  // must give one to train with
+  int64_t micro_batch_rows = 1;
+  int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LoweredSchedule
+};
+
+// The cut with the fastest slowest stage (PartitionChain over LayerCost::batch_ns) whose predicted
+// peak fits every device; the peaks are those of ReportPlan. Exact where every device has one
+// stage. With several, a cut that exceeds the budget is repaired by bounding what each stage may
+// take, and a cut that would fit can be missed.
+// InvalidArgument: more stages than layers (names both), the schedule's refusal, non-positive
+// counts, negative times or bytes. ResourceExhausted: no cut was found to fit. The first line of
+// the message names the stage, or the device and its stages, that needs most on the roomiest cut
+// (the one whose largest peak is least) and the smallest number of devices that fits, or says that
+// none does; the table of that cut follows.
+absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_SEARCH_MAKE_PLAN_H_

@@ -1,0 +1,93 @@
+#include "partition/search/make_receipt.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Rank;
+
+// A trace has an entry per action; more than that nobody looks at.
+constexpr int64_t kMaxTracedActions = 200'000;
+
+StageReceipt StageOf(const Pipeline& pipeline, const Pipeline::Cut& cut, int stage,
+                     const schedule::Costs& costs, const schedule::Simulation& simulation) {
+  const schedule::StageTimes& times = costs.stages[static_cast<size_t>(stage)];
+  StageReceipt receipt = {.first_layer = cut.first_layer[static_cast<size_t>(stage)],
+                          .last_layer = pipeline.Last(cut, stage),
+                          .devices = pipeline.group_of_stage(stage).devices,
+                          .forward_ns = times.forward_ns,
+                          .backward_ns = times.backward_input_ns + times.backward_weight_ns,
+                          .update_ns = times.step_ns + times.reduce_ns};
+  if (stage > 0) {
+    const schedule::StageTimes& before = costs.stages[static_cast<size_t>(stage) - 1];
+    receipt.receive_ns += pipeline.LinkBetween(stage - 1, stage).TransferNs(before.output_bytes);
+    receipt.send_ns +=
+        pipeline.LinkBetween(stage, stage - 1).TransferNs(times.input_gradient_bytes);
+  }
+  if (stage + 1 < pipeline.num_stages()) {
+    const schedule::StageTimes& after = costs.stages[static_cast<size_t>(stage) + 1];
+    receipt.send_ns += pipeline.LinkBetween(stage, stage + 1).TransferNs(times.output_bytes);
+    receipt.receive_ns +=
+        pipeline.LinkBetween(stage + 1, stage).TransferNs(after.input_gradient_bytes);
+  }
+  receipt.in_flight = pipeline.in_flight(stage);
+  const schedule::RankTimes& rank = simulation.ranks[static_cast<size_t>(pipeline.rank_of(stage))];
+  receipt.idle_share = simulation.step_ns > 0 ? static_cast<double>(rank.idle_ns()) /
+                                                    static_cast<double>(simulation.step_ns)
+                                              : 0.0;
+  return receipt;
+}
+
+}  // namespace
+
+absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cut& cut,
+                                    std::vector<int> order, const Profile& profile,
+                                    const Cluster& cluster, PlanObjective objective) {
+  Receipt receipt;
+  receipt.plan = pipeline.PlanOf(cut);
+  receipt.plan.order = std::move(order);
+  receipt.model = profile.model;
+  receipt.cluster = cluster;
+  for (const LayerCost& layer : pipeline.group(0).layers->layers) {
+    receipt.layer_names.push_back(layer.name);
+  }
+  ASSIGN_OR_RETURN(receipt.report, pipeline.Report(cut));
+  receipt.costs = pipeline.CostsOf(cut);
+  for (const StageReport& stage : receipt.report.stages) {
+    receipt.costs.memory.push_back(stage.memory);
+  }
+  int64_t actions = 0;
+  for (const auto& list : pipeline.training().actions) {
+    actions += static_cast<int64_t>(list.size());
+  }
+  ASSIGN_OR_RETURN(
+      receipt.simulation,
+      schedule::Simulate(pipeline.training(), receipt.costs,
+                         {.sends = pipeline.sends(), .keep_trace = actions <= kMaxTracedActions}));
+  for (int stage = 0; stage < pipeline.num_stages(); ++stage) {
+    receipt.stages.push_back(StageOf(pipeline, cut, stage, receipt.costs, receipt.simulation));
+  }
+  receipt.objective = objective;
+  receipt.objective_ns = objective == PlanObjective::kStep
+                             ? static_cast<double>(receipt.simulation.step_ns)
+                             : pipeline.BottleneckNs(cut);
+  receipt.lower_bound_ns = receipt.objective_ns;
+  receipt.choice = {.schedule = receipt.plan.schedule.name,
+                    .chunks = pipeline.num_stages() / pipeline.num_ranks(),
+                    .micro_batches = pipeline.micro_batches(),
+                    .micro_batch_rows = receipt.plan.micro_batch_rows,
+                    .replicas = {},
+                    .recomputed_layers = static_cast<int>(cut.recomputed.size()),
+                    .objective_ns = receipt.objective_ns};
+  for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
+    receipt.choice.replicas.push_back(receipt.plan.replicas_of(rank));
+  }
+  return receipt;
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,179 @@
+#include "partition/search/planner.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "partition/search/best_cut.h"
+#include "partition/search/candidates.h"
+#include "partition/search/explain.h"
+#include "partition/search/found_plans.h"
+#include "partition/search/make_receipt.h"
+#include "partition/search/order_search.h"
+#include "schedule/generators.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Schedule;
+
+constexpr int64_t kMaxBatchRows = int64_t{1} << 40;
+constexpr size_t kRefined = 4;  // of the best plans
+
+// One device alone must come to an end in a time that simulations can hold.
+absl::Status CheckDuration(const PlannerRequest& request) {
+  double slowest = request.cluster.devices.front().speed;
+  for (const ClusterDevice& device : request.cluster.devices) {
+    slowest = std::min(slowest, device.speed);
+  }
+  for (const SizedLayers& sized : request.profile.sizes) {
+    double micro_batches = static_cast<double>(request.batch_rows);
+    micro_batches = std::max(1.0, micro_batches / static_cast<double>(sized.micro_batch_rows));
+    double batch_ns = 0;
+    for (const LayerCost& layer : sized.layers) {
+      batch_ns += micro_batches *
+                      (2 * layer.forward_ns + layer.backward_input_ns + layer.backward_weight_ns) +
+                  layer.step_ns;
+    }
+    if (batch_ns / slowest <= static_cast<double>(schedule::kMaxTimeNs)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a batch of %d rows would take the slowest device %g s: expected at most %g s",
+        request.batch_rows, batch_ns / slowest / 1e9,
+        static_cast<double>(schedule::kMaxTimeNs) / 1e9));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const PlannerRequest& request) {
+  RETURN_IF_ERROR(CheckProfile(request.profile));
+  RETURN_IF_ERROR(CheckCluster(request.cluster));
+  if (request.batch_rows < 1 || request.batch_rows > kMaxBatchRows) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a batch of %d rows: expected 1 to %d", request.batch_rows, kMaxBatchRows));
+  }
+  RETURN_IF_ERROR(CheckDuration(request));
+  if (request.chunks.has_value() && *request.chunks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d stages per device: expected at least 1", *request.chunks));
+  }
+  if (request.schedule == kAnySchedule) return absl::OkStatus();
+  return schedule::FindGenerator(request.schedule).status();
+}
+
+class Planner {
+ public:
+  Planner(const PlannerRequest& request, CandidateSpace space)
+      : request_(request), space_(std::move(space)), plans_(request_, space_) {}
+
+  absl::StatusOr<Receipt> Run() {
+    RETURN_IF_ERROR(ConsiderAll());
+    RETURN_IF_ERROR(RefineBest());
+    if (TakesAnyOrder()) {
+      ASSIGN_OR_RETURN(const int orders, SearchOrders(request_, space_, plans_));
+      considered_ += orders;
+    }
+    if (!plans_.empty()) return Finish();
+    if (!plans_.has_misfit() && !plans_.refusal().ok()) return plans_.refusal();
+    return ExplainMisfit(request_, space_);
+  }
+
+ private:
+  // Where steps overlap, their order does not matter.
+  bool TakesAnyOrder() const {
+    return request_.schedule == kAnySchedule && !request_.given.has_value() &&
+           request_.objective == PlanObjective::kStep;
+  }
+
+  static bool IsFused(const Schedule& schedule) {
+    for (schedule::StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
+      if (schedule.SplitsBackward(stage)) return false;
+    }
+    return true;
+  }
+
+  absl::Status ConsiderAll() {
+    for (const Candidate& candidate : space_.candidates()) {
+      // One more than the best is wanted, to have something to compare it with.
+      if (plans_.IsHopeless(candidate.lower_bound_ns) && plans_.plans().size() > 1) break;
+      absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
+      if (!schedule.ok()) {
+        plans_.Refuse(schedule.status());
+        continue;
+      }
+      Candidate own = candidate;
+      if (IsFused(*schedule)) {
+        ASSIGN_OR_RETURN(own.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/true));
+        if (plans_.IsHopeless(own.lower_bound_ns) && plans_.plans().size() > 1) continue;
+      }
+      ++considered_;
+      RETURN_IF_ERROR(plans_.Consider(std::move(own), *std::move(schedule), plans_.CutOptions()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RefineBest() {
+    const std::vector<FoundPlan>& plans = plans_.plans();
+    std::vector<FoundPlan> best(plans.begin(), plans.begin() + std::min(plans.size(), kRefined));
+    for (FoundPlan& plan : best) {
+      if (plan.found.is_optimal || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
+      RETURN_IF_ERROR(plans_.Refine(std::move(plan)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Receipt> ReceiptFor(const FoundPlan& plan) {
+    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(plan.candidate, plan.schedule));
+    ASSIGN_OR_RETURN(std::vector<int> order, space_.OrderOf(plan.candidate));
+    return MakeReceipt(pipeline, plan.found.cut, std::move(order), request_.profile,
+                       request_.cluster, request_.objective);
+  }
+
+  static bool AreOfOneChoice(const FoundPlan& a, const FoundPlan& b) {
+    return a.schedule.name == b.schedule.name && a.candidate.chunks == b.candidate.chunks &&
+           a.candidate.micro_batches == b.candidate.micro_batches &&
+           a.candidate.replicas == b.candidate.replicas;
+  }
+
+  absl::StatusOr<Receipt> Finish() {
+    const FoundPlan& best = plans_.best();
+    ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best));
+    if (!space_.has_all_groupings()) plans_.NoteBound(space_.WorkBoundNs());
+    if (TakesAnyOrder()) plans_.NoteBound(space_.candidates().front().lower_bound_ns);
+    receipt.lower_bound_ns = std::min(receipt.objective_ns, plans_.bound_ns());
+    const auto other =
+        std::find_if(plans_.plans().begin() + 1, plans_.plans().end(),
+                     [&](const FoundPlan& plan) { return !AreOfOneChoice(best, plan); });
+    if (other != plans_.plans().end()) {
+      ASSIGN_OR_RETURN(const Receipt loser, ReceiptFor(*other));
+      receipt.runner_up = loser.choice;
+      receipt.runner_up_reason = WhyItLost(receipt, loser);
+    }
+    ASSIGN_OR_RETURN(receipt.changes, WhatWouldChange(request_, space_, best.candidate, receipt));
+    receipt.considered = considered_;
+    receipt.simulated = plans_.simulated();
+    return receipt;
+  }
+
+  const PlannerRequest& request_;
+  CandidateSpace space_;
+  FoundPlans plans_;
+  int considered_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request) {
+  const absl::Time start = absl::Now();
+  RETURN_IF_ERROR(CheckRequest(request));
+  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request));
+  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, std::move(space)).Run());
+  receipt.planning = absl::Now() - start;
+  return receipt;
+}
+
+}  // namespace stagecoach::partition

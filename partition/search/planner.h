@@ -1,0 +1,53 @@
+#ifndef STAGECOACH_PARTITION_SEARCH_PLANNER_H_
+#define STAGECOACH_PARTITION_SEARCH_PLANNER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "partition/cluster.h"
+#include "partition/plan/receipt.h"
+#include "partition/profile.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::partition {
+
+// PlannerRequest::schedule of those who leave it open.
+inline constexpr char kAnySchedule[] = "auto";
+
+// What to plan, and what of it is settled. Everything that is not is searched.
+struct PlannerRequest {
+  Profile profile;
+  Cluster cluster;
+  // Rows of one step, over all devices: micro-batches * rows of each. >= 1.
+  int64_t batch_rows = 1;
+
+  std::string schedule = kAnySchedule;           // or a name of schedule::Generators()
+  std::optional<schedule::Schedule> given = {};  // in place of a name; one to train with
+  std::optional<int> chunks = {};                // stages per rank
+  std::optional<int> micro_batches = {};         // else one for each size of the profile that fits
+  std::optional<int> replicas = 1;               // devices of every rank; unset: searched
+  // Whether layers that can (LayerCost::recompute_stash_bytes) may do F again where memory is
+  // short.
+  bool may_recompute = true;
+  PlanObjective objective = PlanObjective::kStep;
+};
+
+// The best plan found, and its receipt. Candidates are all combinations of what the request leaves
+// open; each has a lower bound, and in the order of these bounds each is cut
+// (FindBestCut) and simulated as the runtime performs it, until no bound is below the best. Where a
+// candidate has at most kMaxEnumeratedCuts cuts all of them are considered, so that the answer is
+// that of exhaustive search; elsewhere Receipt::lower_bound_ns says how far it can be from that.
+// Schedule "auto" also searches orders of its own (schedule/automatic.h) for the best of them.
+// Deterministic but for Receipt::planning.
+//
+// InvalidArgument: those of CheckProfile and CheckCluster; a schedule or number that is refused for
+// every shape, with the reason; a batch that does not divide. ResourceExhausted: nothing fits; the
+// message says by how much, where, and what the cheapest change would be, and holds the table of
+// the plan that comes closest.
+absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_SEARCH_PLANNER_H_

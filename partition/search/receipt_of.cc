@@ -1,0 +1,93 @@
+#include "partition/search/receipt_of.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "partition/search/make_receipt.h"
+#include "partition/search/pipeline.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Rank;
+
+absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluster& cluster) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  if (plan.num_layers != profile.num_layers()) {
+    return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
+                                                      plan.num_layers, profile.num_layers()));
+  }
+  if (plan.num_devices() != cluster.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d devices, there are %d",
+                                                      plan.num_devices(), cluster.size()));
+  }
+  if (plan.order.empty() && !profile.is_chain()) {
+    return absl::InvalidArgumentError(
+        "the model is a graph: the plan needs the order of its layers");
+  }
+  for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
+    if (plan.micro_batch_rows % plan.replicas_of(rank) == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("a micro-batch of %d rows cannot be divided evenly among %d replicas",
+                        plan.micro_batch_rows, plan.replicas_of(rank)));
+  }
+  const std::vector<LayerCost>& layers = profile.sizes.front().layers;
+  for (const int layer : plan.recomputed) {
+    const int index = plan.order.empty() ? layer : plan.order[static_cast<size_t>(layer)];
+    if (layers[static_cast<size_t>(index)].recompute_stash_bytes.has_value()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("layer %d (%s) cannot do its forward pass again", layer,
+                        layers[static_cast<size_t>(index)].name));
+  }
+  // An order of a graph must be topological.
+  std::vector<int> place(layers.size());
+  for (size_t i = 0; i < plan.order.size(); ++i) {
+    place[static_cast<size_t>(plan.order[i])] = static_cast<int>(i);
+  }
+  for (const Edge& edge : profile.edges) {
+    if (place[static_cast<size_t>(edge.producer)] < place[static_cast<size_t>(edge.consumer)]) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrFormat("in the order of the plan, layer %s comes before %s, whose output it reads",
+                        layers[static_cast<size_t>(edge.consumer)].name,
+                        layers[static_cast<size_t>(edge.producer)].name));
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profile, int replicas) {
+  SizedLayers sized = LayersAt(profile, plan.micro_batch_rows / replicas);
+  const LossMemory loss = sized.loss(plan.micro_batches());
+  if (!plan.order.empty()) sized.layers = InOrder(sized.layers, profile.edges, plan.order);
+  return std::make_shared<const LayerTable>(std::move(sized.layers), loss,
+                                            profile.updates_in_backward);
+}
+
+absl::StatusOr<Pipeline> PipelineOf(const Plan& plan, const Profile& profile,
+                                    const Cluster& cluster) {
+  std::vector<RankGroup> groups;
+  for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
+    RankGroup& group =
+        groups.emplace_back(GroupOf(cluster, plan.first_device_of(rank), plan.replicas_of(rank)));
+    group.layers = TableOf(plan, profile, plan.replicas_of(rank));
+  }
+  return Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups), cluster);
+}
+
+}  // namespace
+
+absl::StatusOr<Receipt> ReceiptOf(const Plan& plan, const Profile& profile, const Cluster& cluster,
+                                  PlanObjective objective) {
+  RETURN_IF_ERROR(CheckProfile(profile));
+  RETURN_IF_ERROR(CheckCluster(cluster));
+  RETURN_IF_ERROR(CheckAgainst(plan, profile, cluster));
+  ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(plan, profile, cluster));
+  return MakeReceipt(pipeline, {plan.first_layer, plan.recomputed}, plan.order, profile, cluster,
+                     objective);
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,49 @@
+#include "engine/device/device_report.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+
+TEST(DeviceReport, TellsItsMeasurementsExactly) {
+  const DeviceReport told = {.device = "cuda:\"1\"\n",
+                             .measured_peak_bytes = std::numeric_limits<int64_t>::max(),
+                             .overhead_bytes = 2,
+                             .peak_stashed = 3,
+                             .measured_stash_bytes = 4,
+                             .busy = 1.0 / 3.0};
+  DeviceReport heard;
+  ASSERT_OK(ReadMeasurements(MeasurementsToText(told), heard));
+  EXPECT_EQ(heard.device, told.device);
+  EXPECT_EQ(heard.measured_peak_bytes, told.measured_peak_bytes);
+  EXPECT_EQ(heard.overhead_bytes, told.overhead_bytes);
+  EXPECT_EQ(heard.peak_stashed, told.peak_stashed);
+  EXPECT_EQ(heard.measured_stash_bytes, told.measured_stash_bytes);
+  EXPECT_EQ(heard.busy, told.busy);
+}
+
+TEST(DeviceReport, KeepsWhatIsNotMeasured) {
+  DeviceReport heard = {.stages = {{.stage = 2}}, .predicted_peak_bytes = 7};
+  ASSERT_OK(ReadMeasurements(MeasurementsToText({}), heard));
+  EXPECT_EQ(heard.stages.size(), 1);
+  EXPECT_EQ(heard.predicted_peak_bytes, 7);
+}
+
+TEST(DeviceReport, RefusesOtherTexts) {
+  DeviceReport heard;
+  for (const char* text : {"", "0 1", "{}", "[]", R"(["cuda:0", 1, 2, 3, 0.5])",
+                           R"(["cuda:0", 1, 2, -1, 0.5, 4])", R"([0, 1, 2, 3, 0.5, 4])"}) {
+    EXPECT_THAT(ReadMeasurements(text, heard), StatusIs(absl::StatusCode::kInvalidArgument))
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

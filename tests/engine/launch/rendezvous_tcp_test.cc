@@ -1,0 +1,169 @@
+#include <unistd.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/random.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/launch/socket.h"
+#include "engine/launch/wire.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/launch/rendezvous_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::Deadline;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+class TcpRendezvousTest : public RendezvousTest {
+ protected:
+  TcpRendezvousTest() : RendezvousTest(Place::kTcp) {}
+};
+
+// Ranks 0 to 3 meet; `victim` is killed; the others' next gather must fail with `message`.
+void ExpectDeathIsNoticed(
+    const std::function<absl::StatusOr<std::unique_ptr<Rendezvous>>(int)>& connect, int victim,
+    const std::string& message) {
+  const Signal together;
+  std::vector<Process> processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.emplace_back([&, rank] {
+      const auto rendezvous = connect(rank);
+      ASSERT_OK((*rendezvous)->Barrier(Soon()));
+      together.Send();
+      if (rank == victim) pause();
+      EXPECT_THAT((*rendezvous)->Barrier(Deadline::Never()),
+                  StatusIs(absl::StatusCode::kUnavailable, HasSubstr(message)));
+    });
+  }
+  for (int rank = 0; rank < 4; ++rank) together.Await();
+  processes[static_cast<size_t>(victim)].Kill();
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank != victim) {
+      EXPECT_TRUE(processes[static_cast<size_t>(rank)].Succeeds());
+    }
+  }
+}
+
+TEST_F(TcpRendezvousTest, EndsAllWaitsWhenRankZeroIsKilled) {
+  ExpectDeathIsNoticed([this](int rank) { return Connect(rank, 4); }, 0, "rank 0 was killed");
+}
+
+TEST_F(TcpRendezvousTest, EndsAllWaitsWhenAnyRankIsKilled) {
+  ExpectDeathIsNoticed([this](int rank) { return Connect(rank, 4); }, 2,
+                       "rank 2 was killed, or its connection was lost");
+}
+
+TEST_F(TcpRendezvousTest, ThoseWhoLookSeeThatARankWasKilled) {
+  const Signal together, killed;
+  Process zero([&] {
+    const auto rendezvous = Connect(0, 2);
+    EXPECT_OK((*rendezvous)->Barrier(Soon()));
+    EXPECT_OK((*rendezvous)->CheckOthers(Soon()));
+    together.Send();
+    killed.Await();
+    // The end of its connection arrives soon, but not at a moment that is known.
+    EXPECT_THAT((*rendezvous)->Get("key", Deadline::Never()),
+                StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_THAT((*rendezvous)->CheckOthers(Soon()),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 was killed")));
+  });
+  Process one([&] {
+    const auto rendezvous = Connect(1, 2);
+    EXPECT_OK((*rendezvous)->Barrier(Soon()));
+    together.Send();
+    pause();
+  });
+  together.Await();
+  together.Await();
+  one.Kill();
+  killed.Send();
+  EXPECT_TRUE(zero.Succeeds());
+}
+
+TEST_F(TcpRendezvousTest, NamesRankZeroWhenItDoesNotCome) {
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), Short()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(place_), HasSubstr("rank 0 does not answer"))));
+}
+
+TEST_F(TcpRendezvousTest, GivesUpOnAServerThatSaysNothing) {
+  ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
+  ASSERT_OK_AND_ASSIGN(const Descriptor mute, Listen(address));
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), Short()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(TcpRendezvousTest, RefusesAPortThatIsTaken) {
+  ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
+  ASSERT_OK_AND_ASSIGN(const Descriptor taken, Listen(address));
+  EXPECT_THAT(Connect(0, 2), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(place_)));
+}
+
+TEST_F(TcpRendezvousTest, RefusesRanksOfAnotherLaunch) {
+  auto zero = Connect(0, 2);
+  ASSERT_OK(zero);
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2, "other"), Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("\"other\"")));
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 3), Soon()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("launch of 2")));
+}
+
+// Bytes of many kinds, from none of the language to nearly all of it.
+std::string Garbage(const base::RandomStream& random) {
+  std::string bytes;
+  if (random.Below(0, 4) > 0) bytes = std::string(kGreeting);
+  if (random.Below(1, 2) > 0) {
+    bytes += Encode({.kind = Request::Kind::kJoin, .rank = 1, .ranks = 3, .key = "job"});
+  }
+  if (random.Below(2, 2) > 0) {
+    std::string request = Encode({.kind = Request::Kind::kSet, .key = "key", .value = "garbage"});
+    request[random.Below(3, request.size())] ^= static_cast<char>(1 + random.Below(4, 255));
+    bytes += request;
+  }
+  const uint64_t noise = random.Below(5, 100);
+  for (uint64_t i = 0; i < noise; ++i) bytes.push_back(static_cast<char>(random.Below(6 + i, 256)));
+  return bytes.substr(0, random.Below(200, bytes.size() + 1));
+}
+
+TEST_F(TcpRendezvousTest, IsNotHarmedByGarbage) {
+  ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
+  std::vector<Descriptor> open;
+  ForEachRank(2, [&](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 1) {
+      for (uint64_t i = 0; i < 300; ++i) {
+        absl::StatusOr<Descriptor> socket = engine::Connect(address, Soon());
+        ASSERT_OK(socket);
+        SendAll(*socket, Garbage(base::RandomStream(7, i)), Soon()).IgnoreError();
+        // Some stay and keep silent.
+        if (i % 10 == 0) open.push_back(*std::move(socket));
+      }
+    }
+    EXPECT_OK(rendezvous.Barrier(Soon()));
+  });
+}
+
+TEST_F(TcpRendezvousTest, ServesANewRankWhileStrangersHoldTheDoor) {
+  ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
+  auto zero = Connect(0, 2);
+  ASSERT_OK(zero);
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_OK_AND_ASSIGN(strangers.emplace_back(), engine::Connect(address, Soon()));
+  }
+  EXPECT_OK(Connect(1, 2));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,252 @@
+#include "engine/launch/rendezvous.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/launch/rendezvous_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::Deadline;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+INSTANTIATE_TEST_SUITE_P(Places, RendezvousTest, ::testing::Values(Place::kFile, Place::kTcp),
+                         [](const auto& test) {
+                           return test.param == Place::kFile ? "File" : "Tcp";
+                         });
+
+TEST_P(RendezvousTest, GathersEveryRanksTextInOrderOfRank) {
+  ForEachRank(4, [](Rendezvous& rendezvous) {
+    EXPECT_THAT(rendezvous.AllGather(absl::StrCat("of ", rendezvous.rank()), Soon()).value(),
+                ElementsAre("of 0", "of 1", "of 2", "of 3"));
+  });
+}
+
+TEST_P(RendezvousTest, GathersAgainAndAgain) {
+  ForEachRank(4, [](Rendezvous& rendezvous) {
+    for (int i = 0; i < 50; ++i) {
+      const auto text = [i](int rank) { return absl::StrCat(i * rank * rank); };
+      ASSERT_THAT(rendezvous.AllGather(text(rendezvous.rank()), Soon()).value(),
+                  ElementsAre(text(0), text(1), text(2), text(3)));
+    }
+  });
+}
+
+TEST_P(RendezvousTest, ServesProcesses) {
+  std::vector<Process> processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.emplace_back([this, rank] {
+      auto rendezvous = Connect(rank, 4);
+      ASSERT_OK(rendezvous);
+      if (rank == 3) {
+        EXPECT_OK((*rendezvous)->Set("id", "made by rank 3", Soon()));
+      }
+      EXPECT_EQ((*rendezvous)->Get("id", Soon()).value(), "made by rank 3");
+      EXPECT_THAT((*rendezvous)->AllGather(absl::StrCat(rank), Soon()).value(),
+                  ElementsAre("0", "1", "2", "3"));
+    });
+  }
+  for (Process& process : processes) EXPECT_TRUE(process.Succeeds());
+}
+
+TEST_P(RendezvousTest, GetWaitsUntilTheKeyIsSet) {
+  ForEachRank(2, [](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 1) {
+      EXPECT_EQ(rendezvous.Get("key", Soon()).value(), "value");
+    } else {
+      EXPECT_THAT(rendezvous.Get("key", Short()),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("\"key\"")));
+      EXPECT_OK(rendezvous.Set("key", "value", Soon()));
+    }
+  });
+}
+
+TEST_P(RendezvousTest, SetsAKeyOnce) {
+  ForEachRank(2, [](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 0) {
+      EXPECT_OK(rendezvous.Set("key", "first", Soon()));
+    }
+    EXPECT_OK(rendezvous.Barrier(Soon()));
+    EXPECT_THAT(rendezvous.Set("key", "second", Soon()),
+                StatusIs(absl::StatusCode::kAlreadyExists));
+    EXPECT_EQ(rendezvous.Get("key", Soon()).value(), "first");
+  });
+}
+
+TEST_P(RendezvousTest, TakesOneOfTheValuesThatAllSetAtOnce) {
+  ForEachRank(4, [](Rendezvous& rendezvous) {
+    for (int i = 0; i < 50; ++i) {
+      const std::string key = absl::StrCat("key ", i);
+      const std::string value(size_t{1000} * (rendezvous.rank() + 1), 'v');
+      ASSERT_OK(rendezvous.Barrier(Soon()));
+      const absl::Status status = rendezvous.Set(key, value, Soon());
+      ASSERT_OK_AND_ASSIGN(const std::string taken, rendezvous.Get(key, Soon()));
+      if (status.ok()) {
+        EXPECT_EQ(taken.size(), value.size());
+      } else {
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kAlreadyExists));
+        EXPECT_NE(taken.size(), value.size());
+      }
+    }
+  });
+}
+
+TEST_P(RendezvousTest, HoldsAnyBytesUpToTheLimit) {
+  std::vector<std::string> values = {"", std::string(1, '\0'), "\xff\n:7:"};
+  values.emplace_back(Rendezvous::kMaxValueBytes, '\x80');
+  ForEachRank(2, [&](Rendezvous& rendezvous) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::string key = absl::StrCat("key ", i, "\n\xfe");
+      if (rendezvous.rank() == 1) {
+        EXPECT_OK(rendezvous.Set(key, values[i], Soon()));
+      }
+      EXPECT_TRUE(rendezvous.Get(key, Soon()).value() == values[i]);
+    }
+  });
+}
+
+TEST_P(RendezvousTest, RefusesWhatIsBeyondItsLimits) {
+  ForEachRank(1, [](Rendezvous& rendezvous) {
+    const std::string long_key(Rendezvous::kMaxKeyBytes + 1, 'k');
+    const std::string long_value(Rendezvous::kMaxValueBytes + 1, 'v');
+    for (const std::string& key :
+         {std::string(), long_key, std::string("gather/0/0"), std::string("failed")}) {
+      EXPECT_THAT(rendezvous.Set(key, "", Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
+      EXPECT_THAT(rendezvous.Get(key, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
+    }
+    EXPECT_THAT(rendezvous.Set("key", long_value, Soon()),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  });
+}
+
+TEST_P(RendezvousTest, NamesAllRanksThatDoNotCome) {
+  for (int absentees = 1; absentees <= 2; ++absentees) {
+    auto rendezvous = ConnectRendezvous(LaunchOf(0, 4, absl::StrCat(absentees)), Soon());
+    ASSERT_OK(rendezvous);
+    auto other = ConnectRendezvous(LaunchOf(2, 4, absl::StrCat(absentees)), Soon());
+    ASSERT_OK(other);
+    std::unique_ptr<Rendezvous> third;
+    if (absentees == 1) {
+      ASSERT_OK_AND_ASSIGN(third, ConnectRendezvous(LaunchOf(3, 4, "1"), Soon()));
+      EXPECT_THAT(third->Barrier(Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+    }
+    EXPECT_THAT((*other)->Barrier(Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_THAT((*rendezvous)->Barrier(Short()),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr(absentees == 1 ? "rank 1 of 4" : "ranks 1, 3 of 4")));
+    third.reset();
+    other->reset();
+  }
+}
+
+TEST_P(RendezvousTest, TellsThatARankHasLeft) {
+  auto zero = Connect(0, 2);
+  ASSERT_OK(zero);
+  ASSERT_OK(Connect(1, 2));
+  EXPECT_THAT((*zero)->Barrier(Soon()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 has left")));
+}
+
+TEST_P(RendezvousTest, AFailureEndsTheWaitsOfAll) {
+  for (const int failing : {0, 2}) {
+    ForEachRank(3, [failing](Rendezvous& rendezvous) {
+      ASSERT_OK(rendezvous.Barrier(Soon()));
+      if (rendezvous.rank() == failing) {
+        rendezvous.Fail(absl::DataLossError("the disk is on fire"), Soon());
+        return;
+      }
+      const auto fails =
+          StatusIs(absl::StatusCode::kAborted,
+                   absl::StrCat("rank ", failing, " has failed: the disk is on fire"));
+      EXPECT_THAT(rendezvous.Get("key", Deadline::Never()), fails);
+      EXPECT_THAT(rendezvous.Barrier(Deadline::Never()), fails);
+    });
+  }
+}
+
+TEST_P(RendezvousTest, TellsTheFirstFailureToThoseWhoLook) {
+  ForEachRank(3, [](Rendezvous& rendezvous) {
+    EXPECT_OK(rendezvous.CheckOthers(Soon()));
+    ASSERT_OK(rendezvous.Barrier(Soon()));
+    if (rendezvous.rank() == 1) {
+      rendezvous.Fail(absl::DataLossError("first"), Soon());
+      EXPECT_OK(rendezvous.CheckOthers(Soon())) << "its own failure";
+    }
+    const auto fails = StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: first");
+    if (rendezvous.rank() == 2) {
+      EXPECT_THAT(rendezvous.Get("key", Soon()), fails);
+      rendezvous.Fail(absl::DataLossError("second"), Soon());
+    }
+    if (rendezvous.rank() != 1) {
+      EXPECT_THAT(rendezvous.Get("key", Soon()), fails);
+      EXPECT_THAT(rendezvous.CheckOthers(Soon()), fails);
+    }
+  });
+}
+
+TEST_P(RendezvousTest, WhoHasDoneItsPartHasNotFailed) {
+  ForEachRank(2, [](Rendezvous& rendezvous) {
+    ASSERT_OK(rendezvous.Barrier(Soon()));
+    if (rendezvous.rank() == 1) return;
+    EXPECT_THAT(rendezvous.Get("key", Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
+    EXPECT_OK(rendezvous.CheckOthers(Soon()));
+  });
+}
+
+TEST_P(RendezvousTest, OfRankZeroIsTheLastToGo) {
+  ForEachRank(4, [](Rendezvous& rendezvous) {
+    ASSERT_OK(rendezvous.Barrier(Soon()));
+    if (rendezvous.rank() == 0) {
+      EXPECT_OK(rendezvous.Set("key", "value", Soon()));
+      return;
+    }
+    if (rendezvous.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_OK(rendezvous.Get("key", Soon()));
+  });
+}
+
+TEST_P(RendezvousTest, RefusesTwoProcessesOfOneRank) {
+  auto zero = Connect(0, 2);
+  ASSERT_OK(zero);
+  auto one = Connect(1, 2);
+  ASSERT_OK(one);
+  EXPECT_THAT(Connect(1, 2), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("claim")));
+  one->reset();
+}
+
+TEST_P(RendezvousTest, ServesOneLaunchAfterAnotherAtOnePlace) {
+  for (int run = 0; run < 3; ++run) {
+    ForEachRank(2, [run](Rendezvous& rendezvous) {
+      EXPECT_THAT(rendezvous.AllGather(absl::StrCat(run), Soon()).value(),
+                  ElementsAre(absl::StrCat(run), absl::StrCat(run)));
+    });
+  }
+}
+
+TEST(Rendezvous, SaysWhatToSetWhereThereIsNoPlace) {
+  EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 4, .launcher = "mpirun"}, Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("mpirun"), HasSubstr("STAGECOACH_RENDEZVOUS=tcp://"))));
+}
+
+TEST(Rendezvous, RefusesPlacesThatCannotBeRead) {
+  for (const std::string place :
+       {"here", "file:relative", "tcp://", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0",
+        "tcp://host:65536", "tcp://[::1:7", "tcp://host:1x", "udp://host:1"}) {
+    EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 2, .rendezvous = place}, Soon()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(place)));
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,112 @@
+#include "engine/launch/stop_vote.h"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/transport/on_ranks.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+
+// At which place each rank stops, if the one of rank `asked` is asked to before its place `place`.
+std::vector<int64_t> PlacesOfStops(absl::Duration interval, int asked, int64_t place) {
+  std::vector<int64_t> stopped(kRanks, -1);
+  const std::vector<absl::Status> statuses =
+      OnRanks(kRanks, [&](Rendezvous& rendezvous) -> absl::Status {
+        int64_t here = 0;
+        StopVote vote(&rendezvous,
+                      {.wanted = [&] { return rendezvous.rank() == asked && here >= place; },
+                       .interval = interval,
+                       .deadline = absl::Minutes(1)});
+        for (;; ++here) {
+          ASSIGN_OR_RETURN(const bool stop, vote.MustStop());
+          if (stop) break;
+        }
+        stopped[static_cast<size_t>(rendezvous.rank())] = here;
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+  return stopped;
+}
+
+TEST(StopVote, OfAnyRankStopsAllAtTheSamePlace) {
+  for (int asked = 0; asked < kRanks; ++asked) {
+    const std::vector<int64_t> stopped = PlacesOfStops(absl::Milliseconds(5), asked, 9);
+    EXPECT_THAT(stopped, AllOf(Each(stopped.front()), Each(Ge(9)))) << "asked: " << asked;
+  }
+}
+
+TEST(StopVote, BeforeTheFirstPlaceStopsThere) {
+  EXPECT_THAT(PlacesOfStops(absl::Hours(1), 1, 0), Each(0));
+}
+
+TEST(StopVote, IsHeldAtEachPlaceWhereTheyTakeAnInterval) {
+  EXPECT_THAT(PlacesOfStops(absl::ZeroDuration(), 2, 7), Each(7));
+}
+
+// Each time after four times as many places at most, though an hour has room for many more: at
+// places 0, 1, 5 and 21.
+TEST(StopVote, IsNotPutOffFarAtOnce) { EXPECT_THAT(PlacesOfStops(absl::Hours(1), 0, 6), Each(21)); }
+
+TEST(StopVote, OfOneProcessStopsAtOnce) {
+  bool asked = false;
+  StopVote vote(nullptr, {.wanted = [&] { return asked; }});
+  for (int place = 0; place < 10; ++place) EXPECT_FALSE(vote.MustStop().value());
+  asked = true;
+  EXPECT_TRUE(vote.MustStop().value());
+}
+
+TEST(StopVote, StaysAsItHasEnded) {
+  bool asked = true;
+  StopVote vote(nullptr, {.wanted = [&] { return asked; }});
+  EXPECT_TRUE(vote.MustStop().value());
+  asked = false;
+  EXPECT_TRUE(vote.MustStop().value());
+}
+
+TEST(StopVote, RefusesWhoIsElsewhere) {
+  const std::vector<absl::Status> statuses =
+      OnRanks(2, [&](Rendezvous& rendezvous) -> absl::Status {
+        if (rendezvous.rank() == 1) {
+          return rendezvous.AllGather("the end", base::Deadline::After(absl::Minutes(1))).status();
+        }
+        StopVote vote(&rendezvous, {.wanted = [] { return false; }});
+        return vote.MustStop().status();
+      });
+  EXPECT_THAT(statuses[0],
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not at the same step")));
+}
+
+TEST(StopVote, EndsWithTheFailureOfAnother) {
+  const std::vector<absl::Status> statuses =
+      OnRanks(2, [&](Rendezvous& rendezvous) -> absl::Status {
+        if (rendezvous.rank() == 1) {
+          rendezvous.Fail(absl::DataLossError("the disk is on fire"),
+                          base::Deadline::After(absl::Minutes(1)));
+          return absl::OkStatus();
+        }
+        StopVote vote(&rendezvous, {.wanted = [] { return false; }});
+        return vote.MustStop().status();
+      });
+  EXPECT_THAT(statuses[0],
+              StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: the disk is on fire"));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,213 @@
+#include "tests/engine/model/chain_on_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "gtest/gtest.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::RandomUniform;
+using ::stagecoach::testing::TestDevice;
+
+constexpr int64_t kGuardBytes = 256;
+constexpr std::byte kFill{0xFF};  // not-a-number, read as float; TestDevice fills with it too
+
+void Fill(void* memory, int64_t bytes) {
+  std::memset(memory, std::to_integer<int>(kFill), static_cast<size_t>(bytes));
+}
+
+std::vector<double>::const_iterator CopyTo(const Tensor& tensor,
+                                           std::vector<double>::const_iterator from) {
+  for (int64_t i = 0; i < tensor.elements(); ++i, ++from) {
+    tensor.f32()[i] = static_cast<float>(*from);
+  }
+  return from;
+}
+
+}  // namespace
+
+ChainOnDevice::Area::Area(TestDevice& device, int64_t bytes)
+    : bytes_(bytes), front_(device.Workspace(kGuardBytes + bytes)) {}
+
+std::byte* ChainOnDevice::Area::data() const {
+  return bytes_ == 0 ? nullptr : front_ + kGuardBytes;
+}
+
+void ChainOnDevice::Area::Poison() { Fill(front_ + kGuardBytes, bytes_); }
+
+bool ChainOnDevice::Area::front_is_intact() const {
+  return std::all_of(front_, front_ + kGuardBytes, [](std::byte b) { return b == kFill; });
+}
+
+ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain)
+    : x(device.Result(chain.input(0).Batched(kRows))),
+      y(device.Result(chain.output().Batched(kRows))),
+      dx(device.Result(x.shape)),
+      dy(device.Operand(y.shape, RandomUniform(-1.0F, 1.0F, y.elements(), /*stream=*/900))),
+      stash(device, chain.stash_bytes()),
+      weight_stash(device, chain.weight_stash_bytes()),
+      gradient_stash(device, chain.gradient_stash_bytes()) {}
+
+ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward)
+    : splits_backward_(splits_backward), bias_offset_(network.bias_offset) {
+  STAGECOACH_CHECK_OK(device_.Run([&](kernels::Stream&) -> absl::Status {
+    ASSIGN_OR_RETURN(
+        chain_, Chain::Prepare(network.layers, LayerContext{device_.device(), kRows, network.input},
+                               splits_backward, /*first_index=*/0));
+    return absl::OkStatus();
+  }));
+  for (int i = 0; i < chain_->size(); ++i) {
+    for (const ParameterSpec& spec : chain_->spec(i).parameters) {
+      parameters_.push_back(device_.Result(spec.shape));
+      gradients_.push_back(device_.Result(spec.shape));
+      names_.push_back(spec.name);
+    }
+  }
+  workspace_.emplace(device_, chain_->workspace_bytes());
+  AddMicroBatch();
+}
+
+ChainOnDevice::~ChainOnDevice() {
+  EXPECT_TRUE(workspace_->front_is_intact()) << "written before the workspace";
+  for (const InFlight& m : in_flight_) {
+    EXPECT_TRUE(m.stash.front_is_intact()) << "written before the stash";
+    EXPECT_TRUE(m.weight_stash.front_is_intact()) << "written before the weight stash";
+    EXPECT_TRUE(m.gradient_stash.front_is_intact()) << "written before the gradient stash";
+  }
+}
+
+std::vector<double> ChainOnDevice::RandomVariables() const {
+  std::vector<double> variables;
+  // Uniform in +-`amplitude` around an offset whose sign may change from one to the next.
+  const auto append = [&](const Tensor& tensor, float amplitude, float offset, bool alternates) {
+    for (float value : RandomUniform(-amplitude, amplitude, tensor.elements(), variables.size())) {
+      variables.push_back(static_cast<double>(value + offset));
+      if (alternates) offset = -offset;
+    }
+  };
+  append(at(0).x, 1.0F, 0.0F, false);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const bool is_bias = absl::EndsWith(names_[i], "bias");
+    const bool is_gamma = absl::EndsWith(names_[i], "gamma");
+    append(parameters_[i], 0.3F, is_bias ? bias_offset_ : is_gamma ? 1.0F : 0.0F, is_bias);
+  }
+  return variables;
+}
+
+void ChainOnDevice::SetVariables(const std::vector<double>& variables) {
+  SetInput(0, variables);
+  auto next = variables.begin() + at(0).x.elements();
+  for (const Tensor& parameter : parameters_) next = CopyTo(parameter, next);
+  ASSERT_EQ(next, variables.end());
+}
+
+void ChainOnDevice::SetInput(size_t micro_batch, const std::vector<double>& variables) {
+  CopyTo(at(micro_batch).x, variables.begin());
+}
+
+size_t ChainOnDevice::AddMicroBatch() {
+  in_flight_.emplace_back(device_, *chain_);
+  return in_flight_.size() - 1;
+}
+
+void ChainOnDevice::Forward(size_t micro_batch) {
+  const InFlight& m = at(micro_batch);
+  workspace_->Poison();
+  EXPECT_OK(device_.Run([&](kernels::Stream& stream) {
+    return chain_->Forward({.stream = stream,
+                            .x = m.x,
+                            .y = m.y,
+                            .parameters = parameters_,
+                            .stash = m.stash.data(),
+                            .weight_stash = m.weight_stash.data(),
+                            .workspace = workspace_->data()});
+  }));
+}
+
+LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
+                                      const BackwardOptions& options) {
+  const InFlight& m = at(micro_batch);
+  const LayerSpec& last = chain_->spec(chain_->size() - 1);
+  const auto if_live = [op](const Tensor& tensor, LastUse last_use) {
+    return last_use >= op ? tensor : Tensor{};
+  };
+  const bool computes_dx = op == LastUse::kBackwardInput;
+  const bool computes_dw = !splits_backward_ || !computes_dx;
+  workspace_->Poison();
+  return {.stream = stream,
+          .x = if_live(m.x, chain_->spec(0).input_last_use),
+          .y = if_live(m.y, last.output_last_use),
+          .dx = computes_dx && options.want_dx ? m.dx : Tensor{},
+          .dy = if_live(m.dy, last.output_gradient_last_use),
+          .parameters = parameters_,
+          .gradients = computes_dw ? absl::MakeConstSpan(gradients_) : absl::Span<const Tensor>(),
+          .accumulate = options.accumulate,
+          .stash = computes_dx ? m.stash.data() : nullptr,
+          .weight_stash = m.weight_stash.data(),
+          .gradient_stash = m.gradient_stash.data(),
+          .workspace = workspace_->data()};
+}
+
+void ChainOnDevice::Backward(size_t micro_batch, const BackwardOptions& options) {
+  EXPECT_OK(device_.Run([&](kernels::Stream& stream) -> absl::Status {
+    const auto after_layer = [&](int layer) { return PoisonParameters(layer); };
+    const LayerArgs args = BackwardArgs(stream, micro_batch, LastUse::kBackwardInput, options);
+    if (!splits_backward_) return chain_->Backward(args, after_layer);
+    RETURN_IF_ERROR(chain_->BackwardInput(args));
+    return chain_->BackwardWeight(
+        BackwardArgs(stream, micro_batch, LastUse::kBackwardWeight, options), after_layer);
+  }));
+}
+
+absl::Status ChainOnDevice::PoisonParameters(int layer) {
+  for (int i = chain_->first_parameter(layer); i < chain_->first_parameter(layer + 1); ++i) {
+    const Tensor& parameter = parameters_[static_cast<size_t>(i)];
+    Fill(parameter.data, parameter.bytes());
+  }
+  return absl::OkStatus();
+}
+
+double ChainOnDevice::WeightedSum(const std::vector<double>& variables) {
+  SetVariables(variables);
+  Forward();
+  double sum = 0.0;
+  for (int64_t i = 0; i < at(0).y.elements(); ++i) {
+    sum += static_cast<double>(at(0).dy.f32()[i]) * static_cast<double>(at(0).y.f32()[i]);
+  }
+  return sum;
+}
+
+std::vector<double> ChainOnDevice::Gradients() const {
+  std::vector<double> all = TestDevice::Values(at(0).dx);
+  for (double value : ParameterGradients()) all.push_back(value);
+  return all;
+}
+
+std::vector<double> ChainOnDevice::ParameterGradients() const {
+  std::vector<double> all;
+  for (const Tensor& gradient : gradients_) {
+    for (double value : TestDevice::Values(gradient)) all.push_back(value);
+  }
+  return all;
+}
+
+void ChainOnDevice::SetParameterGradients(const std::vector<double>& values) {
+  auto next = values.begin();
+  for (const Tensor& gradient : gradients_) next = CopyTo(gradient, next);
+}
+
+double ChainOnDevice::SumOfMagnitudesOfDy() const {
+  double sum = 0.0;
+  for (double value : TestDevice::Values(at(0).dy)) sum += std::fabs(value);
+  return sum;
+}
+
+}  // namespace stagecoach::engine

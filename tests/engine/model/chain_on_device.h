@@ -1,0 +1,107 @@
+#ifndef STAGECOACH_TESTS_ENGINE_MODEL_CHAIN_ON_DEVICE_H_
+#define STAGECOACH_TESTS_ENGINE_MODEL_CHAIN_ON_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/model/chain.h"
+#include "engine/model/layer.h"
+#include "tests/testing/device_fixture.h"
+
+namespace stagecoach::engine {
+
+struct Network {
+  std::string name;
+  Shape input;
+  std::vector<LayerFactory> layers;
+  // Added to the biases, with signs in turn. A ReLU has no derivative at 0: this keeps finite
+  // differences away from there.
+  float bias_offset = 0.0F;
+};
+
+// A chain of layers with its memory on a device, for tests of gradients. Its variables are x and
+// all parameters; their values and their gradients are vectors with one after the other.
+//
+// The memory is as hard on the layers as the engine may be: all areas start as not-a-number and lie
+// between guard bytes, an area of no bytes has no address, the workspace is not-a-number before
+// each call, what no operation may read any more is not given to it, and a layer's parameters
+// become not-a-number as soon as the chain says that nothing reads them any more.
+class ChainOnDevice {
+ public:
+  static constexpr int64_t kRows = 3;
+
+  // Aborts if the layers do not fit each other.
+  ChainOnDevice(const Network& network, bool splits_backward);
+  ~ChainOnDevice();
+  ChainOnDevice(const ChainOnDevice&) = delete;
+  ChainOnDevice& operator=(const ChainOnDevice&) = delete;
+
+  // Values of all variables, of a size that keeps every intermediate result near 1.
+  std::vector<double> RandomVariables() const;
+  void SetVariables(const std::vector<double>& variables);
+  // x of a micro-batch alone, from the front of `variables`.
+  void SetInput(size_t micro_batch, const std::vector<double>& variables);
+
+  // There is one micro-batch, number 0; this adds another and returns its number.
+  size_t AddMicroBatch();
+
+  void Forward(size_t micro_batch = 0);
+  // Both backward operations, in one call or two.
+  struct BackwardOptions {
+    bool accumulate = false;
+    bool want_dx = true;
+  };
+  void Backward(size_t micro_batch, const BackwardOptions& options);
+  void Backward() { Backward(0, {}); }
+
+  // The sum of dy y of micro-batch 0, as a function of the variables.
+  double WeightedSum(const std::vector<double>& variables);
+  // Its gradient, after Backward.
+  std::vector<double> Gradients() const;
+  std::vector<double> ParameterGradients() const;
+  void SetParameterGradients(const std::vector<double>& values);
+
+  double SumOfMagnitudesOfDy() const;
+
+ private:
+  // An area of one micro-batch, with guard bytes on both sides: TestDevice checks those behind it.
+  class Area {
+   public:
+    Area(testing::TestDevice& device, int64_t bytes);
+    std::byte* data() const;
+    void Poison();
+    bool front_is_intact() const;
+
+   private:
+    int64_t bytes_;
+    std::byte* front_;
+  };
+  struct InFlight {
+    InFlight(testing::TestDevice& device, const Chain& chain);
+    Tensor x, y, dx, dy;
+    Area stash, weight_stash, gradient_stash;
+  };
+
+  InFlight& at(size_t micro_batch) { return in_flight_[micro_batch]; }
+  const InFlight& at(size_t micro_batch) const { return in_flight_[micro_batch]; }
+  LayerArgs BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
+                         const BackwardOptions& options);
+  absl::Status PoisonParameters(int layer);
+
+  const bool splits_backward_;
+  const float bias_offset_;
+  testing::TestDevice device_;
+  std::optional<Chain> chain_;
+  std::vector<Tensor> parameters_, gradients_;
+  std::vector<std::string> names_;
+  std::optional<Area> workspace_;
+  std::vector<InFlight> in_flight_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_TESTS_ENGINE_MODEL_CHAIN_ON_DEVICE_H_

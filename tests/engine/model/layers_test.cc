@@ -1,0 +1,247 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "engine/model/chain.h"
+#include "engine/model/layer.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/model/chain_on_device.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/finite_difference.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::CentralDifferences;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestDevice;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr Activation kRelu = Activation::kRelu;
+constexpr Activation kGelu = Activation::kGelu;
+
+// Finite differences of the chain itself, in float32. CentralDifferences steps by 2^-10, which is
+// for double precision; in units of 1/64 of a variable that is a step of 1/16.
+constexpr double kScale = 64.0;
+constexpr double kStep = kScale * 0x1p-10;
+
+std::vector<double> NumericalGradients(ChainOnDevice& chain, const std::vector<double>& variables) {
+  const auto times = [](std::vector<double> values, double factor) {
+    for (double& value : values) value *= factor;
+    return values;
+  };
+  return times(CentralDifferences(
+                   [&](const std::vector<double>& scaled) {
+                     return chain.WeightedSum(times(scaled, kScale));
+                   },
+                   times(variables, 1.0 / kScale)),
+               1.0 / kScale);
+}
+
+// How far those may be from the exact gradient. No path from a variable to y has more than 64
+// roundings here, and y stays below 8 with all terms taken by their magnitude, so each of the four
+// evaluations is off by at most Gamma(64) 8 sum|dy|; together they weigh 18 / (12 step). The
+// truncation is step^4 / 30 times the fifth derivative, which is below 100 per unit of dy.
+double NumericalBound(const ChainOnDevice& chain) {
+  const double evaluation = Gamma(64) * 8.0;
+  const double truncation = std::pow(kStep, 4) / 30.0 * 100.0;
+  return (18.0 / (12.0 * kStep) * evaluation + truncation) * chain.SumOfMagnitudesOfDy();
+}
+
+double LargestMagnitude(const std::vector<double>& values) {
+  double largest = 0.0;
+  for (double value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+class LayerGradients : public ::testing::TestWithParam<Network> {};
+
+TEST_P(LayerGradients, MatchFiniteDifferences) {
+  for (bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice chain(GetParam(), splits_backward);
+    const std::vector<double> variables = chain.RandomVariables();
+    const std::vector<double> expected = NumericalGradients(chain, variables);
+    const double bound = NumericalBound(chain);
+    ASSERT_GT(LargestMagnitude(expected), 20.0 * bound) << "the comparison would see nothing";
+
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.Backward();
+    EXPECT_THAT(chain.Gradients(), CloseTo(expected, bound));
+  }
+}
+
+TEST_P(LayerGradients, AreAddedToWhatThereIsIfAsked) {
+  for (bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice chain(GetParam(), splits_backward);
+    const std::vector<double> variables = chain.RandomVariables();
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.Backward();
+    const std::vector<double> once = chain.ParameterGradients();
+
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.SetParameterGradients(std::vector<double>(once.size(), 0.5));
+    chain.Backward(0, {.accumulate = true});
+    std::vector<double> expected = once;
+    for (double& value : expected) value += 0.5;
+    // Sums of a term for each row, of at most 8 each and the start, in two orders.
+    const double bound = 2.0 * Gamma(ChainOnDevice::kRows + 1) * (ChainOnDevice::kRows * 8.0 + 0.5);
+    EXPECT_THAT(chain.ParameterGradients(), CloseTo(expected, bound));
+  }
+}
+
+TEST_P(LayerGradients, HaveTheSameBitsFusedAndSplit) {
+  std::vector<double> gradients[2];
+  for (bool splits_backward : {false, true}) {
+    ChainOnDevice chain(GetParam(), splits_backward);
+    chain.SetVariables(chain.RandomVariables());
+    chain.Forward();
+    chain.Backward();
+    gradients[splits_backward ? 1 : 0] = chain.Gradients();
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
+  for (bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice chain(GetParam(), splits_backward);
+    const std::vector<double> variables = chain.RandomVariables();
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.Backward();
+    const std::vector<double> with_dx = chain.ParameterGradients();
+
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.SetParameterGradients(std::vector<double>(with_dx.size(), 0.0));
+    chain.Backward(0, {.want_dx = false});
+    EXPECT_EQ(chain.ParameterGradients(), with_dx);
+  }
+}
+
+// Whatever a layer keeps between its calls must be in the micro-batch's own memory.
+TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
+  for (bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice alone(GetParam(), splits_backward);
+    const std::vector<double> variables = alone.RandomVariables();
+    alone.SetVariables(variables);
+    alone.Forward();
+    alone.Backward();
+
+    ChainOnDevice two(GetParam(), splits_backward);
+    const size_t other = two.AddMicroBatch();
+    std::vector<double> other_input = variables;
+    std::reverse(other_input.begin(), other_input.end());
+    two.SetVariables(variables);
+    two.SetInput(other, other_input);
+    two.Forward();
+    two.Forward(other);
+    two.Backward();
+    EXPECT_EQ(two.Gradients(), alone.Gradients());
+  }
+}
+
+std::vector<Network> Networks() {
+  const Shape five{5};
+  return {
+      {"Linear", five, {Linear(4)}},
+      {"LinearOfMatrices", Shape{2, 3}, {Linear(4)}},
+      {"LinearRelu", five, {Linear(4, kRelu)}, 4.0F},
+      {"LinearGelu", five, {Linear(4, kGelu)}},
+      {"LayerNorm", five, {LayerNorm()}},
+      {"LayerNormOfMatrices", Shape{2, 3}, {LayerNorm(1e-3F)}},
+      {"TwoLinear", five, {Linear(6), Linear(3)}},
+      {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
+      {"ResidualLinear", five, {Residual({Linear(5)})}},
+      {"ResidualLayerNorm", five, {Residual({LayerNorm()})}},
+      {"ResidualReluLast", five, {Residual({LayerNorm(), Linear(5, kRelu)})}, 4.0F},
+      {"ResidualReluOnly", five, {Residual({Linear(5, kRelu)})}, 4.0F},
+      {"ResidualReluFirst", five, {Residual({Linear(7, kRelu), Linear(5)})}, 4.0F},
+      {"ResidualBlock", five, {Residual({LayerNorm(), Linear(5, kGelu)})}},
+      {"ResidualBottleneck", five, {Residual({LayerNorm(), Linear(2, kGelu), Linear(5)})}},
+      {"ResidualInResidual", five, {Residual({LayerNorm(), Residual({Linear(5, kGelu)})})}},
+      {"ResidualInResidualFirst",
+       five,
+       {Residual({Residual({LayerNorm(), Linear(5, kRelu)}), Linear(5)})},
+       4.0F},
+      {"ResidualThreeDeep",
+       five,
+       {Residual({Residual({Residual({Linear(5)}), LayerNorm()}), Linear(5, kGelu)})}},
+      {"TwoResidualBlocks",
+       five,
+       {Residual({LayerNorm(), Linear(5, kGelu)}), Residual({LayerNorm(), Linear(5, kRelu)})},
+       4.0F},
+      {"AllKinds",
+       five,
+       {Linear(6, kGelu), Residual({LayerNorm(), Linear(6, kRelu)}), LayerNorm(), Linear(4, kRelu),
+        Linear(3)},
+       4.0F},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
+                         [](const auto& test) { return test.param.name; });
+
+// What Chain::Prepare says of layers 3, 4, ... of a model.
+absl::Status PrepareFromLayerThree(const std::vector<LayerFactory>& layers) {
+  TestDevice device;
+  return device.Run([&](kernels::Stream&) {
+    return Chain::Prepare(layers, LayerContext{device.device(), /*rows=*/3, Shape{5}},
+                          /*splits_backward=*/false, /*first_index=*/3)
+        .status();
+  });
+}
+
+TEST(LayerShapes, ALinearLayerWithoutOutputsIsNamed) {
+  EXPECT_THAT(PrepareFromLayerThree({Linear(4), Linear(0)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))));
+}
+
+TEST(LayerShapes, AResidualLayerMustKeepItsShape) {
+  EXPECT_THAT(PrepareFromLayerThree({Linear(4), Residual({Linear(6)})}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 4: residual"), HasSubstr("[4]"), HasSubstr("[6]"),
+                             HasSubstr("must be equal"))));
+}
+
+TEST(LayerShapes, AResidualLayerFlattensNothing) {
+  TestDevice device;
+  const absl::Status status = device.Run([&](kernels::Stream&) {
+    return Residual({Linear(6)})()
+        ->Prepare(LayerContext{device.device(), /*rows=*/3, Shape{2, 3}})
+        .status();
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("[2, 3]"), HasSubstr("[6]"))));
+}
+
+TEST(LayerShapes, AnErrorInsideAResidualLayerNamesBothLayers) {
+  EXPECT_THAT(PrepareFromLayerThree({Residual({LayerNorm(), Linear(0)})}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 3: layer 1: linear")));
+}
+
+TEST(LayerShapes, AResidualLayerNeedsAnInnerLayer) {
+  EXPECT_THAT(PrepareFromLayerThree({Residual({})}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("layer 3: residual: needs at least one layer")));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,184 @@
+#include "engine/model/model_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/stage/profile.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kFeatures = 20;
+constexpr int64_t kClasses = 3;
+
+// What the layers say they are.
+std::vector<std::string> Describe(const Model& model) {
+  auto profile = AnalyzeModel(model, {});
+  if (!profile.ok()) return {profile.status().ToString()};
+  std::vector<std::string> names;
+  for (const partition::LayerCost& layer : profile->layers) names.push_back(layer.name);
+  return names;
+}
+
+void ExpectInvalid(const std::string& toml, const ::testing::Matcher<std::string>& message) {
+  EXPECT_THAT(ParseModel(toml, kFeatures, kClasses),
+              StatusIs(absl::StatusCode::kInvalidArgument, message));
+}
+
+const char kHead[] = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
+
+TEST(ModelFile, ReadsEveryLayerTypeInOrder) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+[[layer]]
+type = "linear"
+outputs = 8
+activation = "relu"
+
+[[layer]]
+type = "residual"
+layers = [{ type = "layer_norm", epsilon = 1e-3 },
+          { type = "linear", outputs = 8, activation = "gelu" }]
+
+[[layer]]
+type = "linear"
+outputs = "classes"
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("linear 20 -> 8, relu",
+                          AllOf(StartsWith("residual("), HasSubstr("linear 8 -> 8, gelu")),
+                          "linear 8 -> 3"));
+}
+
+TEST(ModelFile, TakesTheInputFromTheData) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(kHead, kFeatures, kClasses));
+  EXPECT_EQ(model.input, Shape{kFeatures});
+}
+
+TEST(ModelFile, LossIsCrossEntropyUnlessNamed) {
+  ASSERT_OK_AND_ASSIGN(const Model usual, ParseModel(kHead, kFeatures, kClasses));
+  EXPECT_EQ(usual.loss, LossKind::kSoftmaxCrossEntropy);
+  ASSERT_OK_AND_ASSIGN(
+      const Model squared,
+      ParseModel(std::string("loss = \"mean_squared_error\"\n") + kHead, kFeatures, kClasses));
+  EXPECT_EQ(squared.loss, LossKind::kMeanSquaredError);
+}
+
+TEST(ModelFile, RepeatsLayers) {
+  ASSERT_OK_AND_ASSIGN(
+      const Model model,
+      ParseModel(std::string("[[layer]]\ntype = \"linear\"\noutputs = 5\nrepeat = 3\n") + kHead,
+                 kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("linear 20 -> 5", "linear 5 -> 5", "linear 5 -> 5", "linear 5 -> 3"));
+}
+
+TEST(ModelFile, RepeatsInsideResidual) {
+  ASSERT_OK_AND_ASSIGN(
+      const Model model,
+      ParseModel(std::string("[[layer]]\ntype = \"residual\"\n"
+                             "layers = [{ type = \"linear\", outputs = 20, repeat = 2 }]\n") +
+                     kHead,
+                 kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("residual(linear 20 -> 20; linear 20 -> 20)", "linear 20 -> 3"));
+}
+
+TEST(ModelFile, UnknownLayerNamesLineAndNearest) {
+  ExpectInvalid(std::string(kHead) + "\n[[layer]]\ntype = \"liner\"\noutputs = 4\n",
+                AllOf(StartsWith("line 6: $.layer[1].type: "), HasSubstr("\"liner\""),
+                      HasSubstr("did you mean \"linear\"?")));
+}
+
+TEST(ModelFile, UnknownInnerLayerNamesItsPlace) {
+  ExpectInvalid("[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"dropout\" }]\n",
+                AllOf(StartsWith("line 3: $.layer[0].layers[0].type: "), HasSubstr("\"dropout\""),
+                      HasSubstr("linear, layer_norm, residual")));
+}
+
+TEST(ModelFile, UnknownKeyNamesNearest) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivatoin = \"relu\"\n",
+                AllOf(StartsWith("line 4: $.layer[0]: "), HasSubstr("activatoin"),
+                      HasSubstr("\"activation\"")));
+}
+
+TEST(ModelFile, UnknownTopLevelKeyIsRefused) {
+  ExpectInvalid(std::string("layers = 3\n") + kHead, HasSubstr("layers"));
+}
+
+TEST(ModelFile, UnknownActivationListsTheKnownOnes) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivation = \"tanh\"\n",
+                HasSubstr("none, relu, gelu"));
+}
+
+TEST(ModelFile, UnknownLossNamesNearest) {
+  ExpectInvalid(std::string("loss = \"mean_square_error\"\n") + kHead,
+                HasSubstr("did you mean \"mean_squared_error\"?"));
+}
+
+TEST(ModelFile, SyntaxErrorHasLineAndColumn) {
+  ExpectInvalid("[[layer]]\ntype = \n", StartsWith("2:"));
+}
+
+TEST(ModelFile, OutputsMustBePositive) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 0\n", HasSubstr("layer[0].outputs"));
+}
+
+TEST(ModelFile, OutputsMayBeNoOtherWord) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = \"features\"\n",
+                HasSubstr("expected a number or \"classes\""));
+}
+
+TEST(ModelFile, MustEndWithOneOutputForEachClass) {
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 4\n",
+                AllOf(HasSubstr("3 classes"), HasSubstr("give 4")));
+}
+
+TEST(ModelFile, NeedsALayer) {
+  ExpectInvalid("layer = []\n", HasSubstr("last layer"));
+  ExpectInvalid("", HasSubstr("\"layer\" is missing"));
+}
+
+TEST(ModelFile, LayersInAnInlineArrayHaveTheirLine) {
+  ExpectInvalid("layer = [\n{ type = \"liner\" }]\n", StartsWith("line 2: $.layer[0].type: "));
+}
+
+TEST(ModelFile, RepetitionIsLimitedInAll) {
+  const std::string norms = "[[layer]]\ntype = \"layer_norm\"\nrepeat = 6000\n";
+  EXPECT_OK(ParseModel(norms + kHead, kFeatures, kClasses));
+  ExpectInvalid(norms + norms + kHead, HasSubstr("at most 10000"));
+}
+
+TEST(ModelFile, RepetitionMultipliesThroughResiduals) {
+  const auto nested = [](int repeat) {
+    return "[[layer]]\ntype = \"residual\"\nrepeat = " + std::to_string(repeat) +
+           "\nlayers = [{ type = \"layer_norm\", repeat = 99 }]\n" + kHead;
+  };
+  EXPECT_OK(ParseModel(nested(99), kFeatures, kClasses));
+  ExpectInvalid(nested(100), AllOf(HasSubstr("layer[1]"), HasSubstr("10001")));
+}
+
+TEST(ModelFile, ErrorsInFilesNameThem) {
+  const std::string path =
+      (std::filesystem::path(::testing::TempDir()) / "model_file_test.toml").string();
+  std::ofstream(path) << "[[layer]]\ntype = \"liner\"\n";
+  EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path + ": line 2: ")));
+  std::filesystem::remove(path);
+  EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,175 @@
+#include "engine/stage/profile.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+#include "engine/stage/layer_cost.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The cost of the only layer of a model with 10 features, for micro-batches of 3 rows.
+partition::LayerCost CostOfLayer(const LayerFactory& layer,
+                                 const Optimizer& optimizer = Optimizer::AdamW()) {
+  return AnalyzeModel({.input = Shape{10}, .layers = {layer}},
+                      {.micro_batch_rows = 3, .micro_batches = 5, .optimizer = optimizer})
+      .value()
+      .layers.at(0);
+}
+
+TEST(AnalyzeModel, SizesALinearLayer) {
+  const partition::LayerCost cost = CostOfLayer(Linear(7));
+  EXPECT_EQ(cost.name, "linear 10 -> 7");
+  EXPECT_EQ(cost.parameters, 77);
+  // 280 bytes of weights take 320, 28 of biases 64; two states of each.
+  EXPECT_EQ(cost.memory.parameter_bytes, 384);
+  EXPECT_EQ(cost.memory.optimizer_bytes, 768);
+  EXPECT_EQ(cost.memory.other_resident_bytes, 0);
+  EXPECT_EQ(cost.memory.input_bytes, 120);
+  EXPECT_EQ(cost.memory.output_bytes, 84);
+  EXPECT_EQ(cost.memory.stash_bytes, 0);
+  EXPECT_EQ(cost.memory.weight_stash_bytes, 0);
+  EXPECT_EQ(cost.memory.gradient_stash_bytes, 0);
+  EXPECT_EQ(cost.memory.input_last_use, LastUse::kBackwardWeight);
+  EXPECT_EQ(cost.memory.output_last_use, LastUse::kForward);
+  EXPECT_EQ(cost.memory.output_gradient_last_use, LastUse::kBackwardWeight);
+}
+
+TEST(AnalyzeModel, CountsThreeProductsOfALinearLayer) {
+  EXPECT_EQ(CostOfLayer(Linear(7)).flops, 3 * (2.0 * 3 * 10 * 7));
+}
+
+TEST(AnalyzeModel, CountsOneStateForSgd) {
+  EXPECT_EQ(CostOfLayer(Linear(7), Optimizer::Sgd()).memory.optimizer_bytes, 384);
+}
+
+TEST(AnalyzeModel, StashesTheInputOfGelu) {
+  const partition::LayerCost cost = CostOfLayer(Linear(7, Activation::kGelu));
+  EXPECT_EQ(cost.name, "linear 10 -> 7, gelu");
+  EXPECT_EQ(cost.memory.weight_stash_bytes, 128);
+  EXPECT_EQ(cost.memory.output_gradient_last_use, LastUse::kBackwardInput);
+}
+
+TEST(AnalyzeModel, KeepsTheOutputOfRelu) {
+  const partition::LayerCost cost = CostOfLayer(Linear(7, Activation::kRelu));
+  EXPECT_EQ(cost.memory.weight_stash_bytes, 0);
+  EXPECT_EQ(cost.memory.gradient_stash_bytes, 128);
+  EXPECT_EQ(cost.memory.output_last_use, LastUse::kBackwardInput);
+}
+
+TEST(AnalyzeModel, SizesALayerNorm) {
+  const partition::LayerCost cost = CostOfLayer(LayerNorm());
+  EXPECT_EQ(cost.parameters, 20);
+  EXPECT_EQ(cost.memory.parameter_bytes, 128);
+  EXPECT_EQ(cost.memory.weight_stash_bytes, 64);  // mean and rstd of 3 rows
+  EXPECT_EQ(cost.memory.output_bytes, 120);
+}
+
+TEST(AnalyzeModel, SizesAResidualLayerByItsInnerLayers) {
+  const partition::LayerCost cost =
+      CostOfLayer(Residual({LayerNorm(), Linear(10, Activation::kGelu)}));
+  EXPECT_EQ(cost.parameters, 20 + 110);
+  EXPECT_EQ(cost.memory.parameter_bytes, 128 + (448 + 64));
+  // The statistics, what lies between the two layers, and the input of GELU.
+  EXPECT_EQ(cost.memory.weight_stash_bytes, 64 + 128 + 128);
+}
+
+TEST(AnalyzeModel, SizesTheLoss) {
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
+                       AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}},
+                                    {.micro_batch_rows = 17, .micro_batches = 5}));
+  EXPECT_EQ(profile.loss.workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
+  EXPECT_EQ(profile.loss.resident_bytes, 128);         // 5 pairs of doubles
+}
+
+TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {
+  ASSERT_OK_AND_ASSIGN(
+      const ModelProfile profile,
+      AnalyzeModel({.input = Shape{2, 5}, .layers = {LayerNorm(), Linear(7), Linear(3)}}, {}));
+  EXPECT_THAT(profile.inputs, ElementsAre(Shape{2, 5}, Shape{2, 5}, Shape{7}));
+  EXPECT_EQ(profile.output, Shape{3});
+  EXPECT_THAT(profile.parameter_tensors, ElementsAre(2, 2, 2));
+  EXPECT_EQ(profile.parameters(), 20 + 77 + 24);
+}
+
+TEST(AnalyzeModel, NamesTheLayerThatDoesNotFit) {
+  EXPECT_THAT(AnalyzeModel({.input = Shape{10}, .layers = {Linear(7), Residual({Linear(8)})}}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1: residual")));
+}
+
+TEST(AnalyzeModel, EstimatesATimeForEveryOperation) {
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
+                       AnalyzeModel(SmallModel(), {.micro_batch_rows = 4}));
+  for (const partition::LayerCost& layer : profile.layers) {
+    EXPECT_GT(layer.forward_ns, 0.0) << layer.name;
+    // Of data, no gradient is computed.
+    const bool is_first = &layer == &profile.layers.front();
+    EXPECT_EQ(layer.backward_input_ns > 0.0, !is_first) << layer.name;
+    EXPECT_GT(layer.backward_weight_ns, 0.0) << layer.name;
+    EXPECT_GT(layer.step_ns, 0.0) << layer.name;
+  }
+}
+
+TEST(AnalyzeProfile, HasTheLayersOfEverySize) {
+  const std::vector<int64_t> rows = {1, 5, 64};
+  const Optimizer optimizer = Optimizer::Sgd();
+  ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
+                       AnalyzeProfile(SmallModel(), "small", rows,
+                                      {.optimizer = optimizer, .device = {.threads = 2}}));
+  EXPECT_EQ(profile.model, "small");
+  EXPECT_TRUE(profile.is_chain());
+  EXPECT_OK(CheckProfile(profile));
+  ASSERT_EQ(profile.sizes.size(), rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(ModelProfile alone,
+                         AnalyzeModel(SmallModel(), {.micro_batch_rows = rows[i],
+                                                     .optimizer = optimizer,
+                                                     .device = {.threads = 2}}));
+    for (size_t layer = 0; layer < alone.layers.size(); ++layer) {
+      alone.layers[layer].name = profile.sizes[i].layers[layer].name;
+    }
+    EXPECT_EQ(profile.sizes[i].micro_batch_rows, rows[i]);
+    EXPECT_EQ(profile.sizes[i].layers, alone.layers);
+  }
+}
+
+TEST(AnalyzeProfile, CallsLayersByTheirKindAndIndex) {
+  ASSERT_OK_AND_ASSIGN(
+      const partition::Profile profile,
+      AnalyzeProfile({.input = Shape{10},
+                      .layers = {LayerNorm(), Linear(10), Residual({Linear(10)}), Linear(10)}},
+                     "m", {1}, {}));
+  std::vector<std::string> names;
+  for (const partition::LayerCost& layer : profile.sizes[0].layers) names.push_back(layer.name);
+  EXPECT_THAT(names, ElementsAre("layer_norm.0", "linear.1", "residual.2", "linear.3"));
+}
+
+TEST(AnalyzeProfile, SizesTheLossAsTheEngineDoes) {
+  const std::vector<int64_t> rows = {1, 3, 16, 17, 100};
+  ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
+                       AnalyzeProfile(SmallModel(), "small", rows, {}));
+  for (const partition::SizedLayers& size : profile.sizes) {
+    for (int micro_batches = 1; micro_batches <= 20; ++micro_batches) {
+      ASSERT_OK_AND_ASSIGN(const ModelProfile expected,
+                           AnalyzeModel(SmallModel(), {.micro_batch_rows = size.micro_batch_rows,
+                                                       .micro_batches = micro_batches}));
+      EXPECT_EQ(size.loss(micro_batches).workspace_bytes, expected.loss.workspace_bytes);
+      EXPECT_EQ(size.loss(micro_batches).resident_bytes, expected.loss.resident_bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

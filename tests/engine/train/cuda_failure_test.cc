@@ -1,0 +1,149 @@
+// Failures of the CUDA libraries and of GPUs, on the simulated machine: each ends in a status that
+// says what failed; nothing hangs, and nothing is left.
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/cuda_run.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+namespace cuda = ::stagecoach::testing::cuda;
+using ::stagecoach::testing::StatusIs;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+TinyRun CudaRun(Exchange exchange) {
+  TinyRun run{.devices = 2, .schedule = "1f1b"};
+  run.options.optimizer.clip_norm = 0.05F;
+  run.options.device = {.kind = DeviceKind::kCuda};
+  run.options.exchange = exchange;
+  run.options.deadline = absl::Seconds(10);
+  return run;
+}
+
+class CudaFailure : public ::testing::TestWithParam<Exchange> {
+ protected:
+  void SetUp() override { cuda::Reset({}); }
+  void TearDown() override {
+    EXPECT_EQ(cuda::live().total(), 0);
+    cuda::Reset({});
+  }
+};
+
+// How far apart the calls are that fail: prime, so that all kinds of calls have their turn.
+constexpr int64_t kStride = 97;
+
+TEST_P(CudaFailure, OfAnyCallEndsInAStatusThatNamesIt) {
+  int failures = 0;
+  for (int64_t call = 1;; call += kStride) {
+    cuda::Reset({});
+    cuda::FailCall(call);
+    const absl::Status status = AnswerOf(CudaRun(GetParam())).status();
+    const std::string failed = cuda::failed_call();
+    ASSERT_EQ(cuda::live().total(), 0) << "after call " << call << ", " << failed;
+    if (failed.empty()) break;
+    ++failures;
+    if (failed == "cudaGraphInstantiate") {  // then work is issued plainly
+      EXPECT_OK(status);
+      continue;
+    }
+    // Where a scope ends and goes back to another GPU, nobody hears of a failure; the next call
+    // does.
+    if (failed == "cudaSetDevice") continue;
+    const bool launches = failed == "cudaLaunchKernelEx" || failed == "cudaFuncSetAttribute";
+    EXPECT_THAT(std::string(status.message()), HasSubstr(launches ? "Launch" : failed))
+        << "call " << call;
+  }
+  EXPECT_GT(failures, 50);
+}
+
+TEST_P(CudaFailure, OfAnyOperationEndsInAStatusAndLeavesNothing) {
+  int failures = 0;
+  bool ended_well = false;
+  for (int64_t operation = 0; !ended_well; operation += kStride) {
+    cuda::Reset({});
+    cuda::FailOperation(operation);
+    const absl::Status status = AnswerOf(CudaRun(GetParam())).status();
+    ended_well = status.ok();
+    ASSERT_EQ(cuda::live().total(), 0) << "after operation " << operation;
+    if (ended_well) break;
+    ++failures;
+  }
+  EXPECT_GT(failures, 20);
+}
+
+// Rank, stage, operation and micro-batch of an error within a step, as docs/cuda.md promises.
+auto SaysWhereItWas() {
+  return ContainsRegex(
+      "rank [01], stage [01] (STEP|(F|BW|SEND_F|RECV_F|SEND_B|RECV_B) micro-batch [0-7])");
+}
+
+TEST_P(CudaFailure, OfAnyOperationOfAStepSaysWhereItWas) {
+  const auto data = SmallData(kTinyBatchRows);
+  int failures = 0;
+  for (int64_t operation = 0;; operation += kStride) {
+    cuda::Reset({});
+    const auto trainer = TinyTrainer(CudaRun(GetParam())).value();
+    cuda::FailOperation(operation);
+    const absl::Status status = trainer->Step(*data, Rows(0, kTinyBatchRows)).status();
+    if (status.ok()) break;
+    ++failures;
+    EXPECT_THAT(std::string(status.message()), SaysWhereItWas()) << "operation " << operation;
+  }
+  EXPECT_GT(failures, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Exchanges, CudaFailure,
+                         ::testing::Values(Exchange::kCopies, Exchange::kNccl),
+                         [](const auto& test) {
+                           return test.param == Exchange::kNccl ? "Nccl" : "Copies";
+                         });
+
+TEST_F(CudaFailure, WithoutDriverThereIsNoDevice) {
+  cuda::Reset({.driver = false});
+  EXPECT_THAT(TinyTrainer(CudaRun(Exchange::kCopies)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("driver")));
+}
+
+TEST_F(CudaFailure, TooFewGpusAreNamed) {
+  cuda::Reset({.gpus = 1});
+  EXPECT_THAT(TinyTrainer(CudaRun(Exchange::kCopies)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("GPU 1")));
+}
+
+TEST_F(CudaFailure, TooLittleMemoryIsSaid) {
+  cuda::Reset({.memory_bytes = 4 << 10});
+  EXPECT_THAT(TinyTrainer(CudaRun(Exchange::kCopies)),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+// A rank whose group never completes: the others end, too, and say where they were.
+TEST_F(CudaFailure, OfACommunicatorEndsTheStep) {
+  auto trainer = TinyTrainer(CudaRun(Exchange::kNccl)).value();
+  cuda::FailCommunicator(/*rank=*/1, /*groups=*/3);
+  EXPECT_THAT(std::string(AnswerOf(*trainer).status().message()), SaysWhereItWas());
+}
+
+// Whoever issues more waits within the driver, where nobody can tell him that another rank has
+// failed. The step has four times as much to do, and little is done before the host waits.
+TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
+  cuda::Reset({.delay = 0.9});
+  TinyRun run = CudaRun(Exchange::kNccl);
+  run.schedule = "interleaved";
+  run.chunks = 4;
+  const auto trainer = TinyTrainer(run).value();
+  cuda::TakeMostPending();
+  EXPECT_OK(AnswerOf(*trainer));
+  EXPECT_LT(cuda::TakeMostPending(), 500U);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

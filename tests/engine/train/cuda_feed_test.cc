@@ -1,0 +1,188 @@
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "engine/data/feed.h"
+#include "engine/device/device_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/bfloat16.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using kernels::Shape;
+using kernels::Tensor;
+
+constexpr int64_t kFeatures = 5;
+constexpr int64_t kRowsOfData = 64;
+constexpr int64_t kMicroBatchRows = 3;
+constexpr int kMicroBatches = 4;
+constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
+
+// Values that tell where they come from; counts what is read.
+class CountingData final : public Dataset {
+ public:
+  int64_t rows() const override { return kRowsOfData; }
+  int64_t features() const override { return kFeatures; }
+  int64_t classes() const override { return kRowsOfData; }
+  void CopyFeatures(int64_t row, absl::Span<float> out) const override {
+    ++reads;
+    for (size_t i = 0; i < out.size(); ++i) out[i] = Value(row, static_cast<int64_t>(i));
+  }
+  int32_t label(int64_t row) const override { return static_cast<int32_t>(row); }
+
+  static float Value(int64_t row, int64_t feature) {
+    return static_cast<float>(row) + static_cast<float>(feature) / 7.0F;
+  }
+
+  mutable int64_t reads = 0;
+};
+
+// What a device was given in one run.
+struct Fed {
+  std::vector<float> features;
+  std::vector<int32_t> labels;
+};
+
+// A feed of one GPU, and memory for a whole batch there.
+class Feeding {
+ public:
+  explicit Feeding(Precision precision)
+      : device_(MakeDevice({.kind = DeviceKind::kCuda, .precision = precision}, 0).value()),
+        type_(device_->activation_type()),
+        features_(device_->Allocate(kBatchRows * kFeatures * SizeOf(type_)).value()),
+        labels_(device_->Allocate(kBatchRows * SizeOf(DType::kInt32)).value()),
+        host_(device_->AllocateHost(features_.bytes() + labels_.bytes()).value()),
+        feed_(Feed::Create(*device_, {.micro_batch_rows = kMicroBatchRows,
+                                      .micro_batches = kMicroBatches,
+                                      .features = kFeatures,
+                                      .feeds_labels = true})
+                  .value()) {}
+
+  Fed Run(const Batch& batch, const Batch& next) {
+    kernels::Stream& stream = device_->stream();
+    stream.Run([&] {
+      for (int i = 0; i < kMicroBatches; ++i) {
+        const Tensor x{features_.data() + i * features_.bytes() / kMicroBatches, type_,
+                       Shape{kMicroBatchRows, kFeatures}};
+        const Tensor labels{labels_.data() + i * labels_.bytes() / kMicroBatches, DType::kInt32,
+                            Shape{kMicroBatchRows}};
+        EXPECT_OK(feed_.Features(batch, i, x));
+        EXPECT_OK(feed_.Labels(batch, i, labels));
+      }
+      EXPECT_OK(stream.CopyToHost(host_.data(), features_.data(), features_.bytes()));
+      EXPECT_OK(
+          stream.CopyToHost(host_.data() + features_.bytes(), labels_.data(), labels_.bytes()));
+      feed_.Prepare(next);
+      EXPECT_OK(stream.Finish(base::Deadline::Never(), [] { return absl::OkStatus(); }));
+    });
+    return Read();
+  }
+
+ private:
+  Fed Read() const {
+    Fed fed{.features = std::vector<float>(kBatchRows * kFeatures),
+            .labels = std::vector<int32_t>(kBatchRows)};
+    const std::byte* from = host_.data();
+    for (float& value : fed.features) {
+      if (type_ == DType::kFloat32) {
+        std::memcpy(&value, from, sizeof(value));
+      } else {
+        uint16_t rounded;
+        std::memcpy(&rounded, from, sizeof(rounded));
+        value = kernels::FromBfloat16(rounded);
+      }
+      from += SizeOf(type_);
+    }
+    std::memcpy(fed.labels.data(), from, static_cast<size_t>(labels_.bytes()));
+    return fed;
+  }
+
+  const std::unique_ptr<kernels::Device> device_;
+  const DType type_;
+  const kernels::Buffer features_, labels_;
+  const kernels::HostBuffer host_;
+  Feed feed_;
+};
+
+class CudaFeed : public ::testing::TestWithParam<Precision> {
+ protected:
+  float Rounded(float value) const {
+    return GetParam() == Precision::kBfloat16 ? kernels::FromBfloat16(kernels::ToBfloat16(value))
+                                              : value;
+  }
+  void ExpectIs(const Fed& fed, const std::vector<int64_t>& rows) const {
+    for (size_t i = 0; i < static_cast<size_t>(kBatchRows); ++i) {
+      const bool pads = i >= rows.size();
+      if (!pads) {
+        EXPECT_EQ(fed.labels[i], rows[i]) << i;
+      }
+      for (int64_t j = 0; j < kFeatures; ++j) {
+        EXPECT_EQ(fed.features[i * kFeatures + static_cast<size_t>(j)],
+                  pads ? 0.0F : Rounded(CountingData::Value(rows[i], j)))
+            << i << ", " << j;
+      }
+    }
+  }
+
+  CountingData data_;
+};
+
+TEST_P(CudaFeed, APreparedBatchIsReadOnce) {
+  Feeding feeding(GetParam());
+  const std::vector<int64_t> first = Rows(0, kBatchRows), second = Rows(20, kBatchRows);
+  ExpectIs(feeding.Run({&data_, first}, {&data_, second}), first);
+  EXPECT_EQ(data_.reads, 2 * kBatchRows);
+  ExpectIs(feeding.Run({&data_, second}, {}), second);
+  EXPECT_EQ(data_.reads, 2 * kBatchRows);
+}
+
+TEST_P(CudaFeed, OfAnotherDataSetNothingIsPrepared) {
+  Feeding feeding(GetParam());
+  const CountingData other;
+  const std::vector<int64_t> rows = Rows(0, kBatchRows);
+  feeding.Run({&data_, rows}, {&data_, rows});
+  ExpectIs(feeding.Run({&other, rows}, {}), rows);
+  EXPECT_EQ(other.reads, kBatchRows);
+}
+
+TEST_P(CudaFeed, APreparedBatchServesOneRun) {
+  Feeding feeding(GetParam());
+  const std::vector<int64_t> rows = Rows(0, kBatchRows);
+  feeding.Run({&data_, rows}, {&data_, rows});
+  feeding.Run({&data_, rows}, {});
+  data_.reads = 0;
+  feeding.Run({&data_, rows}, {});
+  EXPECT_EQ(data_.reads, kBatchRows) << "the data may have changed since";
+}
+
+// Runs, whole or not, of batches that were announced, or not, or not those that come.
+TEST_P(CudaFeed, GivesTheRowsAskedForWhateverWasAnnounced) {
+  Feeding feeding(GetParam());
+  std::mt19937 random(7);
+  const auto any_rows = [&](bool whole) {
+    std::vector<int64_t> rows(whole ? kBatchRows : random() % (kBatchRows + 1));
+    for (int64_t& row : rows) row = static_cast<int64_t>(random() % kRowsOfData);
+    return rows;
+  };
+  std::vector<int64_t> rows = any_rows(true);
+  for (int run = 0; run < 60; ++run) {
+    const std::vector<int64_t> announced = any_rows(true);
+    const bool announces = random() % 3 > 0;
+    const Batch next{announces ? &data_ : nullptr, announced};
+    ExpectIs(feeding.Run({&data_, rows}, next), rows);
+    rows = random() % 3 > 0 ? announced : any_rows(random() % 2 > 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, CudaFeed,
+                         ::testing::Values(Precision::kFloat32, Precision::kBfloat16),
+                         [](const auto& test) { return kernels::PrecisionName(test.param); });
+
+}  // namespace
+}  // namespace stagecoach::engine

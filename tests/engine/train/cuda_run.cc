@@ -1,0 +1,72 @@
+#include "tests/engine/train/cuda_run.h"
+
+#include <ostream>
+
+#include "base/status_macros.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+
+namespace stagecoach::engine {
+Model TinyModel() {
+  return {.input = Shape{kSmallFeatures},
+          .layers = {
+              Linear(15, Activation::kGelu), Linear(9, Activation::kRelu),
+              Residual({LayerNorm(), Linear(9, Activation::kGelu)}), LayerNorm(),
+              Residual({LayerNorm(), Linear(9, Activation::kRelu)}), Linear(11, Activation::kGelu),
+              Residual({Residual({LayerNorm(), Linear(11)}), Linear(11)}), Linear(kSmallClasses)}};
+}
+
+Model BlocksModel() {
+  const LayerFactory gelu = Residual({LayerNorm(), Linear(16, Activation::kGelu)});
+  const LayerFactory relu = Residual({LayerNorm(), Linear(16, Activation::kRelu)});
+  const LayerFactory nested = Residual({Residual({LayerNorm(), Linear(16)}), LayerNorm()});
+  return {.input = Shape{kSmallFeatures},
+          .layers = {Linear(16), gelu, gelu, relu, nested, LayerNorm(), gelu, nested,
+                     Linear(kSmallClasses)}};
+}
+
+Model TameModel() {
+  const LayerFactory block = Residual({LayerNorm(), Linear(16, Activation::kGelu)});
+  return {.input = Shape{kSmallFeatures},
+          .layers = {Linear(16, Activation::kGelu), block, block, Linear(kSmallClasses)}};
+}
+
+void PrintTo(const TinyAnswer& answer, std::ostream* out) {
+  *out << "losses " << ::testing::PrintToString(answer.losses) << ", norms "
+       << ::testing::PrintToString(answer.gradient_norms) << ", evaluation "
+       << answer.evaluation_loss << ", parameters " << answer.final_hash;
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
+  partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
+                                  kTinyMicroBatchRows, run.chunks);
+  if (!run.first_layer.empty()) plan.first_layer = run.first_layer;
+  return Trainer::Create(run.model, plan, run.options);
+}
+
+absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {
+  const auto data = SmallData(kTinySteps * kTinyBatchRows);
+  const auto test_data = SmallData(kTinyBatchRows + 5);
+  TinyAnswer answer;
+  ASSIGN_OR_RETURN(answer.initial_hash, trainer.ParametersHash());
+  for (int step = 0; step < kTinySteps; ++step) {
+    ASSIGN_OR_RETURN(const StepResult result,
+                     trainer.Step(*data, Rows(step * kTinyBatchRows, kTinyBatchRows)));
+    answer.losses.push_back(result.loss);
+    answer.gradient_norms.push_back(result.gradient_norm);
+  }
+  ASSIGN_OR_RETURN(const Evaluation evaluation, trainer.Evaluate(*test_data));
+  answer.evaluation_loss = evaluation.loss;
+  ASSIGN_OR_RETURN(answer.final_hash, trainer.ParametersHash());
+  return answer;
+}
+
+absl::StatusOr<TinyAnswer> AnswerOf(const TinyRun& run) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, TinyTrainer(run));
+  return AnswerOf(*trainer);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,61 @@
+#ifndef STAGECOACH_TESTS_ENGINE_TRAIN_CUDA_RUN_H_
+#define STAGECOACH_TESTS_ENGINE_TRAIN_CUDA_RUN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/train/trainer.h"
+
+// A run of a small network that is quick under the emulator of CUDA kernels.
+namespace stagecoach::engine {
+
+// Micro-batches that every schedule takes on 1 to 4 devices.
+inline constexpr int kTinyMicroBatches = 8;
+inline constexpr int kTinySteps = 2;
+inline constexpr int64_t kTinyMicroBatchRows = 3;
+inline constexpr int64_t kTinyBatchRows = kTinyMicroBatches * kTinyMicroBatchRows;
+
+// Eight layers of every kind, the widest with 16 features; no extent but that of the batch is a
+// multiple of 16.
+Model TinyModel();
+
+// Residual blocks and layer norms in every order in which a block can leave the sum that ends it to
+// the next layer, between two linear layers, all 16 wide.
+Model BlocksModel();
+
+// A linear layer with GELU, two residual blocks and a linear layer, all 16 wide: the default
+// network in small. Unlike in the other one, no layer norm has rows of nearly equal values, which
+// would magnify errors of rounding without bound.
+Model TameModel();
+
+struct TinyRun {
+  Model model = TinyModel();
+  int devices = 1;
+  std::string schedule = "gpipe";
+  int chunks = 0;                // 0: the schedule's own number
+  std::vector<int> first_layer;  // of each stage; empty: as even as possible
+  TrainerOptions options;
+};
+
+// Everything a run gives that must not depend on the partition.
+struct TinyAnswer {
+  std::vector<double> losses;
+  std::vector<double> gradient_norms;
+  double evaluation_loss = 0.0;
+  std::string initial_hash, final_hash;
+
+  friend bool operator==(const TinyAnswer&, const TinyAnswer&) = default;
+};
+void PrintTo(const TinyAnswer& answer, std::ostream* out);
+
+absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run);
+// A trainer that trains kTinySteps steps and evaluates on rows that are no whole number of batches.
+absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer);
+absl::StatusOr<TinyAnswer> AnswerOf(const TinyRun& run);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_TESTS_ENGINE_TRAIN_CUDA_RUN_H_

@@ -1,0 +1,80 @@
+#include "engine/train/fingerprint.h"
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "gtest/gtest.h"
+#include "partition/plan/plan.h"
+#include "tests/engine/train/small_run.h"
+
+namespace stagecoach::engine {
+namespace {
+
+struct Subject {
+  Model model = {.input = Shape{kSmallFeatures},
+                 .layers = {Linear(8, Activation::kGelu), Linear(8), Linear(kSmallClasses)}};
+  std::string schedule = "1f1b";
+  int micro_batches = 4;
+  int64_t micro_batch_rows = 3;
+  std::vector<int> first_layer = {0, 1};
+  TrainerOptions options = {.optimizer = Optimizer::Sgd(), .fingerprint = "data"};
+};
+
+std::string FingerprintOf(const Subject& subject) {
+  partition::Plan plan =
+      EvenPlan(subject.model, 2, subject.schedule, subject.micro_batches, subject.micro_batch_rows);
+  plan.first_layer = subject.first_layer;
+  const ModelProfile profile =
+      AnalyzeModel(subject.model, {.micro_batch_rows = subject.micro_batch_rows,
+                                   .micro_batches = subject.micro_batches,
+                                   .optimizer = subject.options.optimizer,
+                                   .device = subject.options.device})
+          .value();
+  return FingerprintOf(subject.model, profile, plan, partition::LoweredSchedule(plan).value(),
+                       subject.options);
+}
+
+TEST(Fingerprint, IsThatOfAnEqualRun) {
+  EXPECT_EQ(FingerprintOf(Subject()), FingerprintOf(Subject()));
+}
+
+TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
+  const std::vector<std::function<void(Subject&)>> changes = {
+      [](Subject& s) { s.model.layers[0] = Linear(8, Activation::kRelu); },
+      [](Subject& s) { s.model.layers[1] = LayerNorm(); },
+      [](Subject& s) { s.schedule = "gpipe"; },
+      [](Subject& s) { s.micro_batches = 6; },
+      [](Subject& s) { s.micro_batch_rows = 2; },
+      [](Subject& s) {
+        s.first_layer = {0, 2};
+      },
+      [](Subject& s) { s.options.optimizer = Optimizer::AdamW(); },
+      [](Subject& s) { s.options.optimizer.momentum = 0.5F; },
+      [](Subject& s) { s.options.optimizer.weight_decay = 0.5F; },
+      [](Subject& s) { s.options.optimizer.beta1 = 0.5F; },
+      [](Subject& s) { s.options.optimizer.beta2 = 0.5F; },
+      [](Subject& s) { s.options.optimizer.epsilon = 0.5F; },
+      [](Subject& s) { s.options.optimizer.clip_norm = 0.5F; },
+      [](Subject& s) { s.options.learning_rate = LearningRate::Constant(0.1F); },
+      // In the last bit only.
+      [](Subject& s) { s.options.learning_rate = LearningRate::Constant(0.10000001F); },
+      [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 10); },
+      [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 2, 10); },
+      [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 11); },
+      [](Subject& s) { s.options.seed = 2; },
+      [](Subject& s) { s.options.fingerprint = "other data"; },
+  };
+  std::set<std::string> all = {FingerprintOf(Subject())};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Subject subject;
+    changes[i](subject);
+    EXPECT_TRUE(all.insert(FingerprintOf(subject)).second) << "change " << i;
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

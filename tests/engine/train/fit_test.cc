@@ -1,0 +1,254 @@
+#include "engine/train/fit.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kRows = 23;
+constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
+
+// Records what it is asked. The loss of a step is that of its rows: the sum of their numbers.
+class RecordingTrainer final : public Trainer {
+ public:
+  explicit RecordingTrainer(int64_t batch = kBatch)
+      : plan_{.first_layer = {0},
+              .num_layers = 1,
+              .micro_batch_rows = batch,
+              .schedule = {.num_micro_batches = 1}} {}
+
+  absl::StatusOr<StepResult> Step(const Dataset&, absl::Span<const int64_t> rows,
+                                  absl::Span<const int64_t> next_rows) override {
+    announced.emplace_back(next_rows.begin(), next_rows.end());
+    if (++steps_ == fails_at_step) return absl::DataLossError("step failed");
+    StepResult result{.correct = 2, .rows = static_cast<int64_t>(rows.size())};
+    for (int64_t row : rows) result.loss += static_cast<double>(row);
+    visited.insert(visited.end(), rows.begin(), rows.end());
+    losses.push_back(result.loss);
+    return result;
+  }
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override {
+    ++evaluations;
+    if (during_evaluation) during_evaluation();
+    if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
+    return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
+  }
+  const partition::Plan& plan() const override { return plan_; }
+  schedule::Transfers transfers() const override { return schedule::Transfers::kSeparate; }
+  int64_t steps() const override { return steps_; }
+  absl::StatusOr<std::vector<DeviceReport>> Devices() override {
+    return std::vector<DeviceReport>();
+  }
+  absl::StatusOr<schedule::Trace> LastTrace() override { return schedule::Trace(); }
+  absl::StatusOr<schedule::Costs> MeasuredCosts() override { return schedule::Costs(); }
+  absl::StatusOr<std::string> ParametersHash() override { return std::string(); }
+  absl::StatusOr<std::vector<float>> Parameter(const std::string&) override {
+    return std::vector<float>();
+  }
+
+  int fails_at_step = -1;
+  std::vector<int64_t> visited;                 // rows of all steps
+  std::vector<std::vector<int64_t>> announced;  // as the next, in each step
+  std::vector<double> losses;
+  std::function<void()> during_evaluation;
+  int evaluations = 0;
+
+ private:
+  const partition::Plan plan_;
+  int64_t steps_ = 0;
+};
+
+TrainTest Data() { return {SmallData(kRows), SmallData(4)}; }
+
+std::vector<int64_t> RowsOfEpoch(const RecordingTrainer& trainer, int64_t epoch, int64_t rows) {
+  const auto begin = trainer.visited.begin() + (epoch - 1) * rows;
+  return {begin, begin + rows};
+}
+
+TEST(Fit, VisitsRowsAtMostOncePerEpochInWholeBatches) {
+  RecordingTrainer trainer;
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), {.epochs = 3}));
+  EXPECT_EQ(result.epochs, 3);
+  EXPECT_EQ(result.steps, 12);
+  EXPECT_FALSE(result.stopped);
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    const std::vector<int64_t> rows = RowsOfEpoch(trainer, epoch, 20);
+    EXPECT_EQ(std::set<int64_t>(rows.begin(), rows.end()).size(), 20);
+    EXPECT_THAT(rows, ::testing::Each(AllOf(::testing::Ge(0), ::testing::Lt(kRows))));
+  }
+}
+
+TEST(Fit, AnnouncesTheRowsOfTheNextStepOfTheEpoch) {
+  RecordingTrainer trainer;
+  ASSERT_OK(Fit(trainer, Data(), {.epochs = 2}));
+  ASSERT_EQ(trainer.announced.size(), 8);
+  for (int64_t step = 0; step < 8; ++step) {
+    const auto next = trainer.visited.begin() + (step + 1) * kBatch;
+    const bool is_last_of_epoch = step % 4 == 3;
+    EXPECT_EQ(
+        trainer.announced[static_cast<size_t>(step)],
+        is_last_of_epoch ? std::vector<int64_t>() : std::vector<int64_t>(next, next + kBatch));
+  }
+}
+
+TEST(Fit, ShufflesEveryEpochAnew) {
+  RecordingTrainer trainer;
+  ASSERT_OK(Fit(trainer, Data(), {.epochs = 2}));
+  EXPECT_NE(RowsOfEpoch(trainer, 1, 20), RowsOfEpoch(trainer, 2, 20));
+}
+
+TEST(Fit, OrderDependsOnSeedAndEpochAlone) {
+  RecordingTrainer small_batches(4), large_batches(10), of_another_seed(4);
+  ASSERT_OK(Fit(small_batches, Data(), {.epochs = 2, .seed = 8}));
+  ASSERT_OK(Fit(large_batches, Data(), {.epochs = 3, .seed = 8}));
+  ASSERT_OK(Fit(of_another_seed, Data(), {.epochs = 2, .seed = 9}));
+  EXPECT_EQ(RowsOfEpoch(small_batches, 1, 20), RowsOfEpoch(large_batches, 1, 20));
+  EXPECT_EQ(RowsOfEpoch(small_batches, 2, 20), RowsOfEpoch(large_batches, 2, 20));
+  EXPECT_NE(RowsOfEpoch(small_batches, 1, 20), RowsOfEpoch(of_another_seed, 1, 20));
+}
+
+TEST(Fit, ReportsItsProgressAfterEachStep) {
+  RecordingTrainer trainer;
+  std::vector<FitProgress> progress;
+  FitOptions options{.epochs = 2};
+  options.on_step = [&](const FitProgress& at) { progress.push_back(at); };
+  ASSERT_OK(Fit(trainer, Data(), options));
+  ASSERT_EQ(progress.size(), 8);
+  double sum = 0.0;
+  for (size_t i = 0; i < progress.size(); ++i) {
+    const FitProgress& at = progress[i];
+    const auto step = static_cast<int64_t>(i) % 4 + 1;
+    sum = (step == 1 ? 0.0 : sum) + trainer.losses[i];
+    EXPECT_EQ(at.epoch, static_cast<int>(i) / 4 + 1);
+    EXPECT_EQ(at.step, step);
+    EXPECT_EQ(at.steps, 4);
+    EXPECT_DOUBLE_EQ(at.loss, sum / static_cast<double>(step));
+    EXPECT_GT(at.samples_per_second, 0.0);
+    EXPECT_GE(at.remaining, absl::ZeroDuration());
+  }
+}
+
+TEST(Fit, EvaluatesAfterEachEpoch) {
+  RecordingTrainer trainer;
+  std::vector<EpochResult> epochs;
+  FitOptions options{.epochs = 2};
+  options.on_epoch = [&](const EpochResult& epoch) { epochs.push_back(epoch); };
+  ASSERT_OK(Fit(trainer, Data(), options));
+  ASSERT_EQ(epochs.size(), 2);
+  EXPECT_EQ(trainer.evaluations, 2);
+  for (int i = 0; i < 2; ++i) {
+    const EpochResult& epoch = epochs[static_cast<size_t>(i)];
+    const auto losses = absl::MakeConstSpan(trainer.losses).subspan(4 * static_cast<size_t>(i), 4);
+    EXPECT_EQ(epoch.epoch, i + 1);
+    EXPECT_DOUBLE_EQ(epoch.loss, (losses[0] + losses[1] + losses[2] + losses[3]) / 4.0);
+    EXPECT_DOUBLE_EQ(epoch.train_accuracy, 2.0 / kBatch);
+    EXPECT_DOUBLE_EQ(epoch.test_accuracy, 3.0 / 4.0);
+    EXPECT_DOUBLE_EQ(epoch.test_loss, 0.25);
+    EXPECT_GT(epoch.samples_per_second, 0.0);
+  }
+}
+
+// What Fit does if the stop flag is raised during step `step` of 4 in the first of 3 epochs.
+FitResult StopDuringStep(int64_t step, RecordingTrainer& trainer) {
+  bool stop = false;
+  FitOptions options{.epochs = 3, .stop = [&] { return stop; }};
+  options.on_step = [&](const FitProgress& at) { stop = stop || at.step == step; };
+  return Fit(trainer, Data(), options).value();
+}
+
+TEST(Fit, StopsAfterThePresentStep) {
+  RecordingTrainer trainer;
+  const FitResult result = StopDuringStep(2, trainer);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, 2);
+  EXPECT_EQ(result.epochs, 0);
+  EXPECT_EQ(trainer.evaluations, 0);
+}
+
+TEST(Fit, StopsAfterTheLastStepOfAnEpochWithoutEvaluating) {
+  RecordingTrainer trainer;
+  const FitResult result = StopDuringStep(4, trainer);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, 4);
+  EXPECT_EQ(trainer.evaluations, 0);
+}
+
+TEST(Fit, StopsDuringAnEvaluationWithoutReportingIt) {
+  RecordingTrainer trainer;
+  bool stop = false;
+  trainer.during_evaluation = [&] { stop = true; };
+  int reported = 0;
+  ASSERT_OK_AND_ASSIGN(const FitResult result,
+                       Fit(trainer, Data(),
+                           {.epochs = 3,
+                            .stop = [&] { return stop; },
+                            .on_epoch = [&](const EpochResult&) { ++reported; }}));
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.epochs, 0);
+  EXPECT_EQ(reported, 0);
+}
+
+TEST(Fit, DoesNothingIfItIsStoppedAtOnce) {
+  RecordingTrainer trainer;
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), {.stop = [] { return true; }}));
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(trainer.steps(), 0);
+}
+
+TEST(Fit, ReturnsTheErrorOfAskingWhetherToStop) {
+  RecordingTrainer trainer;
+  const auto fails = [] { return absl::DataLossError("nobody knows"); };
+  EXPECT_THAT(Fit(trainer, Data(), {.stop = fails}),
+              StatusIs(absl::StatusCode::kDataLoss, "nobody knows"));
+  EXPECT_EQ(trainer.steps(), 0);
+}
+
+TEST(Fit, HashesTheLossesOfAllSteps) {
+  const auto hash = [](int epochs, uint64_t seed) {
+    RecordingTrainer trainer;
+    return Fit(trainer, Data(), {.epochs = epochs, .seed = seed}).value().step_losses_hash;
+  };
+  EXPECT_EQ(hash(2, 8), hash(2, 8));
+  EXPECT_NE(hash(2, 8), hash(2, 9));
+  EXPECT_NE(hash(2, 8), hash(1, 8));
+  EXPECT_EQ(hash(2, 8).size(), 32);
+}
+
+TEST(Fit, RefusesLessThanOneBatchOfRows) {
+  RecordingTrainer trainer(kRows + 1);
+  EXPECT_EQ(StepsPerEpoch(*Data().train, trainer.plan()), 0);
+  EXPECT_THAT(Fit(trainer, Data(), {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 AllOf(HasSubstr("23 rows"), HasSubstr("24"))));
+}
+
+TEST(Fit, TakesExactlyOneBatchOfRows) {
+  RecordingTrainer trainer(kRows);
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), {}));
+  EXPECT_EQ(result.steps, 1);
+}
+
+TEST(Fit, ReturnsTheErrorOfAStep) {
+  RecordingTrainer trainer;
+  trainer.fails_at_step = 3;
+  EXPECT_THAT(Fit(trainer, Data(), {}), StatusIs(absl::StatusCode::kDataLoss, "step failed"));
+  EXPECT_EQ(trainer.steps(), 3);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,298 @@
+// The first two promises of the engine: the partition never changes the answer, and what is
+// predicted is what happens.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+#include "engine/train/fit.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedule/lowering.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+
+constexpr int kCutMicroBatches = 12;        // which every schedule takes on 2, 3 and 4 devices
+constexpr int64_t kCutMicroBatchRows = 18;  // more than one tile of rows, and not a multiple of it
+constexpr int64_t kCutBatchRows = kCutMicroBatches * kCutMicroBatchRows;
+constexpr int kSteps = 3;
+constexpr float kClipNorm = 0.05F;  // far below the norms that occur
+
+// Everything a run gives that must not depend on the partition.
+struct Answer {
+  std::vector<double> losses;
+  std::vector<int64_t> correct;
+  std::vector<double> gradient_norms;
+  double evaluation_loss = 0.0;
+  int64_t evaluation_correct = 0;
+  std::string initial_hash, final_hash;
+
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+void PrintTo(const Answer& answer, std::ostream* out) {
+  *out << "losses " << ::testing::PrintToString(answer.losses) << ", norms "
+       << ::testing::PrintToString(answer.gradient_norms) << ", correct "
+       << ::testing::PrintToString(answer.correct) << ", evaluation " << answer.evaluation_loss
+       << ", parameters " << answer.final_hash;
+}
+
+struct Partition {
+  int devices = 1;
+  std::string schedule = "gpipe";
+  int chunks = 0;  // 0: the schedule's own number
+  int threads = 1;
+};
+
+partition::Plan PlanFor(const Partition& partition) {
+  return EvenPlan(SmallModel(), partition.devices, partition.schedule, kCutMicroBatches,
+                  kCutMicroBatchRows, partition.chunks);
+}
+
+std::unique_ptr<Trainer> TrainerFor(const partition::Plan& plan, const Optimizer& optimizer,
+                                    int threads = 1) {
+  return MakeTrainer(SmallModel(), plan,
+                     {.optimizer = optimizer,
+                      .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10),
+                      .device = {.threads = threads}});
+}
+
+std::unique_ptr<Trainer> TrainerOn(const Partition& partition, const Optimizer& optimizer) {
+  return TrainerFor(PlanFor(partition), optimizer, partition.threads);
+}
+
+Answer AnswerOf(Trainer& trainer) {
+  const auto data = SmallData(kSteps * kCutBatchRows);
+  const auto test_data = SmallData(kCutBatchRows + 25);  // the second batch is not whole
+  Answer answer;
+  answer.initial_hash = trainer.ParametersHash().value();
+  for (int step = 0; step < kSteps; ++step) {
+    const StepResult result =
+        trainer.Step(*data, Rows(step * kCutBatchRows, kCutBatchRows)).value();
+    answer.losses.push_back(result.loss);
+    answer.correct.push_back(result.correct);
+    answer.gradient_norms.push_back(result.gradient_norm);
+  }
+  const Evaluation evaluation = trainer.Evaluate(*test_data).value();
+  answer.evaluation_loss = evaluation.loss;
+  answer.evaluation_correct = evaluation.correct;
+  answer.final_hash = trainer.ParametersHash().value();
+  return answer;
+}
+
+std::vector<Optimizer> Optimizers() {
+  std::vector<Optimizer> optimizers = {Optimizer::AdamW(), Optimizer::Sgd()};
+  for (int i = 0; i < 2; ++i) {
+    optimizers.push_back(optimizers[static_cast<size_t>(i)]);
+    optimizers.back().clip_norm = kClipNorm;
+  }
+  return optimizers;
+}
+
+std::string Describe(const Optimizer& optimizer) {
+  return absl::StrCat(optimizer.kind == Optimizer::Kind::kAdamW ? "AdamW" : "SGD", ", clip norm ",
+                      optimizer.clip_norm);
+}
+
+// The answer of one stage on one device with one thread; the same in every call.
+const Answer& Expected(const Optimizer& optimizer) {
+  static auto* const answers = new std::map<std::string, Answer>;
+  Answer& answer = (*answers)[Describe(optimizer)];
+  if (answer.losses.empty()) answer = AnswerOf(*TrainerOn(Partition{}, optimizer));
+  return answer;
+}
+
+class Partitions : public ::testing::TestWithParam<Partition> {};
+
+TEST_P(Partitions, NeverChangeTheAnswer) {
+  for (const Optimizer& optimizer : Optimizers()) {
+    SCOPED_TRACE(Describe(optimizer));
+    EXPECT_EQ(AnswerOf(*TrainerOn(GetParam(), optimizer)), Expected(optimizer));
+  }
+}
+
+TEST_P(Partitions, TakeThePredictedMemory) {
+  for (const Optimizer& optimizer : {Optimizers().front(), Optimizers().back()}) {
+    SCOPED_TRACE(Describe(optimizer));
+    const auto trainer = TrainerOn(GetParam(), optimizer);
+    AnswerOf(*trainer);
+    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+    for (const DeviceReport& device : devices) {
+      EXPECT_GT(device.predicted_peak_bytes, 0);
+      EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
+      EXPECT_GT(device.predicted_stash_bytes, 0);
+      EXPECT_EQ(device.measured_stash_bytes, device.predicted_stash_bytes) << device.device;
+    }
+  }
+}
+
+TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
+  const partition::Plan plan = PlanFor(GetParam());
+  int64_t largest = 0;
+  const std::vector<DeviceReport> devices =
+      TrainerFor(plan, Optimizer::AdamW(), GetParam().threads)->Devices().value();
+  for (const DeviceReport& device : devices) {
+    largest = std::max(largest, device.predicted_peak_bytes);
+  }
+  TrainerOptions options{.device = {.threads = GetParam().threads, .memory_bytes = largest}};
+  const auto trainer = MakeTrainer(SmallModel(), plan, options);
+  EXPECT_OK(trainer->Step(*SmallData(kCutBatchRows), Rows(0, kCutBatchRows)));
+  options.device.memory_bytes -= 1;
+  EXPECT_THAT(Trainer::Create(SmallModel(), plan, options),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cpu:")));
+}
+
+std::vector<Partition> AllPartitions() {
+  std::vector<Partition> all;
+  for (const int devices : {1, 2, 3, 4, 7}) {
+    for (const char* schedule : {"gpipe", "1f1b"}) all.push_back({devices, schedule});
+  }
+  for (const int devices : {2, 3, 4}) {
+    for (const char* schedule :
+         {"interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"}) {
+      all.push_back({devices, schedule});
+    }
+  }
+  for (const auto& [devices, chunks] : {std::pair(1, 3), std::pair(2, 3), std::pair(2, 4)}) {
+    for (const char* schedule : {"interleaved", "looped-bfs"}) {
+      all.push_back({devices, schedule, chunks});
+    }
+  }
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h2", "dualpipe-v"}) {
+    all.push_back({2, schedule, 0, /*threads=*/2});
+  }
+  return all;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
+  const Partition& partition = test.param;
+  std::string name =
+      absl::StrCat(partition.schedule, "_Devices", partition.devices,
+                   partition.chunks > 0 ? absl::StrCat("_Chunks", partition.chunks) : "",
+                   partition.threads > 1 ? absl::StrCat("_Threads", partition.threads) : "");
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Partitions, ::testing::ValuesIn(AllPartitions()), NameOf);
+
+// The loss is on rank 0 then, and the data on the last.
+TEST(PartitionsTest, StagesMayBeOnAnyRank) {
+  partition::Plan plan = PlanFor({3, "1f1b"});
+  std::reverse(plan.schedule.rank_of_stage.begin(), plan.schedule.rank_of_stage.end());
+  std::reverse(plan.schedule.actions.begin(), plan.schedule.actions.end());
+  for (const Optimizer& optimizer : Optimizers()) {
+    SCOPED_TRACE(Describe(optimizer));
+    EXPECT_EQ(AnswerOf(*TrainerFor(plan, optimizer)), Expected(optimizer));
+  }
+}
+
+// There are no replicas: what concerns them is passed over.
+TEST(PartitionsTest, OperationsOfReplicasChangeNothing) {
+  partition::Plan plan = PlanFor({2, "1f1b"});
+  plan.schedule = schedule::Lower(plan.schedule, {.reduce_gradients = true}).value();
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<schedule::Action>& list = plan.schedule.actions[static_cast<size_t>(rank)];
+    list.insert(list.begin(),
+                {schedule::Op::kUnshard, schedule::StageId(rank), schedule::MicroBatch()});
+    list.push_back({schedule::Op::kReshard, schedule::StageId(rank), schedule::MicroBatch()});
+  }
+  const Optimizer optimizer = Optimizers().back();
+  EXPECT_EQ(AnswerOf(*TrainerFor(plan, optimizer)), Expected(optimizer));
+}
+
+TEST(PartitionsTest, ClippingActsInTheseRuns) {
+  for (const Optimizer& optimizer : Optimizers()) {
+    if (optimizer.clip_norm == 0.0F) continue;
+    EXPECT_THAT(AnswerOf(*TrainerOn(Partition{}, optimizer)).gradient_norms, Each(Gt(kClipNorm)));
+  }
+}
+
+TEST(PartitionsTest, UnevenCutsGiveTheSameAnswer) {
+  const Optimizer optimizer = Optimizer::AdamW();
+  partition::Plan plan = PlanFor({3, "1f1b"});
+  for (const std::vector<int>& first_layer :
+       {std::vector<int>{0, 1, 7}, std::vector<int>{0, 6, 7}, std::vector<int>{0, 1, 2}}) {
+    plan.first_layer = first_layer;
+    EXPECT_EQ(AnswerOf(*TrainerFor(plan, optimizer)), Expected(optimizer))
+        << ::testing::PrintToString(first_layer);
+  }
+}
+
+// Residual blocks and layer norms in random order: within a stage a block leaves the sum that ends
+// it to a layer norm that comes next; with one layer to a stage, none can.
+Model RandomBlocks(uint64_t seed) {
+  constexpr int64_t kWidth = 24;
+  const std::vector<LayerFactory> kinds = {
+      LayerNorm(),
+      Residual({LayerNorm(), Linear(kWidth, Activation::kGelu)}),
+      Residual({LayerNorm(), Linear(kWidth, Activation::kRelu)}),
+      Residual({Linear(kWidth, Activation::kGelu)}),
+      Residual({Residual({LayerNorm(), Linear(kWidth)}), LayerNorm(), Linear(kWidth)}),
+      Residual({LayerNorm(), Residual({LayerNorm(), Linear(kWidth)})})};
+  Model model{.input = Shape{kSmallFeatures}, .layers = {Linear(kWidth)}};
+  const base::RandomStream random(seed, /*stream=*/0);
+  for (uint64_t i = 0; i < 6; ++i) {
+    model.layers.push_back(kinds[random.Below(i, kinds.size())]);
+  }
+  model.layers.push_back(Linear(kSmallClasses));
+  return model;
+}
+
+TEST(PartitionsTest, CutsBetweenResidualBlocksGiveTheSameAnswer) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    const Model model = RandomBlocks(seed);
+    const auto answer = [&](int stages, int cut, int threads) {
+      partition::Plan plan = EvenPlan(model, stages, "1f1b", kCutMicroBatches, kCutMicroBatchRows);
+      if (cut > 0) plan.first_layer = {0, cut};
+      return AnswerOf(*MakeTrainer(model, plan, {.device = {.threads = threads}}));
+    };
+    const Answer expected = answer(model.num_layers(), 0, 1);
+    for (int threads = 1; threads <= 3; ++threads) {
+      EXPECT_EQ(answer(1, 0, threads), expected) << threads << " threads";
+    }
+    for (int cut = 1; cut < model.num_layers(); ++cut) {
+      EXPECT_EQ(answer(2, cut, 1), expected) << "cut before layer " << cut;
+    }
+  }
+}
+
+TEST(PartitionsTest, AnotherSeedGivesAnotherAnswer) {
+  const Model model = SmallModel();
+  const partition::Plan plan = PlanFor({2, "1f1b"});
+  const Answer one = AnswerOf(*MakeTrainer(model, plan, {.seed = 1}));
+  const Answer two = AnswerOf(*MakeTrainer(model, plan, {.seed = 2}));
+  EXPECT_NE(one.initial_hash, two.initial_hash);
+  EXPECT_NE(one.losses, two.losses);
+}
+
+TEST(PartitionsTest, AWholeFitHasTheSameHash) {
+  const TrainTest data{SmallData(3 * kCutBatchRows + 5), SmallData(50)};
+  const auto fit = [&](const Partition& partition) {
+    const auto trainer = TrainerOn(partition, Optimizer::AdamW());
+    return Fit(*trainer, data, {.epochs = 2}).value().step_losses_hash;
+  };
+  const std::string expected = fit({});
+  EXPECT_EQ(fit({4, "1f1b"}), expected);
+  EXPECT_EQ(fit({2, "dualpipe-v"}), expected);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,14 @@
+#include "gtest/gtest.h"
+#include "tests/engine/train/planned_runs.h"
+
+namespace stagecoach::engine {
+namespace {
+
+TEST(PlannedTraining, TakesExactlyThePredictedMemoryUnderARandomPlan) {
+  const PlannedRuns runs = ExpectPlansToRun(/*seed=*/7, /*trials=*/60, {});
+  EXPECT_GT(runs.planned, 30);
+  EXPECT_GT(runs.tightened, 50);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

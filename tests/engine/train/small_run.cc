@@ -1,0 +1,97 @@
+#include "tests/engine/train/small_run.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "engine/data/synthetic.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
+#include "kernels/ops/ops.h"
+#include "partition/search/make_plan.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Op;
+
+class ProbeLayer final : public Layer {
+ public:
+  explicit ProbeLayer(const ProbeHooks* hooks) : hooks_(*hooks) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    if (hooks_.on_prepare) hooks_.on_prepare(context.device);
+    elementwise_ = &context.device.ops().elementwise();
+    LayerSpec spec;
+    spec.description = "probe";
+    spec.output = context.input;
+    spec.input_last_use = LastUse::kForward;
+    return spec;
+  }
+  absl::Status Forward(const LayerArgs& args) override {
+    RETURN_IF_ERROR(Before(Op::kForward, forward_calls_));
+    return elementwise_->Copy(args.stream, args.x, args.y);
+  }
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    RETURN_IF_ERROR(Before(Op::kBackwardInput, backward_calls_));
+    return args.dx.empty() ? absl::OkStatus() : elementwise_->Copy(args.stream, args.dy, args.dx);
+  }
+
+ private:
+  absl::Status Before(Op op, int& calls) {
+    return hooks_.before ? hooks_.before(op, calls++) : absl::OkStatus();
+  }
+
+  const ProbeHooks& hooks_;
+  kernels::ElementwiseOps* elementwise_ = nullptr;
+  int forward_calls_ = 0, backward_calls_ = 0;
+};
+
+}  // namespace
+
+Model SmallModel() {
+  return {.input = Shape{kSmallFeatures},
+          .layers = {
+              Linear(600, Activation::kGelu), Linear(24, Activation::kRelu),
+              Residual({LayerNorm(), Linear(24, Activation::kGelu)}), LayerNorm(),
+              Residual({LayerNorm(), Linear(24, Activation::kRelu)}), Linear(30, Activation::kGelu),
+              Residual({Residual({LayerNorm(), Linear(30)}), Linear(30)}), Linear(kSmallClasses)}};
+}
+
+partition::Plan EvenPlan(const Model& model, int devices, const std::string& schedule,
+                         int micro_batches, int64_t micro_batch_rows, int chunks) {
+  const auto made = partition::GeneratedSchedule(schedule, micro_batches, chunks)(devices);
+  STAGECOACH_CHECK_OK(made);
+  partition::Plan plan{
+      .num_layers = model.num_layers(), .micro_batch_rows = micro_batch_rows, .schedule = *made};
+  const int stages = made->num_stages();
+  for (int stage = 0; stage < stages; ++stage) {
+    plan.first_layer.push_back(stage * model.num_layers() / stages);
+  }
+  return plan;
+}
+
+std::shared_ptr<const Dataset> SmallData(int64_t rows) {
+  auto data = MakeSynthetic({rows, kSmallFeatures, kSmallClasses}, /*seed=*/7);
+  STAGECOACH_CHECK_OK(data);
+  return data->train;
+}
+
+std::vector<int64_t> Rows(int64_t first, int64_t count) {
+  std::vector<int64_t> rows(static_cast<size_t>(count));
+  std::iota(rows.begin(), rows.end(), first);
+  return rows;
+}
+
+std::unique_ptr<Trainer> MakeTrainer(const Model& model, const partition::Plan& plan,
+                                     const TrainerOptions& options) {
+  auto trainer = Trainer::Create(model, plan, options);
+  STAGECOACH_CHECK_OK(trainer);
+  return *std::move(trainer);
+}
+
+LayerFactory Probe(const ProbeHooks* hooks) { return LayerOf<ProbeLayer>(hooks); }
+
+}  // namespace stagecoach::engine

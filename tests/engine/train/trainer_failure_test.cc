@@ -1,0 +1,185 @@
+// The third promise of the engine: it never hangs, and a failure says where it happened.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "engine/model/layers/linear.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Op;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kStages = 4;
+constexpr int kFailingMicroBatches = 6;
+constexpr int64_t kFailingMicroBatchRows = 2;
+constexpr int64_t kFailingBatchRows = kFailingMicroBatches * kFailingMicroBatchRows;
+
+// One linear layer per stage, each followed by a probe, whose hooks are those of `probes`.
+Model ProbedModel(const std::vector<ProbeHooks>& probes) {
+  Model model{.input = Shape{kSmallFeatures}};
+  for (const ProbeHooks& hooks : probes) {
+    model.layers.push_back(Linear(kSmallClasses, Activation::kGelu));
+    model.layers.push_back(Probe(&hooks));
+  }
+  return model;
+}
+
+// What plans can say and trainers do not do.
+
+void ExpectUnsupported(const partition::Plan& plan, const std::string& reason) {
+  EXPECT_THAT(CheckSupported(plan), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
+  EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
+}
+
+TEST(Trainer, RefusesReplicas) {
+  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
+  plan.replicas = {1, 1};
+  EXPECT_OK(CheckSupported(plan));
+  plan.replicas = {1, 2};
+  ExpectUnsupported(plan, "rank 1 2 replicas");
+}
+
+TEST(Trainer, RefusesRecomputation) {
+  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
+  plan.recomputed = {3, 5};
+  ExpectUnsupported(plan, "recomputes layer 3");
+}
+
+TEST(Trainer, RefusesAnotherOrderOfLayers) {
+  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
+  for (int layer = 0; layer < plan.num_layers; ++layer) plan.order.push_back(layer);
+  ExpectUnsupported(plan, "orders the layers");
+}
+
+// What fails: operation `op` of micro-batch `micro_batch` on stage `stage`.
+using Failure =
+    std::tuple<std::string /*schedule*/, bool /*clips*/, int /*stage*/, Op, int /*micro_batch*/>;
+
+class FailingLayer : public ::testing::TestWithParam<Failure> {
+ protected:
+  FailingLayer() : probes_(kStages), data_(SmallData(kFailingBatchRows)) {
+    const auto& [schedule, clips, stage, op, micro_batch] = GetParam();
+    probes_[static_cast<size_t>(stage)].before = [op = op, micro_batch = micro_batch](Op present,
+                                                                                      int call) {
+      return present == op && call == micro_batch ? absl::DataLossError("the disk is on fire")
+                                                  : absl::OkStatus();
+    };
+    TrainerOptions options;
+    options.optimizer.clip_norm = clips ? 1.0F : 0.0F;
+    const Model model = ProbedModel(probes_);
+    trainer_ = MakeTrainer(
+        model, EvenPlan(model, kStages, schedule, kFailingMicroBatches, kFailingMicroBatchRows),
+        options);
+  }
+
+  absl::Status Step() { return trainer_->Step(*data_, Rows(0, kFailingBatchRows)).status(); }
+
+  std::vector<ProbeHooks> probes_;
+  const std::shared_ptr<const Dataset> data_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+// The deadline of five minutes is that of the test, too: that it ends means that the other ranks
+// were told.
+TEST_P(FailingLayer, IsNamedByTheStep) {
+  const auto& [schedule, clips, stage, op, micro_batch] = GetParam();
+  EXPECT_THAT(Step(), StatusIs(absl::StatusCode::kDataLoss,
+                               absl::StrCat("rank ", stage, ", stage ", stage,
+                                            op == Op::kForward ? " F" : " BW", " micro-batch ",
+                                            micro_batch, ": the disk is on fire")));
+}
+
+TEST_P(FailingLayer, PoisonsTheTrainer) {
+  const absl::Status failure = Step();
+  ASSERT_THAT(failure, StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_EQ(Step(), failure);
+  EXPECT_EQ(trainer_->Evaluate(*data_).status(), failure);
+  EXPECT_EQ(trainer_->ParametersHash().status(), failure);
+  EXPECT_EQ(trainer_->Parameter("layer 0: weight").status(), failure);
+  EXPECT_EQ(trainer_->steps(), 0);
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Failure>& test) {
+  const auto& [schedule, clips, stage, op, micro_batch] = test.param;
+  return absl::StrCat(schedule, clips ? "_clipping" : "", "_stage", stage,
+                      op == Op::kForward ? "_F" : "_BW", micro_batch);
+}
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, FailingLayer,
+                         ::testing::Combine(::testing::Values("gpipe", "1f1b"), ::testing::Bool(),
+                                            ::testing::Range(0, kStages),
+                                            ::testing::Values(Op::kForward, Op::kBackwardInput),
+                                            ::testing::Values(0, 3, kFailingMicroBatches - 1)),
+                         NameOf);
+
+TEST(Trainer, NamesTheRankOfAFailingStageWhereRanksHaveSeveral) {
+  std::vector<ProbeHooks> probes(4);
+  probes[2].before = [](Op op, int call) {
+    return op == Op::kBackwardInput && call == 3 ? absl::DataLossError("the disk is on fire")
+                                                 : absl::OkStatus();
+  };
+  const Model model = ProbedModel(probes);
+  const auto trainer = MakeTrainer(
+      model, EvenPlan(model, 2, "zb-v", kFailingMicroBatches, kFailingMicroBatchRows), {});
+  EXPECT_THAT(trainer->Step(*SmallData(kFailingBatchRows), Rows(0, kFailingBatchRows)),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "rank 1, stage 2 B micro-batch 3: the disk is on fire"));
+}
+
+TEST(Trainer, AFailingEvaluationPoisonsItToo) {
+  std::vector<ProbeHooks> probes(2);
+  probes[1].before = [](Op, int call) {
+    return call == kFailingMicroBatches - 1 ? absl::DataLossError("the disk is on fire")
+                                            : absl::OkStatus();
+  };
+  const Model model = ProbedModel(probes);
+  const auto trainer = MakeTrainer(
+      model, EvenPlan(model, 2, "1f1b", kFailingMicroBatches, kFailingMicroBatchRows), {});
+  const auto data = SmallData(kFailingBatchRows);
+  const absl::Status failure = trainer->Evaluate(*data).status();
+  EXPECT_THAT(failure, StatusIs(absl::StatusCode::kDataLoss,
+                                HasSubstr(absl::StrCat("rank 1, stage 1 F micro-batch ",
+                                                       kFailingMicroBatches - 1))));
+  EXPECT_EQ(trainer->Step(*data, Rows(0, kFailingBatchRows)).status(), failure);
+}
+
+// The last stage blocks in its first forward pass until the first stage has given up waiting for
+// it, however long that takes.
+TEST(Trainer, ARankThatBlocksLetsTheOthersMissTheirDeadline) {
+  std::vector<ProbeHooks> probes(2);
+  std::atomic<kernels::Device*> first_device{nullptr};
+  probes[0].on_prepare = [&](kernels::Device& device) { first_device = &device; };
+  probes[1].before = [&](Op, int) {
+    first_device.load()->stream().Run([] {});  // behind the first stage's part of the step
+    return absl::OkStatus();
+  };
+  const Model model = ProbedModel(probes);
+  const auto data = SmallData(kFailingBatchRows);
+  {
+    const auto trainer =
+        MakeTrainer(model, EvenPlan(model, 2, "1f1b", kFailingMicroBatches, kFailingMicroBatchRows),
+                    {.deadline = absl::Milliseconds(500)});
+    EXPECT_THAT(trainer->Step(*data, Rows(0, kFailingBatchRows)),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         AllOf(HasSubstr("rank 0, stage 0 "),
+                               HasSubstr("rank 0 waited in vain for rank 1 to "))));
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,254 @@
+#include "partition/exact/chain.h"
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/profile.h"
+#include "schedule/costs.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+TEST(PartitionChain, PrefersEvenStagesAmongEqualBottlenecks) {
+  const ChainProblem problem = {.layer_ns = {9, 1, 1, 1, 1, 1, 1}, .stages = 3};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1, 4));
+}
+
+TEST(PartitionChain, PrefersTheLexicographicallyFirstAmongEquallyEvenCuts) {
+  const ChainProblem problem = {.layer_ns = {1, 1, 1, 1}, .stages = 3};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1, 2));
+}
+
+TEST(PartitionChain, RoundingDoesNotTellEqualLayersApart) {
+  // 0.1 * 3 and 0.1 + 0.1 + 0.1 differ in double, and so do partial sums from different starts.
+  for (const double ns : {0.1, 1.0 / 3.0, 1e-300, 1e300, 123456.789}) {
+    SCOPED_TRACE(ns);
+    const ChainProblem problem = {.layer_ns = std::vector<double>(48, ns), .stages = 8};
+    ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+    EXPECT_THAT(cut.first_layer, ElementsAre(0, 6, 12, 18, 24, 30, 36, 42));
+    EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 6 * ns);
+  }
+}
+
+TEST(PartitionChain, TakesTheLargestTimesWithoutOverflow) {
+  const double most = std::numeric_limits<double>::max();
+  const ChainProblem problem = {.layer_ns = {most, most, most}, .stages = 3};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1, 2));
+}
+
+TEST(PartitionChain, CutsLayersThatTakeNoTime) {
+  const ChainProblem problem = {.layer_ns = {0, 0, 0, 0}, .stages = 2};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1));
+  EXPECT_EQ(cut.bottleneck_ns, 0);
+}
+
+TEST(PartitionChain, GivesOneStageAllLayers) {
+  const ChainProblem problem = {.layer_ns = {3, 1, 2}, .stages = 1};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0));
+  EXPECT_EQ(cut.bottleneck_ns, 6);
+}
+
+TEST(PartitionChain, AcceptsASlowerCutWhereTheFastestDoesNotFit) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1, 1}, .stages = 2};
+  problem.extra_ns = [](int first, int last, int stage) {
+    return stage > 0 || last - first < 1 ? 0.0 : kInfinity;
+  };
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1));
+  EXPECT_EQ(cut.bottleneck_ns, 3);
+}
+
+TEST(PartitionChain, ReportsThatNothingFits) {
+  ChainProblem problem = {.layer_ns = {1, 1}, .stages = 2};
+  problem.extra_ns = [](int, int, int stage) { return stage == 0 ? 0.0 : kInfinity; };
+  EXPECT_THAT(PartitionChain(problem), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(PartitionChain, ReportsThatNothingFitsTheMemory) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1}, .stages = 2};
+  problem.layer_bytes = {4, 4, 4};
+  problem.budget_bytes = {7, 7};
+  EXPECT_THAT(PartitionChain(problem),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("3 layers into 2 stages")));
+  problem.budget_bytes = {8, 4};
+  EXPECT_OK(PartitionChain(problem));
+  problem.budget_bytes = {8, -1};
+  EXPECT_THAT(PartitionChain(problem), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+TEST(PartitionChain, CountsTheStashOfEveryMicroBatchInFlight) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1, 1}, .stages = 2};
+  problem.layer_bytes = {1, 1, 1, 1};
+  problem.layer_stash_bytes = {2, 2, 2, 2};
+  problem.in_flight = {2, 1};
+  problem.budget_bytes = {9, 9};  // one layer of 1 + 2 * 2, or three of 1 + 2
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 1));
+}
+
+TEST(PartitionChain, PutsTheCutWhereLittlePasses) {
+  ChainProblem problem = {.layer_ns = {5, 5, 5, 5}, .stages = 2, .micro_batches = 3};
+  problem.boundary_bytes = {0, 1, 9, 1};
+  problem.links = {{.latency_ns = 1, .bytes_per_second = 1e9}};
+  ASSERT_OK_AND_ASSIGN(const ChainCut added, PartitionChain(problem));
+  EXPECT_THAT(added.first_layer, ElementsAre(0, 1));
+  EXPECT_EQ(added.bottleneck_ns, 15 + 2 * 3 * (1 + 1));
+  problem.overlaps_messages = true;
+  ASSERT_OK_AND_ASSIGN(const ChainCut overlapped, PartitionChain(problem));
+  EXPECT_THAT(overlapped.first_layer, ElementsAre(0, 1));
+  EXPECT_EQ(overlapped.bottleneck_ns, 15);
+}
+
+TEST(PartitionChain, StagesOfEqualLayersTieAtAnySpeed) {
+  const ChainProblem problem = {.layer_ns = std::vector<double>(40, 1.0 / 3.0),
+                                .stages = 8,
+                                .speeds = {.1, .1, .1, .1, .1, .1, .1, .1}};
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 5, 10, 15, 20, 25, 30, 35));
+  EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 5 * (1.0 / 3.0) / .1);
+}
+
+// As a penalty far above all other times may be, and still the lower one is taken.
+TEST(PartitionChain, TakesAnExtraTimeThatDwarfsAllOthers) {
+  ChainProblem problem = {.layer_ns = {1, 1, 1}, .stages = 2};
+  problem.extra_ns = [](int, int last, int) { return last == 0 ? 1e200 : 1e100; };
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 2));
+  EXPECT_DOUBLE_EQ(cut.bottleneck_ns, 1e100);
+}
+
+TEST(PartitionChain, AsksOnlyForRangesOfAPossibleCut) {
+  ChainProblem problem = {.layer_ns = {1, 2, 3, 4, 5, 6, 7}, .stages = 3};
+  problem.extra_ns = [](int first, int last, int stage) {
+    EXPECT_LE(stage, first);
+    EXPECT_LE(first, last);
+    EXPECT_LE(last, 7 - 3 + stage);
+    return (first + last + stage) % 3 == 0 ? kInfinity : 0.0;
+  };
+  EXPECT_OK(PartitionChain(problem));
+}
+
+// Beyond kMaxEvened looks the answer is still one of the best: layers of no time allow every cut.
+TEST(PartitionChain, LeavesVeryManyEqualCutsUneven) {
+  ChainProblem problem = {.layer_ns = std::vector<double>(8000, 0.0), .stages = 4};
+  problem.layer_ns[0] = 5;
+  ASSERT_OK_AND_ASSIGN(const ChainCut cut, PartitionChain(problem));
+  EXPECT_EQ(cut.bottleneck_ns, 5);
+  EXPECT_EQ(cut.first_layer[0], 0);
+  EXPECT_LT(cut.first_layer[3], 8000);
+  for (int stage = 1; stage < 4; ++stage) {
+    EXPECT_LT(cut.first_layer[stage - 1], cut.first_layer[stage]);
+  }
+}
+
+TEST(PartitionChain, RefusesMoreStagesThanLayers) {
+  EXPECT_THAT(PartitionChain({.layer_ns = {1, 1}, .stages = 3}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 layers into 3 stages")));
+}
+
+TEST(PartitionChain, RefusesNoStage) {
+  EXPECT_THAT(PartitionChain({.layer_ns = {1, 1}, .stages = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 stages")));
+}
+
+// Three layers in two stages, with a valid value in every field.
+ChainProblem FullProblem() {
+  ChainProblem problem = {.layer_ns = {1, 2, 3}, .stages = 2};
+  problem.speeds = {1, 2};
+  problem.start_ns = {0, 1, 2};
+  problem.boundary_bytes = {0, 5, 6};
+  problem.links = {{.latency_ns = 1, .bytes_per_second = 1e9}};
+  problem.layer_bytes = {1, 1, 1};
+  problem.layer_stash_bytes = {1, 1, 1};
+  problem.in_flight = {2, 1};
+  problem.budget_bytes = {100, 100};
+  return problem;
+}
+
+using Change = std::function<void(ChainProblem&)>;
+
+void ExpectRefused(const Change& change, const char* message) {
+  SCOPED_TRACE(message);
+  ChainProblem problem = FullProblem();
+  ASSERT_OK(PartitionChain(problem));
+  change(problem);
+  EXPECT_THAT(PartitionChain(problem),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+TEST(PartitionChain, RefusesFieldsOfTheWrongLength) {
+  ExpectRefused([](ChainProblem& p) { p.speeds.pop_back(); }, "speeds has 1 entries: expected 2");
+  ExpectRefused([](ChainProblem& p) { p.start_ns.push_back(0); }, "start_ns has 4 entries");
+  ExpectRefused([](ChainProblem& p) { p.boundary_bytes.pop_back(); }, "boundary_bytes has 2");
+  ExpectRefused([](ChainProblem& p) { p.links.push_back({}); }, "links has 2 entries: expected 1");
+  ExpectRefused([](ChainProblem& p) { p.layer_bytes.pop_back(); }, "layer_bytes has 2 entries");
+  ExpectRefused([](ChainProblem& p) { p.layer_stash_bytes.pop_back(); }, "layer_stash_bytes has 2");
+  ExpectRefused([](ChainProblem& p) { p.in_flight.push_back(1); }, "in_flight has 3 entries");
+  ExpectRefused([](ChainProblem& p) { p.budget_bytes.pop_back(); }, "budget_bytes has 1 entries");
+  ExpectRefused([](ChainProblem& p) { p.stages = 1; }, "speeds has 2 entries: expected 1");
+}
+
+TEST(PartitionChain, RefusesTimesThatAreNegativeOrNotFinite) {
+  for (const double ns : {-1.0, std::nan(""), kInfinity}) {
+    ExpectRefused([ns](ChainProblem& p) { p.layer_ns[1] = ns; }, "layer 1 takes");
+    ExpectRefused([ns](ChainProblem& p) { p.start_ns[2] = ns; }, "layer 2 starts after");
+  }
+}
+
+TEST(PartitionChain, RefusesSpeedsOutOfRange) {
+  for (const double speed : {-1.0, 0.0, 1e-101, std::nan(""), kInfinity}) {
+    ExpectRefused([speed](ChainProblem& p) { p.speeds[1] = speed; }, "stage 1 has speed");
+  }
+}
+
+TEST(PartitionChain, RefusesLinksOutOfRange) {
+  for (const double speed : {-1.0, 0.5, std::nan(""), kInfinity}) {
+    ExpectRefused([speed](ChainProblem& p) { p.links[0].bytes_per_second = speed; }, "link 0");
+  }
+  ExpectRefused([](ChainProblem& p) { p.links[0].latency_ns = -1; }, "link 0");
+  ExpectRefused([](ChainProblem& p) { p.links[0].latency_ns = schedule::kMaxTimeNs + 1; },
+                "link 0");
+}
+
+TEST(PartitionChain, RefusesCountsOutOfRange) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const int64_t count : {int64_t{-1}, most}) {
+    ExpectRefused([=](ChainProblem& p) { p.boundary_bytes[1] = count; }, "boundary_bytes of layer");
+    ExpectRefused([=](ChainProblem& p) { p.layer_bytes[1] = count; }, "layer_bytes of layer 1");
+    ExpectRefused([=](ChainProblem& p) { p.layer_stash_bytes[2] = count; }, "layer_stash_bytes of");
+    ExpectRefused([=](ChainProblem& p) { p.in_flight[1] = count; }, "in_flight of stage 1");
+    ExpectRefused([=](ChainProblem& p) { p.micro_batches = count; }, "micro-batches");
+  }
+  ExpectRefused([](ChainProblem& p) { p.micro_batches = 0; }, "0 micro-batches");
+  ExpectRefused(
+      [](ChainProblem& p) {
+        p.in_flight[0] = int64_t{1} << 30;
+        p.layer_stash_bytes[0] = int64_t{1} << 40;
+      },
+      "all layers on one stage");
+}
+
+TEST(PartitionChain, RefusesMoreLayersThanAProfileMayHave) {
+  EXPECT_THAT(PartitionChain({.layer_ns = std::vector<double>(kMaxLayers + 1, 1.0)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at most 100000")));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

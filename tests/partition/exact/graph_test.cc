@@ -1,0 +1,292 @@
+#include "partition/exact/graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/partition/random_layers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr double kNotAllowed = std::numeric_limits<double>::infinity();
+
+// A problem and the edges that it refers to.
+struct Graph {
+  std::vector<Edge> edges;
+  std::vector<int64_t> output_bytes;
+  ChainProblem chain;
+
+  GraphProblem problem() const {
+    return {.layers = static_cast<int>(output_bytes.size()),
+            .edges = edges,
+            .output_bytes = output_bytes,
+            .chain = chain};
+  }
+};
+
+// Each output that is made in a stage up to `stage` and read in a later one, once.
+int64_t BytesAfter(const Graph& graph, const std::vector<int>& stage_of, int stage) {
+  std::vector<bool> passes(stage_of.size(), false);
+  for (const Edge& edge : graph.edges) {
+    if (stage_of[edge.producer] <= stage && stage_of[edge.consumer] > stage) {
+      passes[edge.producer] = true;
+    }
+  }
+  int64_t bytes = 0;
+  for (size_t i = 0; i < passes.size(); ++i) {
+    if (passes[i]) bytes += graph.output_bytes[i];
+  }
+  return bytes;
+}
+
+double StageNs(const Graph& graph, const std::vector<int>& stage_of, int stage) {
+  const ChainProblem& chain = graph.chain;
+  double compute = 0;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < stage_of.size(); ++i) {
+    if (stage_of[i] != stage) continue;
+    compute += chain.layer_ns[i] / (chain.speeds.empty() ? 1.0 : chain.speeds[stage]);
+    if (chain.budget_bytes.empty()) continue;
+    bytes += chain.layer_bytes[i] + chain.in_flight[stage] * chain.layer_stash_bytes[i];
+  }
+  if (!chain.budget_bytes.empty() && bytes > chain.budget_bytes[stage]) return kNotAllowed;
+  double receive = 0;
+  double send = 0;
+  if (!chain.links.empty()) {
+    const auto message = [&](int link) {
+      const int64_t cut = BytesAfter(graph, stage_of, link);
+      return static_cast<double>(2 * chain.micro_batches * chain.links[link].TransferNs(cut));
+    };
+    if (stage > 0) receive = message(stage - 1);
+    if (stage + 1 < chain.stages) send = message(stage);
+  }
+  return chain.overlaps_messages ? std::max({compute, receive, send}) : compute + receive + send;
+}
+
+// The slowest stage; infinite if the assignment is no cut at all.
+double SlowestNs(const Graph& graph, const std::vector<int>& stage_of) {
+  for (const Edge& edge : graph.edges) {
+    if (stage_of[edge.producer] > stage_of[edge.consumer]) return kNotAllowed;
+  }
+  double slowest = 0;
+  for (int stage = 0; stage < graph.chain.stages; ++stage) {
+    if (std::count(stage_of.begin(), stage_of.end(), stage) == 0) return kNotAllowed;
+    slowest = std::max(slowest, StageNs(graph, stage_of, stage));
+  }
+  return slowest;
+}
+
+// Every way to give each layer a stage.
+double BruteForce(const Graph& graph) {
+  std::vector<int> stage_of(graph.output_bytes.size(), 0);
+  double best = kNotAllowed;
+  while (true) {
+    best = std::min(best, SlowestNs(graph, stage_of));
+    size_t i = 0;
+    while (i < stage_of.size() && ++stage_of[i] == graph.chain.stages) stage_of[i++] = 0;
+    if (i == stage_of.size()) return best;
+  }
+}
+
+std::vector<int> StageOfEach(const GraphCut& cut) {
+  std::vector<int> stage_of(cut.order.size(), -1);
+  for (size_t place = 0; place < cut.order.size(); ++place) {
+    const auto next = std::upper_bound(cut.first_layer.begin(), cut.first_layer.end(), place);
+    stage_of[cut.order[place]] = static_cast<int>(next - cut.first_layer.begin()) - 1;
+  }
+  return stage_of;
+}
+
+bool IsTopological(const std::vector<Edge>& edges, const std::vector<int>& order) {
+  return std::all_of(edges.begin(), edges.end(), [&](const Edge& edge) {
+    return std::find(order.begin(), order.end(), edge.producer) <
+           std::find(order.begin(), order.end(), edge.consumer);
+  });
+}
+
+struct GraphKind {
+  bool has_messages = false;
+  bool overlaps_messages = false;
+  bool has_speeds = false;
+  bool has_memory = false;
+};
+
+// Small whole times and speeds that keep them exact in double.
+Graph RandomGraph(std::mt19937& random, const GraphKind& kind) {
+  Graph graph;
+  const size_t layers = 1 + random() % 7;
+  const unsigned percent = random() % 100;
+  for (int consumer = 1; consumer < static_cast<int>(layers); ++consumer) {
+    for (int producer = 0; producer < consumer; ++producer) {
+      if (random() % 100 < percent) graph.edges.push_back({producer, consumer});
+    }
+  }
+  graph.output_bytes = RandomCounts(random, layers, 5);
+  ChainProblem& chain = graph.chain;
+  for (size_t i = 0; i < layers; ++i) chain.layer_ns.push_back(random() % 8);
+  chain.stages = 1 + static_cast<int>(random() % std::min<size_t>(layers, 4));
+  const size_t stages = static_cast<size_t>(chain.stages);
+  if (kind.has_messages) {
+    chain.micro_batches = 1 + random() % 2;
+    for (size_t i = 0; i + 1 < stages; ++i) {
+      chain.links.push_back({static_cast<int64_t>(random() % 2), 1e9 / (1 + random() % 2)});
+    }
+    chain.overlaps_messages = kind.overlaps_messages;
+  }
+  if (kind.has_speeds) {
+    for (size_t i = 0; i < stages; ++i) chain.speeds.push_back(std::ldexp(0.5, random() % 4));
+  }
+  if (kind.has_memory) {
+    chain.layer_bytes = RandomCounts(random, layers, 6);
+    chain.layer_stash_bytes = RandomCounts(random, layers, 3);
+    chain.in_flight = RandomCounts(random, stages, 4);
+    const unsigned most = 5 + random() % 40;
+    chain.budget_bytes = RandomCounts(random, stages, most);
+  }
+  return graph;
+}
+
+void ExpectBestOfEachGraph(const GraphKind& kind, unsigned seed) {
+  std::mt19937 random(seed);
+  int allowed = 0;
+  for (int i = 0; allowed < 10'000; ++i) {
+    SCOPED_TRACE(i);
+    const Graph graph = RandomGraph(random, kind);
+    const double best = BruteForce(graph);
+    const auto cut = PartitionGraph(graph.problem());
+    if (best == kNotAllowed) {
+      ASSERT_THAT(cut, StatusIs(absl::StatusCode::kResourceExhausted));
+      continue;
+    }
+    ++allowed;
+    ASSERT_OK(cut);
+    ASSERT_EQ(cut->bottleneck_ns, best);
+    ASSERT_TRUE(cut->is_optimal);
+    ASSERT_TRUE(IsTopological(graph.edges, cut->order));
+    ASSERT_EQ(SlowestNs(graph, StageOfEach(*cut)), best);
+  }
+}
+
+TEST(PartitionGraph, EqualsBruteForce) { ExpectBestOfEachGraph({}, 1); }
+
+TEST(PartitionGraph, EqualsBruteForceWithMessagesAdded) {
+  ExpectBestOfEachGraph({.has_messages = true}, 2);
+}
+
+TEST(PartitionGraph, EqualsBruteForceWithMessagesOverlapped) {
+  ExpectBestOfEachGraph({.has_messages = true, .overlaps_messages = true}, 3);
+}
+
+TEST(PartitionGraph, EqualsBruteForceWithSpeeds) { ExpectBestOfEachGraph({.has_speeds = true}, 4); }
+
+TEST(PartitionGraph, EqualsBruteForceUnderMemoryThatDependsOnTheStage) {
+  ExpectBestOfEachGraph({.has_memory = true}, 5);
+}
+
+TEST(PartitionGraph, EqualsBruteForceWithEverything) {
+  ExpectBestOfEachGraph({.has_messages = true, .has_speeds = true, .has_memory = true}, 6);
+}
+
+Graph ChainGraph(int layers, int stages) {
+  Graph graph;
+  graph.output_bytes.assign(layers, 0);
+  graph.chain.stages = stages;
+  std::mt19937 random(7);
+  for (int i = 0; i < layers; ++i) {
+    graph.chain.layer_ns.push_back(1 + random() % 1000);
+    if (i > 0) graph.edges.push_back({i - 1, i});
+  }
+  return graph;
+}
+
+TEST(PartitionGraph, CutsAChainOfAnyLengthAsPartitionChainDoes) {
+  Graph graph = ChainGraph(2 * kMaxClosedSets, 50);
+  graph.edges.push_back({3, 2000});  // changes no order
+  ASSERT_OK_AND_ASSIGN(const GraphCut cut, PartitionGraph(graph.problem()));
+  ASSERT_OK_AND_ASSIGN(const ChainCut expected, PartitionChain(graph.chain));
+  EXPECT_TRUE(cut.is_optimal);
+  EXPECT_EQ(cut.first_layer, expected.first_layer);
+  EXPECT_EQ(cut.bottleneck_ns, expected.bottleneck_ns);
+  EXPECT_TRUE(std::is_sorted(cut.order.begin(), cut.order.end()));
+}
+
+// Thirteen layers that need nothing have 2^13 closed sets.
+TEST(PartitionGraph, SaysThatAFasterCutMayExistWhereThereAreTooManySets) {
+  Graph graph;
+  graph.output_bytes.assign(13, 1);
+  graph.chain.layer_ns = {9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 8};
+  graph.chain.stages = 3;
+  ASSERT_OK_AND_ASSIGN(const GraphCut cut, PartitionGraph(graph.problem()));
+  EXPECT_FALSE(cut.is_optimal);
+  EXPECT_EQ(cut.bottleneck_ns, SlowestNs(graph, StageOfEach(cut)));
+  EXPECT_EQ(cut.bottleneck_ns, 10);
+}
+
+TEST(PartitionGraph, TriesEverySetUpToTheLimit) {
+  Graph graph;
+  graph.output_bytes.assign(12, 1);  // 2^12 closed sets: just as many as are tried
+  graph.chain.layer_ns = {9, 9, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  graph.chain.stages = 3;
+  ASSERT_OK_AND_ASSIGN(const GraphCut cut, PartitionGraph(graph.problem()));
+  EXPECT_TRUE(cut.is_optimal);
+  EXPECT_EQ(cut.bottleneck_ns, 12);
+}
+
+// Two branches from layer 0 to layer 5: in the given order their outputs pass the cut together.
+TEST(PartitionGraph, CutsBetweenBranchesWhereLessPasses) {
+  Graph graph;
+  graph.edges = {{0, 1}, {0, 2}, {1, 3}, {2, 4}, {3, 5}, {4, 5}};
+  graph.output_bytes = {1, 100, 1, 1, 100, 1};
+  graph.chain.layer_ns = {2, 2, 2, 2, 2, 2};
+  graph.chain.stages = 2;
+  graph.chain.links = {{.latency_ns = 0, .bytes_per_second = 1e9}};
+  ASSERT_OK_AND_ASSIGN(const GraphCut cut, PartitionGraph(graph.problem()));
+  EXPECT_THAT(cut.order, ElementsAre(0, 1, 3, 2, 4, 5));
+  EXPECT_THAT(cut.first_layer, ElementsAre(0, 3));
+  EXPECT_EQ(cut.bottleneck_ns, 3 * 2 + 2 * 2);  // each of two bytes there and back
+}
+
+TEST(PartitionGraph, RefusesEdgesThatGoBackOrLeaveTheGraph) {
+  for (const Edge& edge : {Edge{1, 1}, Edge{1, 0}, Edge{-1, 1}, Edge{0, 3}}) {
+    Graph graph = ChainGraph(3, 2);
+    graph.edges.push_back(edge);
+    EXPECT_THAT(PartitionGraph(graph.problem()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("edge 2")));
+  }
+}
+
+TEST(PartitionGraph, RefusesFieldsOfTheWrongLengthAndBadOutputs) {
+  Graph graph = ChainGraph(3, 2);
+  graph.chain.layer_ns.pop_back();
+  EXPECT_THAT(PartitionGraph(graph.problem()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 layers with 2 times")));
+  graph = ChainGraph(3, 2);
+  graph.output_bytes[1] = -1;
+  EXPECT_THAT(PartitionGraph(graph.problem()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1 is -1")));
+}
+
+TEST(PartitionGraph, RefusesWhatPartitionChainRefuses) {
+  Graph graph = ChainGraph(3, 2);
+  graph.chain.speeds = {1, -1};
+  EXPECT_THAT(PartitionGraph(graph.problem()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stage 1 has speed -1")));
+  graph = ChainGraph(3, 4);
+  EXPECT_THAT(PartitionGraph(graph.problem()), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

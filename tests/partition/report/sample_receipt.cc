@@ -1,0 +1,140 @@
+#include "tests/partition/report/sample_receipt.h"
+
+#include <cmath>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "partition/plan/stage_costs.h"
+#include "schedule/generators.h"
+#include "schedule/simulate.h"
+#include "schedule/stash.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Rank;
+using schedule::StageId;
+
+LayerCost SampleLayer(std::string name, double forward_ns, int64_t parameters) {
+  constexpr int64_t kActivationBytes = int64_t{16} << 20;
+  LayerCost layer = {.name = std::move(name),
+                     .parameters = parameters,
+                     .forward_ns = forward_ns,
+                     .backward_input_ns = 1.1 * forward_ns,
+                     .backward_weight_ns = 0.9 * forward_ns,
+                     .step_ns = 0.2 * forward_ns};
+  layer.memory = {.parameter_bytes = AlignTensor(4 * parameters),
+                  .optimizer_bytes = AlignTensor(8 * parameters),
+                  .input_bytes = kActivationBytes,
+                  .output_bytes = kActivationBytes,
+                  .stash_bytes = 3 * kActivationBytes,
+                  .weight_stash_bytes = 2 * kActivationBytes,
+                  .gradient_stash_bytes = kActivationBytes,
+                  .workspace_bytes = 2 * kActivationBytes};
+  return layer;
+}
+
+std::vector<LayerCost> SampleLayers(int count) {
+  std::vector<LayerCost> layers;
+  for (int i = 0; i < count; ++i) {
+    layers.push_back(SampleLayer(absl::StrCat("block.", i - 1), 1.3e6, 12'600'000));
+  }
+  layers.front() = SampleLayer("embedding", 0.4e6, 52'000'000);
+  layers.back() = SampleLayer("head", 2.9e6, 52'000'000);
+  return layers;
+}
+
+Plan SamplePlan(const SampleShape& shape) {
+  Plan plan;
+  plan.schedule = schedule::Generate(shape.schedule, {.ranks = shape.devices / shape.replicas,
+                                                      .micro_batches = shape.micro_batches})
+                      .value();
+  plan.micro_batch_rows = 16;
+  for (int stage = 0; stage < plan.schedule.num_stages(); ++stage) {
+    plan.first_layer.push_back(stage * shape.layers_per_stage);
+  }
+  plan.num_layers = plan.num_stages() * shape.layers_per_stage;
+  if (shape.replicas > 1) {
+    plan.replicas.assign(static_cast<size_t>(plan.schedule.num_ranks()), shape.replicas);
+  }
+  return plan;
+}
+
+std::vector<StageReceipt> SampleStages(const Receipt& receipt) {
+  const Plan& plan = receipt.plan;
+  std::vector<StageReceipt> stages;
+  for (int index = 0; index < plan.num_stages(); ++index) {
+    const StageId id(index);
+    const Rank rank = plan.schedule.rank_of(id);
+    const schedule::StageTimes& times = receipt.costs.of(id);
+    const schedule::RankTimes& busy = receipt.simulation.ranks[static_cast<size_t>(rank.value())];
+    StageReceipt stage = {.first_layer = plan.first(index),
+                          .last_layer = plan.last(index),
+                          .forward_ns = times.forward_ns,
+                          .backward_ns = times.backward_input_ns + times.backward_weight_ns,
+                          .receive_ns = (plan.schedule.receives_from_previous(id) ? 90'000 : 0) +
+                                        (plan.schedule.sends_to_next(id) ? 90'000 : 0),
+                          .send_ns = (plan.schedule.sends_to_next(id) ? 90'000 : 0) +
+                                     (plan.schedule.receives_from_previous(id) ? 90'000 : 0),
+                          .idle_share = static_cast<double>(busy.idle_ns()) /
+                                        static_cast<double>(receipt.simulation.step_ns)};
+    // The peak of a rank with nothing but this stage's micro-batches.
+    std::vector<schedule::StageStash> stash(plan.first_layer.size(), {.forward = 0, .weight = 0});
+    stash[static_cast<size_t>(index)].forward = 1;
+    stage.in_flight = static_cast<int>(
+        std::lround(schedule::PeakStash(plan.schedule, stash)[static_cast<size_t>(rank.value())]));
+    for (int i = 0; i < plan.replicas_of(rank); ++i) {
+      stage.devices.push_back(plan.first_device_of(rank) + i);
+    }
+    stages.push_back(std::move(stage));
+  }
+  return stages;
+}
+
+}  // namespace
+
+Receipt SampleReceipt(const SampleShape& shape) {
+  Receipt receipt;
+  receipt.plan = SamplePlan(shape);
+  const Plan& plan = receipt.plan;
+  const std::vector<LayerCost> layers = SampleLayers(plan.num_layers);
+  receipt.model = "gpt-small";
+  for (const LayerCost& layer : layers) receipt.layer_names.push_back(layer.name);
+  for (int device = 0; device < shape.devices; ++device) {
+    receipt.cluster.devices.push_back(
+        {.name = absl::StrCat("gpu", device), .memory_bytes = shape.memory_bytes});
+  }
+  receipt.cluster.within_host = {.latency_ns = 5'000, .bytes_per_second = 2e11};
+  receipt.report = ReportPlan(plan, layers, {.workspace_bytes = 1 << 20}).value();
+  receipt.costs = StageCosts(receipt.report, layers);
+  receipt.costs.links = {receipt.cluster.within_host};
+  receipt.simulation =
+      schedule::Simulate(LoweredSchedule(plan).value(), receipt.costs,
+                         {.sends = schedule::Sends::kRendezvous, .keep_trace = true})
+          .value();
+  receipt.stages = SampleStages(receipt);
+
+  receipt.objective_ns = static_cast<double>(receipt.simulation.step_ns);
+  receipt.lower_bound_ns = 0.97 * receipt.objective_ns;
+  receipt.choice = {
+      .schedule = plan.schedule.name,
+      .chunks = plan.num_stages() / plan.num_ranks(),
+      .micro_batches = plan.micro_batches(),
+      .micro_batch_rows = plan.micro_batch_rows,
+      .replicas = std::vector<int>(static_cast<size_t>(plan.num_ranks()), shape.replicas),
+      .objective_ns = receipt.objective_ns};
+  receipt.runner_up = receipt.choice;
+  receipt.runner_up->schedule = "1f1b";
+  receipt.runner_up->objective_ns = 1.061 * receipt.objective_ns;
+  receipt.runner_up_reason = "every device waits longer for the gradients of the last stage";
+  receipt.changes = {"with 2.0 GB more on device gpu0: zb-h2, -6.1 %",
+                     "with links twice as fast: the same plan, -0.4 %"};
+  receipt.considered = 96;
+  receipt.simulated = 14;
+  receipt.planning = absl::Milliseconds(120);
+  return receipt;
+}
+
+}  // namespace stagecoach::partition

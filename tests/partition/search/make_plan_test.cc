@@ -1,0 +1,377 @@
+#include "partition/search/make_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/plan/plan.h"
+#include "tests/partition/random_layers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
+  const PlanReport report =
+      ReportPlan(plan, request.layers, request.loss, request.transfers).value();
+  int64_t largest_bytes = 0;
+  for (const RankReport& rank : report.ranks) {
+    largest_bytes = std::max(largest_bytes, rank.peak_bytes());
+  }
+  return largest_bytes;
+}
+
+// Slowest stage, sum of squares, first layers: the order of PartitionChain.
+using CutMerit = std::tuple<double, double, std::vector<int>>;
+
+CutMerit CutMeritOf(const Plan& plan, const PlanRequest& request) {
+  double slowest = 0;
+  double squares = 0;
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    double ns = 0;
+    for (int layer = plan.first(stage); layer <= plan.last(stage); ++layer) {
+      ns += request.layers[layer].batch_ns(plan.micro_batches());
+    }
+    slowest = std::max(slowest, ns);
+    squares += ns * ns;
+  }
+  return {slowest, squares, plan.first_layer};
+}
+
+// What looking at every cut into every number of stages finds.
+struct Survey {
+  std::map<CutMerit, int64_t> peaks;   // largest peak of each cut over request.devices
+  std::map<int, int64_t> least_bytes;  // by number of stages: the largest peak of the roomiest cut
+};
+
+Survey SurveyAllCuts(const PlanRequest& request) {
+  const int layers = static_cast<int>(request.layers.size());
+  Survey survey;
+  for (unsigned cut = 0; cut < 1u << (layers - 1); ++cut) {
+    Plan plan = {.first_layer = {0}, .num_layers = layers};
+    for (int layer = 1; layer < layers; ++layer) {
+      if ((cut >> (layer - 1)) & 1) plan.first_layer.push_back(layer);
+    }
+    plan.schedule = request.schedule(plan.num_stages()).value();
+    const int64_t peak_bytes = LargestPeak(plan, request);
+    const auto entry = survey.least_bytes.emplace(plan.num_stages(), peak_bytes).first;
+    entry->second = std::min(entry->second, peak_bytes);
+    if (plan.num_stages() == request.devices) survey.peaks[CutMeritOf(plan, request)] = peak_bytes;
+  }
+  return survey;
+}
+
+// A schedule with stage i on another rank than i, which are as many.
+ScheduleMaker Reversed(ScheduleMaker maker) {
+  return [maker](int devices) -> absl::StatusOr<schedule::Schedule> {
+    ASSIGN_OR_RETURN(schedule::Schedule made, maker(devices));
+    std::reverse(made.rank_of_stage.begin(), made.rank_of_stage.end());
+    std::reverse(made.actions.begin(), made.actions.end());
+    return made;
+  };
+}
+
+PlanRequest RandomRequest(std::mt19937& random) {
+  PlanRequest request;
+  const int layers = 1 + static_cast<int>(random() % 6);
+  request.layers = RandomLayers(random, layers);
+  request.loss = RandomLoss(random);
+  request.devices = 1 + static_cast<int>(random() % layers);
+  const char* const names[] = {"1f1b", "gpipe", "zb-h1"};
+  request.schedule = GeneratedSchedule(names[random() % 3], 1 + static_cast<int>(random() % 6));
+  if (random() % 2 == 0) request.schedule = Reversed(request.schedule);
+  if (random() % 2 == 0) request.transfers = schedule::Transfers::kGrouped;
+  return request;
+}
+
+// A budget at which some cut just fits, or just does not.
+int64_t RandomBudget(const Survey& survey, std::mt19937& random) {
+  auto cut = survey.peaks.begin();
+  std::advance(cut, random() % survey.peaks.size());
+  return cut->second - static_cast<int64_t>(random() % 2);
+}
+
+TEST(MakePlan, FindsTheBestOfAllCutsThatFit) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 250; ++i) {
+    SCOPED_TRACE(i);
+    PlanRequest request = RandomRequest(random);
+    const Survey survey = SurveyAllCuts(request);
+    request.device_memory_bytes = RandomBudget(survey, random);
+    const auto best = std::find_if(survey.peaks.begin(), survey.peaks.end(), [&](const auto& cut) {
+      return cut.second <= request.device_memory_bytes;
+    });
+    const auto plan = MakePlan(request);
+    if (best == survey.peaks.end()) {
+      ASSERT_THAT(plan, StatusIs(absl::StatusCode::kResourceExhausted));
+    } else {
+      ASSERT_OK(plan);
+      ASSERT_EQ(plan->first_layer, std::get<2>(best->first));
+    }
+  }
+}
+
+TEST(MakePlan, SaysHowLittleTheRoomiestCutNeedsAndHowManyStagesFit) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 120; ++i) {
+    SCOPED_TRACE(i);
+    PlanRequest request = RandomRequest(random);
+    const Survey survey = SurveyAllCuts(request);
+    const int64_t least_bytes = survey.least_bytes.at(request.devices);
+    request.device_memory_bytes = least_bytes * 4 / 5;
+    const auto smallest = std::find_if(
+        survey.least_bytes.begin(), survey.least_bytes.end(),
+        [&](const auto& entry) { return entry.second <= request.device_memory_bytes; });
+    const std::string advice =
+        smallest == survey.least_bytes.end()
+            ? "no number of stages fits"
+            : absl::StrCat("the smallest number of stages that fits is ", smallest->first, "\n");
+    ASSERT_THAT(
+        MakePlan(request),
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("needs " + base::FormatBytes(least_bytes)), HasSubstr(advice))));
+  }
+}
+
+// `count` equal layers whose memory is parameters and gradients, 100 MB of each.
+PlanRequest HeavyLayers(int count) {
+  PlanRequest request = {.schedule = GeneratedSchedule("1f1b", 1)};
+  request.layers.resize(count);
+  for (LayerCost& layer : request.layers) {
+    layer.forward_ns = 1000;
+    layer.memory.parameter_bytes = 100'000'000;
+  }
+  return request;
+}
+
+TEST(MakePlan, KeepsTheShapeOfTheRequest) {
+  PlanRequest request = HeavyLayers(6);
+  request.devices = 3;
+  request.schedule = GeneratedSchedule("gpipe", 5);
+  request.micro_batch_rows = 7;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_THAT(plan.first_layer, ElementsAre(0, 2, 4));
+  EXPECT_EQ(plan.num_layers, 6);
+  EXPECT_EQ(plan.schedule.name, "gpipe");
+  EXPECT_EQ(plan.micro_batches(), 5);
+  EXPECT_EQ(plan.micro_batch_rows, 7);
+}
+
+TEST(MakePlan, CountsTheStepOncePerBatch) {
+  PlanRequest request;
+  request.layers.resize(3);
+  request.layers[0].forward_ns = 10;
+  request.layers[1].step_ns = 100;
+  request.layers[2].forward_ns = 10;
+  request.devices = 2;
+  request.schedule = GeneratedSchedule("1f1b", 100);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_THAT(plan.first_layer, ElementsAre(0, 1));
+}
+
+TEST(MakePlan, FitsABudgetOfExactlyThePredictedPeak) {
+  PlanRequest request = HeavyLayers(4);
+  request.devices = 2;
+  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited, request);
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_EQ(plan, unlimited);
+}
+
+TEST(MakePlan, DoesNotFitABudgetOfOneByteLess) {
+  PlanRequest request = HeavyLayers(4);
+  request.devices = 2;
+  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited, request) - 1;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("needs 400,000,000 bytes, device memory is "
+                                                    "399,999,999 bytes")));
+}
+
+TEST(MakePlan, SaysWhatDoesNotFitAndWhatWould) {
+  PlanRequest request = HeavyLayers(6);
+  request.devices = 2;
+  request.device_memory_bytes = 450'000'000;
+  EXPECT_THAT(
+      MakePlan(request),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(StartsWith("the model does not fit: stage 0 (layers 0-2) needs 600.0 MB, "
+                                "device memory is 450.0 MB; the smallest number of stages that "
+                                "fits is 3\n"),
+                     HasSubstr("\n     1      1  3-5"))));
+}
+
+TEST(MakePlan, SaysThatFewerStagesFit) {
+  // The first of two stages holds two micro-batches in flight, a single stage one.
+  PlanRequest request;
+  request.layers.resize(2);
+  request.layers[0].memory.stash_bytes = 1 << 20;
+  request.devices = 2;
+  request.schedule = GeneratedSchedule("1f1b", 2);
+  request.device_memory_bytes = (1 << 20) + 4096;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("the smallest number of stages that fits is 1\n")));
+}
+
+TEST(MakePlan, SaysThatNoNumberOfStagesFits) {
+  PlanRequest request = HeavyLayers(3);
+  request.device_memory_bytes = 100'000'000;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("no number of stages fits")));
+}
+
+// The fastest cut has all that is stashed on the middle stage.
+TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
+  for (const char* name : {"1f1b", "gpipe"}) {
+    SCOPED_TRACE(name);
+    PlanRequest request;
+    request.layers.resize(8);
+    for (int i = 0; i < 8; ++i) {
+      request.layers[i].forward_ns = i == 0 || i == 7 ? 3 : 1;
+      request.layers[i].memory.stash_bytes = i >= 2 && i <= 5 ? 1 << 16 : 0;
+    }
+    request.devices = 3;
+    request.schedule = GeneratedSchedule(name, 512);
+    ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+    EXPECT_THAT(unlimited.first_layer, ElementsAre(0, 2, 6));
+    request.device_memory_bytes = LargestPeak(unlimited, request) - 1;
+    ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+    EXPECT_LE(LargestPeak(plan, request), request.device_memory_bytes);
+  }
+}
+
+TEST(MakePlan, RefusesMoreStagesThanLayers) {
+  PlanRequest request = HeavyLayers(3);
+  request.devices = 4;
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("cannot cut 3 layers into 4 stages")));
+}
+
+TEST(MakePlan, RefusesAnUnknownSchedule) {
+  PlanRequest request = HeavyLayers(3);
+  request.schedule = GeneratedSchedule("gpype", 1);
+  EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gpype")));
+}
+
+TEST(MakePlan, RefusesCountsBelowOne) {
+  PlanRequest no_devices = HeavyLayers(3);
+  no_devices.devices = 0;
+  PlanRequest no_rows = HeavyLayers(3);
+  no_rows.micro_batch_rows = 0;
+  for (const PlanRequest& request : {no_devices, no_rows}) {
+    EXPECT_THAT(MakePlan(request),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least 1")));
+  }
+}
+
+TEST(MakePlan, RefusesWhatTheScheduleRefuses) {
+  PlanRequest request = HeavyLayers(8);
+  request.devices = 2;
+  request.schedule = GeneratedSchedule("interleaved", 3);  // not a multiple of 2
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("interleaved")));
+}
+
+// Two devices with two stages each.
+PlanRequest TwoChunks(int layers) {
+  PlanRequest request = HeavyLayers(layers);
+  request.devices = 2;
+  request.schedule = GeneratedSchedule("interleaved", 4);
+  return request;
+}
+
+TEST(MakePlan, CutsForTheFastestSlowestStageWhereDevicesHaveSeveral) {
+  PlanRequest request = TwoChunks(5);
+  request.layers[1].forward_ns = 3000;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_THAT(plan.first_layer, ElementsAre(0, 1, 2, 3));
+}
+
+TEST(MakePlan, RefusesMoreChunksThanLayers) {
+  EXPECT_THAT(MakePlan(TwoChunks(3)), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("cannot cut 3 layers into 4 stages")));
+}
+
+// The fastest cut has both wide stages on device 0: the layers that take no time are what weighs.
+TEST(MakePlan, RepairsACutWhoseStagesDoNotFitTheirDeviceTogether) {
+  PlanRequest request = TwoChunks(8);
+  for (int i = 0; i < 8; ++i) {
+    const bool is_wide = i % 4 < 3;  // layers 0-2 and 4-6
+    request.layers[i].forward_ns = is_wide ? 1000 : 3000;
+  }
+  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+  EXPECT_THAT(unlimited.first_layer, ElementsAre(0, 3, 4, 7));
+  EXPECT_EQ(LargestPeak(unlimited, request), 6 * 200'000'000);
+  request.device_memory_bytes = 4 * 200'000'000;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
+  EXPECT_THAT(plan.first_layer, ElementsAre(0, 2, 4, 6));
+}
+
+TEST(MakePlan, NamesTheDeviceAndItsStagesWhereThereAreSeveral) {
+  PlanRequest request = TwoChunks(8);
+  request.device_memory_bytes = 3 * 200'000'000;
+  EXPECT_THAT(
+      MakePlan(request),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               StartsWith("the model does not fit: device 0 (stages 0, 2 with layers 0-1, 4-5) "
+                          "needs 800.0 MB, device memory is 600.0 MB; the smallest number of "
+                          "devices that fits is 4\n")));
+}
+
+TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
+  std::mt19937 random(3);
+  int fitting = 0;
+  for (int i = 0; i < 100; ++i) {
+    SCOPED_TRACE(i);
+    const char* const names[] = {"interleaved", "zb-v", "v-min", "looped-bfs"};
+    PlanRequest request = {
+        .layers = RandomLayers(random, 4 + static_cast<int>(random() % 4)),
+        .loss = RandomLoss(random),
+        .devices = 2,
+        .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3)),
+        .transfers = i % 2 == 0 ? schedule::Transfers::kSeparate : schedule::Transfers::kGrouped};
+    ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+    request.device_memory_bytes =
+        LargestPeak(unlimited, request) * (80 + static_cast<int>(random() % 30)) / 100;
+    const auto plan = MakePlan(request);
+    if (absl::IsResourceExhausted(plan.status())) continue;
+    ASSERT_OK(plan);
+    ++fitting;
+    EXPECT_LE(LargestPeak(*plan, request), request.device_memory_bytes);
+  }
+  EXPECT_GT(fitting, 20);
+}
+
+TEST(MakePlan, RefusesNegativeDeviceMemory) {
+  PlanRequest request = HeavyLayers(3);
+  request.device_memory_bytes = -1;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device memory")));
+}
+
+TEST(MakePlan, RefusesNegativeTimes) {
+  PlanRequest request = HeavyLayers(3);
+  request.layers[1].forward_ns = -1;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 1")));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

@@ -1,0 +1,361 @@
+// Random requests, against exhaustive search where that ends.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/search/candidates.h"
+#include "partition/search/planner.h"
+#include "partition/search/receipt_of.h"
+#include "schedule/generators.h"
+#include "tests/partition/random_layers.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Transfers;
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+
+// Layers of whole-number times at the given sizes: twice the rows take less than twice the time.
+Profile RandomProfile(std::mt19937& random, int layers, const std::vector<int64_t>& sizes,
+                      bool may_recompute) {
+  const std::vector<LayerCost> base = RandomLayers(random, layers);
+  Profile profile = {.model = "random", .sizes = {}, .edges = {}};
+  for (const int64_t rows : sizes) {
+    SizedLayers& sized = profile.sizes.emplace_back();
+    sized.micro_batch_rows = rows;
+    sized.layers = base;
+    for (int i = 0; i < layers; ++i) {
+      LayerCost& layer = sized.layers[i];
+      layer.name = "layer." + std::to_string(i);
+      const auto grow = [&](double ns) { return 100 * ns * static_cast<double>(1 + 2 * rows) / 3; };
+      layer.forward_ns = std::floor(grow(layer.forward_ns + 1));
+      layer.backward_input_ns = std::floor(grow(layer.backward_input_ns));
+      layer.backward_weight_ns = std::floor(grow(layer.backward_weight_ns));
+      if (may_recompute && (i * 7 + layers) % 3 != 0) {
+        layer.recompute_stash_bytes = layer.memory.stash_bytes / 4;
+      }
+    }
+  }
+  return profile;
+}
+
+Cluster RandomCluster(std::mt19937& random, int devices, int64_t memory_bytes) {
+  Cluster cluster = UniformCluster(devices, memory_bytes);
+  for (ClusterDevice& device : cluster.devices) {
+    if (random() % 3 == 0) device.speed = 0.5;
+    if (memory_bytes > 0 && random() % 3 == 0) device.memory_bytes += memory_bytes / 2;
+    if (random() % 8 == 0) device.memory_bytes = 0;  // without limit
+    device.host = static_cast<int>(random() % 2);
+  }
+  std::sort(cluster.devices.begin(), cluster.devices.end(),
+            [](const ClusterDevice& a, const ClusterDevice& b) { return a.host < b.host; });
+  if (random() % 2 == 0) {
+    const int64_t latency_ns = random() % 2 == 0 ? 20 : 300;  // a pass takes some hundred ns
+    cluster.within_host = {.latency_ns = latency_ns, .bytes_per_second = 4e10};
+    cluster.between_hosts = {.latency_ns = 5 * latency_ns, .bytes_per_second = 1e10};
+  }
+  cluster.overlaps_messages = random() % 2 == 0;
+  return cluster;
+}
+
+// All ways to write `sum` as a sequence of `parts` positive numbers.
+std::vector<std::vector<int>> Compositions(int sum, int parts) {
+  if (parts == 1) return {{sum}};
+  std::vector<std::vector<int>> all;
+  for (int first = 1; first <= sum - parts + 1; ++first) {
+    for (std::vector<int> rest : Compositions(sum - first, parts - 1)) {
+      rest.insert(rest.begin(), first);
+      all.push_back(std::move(rest));
+    }
+  }
+  return all;
+}
+
+// Every plan of one schedule that the request allows, each judged by its receipt.
+class Exhaustive {
+ public:
+  explicit Exhaustive(const PlannerRequest& request) : request_(request) {}
+
+  double Best() {
+    const int devices = request_.cluster.size();
+    for (int ranks = 1; ranks <= devices; ++ranks) {
+      for (const std::vector<int>& replicas : Compositions(devices, ranks)) {
+        if (request_.replicas.has_value() &&
+            !std::all_of(replicas.begin(), replicas.end(),
+                         [&](int count) { return count == *request_.replicas; })) {
+          continue;
+        }
+        for (const SizedLayers& size : request_.profile.sizes) {
+          for (const int each : replicas) TryRows(replicas, size.micro_batch_rows * each);
+        }
+      }
+    }
+    return best_ns_;
+  }
+
+ private:
+  void TryRows(const std::vector<int>& replicas, int64_t rows) {
+    if (request_.batch_rows % rows != 0) return;
+    for (const int each : replicas) {
+      if (rows % each != 0) return;
+    }
+    Plan plan;
+    plan.num_layers = request_.profile.num_layers();
+    plan.micro_batch_rows = rows;
+    plan.replicas = replicas;
+    absl::StatusOr<schedule::Schedule> schedule = schedule::Generate(
+        request_.schedule, {.ranks = static_cast<int>(replicas.size()),
+                            .micro_batches = static_cast<int>(request_.batch_rows / rows),
+                            .chunks = request_.chunks.value_or(0)});
+    if (!schedule.ok() || schedule->num_stages() > plan.num_layers) return;
+    plan.schedule = *std::move(schedule);
+    for (const std::vector<int>& sizes :
+         Compositions(plan.num_layers, plan.schedule.num_stages())) {
+      plan.first_layer = {0};
+      for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+        plan.first_layer.push_back(plan.first_layer.back() + sizes[i]);
+      }
+      TryRecomputation(plan);
+    }
+  }
+
+  void TryRecomputation(Plan plan) {
+    std::vector<int> able;
+    for (int layer = 0; layer < plan.num_layers && request_.may_recompute; ++layer) {
+      const LayerCost& cost = request_.profile.sizes.front().layers[static_cast<size_t>(layer)];
+      if (cost.recompute_stash_bytes.has_value()) able.push_back(layer);
+    }
+    for (unsigned set = 0; set < 1U << able.size(); ++set) {
+      plan.recomputed.clear();
+      for (size_t i = 0; i < able.size(); ++i) {
+        if ((set >> i & 1U) != 0) plan.recomputed.push_back(able[i]);
+      }
+      const absl::StatusOr<Receipt> receipt =
+          ReceiptOf(plan, request_.profile, request_.cluster, request_.objective);
+      ASSERT_OK(receipt);
+      if (CheckFits(*receipt).ok()) best_ns_ = std::min(best_ns_, receipt->objective_ns);
+    }
+  }
+
+  const PlannerRequest& request_;
+  double best_ns_ = kNone;
+};
+
+// That the answer is one the engine could run: consistent, within memory, and worth what it says.
+void ExpectHonest(const Receipt& receipt, const PlannerRequest& request) {
+  EXPECT_OK(CheckFits(receipt));
+  const absl::StatusOr<Receipt> again =
+      ReceiptOf(receipt.plan, request.profile, request.cluster, request.objective);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->objective_ns, receipt.objective_ns);
+  EXPECT_LE(receipt.lower_bound_ns, receipt.objective_ns);
+  EXPECT_EQ(receipt.plan.batch_rows(), request.batch_rows);
+  EXPECT_EQ(receipt.plan.num_devices(), request.cluster.size());
+}
+
+void ExpectExhaustive(const PlannerRequest& request, int& fitting) {
+  const double expected_ns = Exhaustive(request).Best();
+  const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+  if (expected_ns == kNone) {
+    EXPECT_FALSE(receipt.ok());
+    return;
+  }
+  ASSERT_OK(receipt);
+  EXPECT_EQ(receipt->objective_ns, expected_ns) << request.schedule;
+  ExpectHonest(*receipt, request);
+  ++fitting;
+}
+
+PlannerRequest RandomRequest(std::mt19937& random, bool may_recompute,
+                             Transfers transfers = Transfers::kSeparate) {
+  const int devices = 1 + static_cast<int>(random() % 3);
+  const int layers = devices + static_cast<int>(random() % 3);
+  PlannerRequest request;
+  request.profile = RandomProfile(random, layers, {1, 2}, may_recompute);
+  const int64_t memory_bytes =
+      random() % 2 == 0 ? 0 : 20'000 + static_cast<int64_t>(random() % 90'000);
+  request.cluster = RandomCluster(random, devices, memory_bytes);
+  request.cluster.transfers = transfers;
+  request.batch_rows = 4 + 4 * static_cast<int64_t>(random() % 2);
+  request.objective = random() % 4 == 0 ? PlanObjective::kBottleneck : PlanObjective::kStep;
+  request.may_recompute = may_recompute;
+  if (random() % 2 == 0) request.replicas.reset();
+  return request;
+}
+
+class PlannerOver : public ::testing::TestWithParam<Transfers> {};
+
+INSTANTIATE_TEST_SUITE_P(AllTransfers, PlannerOver,
+                         ::testing::Values(Transfers::kSeparate, Transfers::kGrouped),
+                         [](const auto& test) {
+                           return test.param == Transfers::kGrouped ? "Grouped" : "Separate";
+                         });
+
+TEST_P(PlannerOver, EqualsExhaustiveSearchUnderEverySchedule) {
+  std::mt19937 random(1);
+  int fitting = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false, GetParam());
+    for (const schedule::Generator& generator : schedule::Generators()) {
+      request.schedule = std::string(generator.name);
+      request.chunks = generator.chunks;
+      ExpectExhaustive(request, fitting);
+    }
+  }
+  EXPECT_GT(fitting, 100);
+}
+
+TEST_P(PlannerOver, EqualsExhaustiveSearchWithRecomputation) {
+  std::mt19937 random(2);
+  int fitting = 0;
+  int recomputing = 0;
+  for (int trial = 0; trial < 240; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/true, GetParam());
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+      request.schedule = schedule;
+      ExpectExhaustive(request, fitting);
+      const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+      recomputing += receipt.ok() && !receipt->plan.recomputed.empty();
+    }
+  }
+  EXPECT_GT(fitting, 50);
+  EXPECT_GT(recomputing, 3);
+}
+
+TEST_P(PlannerOver, IsNoSlowerThanAnyScheduleItMayChoose) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 20; ++trial) {
+    PlannerRequest request = RandomRequest(random, trial % 2 == 0, GetParam());
+    request.objective = PlanObjective::kStep;
+    const absl::StatusOr<Receipt> receipt = PlanJointly(request);
+    double best_ns = kNone;
+    for (const schedule::Generator& generator : schedule::Generators()) {
+      PlannerRequest fixed = request;
+      fixed.schedule = std::string(generator.name);
+      const absl::StatusOr<Receipt> one = PlanJointly(fixed);
+      if (one.ok()) best_ns = std::min(best_ns, one->objective_ns);
+      if (one.ok() && receipt.ok()) {
+        EXPECT_LE(receipt->lower_bound_ns, one->objective_ns);
+      }
+    }
+    if (!receipt.ok()) {
+      EXPECT_EQ(best_ns, kNone);
+      continue;
+    }
+    EXPECT_LE(receipt->objective_ns, best_ns);
+    ExpectHonest(*receipt, request);
+  }
+}
+
+// With others, another plan may be the fastest.
+TEST(PlanJointly, SearchesUnderTheTransfersThatWillBePerformed) {
+  std::mt19937 random(14);
+  int faster = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false);
+    request.schedule = trial % 2 == 0 ? "1f1b" : "zb-h1";
+    request.objective = PlanObjective::kStep;
+    const absl::StatusOr<Receipt> separate = PlanJointly(request);
+    request.cluster.transfers = Transfers::kGrouped;
+    const absl::StatusOr<Receipt> grouped = PlanJointly(request);
+    if (!separate.ok()) continue;
+    const Receipt judged = ReceiptOf(separate->plan, request.profile, request.cluster).value();
+    if (!CheckFits(judged).ok()) continue;
+    ASSERT_OK(grouped);
+    EXPECT_LE(grouped->objective_ns, judged.objective_ns);
+    if (grouped->objective_ns < judged.objective_ns) ++faster;
+  }
+  EXPECT_GT(faster, 3);
+}
+
+// What a candidate's bound says, no plan under its schedule may beat. Updates take as long as
+// passes here, in turn part of the backward pass and not.
+TEST_P(PlannerOver, FindsNoPlanThatBeatsTheBounds) {
+  std::mt19937 random(11);
+  int compared = 0;
+  for (int trial = 0; trial < 150; ++trial) {
+    PlannerRequest request = RandomRequest(random, /*may_recompute=*/false, GetParam());
+    request.profile.updates_in_backward = trial % 2 == 0;
+    for (SizedLayers& sized : request.profile.sizes) {
+      for (LayerCost& layer : sized.layers) layer.step_ns = static_cast<double>(random() % 2000);
+    }
+    for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 0;
+    for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-h2", "interleaved", "zb-v"}) {
+      request.schedule = schedule;
+      const auto space = CandidateSpace::Create(request);
+      if (!space.ok()) continue;
+      const double best_ns = Exhaustive(request).Best();
+      if (best_ns == kNone) continue;
+      double bound_ns = kNone;
+      for (const Candidate& candidate : space->candidates()) {
+        if (!space->ScheduleOf(candidate).ok()) continue;
+        bound_ns = std::min(bound_ns, candidate.lower_bound_ns);
+      }
+      EXPECT_LE(bound_ns, best_ns) << schedule << " trial " << trial;
+      EXPECT_GT(bound_ns, 0.0);
+      const Receipt receipt = PlanJointly(request).value();
+      EXPECT_EQ(receipt.objective_ns, best_ns) << schedule << " trial " << trial;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 300);
+}
+
+// More cuts than are enumerated, budgets that are met to the byte on unequal devices.
+TEST_P(PlannerOver, FitsTheExactBudgetsOfManyLayers) {
+  std::mt19937 random(12);
+  for (int trial = 0; trial < 10; ++trial) {
+    PlannerRequest request;
+    request.profile = RandomProfile(random, 40, {1}, /*may_recompute=*/false);
+    request.cluster = UniformCluster(4);
+    request.cluster.transfers = GetParam();
+    request.batch_rows = 8;
+    request.schedule = trial % 2 == 0 ? "1f1b" : "zb-h1";
+    const Receipt free = PlanJointly(request).value();
+    for (int rank = 0; rank < 4; ++rank) {
+      request.cluster.devices[static_cast<size_t>(rank)].memory_bytes =
+          free.report.of(schedule::Rank(rank)).peak_bytes();
+    }
+    const absl::StatusOr<Receipt> exact = PlanJointly(request);
+    ASSERT_OK(exact);
+    ExpectHonest(*exact, request);
+  }
+}
+
+TEST(PlanJointly, CutsAGraphOnlyWhereEdgesGoForward) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 30; ++trial) {
+    PlannerRequest request;
+    request.profile = RandomProfile(random, 7, {1}, false);
+    for (int consumer = 1; consumer < 7; ++consumer) {
+      for (int producer = 0; producer < consumer; ++producer) {
+        if (random() % 3 == 0) request.profile.edges.push_back({producer, consumer});
+      }
+    }
+    if (request.profile.is_chain()) continue;
+    request.cluster = UniformCluster(3);
+    request.batch_rows = 4;
+    request.schedule = "1f1b";
+    const Receipt receipt = PlanJointly(request).value();
+    std::vector<int> place(7);
+    for (int i = 0; i < 7; ++i) place[static_cast<size_t>(receipt.plan.order[i])] = i;
+    for (const Edge& edge : request.profile.edges) {
+      EXPECT_LT(place[static_cast<size_t>(edge.producer)],
+                place[static_cast<size_t>(edge.consumer)]);
+    }
+    ExpectHonest(receipt, request);
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

@@ -1,0 +1,324 @@
+#include "partition/search/planner.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/search/best_cut.h"
+#include "schedule/generators.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::StatusIs;
+
+// Twelve equal layers, whose stash is most of what they need.
+PlannerRequest EqualLayers(int devices, int64_t memory_bytes) {
+  PlannerRequest request;
+  SizedLayers sized = {.micro_batch_rows = 1, .layers = {}};
+  for (int i = 0; i < 12; ++i) {
+    LayerCost layer = {.name = "layer." + std::to_string(i),
+                       .forward_ns = 1000,
+                       .backward_input_ns = 1000,
+                       .backward_weight_ns = 1000};
+    layer.memory = {
+        .parameter_bytes = 6400, .input_bytes = 640, .output_bytes = 640, .stash_bytes = 64'000};
+    sized.layers.push_back(layer);
+  }
+  request.profile = {.model = "equal", .sizes = {sized}, .edges = {}};
+  request.cluster = UniformCluster(devices, memory_bytes);
+  request.batch_rows = 8;
+  return request;
+}
+
+TEST(PlanJointly, SurvivesLayersThatTakeNoTime) {
+  PlannerRequest request = EqualLayers(2, 0);
+  for (LayerCost& layer : request.profile.sizes.front().layers) {
+    layer.forward_ns = layer.backward_input_ns = layer.backward_weight_ns = 0;
+  }
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.objective_ns, 0);
+  for (const std::string& change : receipt.changes) EXPECT_THAT(change, Not(HasSubstr("nan")));
+  for (LayerCost& layer : request.profile.sizes.front().layers) layer.forward_ns = 1e15;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("would take the slowest device")));
+}
+
+TEST(PlanJointly, TakesExactlyTheMemoryThatItPredicts) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.schedule = "1f1b";
+  const Receipt free = PlanJointly(request).value();
+  for (int rank = 0; rank < 4; ++rank) {
+    request.cluster.devices[static_cast<size_t>(rank)].memory_bytes =
+        free.report.of(schedule::Rank(rank)).peak_bytes();
+  }
+  const Receipt exact = PlanJointly(request).value();
+  EXPECT_EQ(exact.plan, free.plan);
+  --request.cluster.devices[0].memory_bytes;
+  const absl::StatusOr<Receipt> less = PlanJointly(request);
+  if (less.ok()) {
+    EXPECT_NE(less->plan.first_layer, free.plan.first_layer);
+  }
+}
+
+// What passes layers is kept once, not once for each of them.
+TEST(PlanJointly, TakesExactlyTheMemoryOfAGraph) {
+  for (const int devices : {1, 2}) {
+    PlannerRequest request = EqualLayers(devices, 0);
+    request.schedule = "gpipe";
+    for (int consumer = 1; consumer < 12; ++consumer)
+      request.profile.edges.push_back({0, consumer});
+    request.profile.sizes.front().layers.front().memory.output_bytes = 64'000;
+    const Receipt free = PlanJointly(request).value();
+    int64_t most_bytes = 0;
+    for (int rank = 0; rank < devices; ++rank) {
+      most_bytes = std::max(most_bytes, free.report.of(schedule::Rank(rank)).peak_bytes());
+    }
+    for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = most_bytes;
+    ASSERT_OK_AND_ASSIGN(const Receipt exact, PlanJointly(request));
+    EXPECT_OK(CheckFits(exact));
+    EXPECT_EQ(exact.objective_ns, free.objective_ns);
+  }
+}
+
+TEST(PlanJointly, KeepsWithinALimitThatSomeDevicesHave) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.schedule = "gpipe";
+  for (const int limited : {0, 1}) {
+    request.cluster = UniformCluster(2, 0);
+    request.cluster.devices[static_cast<size_t>(limited)].memory_bytes = 1'200'000;
+    const Receipt receipt = PlanJointly(request).value();
+    EXPECT_OK(CheckFits(receipt));
+    EXPECT_NE(receipt.plan.first_layer[1], 6) << "the limit is none";
+  }
+}
+
+TEST(PlanJointly, RecomputesOnlyAsMuchAsMemoryNeeds) {
+  PlannerRequest request = EqualLayers(4, 450'000);
+  request.schedule = "1f1b";
+  request.may_recompute = true;
+  EXPECT_FALSE(PlanJointly(request).ok());
+  for (LayerCost& layer : request.profile.sizes[0].layers) layer.recompute_stash_bytes = 0;
+  const Receipt some = PlanJointly(request).value();
+  EXPECT_GT(some.plan.recomputed.size(), 0U);
+  EXPECT_LT(some.plan.recomputed.size(), 12U);
+  for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 300'000;
+  const Receipt more = PlanJointly(request).value();
+  EXPECT_GT(more.plan.recomputed.size(), some.plan.recomputed.size());
+  EXPECT_GT(more.objective_ns, some.objective_ns);
+}
+
+TEST(PlanJointly, SaysTheSameEveryTime) {
+  PlannerRequest request = EqualLayers(4, 450'000);
+  double more_ns = 0;
+  for (LayerCost& layer : request.profile.sizes.front().layers) {
+    layer.recompute_stash_bytes = 0;
+    layer.forward_ns += more_ns++;
+  }
+  const Receipt first = PlanJointly(request).value();
+  const Receipt second = PlanJointly(request).value();
+  EXPECT_THAT(first.plan.recomputed, Not(IsEmpty()));  // or the memory is not short
+  EXPECT_EQ(first.plan, second.plan);
+  EXPECT_EQ(first.lower_bound_ns, second.lower_bound_ns);
+  EXPECT_EQ(first.changes, second.changes);
+}
+
+TEST(PlanJointly, SaysWhatMoreMemoryWouldChange) {
+  const PlannerRequest request = EqualLayers(4, 480'000);
+  const Receipt receipt = PlanJointly(request).value();
+  ASSERT_FALSE(receipt.changes.empty());
+  EXPECT_THAT(receipt.changes.front(),
+              AllOf(HasSubstr("with "), HasSubstr(" more on "), HasSubstr("-"), HasSubstr(" %")));
+  ASSERT_TRUE(receipt.runner_up.has_value());
+  EXPECT_GE(receipt.runner_up->objective_ns, receipt.objective_ns);
+  EXPECT_FALSE(receipt.runner_up_reason.empty());
+}
+
+TEST(PlanJointly, SaysWhatIsMissingAndWhatWouldFit) {
+  PlannerRequest request = EqualLayers(4, 300'000);
+  request.schedule = "1f1b";
+  const absl::Status status = PlanJointly(request).status();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("the model does not fit"), HasSubstr("device 3 needs"),
+                             HasSubstr("more than its memory of 300.0 kB"),
+                             HasSubstr("it would fit with 169.3 kB more memory"))));
+}
+
+TEST(PlanJointly, PutsReplicasWhereOneStageIsMostOfTheWork) {
+  PlannerRequest request = EqualLayers(4, 0);
+  SizedLayers& sized = request.profile.sizes.front();
+  sized.layers.resize(2);
+  sized.layers[0].forward_ns = 30'000;
+  sized.layers[0].backward_input_ns = 0;
+  sized.layers[0].backward_weight_ns = 60'000;
+  sized.layers[1].forward_ns = 10'000;
+  sized.layers[1].backward_input_ns = 10'000;
+  sized.layers[1].backward_weight_ns = 10'000;
+  request.replicas.reset();
+  request.batch_rows = 96;
+  // Replicas of the second layer would wait for its gradients.
+  sized.layers[1].memory.parameter_bytes = int64_t{1} << 30;
+  request.cluster.within_host.bytes_per_second = 1e12;
+  request.objective = PlanObjective::kBottleneck;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.plan.replicas, (std::vector<int>{3, 1}));
+  EXPECT_EQ(receipt.stages[0].devices, (std::vector<int>{0, 1, 2}));
+}
+
+// Too many devices to try all ways to group them.
+TEST(PlanJointly, FindsUnequalGroupsOfManyDevices) {
+  PlannerRequest request = EqualLayers(8, 0);
+  SizedLayers& sized = request.profile.sizes.front();
+  sized.layers.resize(3);
+  sized.layers[0].forward_ns = 60'000;
+  for (size_t i = 1; i < 3; ++i) {
+    sized.layers[i].memory.parameter_bytes = int64_t{1} << 34;  // dear to add up
+    sized.layers[i].forward_ns = sized.layers[i].backward_input_ns = 5'000;
+  }
+  request.cluster.within_host.bytes_per_second = 1e12;
+  request.replicas.reset();
+  request.batch_rows = 120;
+  request.objective = PlanObjective::kBottleneck;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.plan.replicas, (std::vector<int>{6, 1, 1}));
+  request.replicas = 8;
+  EXPECT_LT(receipt.objective_ns, PlanJointly(request).value().objective_ns);
+}
+
+TEST(PlanJointly, FollowsTheSpeedsOfDevices) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.schedule = "1f1b";
+  request.cluster.devices[1].speed = 2.0;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_EQ(receipt.plan.first_layer, (std::vector<int>{0, 4}));
+}
+
+// The bound is all work at all speed, and these plans leave little of that unused.
+TEST(PlanJointly, BoundsUnequalRanksByTheirSpeeds) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.cluster.devices[0].speed = 0.1;
+  request.batch_rows = 64;
+  const Receipt speeds = PlanJointly(request).value();
+  const double work_ns = 12 * 3000.0 * 64;
+  EXPECT_GT(speeds.lower_bound_ns, 0.99 * work_ns / 1.1);
+
+  request = EqualLayers(6, 0);
+  request.replicas.reset();
+  request.batch_rows = 24;
+  const Receipt replicas = PlanJointly(request).value();
+  EXPECT_LE(replicas.lower_bound_ns, replicas.objective_ns);
+  EXPECT_GT(replicas.lower_bound_ns, 0.99 * replicas.objective_ns);
+}
+
+TEST(PlanJointly, RefusesWhatCannotBe) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.batch_rows = 0;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument));
+  request = EqualLayers(4, 0);
+  request.micro_batches = 3;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not divide")));
+  request = EqualLayers(13, 0);
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("cannot cut 12 layers into 13 stages")));
+  request = EqualLayers(4, 0);
+  request.replicas = 3;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 replicas of every stage")));
+  request = EqualLayers(4, 0);
+  request.schedule = "zb-v";
+  request.chunks = 3;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("zb-v has 2 stages per device")));
+  request = EqualLayers(4, 0);
+  request.schedule = "1f2b";
+  EXPECT_FALSE(PlanJointly(request).ok());
+}
+
+// Of schedules that nobody asked for nothing is said.
+TEST(PlanJointly, SaysWhySoManyStagesCannotBe) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.chunks = 4;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "cannot cut 12 layers into 16 stages: use at most 12 stages"));
+  request.schedule = "gpipe";
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             "schedule gpipe has 1 stage per device, not 4"));
+  request = EqualLayers(2, 0);
+  request.profile.sizes.front().layers.resize(1);
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "cannot cut 1 layer into 2 stages: use at most 1 stage"));
+}
+
+TEST(PlanJointly, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
+  PlannerRequest request = EqualLayers(8, 0);
+  request.given = schedule::Generate("1f1b", {.ranks = 4, .micro_batches = 8}).value();
+  request.replicas = 1;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "the schedule is for 4 ranks: with 8 devices each rank has 2, not 1; ask "
+                       "for 2 replicas of every stage, or use 4 devices"));
+  request.batch_rows = 16;
+  request.replicas = 2;
+  EXPECT_OK(PlanJointly(request));
+  request.cluster = UniformCluster(6);
+  for (const bool has_replicas : {true, false}) {
+    if (!has_replicas) request.replicas.reset();
+    EXPECT_THAT(PlanJointly(request),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "the schedule is for 4 ranks: 6 devices cannot be divided evenly among "
+                         "them; use a multiple of 4"));
+  }
+}
+
+// Nearly always; here, at micro-batches of one row and of two.
+TEST(PlanJointly, IsNoSlowerWithMoreMemoryOrAWiderRequest) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.profile.sizes.push_back(request.profile.sizes.front());
+  SizedLayers& two = request.profile.sizes.back();
+  two.micro_batch_rows = 2;
+  for (LayerCost& layer : two.layers) {
+    layer.forward_ns *= 1.8;
+    layer.backward_input_ns *= 1.8;
+    layer.backward_weight_ns *= 1.8;
+    layer.memory.stash_bytes *= 2;
+  }
+  double before_ns = std::numeric_limits<double>::infinity();
+  for (const int64_t memory_bytes : {500'000, 600'000, 900'000, 0}) {
+    request.cluster = UniformCluster(4, memory_bytes);
+    request.micro_batches.reset();
+    const Receipt receipt = PlanJointly(request).value();
+    EXPECT_LE(receipt.objective_ns, before_ns) << memory_bytes;
+    before_ns = receipt.objective_ns;
+    request.micro_batches = 8;
+    const absl::StatusOr<Receipt> narrower = PlanJointly(request);
+    if (narrower.ok()) {
+      EXPECT_LE(before_ns, narrower->objective_ns) << memory_bytes;
+    }
+  }
+}
+
+TEST(CountCuts, IsTheBinomialCoefficient) {
+  EXPECT_EQ(CountCuts(5, 1), 1);
+  EXPECT_EQ(CountCuts(5, 5), 1);
+  EXPECT_EQ(CountCuts(5, 3), 6);
+  EXPECT_EQ(CountCuts(20, 4), 969);
+  EXPECT_EQ(CountCuts(10'000, 1'024), kMaxEnumeratedCuts + 1);
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

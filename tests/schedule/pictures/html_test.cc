@@ -1,0 +1,195 @@
+#include "schedule/pictures/html.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/json.h"
+#include "schedule/pictures/trace_style.h"
+#include "tests/schedule/pictures/markup.h"
+#include "tests/schedule/traces/traces.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::schedule {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kDataStart[] = "const D =\n";
+
+// The numbers that the page's script draws from.
+json DataIn(const std::string& page) {
+  const size_t start = page.find(kDataStart) + sizeof(kDataStart) - 1;
+  return base::ParseJson(page.substr(start, page.find("\n;", start) - start)).value();
+}
+
+// The page's elements; script and style are not markup.
+std::vector<Element> ElementsIn(std::string page) {
+  for (const std::string tag : {"style", "script"}) {
+    const size_t start = page.find("<" + tag + ">");
+    page.erase(start, page.find("</" + tag + ">") - start + tag.size() + 3);
+  }
+  return ParseMarkup(page, {"meta", "input"});
+}
+
+std::vector<std::string> Texts(const std::vector<Element>& elements, const std::string& tag) {
+  std::vector<std::string> texts;
+  for (const Element& element : elements) {
+    if (element.tag == tag) texts.push_back(element.text);
+  }
+  return texts;
+}
+
+TEST(Html, HasTheBoxesOfTheTrace) {
+  for (const std::string& name : GeneratorNames()) {
+    Trace trace = SimulatedTrace(name, 3, 6, Sends::kRendezvous);
+    trace.actions[1][0].bytes = 77;
+    const json data = DataIn(ToHtml(trace, {.title = name}));
+    EXPECT_EQ(data["step"], trace.step_ns);
+    ASSERT_EQ(data["ranks"].size(), trace.actions.size());
+    for (size_t rank = 0; rank < trace.actions.size(); ++rank) {
+      size_t box = 0;
+      int64_t start_ns = 0;
+      for (const TimedAction& timed : trace.actions[rank]) {
+        if (IsTransfer(timed.action.op) || timed.start_ns == timed.end_ns) continue;
+        const json& numbers = data["ranks"][rank][box++];
+        start_ns += numbers[3].get<int64_t>();
+        EXPECT_EQ(data["ops"][numbers[0].get<size_t>()], OpName(timed.action.op));
+        EXPECT_EQ(numbers[1], timed.action.stage.value());
+        EXPECT_EQ(numbers[2], timed.action.micro_batch.value());
+        EXPECT_EQ(start_ns, timed.start_ns);
+        EXPECT_EQ(start_ns + numbers[4].get<int64_t>(), timed.end_ns);
+        EXPECT_EQ(numbers[5], timed.bytes);
+      }
+      EXPECT_EQ(data["ranks"][rank].size(), box);
+    }
+  }
+}
+
+TEST(Html, TellsBandsAndStagesOfARank) {
+  const json data = DataIn(
+      ToHtml(TraceFromText({0, 0, 0}, 2, {"F0.1+@0-10 BW1.0@0-10 F2.0@10-14 STEP0@14-20"}), {}));
+  std::vector<int> bands;
+  for (const json& box : data["ranks"][0]) bands.push_back(box[6]);
+  EXPECT_THAT(bands, ElementsAre(1, 2, 0, 0));
+  EXPECT_EQ(data["chunks"].dump(), "[0,1,2]");
+}
+
+TEST(Html, HasEveryMessageOfTheTrace) {
+  const Trace trace = TraceFromText({0, 1}, 1,
+                                    {"F0.0@0-10 SEND_F0.0@10-20 RECV_B0.0@10-50 BW0.0@50-60",
+                                     "RECV_F1.0@0-20 F1.0@20-30 BW1.0@30-40 SEND_B1.0@40-50"});
+  EXPECT_EQ(DataIn(ToHtml(trace, {}))["messages"].dump(), "[[0,0,10,1,20],[1,1,40,0,50]]");
+  const Trace large = SimulatedTrace("interleaved", 4, 8, Sends::kRendezvous);
+  size_t sends = 0;
+  for (const std::vector<TimedAction>& list : large.actions) {
+    for (const TimedAction& timed : list) sends += IsSend(timed.action.op) ? 1 : 0;
+  }
+  EXPECT_EQ(DataIn(ToHtml(large, {}))["messages"].size(), sends);
+}
+
+TEST(Html, OffersMessagesOnlyWhereThereAreSome) {
+  EXPECT_THAT(ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous), {}),
+              HasSubstr("id=\"messages\""));
+  EXPECT_THAT(ToHtml(TraceFromText({0}, 1, {"F0.0@0-1"}), {}), Not(HasSubstr("id=\"messages\"")));
+}
+
+TEST(Html, SaysWhatTheCallerSays) {
+  const std::vector<Element> elements =
+      ElementsIn(ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous),
+                        {.title = "My schedule",
+                         .facts = {{"step", "12.3 ms"}, {"bubble", "4 %"}},
+                         .columns = {"rank", "busy"},
+                         .rows = {{"0", "1 ms"}, {"1", "2 ms"}}}));
+  EXPECT_THAT(Texts(elements, "h1"), ElementsAre("My schedule"));
+  EXPECT_THAT(Texts(elements, "title"), ElementsAre("My schedule"));
+  EXPECT_THAT(Texts(elements, "dt"), ElementsAre("step", "bubble"));
+  EXPECT_THAT(Texts(elements, "dd"), ElementsAre("12.3 ms", "4 %"));
+  EXPECT_THAT(Texts(elements, "th"), ElementsAre("rank", "busy"));
+  EXPECT_THAT(Texts(elements, "td"), ElementsAre("0", "1 ms", "1", "2 ms"));
+}
+
+TEST(Html, EscapesWhatTheCallerSays) {
+  const std::string evil = "</script><script>alert('\"&\")</script>";
+  const std::string page =
+      ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous),
+             {.title = evil, .facts = {{evil, evil}}, .columns = {evil}, .rows = {{evil}}});
+  EXPECT_THAT(page, Not(HasSubstr("alert('")));
+  EXPECT_THAT(
+      Texts(ElementsIn(page), "td"),
+      ElementsAre("&lt;/script&gt;&lt;script&gt;alert(&#39;&quot;&amp;&quot;)&lt;/script&gt;"));
+}
+
+TEST(Html, DoesNotContainTheTracesOwnNames) {
+  Trace trace = SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous);
+  trace.name = trace.source = "<img>";
+  EXPECT_THAT(ToHtml(trace, {.title = "x"}), Not(HasSubstr("<img>")));
+}
+
+TEST(Html, NeedsNothingFromElsewhere) {
+  const std::string page = ToHtml(SimulatedTrace("zb-v", 4, 8, Sends::kBuffered), {});
+  for (const char* link : {"http:", "https:", "href=", "src=", "@import", "fetch(", "import("}) {
+    EXPECT_THAT(page, Not(HasSubstr(link)));
+  }
+}
+
+TEST(Html, HasAllElementsThatItsScriptLooksFor) {
+  const std::string page = ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous), {});
+  std::set<std::string> ids;
+  for (const Element& element : ElementsIn(page)) {
+    if (element.attributes.contains("id")) ids.insert(element.attributes.at("id"));
+  }
+  const std::string call = "getElementById(\"";
+  int calls = 0;
+  for (size_t at = page.find(call); at != std::string::npos; at = page.find(call, at + 1)) {
+    const size_t start = at + call.size();
+    const std::string id = page.substr(start, page.find('"', start) - start);
+    EXPECT_TRUE(ids.contains(id)) << id;
+    ++calls;
+  }
+  EXPECT_EQ(calls, 6);
+}
+
+TEST(Html, HasARuleForEveryColour) {
+  for (const std::string& name : GeneratorNames()) {
+    const Trace trace = SimulatedTrace(name, 3, 6, Sends::kBuffered);
+    const std::string page = ToHtml(trace, {});
+    const json data = DataIn(page);
+    for (const json& list : data["ranks"]) {
+      for (const json& box : list) {
+        const std::string colour = data["colours"][box[0].get<size_t>()];
+        const int chunk = data["chunks"][box[1].get<size_t>()];
+        EXPECT_THAT(page, HasSubstr(absl::StrCat(".", colour, chunk, "{fill:")));
+      }
+    }
+  }
+}
+
+TEST(Html, OfALargeScheduleStaysSmall) {
+  for (const char* name : {"zb-h1", "zb-v"}) {
+    const Trace trace = SimulatedTrace(name, 16, 128, Sends::kRendezvous);
+    EXPECT_LT(ToHtml(trace, {}).size(), 1'500'000U) << name;
+  }
+}
+
+TEST(Html, OfATraceOfNothingIsAPage) {
+  const std::string page = ToHtml(Trace(), {.title = "nothing"});
+  EXPECT_EQ(DataIn(page)["ranks"].size(), 0U);
+  EXPECT_FALSE(ElementsIn(page).empty());
+}
+
+TEST(HtmlDeathTest, RowHasOneCellPerColumn) {
+  EXPECT_DEATH(ToHtml(Trace(), {.columns = {"a", "b"}, .rows = {{"1"}}}), "a row of 1 cells");
+}
+
+TEST(EscapeMarkup, LeavesOtherTextAlone) {
+  EXPECT_EQ(EscapeMarkup("zb-h1 \xC3\xA9 100 %; a\tb"), "zb-h1 \xC3\xA9 100 %; a b");
+}
+
+}  // namespace
+}  // namespace stagecoach::schedule

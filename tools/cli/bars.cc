@@ -1,0 +1,53 @@
+#include "tools/cli/bars.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/units.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int kMinBarColumns = 5;
+constexpr int kMaxBarColumns = 30;
+
+}  // namespace
+
+std::string Bar(double share, int width) {
+  static constexpr const char* kPartialBlocks[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const double filled = std::isnan(share) ? 0.0 : std::clamp(share, 0.0, 1.0);
+  const int eighths = static_cast<int>(std::lround(filled * 8 * width));
+  std::string bar;
+  for (int i = 0; i < eighths / 8; ++i) bar += "█";
+  bar += kPartialBlocks[eighths % 8];
+  const int used = (eighths + 7) / 8;
+  return bar + std::string(static_cast<size_t>(width - used), ' ');
+}
+
+std::string ProgressLine(const engine::FitProgress& progress, int epochs, int columns) {
+  const double share = static_cast<double>(progress.step) / static_cast<double>(progress.steps);
+  const std::string head = absl::StrFormat("epoch %d/%d", progress.epoch, epochs);
+  std::vector<std::string> parts = {
+      absl::StrFormat("%3.0f %%", std::floor(100 * share)),
+      absl::StrFormat("loss %.4f", progress.loss),
+      absl::StrCat(base::FormatCount(std::llround(progress.samples_per_second)), " samples/s"),
+      progress.step < progress.steps
+          ? absl::StrCat(base::FormatDuration(progress.remaining), " left")
+          : "evaluating",
+  };
+  int room = columns - static_cast<int>(head.size());
+  std::string tail;
+  for (const std::string& part : parts) {
+    const int width = static_cast<int>(part.size()) + 2;
+    if (width > room) break;
+    room -= width;
+    absl::StrAppend(&tail, "  ", part);
+  }
+  const int bar = std::min(room - 2, kMaxBarColumns);
+  return absl::StrCat(head, bar < kMinBarColumns ? "" : absl::StrCat("  ", Bar(share, bar)), tail);
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,20 @@
+#ifndef STAGECOACH_TOOLS_CLI_COMMAND_H_
+#define STAGECOACH_TOOLS_CLI_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "absl/status/statusor.h"
+
+namespace stagecoach::tools {
+
+// A subcommand: its flags, and what it does once they have been parsed. `run` returns the exit
+// status, or an error for Fail (tools/cli/exit_status.h) to print.
+struct Command {
+  CLI::App* flags = nullptr;
+  std::function<absl::StatusOr<int>()> run;
+};
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_COMMAND_H_

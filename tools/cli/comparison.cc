@@ -1,0 +1,72 @@
+#include "tools/cli/comparison.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "partition/files/plan_file.h"
+#include "partition/search/heuristics.h"
+#include "partition/search/receipt_of.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using partition::ComparedPlan;
+using partition::Plan;
+using partition::Receipt;
+
+bool IsPlanFile(const std::string& name) { return absl::EndsWithIgnoreCase(name, ".json"); }
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ParseCompared(const std::string& text) {
+  std::vector<std::string> names = absl::StrSplit(text, ',');
+  for (const std::string& name : names) {
+    if (IsPlanFile(name)) continue;
+    const absl::Status known = ParseChoice(name, partition::HeuristicNames()).status();
+    if (!known.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(known.message(), ", or the .json file of a plan"));
+    }
+  }
+  return names;
+}
+
+absl::StatusOr<ComparedPlan> Compare(const std::string& name, const Receipt& own,
+                                     const partition::PlannerRequest& request) {
+  Plan plan;
+  if (IsPlanFile(name)) {
+    ASSIGN_OR_RETURN(partition::PlanFile file, From(Origin::kData, partition::ReadPlanFile(name)));
+    plan = std::move(file.plan);
+  } else {
+    ASSIGN_OR_RETURN(plan,
+                     From(Origin::kConfiguration, CutByHeuristic(name, own.plan, request.profile)));
+  }
+  absl::StatusOr<Receipt> receipt =
+      ReceiptOf(plan, request.profile, request.cluster, request.objective);
+  if (!receipt.ok()) {
+    return From(Origin::kConfiguration, base::Annotate(receipt.status(), name));
+  }
+  const bool fits = CheckFits(*receipt).ok();
+  return ComparedPlan{name, *std::move(receipt), fits};
+}
+
+nlohmann::ordered_json ComparisonToJson(const std::vector<ComparedPlan>& compared) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const ComparedPlan& other : compared) {
+    const Receipt& receipt = other.receipt;
+    all.push_back({{"name", other.name},
+                   {"objective_ms", receipt.objective_ns / 1e6},
+                   {"step_ms", static_cast<double>(receipt.simulation.step_ns) / 1e6},
+                   {"peak_bytes", PeakBytes(receipt)},
+                   {"fits", other.fits},
+                   {"first_layers", receipt.plan.first_layer}});
+  }
+  return all;
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,242 @@
+#include "tools/cli/device_choice.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cuda_backend.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/messages.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::DeviceKind;
+using engine::DeviceSpec;
+using engine::Precision;
+
+constexpr int kMaxGpu = 1023;
+constexpr char kMoreMemory[] =
+    "end what else computes there, spread the model over more GPUs, or use smaller micro-batches";
+
+auto Choice(std::vector<std::string> known) {
+  return [known](const std::string& text) { return ParseChoice(text, known); };
+}
+
+absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
+  std::vector<int> gpus;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    ASSIGN_OR_RETURN(const int64_t gpu, ParseCount(std::string(part), 0, kMaxGpu));
+    gpus.push_back(static_cast<int>(gpu));
+  }
+  return gpus;
+}
+
+Precision PrecisionOf(const std::string& name) {
+  for (const Precision precision : {Precision::kTf32, Precision::kBfloat16}) {
+    if (name == PrecisionName(precision)) return precision;
+  }
+  return Precision::kFloat32;
+}
+
+// A list for every device to be on GPU 0.
+std::string AllOnOneGpu(int devices) {
+  constexpr int kMaxSpelled = 8;
+  if (devices > kMaxSpelled) return "0,0,...";
+  return absl::StrJoin(std::vector<int>(static_cast<size_t>(devices), 0), ",");
+}
+
+// Unavailable, unless there is a GPU that can serve for each device.
+absl::Status CheckGpus(const DeviceSpec& spec, int devices) {
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  const kernels::CudaSystem system = backend->Inspect();
+  RETURN_IF_ERROR(system.usable);
+  const auto gpus = static_cast<int>(system.gpus.size());
+  for (int device = 0; device < devices; ++device) {
+    const int index = spec.gpu_of(device);
+    if (index >= gpus) {
+      return absl::UnavailableError(absl::StrCat(
+          "device ", device, " is to be on GPU ", index, ", but there ",
+          gpus == 1 ? "is 1 GPU" : absl::StrCat("are ", gpus, " GPUs"),
+          "; use fewer stages, or --gpus ", AllOnOneGpu(devices), " to put them all on one"));
+    }
+    const kernels::CudaGpu& gpu = system.gpus[static_cast<size_t>(index)];
+    if (gpu.compute_major < kernels::kLeastComputeMajor) {
+      return absl::UnavailableError(
+          absl::StrCat("GPU ", index, " (", gpu.name, ") has compute capability ",
+                       gpu.compute_major, ".", gpu.compute_minor, ", and ",
+                       kernels::kLeastComputeMajor, ".0 is needed; name others with --gpus"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The default file where it can be written; else one line on stderr, and none.
+std::string UsableDefaultTuningFile() {
+  const std::string path = DefaultTuningFile();
+  std::error_code error;
+  if (path.empty() || std::filesystem::exists(path, error)) return path;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  const absl::Status writable = base::CheckWritable(path);
+  if (writable.ok()) return path;
+  PrintNotice(absl::StrCat(
+      "cuBLASLt's first choice of algorithms is taken, since there is no place for a tuning file: ",
+      writable.message(), "; name one with --tuning"));
+  return "";
+}
+
+absl::StatusOr<std::string> TuningFileOf(const DeviceChoice& choice) {
+  if (choice.tuning == "none") return "";
+  if (choice.tuning == "default") return UsableDefaultTuningFile();
+  std::error_code error;
+  if (!std::filesystem::exists(choice.tuning, error)) {
+    RETURN_IF_ERROR(base::Annotate(base::CheckWritable(choice.tuning), "--tuning"));
+  }
+  return choice.tuning;
+}
+
+// What does not go together, whatever there is to compute on.
+absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
+  if (choice.kind == "cpu" && choice.precision != "fp32") {
+    return absl::InvalidArgumentError(absl::StrCat("--precision ", choice.precision,
+                                                   " needs --device cuda; CPU devices compute "
+                                                   "with fp32"));
+  }
+  if (choice.kind == "cpu" && (!choice.gpus.empty() || choice.exchange == "nccl")) {
+    return absl::InvalidArgumentError("--gpus and --exchange nccl are for --device cuda");
+  }
+  if (!choice.gpus.empty() && static_cast<int>(choice.gpus.size()) < devices) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--gpus names ", choice.gpus.size(), choice.gpus.size() == 1 ? " GPU" : " GPUs", " for ",
+        devices, " devices; name one for each"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddDeviceFlags(CLI::App& app, DeviceChoice& choice) {
+  const std::string group = "Devices";
+  AddFlag(app, "--device", "KIND", choice.kind,
+          "cpu, cuda, or auto: cuda where there is a GPU for every stage [cpu]",
+          Choice({"cpu", "cuda", "auto"}))
+      ->group(group);
+  AddFlag(app, "--threads-per-device", "N", choice.threads,
+          absl::StrCat("Cores of a CPU device [", choice.threads, "]"),
+          [](const std::string& text) {
+            return ParseCount(text, 1, kernels::CpuDeviceOptions::kMaxThreads);
+          })
+      ->group(group);
+  AddFlag(app, "--precision", "NAME", choice.precision,
+          "fp32, or on CUDA devices tf32 or bf16 (docs/cuda.md) [fp32]",
+          Choice({"fp32", "tf32", "bf16"}))
+      ->group(group);
+  AddFlag(app, "--gpus", "I,J,...", choice.gpus,
+          "GPU of each device, several may be on one [0,1,2,...]", ParseGpus)
+      ->group(group);
+  AddFlag(app, "--exchange", "NAME", choice.exchange,
+          "Of tensors between GPUs: nccl, copies, or auto: nccl where it can [auto]",
+          Choice({"auto", "copies", "nccl"}))
+      ->group(group);
+  AddFlag(app, "--tuning", "FILE", choice.tuning,
+          "Keeps the choice of cuBLASLt's algorithms, or none [below ~/.cache]",
+          [](const std::string& text) -> absl::StatusOr<std::string> { return text; })
+      ->group(group);
+}
+
+absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices) {
+  RETURN_IF_ERROR(From(Origin::kUsage, CheckFlags(choice, devices)));
+  const DeviceSpec cpu = {.threads = choice.threads};
+  if (choice.kind == "cpu") return cpu;
+  DeviceSpec cuda = {
+      .kind = DeviceKind::kCuda, .precision = PrecisionOf(choice.precision), .gpus = choice.gpus};
+  const absl::Status status = CheckGpus(cuda, devices);
+  if (status.ok()) {
+    ASSIGN_OR_RETURN(cuda.tuning_file, From(Origin::kUsage, TuningFileOf(choice)));
+    return cuda;
+  }
+  RETURN_IF_ERROR(FallBackToCpu(choice, status));
+  return cpu;
+}
+
+absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why) {
+  if (choice.kind != "auto" || !absl::IsUnavailable(why)) return From(Origin::kRun, why);
+  // What only GPUs have is not silently left out.
+  if (choice.precision != "fp32") {
+    return base::Annotate(why,
+                          absl::StrCat("--device auto finds no CUDA devices, which --precision ",
+                                       choice.precision, " needs"));
+  }
+  PrintNotice(absl::StrCat("--device auto: CPU devices, since ", why.message()));
+  return absl::OkStatus();
+}
+
+void TellOfMissingGpus(const DeviceChoice& choice, DeviceSpec spec, int devices) {
+  if (choice.kind != "auto" || spec.kind != DeviceKind::kCuda) return;
+  if (static_cast<int>(spec.gpus.size()) < devices) spec.gpus.clear();
+  const absl::Status status = CheckGpus(spec, devices);
+  if (status.ok()) return;
+  PrintNotice(
+      absl::StrCat("--device auto: a plan for CUDA devices, though a run here would be on "
+                   "CPU devices, since ",
+                   status.message()));
+}
+
+engine::Exchange ExchangeOf(const DeviceChoice& choice, const DeviceSpec& spec) {
+  if (spec.kind == DeviceKind::kCpu) return engine::Exchange::kAuto;
+  if (choice.exchange == "copies") return engine::Exchange::kCopies;
+  if (choice.exchange == "nccl") return engine::Exchange::kNccl;
+  return engine::Exchange::kAuto;
+}
+
+absl::Status CheckGpuMemory(const DeviceSpec& spec, absl::Span<const int64_t> bytes) {
+  if (spec.kind != DeviceKind::kCuda) return absl::OkStatus();
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  const kernels::CudaSystem system = backend->Inspect();
+  RETURN_IF_ERROR(system.usable);
+  std::vector<int64_t> needed_bytes(system.gpus.size());
+  for (size_t device = 0; device < bytes.size(); ++device) {
+    const auto gpu = static_cast<size_t>(spec.gpu_of(static_cast<int>(device)));
+    if (gpu < needed_bytes.size()) needed_bytes[gpu] += bytes[device];
+  }
+  for (size_t gpu = 0; gpu < needed_bytes.size(); ++gpu) {
+    if (needed_bytes[gpu] == 0) continue;
+    ASSIGN_OR_RETURN(const int64_t free_bytes, backend->FreeBytes(static_cast<int>(gpu)));
+    const int64_t available_bytes =
+        spec.memory_bytes > 0 ? free_bytes : kernels::DefaultBudgetBytes(free_bytes);
+    if (needed_bytes[gpu] <= available_bytes) continue;
+    return absl::UnavailableError(absl::StrCat(
+        base::FormatBytes(needed_bytes[gpu]), " are needed on GPU ", gpu, ", which has ",
+        base::FormatBytes(available_bytes), " available; ", kMoreMemory));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OnDevices(const DeviceSpec& spec, absl::Status status) {
+  if (spec.kind != DeviceKind::kCuda || !absl::IsResourceExhausted(status)) return status;
+  // Messages are "cause; remedy", but for those of the libraries.
+  const bool has_remedy = absl::StrContains(status.message(), "; ");
+  return absl::UnavailableError(absl::StrCat("a GPU has too little memory: ", status.message(),
+                                             has_remedy ? "" : "; ",
+                                             has_remedy ? "" : kMoreMemory));
+}
+
+std::string DefaultTuningFile() {
+  constexpr char kName[] = "stagecoach/cuda-tuning.json";
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return absl::StrCat(cache, "/", kName);
+  const char* const home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? absl::StrCat(home, "/.cache/", kName) : "";
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,69 @@
+#ifndef STAGECOACH_TOOLS_CLI_DEVICE_CHOICE_H_
+#define STAGECOACH_TOOLS_CLI_DEVICE_CHOICE_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/device/device_spec.h"
+#include "engine/train/trainer.h"
+
+namespace stagecoach::tools {
+
+// On what devices a model is to be trained, as the flags say it.
+struct DeviceChoice {
+  std::string kind = "cpu";  // cpu, cuda or auto
+  int threads = 1;           // of a CPU device
+  std::string precision = "fp32";
+  std::vector<int> gpus;           // of each device; empty: device i is on GPU i
+  std::string exchange = "auto";   // auto, copies or nccl
+  std::string tuning = "default";  // default, none or a file
+};
+
+// Adds --device, --precision, --gpus, --exchange, --tuning and --threads-per-device. `choice` must
+// outlive the parse.
+void AddDeviceFlags(CLI::App& app, DeviceChoice& choice);
+
+// What each of `devices` devices is, without a budget. "auto" is CUDA if there are GPUs enough, and
+// else the CPU, of which one line on stderr tells the reason. On CUDA, makes the folder of the
+// default tuning file. Errors are marked with their origin (tools/cli/exit_status.h): Unavailable
+// if there is no GPU for every device, InvalidArgument for flags that do not go together.
+absl::StatusOr<engine::DeviceSpec> Resolve(const DeviceChoice& choice, int devices);
+
+// Of "auto", where CUDA devices cannot serve because of `why`, Unavailable: OK if CPU devices can
+// instead, of which one line on stderr tells. Else an error, such as `why` itself.
+absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why);
+
+// Of "auto" that was resolved to GPUs, for a plan and not for a run: one line on stderr if a run on
+// so many devices would take the CPU here.
+void TellOfMissingGpus(const DeviceChoice& choice, engine::DeviceSpec spec, int devices);
+
+// For devices that were resolved to `spec`.
+engine::Exchange ExchangeOf(const DeviceChoice& choice, const engine::DeviceSpec& spec);
+
+// Unavailable, with what to do, if device i takes `bytes[i]` and a GPU has less free than what is
+// to be on it. What the libraries take besides is not known yet, so OK is no promise. CPU devices:
+// OK.
+absl::Status CheckGpuMemory(const engine::DeviceSpec& spec, absl::Span<const int64_t> bytes);
+
+// An error of work on devices of `spec`: if a GPU's memory gave out, as Unavailable and with what
+// to do; else as it is.
+absl::Status OnDevices(const engine::DeviceSpec& spec, absl::Status status);
+
+template <typename T>
+absl::StatusOr<T> OnDevices(const engine::DeviceSpec& spec, absl::StatusOr<T> result) {
+  if (!result.ok()) return OnDevices(spec, std::move(result).status());
+  return result;
+}
+
+// $XDG_CACHE_HOME/stagecoach/cuda-tuning.json, or the same below ~/.cache; "" if there is no home.
+std::string DefaultTuningFile();
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_DEVICE_CHOICE_H_

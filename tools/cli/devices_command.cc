@@ -1,0 +1,148 @@
+#include "tools/cli/devices_command.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/text_table.h"
+#include "base/units.h"
+#include "kernels/cuda_backend.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/machine.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string ComputeCapability(const kernels::CudaGpu& gpu) {
+  return absl::StrCat(gpu.compute_major, ".", gpu.compute_minor);
+}
+
+// Null where there is none.
+ordered_json OrNull(const std::string& text) {
+  return text.empty() ? ordered_json(nullptr) : ordered_json(text);
+}
+
+// 0 where nothing is known.
+int64_t FreeBytes(const kernels::CudaSystem& system, const kernels::CudaGpu& gpu) {
+  const absl::StatusOr<kernels::CudaBackend*> backend = kernels::CudaBackend::Load();
+  if (!backend.ok()) return 0;
+  return (*backend)->FreeBytes(static_cast<int>(&gpu - system.gpus.data())).value_or(0);
+}
+
+ordered_json DevicesToJson(const Machine& machine, const kernels::CudaSystem& system) {
+  ordered_json devices = ordered_json::array();
+  devices.push_back({{"kind", "cpu"},
+                     {"processors", machine.processors},
+                     {"memory_bytes", machine.memory_bytes},
+                     {"available_memory_bytes", machine.available_memory_bytes},
+                     {"instruction_set", machine.instruction_set}});
+  for (const kernels::CudaGpu& gpu : system.gpus) {
+    devices.push_back({{"kind", "cuda"},
+                       {"gpu", &gpu - system.gpus.data()},
+                       {"name", gpu.name},
+                       {"memory_bytes", gpu.memory_bytes},
+                       {"available_memory_bytes", FreeBytes(system, gpu)},
+                       {"compute_capability", ComputeCapability(gpu)},
+                       {"multiprocessors", gpu.multiprocessors},
+                       {"bus_id", gpu.bus_id}});
+  }
+  return devices;
+}
+
+void PrintJson(const Machine& machine, const kernels::CudaSystem& system) {
+  const ordered_json cuda = {{"usable", system.usable.ok()},
+                             {"reason", OrNull(std::string(system.usable.message()))},
+                             {"backend", OrNull(system.backend_path)},
+                             {"driver", OrNull(system.driver)},
+                             {"runtime", OrNull(system.runtime)},
+                             {"cublaslt", OrNull(system.cublaslt)},
+                             {"nccl", OrNull(system.nccl)}};
+  const ordered_json all = {{"devices", DevicesToJson(machine, system)}, {"cuda", cuda}};
+  // Paths and what others say of them may hold any bytes.
+  absl::PrintF("%s\n", all.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                                ordered_json::error_handler_t::replace));
+}
+
+void PrintCpu(const Machine& machine) {
+  using Align = base::TextTable::Align;
+  base::TextTable table({{"kind", Align::kLeft},
+                         {"processors", Align::kRight},
+                         {"memory", Align::kRight},
+                         {"available", Align::kRight},
+                         {"instruction set", Align::kLeft}});
+  table.AddRow({"cpu", absl::StrCat(machine.processors), base::FormatBytes(machine.memory_bytes),
+                base::FormatBytes(machine.available_memory_bytes), machine.instruction_set});
+  absl::PrintF(
+      "%s\n"
+      "A CPU device is a thread with a memory budget: any number of stages can be trained here.\n"
+      "Up to %d devices of one thread each compute at the same time.\n",
+      table.ToString(), machine.processors);
+}
+
+std::string GpuTable(const kernels::CudaSystem& system) {
+  using Align = base::TextTable::Align;
+  base::TextTable table({{"kind", Align::kLeft},
+                         {"GPU", Align::kRight},
+                         {"name", Align::kLeft},
+                         {"memory", Align::kRight},
+                         {"available", Align::kRight},
+                         {"compute capability", Align::kRight},
+                         {"multiprocessors", Align::kRight},
+                         {"bus", Align::kLeft}});
+  for (const kernels::CudaGpu& gpu : system.gpus) {
+    table.AddRow({"cuda", absl::StrCat(&gpu - system.gpus.data()), gpu.name,
+                  base::FormatBytes(gpu.memory_bytes), base::FormatBytes(FreeBytes(system, gpu)),
+                  ComputeCapability(gpu), absl::StrCat(gpu.multiprocessors), gpu.bus_id});
+  }
+  return table.ToString();
+}
+
+void PrintCuda(const kernels::CudaSystem& system) {
+  if (system.usable.ok()) {
+    absl::PrintF("\n%s\n", GpuTable(system));
+  } else {
+    absl::PrintF("\nNo CUDA devices: %s.\n", system.usable.message());
+  }
+  if (system.backend_path.empty()) return;
+  const auto or_none = [](const std::string& version) {
+    return version.empty() ? std::string("none") : version;
+  };
+  absl::PrintF("CUDA runtime %s, cuBLASLt %s, NCCL %s; driver: %s\nCUDA backend: %s\n",
+               or_none(system.runtime), or_none(system.cublaslt), or_none(system.nccl),
+               or_none(system.driver), system.backend_path);
+}
+
+// Where not even the backend can be loaded, that is why nothing is usable.
+kernels::CudaSystem InspectCuda() {
+  const absl::StatusOr<kernels::CudaBackend*> backend = kernels::CudaBackend::Load();
+  if (backend.ok()) return (*backend)->Inspect();
+  kernels::CudaSystem system;
+  system.usable = backend.status();
+  return system;
+}
+
+}  // namespace
+
+Command AddDevicesCommand(CLI::App& app) {
+  CLI::App* flags = app.add_subcommand("devices", "Show what this machine can train on");
+  const auto json = std::make_shared<bool>(false);
+  flags->add_flag("--json", *json, "Print one JSON object");
+  return {flags, [json]() -> absl::StatusOr<int> {
+            const Machine machine = InspectMachine();
+            const kernels::CudaSystem system = InspectCuda();
+            if (*json) {
+              PrintJson(machine, system);
+            } else {
+              PrintCpu(machine);
+              PrintCuda(system);
+            }
+            return kExitOk;
+          }};
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,49 @@
+#ifndef STAGECOACH_TOOLS_CLI_EXIT_STATUS_H_
+#define STAGECOACH_TOOLS_CLI_EXIT_STATUS_H_
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace stagecoach::tools {
+
+// What the program ends with; those above 2 as in BSD's sysexits.h.
+enum ExitStatus : int {
+  kExitOk = 0,
+  kExitUsage = 2,              // a flag or its value
+  kExitBadData = 65,           // samples, or a schedule, times or trace file
+  kExitUnavailable = 69,       // a device, or what it needs, is not there
+  kExitInternal = 70,          // anything that is not the user's doing
+  kExitBadConfiguration = 78,  // model, plan or memory
+  kExitInterrupted = 130,      // by Ctrl-C, as shells report it
+};
+
+// The same, for --help.
+inline constexpr char kExitStatusHelp[] =
+    "Exit status: 0; 2 wrong usage; 65 bad data; 69 no such device; 70 internal error;\n"
+    "78 bad configuration; 130 stopped by Ctrl-C.";
+
+// Where an error arose, which decides the exit status.
+enum class Origin { kUsage, kData, kConfiguration, kRun };
+
+// The same status, marked with its origin; the first mark counts. OK stays OK.
+absl::Status From(Origin origin, absl::Status status);
+
+template <typename T>
+absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
+  if (!result.ok()) return From(origin, std::move(result).status());
+  return result;
+}
+
+// Unmarked errors count as kRun. Unavailable is kExitUnavailable, whatever the mark.
+int ExitStatusOf(const absl::Status& status);
+
+// Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),
+// and returns the exit status. Among processes, "stagecoach train: rank 2: message".
+int Fail(absl::string_view command, const absl::Status& status);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_EXIT_STATUS_H_

@@ -1,0 +1,68 @@
+#include "tools/cli/flags.h"
+
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/nearest.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+
+namespace stagecoach::tools {
+namespace {
+
+absl::Status Unexpected(const std::string& text, const std::string& expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", absl::CHexEscape(text), "\" is not ", expected));
+}
+
+// The conversions of absl ignore spaces around a number.
+bool HasSpaces(const std::string& text) {
+  return absl::StripAsciiWhitespace(text).size() != text.size();
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseCount(const std::string& text, int64_t min, int64_t max) {
+  int64_t value = 0;
+  if (HasSpaces(text) || !absl::SimpleAtoi(text, &value) || value < min || value > max) {
+    return Unexpected(text, absl::StrCat("a whole number from ", min, " to ", max));
+  }
+  return value;
+}
+
+absl::StatusOr<double> ParseNumber(const std::string& text, const NumberRange& range) {
+  double value = 0.0;
+  const bool is_number = !HasSpaces(text) && absl::SimpleAtod(text, &value) && std::isfinite(value);
+  if (!is_number || value < range.min || value > range.max ||
+      (range.above_min && value == range.min)) {
+    return Unexpected(
+        text, absl::StrFormat("a number %s %g and at most %g",
+                              range.above_min ? "above" : "of at least", range.min, range.max));
+  }
+  return value;
+}
+
+absl::StatusOr<std::string> ParseChoice(const std::string& name,
+                                        const std::vector<std::string>& known) {
+  for (const std::string& choice : known) {
+    if (name == choice) return name;
+  }
+  const std::string nearest = base::Nearest(name, known);
+  return Unexpected(
+      name, absl::StrCat("one of ", absl::StrJoin(known, ", "),
+                         nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
+  ASSIGN_OR_RETURN(const int64_t bytes, base::ParseBytes(text));
+  if (bytes > 0) return bytes;
+  return absl::InvalidArgumentError("expected more than 0 bytes; leave it out for no limit");
+}
+
+}  // namespace stagecoach::tools

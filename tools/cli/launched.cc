@@ -1,0 +1,59 @@
+#include "tools/cli/launched.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cuda_backend.h"
+
+namespace stagecoach::tools {
+
+absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options) {
+  if (options.device.kind != "cuda") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        launch.launcher, " has started ", launch.ranks,
+        " processes, one for each device, which only CUDA devices can be trained in: add --device "
+        "cuda, or start one process"));
+  }
+  if (options.device.exchange == "copies") {
+    return absl::InvalidArgumentError("--exchange copies is for devices of one process");
+  }
+  if (WantsTraces(options)) {
+    return absl::InvalidArgumentError(
+        "a process knows its own device's times only: trace a run of one process");
+  }
+  if (options.profile == "measured") {
+    return absl::InvalidArgumentError(
+        "each process would measure for itself: plan with --profile measured once, and train "
+        "--plan");
+  }
+  if (options.stages.value_or(launch.ranks) != launch.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(launch.launcher, " has started ", launch.ranks,
+                                                   " processes for ", *options.stages,
+                                                   " devices; start one for each"));
+  }
+  options.device.exchange = "nccl";
+  options.rank = launch.rank;
+  if (!options.stages.has_value()) options.stages = launch.ranks;
+  return options;
+}
+
+absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible) {
+  if (launch.local_rank < visible) return launch.local_rank;
+  if (visible == 1) return 0;
+  return absl::UnavailableError(absl::StrCat(
+      "local rank ", launch.local_rank, " takes GPU ", launch.local_rank, ", but sees ", visible,
+      " GPUs; start as many processes on a host as it has GPUs, or let each see one of its own "
+      "(CUDA_VISIBLE_DEVICES), or name one for each rank with --gpus"));
+}
+
+absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options) {
+  if (!options.device.gpus.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  const kernels::CudaSystem system = backend->Inspect();
+  RETURN_IF_ERROR(system.usable);
+  ASSIGN_OR_RETURN(const int gpu, GpuOfRank(launch, static_cast<int>(system.gpus.size())));
+  // This process makes the device of its own rank only.
+  options.device.gpus.assign(static_cast<size_t>(launch.ranks), gpu);
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,26 @@
+#ifndef STAGECOACH_TOOLS_CLI_LAUNCHED_H_
+#define STAGECOACH_TOOLS_CLI_LAUNCHED_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/launch/launch.h"
+#include "tools/cli/run_options.h"
+
+// `train` as one of several processes that a launcher has started, one for each device.
+namespace stagecoach::tools {
+
+// The options of this process, but for its GPU. InvalidArgument: what does not go among processes,
+// or another number of them than of stages.
+absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options);
+
+// The GPU of the process among the `visible` ones: that of its local rank; or, where it sees only
+// one, that one, since launchers can give each process a GPU of its own (CUDA_VISIBLE_DEVICES per
+// process). Unavailable if it sees several, but too few.
+absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible);
+
+// Names that GPU in the options, unless --gpus has named one for each device.
+absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_LAUNCHED_H_

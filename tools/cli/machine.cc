@@ -1,0 +1,70 @@
+#include "tools/cli/machine.h"
+
+#include <oneapi/dnnl/dnnl.h>
+#include <sched.h>
+
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
+namespace stagecoach::tools {
+namespace {
+
+int Processors() {
+  cpu_set_t allowed;
+  // Fails where there are more processors than the set has room for.
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// The value of a line "MemTotal:  8123456 kB" of /proc/meminfo; 0 if there is none.
+int64_t MemoryInfoBytes(absl::string_view name) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(": "), absl::SkipEmpty());
+    int64_t kibibytes = 0;
+    if (words.size() == 3 && words[0] == name && absl::SimpleAtoi(words[1], &kibibytes)) {
+      return kibibytes << 10;
+    }
+  }
+  return 0;
+}
+
+std::string InstructionSet() {
+  switch (dnnl_get_effective_cpu_isa()) {
+    case dnnl_cpu_isa_sse41:
+      return "sse4.1";
+    case dnnl_cpu_isa_avx:
+      return "avx";
+    case dnnl_cpu_isa_avx2:
+      return "avx2";
+    case dnnl_cpu_isa_avx2_vnni:
+      return "avx2_vnni";
+    case dnnl_cpu_isa_avx512_core:
+      return "avx512_core";
+    case dnnl_cpu_isa_avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl_cpu_isa_avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl_cpu_isa_avx512_core_amx:
+      return "avx512_core_amx";
+    default:
+      return "generic";
+  }
+}
+
+}  // namespace
+
+Machine InspectMachine() {
+  return {.processors = Processors(),
+          .memory_bytes = MemoryInfoBytes("MemTotal"),
+          .available_memory_bytes = MemoryInfoBytes("MemAvailable"),
+          .instruction_set = InstructionSet()};
+}
+
+}  // namespace stagecoach::tools

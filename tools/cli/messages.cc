@@ -1,0 +1,38 @@
+#include "tools/cli/messages.h"
+
+#include <cstdio>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "engine/launch/launch.h"
+
+namespace stagecoach::tools {
+namespace {
+
+// Nothing also where the variables contradict each other, which another message says.
+std::optional<int> OwnRank() {
+  const absl::StatusOr<std::optional<engine::Launch>> launch = engine::FindLaunch();
+  if (!launch.ok() || !launch->has_value()) return std::nullopt;
+  return (*launch)->rank;
+}
+
+}  // namespace
+
+std::string RankPrefix(absl::string_view message) {
+  const std::optional<int> rank = OwnRank();
+  if (!rank.has_value()) return "";
+  const std::string name = absl::StrCat("rank ", *rank);
+  const bool is_named = absl::StartsWith(message, absl::StrCat(name, ": ")) ||
+                        absl::StartsWith(message, absl::StrCat(name, ", "));
+  return is_named ? "" : absl::StrCat(name, ": ");
+}
+
+void PrintNotice(absl::string_view text) {
+  if (OwnRank().value_or(0) != 0) return;
+  const std::string line = absl::StrCat("stagecoach: ", text, "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,21 @@
+#ifndef STAGECOACH_TOOLS_CLI_MESSAGES_H_
+#define STAGECOACH_TOOLS_CLI_MESSAGES_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace stagecoach::tools {
+
+// What an error of this process begins with, so that it can be told from those of others on one
+// terminal: "rank 2: " where a launcher has started it as one of several (engine/launch/launch.h),
+// unless `message` names that rank first anyway; otherwise nothing.
+std::string RankPrefix(absl::string_view message);
+
+// Prints "stagecoach: text" to stderr: what is to be said once per run, so among processes only by
+// that of rank 0.
+void PrintNotice(absl::string_view text);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_MESSAGES_H_

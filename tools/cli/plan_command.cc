@@ -1,0 +1,160 @@
+#include "tools/cli/plan_command.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "partition/files/exports.h"
+#include "partition/files/plan_file.h"
+#include "partition/report/receipt_report.h"
+#include "partition/search/planner.h"
+#include "schedule/pictures/timeline.h"
+#include "tools/cli/comparison.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/plan_request.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using partition::ComparedPlan;
+using partition::Receipt;
+
+constexpr int kMaxTimelineRows = 64;
+
+// A plan for another program, and where it goes.
+struct Export {
+  std::string format;
+  std::string path;
+};
+
+struct PlanCommandOptions {
+  PlanFlags request;
+  std::vector<std::string> compare;  // heuristics and plan files
+  bool json = false;
+  std::string html, save;  // files; "": none
+  std::vector<Export> exports;
+};
+
+absl::StatusOr<Export> ParseExport(const std::string& text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  RETURN_IF_ERROR(
+      ParseChoice(parts.first, {"torch", "torch-schedule", "megatron", "deepspeed"}).status());
+  if (parts.second.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("expected ", parts.first, ":FILE"));
+  }
+  return Export{parts.first, parts.second};
+}
+
+absl::StatusOr<std::vector<Export>> ParseExports(const std::string& text) {
+  std::vector<Export> exports;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    ASSIGN_OR_RETURN(exports.emplace_back(), ParseExport(part));
+  }
+  return exports;
+}
+
+absl::StatusOr<std::string> ExportText(const Receipt& receipt, const std::string& format) {
+  if (format == "torch") return ToTorchPlanJson(receipt.plan, receipt.layer_names);
+  if (format == "torch-schedule") return ToTorchScheduleCsv(receipt.plan);
+  absl::StatusOr<std::string> line = format == "megatron"
+                                         ? ToMegatronLayout(receipt.plan, receipt.layer_names)
+                                         : ToDeepSpeedParts(receipt.plan);
+  if (line.ok()) absl::StrAppend(&*line, "\n");
+  return line;
+}
+
+// Before a search that may take a while.
+absl::Status CheckPaths(const PlanCommandOptions& options) {
+  for (const std::string& path : {options.html, options.save}) {
+    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  }
+  for (const Export& own : options.exports) RETURN_IF_ERROR(base::CheckWritable(own.path));
+  return absl::OkStatus();
+}
+
+absl::Status WriteFiles(const PlanCommandOptions& options, const Receipt& receipt,
+                        const std::vector<ComparedPlan>& compared) {
+  if (!options.save.empty()) {
+    RETURN_IF_ERROR(partition::WritePlanFile(options.save, {receipt.model, receipt.plan}));
+  }
+  for (const Export& own : options.exports) {
+    absl::StatusOr<std::string> text = ExportText(receipt, own.format);
+    if (!text.ok()) {
+      return base::Annotate(text.status(), absl::StrCat("--export ", own.format));
+    }
+    RETURN_IF_ERROR(base::WriteFileAtomically(own.path, *text));
+  }
+  if (options.html.empty()) return absl::OkStatus();
+  return base::WriteFileAtomically(options.html, partition::ToHtml(receipt, compared));
+}
+
+void PrintText(const Receipt& receipt, const std::vector<ComparedPlan>& compared) {
+  absl::PrintF("%s", partition::ToText(receipt));
+  if (!compared.empty()) absl::PrintF("\n%s", ComparisonTable(receipt, compared));
+  if (!receipt.simulation.trace.actions.empty() && receipt.plan.num_ranks() <= kMaxTimelineRows) {
+    absl::PrintF("\none step, simulated with the times of the profile\n%s",
+                 schedule::ToTimeline(receipt.simulation.trace, TerminalTimeline()));
+  }
+}
+
+absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
+  ASSIGN_OR_RETURN(const partition::PlannerRequest request, MakePlannerRequest(options.request));
+  ASSIGN_OR_RETURN(const Receipt receipt,
+                   From(Origin::kConfiguration, partition::PlanJointly(request)));
+  std::vector<ComparedPlan> compared;
+  for (const std::string& name : options.compare) {
+    ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, receipt, request));
+  }
+  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, receipt, compared)));
+  if (!options.json) {
+    PrintText(receipt, compared);
+    return kExitOk;
+  }
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(partition::ToJson(receipt));
+  if (!compared.empty()) json["compared"] = ComparisonToJson(compared);
+  absl::PrintF("%s\n", json.dump());
+  return kExitOk;
+}
+
+void AddOutputFlags(CLI::App& app, PlanCommandOptions& options) {
+  const std::string group = "Output";
+  app.add_flag("--json", options.json, "Print one JSON object")->group(group);
+  app.add_option("--html", options.html, "Write a page with memory, timeline and tables")
+      ->option_text("FILE")
+      ->group(group);
+  app.add_option("--save", options.save, "Write the plan, for train --plan")
+      ->option_text("FILE.json")
+      ->group(group);
+  AddFlag(app, "--export", "FORMAT:FILE,...", options.exports,
+          "Write it for torch, torch-schedule, megatron, deepspeed", ParseExports)
+      ->group(group);
+  AddFlag(app, "--compare", "NAME|FILE,...", options.compare,
+          "Judge uniform, parameters, flops or plans likewise", ParseCompared)
+      ->group(group);
+}
+
+}  // namespace
+
+Command AddPlanCommand(CLI::App& app) {
+  CLI::App* flags =
+      app.add_subcommand("plan", "Find how to spread a model over devices, and say what it takes");
+  flags->footer(kExitStatusHelp);
+  const auto options = std::make_shared<PlanCommandOptions>();
+  AddPlanRequestFlags(*flags, options->request);
+  AddOutputFlags(*flags, *options);
+  return {flags, [options] { return RunPlan(*options); }};
+}
+
+}  // namespace stagecoach::tools

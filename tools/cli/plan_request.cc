@@ -1,0 +1,273 @@
+#include "tools/cli/plan_request.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/run/rank_group.h"
+#include "engine/stage/profile.h"
+#include "engine/train/measured_profile.h"
+#include "partition/files/cluster_file.h"
+#include "partition/files/csv_profile.h"
+#include "partition/files/pipedream_profile.h"
+#include "partition/files/profile_file.h"
+#include "partition/files/transformer_profile.h"
+#include "schedule/files/schedule_file.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/schedule_option.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using partition::Cluster;
+using partition::PlannerRequest;
+using partition::Profile;
+
+constexpr int64_t kMaxPlannedBatch = int64_t{1} << 30;
+constexpr int kMaxPlanned = 1 << 20;
+constexpr int64_t kDefaultModelBatch = 128;
+// Without a number of rows to divide: so many micro-batches for each device.
+constexpr int64_t kMicroBatchesPerDevice = 4;
+constexpr int64_t kMostMicroBatches = 64;  // that a batch of a model is divided into
+constexpr size_t kMostMeasured = 3;        // sizes, since that takes seconds each
+
+bool IsProfileFile(const PlanFlags& flags) {
+  return flags.profile != "analytic" && flags.profile != "measured";
+}
+
+absl::StatusOr<Profile> ReadProfile(const PlanFlags& flags) {
+  const std::string& path = flags.profile;
+  const std::string lower = absl::AsciiStrToLower(path);
+  const auto is = [&](const char* format, const char* ending) {
+    return flags.format.empty() ? absl::EndsWith(lower, ending) : flags.format == format;
+  };
+  if (is("stagecoach", ".json")) return partition::ReadProfileFile(path);
+  if (is("csv", ".csv")) return partition::ReadCsvProfile(path);
+  if (is("transformer", ".toml")) return partition::ReadTransformerProfile(path);
+  if (is("pipedream", ".txt")) return partition::ReadPipedreamProfile(path);
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   ": unknown kind of profile; expected analytic, measured, a file that ends in "
+                   ".json, .csv, .toml "
+                   "or .txt, or --format stagecoach, csv, transformer or pipedream"));
+}
+
+// Micro-batch sizes for a batch: all that divide it into a sensible number, or the one asked for.
+absl::StatusOr<std::vector<int64_t>> SizesFor(const PlanFlags& flags, int64_t batch,
+                                              std::optional<int> micro_batches) {
+  if (micro_batches.has_value()) {
+    RETURN_IF_ERROR(CheckBatch(batch, *micro_batches));
+    return std::vector<int64_t>{batch / *micro_batches};
+  }
+  std::vector<int64_t> sizes;
+  for (int64_t count = std::min(kMostMicroBatches, batch); count >= 1; --count) {
+    if (batch % count == 0) sizes.push_back(batch / count);
+  }
+  if (flags.profile == "measured" && sizes.size() > kMostMeasured) {
+    // Those with about as many micro-batches as pipelines have: neither the smallest nor the whole.
+    const auto middle = static_cast<ptrdiff_t>((sizes.size() - kMostMeasured) / 2);
+    sizes = {sizes.begin() + middle, sizes.begin() + middle + kMostMeasured};
+  }
+  return sizes;
+}
+
+absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::DeviceSpec& device,
+                                     int64_t batch, int devices, std::optional<int> micro_batches) {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
+                   From(Origin::kConfiguration, SizesFor(flags, batch, micro_batches)));
+  ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
+  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
+  const std::string name = flags.run.model_file.empty() ? "default" : flags.run.model_file;
+  return From(Origin::kConfiguration,
+              flags.profile == "measured"
+                  ? MeasureProfile(workload.model, name, sizes, options,
+                                   {.devices = DevicesAtOnce(devices, device)})
+                  : AnalyzeProfile(workload.model, name, sizes, options));
+}
+
+absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, std::optional<int> of_schedule) {
+  if (flags.cluster.empty()) {
+    return partition::UniformCluster(flags.devices.value_or(of_schedule.value_or(kDefaultStages)),
+                                     flags.device_memory_bytes);
+  }
+  ASSIGN_OR_RETURN(Cluster cluster, From(Origin::kData, partition::ReadClusterFile(flags.cluster)));
+  if (flags.devices.has_value() && *flags.devices != cluster.size()) {
+    return From(Origin::kConfiguration,
+                absl::InvalidArgumentError(absl::StrCat("--devices is ", *flags.devices, ", but ",
+                                                        flags.cluster, " has ", cluster.size())));
+  }
+  for (partition::ClusterDevice& device : cluster.devices) {
+    if (device.memory_bytes == 0) device.memory_bytes = flags.device_memory_bytes;
+  }
+  return cluster;
+}
+
+// How `train` would perform transfers between devices of that kind.
+schedule::Transfers TransfersBetween(int devices, engine::DeviceSpec device,
+                                     const DeviceChoice& choice) {
+  // A plan for many GPUs can be made on one: others than those that are named are not there.
+  if (static_cast<int>(device.gpus.size()) < devices) device.gpus.clear();
+  return engine::TransfersOf(
+      {.ranks = devices, .device = device, .exchange = ExchangeOf(choice, device)});
+}
+
+// "auto" leaves it open.
+auto CountOrAuto() {
+  return [](const std::string& text) -> absl::StatusOr<std::optional<int>> {
+    if (text == "auto") return std::optional<int>();
+    absl::StatusOr<int64_t> count = ParseCount(text, 1, kMaxPlanned);
+    if (count.ok()) return std::optional<int>(static_cast<int>(*count));
+    return absl::InvalidArgumentError(absl::StrCat(count.status().message(), ", or \"auto\""));
+  };
+}
+
+absl::StatusOr<partition::PlanObjective> ParseObjective(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"step", "bottleneck"}).status());
+  return name == "step" ? partition::PlanObjective::kStep : partition::PlanObjective::kBottleneck;
+}
+
+void AddProfileFlags(CLI::App& app, PlanFlags& flags) {
+  const std::string group = "Profile";
+  app.add_option("--profile", flags.profile,
+                 "Analytic or measured, or a file in place of a model [analytic]")
+      ->option_text("NAME|FILE")
+      ->group(group);
+  AddFlag(app, "--format", "NAME", flags.format,
+          "Of that file: stagecoach, csv, transformer, pipedream [by its ending]",
+          [](const std::string& name) {
+            return ParseChoice(name, {"stagecoach", "csv", "transformer", "pipedream"});
+          })
+      ->group(group);
+}
+
+void AddDeviceFlags(CLI::App& app, PlanFlags& flags) {
+  const std::string group = "Devices";
+  AddFlag(app, "--devices,--stages", "N", flags.devices,
+          absl::StrCat("Devices to plan for [", kDefaultStages, "]"),
+          [](const std::string& text) { return ParseCount(text, 1, partition::kMaxDevices); })
+      ->group(group);
+  app.add_option("--cluster", flags.cluster, "Their speeds, memory and links (docs/profiles.md)")
+      ->option_text("FILE.toml")
+      ->group(group);
+  AddFlag(app, "--device-memory", "SIZE", flags.device_memory_bytes,
+          "Budget of devices without one of their own, such as 600MB [none]", ParseMemory)
+      ->group(group);
+}
+
+void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
+  const std::string group = "What may be chosen";
+  AddFlag(app, "--schedule", "NAME|FILE", flags.schedule,
+          "Order of the work: see simulate --help, or auto for any [auto]", ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--chunks", "N|auto", flags.chunks, "Stages of each device [auto]", CountOrAuto())
+      ->group(group);
+  AddFlag(app, "--batch", "N", flags.batch,
+          absl::StrCat("Rows of one step [", kDefaultModelBatch,
+                       "; files: ", kMicroBatchesPerDevice, " large micro-batches a device]"),
+          [](const std::string& text) { return ParseCount(text, 1, kMaxPlannedBatch); })
+      ->group(group);
+  AddFlag(app, "--microbatches", "N|auto", flags.micro_batches,
+          "Equal parts of a batch [auto: as sizes of the profile allow]", CountOrAuto())
+      ->group(group);
+  AddFlag(app, "--replicas", "N|auto", flags.replicas,
+          "Devices that share the work of each rank, for files [1]", CountOrAuto())
+      ->group(group);
+  AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
+          "Forward passes done again to save memory, for files [auto]",
+          [](const std::string& text) -> absl::StatusOr<bool> {
+            RETURN_IF_ERROR(ParseChoice(text, {"auto", "none"}).status());
+            return text == "auto";
+          })
+      ->group(group);
+  AddFlag(app, "--objective", "NAME", flags.objective,
+          "What is made short: step, or bottleneck (of steps that overlap) [step]", ParseObjective)
+      ->group(group);
+}
+
+}  // namespace
+
+void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
+  AddModelAndDataFlags(app, flags.run);
+  const std::vector<CLI::Option*> of_models = app.get_options([](const CLI::Option* option) {
+    if (option->get_lnames().empty()) return false;
+    const std::string& name = option->get_lnames().front();
+    return name != "help" && name != "exchange";
+  });
+  // A plan may be for another machine.
+  app.get_option("--device")
+      ->description("cpu, cuda (needs one GPU), or auto: cuda where there is one [cpu]");
+  app.get_option("--gpus")->description(
+      "GPU of each device, of which the first must be here [0,1,2,...]");
+  AddProfileFlags(app, flags);
+  AddDeviceFlags(app, flags);
+  AddChoiceFlags(app, flags);
+  // What a file says of the layers, these would not change.
+  app.final_callback([&flags, of_models] {
+    for (const CLI::Option* option : of_models) {
+      if (IsProfileFile(flags) && option->count() > 0) {
+        throw CLI::ExcludesError(option->get_name(), "--profile " + flags.profile);
+      }
+    }
+  });
+}
+
+absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
+  PlannerRequest request;
+  std::optional<int> micro_batches = flags.micro_batches;
+  if (schedule::IsScheduleFile(flags.schedule)) {
+    ASSIGN_OR_RETURN(request.given,
+                     ReadScheduleOption(flags.schedule, {.stages = {},
+                                                         .micro_batches = flags.micro_batches,
+                                                         .chunks = flags.chunks.value_or(0)}));
+    micro_batches = request.given->num_micro_batches;
+  } else {
+    request.schedule = flags.schedule;
+  }
+  ASSIGN_OR_RETURN(
+      request.cluster,
+      ClusterOf(flags, request.given.has_value() ? std::optional<int>(request.given->num_ranks())
+                                                 : std::nullopt));
+  request.chunks = flags.chunks;
+  request.micro_batches = flags.micro_batches;
+  request.replicas = flags.replicas;
+  request.may_recompute = flags.may_recompute;
+  request.objective = flags.objective;
+  if (!IsProfileFile(flags)) {
+    const int devices = request.cluster.size();
+    if (flags.replicas != 1) {
+      return From(Origin::kUsage,
+                  absl::UnimplementedError("--replicas: models are trained without replicas; plan "
+                                           "them with a profile from a file"));
+    }
+    request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
+    ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+    TellOfMissingGpus(flags.run.device, device, devices);
+    request.cluster.transfers = TransfersBetween(devices, device, flags.run.device);
+    ASSIGN_OR_RETURN(request.profile,
+                     ProfileModel(flags, device, request.batch_rows, devices, micro_batches));
+    return request;
+  }
+  if (flags.run.device.exchange == "nccl") {
+    if (!request.cluster.overlaps_messages) {
+      return From(Origin::kUsage,
+                  absl::InvalidArgumentError(
+                      "--exchange nccl: messages are under way while devices compute, but the "
+                      "cluster says overlaps_messages = false"));
+    }
+    request.cluster.transfers = schedule::Transfers::kGrouped;
+  }
+  ASSIGN_OR_RETURN(request.profile, From(Origin::kData, ReadProfile(flags)));
+  const int64_t rows = request.profile.sizes.back().micro_batch_rows;
+  request.batch_rows = flags.batch.value_or(
+      rows * micro_batches.value_or(kMicroBatchesPerDevice * request.cluster.size()));
+  return request;
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,158 @@
+#include "tools/cli/profile_command.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/text_table.h"
+#include "base/units.h"
+#include "engine/train/measured_profile.h"
+#include "partition/files/profile_file.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/run_options.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int64_t kMaxRows = int64_t{1} << 20;
+constexpr size_t kMaxSizes = 64;
+constexpr int kMaxRepeats = 1000;
+constexpr int kMaxDevices = 1024;
+
+struct ProfileFlags {
+  RunOptions run;
+  std::vector<int64_t> rows = {32};  // of a micro-batch; ascending
+  int repeats = engine::MeasureOptions{}.repeats;
+  int devices = kDefaultStages;
+  bool analytic = false;
+  std::string output;  // "": none
+};
+
+// "16,32,64", in any order.
+absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
+  std::vector<int64_t> sizes;
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    ASSIGN_OR_RETURN(sizes.emplace_back(), ParseCount(part, 1, kMaxRows));
+  }
+  std::sort(sizes.begin(), sizes.end());
+  const auto twice = std::adjacent_find(sizes.begin(), sizes.end());
+  if (twice != sizes.end()) return absl::InvalidArgumentError(absl::StrCat(*twice, " comes twice"));
+  if (sizes.size() > kMaxSizes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected at most ", kMaxSizes, " sizes, not ", sizes.size()));
+  }
+  return sizes;
+}
+
+std::string ModelName(const RunOptions& options) {
+  if (!options.model_file.empty()) return options.model_file;
+  return absl::StrCat("default network of ", options.layers, " layers, width ", options.width);
+}
+
+absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
+                                               const Workload& workload) {
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
+  const std::string name = ModelName(flags.run);
+  ASSIGN_OR_RETURN(partition::Profile analyzed,
+                   AnalyzeProfile(workload.model, name, flags.rows, options));
+  if (flags.analytic) return analyzed;
+  RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers, device));
+  return MeasureProfile(
+      workload.model, name, flags.rows, options,
+      {.repeats = flags.repeats, .devices = DevicesAtOnce(flags.devices, device)});
+}
+
+std::string LayerTable(const std::vector<partition::LayerCost>& layers, bool measured) {
+  using Align = base::TextTable::Align;
+  base::TextTable table({{"layer", Align::kLeft},
+                         {"parameters", Align::kRight},
+                         {"F ms", Align::kRight},
+                         {"B ms", Align::kRight},
+                         {"W ms", Align::kRight},
+                         {"step ms", Align::kRight},
+                         {"spread", Align::kRight},
+                         {"stash", Align::kRight},
+                         {"output", Align::kRight}});
+  const auto ms = [](double ns) { return absl::StrFormat("%.3f", ns / 1e6); };
+  for (const partition::LayerCost& layer : layers) {
+    table.AddRow({layer.name, base::FormatCount(layer.parameters), ms(layer.forward_ns),
+                  ms(layer.backward_input_ns), ms(layer.backward_weight_ns), ms(layer.step_ns),
+                  measured ? absl::StrFormat("%.1f %%", 100 * layer.spread) : "-",
+                  base::FormatBytes(layer.memory.stash_bytes + layer.memory.weight_stash_bytes),
+                  base::FormatBytes(layer.memory.output_bytes)});
+  }
+  return table.ToString();
+}
+
+absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
+  if (!flags.output.empty()) {
+    RETURN_IF_ERROR(From(Origin::kConfiguration, base::CheckWritable(flags.output)));
+  }
+  ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
+  ASSIGN_OR_RETURN(const partition::Profile profile,
+                   From(Origin::kConfiguration, MakeProfile(flags, workload)));
+  const char* separator = "";
+  for (const partition::SizedLayers& size : profile.sizes) {
+    const int64_t rows = size.micro_batch_rows;
+    absl::PrintF(
+        "%smicro-batches of %s %s, %s\n\n%s", std::exchange(separator, "\n"),
+        base::FormatCount(rows), rows == 1 ? "row" : "rows",
+        flags.analytic ? "times estimated" : absl::StrCat("medians of ", flags.repeats, " steps"),
+        LayerTable(size.layers, !flags.analytic));
+  }
+  if (!flags.output.empty()) {
+    RETURN_IF_ERROR(
+        From(Origin::kConfiguration, partition::WriteProfileFile(flags.output, profile)));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddProfileCommand(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("profile", "Measure what each layer of a model takes");
+  const auto flags = std::make_shared<ProfileFlags>();
+  AddModelAndDataFlags(*command, flags->run);
+  command->get_option("--device")
+      ->description("cpu, cuda, or auto: cuda where there is a GPU [cpu]");
+  const std::string group = "Profile";
+  AddFlag(*command, "--rows", "N,N,...", flags->rows, "Sizes of a micro-batch to profile [32]",
+          ParseSizes)
+      ->group(group);
+  CLI::Option* analytic =
+      command
+          ->add_flag("--analytic", flags->analytic, "Estimate the times rather than measure them")
+          ->option_text(" ")  // rather than a list of what it excludes
+          ->group(group);
+  AddFlag(*command, "--repeats", "N", flags->repeats,
+          absl::StrCat("Steps to take the median of [", flags->repeats, "]"),
+          [](const std::string& text) { return ParseCount(text, 1, kMaxRepeats); })
+      ->excludes(analytic)
+      ->group(group);
+  AddFlag(*command, "--devices", "N", flags->devices,
+          absl::StrCat("Devices that compute while it is measured, as far as there are cores [",
+                       flags->devices, "]"),
+          [](const std::string& text) { return ParseCount(text, 1, kMaxDevices); })
+      ->excludes(analytic)
+      ->group(group);
+  AddFlag(*command, "--output", "FILE.json", flags->output, "Write the profile, for plan --profile",
+          [](const std::string& path) -> absl::StatusOr<std::string> {
+            if (absl::EndsWithIgnoreCase(path, ".json")) return path;
+            return absl::InvalidArgumentError("expected a file that ends in .json");
+          })
+      ->group(group);
+  return {command, [flags] { return PrintProfile(*flags); }};
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,49 @@
+#ifndef STAGECOACH_TOOLS_CLI_REPORT_H_
+#define STAGECOACH_TOOLS_CLI_REPORT_H_
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "engine/train/fit.h"
+#include "engine/train/trainer.h"
+#include "tools/cli/run_options.h"
+
+namespace stagecoach::tools {
+
+// How a run ended.
+struct Outcome {
+  engine::FitResult fit;
+  std::string parameters_hash;
+  std::vector<engine::DeviceReport> devices;
+  absl::Duration elapsed;  // training and evaluation
+};
+
+// Tells the user about a run, on standard output, as it goes.
+class Report {
+ public:
+  virtual ~Report() = default;
+  virtual void Start(const Run& run) = 0;
+  virtual void Step(const engine::FitProgress& progress) = 0;
+  virtual void Epoch(const engine::EpochResult& result) = 0;
+  virtual void End(const Outcome& outcome) = 0;
+};
+
+// For people: tables, and between their rows a progress bar if standard output is a terminal.
+std::unique_ptr<Report> MakeTextReport(int epochs);
+
+// For scripts: one JSON object a line.
+std::unique_ptr<Report> MakeJsonReport();
+
+// The object that `plan --json` prints, which is also part of the event "plan" of a run. In an
+// entry of its "stages", stash, buffers and peak are those of the stage's device.
+nlohmann::ordered_json PlanToJson(const Run& run);
+
+// Data, model and plan in a few lines and a table.
+std::string DescribeRun(const Run& run);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_REPORT_H_

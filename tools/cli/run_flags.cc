@@ -1,0 +1,208 @@
+// The flags of tools/cli/run_options.h.
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/data/synthetic.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/run_options.h"
+#include "tools/cli/schedule_option.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int kMaxStages = 1024;
+constexpr int kMaxLayers = 10'000;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxBatch = int64_t{1} << 20;
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+auto Count(int64_t min, int64_t max) {
+  return [min, max](const std::string& text) { return ParseCount(text, min, max); };
+}
+
+auto Number(const NumberRange& range) {
+  return [range](const std::string& text) { return ParseNumber(text, range); };
+}
+
+auto Choice(std::vector<std::string> known) {
+  return [known](const std::string& text) { return ParseChoice(text, known); };
+}
+
+std::string Describe(const std::string& text, const std::string& value) {
+  return absl::StrCat(text, " [", value, "]");
+}
+
+absl::StatusOr<std::string> ParseData(const std::string& spec) {
+  absl::string_view rest = spec;
+  if (absl::ConsumePrefix(&rest, "synthetic:")) {
+    RETURN_IF_ERROR(engine::ParseSyntheticSpec(rest).status());
+  }
+  return spec;
+}
+
+absl::StatusOr<std::string> ParseModelName(const std::string& name) {
+  return name == "default" ? "" : name;
+}
+
+absl::StatusOr<int64_t> ParseRows(const std::string& text) {
+  if (text == "all") return 0;
+  absl::StatusOr<int64_t> rows = ParseCount(text, 1, std::numeric_limits<int64_t>::max());
+  if (rows.ok()) return rows;
+  return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
+}
+
+void AddDataFlags(CLI::App& app, RunOptions& options) {
+  AddFlag(app, "--data", "SPEC", options.data,
+          "IDX directory, .csv or synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
+      ->group("Data");
+  app.add_option("--label", options.label,
+                 Describe("Column of the labels in a .csv file", options.label))
+      ->option_text("NAME")
+      ->group("Data");
+}
+
+void AddModelFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Model";
+  AddFlag(app, "--model", "NAME|FILE", options.model_file,
+          Describe("The default network, or layers from a .toml file", "default"), ParseModelName)
+      ->group(group);
+  CLI::Option* layers =
+      AddFlag(app, "--layers", "N", options.layers,
+              Describe("Layers of the default network", absl::StrCat(options.layers)),
+              Count(2, kMaxLayers))
+          ->group(group);
+  CLI::Option* width = AddFlag(app, "--width", "N", options.width,
+                               Describe("Its features between layers", absl::StrCat(options.width)),
+                               Count(1, kMaxWidth))
+                           ->group(group);
+  app.parse_complete_callback([&options, layers, width] {
+    for (const CLI::Option* shape : {layers, width}) {
+      if (shape->count() > 0 && !options.model_file.empty()) {
+        throw CLI::ExcludesError(shape->get_name(), "--model " + options.model_file);
+      }
+    }
+  });
+}
+
+void AddPipelineFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Pipeline";
+  AddFlag(app, "--stages,--devices", "N", options.stages,
+          Describe("Devices to cut the model over", absl::StrCat(kDefaultStages)),
+          Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
+          Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
+          ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--chunks", "N", options.chunks, "Stages of each device [the schedule's own number]",
+          Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--batch", "N", options.batch,
+          Describe("Rows of one step", absl::StrCat(options.batch)), Count(1, kMaxBatch))
+      ->group(group);
+  // A count below 1 is a configuration that cannot be run, as one that does not divide the batch.
+  AddFlag(app, "--microbatches", "N", options.micro_batches,
+          Describe("Equal parts of a batch that stream through the stages",
+                   absl::StrCat(kDefaultMicroBatches)),
+          Count(-kMaxInt, kMaxInt))
+      ->group(group);
+  AddDeviceFlags(app, options.device);
+  AddFlag(app, "--device-memory", "SIZE", options.device_memory_bytes,
+          "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
+      ->group(group);
+  AddFlag(app, "--profile", "NAME", options.profile,
+          Describe("Layer times to balance by: analytic or measured", options.profile),
+          Choice({"analytic", "measured"}))
+      ->group(group);
+}
+
+void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Optimiser";
+  AddFlag(app, "--optimizer", "NAME", options.optimizer,
+          Describe("adamw or sgd", options.optimizer), Choice({"adamw", "sgd"}))
+      ->group(group);
+  AddFlag(app, "--clip-norm", "X", options.clip_norm,
+          "Scale gradients to at most this norm [never]",
+          Number({.min = 0.0, .max = 1e30, .above_min = true}))
+      ->group(group);
+}
+
+// The plan settles what these would.
+void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
+  CLI::Option* plan = app.add_option("--plan", options.plan_file, "Train by the plan in a file")
+                          ->option_text("FILE")
+                          ->group("Pipeline");
+  for (const char* settled :
+       {"--stages", "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
+    plan->excludes(app.get_option(settled));
+  }
+}
+
+}  // namespace
+
+void AddModelAndDataFlags(CLI::App& app, RunOptions& options) {
+  AddDataFlags(app, options);
+  AddModelFlags(app, options);
+  AddDeviceFlags(app, options.device);
+  AddOptimizerFlags(app, options);
+}
+
+void AddPlanFlags(CLI::App& app, RunOptions& options) {
+  AddDataFlags(app, options);
+  AddModelFlags(app, options);
+  AddPipelineFlags(app, options);
+  AddOptimizerFlags(app, options);
+  AddFlag(app, "--seed", "N", options.seed,
+          Describe("Of all random numbers", absl::StrCat(options.seed)),
+          Count(0, std::numeric_limits<int64_t>::max()))
+      ->group("Run");
+  app.add_flag("--json", options.json, "Print JSON, one object a line")->group("Run");
+}
+
+void AddTrainingFlags(CLI::App& app, RunOptions& options) {
+  AddPlanFileFlag(app, options);
+  const std::string group = "Optimiser";
+  AddFlag(app, "--learning-rate", "X", options.learning_rate,
+          "Rate, or its peak [sgd 0.01, adamw 0.09 / width]",
+          Number({.min = 0.0, .max = 1e6, .above_min = true}))
+      ->group(group);
+  AddFlag(app, "--lr-schedule", "NAME", options.learning_rate_schedule,
+          Describe("constant or warmup-cosine", options.learning_rate_schedule),
+          Choice({"constant", "warmup-cosine"}))
+      ->group(group);
+  AddFlag(app, "--weight-decay", "X", options.weight_decay,
+          "Of weights, not of biases [adamw 0.01, sgd 0]", Number({.min = 0.0, .max = 1e6}))
+      ->group(group);
+  AddFlag(app, "--momentum", "X", options.momentum, "For sgd [0.9]",
+          Number({.min = 0.0, .max = 1.0}))
+      ->group(group);
+  AddFlag(app, "--rows", "N|all", options.rows,
+          absl::StrCat("Training rows to use [of IDX files ", base::FormatCount(kDefaultImageRows),
+                       ", otherwise all]"),
+          ParseRows)
+      ->group("Data");
+  AddFlag(app, "--epochs", "N", options.epochs,
+          Describe("Passes over the training rows", absl::StrCat(options.epochs)),
+          Count(1, 1'000'000))
+      ->group("Run");
+  const auto add_file = [&](const char* name, std::string& path, const char* description) {
+    app.add_option(name, path, description)->option_text("FILE")->group("Run");
+  };
+  add_file("--trace", options.trace, "Write when the actions of the last step were performed");
+  add_file("--simulated-trace", options.simulated_trace,
+           "Write the same, simulated with the measured times");
+  AddFlag(
+      app, "--deadline", "SECONDS", options.deadline_seconds,
+      Describe("Longest wait of one device for another", absl::StrCat(options.deadline_seconds)),
+      Number({.min = 0.0, .max = 1e6, .above_min = true}))
+      ->group("Run");
+}
+
+}  // namespace stagecoach::tools

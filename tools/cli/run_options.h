@@ -1,0 +1,130 @@
+#ifndef STAGECOACH_TOOLS_CLI_RUN_OPTIONS_H_
+#define STAGECOACH_TOOLS_CLI_RUN_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/data/dataset.h"
+#include "engine/data/idx.h"
+#include "engine/model/model.h"
+#include "engine/stage/optimizer.h"
+#include "partition/plan/plan.h"
+#include "schedule/costs.h"
+#include "tools/cli/device_choice.h"
+
+namespace stagecoach::tools {
+
+// What `train`, `plan` and `profile` ask for. The defaults are the program's: tuned for
+// Fashion-MNIST.
+struct RunOptions {
+  std::string data = engine::kFashionMnistDirectory;
+  std::string label = "label";  // column of a .csv file
+  // Training rows: unset for the default (kDefaultImageRows for images, all of anything else); 0
+  // for all.
+  std::optional<int64_t> rows;
+
+  std::string model_file;  // "": the default network
+  int layers = 20;
+  int64_t width = 2304;
+
+  std::optional<int> stages;         // devices; unset: kDefaultStages, or those of a schedule file
+  std::string schedule = "1f1b";     // name, "auto" or file (schedule_option.h)
+  int chunks = 0;                    // stages per device; 0: the schedule's own number
+  std::optional<int> micro_batches;  // unset: kDefaultMicroBatches, or those of a schedule file
+  int64_t batch = 128;
+  DeviceChoice device;
+  std::optional<int> rank;          // the only one whose device is in this process; unset: all are
+  int64_t device_memory_bytes = 0;  // 0: no limit
+  std::string profile = "analytic";
+  // Read from there rather than made; then nothing from `stages` to `batch` is read, nor `profile`.
+  std::string plan_file;  // "": none
+
+  std::string optimizer = "adamw";
+  std::optional<float> weight_decay;  // unset: the optimiser's own
+  std::optional<float> momentum;
+  float clip_norm = 0.0F;
+
+  int epochs = 2;
+  std::optional<float> learning_rate;  // unset: LearningRateOf decides
+  std::string learning_rate_schedule = "warmup-cosine";
+  uint64_t seed = 1;
+  double deadline_seconds = 300.0;
+
+  // Files to write traces of the last step to; "": none.
+  std::string trace;            // as it was measured
+  std::string simulated_trace;  // as a simulation at the measured times of actions has it
+
+  bool json = false;
+};
+
+inline bool WantsTraces(const RunOptions& options) {
+  return !options.trace.empty() || !options.simulated_trace.empty();
+}
+
+inline constexpr int64_t kDefaultImageRows = 10'000;
+inline constexpr int kDefaultStages = 4;
+inline constexpr int kDefaultMicroBatches = 4;
+// Of the warm-up, as a share of all steps.
+inline constexpr double kWarmupShare = 0.1;
+
+// InvalidArgument, with the nearest batch that would do, unless the batch divides into that many
+// equal micro-batches.
+absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
+
+// How many of the devices can be measured at once: CPU devices need cores, and layers are measured
+// on one GPU.
+int DevicesAtOnce(int devices, const engine::DeviceSpec& device);
+
+// ResourceExhausted if this machine has too little memory to train all layers at once on CPU
+// devices, which measuring them does.
+absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
+                             const engine::DeviceSpec& device);
+
+// The learning rate, or its peak: the one that was given, or else 0.01 for sgd, and for adamw 0.09
+// / width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves
+// an activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.)
+float LearningRateOf(const RunOptions& options);
+
+// Adds the flags of data, model, optimiser and devices: all that decides a profile. `options` must
+// outlive the parse.
+void AddModelAndDataFlags(CLI::App& app, RunOptions& options);
+
+// Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
+// plan. `options` must outlive the parse.
+void AddPlanFlags(CLI::App& app, RunOptions& options);
+
+// Adds the flags that only training needs, after those of AddPlanFlags.
+void AddTrainingFlags(CLI::App& app, RunOptions& options);
+
+// What is trained.
+struct Workload {
+  engine::TrainTest data;
+  engine::Model model;
+  engine::Optimizer optimizer;
+};
+
+// Loads the data and makes or reads the model. Errors are marked with their origin
+// (tools/cli/exit_status.h).
+absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options);
+
+// Everything that is settled before the first step.
+struct Run : Workload {
+  engine::DeviceSpec device;                                       // of the plan's devices
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how they will be performed
+  partition::Plan plan;
+  partition::PlanReport predicted;
+  schedule::Costs costs;  // of the plan's stages, as the profile has them
+};
+
+// Prepares the workload, of which there must be a batch, profiles the model and cuts it, or reads
+// how it is cut. Errors are marked with their origin.
+absl::StatusOr<Run> PrepareRun(const RunOptions& options);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_RUN_OPTIONS_H_

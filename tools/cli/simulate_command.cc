@@ -1,0 +1,189 @@
+#include "tools/cli/simulate_command.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "schedule/files/schedule_file.h"
+#include "schedule/pictures/html.h"
+#include "schedule/pictures/svg.h"
+#include "schedule/simulate.h"
+#include "schedule/stash.h"
+#include "schedule/traces/chrome_trace.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/schedule_option.h"
+#include "tools/cli/simulated_schedule.h"
+#include "tools/cli/simulation_report.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using schedule::Sends;
+
+constexpr int kMaxSimulated = 1 << 20;
+
+struct SimulateCommandOptions {
+  ScheduleRequest request;
+  bool json = false;
+  bool lower = false;
+  // Files to write; "": none.
+  std::string html, svg, trace, save;
+};
+
+absl::StatusOr<Sends> ParseSends(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"buffered", "rendezvous", "blocking", "grouped"}).status());
+  if (name == "rendezvous") return Sends::kRendezvous;
+  if (name == "grouped") return Sends::kGrouped;
+  return name == "blocking" ? Sends::kBlocking : Sends::kBuffered;
+}
+
+// Before a search that may take a while.
+absl::Status CheckPaths(const SimulateCommandOptions& options) {
+  for (const std::string& path : {options.html, options.svg, options.trace, options.save}) {
+    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFiles(const SimulateCommandOptions& options, const SimulatedSchedule& found,
+                        const SimulationReport& report) {
+  const schedule::Trace& trace = report.simulation.trace;
+  if (!options.html.empty()) {
+    RETURN_IF_ERROR(
+        base::WriteFileAtomically(options.html, schedule::ToHtml(trace, ToPageText(report))));
+  }
+  if (!options.svg.empty()) {
+    RETURN_IF_ERROR(base::WriteFileAtomically(
+        options.svg, schedule::ToSvg(trace, {.title = ToPageText(report).title})));
+  }
+  if (!options.trace.empty()) RETURN_IF_ERROR(schedule::WriteTrace(trace, options.trace));
+  if (!options.save.empty()) {
+    RETURN_IF_ERROR(
+        schedule::WriteScheduleFile(options.save, options.lower ? found.lowered : found.as_given));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunSimulation(const SimulateCommandOptions& options) {
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
+  ASSIGN_OR_RETURN(const SimulatedSchedule found, FindSchedule(options.request));
+  ASSIGN_OR_RETURN(const schedule::Simulation simulation,
+                   From(Origin::kConfiguration,
+                        schedule::Simulate(found.lowered, found.costs,
+                                           {.sends = options.request.sends, .keep_trace = true})));
+  const SimulationReport report{found.as_given, simulation,
+                                PeakStash(found.as_given, UnitStash(found.as_given.rank_of_stage,
+                                                                    options.request.weight_stash))};
+  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, found, report)));
+  if (options.json) {
+    absl::PrintF("%s\n", ToJson(report).dump());
+    return kExitOk;
+  }
+  absl::PrintF("%s", ToText(report, TerminalTimeline()));
+  return kExitOk;
+}
+
+auto Count() {
+  return [](const std::string& text) { return ParseCount(text, 1, kMaxSimulated); };
+}
+
+auto Milliseconds() {
+  return [](const std::string& text) {
+    return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = false});
+  };
+}
+
+void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
+  const std::string group = "Schedule";
+  AddFlag(app, "--schedule", "NAME|FILE", request.schedule,
+          absl::StrCat("Order of the work: one of those below, or a file [", request.schedule, "]"),
+          ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--stages", "N", request.stages,
+          absl::StrCat("Devices of the pipeline [", ScheduleRequest::kDefaultStages, "]"), Count())
+      ->group(group);
+  AddFlag(app, "--chunks", "N", request.chunks, "Stages of each device [the schedule's own]",
+          Count())
+      ->group(group);
+  AddFlag(app, "--microbatches", "N", request.micro_batches,
+          absl::StrCat("Micro-batches of a step [", ScheduleRequest::kDefaultMicroBatches, "]"),
+          Count())
+      ->group(group);
+  AddFlag(app, "--stash-limit", "X", request.stash_limit,
+          "What a device may keep, in whole micro-batches [all]",
+          [](const std::string& text) {
+            return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = true});
+          })
+      ->group(group);
+  AddFlag(app, "--weight-stash", "X", request.weight_stash,
+          absl::StrCat("Share of it that stays from B until W [", request.weight_stash, "]"),
+          [](const std::string& text) { return ParseNumber(text, {.min = 0.0, .max = 1.0}); })
+      ->group(group);
+}
+
+void AddTimeFlags(CLI::App& app, SimulateCommandOptions& options) {
+  const std::string group = "Times";
+  ScheduleRequest& request = options.request;
+  CLI::Option* const file =
+      app.add_option("--times", request.times_file, "Times of each stage, see docs/simulator.md")
+          ->option_text("FILE.json")
+          ->group(group);
+  const std::string per_device = " of a device for one micro-batch, in ms [1]";
+  const auto add = [&](const char* name, double& value, const std::string& description) {
+    AddFlag(app, name, "MS", value, description, Milliseconds())->excludes(file)->group(group);
+  };
+  add("--forward", request.forward_ms, "Forward pass (F)" + per_device);
+  add("--backward", request.backward_ms, "Gradient of the input (B)" + per_device);
+  add("--weight", request.weight_ms, "Gradient of the weights (W)" + per_device);
+  add("--latency", request.latency_ms, "Of a message between two devices, in ms [0]");
+  AddFlag(app, "--overlap", "X", request.overlap,
+          "Overlapped F and BW take this share of their sum [1]",
+          [](const std::string& text) { return ParseNumber(text, {.min = 0.01, .max = 1.0}); })
+      ->excludes(file)
+      ->group(group);
+  AddFlag(app, "--sends", "NAME", request.sends,
+          "buffered, rendezvous (as the runtime), grouped (NCCL), blocking [buffered]", ParseSends)
+      ->group(group);
+}
+
+void AddOutputFlags(CLI::App& app, SimulateCommandOptions& options) {
+  const std::string group = "Output";
+  const auto add = [&](const char* name, const char* placeholder, std::string& value,
+                       const char* description) {
+    app.add_option(name, value, description)->option_text(placeholder)->group(group);
+  };
+  app.add_flag("--json", options.json, "Print one JSON object")->group(group);
+  add("--html", "FILE", options.html, "Write a page with the timeline, to explore");
+  add("--svg", "FILE", options.svg, "Write the timeline as a picture");
+  add("--trace", "FILE", options.trace, "Write a trace for Perfetto and for trace diff");
+  AddFlag(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",
+          [](const std::string& path) -> absl::StatusOr<std::string> {
+            if (schedule::IsScheduleFile(path)) return path;
+            return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
+          })
+      ->group(group);
+  app.add_flag("--lowered", options.lower, "Save it with sends, receives and steps")
+      ->needs("--save")
+      ->group(group);
+}
+
+}  // namespace
+
+Command AddSimulateCommand(CLI::App& app) {
+  CLI::App* flags =
+      app.add_subcommand("simulate", "Perform a schedule in virtual time, and draw it");
+  flags->footer(absl::StrCat(DescribeSchedules(), "\n", kExitStatusHelp));
+  const auto options = std::make_shared<SimulateCommandOptions>();
+  AddScheduleFlags(*flags, options->request);
+  AddTimeFlags(*flags, *options);
+  AddOutputFlags(*flags, *options);
+  return {flags, [options] { return RunSimulation(*options); }};
+}
+
+}  // namespace stagecoach::tools

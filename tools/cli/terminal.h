@@ -1,0 +1,17 @@
+#ifndef STAGECOACH_TOOLS_CLI_TERMINAL_H_
+#define STAGECOACH_TOOLS_CLI_TERMINAL_H_
+
+#include "schedule/pictures/timeline.h"
+
+namespace stagecoach::tools {
+
+// Columns of the terminal that standard output is; 0 if it is none that can redraw a line or show
+// colours.
+int TerminalColumns();
+
+// A timeline as wide as the terminal, in colour, or 100 columns without where there is none.
+schedule::TimelineOptions TerminalTimeline();
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_TERMINAL_H_

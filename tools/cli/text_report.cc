@@ -1,0 +1,161 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "base/text_table.h"
+#include "base/units.h"
+#include "tools/cli/bars.h"
+#include "tools/cli/report.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using Align = base::TextTable::Align;
+
+constexpr int kLossBarColumns = 24;
+constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
+
+// Of a network that gives every class the same share: what training starts from.
+double LossOfGuessing(engine::LossKind loss, int64_t classes) {
+  const auto count = static_cast<double>(classes);
+  switch (loss) {
+    case engine::LossKind::kSoftmaxCrossEntropy:
+      return std::log(count);
+    case engine::LossKind::kMeanSquaredError:
+      return (1.0 - 1.0 / count) / count;
+  }
+  return 1.0;
+}
+
+std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
+  return absl::StrCat(base::FormatCount(count), " ", count == 1 ? one : many);
+}
+
+// What the device did, without its stage.
+std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
+  return {base::FormatBytes(device.predicted_peak_bytes),
+          base::FormatBytes(device.measured_peak_bytes), absl::StrCat(device.peak_stashed),
+          base::FormatBytes(device.measured_stash_bytes),
+          absl::StrFormat("%.1f %%", 100 * device.busy)};
+}
+
+std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
+  std::vector<base::TextTable::Column> columns = {{"device", Align::kLeft},
+                                                  {"stage", Align::kRight},
+                                                  {"layers", Align::kLeft},
+                                                  {"parameters", Align::kRight},
+                                                  {"predicted peak", Align::kRight},
+                                                  {"measured peak", Align::kRight},
+                                                  {"stashed", Align::kRight},
+                                                  {"stash", Align::kRight},
+                                                  {"busy", Align::kRight}};
+  // CPU devices have none.
+  const bool has_overhead =
+      std::any_of(devices.begin(), devices.end(),
+                  [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
+  if (has_overhead) columns.push_back({"libraries besides", Align::kRight});
+  base::TextTable table(columns);
+  for (const engine::DeviceReport& device : devices) {
+    std::vector<std::string> measured = MeasuredCells(device);
+    if (has_overhead) measured.push_back(base::FormatBytes(device.overhead_bytes));
+    for (const engine::StageSummary& stage : device.stages) {
+      const bool is_first = &stage == &device.stages.front();
+      std::vector<std::string> cells = {is_first ? device.device : "", absl::StrCat(stage.stage),
+                                        absl::StrCat(stage.first_layer, "-", stage.last_layer),
+                                        base::FormatCount(stage.parameters)};
+      if (is_first) cells.insert(cells.end(), measured.begin(), measured.end());
+      cells.resize(columns.size());
+      table.AddRow(std::move(cells));
+    }
+  }
+  return table.ToString();
+}
+
+class TextReport final : public Report {
+ public:
+  explicit TextReport(int epochs) : epochs_(epochs), is_terminal_(TerminalColumns() > 0) {}
+  ~TextReport() override { Draw(""); }  // What an error would otherwise be printed behind.
+
+  void Start(const Run& run) override {
+    loss_scale_ = LossOfGuessing(run.model.loss, run.data.train->classes());
+    absl::PrintF("%s\n", DescribeRun(run));
+    // The ends of the loss bar stand above it: a full one is no better than guessing.
+    const std::string scale = absl::StrFormat("%.2f", loss_scale_);
+    absl::PrintF("epoch     loss  0%*s    train     test  samples/s\n", kLossBarColumns - 1, scale);
+    absl::PrintF("-----  -------  %s  -------  -------  ---------\n",
+                 std::string(kLossBarColumns, '-'));
+    Draw("preparing the devices");
+    std::fflush(stdout);
+  }
+
+  void Step(const engine::FitProgress& progress) override {
+    if (!is_terminal_) return;
+    const absl::Time now = absl::Now();
+    if (now - drawn_ < kRedrawInterval && progress.step < progress.steps) return;
+    drawn_ = now;
+    // The last column stays empty: a cursor behind it would be on the next line.
+    Draw(ProgressLine(progress, epochs_, TerminalColumns() - 1));
+  }
+
+  void Epoch(const engine::EpochResult& result) override {
+    Draw("");
+    absl::PrintF("%5d  %7.4f  %s  %5.2f %%  %5.2f %%  %9s\n", result.epoch, result.loss,
+                 Bar(result.loss / loss_scale_, kLossBarColumns), 100 * result.train_accuracy,
+                 100 * result.test_accuracy,
+                 base::FormatCount(std::llround(result.samples_per_second)));
+    std::fflush(stdout);
+  }
+
+  void End(const Outcome& outcome) override {
+    Draw("");
+    absl::PrintF("\n%s\n", DeviceTable(outcome.devices));
+    absl::PrintF(
+        "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
+        Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),
+        base::FormatDuration(outcome.elapsed));
+    absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
+    absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
+    std::fflush(stdout);
+  }
+
+ private:
+  // Replaces the last line, which has no newline behind it.
+  void Draw(const std::string& line) const {
+    if (!is_terminal_) return;
+    absl::PrintF("\r\x1b[K%s", line);
+    std::fflush(stdout);
+  }
+
+  const int epochs_;
+  const bool is_terminal_;
+  double loss_scale_ = 1.0;
+  absl::Time drawn_ = absl::InfinitePast();
+};
+
+}  // namespace
+
+std::unique_ptr<Report> MakeTextReport(int epochs) { return std::make_unique<TextReport>(epochs); }
+
+std::string DescribeRun(const Run& run) {
+  int64_t parameters = 0;
+  for (const partition::StageReport& stage : run.predicted.stages) parameters += stage.parameters;
+  const engine::Dataset& train = *run.data.train;
+  return absl::StrCat("data   ", base::FormatCount(train.rows()), " rows to train on, ",
+                      base::FormatCount(run.data.test->rows()), " to test; ",
+                      Counted(train.features(), "feature", "features"), ", ",
+                      Counted(train.classes(), "class", "classes"), "\nmodel  ",
+                      Counted(run.model.num_layers(), "layer", "layers"), ", ",
+                      base::FormatCount(parameters), " parameters\nplan   ", run.plan.schedule.name,
+                      " over ", Counted(run.plan.num_stages(), "stage", "stages"), "; a batch is ",
+                      Counted(run.plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
+                      Counted(run.plan.micro_batch_rows, "row", "rows"), "\n\n",
+                      PlanTable(run.predicted));
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,88 @@
+#include "tools/cli/trace_command.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "schedule/pictures/html.h"
+#include "schedule/pictures/timeline.h"
+#include "schedule/traces/chrome_trace.h"
+#include "schedule/traces/trace_diff.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+struct TraceCommandOptions {
+  CLI::App* diff = nullptr;
+  CLI::App* show = nullptr;
+  std::string simulated, measured;  // of diff
+  bool json = false;
+  std::string trace;  // of show
+  std::string html;
+};
+
+absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
+  ASSIGN_OR_RETURN(const schedule::Trace simulated,
+                   From(Origin::kData, schedule::ReadTrace(options.simulated)));
+  ASSIGN_OR_RETURN(const schedule::Trace measured,
+                   From(Origin::kData, schedule::ReadTrace(options.measured)));
+  ASSIGN_OR_RETURN(const schedule::TraceDiff diff,
+                   From(Origin::kData, schedule::DiffTraces(simulated, measured)));
+  if (options.json) {
+    absl::PrintF("%s\n", ToJson(diff).dump());
+  } else {
+    absl::PrintF("%s", ToText(diff));
+  }
+  return kExitOk;
+}
+
+absl::StatusOr<int> Show(const TraceCommandOptions& options) {
+  ASSIGN_OR_RETURN(const schedule::Trace trace,
+                   From(Origin::kData, schedule::ReadTrace(options.trace)));
+  const std::string title = absl::StrCat(trace.name, ", ", trace.source);
+  const absl::Duration step = absl::Nanoseconds(trace.step_ns);
+  if (!options.html.empty()) {
+    schedule::PageText text;
+    text.title = title;
+    text.facts = {{"step", base::FormatDuration(step)}};
+    RETURN_IF_ERROR(
+        From(Origin::kConfiguration, base::WriteFileAtomically(options.html, ToHtml(trace, text))));
+  }
+  absl::PrintF("%s: step %s\n\n%s", title, base::FormatDuration(step),
+               schedule::ToTimeline(trace, TerminalTimeline()));
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunTrace(const TraceCommandOptions& options) {
+  if (options.diff->parsed()) return Diff(options);
+  if (options.show->parsed()) return Show(options);
+  return From(Origin::kUsage,
+              absl::InvalidArgumentError("what to do with a trace is needed: diff or show (see "
+                                         "stagecoach trace --help)"));
+}
+
+}  // namespace
+
+Command AddTraceCommand(CLI::App& app) {
+  CLI::App* flags = app.add_subcommand("trace", "Compare or draw traces of runs");
+  const auto options = std::make_shared<TraceCommandOptions>();
+  options->diff = flags->add_subcommand(
+      "diff", "Say where a measured run parts from the simulated one, by cause");
+  options->diff->add_option("simulated", options->simulated, "Trace of a simulation")->required();
+  options->diff->add_option("measured", options->measured, "Trace of a run")->required();
+  options->diff->add_flag("--json", options->json, "Print one JSON object");
+  options->show = flags->add_subcommand("show", "Draw a trace");
+  options->show->add_option("trace", options->trace, "The trace")->required();
+  options->show->add_option("--html", options->html, "Write a page to explore it")
+      ->option_text("FILE");
+  return {flags, [options] { return RunTrace(*options); }};
+}
+
+}  // namespace stagecoach::tools

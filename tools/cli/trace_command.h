@@ -1,0 +1,14 @@
+#ifndef STAGECOACH_TOOLS_CLI_TRACE_COMMAND_H_
+#define STAGECOACH_TOOLS_CLI_TRACE_COMMAND_H_
+
+#include "tools/cli/command.h"
+
+namespace stagecoach::tools {
+
+// "stagecoach trace diff|show": says where a measured run parts from the simulated one, and draws a
+// trace.
+Command AddTraceCommand(CLI::App& app);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_TRACE_COMMAND_H_
