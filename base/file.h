@@ -16,7 +16,7 @@ namespace stagecoach::base {
 // `max_bytes`; NotFound if there is none; InvalidArgument for a directory, pipe or device.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
-// As ReadFile, and uncompresses what is in gzip format (RFC 1952, one or more members; recognised
+// As ReadFile, and uncompresses what is in gzip format (RFC 1952, one or more members; recognized
 // by content, not by name). The limit holds for the result, whose buffer never grows beyond it.
 // DataLoss if compressed data are damaged, truncated or followed by anything else.
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes);

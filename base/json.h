@@ -17,7 +17,7 @@
 namespace stagecoach::base {
 
 // Strict reading of configuration: a parser that accepts only what JSON allows, and readers that
-// fail on a wrong type, a value out of range or a misspelt key instead of guessing. ParseToml
+// fail on a wrong type, a value out of range or a misspelled key instead of guessing. ParseToml
 // (base/toml.h) yields the same values, so that one set of readers serves both formats.
 
 struct JsonLimits {

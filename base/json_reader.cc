@@ -92,7 +92,7 @@ const json* ObjectReader::Find(absl::string_view key) {
   return found == object_->end() ? nullptr : &*found;
 }
 
-// Where a required key is missing, it may be there misspelt.
+// Where a required key is missing, it may be there misspelled.
 std::string ObjectReader::HintFor(absl::string_view key) const {
   constexpr size_t kMostKeys = 64;  // in an object that a person would look through
   if (object_->size() > kMostKeys) return "";

@@ -11,7 +11,7 @@ namespace stagecoach::base {
 namespace {
 
 // The fewest single-letter insertions, deletions and replacements that turn `a` into `b`, by
-// Wagner and Fischer's dynamic programme.
+// Wagner and Fischer's dynamic program.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);  // row[j]: from the first i letters of a to j of b.
   std::iota(row.begin(), row.end(), size_t{0});

@@ -17,7 +17,7 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_MAX_NESTED_VALUES 64
-// toml++ 3.3 asserts, and in optimised Clang builds assumes, that a table header starts like a key,
+// toml++ 3.3 asserts, and in optimized Clang builds assumes, that a table header starts like a key,
 // which "[=]" does not. Without either, its checks further on refuse such a header.
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)

@@ -163,7 +163,7 @@ void Run() {
 
   const double step64 = StepSeconds(1, 1, "1f1b", 12);
   Line("step, batch 64, one device of one core", step64 * 1e3, "ms", "");
-  Line("  products and optimiser alone / step", (parts.our_products + parts.adamw) / step64, "",
+  Line("  products and optimizer alone / step", (parts.our_products + parts.adamw) / step64, "",
        "target >= 0.90");
   Line("  step / (oneDNN's products + copy)", step64 / (parts.onednn_products + parts.copy), "",
        "target <= 1.3");

@@ -1,4 +1,4 @@
-# Finds cuDNN by its header and library, as target CUDNN::CUDNN. Honours CUDNN_ROOT; looks beside the CUDA toolkit as well. Takes
+# Finds cuDNN by its header and library, as target CUDNN::CUDNN. Honors CUDNN_ROOT; looks beside the CUDA toolkit as well. Takes
 # libcudnn.so.9 where there is no libcudnn.so, as in Python's wheels (CUDNN_ROOT=.../site-packages/nvidia/cudnn).
 find_path(CUDNN_INCLUDE_DIR cudnn_version.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9

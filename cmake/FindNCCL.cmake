@@ -1,4 +1,4 @@
-# Finds NCCL by its header and library, as target NCCL::NCCL. Honours NCCL_ROOT; looks beside the CUDA toolkit as well. Takes
+# Finds NCCL by its header and library, as target NCCL::NCCL. Honors NCCL_ROOT; looks beside the CUDA toolkit as well. Takes
 # libnccl.so.2 where there is no libnccl.so, as in Python's wheels (NCCL_ROOT=.../site-packages/nvidia/nccl).
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2

@@ -1,5 +1,5 @@
 # Finds oneDNN by its header and library, as target oneDNN::oneDNN. (The package's own CMake configuration insists on
-# OpenCL's development files, which a CPU build does not need.) Honours OneDNN_ROOT.
+# OpenCL's development files, which a CPU build does not need.) Honors OneDNN_ROOT.
 find_path(OneDNN_INCLUDE_DIR dnnl.hpp)
 find_library(OneDNN_LIBRARY dnnl)
 mark_as_advanced(OneDNN_INCLUDE_DIR OneDNN_LIBRARY)

@@ -53,7 +53,7 @@ set(STAGECOACH_TEST_ENVIRONMENT "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")
 
 # stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow|emulated])
-# One test program; every TEST in it is a CTest test. Tests labelled emulated run on emulated GPUs for so long that ThreadSanitizer
+# One test program; every TEST in it is a CTest test. Tests labeled emulated run on emulated GPUs for so long that ThreadSanitizer
 # leaves them out; what their threads share is in others, too.
 function(stagecoach_test)
   cmake_parse_arguments(ARG "" "NAME;LABEL" "SOURCES;DEPS" ${ARGN})

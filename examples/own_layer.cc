@@ -1,6 +1,6 @@
 // A layer of one's own: y = scale * x, with one learnable factor per feature. Backward is in two
 // parts, so that every schedule can place them: dx = scale * dy for the stage before, and dscale =
-// sum over rows of x * dy for the optimiser.
+// sum over rows of x * dy for the optimizer.
 #include <iostream>
 
 #include "engine/stagecoach.h"

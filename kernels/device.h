@@ -33,7 +33,7 @@ struct CommunicatorOptions;
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 // What a device computes with. Sums within a product are float32 in all of them, and so are
-// gradients of parameters, the optimiser's state and the parameters that it updates.
+// gradients of parameters, the optimizer's state and the parameters that it updates.
 enum class Precision : uint8_t {
   kFloat32,   // float32 throughout
   kTf32,      // float32 tensors; products round their operands to 10 bits of mantissa

@@ -7,7 +7,7 @@
 
 #include "kernels/host_device.h"
 
-// Scalar mathematics shared by the backends, written so that a compiler vectorises the loops that
+// Scalar mathematics shared by the backends, written so that a compiler vectorizes the loops that
 // call it: no branches, no library calls. The exponential is the one part that each backend has its
 // own of: FastExp on a CPU, an instruction on a GPU.
 namespace stagecoach::kernels {

@@ -15,7 +15,7 @@ struct LayerWork {
   Work forward;
   Work backward_input;
   Work backward_weight;
-  Work step;  // of the optimiser
+  Work step;  // of the optimizer
 };
 
 // A device as the analytic model sees it. The defaults are those of one CPU core with 512-bit

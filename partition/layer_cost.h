@@ -48,7 +48,7 @@ struct LayerCost {
   double forward_ns = 0;
   double backward_input_ns = 0;
   double backward_weight_ns = 0;
-  double step_ns = 0;  // the optimiser's update, once per batch
+  double step_ns = 0;  // the optimizer's update, once per batch
   double flops = 0;    // of F, B and W together; 0: unknown
   LayerMemory memory = {};
   // What would be kept from F until B in place of stash_bytes and weight_stash_bytes if the layer

@@ -63,7 +63,7 @@ absl::Status CheckProfile(const Profile& profile);
 
 // The layers for micro-batches of `rows` rows: those of that size if the profile has it, else those
 // of the nearest size with times, activations, stashes and scratch scaled by the ratio of the rows
-// (bytes rounded up; parameters and optimiser state as they are). Pre-condition: CheckProfile;
+// (bytes rounded up; parameters and optimizer state as they are). Pre-condition: CheckProfile;
 // rows >= 1.
 SizedLayers LayersAt(const Profile& profile, int64_t rows);
 

@@ -11,7 +11,7 @@ namespace {
 using schedule::LastUse;
 using schedule::StageMemory;
 
-// Adds what lies between two neighbouring layers of a stage; `slot_bytes` grows to what passes
+// Adds what lies between two neighboring layers of a stage; `slot_bytes` grows to what passes
 // through the workspace.
 void AddBoundary(const LayerMemory& producer, const LayerMemory& consumer, bool splits_backward,
                  StageMemory& stage, int64_t& slot_bytes) {

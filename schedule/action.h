@@ -71,7 +71,7 @@ constexpr Op ComputeOf(Op op) {
 }
 
 // The receive that takes what the send `transfer` sends, or the send that fills a receive; its
-// stage is the neighbour's. Pre-condition: IsTransfer(transfer.op).
+// stage is the neighbor's. Pre-condition: IsTransfer(transfer.op).
 Action OtherEnd(const Action& transfer);
 
 // "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD", "REDUCE",

@@ -144,11 +144,11 @@ std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) 
     return absl::StrCat("the schedule has ", schedule.num_micro_batches, " micro-batches");
   }
   if (!IsTransfer(action.op)) return "";
-  const StageId neighbour = OtherEnd(action).stage;
-  if (neighbour.value() < 0 || neighbour.value() >= schedule.num_stages()) {
-    return "the stage has no neighbour on that side";
+  const StageId neighbor = OtherEnd(action).stage;
+  if (neighbor.value() < 0 || neighbor.value() >= schedule.num_stages()) {
+    return "the stage has no neighbor on that side";
   }
-  return schedule.rank_of(neighbour) == rank ? "the neighbouring stage is on the same rank" : "";
+  return schedule.rank_of(neighbor) == rank ? "the neighboring stage is on the same rank" : "";
 }
 
 std::string Where(const Schedule& schedule, Rank rank, int32_t position) {

@@ -24,7 +24,7 @@ class ActionTable {
   // The table of all ranks, or of `rank` alone. Fails if the schedule has no stage or no
   // micro-batch, a stage is placed on a rank it does not have, or, on a rank of the table, an
   // action appears twice (a W next to a BW counts as twice), names a stage of another rank, a
-  // micro-batch outside the schedule or a transfer to a neighbour that is absent or on the same
+  // micro-batch outside the schedule or a transfer to a neighbor that is absent or on the same
   // rank, an overlapped pair is none, or there are fewer actions than forward passes (so memory is
   // linear in the actions). The errors are FailedPrecondition; FindViolation says them in parts.
   static absl::StatusOr<ActionTable> Build(const Schedule& schedule);

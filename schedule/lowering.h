@@ -52,7 +52,7 @@ struct LoweringOptions {
 // their sender's order. So of all that is left, what comes first (by moment, operations before
 // messages, messages in their sender's order) can always be performed. Nothing is asked of the
 // placement, of the number of stages per rank, or of directions.
-// Neighbouring stages on one rank exchange nothing.
+// Neighboring stages on one rank exchange nothing.
 // InvalidArgument if the input is lowered already. FailedPrecondition
 // if actions are misplaced or doubled, or the reader of a message is missing. Everything else is
 // for Validate to find.

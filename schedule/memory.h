@@ -111,7 +111,7 @@ struct MemoryPlan {
 // are read. Blocks of 0 bytes are left out. A forward-only schedule has no gradient blocks, and its
 // stashes, which nobody will read, end with F.
 //
-// Where two neighbouring stages share this rank, the output of the earlier is the input of the
+// Where two neighboring stages share this rank, the output of the earlier is the input of the
 // later: one kOutput block of the earlier, as large as the larger of the two and kept until the
 // last use of either. Likewise the gradient between them is one kInputGradient block of the later.
 //

@@ -67,10 +67,10 @@ std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& comp
 }
 
 Rank PeerOf(const Schedule& schedule, const Action& action) {
-  const StageId neighbour = OtherEnd(action).stage;
-  STAGECOACH_CHECK(neighbour.value() >= 0 && neighbour.value() < schedule.num_stages(),
+  const StageId neighbor = OtherEnd(action).stage;
+  STAGECOACH_CHECK(neighbor.value() >= 0 && neighbor.value() < schedule.num_stages(),
                    absl::StrCat(ToString(action), " has no peer"));
-  return schedule.rank_of(neighbour);
+  return schedule.rank_of(neighbor);
 }
 
 }  // namespace stagecoach::schedule

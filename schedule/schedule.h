@@ -22,10 +22,10 @@ namespace stagecoach::schedule {
 // Meaning of a lowered schedule. A rank performs its actions one after the other.
 //  - A receive only posts the buffer; the compute action that reads the buffer waits for the data.
 //  - A send hands over a buffer that its compute action has filled. At most one send per lane (pair
-//    of neighbouring stages and direction) is outstanding: posting the next one first waits until
+//    of neighboring stages and direction) is outstanding: posting the next one first waits until
 //    the previous one was taken, and a rank's list ends by waiting for all. A buffer is therefore
 //    free again after the next send on its lane.
-//  - Neighbouring stages on one rank hand over in place: nothing is sent or received between them.
+//  - Neighboring stages on one rank hand over in place: nothing is sent or received between them.
 // That is the meaning under Transfers::kSeparate; the other one is below.
 // Regular value type.
 struct Schedule {
@@ -89,7 +89,7 @@ std::optional<Action> SendAfter(const Schedule& schedule, const Action& compute)
 std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& compute);
 
 // The rank on the other side of a send or receive. Pre-condition: the action is one and has such a
-// neighbour.
+// neighbor.
 Rank PeerOf(const Schedule& schedule, const Action& action);
 
 }  // namespace stagecoach::schedule

@@ -218,7 +218,7 @@ bool Validator::CheckEveryTransferExists() {
         for (const Action& end : {transfer, OtherEnd(transfer)}) {
           if (!CheckExists(
                   end,
-                  "neighbouring stages on different ranks exchange messages (Lower adds them)")) {
+                  "neighboring stages on different ranks exchange messages (Lower adds them)")) {
             return false;
           }
         }

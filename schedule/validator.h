@@ -33,7 +33,7 @@ struct Violation {
 // Proves a lowered schedule before anything runs. Checked, in this order:
 //  1. Placement: there is a stage and a micro-batch; every stage has a rank of the schedule; every
 //     action names a stage of its own rank, a micro-batch below num_micro_batches (none, if it is
-//     of the whole stage) and, if it is a transfer, a stage with a neighbour on another rank; no
+//     of the whole stage) and, if it is a transfer, a stage with a neighbor on another rank; no
 //     action but UNSHARD and RESHARD appears twice. An overlapped pair is an F and a B or BW, in
 //     either order, of different micro-batches.
 //  2. Completeness: each stage performs each micro-batch's F exactly once; in a training schedule
@@ -43,9 +43,9 @@ struct Violation {
 //  3. Order on a rank: F before B (or BW) before W of the same micro-batch; backward actions and
 //     weight actions of a stage in micro-batch order 0, 1, 2, ... (the order of summation is part
 //     of the interface); a buffer is sent after it is filled, and a receive is posted before its
-//     use; of neighbouring stages on one rank, the earlier one's F and the later one's B come
+//     use; of neighboring stages on one rank, the earlier one's F and the later one's B come
 //     first.
-//  4. Matching: what neighbouring stages on different ranks exchange is sent once and received
+//  4. Matching: what neighboring stages on different ranks exchange is sent once and received
 //     once, and between each ordered pair of ranks the k-th send and the k-th receive carry the
 //     same message.
 //  5. Progress: under *rendezvous* sends (a send waits until its receive was posted;

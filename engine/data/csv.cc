@@ -173,7 +173,7 @@ std::vector<bool> ChooseTestRows(int64_t rows, const CsvOptions& options) {
 
 // Subtracts from each feature its mean over the training rows and divides by its standard deviation
 // there.
-void Standardise(Table& table, const std::vector<bool>& is_test) {
+void Standardize(Table& table, const std::vector<bool>& is_test) {
   const int64_t rows = static_cast<int64_t>(table.labels.size());
   const double train_rows = static_cast<double>(std::count(is_test.begin(), is_test.end(), false));
   for (int64_t f = 0; f < table.features; ++f) {
@@ -210,7 +210,7 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
   ASSIGN_OR_RETURN(Table table, ReadTable(path, options));
   const int64_t rows = static_cast<int64_t>(table.labels.size());
   const std::vector<bool> is_test = ChooseTestRows(rows, options);
-  Standardise(table, is_test);
+  Standardize(table, is_test);
 
   const std::vector<int32_t> class_of = ClassOfText(table.texts);
   const auto create = [&](bool test) {

@@ -27,7 +27,7 @@ struct CsvOptions {
 // is class k. Otherwise each distinct text is a class, numbered from 0 in the order of its bytes.
 // There must be at least two classes.
 //
-// Both sets keep the order of the file. Every feature is standardised by its mean and standard
+// Both sets keep the order of the file. Every feature is standardized by its mean and standard
 // deviation over the training rows; a feature that is constant there reads as 0 everywhere.
 //
 // NotFound for a missing file, ResourceExhausted for one above `max_bytes`, otherwise

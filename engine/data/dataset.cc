@@ -128,7 +128,7 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
   if (!std::isfinite(mean) || !std::isfinite(stddev) || stddev <= 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "mean %g and standard deviation %g of the pixels, expected finite numbers, the second "
-        "positive: images of a single shade cannot be standardised",
+        "positive: images of a single shade cannot be standardized",
         mean, stddev));
   }
   return std::shared_ptr<const ImageDataset>(

@@ -11,7 +11,7 @@
 
 namespace stagecoach::engine {
 
-// An indexed set of labelled samples in host memory. Immutable after construction, so every stage
+// An indexed set of labeled samples in host memory. Immutable after construction, so every stage
 // may read it at once. Rows and labels count from 0. A row outside [0, rows()) or a span of the
 // wrong length is a programmer's error and aborts.
 class Dataset {
@@ -25,12 +25,12 @@ class Dataset {
   virtual int64_t features() const = 0;  // floats per sample, >= 1; an image is flattened row-major
   virtual int64_t classes() const = 0;   // >= 2; every label is in [0, classes())
 
-  // Writes the standardised features of `row` to `out`, which holds features() floats.
+  // Writes the standardized features of `row` to `out`, which holds features() floats.
   virtual void CopyFeatures(int64_t row, absl::Span<float> out) const = 0;
   virtual int32_t label(int64_t row) const = 0;
 };
 
-// Two sets with equal features() and classes(), standardised by the statistics of `train` alone.
+// Two sets with equal features() and classes(), standardized by the statistics of `train` alone.
 struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
@@ -39,7 +39,7 @@ struct TrainTest {
 // Samples of any origin, 4 bytes a feature.
 class TableDataset final : public Dataset {
  public:
-  // `values` is (rows, features) row-major, finite and already standardised; `labels` is (rows).
+  // `values` is (rows, features) row-major, finite and already standardized; `labels` is (rows).
   // InvalidArgument if the sizes disagree, there is no row or no feature, there are fewer than two
   // classes, a label is outside [0, classes) or a value is not finite.
   static absl::StatusOr<std::shared_ptr<const TableDataset>> Create(int64_t features,
@@ -63,7 +63,7 @@ class TableDataset final : public Dataset {
   const std::vector<int32_t> labels_;
 };
 
-// Grey images, 1 byte a feature. A pixel v reads as (v / 255 - mean) / stddev.
+// Gray images, 1 byte a feature. A pixel v reads as (v / 255 - mean) / stddev.
 class ImageDataset final : public Dataset {
  public:
   // `pixels` is (rows, features) row-major, `labels` is (rows); `mean` and `stddev` are on the

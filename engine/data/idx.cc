@@ -131,19 +131,19 @@ absl::Status CheckDirectory(const std::string& directory) {
   return absl::NotFoundError(message);
 }
 
-struct LabelledImages {
+struct LabeledImages {
   IdxImages images;
   std::vector<int32_t> labels;
 };
 
 // `prefix` is "train" or "t10k".
-absl::StatusOr<LabelledImages> ReadLabelledImages(const std::string& directory,
-                                                  const std::string& prefix) {
+absl::StatusOr<LabeledImages> ReadLabeledImages(const std::string& directory,
+                                                const std::string& prefix) {
   ASSIGN_OR_RETURN(const std::string images_path,
                    FindFile(directory, absl::StrCat(prefix, "-images-idx3-ubyte")));
   ASSIGN_OR_RETURN(const std::string labels_path,
                    FindFile(directory, absl::StrCat(prefix, "-labels-idx1-ubyte")));
-  LabelledImages set;
+  LabeledImages set;
   ASSIGN_OR_RETURN(set.images, ReadIdxImages(images_path));
   ASSIGN_OR_RETURN(const std::vector<uint8_t> labels, ReadIdxLabels(labels_path));
   if (set.images.count != static_cast<int64_t>(labels.size())) {
@@ -190,8 +190,8 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path, int6
 
 absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
   RETURN_IF_ERROR(CheckDirectory(directory));
-  ASSIGN_OR_RETURN(LabelledImages train, ReadLabelledImages(directory, "train"));
-  ASSIGN_OR_RETURN(LabelledImages test, ReadLabelledImages(directory, "t10k"));
+  ASSIGN_OR_RETURN(LabeledImages train, ReadLabeledImages(directory, "train"));
+  ASSIGN_OR_RETURN(LabeledImages test, ReadLabeledImages(directory, "t10k"));
   if (train.images.height != test.images.height || train.images.width != test.images.width) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: test images are %d x %d, expected %d x %d as in the training set", directory,
@@ -201,7 +201,7 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
   const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   const PixelStatistics statistics = MeasurePixels(train.images.pixels);
 
-  const auto create = [&](LabelledImages& set) {
+  const auto create = [&](LabeledImages& set) {
     return ImageDataset::Create(features, classes, statistics.mean, statistics.stddev,
                                 std::move(set.images.pixels), std::move(set.labels));
   };

@@ -38,7 +38,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path,
 
 // Reads train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
 // t10k-labels-idx1-ubyte, each plain or, where that is missing, with the suffix .gz.
-// The number of classes is one more than the largest training label. Both sets are standardised by
+// The number of classes is one more than the largest training label. Both sets are standardized by
 // the mean and standard deviation of all training pixels, computed from their exact histogram.
 // NotFound if the directory or a file is missing; otherwise the errors above, and InvalidArgument
 // if images and labels, or the training and the test set, do not fit together.

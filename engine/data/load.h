@@ -16,7 +16,7 @@ struct DataSource {
   std::string spec;
   std::string label_column = "label";  // of a .csv file
   // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
-  // standardisation stays that of the whole training set.
+  // standardization stays that of the whole training set.
   int64_t train_rows = 0;
   uint64_t seed = 0;  // of a synthetic set, and of the choice of a .csv file's test rows
 };

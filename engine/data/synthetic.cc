@@ -109,10 +109,10 @@ std::vector<float> Teacher::Logits(absl::Span<const float> x) const {
 
 int32_t Teacher::Label(absl::Span<const float> x) const {
   const std::vector<float> logits = Logits(x);
-  std::vector<double> standardised(classes_);
-  for (int64_t c = 0; c < classes_; ++c) standardised[c] = (logits[c] - mean_[c]) / stddev_[c];
-  return static_cast<int32_t>(std::max_element(standardised.begin(), standardised.end()) -
-                              standardised.begin());
+  std::vector<double> standardized(classes_);
+  for (int64_t c = 0; c < classes_; ++c) standardized[c] = (logits[c] - mean_[c]) / stddev_[c];
+  return static_cast<int32_t>(std::max_element(standardized.begin(), standardized.end()) -
+                              standardized.begin());
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> MakeSet(const SyntheticSpec& spec, uint64_t seed,

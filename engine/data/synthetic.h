@@ -34,7 +34,7 @@ absl::StatusOr<SyntheticSpec> ParseSyntheticSpec(absl::string_view text);
 // twice its share; of many classes on very few features some stay empty.
 //
 // The test set has a fifth of the training set's rows, at least one, from a separate random stream
-// and labelled by the same teacher. Each sample depends only on (seed, features, classes, row), so
+// and labeled by the same teacher. Each sample depends only on (seed, features, classes, row), so
 // a larger set begins with the rows of a smaller one. InvalidArgument as for ParseSyntheticSpec.
 absl::StatusOr<TrainTest> MakeSynthetic(const SyntheticSpec& spec, uint64_t seed);
 

@@ -26,7 +26,7 @@ struct Launch {
 // The value of a variable of the environment, if it is set. An empty value counts as not set.
 using Environment = absl::FunctionRef<std::optional<std::string>(const char* name)>;
 
-// Recognised, the first that applies:
+// Recognized, the first that applies:
 //
 //   launcher      rank                    ranks                  local rank
 //   (the user)    STAGECOACH_RANK         STAGECOACH_RANKS       STAGECOACH_LOCAL_RANK, or the rank

@@ -84,7 +84,7 @@ void Chain::LayOut(int64_t rows) {
       slot_bytes = std::max(slot_bytes, bytes);
     }
   }
-  // Neighbours alternate between the slots, so that a layer never reads and writes the same one.
+  // Neighbors alternate between the slots, so that a layer never reads and writes the same one.
   for (size_t i = 0; i < links_.size(); ++i) {
     for (Place* place : {&links_[i].output, &links_[i].output_gradient}) {
       if (place->area == Area::kWorkspace) {

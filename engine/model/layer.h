@@ -67,7 +67,7 @@ struct LayerSpec {
   // says so: y is complete only after the next one's Forward.
   bool can_defer_add = false;
 
-  // For the analytic cost model; the optimiser's part is added by the engine.
+  // For the analytic cost model; the optimizer's part is added by the engine.
   partition::Work forward, backward_input, backward_weight;
 };
 

@@ -18,7 +18,7 @@ absl::Status CheckOptimizer(const Optimizer& optimizer) {
   const auto check = [](const char* name, float value, bool ok, const char* range) {
     return ok ? absl::OkStatus()
               : absl::InvalidArgumentError(
-                    absl::StrCat("optimiser: ", name, " is ", value, ", must be ", range));
+                    absl::StrCat("optimizer: ", name, " is ", value, ", must be ", range));
   };
   const auto unit = [](float value) { return value >= 0.0F && value < 1.0F; };
   const auto non_negative = [](float value) { return value >= 0.0F && std::isfinite(value); };
@@ -57,7 +57,7 @@ absl::Status UpdateParameters(const Optimizer& optimizer, const UpdateStep& step
                       .gradient_scale = step.gradient_scale},
                      group);
   }
-  return absl::InternalError("unknown optimiser");
+  return absl::InternalError("unknown optimizer");
 }
 
 }  // namespace stagecoach::engine

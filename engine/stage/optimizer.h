@@ -16,7 +16,7 @@ namespace stagecoach::engine {
 struct Optimizer {
   enum class Kind : uint8_t { kAdamW, kSgd };
   Kind kind = Kind::kAdamW;
-  float weight_decay = 0.01F;                           // not applied to biases and normalisations
+  float weight_decay = 0.01F;                           // not applied to biases and normalizations
   float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // AdamW
   float momentum = 0.9F;                                // SGD
   float clip_norm = 0.0F;  // scale gradients so that their global norm is at most this; 0: never

@@ -59,7 +59,7 @@ std::string UniqueName(absl::string_view description, size_t index) {
   return absl::StrCat(words.empty() ? "layer" : words, ".", index);
 }
 
-// Nothing is allocated while a model is analysed.
+// Nothing is allocated while a model is analyzed.
 DeviceSpec PlanningDevice(DeviceSpec spec) {
   spec.memory_bytes = 0;
   return spec;

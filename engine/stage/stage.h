@@ -54,7 +54,7 @@ struct StageBlocks {
   std::byte* workspace = nullptr;
 };
 
-// One stage: its layers, parameters, gradients and optimiser state on one device. Knows neither
+// One stage: its layers, parameters, gradients and optimizer state on one device. Knows neither
 // schedules nor other stages. All functions but the plain getters are called from jobs of the
 // device's stream, and issue work in its order.
 class Stage {

@@ -66,7 +66,7 @@ using StopFunction = std::function<absl::StatusOr<bool>()>;
 // layers that recompute, layers in another order than the model's.
 absl::Status CheckSupported(const partition::Plan& plan);
 
-// Trains a model that is spread over devices. The same model, data, seed, optimiser, batch and
+// Trains a model that is spread over devices. The same model, data, seed, optimizer, batch and
 // number of micro-batches give the same bits whatever the number of stages and devices, the
 // schedule and the threads per device.
 //

@@ -25,7 +25,7 @@ using schedule::StageId;
 struct Message {
   enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults };
   Kind kind = Kind::kActivation;
-  StageId boundary;  // the earlier of the two neighbouring stages; none for the last two kinds
+  StageId boundary;  // the earlier of the two neighboring stages; none for the last two kinds
   MicroBatch micro_batch;
 
   friend bool operator==(const Message&, const Message&) = default;

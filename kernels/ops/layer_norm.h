@@ -29,7 +29,7 @@ class LayerNormOp {
   virtual int64_t workspace_bytes() const = 0;
 
   // `addend` (R, C), what goes around a residual connection, may be empty. Otherwise x += addend
-  // comes first, in place, and what is normalised is x as it is then stored, rounded to its type:
+  // comes first, in place, and what is normalized is x as it is then stored, rounded to its type:
   // all results are the same bits as those of ElementwiseOps::Add followed by Forward without one.
   // Neither `addend` nor `y` may then overlap `x`.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma,

@@ -16,7 +16,7 @@ namespace stagecoach::kernels {
 // A parameter and all that an update of it touches. All but `working` are float32; all have the
 // same number of elements.
 struct ParameterTensors {
-  Tensor value;    // what the optimiser updates
+  Tensor value;    // what the optimizer updates
   Tensor working;  // `value` rounded to bfloat16, for the layers; empty where they read `value`
   Tensor gradient;
   std::array<Tensor, 2> states;  // AdamW: m, v; SGD: momentum

@@ -65,7 +65,7 @@ struct LossOutput {
 LossOutput Loss(LossKind kind, const LossShape& shape, Values output,
                 absl::Span<const int32_t> labels, int64_t valid_rows, double scale);
 
-// What an optimiser keeps of each parameter, updated in place.
+// What an optimizer keeps of each parameter, updated in place.
 struct AdamWState {
   Vector parameter;
   Vector m;

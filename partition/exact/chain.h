@@ -57,7 +57,7 @@ struct ChainCut {
 // take, with layers rounded one by one, so that stages of equal layers on equal devices tie
 // whatever the order in which their times are added.
 //
-// Method: bisection over the bottleneck; for each value a dynamic programme over (stage, boundary)
+// Method: bisection over the bottleneck; for each value a dynamic program over (stage, boundary)
 // that asks which boundaries can be reached, with a sliding-window minimum over where the stage may
 // begin (docs/planner.md has the proof). O(stages * layers) time per value asked, unless extra_ns
 // forbids what the other terms allow; then each refusal may cost a look at the rest of the window.

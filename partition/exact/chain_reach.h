@@ -11,7 +11,7 @@
 namespace stagecoach::partition {
 
 // The heart of PartitionChain: whether some cut has no stage slower than a limit, by a dynamic
-// programme over (stage, boundary). docs/planner.md has the proof.
+// program over (stage, boundary). docs/planner.md has the proof.
 class ChainReach {
  public:
   // The boundaries at which a stage may begin.

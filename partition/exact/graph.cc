@@ -159,7 +159,7 @@ class ClosedSets {
   std::vector<int> added_;
 };
 
-// A dynamic programme over the closed sets: after each stage one of them is done.
+// A dynamic program over the closed sets: after each stage one of them is done.
 class GraphSolver {
  public:
   // All must outlive the solver. Cuts slower than `limit` units are not looked for.

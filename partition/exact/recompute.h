@@ -38,7 +38,7 @@ struct FitOfRange {
 // choices that save less than `least_saved_bytes` (SavedBytes). Layers of one stage that cost
 // the same count as one kind, of which the last ones are taken. Exact (FitOfRange::is_exact) if
 // none is needed, or with at most kMaxRecomputedOneByOne layers that can, all of one stage: what a
-// layer saves depends a little on its neighbours, and which stage of a rank should pay on the
+// layer saves depends a little on its neighbors, and which stage of a rank should pay on the
 // schedule. With more than kMaxChoices choices among the kinds it is a choice by bytes for time,
 // from which no single layer can be left out.
 FitOfRange LeastRecomputation(absl::Span<const LayerCost> layers,

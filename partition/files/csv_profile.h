@@ -16,7 +16,7 @@ namespace stagecoach::partition {
 //
 // The header is required; its columns may stand in any order, each once. CSV as in RFC 4180, with
 // LF or CRLF, quoted fields, blanks around unquoted ones, empty lines and a byte order mark. There
-// is one micro-batch size, of 1 row. What layers keep is as in FromImported; the optimiser has
+// is one micro-batch size, of 1 row. What layers keep is as in FromImported; the optimizer has
 // twice the parameters' bytes (Adam).
 //
 // InvalidArgument starts with line and column: a column that is unknown (with the nearest known

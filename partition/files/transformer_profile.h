@@ -32,7 +32,7 @@ struct Transformer {
   std::vector<int64_t> micro_batch_rows = {1};
   // Of activations, parameters and gradients.
   int64_t bytes_per_value = 2;
-  // Of the optimiser, for each parameter. 12: Adam in mixed precision, with two moments and a copy
+  // Of the optimizer, for each parameter. 12: Adam in mixed precision, with two moments and a copy
   // of the parameters in 4 bytes each; with parameter and gradient that makes 16.
   int64_t optimizer_bytes_per_parameter = 12;
   // Devices that share each layer, acting as one device of the cluster. Bytes are those of one of
@@ -74,7 +74,7 @@ int64_t ActivationBytes(const Transformer& transformer, int64_t rows);
 // (4 s b h (1 + V / h) as published by Korthikanti et al.). Its copy of the table takes memory, but
 // is not counted in its parameters.
 //
-// Times are flops over the speed of the devices; embedding and optimiser take none.
+// Times are flops over the speed of the devices; embedding and optimizer take none.
 Profile TransformerProfile(const Transformer& transformer, std::string model);
 
 // TOML with the fields above as keys, of which layers, hidden, heads, sequence and vocabulary are

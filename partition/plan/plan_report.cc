@@ -101,7 +101,7 @@ std::string PlanTable(const PlanReport& report) {
                          {"time", Align::kRight},
                          {"weights", Align::kRight},
                          {"gradients", Align::kRight},
-                         {"optimiser", Align::kRight},
+                         {"optimizer", Align::kRight},
                          {"stash", Align::kRight},
                          {"buffers", Align::kRight},
                          {"peak", Align::kRight}});

@@ -2,11 +2,11 @@
 
 namespace stagecoach::partition {
 
-// Memory has colours of its own, apart from those of the timeline: what is kept for the whole run
+// Memory has colors of its own, apart from those of the timeline: what is kept for the whole run
 // in shades of one, what comes and goes in others.
 const char kReceiptStyle[] = R"css(
-:root{--weights:hsl(250,42%,52%);--gradients:hsl(250,52%,67%);--optimiser:hsl(250,62%,81%);--stash:hsl(16,82%,63%);--buffers:hsl(215,14%,64%);--forward:hsl(213,85%,73%);--backward:hsl(178,44%,60%);--messages:hsl(335,55%,72%);--empty:#eef1f6;--over:#c8321f}
-@media (prefers-color-scheme:dark){:root{--weights:hsl(250,50%,58%);--gradients:hsl(250,52%,70%);--optimiser:hsl(250,55%,83%);--empty:#1c2430;--over:#ff8a75}}
+:root{--weights:hsl(250,42%,52%);--gradients:hsl(250,52%,67%);--optimizer:hsl(250,62%,81%);--stash:hsl(16,82%,63%);--buffers:hsl(215,14%,64%);--forward:hsl(213,85%,73%);--backward:hsl(178,44%,60%);--messages:hsl(335,55%,72%);--empty:#eef1f6;--over:#c8321f}
+@media (prefers-color-scheme:dark){:root{--weights:hsl(250,50%,58%);--gradients:hsl(250,52%,70%);--optimizer:hsl(250,55%,83%);--empty:#1c2430;--over:#ff8a75}}
 body{max-width:1500px;margin:0 auto}
 header{display:block;margin-bottom:18px}
 header p{margin:3px 0 0;color:var(--mute);overflow-wrap:anywhere}

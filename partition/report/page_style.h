@@ -4,7 +4,7 @@
 namespace stagecoach::partition {
 
 // Rules of a receipt's page, to stand after those of its timeline (schedule/pictures/chart.h),
-// whose colours and cards they use. Not part of the public interface.
+// whose colors and cards they use. Not part of the public interface.
 extern const char kReceiptStyle[];
 
 }  // namespace stagecoach::partition

@@ -36,17 +36,17 @@ std::string DeviceLabel(const Receipt& receipt, Rank rank) {
   return absl::StrCat(receipt.plan.replicas_of(rank) == 1 ? "device " : "devices ", name);
 }
 
-// A share of a bar: its meaning, its colour (a custom property of the style), its size.
+// A share of a bar: its meaning, its color (a custom property of the style), its size.
 struct Part {
   absl::string_view name;
-  absl::string_view colour;
+  absl::string_view color;
   int64_t size = 0;
 };
 
 std::vector<Part> PartsOf(const RankMemory& memory) {
   return {{"weights", "--weights", memory.parameters},
           {"gradients", "--gradients", memory.gradients},
-          {"optimiser", "--optimiser", memory.optimizer},
+          {"optimizer", "--optimizer", memory.optimizer},
           {"stash", "--stash", memory.stash},
           {"buffers", "--buffers", memory.buffers}};
 }
@@ -64,7 +64,7 @@ std::string Counted(int64_t count, absl::string_view one, absl::string_view many
 std::string Legend(const std::vector<Part>& parts) {
   std::string html = "<div class=\"legend\">";
   for (const Part& part : parts) {
-    absl::StrAppend(&html, "<span><i class=\"swatch\" style=\"background:var(", part.colour,
+    absl::StrAppend(&html, "<span><i class=\"swatch\" style=\"background:var(", part.color,
                     ")\"></i>", part.name, "</span>");
   }
   return html + "</div>";
@@ -80,7 +80,7 @@ std::string Meter(const std::vector<Part>& parts, int64_t whole, int64_t limit, 
   std::string html = "<div class=\"meter\">";
   for (const Part& part : parts) {
     if (part.size == 0) continue;
-    absl::StrAppend(&html, "<i style=\"width:", percent(part.size), ";background:var(", part.colour,
+    absl::StrAppend(&html, "<i style=\"width:", percent(part.size), ";background:var(", part.color,
                     ")\" title=\"", part.name, " ", format(part.size), "\"></i>");
   }
   if (limit > 0) {
@@ -298,7 +298,7 @@ std::string MemoryTable(const Receipt& receipt) {
                     "</td></tr>\n");
   }
   return TableCard("Memory of each device", "",
-                   Header({"device", "stages", "weights", "gradients", "optimiser", "stash",
+                   Header({"device", "stages", "weights", "gradients", "optimizer", "stash",
                            "buffers", "peak", "limit"},
                           2),
                    rows);

@@ -32,7 +32,7 @@ std::string Printable(std::string name) {
 }
 
 // "label        text", broken between words, or within one that is too long.
-void AppendLabelled(absl::string_view label, absl::string_view text, std::string& page) {
+void AppendLabeled(absl::string_view label, absl::string_view text, std::string& page) {
   constexpr size_t kRoom = kColumns - kLabelColumns;
   std::string line(label);
   line.resize(kLabelColumns, ' ');
@@ -70,13 +70,13 @@ void AppendObjective(const Receipt& receipt, std::string& page) {
   }
   const std::string step = Headline(static_cast<double>(receipt.simulation.step_ns));
   if (receipt.objective == PlanObjective::kStep) {
-    AppendLabelled("step", absl::StrCat(step, bound), page);
+    AppendLabeled("step", absl::StrCat(step, bound), page);
     return;
   }
-  AppendLabelled(
+  AppendLabeled(
       "bottleneck",
       absl::StrCat(Headline(receipt.objective_ns), " per step of the busiest rank", bound), page);
-  AppendLabelled("step", step, page);
+  AppendLabeled("step", step, page);
 }
 
 std::string StageTable(const Receipt& receipt) {
@@ -110,7 +110,7 @@ std::string MemoryTable(const Receipt& receipt) {
                          {"stages", Align::kLeft},
                          {"weights", Align::kRight},
                          {"gradients", Align::kRight},
-                         {"optimiser", Align::kRight},
+                         {"optimizer", Align::kRight},
                          {"stash", Align::kRight},
                          {"buffers", Align::kRight},
                          {"peak", Align::kRight},
@@ -129,28 +129,28 @@ std::string MemoryTable(const Receipt& receipt) {
 
 void AppendWhy(const Receipt& receipt, std::string& page) {
   if (receipt.runner_up.has_value()) {
-    AppendLabelled("runner-up", RunnerUp(receipt), page);
-    AppendLabelled("", receipt.runner_up_reason, page);
+    AppendLabeled("runner-up", RunnerUp(receipt), page);
+    AppendLabeled("", receipt.runner_up_reason, page);
   }
   absl::string_view label = "would change";
   for (const std::string& change : receipt.changes) {
-    AppendLabelled(label, Printable(change), page);
+    AppendLabeled(label, Printable(change), page);
     label = "";
   }
-  if (receipt.considered > 0) AppendLabelled("planned in", Effort(receipt), page);
+  if (receipt.considered > 0) AppendLabeled("planned in", Effort(receipt), page);
 }
 
 }  // namespace
 
 std::string ToText(const Receipt& receipt) {
   std::string page;
-  if (!receipt.model.empty()) AppendLabelled("model", Printable(receipt.model), page);
-  AppendLabelled("plan", receipt.choice.ToString(), page);
+  if (!receipt.model.empty()) AppendLabeled("model", Printable(receipt.model), page);
+  AppendLabeled("plan", receipt.choice.ToString(), page);
   const std::string transfers = GroupedTransfers(receipt);
-  if (!transfers.empty()) AppendLabelled("transfers", transfers, page);
+  if (!transfers.empty()) AppendLabeled("transfers", transfers, page);
   AppendObjective(receipt, page);
   if (!receipt.plan.recomputed.empty()) {
-    AppendLabelled("recomputes", absl::StrCat("layers ", Ranges(receipt.plan.recomputed)), page);
+    AppendLabeled("recomputes", absl::StrCat("layers ", Ranges(receipt.plan.recomputed)), page);
   }
   absl::StrAppend(&page, "\n", StageTable(receipt), "\n", MemoryTable(receipt));
   std::string why;

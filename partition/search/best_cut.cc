@@ -127,7 +127,7 @@ class Search {
     return absl::OkStatus();
   }
 
-  // Considers all cuts in which neighbouring boundaries, one or more, are moved by one layer.
+  // Considers all cuts in which neighboring boundaries, one or more, are moved by one layer.
   absl::Status MoveBoundaries(const std::vector<int>& from) {
     for (size_t first = 1; first < from.size(); ++first) {
       for (const int step : {-1, 1}) {

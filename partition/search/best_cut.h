@@ -28,7 +28,7 @@ struct BestCut {
 // The cut of a pipeline with the least objective of those that fit. All of them are considered if
 // there are at most kMaxEnumeratedCuts, unless every rank has one stage and CutSearch finds none
 // that fits: then none would be found to fit. With more cuts it starts from the cuts of CutSearch
-// and moves single layers between neighbouring stages, or along several, as long as that helps
+// and moves single layers between neighboring stages, or along several, as long as that helps
 // (always the best such move; at most kMaxSimulatedActions simulated actions). If only one cut is
 // allowed, it is that one, with as much recomputation as it needs. ResourceExhausted: none was
 // found to fit.

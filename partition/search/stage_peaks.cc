@@ -122,7 +122,7 @@ int64_t StagePeaks::RankAtLeast(Rank rank, absl::Span<const StageMemory> stages)
     int64_t live_bytes = 0;
     for (size_t place = 0; place < own.size(); ++place) {
       const StageId stage = own[place];
-      // Neighbours on one rank share what passes between them.
+      // Neighbors on one rank share what passes between them.
       const bool has_input_of_its_own = place == 0 || own[place - 1].value() + 1 != stage.value();
       live_bytes +=
           LiveBytes(stages[static_cast<size_t>(stage.value())], moment.in_flight[place],

@@ -23,7 +23,7 @@ constexpr int64_t kTrust = 50;
 // For how many moves one must not be reversed: at least this, and less than the sum.
 constexpr int64_t kMinTenure = 6;
 constexpr int64_t kTenureSpread = 10;
-// Exchanges of neighbours at random before the search goes on from the best order.
+// Exchanges of neighbors at random before the search goes on from the best order.
 constexpr int kExchanges = 4;
 
 // Which order of two passes is forbidden until when; also whether one pass is fused. Forgets by

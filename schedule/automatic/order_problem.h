@@ -80,7 +80,7 @@ struct OrderProblem {
   std::vector<double> limit;                     // index: rank; infinite if there is no limit
   // Whether BW is shorter than B and W, or keeps less. Index: stage.
   std::vector<bool> gains_by_fusing;
-  std::vector<int64_t> after_list;  // index: rank; duration of its optimiser steps
+  std::vector<int64_t> after_list;  // index: rank; duration of its optimizer steps
   // Index: pass.
   std::vector<int64_t> duration;        // of F, B, W
   std::vector<int64_t> fused_duration;  // of F, BW

@@ -25,7 +25,7 @@ class OrderTimer {
   int64_t duration(PassId pass) const { return duration_[static_cast<size_t>(pass)]; }
   // When the pass's message arrives; 0 if it waits for none.
   int64_t ready_ns(PassId pass) const;
-  // Neighbours in the list of its rank; kNoPass at the ends.
+  // Neighbors in the list of its rank; kNoPass at the ends.
   PassId before(PassId pass) const { return before_[static_cast<size_t>(pass)]; }
   PassId after(PassId pass) const { return after_[static_cast<size_t>(pass)]; }
 

@@ -16,7 +16,7 @@ namespace {
 // Every rank performs six passes per micro-batch: F, B and W of two chunks.
 constexpr int kPeriod = 6;
 
-// How many units of time after its predecessor in the neighbouring stage a pass starts. Of p
+// How many units of time after its predecessor in the neighboring stage a pass starts. Of p
 // ranks each stashes about p / 12 times the sum of all four, in whole-device micro-batches.
 struct Hops {
   int forward_down;   // F of chunk 0, from rank to rank

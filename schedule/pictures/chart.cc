@@ -45,32 +45,32 @@ std::string MessagesJson(const Trace& trace, const std::vector<Message>& message
 
 std::string Data(const Trace& trace, const std::vector<Message>& messages) {
   std::vector<std::string> names;
-  std::vector<std::string> colours;
+  std::vector<std::string> colors;
   for (int i = 0; i < kNumOps; ++i) {
     const Op op = static_cast<Op>(i);
     names.push_back(absl::StrCat("\"", OpName(op), "\""));
-    colours.push_back(absl::StrCat("\"", std::string(1, ColourOf(op)), "\""));
+    colors.push_back(absl::StrCat("\"", std::string(1, ColorOf(op)), "\""));
   }
   std::vector<std::string> ranks;
   for (const std::vector<TimedAction>& list : trace.actions) ranks.push_back(BoxesJson(list));
   const TimeUnit unit = UnitFor(trace.step_ns);
   return absl::StrCat(
       R"({"step":)", trace.step_ns, R"(,"unitNs":)", unit.ns, R"(,"unit":")", unit.name,
-      R"(","ops":[)", absl::StrJoin(names, ","), R"(],"colours":[)", absl::StrJoin(colours, ","),
+      R"(","ops":[)", absl::StrJoin(names, ","), R"(],"colors":[)", absl::StrJoin(colors, ","),
       R"(],"chunks":[)", absl::StrJoin(ChunkOfStage(trace), ","), "],\n\"ranks\":[",
       absl::StrJoin(ranks, ",\n"), "],\n\"messages\":", MessagesJson(trace, messages), "}");
 }
 
 // ---- Markup ----
 
-std::string Swatches(char colour, int num_chunks) {
+std::string Swatches(char color, int num_chunks) {
   constexpr int kMaxShades = 4;
   const int shades = std::min(num_chunks, kMaxShades);
   std::string svg =
       absl::StrCat("<svg width=\"", shades * 12, "\" height=\"12\" aria-hidden=\"true\">");
   for (int i = 0; i < shades; ++i) {
     const int chunk = shades == 1 ? 0 : i * (num_chunks - 1) / (shades - 1);
-    absl::StrAppend(&svg, "<rect class=\"", std::string(1, colour), chunk, "\" x=\"", i * 12,
+    absl::StrAppend(&svg, "<rect class=\"", std::string(1, color), chunk, "\" x=\"", i * 12,
                     "\" width=\"12\" height=\"12\"/>");
   }
   return svg + "</svg>";
@@ -80,7 +80,7 @@ std::string Legend(const Trace& trace) {
   const int num_chunks = MaxChunks(trace);
   std::string legend = "<div class=\"legend\">";
   for (const LegendItem& item : LegendOf(trace)) {
-    absl::StrAppend(&legend, "<span>", Swatches(item.colour, num_chunks), item.meaning, "</span>");
+    absl::StrAppend(&legend, "<span>", Swatches(item.color, num_chunks), item.meaning, "</span>");
   }
   legend +=
       "<span><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"track\" "

@@ -10,7 +10,7 @@ namespace stagecoach::schedule {
 // The explorable picture of a trace (html.h) as parts of a page, which has one of them. The trace
 // passes CheckTrace. Not part of the public interface.
 
-// The rules of the whole page (html_assets.h) and of the picture's colours (trace_style.h).
+// The rules of the whole page (html_assets.h) and of the picture's colors (trace_style.h).
 std::string ChartStyle(const Trace& trace);
 
 // Toolbar and picture, to stand in an element of class "card".

@@ -140,7 +140,7 @@ function drawBoxes() {
   const paths = new Map();
   let numbers = "", marked = "";
   eachVisible(box => {
-    const key = D.colours[box.op] + D.chunks[box.stage];
+    const key = D.colors[box.op] + D.chunks[box.stage];
     let path = paths.get(key);
     if (!path) paths.set(key, path = []);
     path.push(outline(box));

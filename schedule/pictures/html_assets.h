@@ -12,7 +12,7 @@ extern const char kPageStyle[];
 // with:
 //   step, unitNs, unit  length of the step, and the unit of shown times
 //   ops                 names of the operations
-//   colours             their letters (trace_style.h)
+//   colors             their letters (trace_style.h)
 //   chunks              index: stage
 //   ranks               for each its boxes: [operation, stage, micro-batch or -1, start less the
 //                       start of the box before, duration, bytes, band (trace_parts.h)]

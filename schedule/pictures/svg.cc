@@ -125,8 +125,7 @@ void Painter::PaintBox(const Box& box, double y) {
   absl::StrAppendFormat(&body_,
                         "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\">"
                         "<title>%s</title></rect>\n",
-                        ColourOf(timed.action.op), ChunkOf(timed.action), x, y, shown, height,
-                        hint);
+                        ColorOf(timed.action.op), ChunkOf(timed.action), x, y, shown, height, hint);
   if (!HasMicroBatch(timed.action.op)) return;
   const std::string number = absl::StrCat(timed.action.micro_batch.value());
   if (static_cast<double>(number.size()) * kDigitWidth + 2 > width) return;
@@ -183,7 +182,7 @@ double Painter::PaintLegend(double y) {
         const int chunk = shades == 1 ? 0 : i * (MaxChunks(trace_) - 1) / (shades - 1);
         absl::StrAppendFormat(
             &body_, "<rect class=\"%c%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.0f\" height=\"12\"/>",
-            entry.colour, chunk, x + i * kSwatch, y, kSwatch);
+            entry.color, chunk, x + i * kSwatch, y, kSwatch);
       }
     });
   }

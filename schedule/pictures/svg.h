@@ -14,7 +14,7 @@ struct SvgOptions {
 };
 
 // Draws a trace as a picture that needs neither script nor anything else: one row per rank, time
-// from left to right; a box per action, coloured by operation and shaded by stage of the rank, with
+// from left to right; a box per action, colored by operation and shaded by stage of the rank, with
 // the micro-batch where it fits; hatched where the rank is idle; a time axis and a legend. Hovering
 // over a box tells action, start, end and size. Light or dark as the reader's system is. A few
 // hundred bytes per action. Pre-condition: the trace passes CheckTrace (check_trace.h).

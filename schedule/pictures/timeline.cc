@@ -22,7 +22,7 @@ constexpr int kNobody = -1;
 struct Look {
   char letter;
   char filler;
-  int colour;  // of 256; for odd chunks the same with less red
+  int color;  // of 256; for odd chunks the same with less red
   const char* meaning;
 };
 
@@ -159,12 +159,12 @@ std::vector<int> BarOfColumns(const std::vector<Bar>& bars, const Scale& scale) 
   return columns;
 }
 
-std::string Coloured(const std::string& text, const Bar& bar) {
-  return absl::StrCat("\x1b[38;5;16;48;5;", bar.look->colour - (bar.odd_chunk ? 36 : 0), "m", text,
+std::string Colored(const std::string& text, const Bar& bar) {
+  return absl::StrCat("\x1b[38;5;16;48;5;", bar.look->color - (bar.odd_chunk ? 36 : 0), "m", text,
                       "\x1b[0m");
 }
 
-std::string RowText(const std::vector<Bar>& bars, const Scale& scale, bool colour) {
+std::string RowText(const std::vector<Bar>& bars, const Scale& scale, bool color) {
   const std::vector<int> columns = BarOfColumns(bars, scale);
   std::string row;
   for (size_t begin = 0, end = 0; begin < columns.size(); begin = end) {
@@ -178,7 +178,7 @@ std::string RowText(const std::vector<Bar>& bars, const Scale& scale, bool colou
     std::string text = bar.label;
     if (text.size() > width) text = Letter(*bar.look, bar.odd_chunk);
     text.append(width - text.size(), bar.look->filler);
-    row += colour ? Coloured(text, bar) : text;
+    row += color ? Colored(text, bar) : text;
   }
   return row;
 }
@@ -246,7 +246,7 @@ std::string ToTimeline(const Trace& trace, const TimelineOptions& options) {
     rows.push_back(BarsOf(trace.list_of(Rank(r)), chunks));
     std::string head = absl::StrCat("rank ", r);
     head.resize(indent, ' ');
-    absl::StrAppend(&text, head, "|", RowText(rows.back(), scale, options.colour), "|\n");
+    absl::StrAppend(&text, head, "|", RowText(rows.back(), scale, options.color), "|\n");
   }
   const auto columns = static_cast<size_t>(std::max(options.columns, 0));
   return absl::StrCat(text, Axis(scale, indent + 1), Legend(rows, columns));

@@ -10,7 +10,7 @@ namespace stagecoach::schedule {
 struct TimelineOptions {
   // Of a line. Time itself always has at least 10, however few these are, and at most 500.
   int columns = 100;
-  bool colour = false;  // ANSI, for terminals; the characters stay the same
+  bool color = false;  // ANSI, for terminals; the characters stay the same
 };
 
 // Draws a trace as text: one row per rank, time from left to right over the whole step. A column

@@ -13,7 +13,7 @@ namespace stagecoach::schedule {
 namespace {
 
 // In HSL; `lightness` is that of a rank's only stage.
-struct Colour {
+struct Color {
   char letter;
   const char* meaning;
   int hue;
@@ -21,7 +21,7 @@ struct Colour {
   int lightness;
 };
 
-constexpr std::array<Colour, 7> kColours = {{
+constexpr std::array<Color, 7> kColors = {{
     {'f', "forward", 213, 85, 73},
     {'b', "backward: input", 152, 48, 63},
     {'w', "backward: weights", 40, 88, 67},
@@ -48,7 +48,7 @@ constexpr char kSurroundings[] = R"css(
 
 }  // namespace
 
-char ColourOf(Op op) {
+char ColorOf(Op op) {
   switch (op) {
     case Op::kForward:
       return 'f';
@@ -69,12 +69,12 @@ char ColourOf(Op op) {
 
 std::string StyleRules(int num_chunks) {
   std::string rules = kSurroundings;
-  for (const Colour& colour : kColours) {
+  for (const Color& color : kColors) {
     for (int chunk = 0; chunk < std::max(1, num_chunks); ++chunk) {
       const double depth = num_chunks > 1 ? static_cast<double>(chunk) / (num_chunks - 1) : 0.0;
       const double lighter = num_chunks > 1 ? kLighter - depth * (kLighter + kDarker) : 0.0;
-      absl::StrAppendFormat(&rules, ".%c%d{fill:hsl(%d,%d%%,%.1f%%)}", colour.letter, chunk,
-                            colour.hue, colour.saturation, colour.lightness + lighter);
+      absl::StrAppendFormat(&rules, ".%c%d{fill:hsl(%d,%d%%,%.1f%%)}", color.letter, chunk,
+                            color.hue, color.saturation, color.lightness + lighter);
     }
   }
   return rules;
@@ -83,11 +83,11 @@ std::string StyleRules(int num_chunks) {
 std::vector<LegendItem> LegendOf(const Trace& trace) {
   std::set<char> seen;
   for (const std::vector<TimedAction>& list : trace.actions) {
-    for (const Box& box : BoxesOf(list)) seen.insert(ColourOf(box.timed.action.op));
+    for (const Box& box : BoxesOf(list)) seen.insert(ColorOf(box.timed.action.op));
   }
   std::vector<LegendItem> legend;
-  for (const Colour& colour : kColours) {
-    if (seen.contains(colour.letter)) legend.push_back({colour.letter, colour.meaning});
+  for (const Color& color : kColors) {
+    if (seen.contains(color.letter)) legend.push_back({color.letter, color.meaning});
   }
   return legend;
 }

@@ -9,21 +9,21 @@
 
 namespace stagecoach::schedule {
 
-// What the picture (svg.h) and the page (html.h) of a trace share: colours and legend.
+// What the picture (svg.h) and the page (html.h) of a trace share: colors and legend.
 // Pre-condition of all that take a trace: it passes CheckTrace.
 
-// The colour of an operation: one letter, which with the chunk's number is the box's CSS class, as
+// The color of an operation: one letter, which with the chunk's number is the box's CSS class, as
 // in "f0".
-char ColourOf(Op op);
+char ColorOf(Op op);
 
 // Rules for the classes of boxes of up to `num_chunks` stages per rank, the first being lightest;
 // and, light or dark as the reader's system is, for those of everything around them: bg, ink, mute,
 // track, hatch, grid, forth (activations) and back (gradients).
 std::string StyleRules(int num_chunks);
 
-// The colours that occur in a trace, for its legend.
+// The colors that occur in a trace, for its legend.
 struct LegendItem {
-  char colour;
+  char color;
   const char* meaning;
 };
 std::vector<LegendItem> LegendOf(const Trace& trace);

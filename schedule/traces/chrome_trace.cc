@@ -36,7 +36,7 @@ std::string Microseconds(int64_t ns) {
 }
 
 // Names from the viewer's own palette.
-const char* CatapultColour(Op op) {
+const char* CatapultColor(Op op) {
   switch (op) {
     case Op::kForward:
       return "thread_state_runnable";
@@ -121,7 +121,7 @@ std::string Slice(int rank, size_t thread, const TimedAction& timed) {
                   R"(,"end_ns":)", timed.end_ns, R"(,"bytes":)", timed.bytes);
   return absl::StrCat(R"({"ph":"X","pid":)", rank, R"(,"tid":)", thread, R"(,"ts":)",
                       Microseconds(timed.start_ns), R"(,"dur":)", Microseconds(ShownNs(timed)),
-                      R"(,"name":")", ToCode(action), R"(","cname":")", CatapultColour(action.op),
+                      R"(,"name":")", ToCode(action), R"(","cname":")", CatapultColor(action.op),
                       R"(","args":{)", args, "}}");
 }
 

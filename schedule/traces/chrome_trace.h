@@ -22,7 +22,7 @@ namespace stagecoach::schedule {
 // with "args": {"op", "stage", "micro_batch", "overlaps_next", "reached_ns", "start_ns", "end_ns",
 // "bytes"}, without micro_batch where the operation has none and overlaps_next unless it is true;
 // arrows lead from sends to receives. Only otherData and pid and args of the slices are read back:
-// ts and dur (us), names, colours and arrows are for the viewer, which is shown transfers one ns
+// ts and dur (us), names, colors and arrows are for the viewer, which is shown transfers one ns
 // longer than they are, since an arrow needs a slice of some length at either end.
 
 // Of a trace as a file: about a million actions.

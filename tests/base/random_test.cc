@@ -60,9 +60,9 @@ TEST(RandomStream, UniformHasTheRightMeanAndVariance) {
   double sum = 0;
   double squares = 0;
   for (uint64_t i = 0; i < kSamples; ++i) {
-    const double centred = stream.Uniform(i) - 0.5;
-    sum += centred;
-    squares += centred * centred;
+    const double centered = stream.Uniform(i) - 0.5;
+    sum += centered;
+    squares += centered * centered;
   }
   EXPECT_NEAR(sum / kSamples, 0, 6 * std::sqrt(1.0 / 12 / kSamples));
   EXPECT_NEAR(squares / kSamples, 1.0 / 12, 6 * std::sqrt(1.0 / 180 / kSamples));
@@ -85,7 +85,7 @@ TEST(RandomStream, NormalHasTheRightMoments) {
   }
 }
 
-TEST(RandomStream, NeighbouringNormalsAreUncorrelated) {
+TEST(RandomStream, NeighboringNormalsAreUncorrelated) {
   constexpr int kSamples = 100'000;
   const RandomStream stream(5, 6);
   for (uint64_t lag = 1; lag <= 4; ++lag) {

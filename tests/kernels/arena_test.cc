@@ -59,7 +59,7 @@ TEST_F(ArenaTest, AddressesFollowOffsets) {
   EXPECT_EQ(high - low, 4096);
 }
 
-TEST_F(ArenaTest, NeighboursDoNotOverlap) {
+TEST_F(ArenaTest, NeighborsDoNotOverlap) {
   EXPECT_OK(arena_->Claim(1024, 1024));
   EXPECT_OK(arena_->Claim(0, 1024));
   EXPECT_OK(arena_->Claim(2048, kBytes - 2048));

@@ -28,7 +28,7 @@ using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
 
-// What both optimisers work on: a parameter, its gradient, a first moment and a second, which is
+// What both optimizers work on: a parameter, its gradient, a first moment and a second, which is
 // not negative.
 struct Problem {
   explicit Problem(int64_t elements)

@@ -64,7 +64,7 @@ TEST(Action, WhatIsNoCodeIsRefused) {
   }
 }
 
-TEST(Schedule, PeerIsTheRankOfTheNeighbouringStage) {
+TEST(Schedule, PeerIsTheRankOfTheNeighboringStage) {
   Schedule schedule;
   schedule.rank_of_stage = {Rank(4), Rank(2), Rank(9)};
   EXPECT_EQ(PeerOf(schedule, {Op::kReceiveActivation, StageId(1), MicroBatch(0)}), Rank(4));

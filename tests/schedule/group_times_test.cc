@@ -223,7 +223,7 @@ TEST(SimulateInGroups, BuffersAreFreeWhenTheyAreClaimed) {
         return first.end_ns - LinkNs(lowered, costs, OtherEnd(first.action));
       };
       // The latest end of what the block is for: all between its positions that is of its stage or
-      // the neighbour on this rank, and of its micro-batch.
+      // the neighbor on this rank, and of its micro-batch.
       const auto free_ns = [&](const Block& block) {
         int64_t ns = 0;
         for (int32_t i = block.first; i <= block.last; ++i) {

@@ -143,7 +143,7 @@ std::vector<Schedule> Originals() {
           DualPipeV({3, 8}).value()};
 }
 
-// Swaps random neighbours; what comes out may have any order, also none that can be performed.
+// Swaps random neighbors; what comes out may have any order, also none that can be performed.
 Schedule Shuffled(Schedule compute, size_t swaps, std::mt19937& random) {
   for (size_t i = 0; i < swaps; ++i) {
     std::vector<Action>& list = compute.actions[random() % compute.actions.size()];

@@ -60,7 +60,7 @@ TEST(Lower, SendsGradientsAfterBAndNotAfterW) {
             "SEND_B1.2 W1.1 W1.2 STEP1");
 }
 
-TEST(Lower, NeighboursOnOneRankExchangeNothingAndEachStageSteps) {
+TEST(Lower, NeighborsOnOneRankExchangeNothingAndEachStageSteps) {
   EXPECT_EQ(LoweredLists(HandwrittenV())[1],
             "RECV_F1.0 F1.0 RECV_F1.1 F2.0 SEND_F2.0 F1.1 RECV_B2.0 F2.1 SEND_F2.1 B2.0 B1.0 "
             "RECV_B2.1 SEND_B1.0 W2.0 B2.1 B1.1 SEND_B1.1 W1.0 W2.1 W1.1 STEP1 STEP2");

@@ -142,14 +142,14 @@ TEST(PlanMemory, GradientStashWithinAFusedBackwardDoesNotCountAsStash) {
 //   0 RECV_F1.0, 1 F1.0, 2 RECV_F1.1, 3 F2.0, 4 SEND_F2.0, 5 F1.1, 6 RECV_B2.0, 7 F2.1,
 //   8 SEND_F2.1, 9 B2.0, 10 B1.0, 11 RECV_B2.1, 12 SEND_B1.0, 13 W2.0, 14 B2.1, 15 B1.1,
 //   16 SEND_B1.1, 17 W1.0, 18 W2.1, 19 W1.1, 20 STEP1, 21 STEP2
-TEST(PlanMemory, NeighboursOnOneRankShareTheActivationBetweenThem) {
+TEST(PlanMemory, NeighborsOnOneRankShareTheActivationBetweenThem) {
   const Schedule schedule = Lower(HandwrittenV()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kOutput, 1), (Lives{{1, 13}, {5, 18}}));
   EXPECT_TRUE(BlocksOf(plan, BlockKind::kInput, 2).empty());
 }
 
-TEST(PlanMemory, NeighboursOnOneRankShareTheGradientBetweenThem) {
+TEST(PlanMemory, NeighborsOnOneRankShareTheGradientBetweenThem) {
   const Schedule schedule = Lower(HandwrittenV()).value();
   const MemoryPlan plan = PlanMemory(schedule, Rank(1), TypicalStages(schedule)).value();
   EXPECT_EQ(LivesOf(plan, BlockKind::kInputGradient, 2), (Lives{{9, 10}, {14, 15}}));

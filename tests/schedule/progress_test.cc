@@ -138,7 +138,7 @@ class NaiveRendezvous {
   std::map<std::pair<Rank, Rank>, Channel> channels_;
 };
 
-// Swaps random neighbours on random ranks, as far as the order rules of a rank allow.
+// Swaps random neighbors on random ranks, as far as the order rules of a rank allow.
 Schedule Shuffled(Schedule compute, int swaps, std::mt19937& random) {
   for (int i = 0; i < swaps; ++i) {
     std::vector<Action>& list = compute.actions[random() % compute.actions.size()];
@@ -147,8 +147,8 @@ Schedule Shuffled(Schedule compute, int swaps, std::mt19937& random) {
     const Action& b = list[at + 1];
     const bool both_backward = IsBackward(a.op) && IsBackward(b.op);
     if (a.stage == b.stage && (both_backward || a.micro_batch == b.micro_batch)) continue;
-    const bool same_rank_neighbours = std::abs(a.stage.value() - b.stage.value()) == 1;
-    if (same_rank_neighbours && a.micro_batch == b.micro_batch) continue;
+    const bool same_rank_neighbors = std::abs(a.stage.value() - b.stage.value()) == 1;
+    if (same_rank_neighbors && a.micro_batch == b.micro_batch) continue;
     std::swap(list[at], list[at + 1]);
   }
   return compute;

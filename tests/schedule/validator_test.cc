@@ -76,12 +76,12 @@ TEST(Validate, RefusesAMicroBatchThatIsNotThere) {
 
 TEST(Validate, RefusesATransferPastTheLastStage) {
   ExpectRefused(ValidateText(kRank0, std::string("SEND_F1.0 ") + kRank1),
-                "rank 1, position 0 (stage 1 SEND_F micro-batch 0): the stage has no neighbour");
+                "rank 1, position 0 (stage 1 SEND_F micro-batch 0): the stage has no neighbor");
 }
 
 TEST(Validate, RefusesATransferWithinARank) {
   ExpectRefused(Validate(FromText({0, 0}, 1, {"F0.0 SEND_F0.0 F1.0"})),
-                "the neighbouring stage is on the same rank");
+                "the neighboring stage is on the same rank");
 }
 
 TEST(Validate, RefusesAStepOfAMicroBatch) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/gpu_check does around the GPU: its account of steps, its archive, its judgements."""
+"""What tools/gpu_check does around the GPU: its account of steps, its archive, its judgments."""
 
 import gzip
 import json

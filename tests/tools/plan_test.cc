@@ -246,11 +246,11 @@ TEST(Plan, RefusesBadInput) {
   const auto file = [&](const char* name, const char* text) {
     return engine::WriteTestFile(directory, name, text);
   };
-  const std::string misspelt = file("p.json",
-                                    "{\"format\": \"stagecoach-profile\", \"version\": 1,\n"
-                                    "\"layers\": [{\"name\": \"a\", \"forward_ms\": 1,\n"
-                                    "\"backwards_ms\": 2}]}");
-  Finished run = RunStagecoach({"plan", "--profile", misspelt});
+  const std::string misspelled = file("p.json",
+                                      "{\"format\": \"stagecoach-profile\", \"version\": 1,\n"
+                                      "\"layers\": [{\"name\": \"a\", \"forward_ms\": 1,\n"
+                                      "\"backwards_ms\": 2}]}");
+  Finished run = RunStagecoach({"plan", "--profile", misspelled});
   EXPECT_EQ(run.exit_status, 65);
   EXPECT_THAT(run.err,
               AllOf(HasSubstr("line 2"), HasSubstr("backwards_ms"), HasSubstr("backward_ms")));

@@ -117,7 +117,7 @@ TEST(Simulate, FitsATerminal) {
   Child child({"simulate", "--stages", "4", "--microbatches", "16"}, Child::Output::kTerminal);
   const Finished run = child.Wait();
   EXPECT_EQ(run.exit_status, 0);
-  EXPECT_THAT(run.out, HasSubstr("\x1b["));  // colours
+  EXPECT_THAT(run.out, HasSubstr("\x1b["));  // colors
   const Finished plain = Simulated({"--stages", "4", "--microbatches", "16"});
   EXPECT_THAT(plain.out, Not(HasSubstr("\x1b[")));
   EXPECT_THAT(plain.OutLines(), ::testing::Each(SizeIs(Le(100))));

@@ -14,7 +14,7 @@ namespace stagecoach::tools {
 
 // What `plan` is asked to plan, and what of it is settled.
 struct PlanFlags {
-  // Data, model, optimiser and devices. If the profile is a file, nothing but the exchange between
+  // Data, model, optimizer and devices. If the profile is a file, nothing but the exchange between
   // devices is read.
   RunOptions run;
 

@@ -124,7 +124,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
 }
 
 void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
-  const std::string group = "Optimiser";
+  const std::string group = "Optimizer";
   AddFlag(app, "--optimizer", "NAME", options.optimizer,
           Describe("adamw or sgd", options.optimizer), Choice({"adamw", "sgd"}))
       ->group(group);
@@ -168,7 +168,7 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
 
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   AddPlanFileFlag(app, options);
-  const std::string group = "Optimiser";
+  const std::string group = "Optimizer";
   AddFlag(app, "--learning-rate", "X", options.learning_rate,
           "Rate, or its peak [sgd 0.01, adamw 0.09 / width]",
           Number({.min = 0.0, .max = 1e6, .above_min = true}))

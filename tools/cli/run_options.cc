@@ -139,7 +139,7 @@ absl::Status CheckBudget(const Run& run, int64_t device_memory_bytes) {
 
 absl::StatusOr<partition::Plan> ReadPlan(const std::string& path) {
   ASSIGN_OR_RETURN(partition::PlanFile file, From(Origin::kData, partition::ReadPlanFile(path)));
-  // The model's own order, spelt out.
+  // The model's own order, spelled out.
   if (std::is_sorted(file.plan.order.begin(), file.plan.order.end())) file.plan.order.clear();
   const absl::Status supported = engine::CheckSupported(file.plan);
   if (!supported.ok()) return From(Origin::kConfiguration, base::Annotate(supported, path));

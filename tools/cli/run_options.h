@@ -45,7 +45,7 @@ struct RunOptions {
   std::string plan_file;  // "": none
 
   std::string optimizer = "adamw";
-  std::optional<float> weight_decay;  // unset: the optimiser's own
+  std::optional<float> weight_decay;  // unset: the optimizer's own
   std::optional<float> momentum;
   float clip_norm = 0.0F;
 
@@ -90,11 +90,11 @@ absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
 // an activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.)
 float LearningRateOf(const RunOptions& options);
 
-// Adds the flags of data, model, optimiser and devices: all that decides a profile. `options` must
+// Adds the flags of data, model, optimizer and devices: all that decides a profile. `options` must
 // outlive the parse.
 void AddModelAndDataFlags(CLI::App& app, RunOptions& options);
 
-// Adds the flags of data, model, plan and optimiser, and --seed and --json: all that decides a
+// Adds the flags of data, model, plan and optimizer, and --seed and --json: all that decides a
 // plan. `options` must outlive the parse.
 void AddPlanFlags(CLI::App& app, RunOptions& options);
 

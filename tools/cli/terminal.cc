@@ -19,7 +19,7 @@ int TerminalColumns() {
 
 schedule::TimelineOptions TerminalTimeline() {
   const int columns = TerminalColumns();
-  return {.columns = columns > 0 ? columns : 100, .colour = columns > 0};
+  return {.columns = columns > 0 ? columns : 100, .color = columns > 0};
 }
 
 }  // namespace stagecoach::tools

@@ -6,10 +6,10 @@
 namespace stagecoach::tools {
 
 // Columns of the terminal that standard output is; 0 if it is none that can redraw a line or show
-// colours.
+// colors.
 int TerminalColumns();
 
-// A timeline as wide as the terminal, in colour, or 100 columns without where there is none.
+// A timeline as wide as the terminal, in color, or 100 columns without where there is none.
 schedule::TimelineOptions TerminalTimeline();
 
 }  // namespace stagecoach::tools

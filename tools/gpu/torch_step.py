@@ -4,7 +4,7 @@
 What Stagecoach does with --precision bf16 is done in PyTorch's usual way for it: parameters, their
 gradients and AdamW's moments are float32, and autocast computes in bfloat16. The batch is on the
 GPU already, and the host does not wait for a step before it issues the next: both are in PyTorch's
-favour, since Stagecoach's step is timed with the transfer of its batch, and one at a time.
+favor, since Stagecoach's step is timed with the transfer of its batch, and one at a time.
 
 Prints one JSON object. The exit status is 77 where there is no PyTorch or no GPU.
 """

@@ -4,7 +4,7 @@
 namespace stagecoach::kernels {
 
 // The block's dynamic shared memory: as many bytes as its launch asked for, 16-byte aligned, not
-// initialised. Every call returns the same address, whatever T. It is the only shared memory that
+// initialized. Every call returns the same address, whatever T. It is the only shared memory that
 // kernels use, because its extent is known where it is given: so the emulator can check it.
 template <typename T>
 __device__ __forceinline__ T* SharedMemory() {

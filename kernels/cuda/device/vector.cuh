@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// Memory accesses of several neighbouring elements at once. A kernel is compiled for vectors of
+// Memory accesses of several neighboring elements at once. A kernel is compiled for vectors of
 // kVectorWidth elements (16 bytes), and for vectors of one, which serve addresses and extents that
 // do not divide. In registers all values are float32.
 namespace stagecoach::kernels {

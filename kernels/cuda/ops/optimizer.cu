@@ -5,7 +5,7 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/optimizer_kernels.h"
 
-// The updates of parameters: each element is read and written once, by the kernel of its optimiser.
+// The updates of parameters: each element is read and written once, by the kernel of its optimizer.
 // The norms of gradients are in gradient_norm.cu.
 namespace stagecoach::kernels {
 namespace {
@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kBatch = 2;  // vectors of each array that a thread has in flight
 constexpr int kVector = 4;
 
-// How one element changes. `states` are what the optimiser keeps of it, kStates numbers.
+// How one element changes. `states` are what the optimizer keeps of it, kStates numbers.
 struct AdamWRule {
   static constexpr int kStates = 2;
   AdamWCoefficients c;
@@ -41,7 +41,7 @@ struct SgdRule {
   }
 };
 
-// N neighbouring elements with their states.
+// N neighboring elements with their states.
 template <int N, typename Rule>
 struct Elements {
   float value[N], gradient[N], states[Rule::kStates][N];

@@ -27,7 +27,7 @@ absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaMemcpyKi
                     "cudaMemcpyAsync");
 }
 
-// NVTX would initialise itself at its first range, unordered with the first ranges of other
+// NVTX would initialize itself at its first range, unordered with the first ranges of other
 // threads.
 void InitializeRanges() {
   static std::once_flag once;

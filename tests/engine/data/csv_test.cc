@@ -96,7 +96,7 @@ TEST(Csv, ChoosesTheTestRowsBySeed) {
   EXPECT_NE(first, Column(*Load(text, two)->test, 0));
 }
 
-TEST(Csv, StandardisesByTheTrainingRows) {
+TEST(Csv, StandardizesByTheTrainingRows) {
   const base::RandomStream random(1, 0);
   for (uint64_t seed = 0; seed < 10; ++seed) {
     std::string text = "x,label,y\n";
@@ -128,7 +128,7 @@ TEST(Csv, UsesTheTrainingStatisticsForTheTestSet) {
   std::vector<float> all = train;
   for (const float value : Column(*data->test, 0)) all.push_back(value);
   std::sort(all.begin(), all.end());
-  // The feature counts rows, so under one affine map neighbours stay equally far apart.
+  // The feature counts rows, so under one affine map neighbors stay equally far apart.
   const float step = (all.back() - all.front()) / 49;
   for (size_t i = 1; i < all.size(); ++i) EXPECT_NEAR(all[i] - all[i - 1], step, 1e-5);
 }
@@ -293,8 +293,8 @@ TEST(Csv, RefusesATestFractionThatLeavesASetEmpty) {
   }
 }
 
-// A held-out value may be so far from the training values that its standardised value overflows.
-TEST(Csv, RefusesATestValueThatCannotBeStandardised) {
+// A held-out value may be so far from the training values that its standardized value overflows.
+TEST(Csv, RefusesATestValueThatCannotBeStandardized) {
   int refused = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     CsvOptions options;

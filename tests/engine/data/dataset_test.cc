@@ -85,7 +85,7 @@ TEST(TableDatasetDeathTest, AbortsOnASpanOfTheWrongLength) {
   EXPECT_DEATH(table->CopyFeatures(0, absl::MakeSpan(out)), "room for 3 floats, expected 2");
 }
 
-TEST(ImageDataset, StandardisesEveryPixelValue) {
+TEST(ImageDataset, StandardizesEveryPixelValue) {
   std::vector<uint8_t> pixels(256);
   for (int v = 0; v < 256; ++v) pixels[v] = static_cast<uint8_t>(v);
   const auto images = *ImageDataset::Create(128, 2, 0.25, 0.5, pixels, {0, 1});
@@ -107,7 +107,7 @@ TEST(ImageDataset, RefusesPixelsThatDoNotFillTheRows) {
               StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
 }
 
-TEST(ImageDataset, RefusesStatisticsThatCannotStandardise) {
+TEST(ImageDataset, RefusesStatisticsThatCannotStandardize) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [mean, stddev] : {std::pair{0.5, 0.0}, {0.5, -1.0}, {0.5, nan}, {nan, 1.0}}) {
     EXPECT_THAT(ImageDataset::Create(1, 2, mean, stddev, {1, 2}, {0, 1}),

@@ -183,7 +183,7 @@ TEST_F(IdxDirectory, LoadsImagesAndLabels) {
   EXPECT_THAT(LabelsOf(*data->test), ElementsAre(1, 0));
 }
 
-TEST_F(IdxDirectory, StandardisesBothSetsByTheTrainingPixels) {
+TEST_F(IdxDirectory, StandardizesBothSetsByTheTrainingPixels) {
   const auto data = LoadIdxDirectory(directory_);
   ASSERT_OK(data);
   EXPECT_THAT(FeaturesOf(*data->train, 0), ElementsAre(-1, 1));
@@ -254,7 +254,7 @@ TEST_F(IdxDirectory, RefusesASingleClass) {
 TEST_F(IdxDirectory, RefusesImagesOfASingleShade) {
   Write("train-images-idx3-ubyte", IdxFile({3, 1, 2}, "aaaaaa"));
   EXPECT_THAT(LoadIdxDirectory(directory_),
-              StatusIs(kInvalidArgument, HasSubstr("single shade cannot be standardised")));
+              StatusIs(kInvalidArgument, HasSubstr("single shade cannot be standardized")));
 }
 
 TEST_F(IdxDirectory, RefusesASetWithoutImages) {

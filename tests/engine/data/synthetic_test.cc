@@ -57,7 +57,7 @@ TEST(SyntheticSpec, RefusesNumbersAboveTheLimits) {
               StatusIs(kInvalidArgument, HasSubstr("the limit of 4294967296 values")));
 }
 
-TEST(SyntheticSpec, CountsTheTestRowsTowardsTheLimit) {
+TEST(SyntheticSpec, CountsTheTestRowsTowardTheLimit) {
   EXPECT_OK(ParseSyntheticSpec("3579139414x1x2"));
   EXPECT_THAT(
       ParseSyntheticSpec("3579139415x1x2"),
@@ -159,7 +159,7 @@ double AccuracyOfClassMeans(const TrainTest& data) {
   return static_cast<double>(right) / static_cast<double>(data.test->rows());
 }
 
-TEST(Synthetic, WhatIsLearntFromTheTrainingSetHoldsForTheTestSet) {
+TEST(Synthetic, WhatIsLearnedFromTheTrainingSetHoldsForTheTestSet) {
   EXPECT_GT(AccuracyOfClassMeans(Make(5000, 20, 10, 3)), 0.3);
 }
 

@@ -129,7 +129,7 @@ class LinearOracle {
   Bounded x_, z_;
 };
 
-// Layer normalisation with its initial parameters, gamma = 1 and beta = 0.
+// Layer normalization with its initial parameters, gamma = 1 and beta = 0.
 class LayerNormOracle {
  public:
   Bounded Forward(const Bounded& x) {
@@ -145,11 +145,11 @@ class LayerNormOracle {
         largest_x = std::max(largest_x, std::fabs(x.value[At(r, c)]));
       }
       // Of x - mean; of rstd, relatively: the variance moves by at most 2 stddev times the former.
-      const double centred = 2.0 * largest_error + Gamma(H + 1) * (largest_x + std::fabs(mean));
-      rstd_error_.push_back(rstd * centred + Gamma(H + 12));
+      const double centered = 2.0 * largest_error + Gamma(H + 1) * (largest_x + std::fabs(mean));
+      rstd_error_.push_back(rstd * centered + Gamma(H + 12));
       for (int64_t c = 0; c < H; ++c) {
         const double value = std::fabs(xhat_.value[At(r, c)]);
-        xhat_.error[At(r, c)] = rstd * centred + value * (rstd_error_.back() + 3.0 * kUnit);
+        xhat_.error[At(r, c)] = rstd * centered + value * (rstd_error_.back() + 3.0 * kUnit);
       }
     }
     return xhat_;

@@ -37,7 +37,7 @@ std::unique_ptr<Trainer> MakeSmallTrainer(TrainerOptions options = {}) {
   return MakeTrainer(SmallModel(), SmallPlan(), options);
 }
 
-// Labelled rows of zeros.
+// Labeled rows of zeros.
 std::shared_ptr<const Dataset> Zeros(int64_t features, int64_t classes) {
   return TableDataset::Create(features, classes,
                               std::vector<float>(static_cast<size_t>(kTrainedBatchRows * features)),
@@ -60,7 +60,7 @@ TEST(TrainerCreate, RefusesAScheduleThatCannotBePerformed) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("micro-batch 1")));
 }
 
-TEST(TrainerCreate, RefusesAnOptimiserOutOfRange) {
+TEST(TrainerCreate, RefusesAnOptimizerOutOfRange) {
   EXPECT_THAT(Trainer::Create(SmallModel(), SmallPlan(), {.optimizer = Optimizer::Sgd(1.0F)}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("momentum")));
 }

@@ -329,9 +329,9 @@ TEST(InProcessTransport, AllGatherKeepsItsRoundsApart) {
 }
 
 // Passes numbers to the next of four ranks and back to the previous one, with random pauses.
-class Neighbours {
+class Neighbors {
  public:
-  explicit Neighbours(Transport& own)
+  explicit Neighbors(Transport& own)
       : own_(own), random_(/*seed=*/5, static_cast<uint64_t>(rank())) {}
 
   absl::Status Exchange(int messages) {
@@ -377,7 +377,7 @@ class Neighbours {
 
 TEST(InProcessTransport, SurvivesRandomDelays) {
   Transports ranks = Connect(4, 2);
-  EXPECT_THAT(OnThreads(ranks, [](Transport& own) { return Neighbours(own).Exchange(300); }),
+  EXPECT_THAT(OnThreads(ranks, [](Transport& own) { return Neighbors(own).Exchange(300); }),
               Each(IsOk()));
 }
 

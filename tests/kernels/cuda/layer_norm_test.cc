@@ -154,7 +154,7 @@ void ExpectForwardMatches(const Problem& problem, const Vector& x, const Forward
   EXPECT_THAT(actual.y, CloseTo(expected.y, y_bound));
 }
 
-// What is normalised is the sum as it is stored.
+// What is normalized is the sum as it is stored.
 void ExpectForwardOfASumMatches(const Problem& problem) {
   const ForwardResult actual = RunForward(problem, Add::kWithin);
   std::vector<float> sum;

@@ -268,7 +268,7 @@ TEST(CudaRoundParameters, WritesTheWorkingCopiesAlone) {
   }
 }
 
-// Ties go to the even neighbour; what is no number stays so.
+// Ties go to the even neighbor; what is no number stays so.
 TEST(CudaRoundParameters, RoundsToTheNearest) {
   Parameter parameter(4);
   parameter.value = {0x1.01p0F, 0x1.03p0F, 0x1.010002p0F, std::numeric_limits<float>::infinity()};

@@ -241,7 +241,7 @@ void RangeInARange(Device& device) {
 
 TEST_F(CudaStreamTest, RangesMayBeNested) { RangeInARange(*CreateDevice()); }
 
-// A data race that ThreadSanitizer sees, were the profiler's library initialised by the first
+// A data race that ThreadSanitizer sees, were the profiler's library initialized by the first
 // range.
 TEST_F(CudaStreamTest, FirstRangesMayBeginTogether) {
   const auto one = CreateDevice();

@@ -64,7 +64,7 @@ TEST(StashBytes, GiveThePeaksOfTheMemoryPlanner) {
     for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
     const std::vector<double> peaks = PeakStash(LoweredSchedule(plan).value(), StashBytes(memory));
     for (size_t rank = 0; rank < peaks.size(); ++rank) {
-      // Neighbouring stages on one rank share the tensor between them.
+      // Neighboring stages on one rank share the tensor between them.
       EXPECT_GE(peaks[rank], static_cast<double>(report.ranks[rank].training.peak_stash_bytes))
           << name << " " << rank;
       EXPECT_LE(peaks[rank],

@@ -402,7 +402,7 @@ TEST(ReceiptPage, WithoutATraceHasNoTimelineAndNoScript) {
   EXPECT_THAT(Texts(ElementsIn(page), "h2"), Not(Contains("One step")));
 }
 
-TEST(ReceiptPage, HasARuleForEveryClassAndColour) {
+TEST(ReceiptPage, HasARuleForEveryClassAndColor) {
   const std::string page = ToHtml(SampleReceipt({.memory_bytes = 1'000'000}));
   const std::string style = page.substr(0, page.find("</style>"));
   for (const schedule::Element& element : ElementsIn(page)) {
@@ -415,8 +415,8 @@ TEST(ReceiptPage, HasARuleForEveryClassAndColour) {
     if (rule == element.attributes.end()) continue;
     const size_t start = rule->second.find("var(");
     if (start == std::string::npos) continue;
-    const std::string colour = rule->second.substr(start + 4, rule->second.find(')') - start - 4);
-    EXPECT_THAT(style, HasSubstr(colour + ":"));
+    const std::string color = rule->second.substr(start + 4, rule->second.find(')') - start - 4);
+    EXPECT_THAT(style, HasSubstr(color + ":"));
   }
 }
 

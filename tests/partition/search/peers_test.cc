@@ -58,7 +58,7 @@ int OurBottleneck(const Weights& weights, int parts) {
   return slowest;
 }
 
-// DeepSpeed's partition_balanced (deepspeed/runtime/utils.py): a dynamic programme that keeps, for
+// DeepSpeed's partition_balanced (deepspeed/runtime/utils.py): a dynamic program that keeps, for
 // each prefix and number of parts, the split with the least difference between its heaviest and its
 // lightest part; of equals the one whose last part is shortest.
 Bounds LeastSpread(const Weights& weights, int parts) {
@@ -94,9 +94,9 @@ Bounds LeastSpread(const Weights& weights, int parts) {
 
 // torchgpipe's balance (torchgpipe/balance/blockpartition.py), after Barany and Grinberg, "Block
 // partitions of sequences": from parts of as many layers each, the lightest part takes a layer of
-// its neighbour towards the heaviest part, until the two differ by at most the largest layer. It
+// its neighbor toward the heaviest part, until the two differ by at most the largest layer. It
 // first subtracts the lightest layer from all, so that what it levels is not the load.
-Bounds LevelledBlocks(Weights weights, int parts) {
+Bounds LeveledBlocks(Weights weights, int parts) {
   const int layers = static_cast<int>(weights.size());
   const int lightest_layer = *std::min_element(weights.begin(), weights.end());
   for (int& weight : weights) weight -= lightest_layer;
@@ -128,7 +128,7 @@ Bounds LevelledBlocks(Weights weights, int parts) {
   }
 }
 
-TEST(Peers, DeepSpeedMinimisesTheSpreadAndIsSlowerByAQuarter) {
+TEST(Peers, DeepSpeedMinimizesTheSpreadAndIsSlowerByAQuarter) {
   const Weights weights = {4, 17, 15, 11, 7, 2, 8, 12};
   const Bounds theirs = LeastSpread(weights, 6);
   EXPECT_THAT(theirs, ElementsAre(0, 2, 3, 4, 6, 7, 8));
@@ -138,7 +138,7 @@ TEST(Peers, DeepSpeedMinimisesTheSpreadAndIsSlowerByAQuarter) {
 
 TEST(Peers, TorchgpipeLeavesHalfAsMuchAgainToOneOfTwoParts) {
   const Weights weights = {48, 50, 31, 26, 42};
-  const Bounds theirs = LevelledBlocks(weights, 2);
+  const Bounds theirs = LeveledBlocks(weights, 2);
   EXPECT_THAT(theirs, ElementsAre(0, 1, 5));
   EXPECT_EQ(Bottleneck(weights, theirs), 149);  // 1.505 times ours
   EXPECT_EQ(OurBottleneck(weights, 2), 99);
@@ -146,7 +146,7 @@ TEST(Peers, TorchgpipeLeavesHalfAsMuchAgainToOneOfTwoParts) {
 
 TEST(Peers, TorchgpipeDoesNotSeeTheLoadOfManyLightLayers) {
   const Weights weights = {21, 21, 21, 11, 42};
-  const Bounds theirs = LevelledBlocks(weights, 3);
+  const Bounds theirs = LeveledBlocks(weights, 3);
   EXPECT_THAT(theirs, ElementsAre(0, 1, 2, 5));
   EXPECT_EQ(Bottleneck(weights, theirs), 74);  // 1.76 times ours
   EXPECT_EQ(OurBottleneck(weights, 3), 42);
@@ -154,7 +154,7 @@ TEST(Peers, TorchgpipeDoesNotSeeTheLoadOfManyLightLayers) {
 
 TEST(Peers, TorchgpipeCanTakeTwiceAsLong) {
   const Weights weights = {3, 2, 2, 4, 2, 2};
-  const Bounds theirs = LevelledBlocks(weights, 4);
+  const Bounds theirs = LeveledBlocks(weights, 4);
   EXPECT_THAT(theirs, ElementsAre(0, 1, 2, 3, 6));
   EXPECT_EQ(Bottleneck(weights, theirs), 8);
   EXPECT_EQ(OurBottleneck(weights, 4), 4);

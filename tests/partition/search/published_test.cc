@@ -89,7 +89,7 @@ TEST(Published, Resnet50IsCutBetweenAntichains) {
   }
 }
 
-// The cost of a stage in PipeDream's own optimiser, in seconds: computing, and summing gradients
+// The cost of a stage in PipeDream's own optimizer, in seconds: computing, and summing gradients
 // over the m replicas (4 (m - 1) / m of the parameters), are shared by the replicas; so are its
 // input and its output, each passing twice. The slowest of the three counts.
 double PipedreamStage(const Profile& profile, const GroupProblem::Stage& stage,

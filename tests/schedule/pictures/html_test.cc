@@ -155,16 +155,16 @@ TEST(Html, HasAllElementsThatItsScriptLooksFor) {
   EXPECT_EQ(calls, 6);
 }
 
-TEST(Html, HasARuleForEveryColour) {
+TEST(Html, HasARuleForEveryColor) {
   for (const std::string& name : GeneratorNames()) {
     const Trace trace = SimulatedTrace(name, 3, 6, Sends::kBuffered);
     const std::string page = ToHtml(trace, {});
     const json data = DataIn(page);
     for (const json& list : data["ranks"]) {
       for (const json& box : list) {
-        const std::string colour = data["colours"][box[0].get<size_t>()];
+        const std::string color = data["colors"][box[0].get<size_t>()];
         const int chunk = data["chunks"][box[1].get<size_t>()];
-        EXPECT_THAT(page, HasSubstr(absl::StrCat(".", colour, chunk, "{fill:")));
+        EXPECT_THAT(page, HasSubstr(absl::StrCat(".", color, chunk, "{fill:")));
       }
     }
   }

@@ -81,7 +81,7 @@ TEST(Svg, PlacesBoxesByRankAndTime) {
   EXPECT_GE(boxes[2].y(), boxes[0].y() + boxes[0].height());
 }
 
-TEST(Svg, ColoursByOperationAndStage) {
+TEST(Svg, ColorsByOperationAndStage) {
   std::vector<std::string> looks;
   for (const Rectangle& box : BoxesIn(ToSvg(TwoRanks()))) looks.push_back(box.look());
   EXPECT_THAT(looks, ElementsAre("f0", "d0", "f0", "f1", "b1", "b0", "w0"));

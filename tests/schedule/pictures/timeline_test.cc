@@ -161,9 +161,9 @@ TEST(Timeline, SurvivesTheLongestStep) {
   EXPECT_THAT(Row(ToTimeline(trace, {.columns = 100000}), 0), HasSubstr("---B0==="));
 }
 
-TEST(Timeline, ColoursOnly) {
+TEST(Timeline, ColorsOnly) {
   const Trace trace = SimulatedTrace("dualpipe-v", 3, 8, Sends::kRendezvous);
-  std::string plain = ToTimeline(trace, {.columns = 90, .colour = true});
+  std::string plain = ToTimeline(trace, {.columns = 90, .color = true});
   EXPECT_THAT(plain, HasSubstr("\x1b[0m"));
   for (size_t at = plain.find('\x1b'); at != std::string::npos; at = plain.find('\x1b')) {
     plain.erase(at, plain.find('m', at) - at + 1);

@@ -189,7 +189,7 @@ TEST_F(Emulator, SharedMemoryIsPoisonedBeforeEveryBlock) {
   const RawStream stream;
   const DeviceArray<float> found(64);
   ASSERT_EQ(LaunchSum(stream, 1, 64, found.data(), 64, found.data(), true), cudaSuccess);
-  ASSERT_EQ(LaunchUninitialised(stream, 64, found.data()), cudaSuccess);
+  ASSERT_EQ(LaunchUninitialized(stream, 64, found.data()), cudaSuccess);
   for (const float value : found.Download(stream)) EXPECT_TRUE(std::isnan(value));
 }
 

@@ -77,7 +77,7 @@ __global__ void Votes(unsigned limit, unsigned* results) {
 
 __global__ void Count(int* count, int* old) { old[ThreadOfGrid()] = atomicAdd(count, 1); }
 
-__global__ void Uninitialised(float* found) {
+__global__ void Uninitialized(float* found) {
   found[threadIdx.x] = SharedMemory<float>()[threadIdx.x];
 }
 
@@ -159,8 +159,8 @@ cudaError_t LaunchCount(cudaStream_t stream, int threads, int* count, int* old) 
   return Launch(Count, kOne, dim3(threads), 0, stream, count, old);
 }
 
-cudaError_t LaunchUninitialised(cudaStream_t stream, int threads, float* found) {
-  return Launch(Uninitialised, kOne, dim3(threads), static_cast<size_t>(threads) * sizeof(float),
+cudaError_t LaunchUninitialized(cudaStream_t stream, int threads, float* found) {
+  return Launch(Uninitialized, kOne, dim3(threads), static_cast<size_t>(threads) * sizeof(float),
                 stream, found);
 }
 

@@ -28,7 +28,7 @@ cudaError_t LaunchVotes(cudaStream_t stream, int threads, int limit, unsigned* r
 // Every thread adds 1 to *count, and stores in old[thread] what it was before.
 cudaError_t LaunchCount(cudaStream_t stream, int threads, int* count, int* old);
 // Thread i stores SharedMemory<float>()[i] as it finds it.
-cudaError_t LaunchUninitialised(cudaStream_t stream, int threads, float* found);
+cudaError_t LaunchUninitialized(cudaStream_t stream, int threads, float* found);
 // With `bytes` of shared memory and one thread: reads (and stores in *value) or writes
 // SharedMemory<char>()[index].
 cudaError_t LaunchReadShared(cudaStream_t stream, int bytes, int index, int* value);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kHostAlignment = 4096;
 
-// In modes other than the relaxed one, what may synchronise is refused to the thread that captures.
+// In modes other than the relaxed one, what may synchronize is refused to the thread that captures.
 bool Capturing() { return CurrentThread().captures > 0; }
 
 // Host memory lies between red zones, too.
