@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "base/check.h"
 
@@ -11,28 +12,90 @@ namespace {
 using schedule::LastUse;
 using schedule::StageMemory;
 
-// Adds what lies between two neighboring layers of a stage; `slot_bytes` grows to what passes
-// through the workspace.
-void AddBoundary(const LayerMemory& producer, const LayerMemory& consumer, bool splits_backward,
-                 StageMemory& stage, int64_t& slot_bytes) {
-  const int64_t bytes = AlignTensor(producer.output_bytes);
-  switch (std::max(producer.output_last_use, consumer.input_last_use)) {
-    case LastUse::kForward:
-      slot_bytes = std::max(slot_bytes, bytes);
-      break;
-    case LastUse::kBackwardInput:
-      stage.stash_bytes += bytes;
-      break;
-    case LastUse::kBackwardWeight:
-      stage.weight_stash_bytes += bytes;
-      break;
+// Lays out layers from the first to the last. Offsets within the workspace are known only once the
+// sizes of its parts are: Finish sets them.
+class Layout {
+ public:
+  Layout(const StagePosition& position, std::vector<LayerPlaces>* places)
+      : splits_backward_(position.splits_backward), places_(places) {}
+
+  // The areas of a layer.
+  void AddLayer(const LayerMemory& layer) {
+    LayerPlaces own;
+    own.stash = InStash(layer.stash_bytes);
+    own.weight_stash = InWeightStash(layer.weight_stash_bytes);
+    scratch_bytes_ = std::max(scratch_bytes_, layer.workspace_bytes);
+    if (splits_backward_) {
+      own.gradient_stash = InGradientStash(layer.gradient_stash_bytes);
+    } else {
+      fused_gradient_bytes_ = std::max(fused_gradient_bytes_, layer.gradient_stash_bytes);
+    }
+    if (places_ != nullptr) places_->push_back(own);
   }
-  if (splits_backward && producer.output_gradient_last_use == LastUse::kBackwardWeight) {
-    stage.gradient_stash_bytes += bytes;
-  } else {
-    slot_bytes = std::max(slot_bytes, bytes);
+
+  // What lies between the layer that was added last and the one that follows it.
+  void AddBoundary(const LayerMemory& producer, const LayerMemory& consumer) {
+    const int64_t bytes = AlignTensor(producer.output_bytes);
+    Place output, output_gradient;
+    switch (std::max(producer.output_last_use, consumer.input_last_use)) {
+      case LastUse::kForward:
+        slot_bytes_ = std::max(slot_bytes_, bytes);
+        break;
+      case LastUse::kBackwardInput:
+        output = InStash(bytes);
+        break;
+      case LastUse::kBackwardWeight:
+        output = InWeightStash(bytes);
+        break;
+    }
+    if (splits_backward_ && producer.output_gradient_last_use == LastUse::kBackwardWeight) {
+      output_gradient = InGradientStash(bytes);
+    } else {
+      slot_bytes_ = std::max(slot_bytes_, bytes);
+    }
+    if (places_ == nullptr) return;
+    places_->back().output = output;
+    places_->back().output_gradient = output_gradient;
   }
-}
+
+  void Finish(StageMemory& stage) {
+    stage.stash_bytes = stash_bytes_;
+    stage.weight_stash_bytes = weight_stash_bytes_;
+    stage.gradient_stash_bytes = gradient_stash_bytes_;
+    const int64_t scratch_offset = 2 * slot_bytes_;
+    const int64_t fused_gradient_offset = scratch_offset + AlignTensor(scratch_bytes_);
+    stage.workspace_bytes = fused_gradient_offset + fused_gradient_bytes_;
+    if (places_ == nullptr) return;
+    for (size_t i = 0; i < places_->size(); ++i) {
+      LayerPlaces& own = (*places_)[i];
+      for (Place* const slot : {&own.output, &own.output_gradient}) {
+        if (slot->area == Place::Area::kWorkspace) {
+          slot->offset = static_cast<int64_t>(i % 2) * slot_bytes_;
+        }
+      }
+      own.workspace.offset = scratch_offset;
+      if (!splits_backward_) own.gradient_stash.offset = fused_gradient_offset;
+    }
+  }
+
+ private:
+  Place InStash(int64_t bytes) {
+    return {Place::Area::kStash, std::exchange(stash_bytes_, stash_bytes_ + bytes)};
+  }
+  Place InWeightStash(int64_t bytes) {
+    return {Place::Area::kWeightStash,
+            std::exchange(weight_stash_bytes_, weight_stash_bytes_ + bytes)};
+  }
+  Place InGradientStash(int64_t bytes) {
+    return {Place::Area::kGradientStash,
+            std::exchange(gradient_stash_bytes_, gradient_stash_bytes_ + bytes)};
+  }
+
+  const bool splits_backward_;
+  std::vector<LayerPlaces>* const places_;  // may be null
+  int64_t stash_bytes_ = 0, weight_stash_bytes_ = 0, gradient_stash_bytes_ = 0;
+  int64_t slot_bytes_ = 0, scratch_bytes_ = 0, fused_gradient_bytes_ = 0;  // of the workspace
+};
 
 }  // namespace
 
@@ -42,31 +105,22 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
           .splits_backward = schedule.SplitsBackward(stage)};
 }
 
-StageMemory AggregateStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
-                           const StagePosition& position) {
+StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
+                        const StagePosition& position, std::vector<LayerPlaces>* places) {
   STAGECOACH_CHECK(!layers.empty(), "a stage has at least one layer");
+  if (places != nullptr) places->clear();
   StageMemory stage;
-  int64_t scratch_bytes = 0;
-  int64_t fused_gradient_bytes = 0;
-  for (const LayerMemory& memory : layers) {
-    stage.parameter_bytes += memory.parameter_bytes;
-    stage.gradient_bytes += memory.parameter_bytes;
-    stage.optimizer_bytes += memory.optimizer_bytes;
-    stage.other_resident_bytes += memory.other_resident_bytes;
-    stage.stash_bytes += memory.stash_bytes;
-    stage.weight_stash_bytes += memory.weight_stash_bytes;
-    scratch_bytes = std::max(scratch_bytes, memory.workspace_bytes);
-    if (position.splits_backward) {
-      stage.gradient_stash_bytes += memory.gradient_stash_bytes;
-    } else {
-      fused_gradient_bytes = std::max(fused_gradient_bytes, memory.gradient_stash_bytes);
-    }
+  Layout layout(position, places);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerMemory& layer = layers[i];
+    stage.parameter_bytes += layer.parameter_bytes;
+    stage.gradient_bytes += layer.parameter_bytes;
+    stage.optimizer_bytes += layer.optimizer_bytes;
+    stage.other_resident_bytes += layer.other_resident_bytes;
+    layout.AddLayer(layer);
+    if (i + 1 < layers.size()) layout.AddBoundary(layer, layers[i + 1]);
   }
-  int64_t slot_bytes = 0;
-  for (size_t i = 0; i + 1 < layers.size(); ++i) {
-    AddBoundary(layers[i], layers[i + 1], position.splits_backward, stage, slot_bytes);
-  }
-  stage.workspace_bytes = 2 * slot_bytes + AlignTensor(scratch_bytes) + fused_gradient_bytes;
+  layout.Finish(stage);
   if (position.is_last) {
     stage.workspace_bytes = std::max(stage.workspace_bytes, loss.workspace_bytes);
     stage.other_resident_bytes += loss.resident_bytes;

@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_STAGE_MEMORY_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "partition/layer_cost.h"
@@ -25,8 +26,28 @@ struct StagePosition {
 // Of a stage of a schedule.
 StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage);
 
-// The memory of a stage made of the consecutive `layers` (at least one). The rules, which
-// engine/stage/stage.cc lays out:
+// A place in one of a stage's areas.
+struct Place {
+  enum class Area : uint8_t { kStash, kWeightStash, kGradientStash, kWorkspace };
+  Area area = Area::kWorkspace;
+  int64_t offset = 0;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+// Where a layer of a stage finds its memory.
+struct LayerPlaces {
+  Place stash, weight_stash, gradient_stash, workspace;  // its own areas
+  // The activation after it and that activation's gradient; of the last layer they are the stage's
+  // output, a block of its own, and these are not set.
+  Place output, output_gradient;
+};
+
+// Lays out a stage made of the consecutive `layers` (at least one): returns what it takes and, if
+// `places` is not null, sets it to where each layer's memory lies. The planner, which only asks for
+// sizes, and the runtime, which computes in these places, use this one function. The rules:
+//  - Each layer has a part of the stash, of the weight stash and, if the stage splits its backward,
+//    of the gradient stash.
 //  - The activation between two layers of the stage lives until the later of its two readers is
 //    done with it (the next layer's input_last_use, its own layer's output_last_use): in the
 //    workspace if that is F, else in the stash (B) or weight stash (W).
@@ -34,12 +55,14 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
 //    backward and the activation's layer's W reads it: then it is part of the gradient stash.
 //  - The workspace has two slots as large as the largest activation or gradient that passes through
 //    it (0 if none does), the largest scratch of any layer, and, if the stage never splits its
-//    backward, the largest gradient_stash_bytes of any layer. The loss uses the same workspace
+//    backward, the largest gradient_stash_bytes of any layer. Neighbors alternate between the
+//    slots, so that a layer never reads and writes the same one. The loss uses the same workspace
 //    after the layers.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
-schedule::StageMemory AggregateStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
-                                     const StagePosition& position);
+schedule::StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
+                                  const StagePosition& position,
+                                  std::vector<LayerPlaces>* places = nullptr);
 
 }  // namespace stagecoach::partition
 

@@ -1,6 +1,5 @@
 #include "engine/model/chain.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,167 +9,134 @@
 namespace stagecoach::engine {
 namespace {
 
-using partition::AlignTensor;
+using partition::Place;
+
+std::byte* AddressIn(const LayerArgs& args, const Place& place) {
+  switch (place.area) {
+    case Place::Area::kStash:
+      return args.stash + place.offset;
+    case Place::Area::kWeightStash:
+      return args.weight_stash + place.offset;
+    case Place::Area::kGradientStash:
+      return args.gradient_stash + place.offset;
+    case Place::Area::kWorkspace:
+      return args.workspace + place.offset;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
-                                     const LayerContext& context, bool splits_backward,
-                                     int first_index) {
+                                     const LayerContext& context, int first_index) {
   STAGECOACH_CHECK(!factories.empty(), "a chain has at least one layer");
   Chain chain;
   chain.rows_ = context.rows;
   chain.type_ = context.device.activation_type();
-  chain.splits_backward_ = splits_backward;
   chain.first_parameter_.push_back(0);
-  Shape input = context.input;
+  LayerContext next = context;
   for (const LayerFactory& factory : factories) {
-    Link link{.layer = factory(), .input = input};
-    absl::StatusOr<LayerSpec> spec =
-        link.layer->Prepare(LayerContext{context.device, context.rows, input});
+    Link link{.layer = factory(), .input = next.input};
+    absl::StatusOr<LayerSpec> spec = PrepareLayer(*link.layer, next);
     if (!spec.ok()) {
       return base::Annotate(
           spec.status(),
           absl::StrCat("layer ", first_index + static_cast<int>(chain.links_.size())));
     }
     link.spec = *std::move(spec);
-    input = link.spec.output;
+    link.fusion = dynamic_cast<SumFusion*>(link.layer.get());
+    if (link.fusion != nullptr) link.abilities = link.fusion->abilities();
+    next.input = link.spec.output;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +
                                      static_cast<int>(link.spec.parameters.size()));
     chain.links_.push_back(std::move(link));
   }
-  chain.LayOut(context.rows);
-  chain.DeferAdds();
   return chain;
 }
 
-void Chain::LayOut(int64_t rows) {
-  const auto take = [](int64_t& area_bytes, int64_t bytes) {
-    return std::exchange(area_bytes, area_bytes + AlignTensor(bytes));
-  };
-  // The workspace: two slots for what passes between layers, the layers' scratch, then a fused
-  // backward's gradient stash.
-  int64_t slot_bytes = 0;
-  int64_t scratch_bytes = 0;
-  int64_t fused_bytes = 0;
-  for (size_t i = 0; i < links_.size(); ++i) {
-    Link& link = links_[i];
-    link.stash = take(stash_bytes_, link.spec.stash_bytes);
-    link.weight_stash = take(weight_stash_bytes_, link.spec.weight_stash_bytes);
-    if (splits_backward_) {
-      link.gradient_stash = {Area::kGradientStash,
-                             take(gradient_stash_bytes_, link.spec.gradient_stash_bytes)};
-    } else {
-      fused_bytes = std::max(fused_bytes, AlignTensor(link.spec.gradient_stash_bytes));
-    }
-    scratch_bytes = std::max(scratch_bytes, AlignTensor(link.spec.workspace_bytes));
-    if (i + 1 == links_.size()) break;
-
-    const int64_t bytes = AlignTensor(rows * link.spec.output.elements() * SizeOf(type_));
-    switch (std::max(link.spec.output_last_use, links_[i + 1].spec.input_last_use)) {
-      case LastUse::kForward:
-        slot_bytes = std::max(slot_bytes, bytes);
-        break;
-      case LastUse::kBackwardInput:
-        link.output = {Area::kStash, take(stash_bytes_, bytes)};
-        break;
-      case LastUse::kBackwardWeight:
-        link.output = {Area::kWeightStash, take(weight_stash_bytes_, bytes)};
-        break;
-    }
-    if (splits_backward_ && link.spec.output_gradient_last_use == LastUse::kBackwardWeight) {
-      link.output_gradient = {Area::kGradientStash, take(gradient_stash_bytes_, bytes)};
-    } else {
-      slot_bytes = std::max(slot_bytes, bytes);
-    }
-  }
-  // Neighbors alternate between the slots, so that a layer never reads and writes the same one.
-  for (size_t i = 0; i < links_.size(); ++i) {
-    for (Place* place : {&links_[i].output, &links_[i].output_gradient}) {
-      if (place->area == Area::kWorkspace) {
-        place->offset = static_cast<int64_t>(i % 2) * slot_bytes;
-      }
-    }
-    if (!splits_backward_) {
-      links_[i].gradient_stash = {Area::kWorkspace, 2 * slot_bytes + scratch_bytes};
-    }
-  }
-  scratch_offset_ = 2 * slot_bytes;
-  workspace_bytes_ = 2 * slot_bytes + scratch_bytes + fused_bytes;
+void Chain::LayOut(const partition::StagePosition& position, const partition::LossMemory& loss) {
+  std::vector<partition::LayerMemory> layers;
+  for (const Link& link : links_) layers.push_back(link.spec.memory);
+  memory_ = LayOutStage(layers, loss, position, &places_);
+  DeferSums();
 }
 
 // The sum that ends one layer is left to the next, which reads y anyway, where both can. The last
 // layer's never is: what leaves a chain is whole.
-void Chain::DeferAdds() {
+void Chain::DeferSums() {
   for (size_t i = 0; i + 1 < links_.size(); ++i) {
     // The next layer writes its y while it still needs this one's x. Were both in the workspace,
     // they would share a slot.
-    const bool x_stays = i == 0 || links_[i - 1].output.area != Area::kWorkspace;
-    links_[i].defers_add = links_[i].spec.can_defer_add && links_[i + 1].spec.adds_to_x && x_stays;
+    const bool x_stays = i == 0 || places_[i - 1].output.area != Place::Area::kWorkspace;
+    links_[i].defers_sum =
+        links_[i].abilities.defers_sum && links_[i + 1].abilities.adds_to_x && x_stays;
   }
 }
 
-std::byte* Chain::Address(const LayerArgs& args, const Place& place) {
-  switch (place.area) {
-    case Area::kStash:
-      return args.stash + place.offset;
-    case Area::kWeightStash:
-      return args.weight_stash + place.offset;
-    case Area::kGradientStash:
-      return args.gradient_stash + place.offset;
-    case Area::kWorkspace:
-      return args.workspace + place.offset;
-  }
-  return nullptr;
+Tensor Chain::XOf(int i, const LayerArgs& args) const {
+  if (i == 0) return args.x;
+  return {AddressIn(args, places_[static_cast<size_t>(i) - 1].output), type_,
+          input(i).Batched(rows_)};
 }
 
 // The arguments of layer i, given those of the whole chain.
 LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
-  const Link& link = links_[static_cast<size_t>(i)];
-  const bool is_first = i == 0;
+  const auto index = static_cast<size_t>(i);
+  const partition::LayerPlaces& places = places_[index];
   const bool is_last = i + 1 == size();
-  LayerArgs own{.stream = args.stream};
-  const auto tensor = [&](const Place& place, const Shape& sample) {
-    return Tensor{Address(args, place), type_, sample.Batched(rows_)};
+  LayerArgs own = args;
+  const auto output = [&](const Place& place) {
+    return Tensor{AddressIn(args, place), type_, spec(i).output.Batched(rows_)};
   };
-  const auto x_of = [&](int layer) {
-    return layer == 0 ? args.x
-                      : tensor(links_[static_cast<size_t>(layer) - 1].output, input(layer));
-  };
-  own.x = x_of(i);
-  own.y = is_last ? args.y : tensor(link.output, link.spec.output);
+  own.x = XOf(i, args);
+  if (!is_last) own.y = output(places.output);
   if (backward) {
-    own.dx =
-        is_first ? args.dx : tensor(links_[static_cast<size_t>(i) - 1].output_gradient, link.input);
-    if (is_first) own.dx_addend = args.dx_addend;
-    own.dy = is_last ? args.dy : tensor(link.output_gradient, link.spec.output);
-    own.gradient_stash = Address(args, link.gradient_stash);
+    if (i > 0) {
+      own.dx = {AddressIn(args, places_[index - 1].output_gradient), type_,
+                input(i).Batched(rows_)};
+    }
+    if (!is_last) own.dy = output(places.output_gradient);
+    own.gradient_stash = AddressIn(args, places.gradient_stash);
   } else {
-    if (is_first) own.x_addend = args.x_addend;
-    if (!is_first && links_[static_cast<size_t>(i) - 1].defers_add) own.x_addend = x_of(i - 1);
-    own.defers_add = link.defers_add;
+    own.dx = own.dy = {};
+    own.gradient_stash = nullptr;
   }
   const auto begin = static_cast<size_t>(first_parameter(i));
   const size_t count = static_cast<size_t>(first_parameter(i + 1)) - begin;
   own.parameters = args.parameters.subspan(begin, count);
   if (!args.gradients.empty()) own.gradients = args.gradients.subspan(begin, count);
-  own.accumulate = args.accumulate;
-  own.stash = args.stash + link.stash;
-  own.weight_stash = args.weight_stash + link.weight_stash;
-  own.workspace = args.workspace + scratch_offset_;
+  own.stash = AddressIn(args, places.stash);
+  own.weight_stash = AddressIn(args, places.weight_stash);
+  own.workspace = AddressIn(args, places.workspace);
   return own;
 }
 
-absl::Status Chain::Forward(const LayerArgs& args) const {
+absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend) const {
   for (int i = 0; i < size(); ++i) {
-    RETURN_IF_ERROR(links_[static_cast<size_t>(i)].layer->Forward(ArgsOf(i, args, false)));
+    const Link& link = links_[static_cast<size_t>(i)];
+    const LayerArgs own = ArgsOf(i, args, false);
+    Tensor addend = x_addend;
+    if (i > 0) {
+      addend = links_[static_cast<size_t>(i) - 1].defers_sum ? XOf(i - 1, args) : Tensor{};
+    }
+    if (addend.empty() && !link.defers_sum) {
+      RETURN_IF_ERROR(link.layer->Forward(own));
+    } else {
+      RETURN_IF_ERROR(link.fusion->ForwardFused(own, addend, link.defers_sum));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Chain::BackwardInput(const LayerArgs& args) const {
+absl::Status Chain::BackwardInputOf(int i, const LayerArgs& own, const Tensor& dx_addend) const {
+  const Link& link = links_[static_cast<size_t>(i)];
+  if (i > 0 || dx_addend.empty()) return link.layer->BackwardInput(own);
+  return link.fusion->BackwardInputFused(own, dx_addend);
+}
+
+absl::Status Chain::BackwardInput(const LayerArgs& args, const Tensor& dx_addend) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(links_[static_cast<size_t>(i)].layer->BackwardInput(ArgsOf(i, args, true)));
+    RETURN_IF_ERROR(BackwardInputOf(i, ArgsOf(i, args, true), dx_addend));
   }
   return absl::OkStatus();
 }
@@ -186,9 +152,8 @@ absl::Status Chain::BackwardWeight(const LayerArgs& args, AfterLayer after_layer
 absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer) const {
   for (int i = size() - 1; i >= 0; --i) {
     const LayerArgs own = ArgsOf(i, args, true);
-    Layer& layer = *links_[static_cast<size_t>(i)].layer;
-    RETURN_IF_ERROR(layer.BackwardInput(own));
-    RETURN_IF_ERROR(layer.BackwardWeight(own));
+    RETURN_IF_ERROR(BackwardInputOf(i, own, {}));
+    RETURN_IF_ERROR(links_[static_cast<size_t>(i)].layer->BackwardWeight(own));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();

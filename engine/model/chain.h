@@ -9,24 +9,28 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/model/layer.h"
+#include "engine/model/sum_fusion.h"
+#include "partition/stage_memory.h"
+#include "schedule/memory.h"
 
 namespace stagecoach::engine {
 
 // Consecutive layers run as one: decides where each activation and gradient between two of them
-// lies, and calls them in order. A stage is a chain, and so is the inside of a residual layer. The
-// rules of the layout are those of partition/stage_memory.h.
+// lies (partition::LayOutStage), and calls them in order. A stage is a chain, and so is the inside
+// of a residual layer.
 //
 // In the arguments of a call, `parameters` and `gradients` are those of all layers one after the
-// other, and the four areas have at least the sizes that the chain states. Movable; as thread-bound
-// as its layers.
+// other, and the four areas have at least the sizes in memory(). Movable; as thread-bound as its
+// layers.
 class Chain {
  public:
-  // Prepares fresh layers for the context. `splits_backward`: BackwardInput and BackwardWeight will
-  // be called apart; otherwise Backward. An error names the layer: its index counts from
+  // Prepares fresh layers for the context. An error names the layer: its index counts from
   // `first_index`.
   static absl::StatusOr<Chain> Prepare(absl::Span<const LayerFactory> factories,
-                                       const LayerContext& context, bool splits_backward,
-                                       int first_index);
+                                       const LayerContext& context, int first_index);
+  // Lays it out, once, before any other call below. `splits_backward` in the position:
+  // BackwardInput and BackwardWeight will be called apart; otherwise Backward.
+  void LayOut(const partition::StagePosition& position, const partition::LossMemory& loss);
 
   int size() const { return static_cast<int>(links_.size()); }
   const LayerSpec& spec(int i) const { return links_[static_cast<size_t>(i)].spec; }
@@ -35,14 +39,15 @@ class Chain {
   const Shape& output() const { return links_.back().spec.output; }
   // Position of layer i's first parameter among those of the chain; of size(): their number.
   int first_parameter(int i) const { return first_parameter_[static_cast<size_t>(i)]; }
+  // What it takes.
+  const schedule::StageMemory& memory() const { return memory_; }
+  // The sums around the chain that its first layer can take over.
+  bool adds_to_x() const { return links_.front().abilities.adds_to_x; }
+  bool adds_to_dx() const { return links_.front().abilities.adds_to_dx; }
 
-  int64_t stash_bytes() const { return stash_bytes_; }
-  int64_t weight_stash_bytes() const { return weight_stash_bytes_; }
-  int64_t gradient_stash_bytes() const { return gradient_stash_bytes_; }
-  int64_t workspace_bytes() const { return workspace_bytes_; }
-
-  absl::Status Forward(const LayerArgs& args) const;
-  absl::Status BackwardInput(const LayerArgs& args) const;
+  // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can.
+  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const;
+  absl::Status BackwardInput(const LayerArgs& args, const Tensor& dx_addend = {}) const;
   // `after_layer(i)` is called once layer i's gradients are complete for this micro-batch and
   // nothing of this micro-batch reads its parameters any more.
   using AfterLayer = absl::FunctionRef<absl::Status(int)>;
@@ -51,37 +56,28 @@ class Chain {
   absl::Status Backward(const LayerArgs& args, AfterLayer after_layer) const;
 
  private:
-  enum class Area : uint8_t { kStash, kWeightStash, kGradientStash, kWorkspace };
-  struct Place {
-    Area area = Area::kWorkspace;
-    int64_t offset = 0;
-  };
   struct Link {
     std::unique_ptr<Layer> layer;
     LayerSpec spec;
     Shape input;
-    // The layer's own areas.
-    int64_t stash = 0, weight_stash = 0;
-    Place gradient_stash;
-    // Of the activation after this layer, and of its gradient. Unused on the last layer.
-    Place output, output_gradient;
-    bool defers_add = false;  // of its x, to the next layer
+    SumFusion* fusion = nullptr;  // the layer, if it implements that
+    SumFusion::Abilities abilities;
+    bool defers_sum = false;  // to the next layer
   };
 
   Chain() = default;
-  void LayOut(int64_t rows);
-  void DeferAdds();
-  static std::byte* Address(const LayerArgs& args, const Place& place);
+  void DeferSums();
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
+  Tensor XOf(int i, const LayerArgs& args) const;
+  // Layer i's BackwardInput, with `dx_addend` for the first one.
+  absl::Status BackwardInputOf(int i, const LayerArgs& own, const Tensor& dx_addend) const;
 
   int64_t rows_ = 0;
   kernels::DType type_ = kernels::DType::kFloat32;  // of activations
-  bool splits_backward_ = false;
   std::vector<Link> links_;
   std::vector<int> first_parameter_;
-  int64_t stash_bytes_ = 0, weight_stash_bytes_ = 0, gradient_stash_bytes_ = 0,
-          workspace_bytes_ = 0;
-  int64_t scratch_offset_ = 0;  // of the layers' own scratch within the workspace
+  schedule::StageMemory memory_;
+  std::vector<partition::LayerPlaces> places_;  // index: layer
 };
 
 }  // namespace stagecoach::engine

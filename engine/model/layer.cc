@@ -1,7 +1,40 @@
 #include "engine/model/layer.h"
 
+#include "base/status_macros.h"
+#include "engine/model/bundle.h"
+
 namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using partition::AlignTensor;
+
+void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
+  const DType type = context.device.activation_type();
+  partition::LayerMemory& memory = spec.memory;
+  int64_t working_bytes = 0;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    memory.parameter_bytes += AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
+    if (type == DType::kFloat32) continue;
+    working_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+  }
+  memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes + working_bytes;
+  memory.input_bytes = Bundle({context.input}, context.rows, type).bytes();
+  memory.output_bytes = Bundle({spec.output}, context.rows, type).bytes();
+  for (int64_t* const area : {&memory.stash_bytes, &memory.weight_stash_bytes,
+                              &memory.gradient_stash_bytes, &memory.workspace_bytes}) {
+    *area = AlignTensor(*area);
+  }
+}
+
+}  // namespace
 
 absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
+
+absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context) {
+  ASSIGN_OR_RETURN(LayerSpec spec, layer.Prepare(context));
+  CompleteMemory(context, spec);
+  return spec;
+}
 
 }  // namespace stagecoach::engine

@@ -44,28 +44,17 @@ struct ParameterSpec {
   bool decays = true;  // whether weight decay applies; customary for matrices only
 };
 
-// All that the engine must know of a layer before it runs. Bytes are per micro-batch.
+// All that the engine must know of a layer before it runs.
 struct LayerSpec {
   std::string description;  // "linear 784 -> 2304, gelu"
   Shape output;             // of one sample
   std::vector<ParameterSpec> parameters;
 
-  // Memory that the layer wants from the engine, besides its input and output:
-  int64_t stash_bytes = 0;           // kept from Forward until BackwardInput
-  int64_t weight_stash_bytes = 0;    // kept from Forward until BackwardWeight
-  int64_t gradient_stash_bytes = 0;  // kept from BackwardInput until BackwardWeight
-  int64_t workspace_bytes = 0;       // scratch within one call
-  // The last operation that reads x, y and dy (the earlier, the less memory a stage needs).
-  LastUse input_last_use = LastUse::kBackwardWeight;
-  LastUse output_last_use = LastUse::kForward;
-  LastUse output_gradient_last_use = LastUse::kBackwardInput;
-  // BackwardInput adds LayerArgs::dx_addend to dx, where there is one.
-  bool adds_to_dx = false;
-  // Forward begins by adding LayerArgs::x_addend to x, in place, where there is one.
-  bool adds_to_x = false;
-  // Forward ends by adding x to y, and leaves that to the next layer where LayerArgs::defers_add
-  // says so: y is complete only after the next one's Forward.
-  bool can_defer_add = false;
+  // What the layer wants of memory besides its parameters, its input and its output; bytes are per
+  // micro-batch. It sets its areas (stash_bytes, weight_stash_bytes, gradient_stash_bytes,
+  // workspace_bytes) and the last operations that read x, y and dy (the earlier, the less memory a
+  // stage needs). The rest follows from parameters and shapes: PrepareLayer sets it.
+  partition::LayerMemory memory;
 
   // For the analytic cost model; the optimizer's part is added by the engine.
   partition::Work forward, backward_input, backward_weight;
@@ -74,8 +63,9 @@ struct LayerSpec {
 // Where and how large a layer will run.
 struct LayerContext {
   kernels::Device& device;
-  int64_t rows;  // of a micro-batch
-  Shape input;   // of one sample
+  int64_t rows;              // of a micro-batch
+  Shape input;               // of one sample
+  int optimizer_states = 0;  // float32 tensors of its size that the optimizer keeps of a parameter
 };
 
 // What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
@@ -86,12 +76,6 @@ struct LayerArgs {
   kernels::Stream& stream;
   Tensor x, y;
   Tensor dx, dy;  // backward only; dx is empty if nobody needs it, and never the memory of dy
-  // What is to be added to dx, of its shape; empty unless LayerSpec::adds_to_dx. May be dy.
-  Tensor dx_addend;
-  // Forward only: the sum that one layer leaves to the next. The engine decides where; the bits
-  // must be those of ElementwiseOps::Add in either place.
-  Tensor x_addend;                      // of the shape of x; empty unless LayerSpec::adds_to_x
-  bool defers_add = false;              // false unless LayerSpec::can_defer_add
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
@@ -108,6 +92,8 @@ struct LayerArgs {
 // The engine calls Prepare once, then the other functions in the order of the schedule, always from
 // one thread (a job of the device's stream). Every call must depend on its arguments alone, and
 // give the same bits for the same ones; a device may record what a call issues and issue it again.
+// Forward must be repeatable: it leaves x as it is, and whatever y and the areas held before, also
+// what backward calls left there, they then hold the same again.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -124,6 +110,11 @@ class Layer {
   // without parameters need not override it.
   virtual absl::Status BackwardWeight(const LayerArgs& args);
 };
+
+// Calls layer.Prepare and completes LayerSpec::memory: parameters (each float32 tensor rounded up
+// by AlignTensor), the optimizer's state and what layers see in place of float32 parameters, the
+// input and the output as bundles (bundle.h), and the layer's areas rounded up by AlignTensor.
+absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context);
 
 // Makes a fresh, unprepared layer; called once for each place where the layer is to run.
 using LayerFactory = std::function<std::unique_ptr<Layer>()>;

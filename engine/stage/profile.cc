@@ -21,13 +21,16 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.micro_batch_rows = options.micro_batch_rows;
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
+    const std::unique_ptr<Layer> layer = factory();
     absl::StatusOr<LayerSpec> spec =
-        factory()->Prepare(LayerContext{device, options.micro_batch_rows, input});
+        PrepareLayer(*layer, {.device = device,
+                              .rows = options.micro_batch_rows,
+                              .input = input,
+                              .optimizer_states = options.optimizer.states()});
     if (!spec.ok()) {
       return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));
     }
-    partition::LayerCost cost =
-        CostOf(*spec, input, options.micro_batch_rows, options.optimizer, device.activation_type());
+    partition::LayerCost cost = CostOf(*spec);
     // Of the first layer's input, which is data, no gradient is computed.
     const bool is_first = profile.layers.empty();
     EstimateTimes({.forward = spec->forward,

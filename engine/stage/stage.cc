@@ -41,17 +41,25 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
   const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
   ASSIGN_OR_RETURN(Chain chain,
                    Chain::Prepare(absl::MakeConstSpan(model.layers).subspan(first, count),
-                                  LayerContext{device, options.micro_batch_rows, options.input},
-                                  options.splits_backward, options.first_layer));
+                                  {.device = device,
+                                   .rows = options.micro_batch_rows,
+                                   .input = options.input,
+                                   .optimizer_states = options.optimizer.states()},
+                                  options.first_layer));
   std::unique_ptr<Stage> stage(new Stage(device, options, model.loss, std::move(chain)));
   if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss());
   RETURN_IF_ERROR(stage->PrepareFeed());
-  stage->ComputeMemory();
+  stage->LayOut();
   return stage;
 }
 
 Stage::Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain)
-    : device_(device), options_(options), loss_kind_(loss), chain_(std::move(chain)) {
+    : device_(device),
+      options_(options),
+      loss_kind_(loss),
+      chain_(std::move(chain)),
+      input_({options.input}, options.micro_batch_rows, device.activation_type()),
+      output_({chain_.output()}, options.micro_batch_rows, device.activation_type()) {
   for (int i = 0; i < chain_.size(); ++i) {
     const int layer = options_.first_layer + i;
     uint64_t random_stream = static_cast<uint64_t>(layer) * kStreamsPerLayer;
@@ -81,33 +89,15 @@ absl::Status Stage::PrepareFeed() {
   return absl::OkStatus();
 }
 
-void Stage::ComputeMemory() {
-  const int64_t rows = options_.micro_batch_rows;
-  const DType type = device_.activation_type();
-  memory_.workspace_bytes = chain_.workspace_bytes();
-  for (int i = 0; i < chain_.size(); ++i) {
-    const ParameterBytes bytes = BytesOfParameters(chain_.spec(i), options_.optimizer, type);
-    memory_.parameter_bytes += bytes.parameters;
-    memory_.gradient_bytes += bytes.parameters;
-    memory_.optimizer_bytes += bytes.optimizer;
-  }
-  memory_.input_bytes = ActivationBytes(options_.input, rows, type);
-  memory_.input_last_use = chain_.spec(0).input_last_use;
-  memory_.output_bytes = ActivationBytes(chain_.output(), rows, type);
-  const LayerSpec& last = chain_.spec(chain_.size() - 1);
-  memory_.output_last_use = last.output_last_use;
-  memory_.stash_bytes = chain_.stash_bytes();
-  memory_.weight_stash_bytes = chain_.weight_stash_bytes();
-  memory_.gradient_stash_bytes = chain_.gradient_stash_bytes();
-  memory_.output_gradient_bytes = memory_.output_bytes;
-  memory_.output_gradient_last_use = last.output_gradient_last_use;
-  memory_.input_gradient_bytes = options_.is_first ? 0 : memory_.input_bytes;
+void Stage::LayOut() {
+  partition::LossMemory loss;
   if (options_.is_last) {
-    const partition::LossMemory loss =
-        BytesOfLoss(rows, options_.micro_batches, loss_->workspace_bytes());
-    memory_.workspace_bytes = std::max(memory_.workspace_bytes, loss.workspace_bytes);
-    memory_.other_resident_bytes += loss.resident_bytes;
+    loss = BytesOfLoss(options_.micro_batch_rows, options_.micro_batches, loss_->workspace_bytes());
   }
+  chain_.LayOut({.is_first = options_.is_first,
+                 .is_last = options_.is_last,
+                 .splits_backward = options_.splits_backward},
+                loss);
 }
 
 absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
@@ -121,9 +111,9 @@ absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
 
 void Stage::PlaceParameters(std::byte* resident) {
   std::byte* values = resident;
-  std::byte* gradients = values + AlignBlock(memory_.parameter_bytes);
-  std::byte* states = gradients + AlignBlock(memory_.gradient_bytes);
-  std::byte* const others = states + AlignBlock(memory_.optimizer_bytes);
+  std::byte* gradients = values + AlignBlock(memory().parameter_bytes);
+  std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
+  std::byte* const others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
   const auto take = [](std::byte*& area, DType of, const Shape& shape) {
     const Tensor tensor{area, of, shape};
@@ -196,16 +186,11 @@ absl::Status Stage::Finish() {
 }
 
 LayerArgs Stage::Args(const StageBlocks& blocks) const {
-  const int64_t rows = options_.micro_batch_rows;
-  const auto tensor = [&](std::byte* data, const Shape& sample) {
-    return data == nullptr ? Tensor{}
-                           : Tensor{data, device_.activation_type(), sample.Batched(rows)};
-  };
   return {.stream = device_.stream(),
-          .x = tensor(blocks.input, options_.input),
-          .y = tensor(blocks.output, chain_.output()),
-          .dx = tensor(blocks.input_gradient, options_.input),
-          .dy = tensor(blocks.output_gradient, chain_.output()),
+          .x = input_.At(0, blocks.input),
+          .y = output_.At(0, blocks.output),
+          .dx = input_.At(0, blocks.input_gradient),
+          .dy = output_.At(0, blocks.output_gradient),
           .parameters = values_,
           .gradients = gradients_,
           .stash = blocks.stash,

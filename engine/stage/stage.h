@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/data/feed.h"
+#include "engine/model/bundle.h"
 #include "engine/model/chain.h"
 #include "engine/model/model.h"
 #include "engine/stage/optimizer.h"
@@ -67,7 +68,7 @@ class Stage {
   int num_parameters() const { return static_cast<int>(parameters_.size()); }  // tensors
   int64_t parameter_count() const { return parameter_count_; }                 // numbers
   // What it takes, as laid out here.
-  const schedule::StageMemory& memory() const { return memory_; }
+  const schedule::StageMemory& memory() const { return chain_.memory(); }
 
   // Puts parameters, gradients and states at `resident`, which has the size of memory()'s resident
   // parts, each rounded up by AlignBlock, and is 0. Parameters get their initial values, on a
@@ -118,7 +119,7 @@ class Stage {
   Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain);
   absl::Status PrepareLoss();
   absl::Status PrepareFeed();
-  void ComputeMemory();
+  void LayOut();
   void PlaceParameters(std::byte* resident);
   absl::Status InitializeParameters(uint64_t seed);
   absl::Status GroupParameters();
@@ -134,8 +135,8 @@ class Stage {
   kernels::Device& device_;
   const StageOptions options_;
   const LossKind loss_kind_;
-  const Chain chain_;
-  schedule::StageMemory memory_;
+  Chain chain_;
+  const Bundle input_, output_;  // what passes from the stage before, and to the next
   int64_t parameter_count_ = 0;
   std::vector<Parameter> parameters_;
   std::vector<Tensor> values_, gradients_;  // of parameters_, as layers take them

@@ -162,14 +162,14 @@ StageMemory Pipeline::Memory(int first, int last, int stage,
           .subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
   const auto begin = std::lower_bound(recomputed.begin(), recomputed.end(), first);
   if (begin == recomputed.end() || *begin > last) {
-    return AggregateStage(range, table.loss, peaks_.position(stage));
+    return LayOutStage(range, table.loss, peaks_.position(stage));
   }
   absl::InlinedVector<LayerMemory, 16> layers(range.begin(), range.end());
   for (auto layer = begin; layer != recomputed.end() && *layer <= last; ++layer) {
     layers[static_cast<size_t>(*layer - first)] =
         RecomputedMemory(table.layers[static_cast<size_t>(*layer)]);
   }
-  return AggregateStage(layers, table.loss, peaks_.position(stage));
+  return LayOutStage(layers, table.loss, peaks_.position(stage));
 }
 
 std::vector<StageMemory> Pipeline::Memories(const Cut& cut) const {

@@ -1,8 +1,13 @@
 #include "partition/stage_memory.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/partition/random_layers.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -24,10 +29,10 @@ LayerCost Layer(int64_t input_bytes, int64_t output_bytes) {
 
 StageMemory Aggregate(const std::vector<LayerCost>& layers, const StagePosition& position,
                       const LossMemory& loss = {}) {
-  return AggregateStage(MemoryOf(layers), loss, position);
+  return LayOutStage(MemoryOf(layers), loss, position);
 }
 
-TEST(AggregateStage, AddsWhatIsKeptForTheWholeRun) {
+TEST(LayOutStage, AddsWhatIsKeptForTheWholeRun) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.parameter_bytes = 128;
   layers[0].memory.optimizer_bytes = 256;
@@ -42,7 +47,7 @@ TEST(AggregateStage, AddsWhatIsKeptForTheWholeRun) {
   EXPECT_EQ(stage.other_resident_bytes, 32);
 }
 
-TEST(AggregateStage, AddsTheStashesOfLayers) {
+TEST(LayOutStage, AddsTheStashesOfLayers) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.stash_bytes = 64;
   layers[0].memory.weight_stash_bytes = 128;
@@ -57,7 +62,7 @@ TEST(AggregateStage, AddsTheStashesOfLayers) {
   EXPECT_EQ(stage.workspace_bytes, 0);
 }
 
-TEST(AggregateStage, FusedBackwardHasTheLargestGradientStashInItsWorkspace) {
+TEST(LayOutStage, FusedBackwardHasTheLargestGradientStashInItsWorkspace) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.gradient_stash_bytes = 192;
   layers[1].memory.gradient_stash_bytes = 1920;
@@ -66,7 +71,7 @@ TEST(AggregateStage, FusedBackwardHasTheLargestGradientStashInItsWorkspace) {
   EXPECT_EQ(stage.workspace_bytes, 1920);
 }
 
-TEST(AggregateStage, TakesInputAndOutputFromTheOuterLayers) {
+TEST(LayOutStage, TakesInputAndOutputFromTheOuterLayers) {
   std::vector<LayerCost> layers = {Layer(100, 200), Layer(200, 300), Layer(300, 401)};
   layers[0].memory.input_last_use = LastUse::kBackwardInput;
   layers[2].memory.output_last_use = LastUse::kBackwardWeight;
@@ -81,18 +86,18 @@ TEST(AggregateStage, TakesInputAndOutputFromTheOuterLayers) {
   EXPECT_EQ(stage.output_gradient_last_use, LastUse::kBackwardWeight);
 }
 
-TEST(AggregateStage, FirstStageHasNoInputGradient) {
+TEST(LayOutStage, FirstStageHasNoInputGradient) {
   EXPECT_EQ(Aggregate({Layer(100, 200)}, {.is_first = true}).input_gradient_bytes, 0);
 }
 
-TEST(AggregateStage, ActivationReadLastByForwardPassesThroughTheWorkspace) {
+TEST(LayOutStage, ActivationReadLastByForwardPassesThroughTheWorkspace) {
   const StageMemory stage = Aggregate({Layer(64, 100), Layer(100, 64)}, kMiddle);
   EXPECT_EQ(stage.workspace_bytes, 2 * 128);
   EXPECT_EQ(stage.stash_bytes, 0);
   EXPECT_EQ(stage.weight_stash_bytes, 0);
 }
 
-TEST(AggregateStage, ActivationReadByTheNextLayersBackwardIsStashed) {
+TEST(LayOutStage, ActivationReadByTheNextLayersBackwardIsStashed) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[1].memory.input_last_use = LastUse::kBackwardInput;
   const StageMemory stage = Aggregate(layers, kMiddle);
@@ -100,13 +105,13 @@ TEST(AggregateStage, ActivationReadByTheNextLayersBackwardIsStashed) {
   EXPECT_EQ(stage.weight_stash_bytes, 0);
 }
 
-TEST(AggregateStage, ActivationReadByItsOwnLayersBackwardIsStashed) {
+TEST(LayOutStage, ActivationReadByItsOwnLayersBackwardIsStashed) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[0].memory.output_last_use = LastUse::kBackwardInput;
   EXPECT_EQ(Aggregate(layers, kMiddle).stash_bytes, 128);
 }
 
-TEST(AggregateStage, TheLaterOfTwoReadersDecidesWhereAnActivationIsKept) {
+TEST(LayOutStage, TheLaterOfTwoReadersDecidesWhereAnActivationIsKept) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[0].memory.output_last_use = LastUse::kBackwardInput;
   layers[1].memory.input_last_use = LastUse::kBackwardWeight;
@@ -115,7 +120,7 @@ TEST(AggregateStage, TheLaterOfTwoReadersDecidesWhereAnActivationIsKept) {
   EXPECT_EQ(stage.weight_stash_bytes, 128);
 }
 
-TEST(AggregateStage, GradientThatWReadsIsStashedWhereBackwardIsSplit) {
+TEST(LayOutStage, GradientThatWReadsIsStashedWhereBackwardIsSplit) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[0].memory.output_gradient_last_use = LastUse::kBackwardWeight;
   layers[1].memory.input_last_use = LastUse::kBackwardInput;
@@ -124,7 +129,7 @@ TEST(AggregateStage, GradientThatWReadsIsStashedWhereBackwardIsSplit) {
   EXPECT_EQ(stage.workspace_bytes, 0);
 }
 
-TEST(AggregateStage, GradientThatWReadsStaysInTheWorkspaceOfAFusedBackward) {
+TEST(LayOutStage, GradientThatWReadsStaysInTheWorkspaceOfAFusedBackward) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[0].memory.output_gradient_last_use = LastUse::kBackwardWeight;
   layers[1].memory.input_last_use = LastUse::kBackwardInput;
@@ -133,7 +138,7 @@ TEST(AggregateStage, GradientThatWReadsStaysInTheWorkspaceOfAFusedBackward) {
   EXPECT_EQ(stage.workspace_bytes, 2 * 128);
 }
 
-TEST(AggregateStage, GradientThatOnlyBReadsStaysInTheWorkspaceOfASplitBackward) {
+TEST(LayOutStage, GradientThatOnlyBReadsStaysInTheWorkspaceOfASplitBackward) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[1].memory.input_last_use = LastUse::kBackwardInput;
   const StageMemory stage = Aggregate(layers, kMiddleSplit);
@@ -141,31 +146,31 @@ TEST(AggregateStage, GradientThatOnlyBReadsStaysInTheWorkspaceOfASplitBackward) 
   EXPECT_EQ(stage.workspace_bytes, 2 * 128);
 }
 
-TEST(AggregateStage, SlotsAreAsLargeAsTheLargestInnerTensor) {
+TEST(LayOutStage, SlotsAreAsLargeAsTheLargestInnerTensor) {
   const StageMemory stage =
       Aggregate({Layer(9999, 100), Layer(100, 300), Layer(300, 9999)}, kMiddle);
   EXPECT_EQ(stage.workspace_bytes, 2 * 320);
 }
 
-TEST(AggregateStage, ASingleLayerNeedsNoSlots) {
+TEST(LayOutStage, ASingleLayerNeedsNoSlots) {
   EXPECT_EQ(Aggregate({Layer(100, 200)}, kMiddle).workspace_bytes, 0);
 }
 
-TEST(AggregateStage, WorkspaceHasTheLargestScratchOfAnyLayer) {
+TEST(LayOutStage, WorkspaceHasTheLargestScratchOfAnyLayer) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.workspace_bytes = 130;
   layers[1].memory.workspace_bytes = 70;
   EXPECT_EQ(Aggregate(layers, kMiddle).workspace_bytes, 192);
 }
 
-TEST(AggregateStage, WorkspaceAddsSlotsScratchAndFusedGradients) {
+TEST(LayOutStage, WorkspaceAddsSlotsScratchAndFusedGradients) {
   std::vector<LayerCost> layers = {Layer(64, 100), Layer(100, 64)};
   layers[0].memory.workspace_bytes = 1024;
   layers[1].memory.gradient_stash_bytes = 64;
   EXPECT_EQ(Aggregate(layers, kMiddle).workspace_bytes, 2 * 128 + 1024 + 64);
 }
 
-TEST(AggregateStage, LossCountsOnTheLastStageOnly) {
+TEST(LayOutStage, LossCountsOnTheLastStageOnly) {
   const LossMemory loss = {.workspace_bytes = 512, .resident_bytes = 8};
   const StageMemory last = Aggregate({Layer(64, 64)}, {.is_last = true}, loss);
   EXPECT_EQ(last.workspace_bytes, 512);
@@ -175,11 +180,93 @@ TEST(AggregateStage, LossCountsOnTheLastStageOnly) {
   EXPECT_EQ(middle.other_resident_bytes, 0);
 }
 
-TEST(AggregateStage, LossSharesTheScratchOfTheLayers) {
+TEST(LayOutStage, LossSharesTheScratchOfTheLayers) {
   LayerCost layer = Layer(64, 64);
   layer.memory.workspace_bytes = 1024;
   EXPECT_EQ(Aggregate({layer}, {.is_last = true}, {.workspace_bytes = 512}).workspace_bytes, 1024);
 }
+
+// A part of an area that something has to itself.
+struct Part {
+  int64_t begin = 0, end = 0;
+
+  friend auto operator<=>(const Part&, const Part&) = default;
+};
+
+// Parts that are in use at the same time: next to one another, from the front of the area to its
+// end.
+void ExpectFilled(std::vector<Part> parts, int64_t area_bytes) {
+  std::sort(parts.begin(), parts.end());
+  int64_t end = 0;
+  for (const Part& part : parts) {
+    EXPECT_EQ(part.begin, end);
+    end = part.end;
+  }
+  EXPECT_EQ(end, area_bytes);
+}
+
+class Places : public ::testing::TestWithParam<bool> {
+ protected:
+  // Adds the `bytes` at `place` to the parts of that area.
+  void Add(const Place& place, int64_t bytes) {
+    parts_[static_cast<size_t>(place.area)].push_back({place.offset, place.offset + bytes});
+  }
+  const std::vector<Part>& PartsOf(Place::Area area) const {
+    return parts_[static_cast<size_t>(area)];
+  }
+
+  std::array<std::vector<Part>, 4> parts_;
+};
+
+TEST_P(Places, OfWhatIsKeptFillTheStashes) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<LayerMemory> layers = MemoryOf(RandomLayers(random, 1 + random() % 6));
+    const StagePosition position = {.splits_backward = GetParam()};
+    std::vector<LayerPlaces> places;
+    const StageMemory stage = LayOutStage(layers, {}, position, &places);
+    EXPECT_EQ(stage, LayOutStage(layers, {}, position)) << "sizes do not depend on who asks";
+    ASSERT_EQ(places.size(), layers.size());
+    for (std::vector<Part>& parts : parts_) parts.clear();
+    for (size_t i = 0; i < layers.size(); ++i) {
+      Add(places[i].stash, layers[i].stash_bytes);
+      Add(places[i].weight_stash, layers[i].weight_stash_bytes);
+      Add(places[i].gradient_stash, layers[i].gradient_stash_bytes);
+      if (i + 1 == layers.size()) break;
+      Add(places[i].output, AlignTensor(layers[i].output_bytes));
+      Add(places[i].output_gradient, AlignTensor(layers[i].output_bytes));
+    }
+    ExpectFilled(PartsOf(Place::Area::kStash), stage.stash_bytes);
+    ExpectFilled(PartsOf(Place::Area::kWeightStash), stage.weight_stash_bytes);
+    ExpectFilled(PartsOf(Place::Area::kGradientStash), stage.gradient_stash_bytes);
+  }
+}
+
+// One operation of layer i may use at once: its x and y, or its dx and dy, its scratch and, if
+// fused, its gradient stash.
+TEST_P(Places, OfOneOperationInTheWorkspaceAreApart) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<LayerMemory> layers = MemoryOf(RandomLayers(random, 2 + random() % 5));
+    std::vector<LayerPlaces> places;
+    const StageMemory stage = LayOutStage(layers, {}, {.splits_backward = GetParam()}, &places);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      for (Place LayerPlaces::*tensor : {&LayerPlaces::output, &LayerPlaces::output_gradient}) {
+        parts_[3].clear();
+        if (i > 0) Add(places[i - 1].*tensor, layers[i - 1].output_bytes);
+        if (i + 1 < layers.size()) Add(places[i].*tensor, layers[i].output_bytes);
+        Add(places[i].workspace, layers[i].workspace_bytes);
+        Add(places[i].gradient_stash, layers[i].gradient_stash_bytes);
+        std::vector<Part> parts = PartsOf(Place::Area::kWorkspace);
+        std::sort(parts.begin(), parts.end());
+        for (size_t j = 1; j < parts.size(); ++j) EXPECT_LE(parts[j - 1].end, parts[j].begin);
+        EXPECT_LE(parts.back().end, stage.workspace_bytes);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(FusedAndSplit, Places, ::testing::Bool());
 
 }  // namespace
 }  // namespace stagecoach::partition

@@ -4,12 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/model/sum_fusion.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
 
-class LayerNormLayer final : public Layer {
+class LayerNormLayer final : public Layer, public SumFusion {
  public:
   explicit LayerNormLayer(float epsilon) : epsilon_(epsilon) {}
 
@@ -22,11 +23,9 @@ class LayerNormLayer final : public Layer {
     spec.output = context.input;
     spec.parameters = {{"gamma", Shape{features}, Init::Constant(1.0F), false},
                        {"beta", Shape{features}, Init::Constant(0.0F), false}};
-    spec.weight_stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
-    spec.workspace_bytes = op_->workspace_bytes();
-    spec.adds_to_dx = true;
-    spec.adds_to_x = true;
-    spec.output_gradient_last_use = LastUse::kBackwardWeight;
+    spec.memory.weight_stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
     const double elements = static_cast<double>(context.rows * features);
     spec.forward = {8.0 * elements, 8.0 * elements};
     spec.backward_input = {14.0 * elements, 12.0 * elements};
@@ -34,15 +33,23 @@ class LayerNormLayer final : public Layer {
     return spec;
   }
 
-  absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], args.x_addend,
+  Abilities abilities() const override { return {.adds_to_x = true, .adds_to_dx = true}; }
+
+  absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
+
+  absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend, bool) override {
+    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], x_addend,
                         Statistics(args), args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
+    return BackwardInputFused(args, {});
+  }
+
+  absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) override {
     if (args.dx.empty()) return absl::OkStatus();
     return op_->BackwardInput(args.stream, args.dy, args.x, args.parameters[0], Statistics(args),
-                              args.dx_addend, args.dx);
+                              dx_addend, args.dx);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {

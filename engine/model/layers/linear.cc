@@ -36,20 +36,20 @@ class LinearLayer final : public Layer {
     spec.output = Shape{outputs_};
     spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
                        {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
-    spec.workspace_bytes = op_->workspace_bytes();
+    spec.memory.workspace_bytes = op_->workspace_bytes();
     // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
     // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y says
     // it all.
     switch (activation_) {
       case Activation::kNone:
-        spec.output_gradient_last_use = LastUse::kBackwardWeight;
+        spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
         break;
       case Activation::kRelu:
-        spec.output_last_use = LastUse::kBackwardInput;
-        spec.gradient_stash_bytes = output_bytes;
+        spec.memory.output_last_use = LastUse::kBackwardInput;
+        spec.memory.gradient_stash_bytes = output_bytes;
         break;
       case Activation::kGelu:
-        spec.weight_stash_bytes = output_bytes;
+        spec.memory.weight_stash_bytes = output_bytes;
         break;
     }
     const auto rows = static_cast<double>(context.rows);

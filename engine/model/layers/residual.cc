@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/model/chain.h"
+#include "engine/model/sum_fusion.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -14,14 +16,15 @@ namespace {
 
 using partition::AlignTensor;
 
-class ResidualLayer final : public Layer {
+class ResidualLayer final : public Layer, public SumFusion {
  public:
   explicit ResidualLayer(std::vector<LayerFactory> layers) : layers_(std::move(layers)) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     if (layers_.empty()) return absl::InvalidArgumentError("residual: needs at least one layer");
+    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers_, context, 0));
     // From outside, this layer's two backward operations are always apart.
-    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers_, context, /*splits_backward=*/true, 0));
+    chain.LayOut({.splits_backward = true}, {});
     if (chain.output() != context.input) {
       return absl::InvalidArgumentError(
           absl::StrCat("residual: the inner layers turn ", context.input.ToString(), " into ",
@@ -51,41 +54,53 @@ class ResidualLayer final : public Layer {
     const auto elements = static_cast<double>(shape_.elements());
     // A layer's cost is its own wherever the model is cut: the sum counts here, whoever adds it.
     AddWork({elements, 12.0 * elements}, spec.forward);
-    AddWork({elements, (chain_->spec(0).adds_to_dx ? 4.0 : 12.0) * elements}, spec.backward_input);
+    AddWork({elements, (chain_->adds_to_dx() ? 4.0 : 12.0) * elements}, spec.backward_input);
 
-    spec.stash_bytes = chain_->stash_bytes();
-    spec.weight_stash_bytes = chain_->weight_stash_bytes();
-    spec.gradient_stash_bytes = chain_->gradient_stash_bytes();
-    spec.workspace_bytes = chain_->workspace_bytes();
-    spec.input_last_use = chain_->spec(0).input_last_use;
-    spec.output_gradient_last_use =
-        std::max(LastUse::kBackwardInput, chain_->spec(last).output_gradient_last_use);
-    spec.adds_to_x = chain_->spec(0).adds_to_x;
+    partition::LayerMemory& memory = spec.memory;
+    memory.stash_bytes = chain_->memory().stash_bytes;
+    memory.weight_stash_bytes = chain_->memory().weight_stash_bytes;
+    memory.gradient_stash_bytes = chain_->memory().gradient_stash_bytes;
+    memory.workspace_bytes = chain_->memory().workspace_bytes;
+    memory.input_last_use = chain_->memory().input_last_use;
+    memory.output_gradient_last_use =
+        std::max(LastUse::kBackwardInput, chain_->memory().output_gradient_last_use);
     // y holds the sum, so an inner layer that reads its own output again needs it elsewhere; then y
     // has nothing that the next layer could add x to.
-    keeps_inner_output_ = chain_->spec(last).output_last_use > LastUse::kForward;
-    spec.can_defer_add = !keeps_inner_output_;
+    keeps_inner_output_ = chain_->memory().output_last_use > LastUse::kForward;
     if (keeps_inner_output_) {
-      inner_output_offset_ = spec.weight_stash_bytes;
-      spec.weight_stash_bytes += AlignTensor(Tensor{nullptr, type_, shape_}.bytes());
+      inner_output_offset_ = memory.weight_stash_bytes;
+      memory.weight_stash_bytes += AlignTensor(Tensor{nullptr, type_, shape_}.bytes());
     }
     return spec;
   }
 
-  absl::Status Forward(const LayerArgs& args) override {
+  // Sums before the block go to its first inner layer; the block's own is left to the next layer.
+  Abilities abilities() const override {
+    return {.adds_to_x = chain_->adds_to_x(), .defers_sum = !keeps_inner_output_};
+  }
+
+  absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
+
+  absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend,
+                            bool defers_sum) override {
     const LayerArgs inner = Inner(args);
-    RETURN_IF_ERROR(chain_->Forward(inner));
-    if (args.defers_add) return absl::OkStatus();
+    RETURN_IF_ERROR(chain_->Forward(inner, x_addend));
+    if (defers_sum) return absl::OkStatus();
     return add_->Add(args.stream, inner.y, args.x, args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    LayerArgs inner = Inner(args);
-    const bool adds = chain_->spec(0).adds_to_dx;
-    if (adds && !args.dx.empty()) inner.dx_addend = args.dy;
+    const LayerArgs inner = Inner(args);
+    if (args.dx.empty()) return chain_->BackwardInput(inner);
+    if (chain_->adds_to_dx()) return chain_->BackwardInput(inner, args.dy);
     RETURN_IF_ERROR(chain_->BackwardInput(inner));
-    if (adds || args.dx.empty()) return absl::OkStatus();
     return add_->Add(args.stream, args.dx, args.dy, args.dx);
+  }
+
+  // There is nothing to add: see abilities().
+  absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    STAGECOACH_CHECK(dx_addend.empty(), "a residual layer does not add to dx");
+    return BackwardInput(args);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {

@@ -52,16 +52,17 @@ ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain)
       y(device.Result(chain.output().Batched(kRows))),
       dx(device.Result(x.shape)),
       dy(device.Operand(y.shape, RandomUniform(-1.0F, 1.0F, y.elements(), /*stream=*/900))),
-      stash(device, chain.stash_bytes()),
-      weight_stash(device, chain.weight_stash_bytes()),
-      gradient_stash(device, chain.gradient_stash_bytes()) {}
+      stash(device, chain.memory().stash_bytes),
+      weight_stash(device, chain.memory().weight_stash_bytes),
+      gradient_stash(device, chain.memory().gradient_stash_bytes) {}
 
 ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward)
     : splits_backward_(splits_backward), bias_offset_(network.bias_offset) {
   STAGECOACH_CHECK_OK(device_.Run([&](kernels::Stream&) -> absl::Status {
-    ASSIGN_OR_RETURN(
-        chain_, Chain::Prepare(network.layers, LayerContext{device_.device(), kRows, network.input},
-                               splits_backward, /*first_index=*/0));
+    ASSIGN_OR_RETURN(chain_,
+                     Chain::Prepare(network.layers, {device_.device(), kRows, network.input},
+                                    /*first_index=*/0));
+    chain_->LayOut({.splits_backward = splits_backward}, {});
     return absl::OkStatus();
   }));
   for (int i = 0; i < chain_->size(); ++i) {
@@ -71,7 +72,7 @@ ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward)
       names_.push_back(spec.name);
     }
   }
-  workspace_.emplace(device_, chain_->workspace_bytes());
+  workspace_.emplace(device_, chain_->memory().workspace_bytes);
   AddMicroBatch();
 }
 
@@ -135,7 +136,6 @@ void ChainOnDevice::Forward(size_t micro_batch) {
 LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
                                       const BackwardOptions& options) {
   const InFlight& m = at(micro_batch);
-  const LayerSpec& last = chain_->spec(chain_->size() - 1);
   const auto if_live = [op](const Tensor& tensor, LastUse last_use) {
     return last_use >= op ? tensor : Tensor{};
   };
@@ -143,10 +143,10 @@ LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batc
   const bool computes_dw = !splits_backward_ || !computes_dx;
   workspace_->Poison();
   return {.stream = stream,
-          .x = if_live(m.x, chain_->spec(0).input_last_use),
-          .y = if_live(m.y, last.output_last_use),
+          .x = if_live(m.x, chain_->memory().input_last_use),
+          .y = if_live(m.y, chain_->memory().output_last_use),
           .dx = computes_dx && options.want_dx ? m.dx : Tensor{},
-          .dy = if_live(m.dy, last.output_gradient_last_use),
+          .dy = if_live(m.dy, chain_->memory().output_gradient_last_use),
           .parameters = parameters_,
           .gradients = computes_dw ? absl::MakeConstSpan(gradients_) : absl::Span<const Tensor>(),
           .accumulate = options.accumulate,

@@ -60,7 +60,8 @@ class ChainOnDevice {
 
   // The sum of dy y of micro-batch 0, as a function of the variables.
   double WeightedSum(const std::vector<double>& variables);
-  // Its gradient, after Backward.
+  std::vector<double> Input() const { return testing::TestDevice::Values(at(0).x); }
+  // The gradient of the sum, after Backward.
   std::vector<double> Gradients() const;
   std::vector<double> ParameterGradients() const;
   void SetParameterGradients(const std::vector<double>& values);

@@ -20,114 +20,141 @@ using ::testing::Ne;
 struct Told {
   const void* x = nullptr;
   const void* x_addend = nullptr;
-  bool defers_add = false;
+  bool defers_sum = false;
 };
 
 // Declares what a test asks for, and does nothing but write down what it is told.
-class Listener final : public Layer {
+class Listener final : public Layer, public SumFusion {
  public:
-  Listener(const LayerSpec& declared, Told* told) : declared_(declared), told_(*told) {}
+  Listener(const Abilities& abilities, LastUse input_last_use, Told* told)
+      : abilities_(abilities), input_last_use_(input_last_use), told_(*told) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
-    LayerSpec spec = declared_;
+    LayerSpec spec;
     spec.output = context.input;
+    spec.memory.input_last_use = input_last_use_;
     return spec;
   }
-  absl::Status Forward(const LayerArgs& args) override {
-    told_ = {args.x.data, args.x_addend.data, args.defers_add};
+  Abilities abilities() const override { return abilities_; }
+  absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
+  absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend,
+                            bool defers_sum) override {
+    told_ = {args.x.data, x_addend.data, defers_sum};
     return absl::OkStatus();
   }
   absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+  absl::Status BackwardInputFused(const LayerArgs&, const Tensor&) override {
+    return absl::OkStatus();
+  }
 
  private:
-  const LayerSpec declared_;
+  const Abilities abilities_;
+  const LastUse input_last_use_;
   Told& told_;
 };
 
+// A layer of the model's own, which knows nothing of fusion.
+class Stranger final : public Layer {
+ public:
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    return LayerSpec{.output = context.input};
+  }
+  absl::Status Forward(const LayerArgs&) override { return absl::OkStatus(); }
+  absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+};
+
 // Layers that can leave their last sum to the next, that can add such a sum, and neither.
-LayerFactory Defers(Told* told) {
-  return LayerOf<Listener>(LayerSpec{.can_defer_add = true}, told);
+LayerFactory Listens(const SumFusion::Abilities& abilities, Told* told,
+                     LastUse input_last_use = LastUse::kBackwardWeight) {
+  return LayerOf<Listener>(abilities, input_last_use, told);
 }
-LayerFactory Adds(Told* told) { return LayerOf<Listener>(LayerSpec{.adds_to_x = true}, told); }
-LayerFactory Plain(Told* told) { return LayerOf<Listener>(LayerSpec{}, told); }
+LayerFactory Defers(Told* told) { return Listens({.defers_sum = true}, told); }
+LayerFactory Adds(Told* told) { return Listens({.adds_to_x = true}, told); }
+LayerFactory Plain(Told* told) { return Listens({}, told); }
 
 void Forward(const std::vector<LayerFactory>& layers) {
   ChainOnDevice({.name = "", .input = Shape{5}, .layers = layers}, /*splits_backward=*/false)
       .Forward();
 }
 
-class DeferredAdds : public ::testing::Test {
+class DeferredSums : public ::testing::Test {
  protected:
   Told first_, second_, third_;
 };
 
-TEST_F(DeferredAdds, GoToTheNextLayerIfItCanAdd) {
+TEST_F(DeferredSums, GoToTheNextLayerIfItCanAdd) {
   Forward({Plain(&first_), Defers(&second_), Adds(&third_)});
-  EXPECT_TRUE(second_.defers_add);
+  EXPECT_TRUE(second_.defers_sum);
   EXPECT_THAT(second_.x, Ne(nullptr));
   EXPECT_EQ(third_.x_addend, second_.x);
 }
 
-TEST_F(DeferredAdds, MayBeOfTheInputOfTheChain) {
+TEST_F(DeferredSums, MayBeOfTheInputOfTheChain) {
   Forward({Defers(&first_), Adds(&second_)});
-  EXPECT_TRUE(first_.defers_add);
+  EXPECT_TRUE(first_.defers_sum);
   EXPECT_THAT(first_.x, Ne(nullptr));
   EXPECT_EQ(second_.x_addend, first_.x);
 }
 
-TEST_F(DeferredAdds, AreNotForALayerThatCannotAdd) {
+TEST_F(DeferredSums, AreNotForALayerThatCannotAdd) {
   Forward({Defers(&first_), Plain(&second_)});
-  EXPECT_FALSE(first_.defers_add);
+  EXPECT_FALSE(first_.defers_sum);
   EXPECT_THAT(second_.x_addend, IsNull());
 }
 
-TEST_F(DeferredAdds, AreNotAskedOfALayerThatCannotDefer) {
+TEST_F(DeferredSums, AreNotAskedOfALayerThatCannotDefer) {
   Forward({Plain(&first_), Adds(&second_)});
-  EXPECT_FALSE(first_.defers_add);
+  EXPECT_FALSE(first_.defers_sum);
   EXPECT_THAT(second_.x_addend, IsNull());
 }
 
-TEST_F(DeferredAdds, NeverLeaveAChain) {
+TEST_F(DeferredSums, PassByALayerOfTheUsersOwn) {
+  Forward({Defers(&first_), LayerOf<Stranger>(), Adds(&second_)});
+  EXPECT_FALSE(first_.defers_sum);
+  EXPECT_THAT(second_.x_addend, IsNull());
+}
+
+TEST_F(DeferredSums, NeverLeaveAChain) {
   Forward({Adds(&first_), Defers(&second_)});
-  EXPECT_FALSE(second_.defers_add);
+  EXPECT_FALSE(second_.defers_sum);
 }
 
 // The third layer's y is in the slot where the second layer's x was.
-TEST_F(DeferredAdds, AreNotOfAnInputInTheWorkspace) {
-  const LayerSpec forgets_x{.input_last_use = LastUse::kForward, .can_defer_add = true};
-  Forward({Plain(&first_), LayerOf<Listener>(forgets_x, &second_), Adds(&third_)});
-  EXPECT_FALSE(second_.defers_add);
+TEST_F(DeferredSums, AreNotOfAnInputInTheWorkspace) {
+  Forward(
+      {Plain(&first_), Listens({.defers_sum = true}, &second_, LastUse::kForward), Adds(&third_)});
+  EXPECT_FALSE(second_.defers_sum);
   EXPECT_THAT(third_.x_addend, IsNull());
 }
 
-TEST_F(DeferredAdds, PassIntoAResidualLayerThatBeginsWithOneThatAdds) {
+TEST_F(DeferredSums, PassIntoAResidualLayerThatBeginsWithOneThatAdds) {
   Forward({Defers(&first_), Residual({Adds(&second_), Plain(&third_)})});
-  EXPECT_TRUE(first_.defers_add);
+  EXPECT_TRUE(first_.defers_sum);
   EXPECT_EQ(second_.x_addend, first_.x);
   EXPECT_THAT(third_.x_addend, IsNull());
 }
 
-TEST_F(DeferredAdds, DoNotPassIntoAResidualLayerThatBeginsWithAnother) {
+TEST_F(DeferredSums, DoNotPassIntoAResidualLayerThatBeginsWithAnother) {
   Forward({Defers(&first_), Residual({Plain(&second_), Adds(&third_)})});
-  EXPECT_FALSE(first_.defers_add);
+  EXPECT_FALSE(first_.defers_sum);
   EXPECT_THAT(second_.x_addend, IsNull());
 }
 
-TEST_F(DeferredAdds, OfAResidualLayerAreOfItsInput) {
+TEST_F(DeferredSums, OfAResidualLayerAreOfItsInput) {
   Forward({Residual({Plain(&first_)}), Adds(&second_)});
   EXPECT_THAT(first_.x, Ne(nullptr));
   EXPECT_EQ(second_.x_addend, first_.x);
 }
 
 // That layer's last sum ends inside; it is for nobody outside to add.
-TEST_F(DeferredAdds, StayInsideAResidualLayer) {
+TEST_F(DeferredSums, StayInsideAResidualLayer) {
   Forward({Residual({Plain(&first_), Defers(&second_)}), Adds(&third_)});
-  EXPECT_FALSE(second_.defers_add);
+  EXPECT_FALSE(second_.defers_sum);
   EXPECT_EQ(third_.x_addend, first_.x);
 }
 
 // Its y never holds what x is to be added to.
-TEST_F(DeferredAdds, AreNotOfAResidualLayerThatKeepsItsInnerOutputElsewhere) {
+TEST_F(DeferredSums, AreNotOfAResidualLayerThatKeepsItsInnerOutputElsewhere) {
   Forward({Residual({Linear(5, Activation::kRelu)}), Adds(&first_)});
   EXPECT_THAT(first_.x_addend, IsNull());
 }

@@ -134,6 +134,27 @@ TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
   }
 }
 
+// As recomputation does it: on the same input, over what the first pass or a backward pass left.
+TEST_P(LayerGradients, AreTheSameBitsAfterForwardOnceMore) {
+  for (bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice chain(GetParam(), splits_backward);
+    const std::vector<double> variables = chain.RandomVariables();
+    chain.SetVariables(variables);
+    chain.Forward();
+    const std::vector<double> input = chain.Input();
+    chain.Backward();
+    const std::vector<double> once = chain.Gradients();
+
+    chain.SetVariables(variables);
+    EXPECT_EQ(chain.Input(), input) << "Forward changed x";
+    chain.Forward();
+    chain.Forward();
+    chain.Backward();
+    EXPECT_EQ(chain.Gradients(), once);
+  }
+}
+
 // Whatever a layer keeps between its calls must be in the micro-batch's own memory.
 TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
   for (bool splits_backward : {false, true}) {
@@ -202,8 +223,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks(
 absl::Status PrepareFromLayerThree(const std::vector<LayerFactory>& layers) {
   TestDevice device;
   return device.Run([&](kernels::Stream&) {
-    return Chain::Prepare(layers, LayerContext{device.device(), /*rows=*/3, Shape{5}},
-                          /*splits_backward=*/false, /*first_index=*/3)
+    return Chain::Prepare(layers, {device.device(), /*rows=*/3, Shape{5}}, /*first_index=*/3)
         .status();
   });
 }

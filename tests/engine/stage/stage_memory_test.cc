@@ -96,7 +96,7 @@ void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options)
           const auto range =
               layers.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
           EXPECT_EQ(stage->memory(),
-                    partition::AggregateStage(partition::MemoryOf(range), profile.loss, position))
+                    partition::LayOutStage(partition::MemoryOf(range), profile.loss, position))
               << "layers " << first << " to " << last << ", place " << place;
           return absl::OkStatus();
         }));

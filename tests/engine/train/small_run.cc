@@ -27,7 +27,7 @@ class ProbeLayer final : public Layer {
     LayerSpec spec;
     spec.description = "probe";
     spec.output = context.input;
-    spec.input_last_use = LastUse::kForward;
+    spec.memory.input_last_use = LastUse::kForward;
     return spec;
   }
   absl::Status Forward(const LayerArgs& args) override {

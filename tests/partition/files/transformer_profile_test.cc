@@ -120,13 +120,13 @@ TEST(TransformerProfile, AStageKeepsWhatIsPublished) {
       ASSERT_OK(CheckProfile(profile));
       const std::vector<LayerCost>& layers = profile.sizes[0].layers;
       const schedule::StageMemory stage =
-          AggregateStage(MemoryOf(absl::MakeSpan(layers).subspan(1, 48)), {}, {});
+          LayOutStage(MemoryOf(absl::MakeSpan(layers).subspan(1, 48)), {}, {});
       EXPECT_EQ(KeptUntilBackward(stage), 48 * ActivationBytes(model, 4));
 
       std::vector<LayerCost> recomputed;
       for (int i = 1; i <= 48; ++i) recomputed.push_back(Recomputed(layers[i]));
       const int64_t share = sequence_parallel ? 8 : 1;
-      EXPECT_EQ(KeptUntilBackward(AggregateStage(MemoryOf(recomputed), {}, {})),
+      EXPECT_EQ(KeptUntilBackward(LayOutStage(MemoryOf(recomputed), {}, {})),
                 48 * 2 * int64_t{2048 * 4} * 6144 / share)
           << "2 s b h per layer";
     }
@@ -140,7 +140,7 @@ TEST(TransformerProfile, WeightGradientsNeedWhatIsPublished) {
       .layers = 1, .hidden = 64, .heads = 2, .sequence = 16, .vocabulary = 10};
   const std::vector<LayerCost> layers = TransformerProfile(model, "").sizes[0].layers;
   const schedule::StageMemory stage =
-      AggregateStage(MemoryOf(absl::MakeSpan(layers).subspan(1, 1)), {}, {.splits_backward = true});
+      LayOutStage(MemoryOf(absl::MakeSpan(layers).subspan(1, 1)), {}, {.splits_backward = true});
   EXPECT_EQ(stage.output_gradient_last_use, schedule::LastUse::kBackwardWeight);
   EXPECT_EQ(stage.weight_stash_bytes + stage.gradient_stash_bytes + stage.output_gradient_bytes,
             32 * 16 * 64);
@@ -153,7 +153,7 @@ TEST(TransformerProfile, EmbeddingAndHeadKeepWhatIsPublished) {
   model.sequence_parallel = true;
   const std::vector<LayerCost> layers = TransformerProfile(model, "").sizes[0].layers;
   const int64_t sb = 2048 * 4;
-  EXPECT_EQ(KeptUntilBackward(AggregateStage(MemoryOf(absl::MakeSpan(layers).last(1)), {}, {})),
+  EXPECT_EQ(KeptUntilBackward(LayOutStage(MemoryOf(absl::MakeSpan(layers).last(1)), {}, {})),
             4 * sb * (6144 + 51200) / 8);
   EXPECT_EQ(layers[0].memory.stash_bytes, sb * 6144 / 8);
 }
@@ -200,7 +200,7 @@ TEST(TransformerProfile, AdamInMixedPrecisionTakes16BytesPerParameter) {
   const Transformer model = {
       .layers = 1, .hidden = 64, .heads = 2, .sequence = 16, .vocabulary = 10};
   const LayerCost layer = TransformerProfile(model, "").sizes[0].layers[1];
-  const schedule::StageMemory stage = AggregateStage(MemoryOf({layer}), {}, {});
+  const schedule::StageMemory stage = LayOutStage(MemoryOf({layer}), {}, {});
   EXPECT_EQ(stage.parameter_bytes + stage.gradient_bytes + stage.optimizer_bytes,
             16 * (12 * 64 * 64 + 13 * 64));
 }

@@ -28,7 +28,7 @@ class Peaks {
   StagePeaks* operator->() { return &peaks_; }
 
   schedule::StageMemory Memory(int first, int last, int stage) const {
-    return AggregateStage(MemoryOf(absl::MakeConstSpan(layers_).subspan(first, last - first + 1)),
+    return LayOutStage(MemoryOf(absl::MakeConstSpan(layers_).subspan(first, last - first + 1)),
                           loss_, peaks_.position(stage));
   }
   int64_t AtLeast(int first, int last, int stage) const {

@@ -1,0 +1,37 @@
+#ifndef STAGECOACH_ENGINE_MODEL_SUM_FUSION_H_
+#define STAGECOACH_ENGINE_MODEL_SUM_FUSION_H_
+
+#include "absl/status/status.h"
+#include "engine/model/layer.h"
+
+namespace stagecoach::engine {
+
+// The sums of a residual block, y = x + f(x) and dx = dy + f'(dy), in layers that pass over those
+// tensors anyway: saves reading and writing each once more. A matter between Chain and the layers
+// in engine/model/layers that implement this beside Layer; other layers know nothing of it. The
+// chain decides where; the bits are those of kernels::ElementwiseOps::Add in either place.
+class SumFusion {
+ public:
+  virtual ~SumFusion() = default;
+
+  // What a prepared layer can take over, and leave to the next.
+  struct Abilities {
+    bool adds_to_x = false;   // Forward begins by adding `x_addend` to x, in place
+    bool defers_sum = false;  // Forward ends by adding x to y, and can leave that to the next layer
+    bool adds_to_dx = false;  // BackwardInput ends by adding `dx_addend` to dx
+  };
+  virtual Abilities abilities() const = 0;
+
+  // Layer::Forward, but first x += x_addend (unless that is empty), and with y complete only after
+  // the next layer's Forward if `defers_sum`. It is repeatable together with the layer that left
+  // the sum: a repeated pass starts where x is whole.
+  virtual absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend,
+                                    bool defers_sum) = 0;
+  // Layer::BackwardInput, then dx += dx_addend, which may be dy. Unless that is empty, so is dx
+  // not.
+  virtual absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) = 0;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_MODEL_SUM_FUSION_H_
