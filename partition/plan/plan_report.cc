@@ -53,7 +53,7 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerC
     const auto first = static_cast<size_t>(plan.first(stage));
     const size_t count = static_cast<size_t>(plan.last(stage)) + 1 - first;
     memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), loss,
-                                    PositionOf(lowered.training, StageId(stage))));
+                                 PositionOf(lowered.training, StageId(stage))));
   }
   const std::vector<const std::vector<LayerCost>*> same(static_cast<size_t>(plan.num_stages()),
                                                         &layers);

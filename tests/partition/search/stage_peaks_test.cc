@@ -29,7 +29,7 @@ class Peaks {
 
   schedule::StageMemory Memory(int first, int last, int stage) const {
     return LayOutStage(MemoryOf(absl::MakeConstSpan(layers_).subspan(first, last - first + 1)),
-                          loss_, peaks_.position(stage));
+                       loss_, peaks_.position(stage));
   }
   int64_t AtLeast(int first, int last, int stage) const {
     return peaks_.AtLeast(stage, Memory(first, last, stage));
