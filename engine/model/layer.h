@@ -25,7 +25,7 @@ using kernels::Tensor;
 using schedule::LastUse;
 
 // How a parameter starts. Values come from a counter-based generator keyed by (seed, layer,
-// parameter), so they do not depend on where the layer runs.
+// parameter), so they do not depend on where the layer runs (FillInitial in parameter_table.h).
 struct Init {
   enum class Kind : uint8_t { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
@@ -35,6 +35,8 @@ struct Init {
   static Init Constant(float value) { return {Kind::kConstant, value, 0.0F}; }
   static Init Normal(float mean, float stddev) { return {Kind::kNormal, mean, stddev}; }
   static Init Uniform(float low, float high) { return {Kind::kUniform, low, high}; }
+
+  friend bool operator==(const Init&, const Init&) = default;
 };
 
 struct ParameterSpec {

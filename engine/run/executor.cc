@@ -23,8 +23,7 @@ int64_t Nanoseconds(Clock::duration duration) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
-    const Options& options, std::vector<std::unique_ptr<Stage>> stages,
-    std::vector<int> first_parameter) {
+    const Options& options, std::vector<std::unique_ptr<Stage>> stages) {
   const schedule::MemoryPlan& training = options.training.memory;
   const schedule::MemoryPlan& evaluation = options.evaluation.memory;
   STAGECOACH_CHECK(training.resident_bytes == evaluation.resident_bytes &&
@@ -34,18 +33,14 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
   const size_t claims = std::max(training.blocks.size(), evaluation.blocks.size()) + 2;
   ASSIGN_OR_RETURN(kernels::Arena arena,
                    kernels::Arena::Create(*options.device, bytes, static_cast<int>(claims)));
-  std::unique_ptr<Executor> executor(
-      new Executor(options, std::move(arena), std::move(stages), std::move(first_parameter)));
+  std::unique_ptr<Executor> executor(new Executor(options, std::move(arena), std::move(stages)));
   RETURN_IF_ERROR(executor->PlaceAll());
   return executor;
 }
 
 Executor::Executor(const Options& options, kernels::Arena arena,
-                   std::vector<std::unique_ptr<Stage>> stages, std::vector<int> first_parameter)
-    : options_(options),
-      arena_(std::move(arena)),
-      stages_(std::move(stages)),
-      first_parameter_(std::move(first_parameter)) {}
+                   std::vector<std::unique_ptr<Stage>> stages)
+    : options_(options), arena_(std::move(arena)), stages_(std::move(stages)) {}
 
 absl::Status Executor::PlaceAll() {
   // To the arena, an area of no bytes would be in the way of the one that starts at its place.
@@ -87,7 +82,7 @@ absl::Status Executor::PlaceAll() {
   ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(AllNormsSlot() + 1));
   if (options_.clip_norm > 0.0F) {
     ASSIGN_OR_RETURN(norm_, GradientNorm::Create(*options_.device, options_.transport->ranks(),
-                                                 options_.total_parameters, options_.clip_norm));
+                                                 *options_.parameters, options_.clip_norm));
   }
   for (const std::unique_ptr<Stage>& stage : stages_) {
     if (stage->options().is_last) loss_stage_ = stage.get();
@@ -117,9 +112,8 @@ absl::Status Executor::WarmUp() {
     }
   }
   if (norm_.has_value()) {
-    for (size_t i = 0; i < stages_.size(); ++i) {
-      RETURN_IF_ERROR(stages_[i]->SquaredNorms(
-          norm_->Squares(first_parameter_[i], stages_[i]->num_parameters())));
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      RETURN_IF_ERROR(stage->SquaredNorms(norm_->Squares(stage->parameters())));
     }
     RETURN_IF_ERROR(norm_->CombineAlone());
   }
@@ -320,9 +314,8 @@ absl::Status Executor::Step(const Run& run, int position) {
 }
 
 absl::Status Executor::CombineNorms() {
-  for (size_t i = 0; i < stages_.size(); ++i) {
-    RETURN_IF_ERROR(stages_[i]->SquaredNorms(
-        norm_->Squares(first_parameter_[i], stages_[i]->num_parameters())));
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    RETURN_IF_ERROR(stage->SquaredNorms(norm_->Squares(stage->parameters())));
   }
   RETURN_IF_ERROR(Mark(OwnNormSlot()));
   RETURN_IF_ERROR(norm_->Combine(*options_.transport, base::Deadline::After(options_.deadline)));

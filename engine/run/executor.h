@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/model/parameter_table.h"
 #include "engine/run/block_table.h"
 #include "engine/run/gradient_norm.h"
 #include "engine/run/program.h"
@@ -60,17 +61,15 @@ class Executor {
     Transport* transport = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters
-    int total_parameters = 0;                    // tensors of all stages of all ranks
+    const ParameterTable* parameters = nullptr;  // of the whole model
     float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
     bool shares_results = false;  // the rank of the loss tells all others its results
     Work training, evaluation;    // both place the same stages alike
   };
 
-  // `stages`: those of this rank, ascending; `first_parameter`: position of each one's first
-  // parameter among all of the model's. Takes the rank's memory from the device.
+  // `stages`: those of this rank, ascending. Takes the rank's memory from the device.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
-      const Options& options, std::vector<std::unique_ptr<Stage>> stages,
-      std::vector<int> first_parameter);
+      const Options& options, std::vector<std::unique_ptr<Stage>> stages);
 
   // Performs the list once, until the device is done. Errors say which action of which rank failed.
   // If there is a `trace`, fills the rank's list of it, which has the length of the schedule's.
@@ -105,8 +104,8 @@ class Executor {
   int OwnNormSlot() const { return 3 * static_cast<int>(tickets_.size()); }
   int AllNormsSlot() const { return OwnNormSlot() + 1; }
 
-  Executor(const Options& options, kernels::Arena arena, std::vector<std::unique_ptr<Stage>> stages,
-           std::vector<int> first_parameter);
+  Executor(const Options& options, kernels::Arena arena,
+           std::vector<std::unique_ptr<Stage>> stages);
 
   // Places the stages and binds the programs.
   absl::Status PlaceAll();
@@ -146,7 +145,6 @@ class Executor {
   const Options options_;
   kernels::Arena arena_;
   const std::vector<std::unique_ptr<Stage>> stages_;
-  const std::vector<int> first_parameter_;
   std::unique_ptr<Bound> training_, evaluation_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
   std::unique_ptr<kernels::Timeline> timeline_;

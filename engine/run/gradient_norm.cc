@@ -10,24 +10,26 @@ using kernels::Shape;
 using kernels::Tensor;
 
 absl::StatusOr<GradientNorm> GradientNorm::Create(kernels::Device& device, int ranks,
-                                                  int total_parameters, float clip_norm) {
+                                                  const ParameterTable& parameters,
+                                                  float clip_norm) {
   GradientNorm norm(device, clip_norm);
-  const int64_t own_bytes = total_parameters * SizeOf(DType::kFloat64);
+  const int64_t own_bytes = parameters.size() * SizeOf(DType::kFloat64);
   const int64_t all_bytes = ranks * own_bytes;
   ASSIGN_OR_RETURN(norm.table_,
                    device.AllocateTable(own_bytes + all_bytes + 2 * SizeOf(DType::kFloat64)));
   ASSIGN_OR_RETURN(norm.host_norm_, device.AllocateHost(SizeOf(DType::kFloat64)));
   std::byte* const table = norm.table_.data();
-  norm.own_squares_ = {table, DType::kFloat64, Shape{total_parameters}};
-  norm.all_squares_ = {table + own_bytes, DType::kFloat64, Shape{ranks, total_parameters}};
+  norm.own_squares_ = {table, DType::kFloat64, Shape{parameters.size()}};
+  norm.all_squares_ = {table + own_bytes, DType::kFloat64, Shape{ranks, parameters.size()}};
   norm.norm_ = {table + own_bytes + all_bytes, DType::kFloat64, Shape{1}};
   norm.scale_ = {table + own_bytes + all_bytes + SizeOf(DType::kFloat64), DType::kFloat32,
                  Shape{1}};
   return norm;
 }
 
-Tensor GradientNorm::Squares(int first, int count) const {
-  return {own_squares_.f64() + first, DType::kFloat64, Shape{count}};
+Tensor GradientNorm::Squares(absl::Span<const ModelParameter> own) const {
+  const int32_t first = own.empty() ? 0 : own.front().id.value();
+  return {own_squares_.f64() + first, DType::kFloat64, Shape{static_cast<int64_t>(own.size())}};
 }
 
 absl::Status GradientNorm::Combine(Transport& transport, base::Deadline deadline) {

@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/deadline.h"
+#include "engine/model/parameter_table.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
@@ -19,14 +21,13 @@ namespace stagecoach::engine {
 // whatever rank has them. So the result has the same bits for every partition.
 class GradientNorm {
  public:
-  // `total_parameters`: tensors of all stages of all ranks. Its tables are not charged to the
-  // device's budget.
+  // `parameters`: of the whole model. Its tables are not charged to the device's budget.
   static absl::StatusOr<GradientNorm> Create(kernels::Device& device, int ranks,
-                                             int total_parameters, float clip_norm);
+                                             const ParameterTable& parameters, float clip_norm);
 
-  // Where the squared norms of `count` parameters, from `first` on among all of the model's, go:
-  // (count) float64. Those of other ranks' parameters stay 0.
-  kernels::Tensor Squares(int first, int count) const;
+  // Where the squared norms of a stage's parameters go: (own.size()) float64. Those of other ranks'
+  // parameters stay 0.
+  kernels::Tensor Squares(absl::Span<const ModelParameter> own) const;
 
   // Jobs of the device's stream, as are the others below. Gathers and combines.
   absl::Status Combine(Transport& transport, base::Deadline deadline);

@@ -38,9 +38,9 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                    .backward_weight = spec->backward_weight,
                    .step = options.optimizer.StepWork(cost.parameters)},
                   partition::DeviceSpeed{}, cost);
+    profile.parameters.Add(static_cast<int>(profile.layers.size()), spec->parameters);
     profile.layers.push_back(std::move(cost));
     profile.inputs.push_back(input);
-    profile.parameter_tensors.push_back(static_cast<int>(spec->parameters.size()));
     input = spec->output;
   }
   profile.output = input;
@@ -69,12 +69,6 @@ DeviceSpec PlanningDevice(DeviceSpec spec) {
 }
 
 }  // namespace
-
-int64_t ModelProfile::parameters() const {
-  int64_t sum = 0;
-  for (const partition::LayerCost& layer : layers) sum += layer.parameters;
-  return sum;
-}
 
 absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,

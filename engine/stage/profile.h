@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "engine/device/device_spec.h"
 #include "engine/model/model.h"
+#include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "partition/layer_cost.h"
 #include "partition/profile.h"
@@ -21,11 +22,10 @@ struct ModelProfile {
   int64_t micro_batch_rows = 1;
   std::vector<partition::LayerCost> layers;  // their names describe them: "linear 784 -> 10"
   partition::LossMemory loss;
-  bool updates_in_backward = true;     // partition::Profile has the same
-  std::vector<Shape> inputs;           // of one sample, entering each layer
-  std::vector<int> parameter_tensors;  // of each layer
-  Shape output;                        // of one sample
-  int64_t parameters() const;          // numbers, of all layers
+  bool updates_in_backward = true;  // partition::Profile has the same
+  std::vector<Shape> inputs;        // of one sample, entering each layer
+  Shape output;                     // of one sample
+  ParameterTable parameters;
 };
 
 struct ProfileOptions {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/random.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/stage/layer_cost.h"
 #include "kernels/ops/ops.h"
@@ -16,26 +15,22 @@ using kernels::DType;
 using partition::AlignTensor;
 using schedule::AlignBlock;
 
-// More than any layer has; keeps the random streams of different layers' parameters apart.
-constexpr uint64_t kStreamsPerLayer = 1024;
-
-void Initialize(const Init& init, uint64_t seed, uint64_t stream, absl::Span<float> values) {
-  switch (init.kind) {
-    case Init::Kind::kConstant:
-      std::fill(values.begin(), values.end(), init.a);
-      return;
-    case Init::Kind::kNormal:
-      base::RandomStream(seed, stream).FillNormal(init.a, init.b, values);
-      return;
-    case Init::Kind::kUniform:
-      base::RandomStream(seed, stream).FillUniform(init.a, init.b, values);
-      return;
+// Whether the layers, prepared here, declare what the table has of them.
+bool Declares(const Chain& chain, absl::Span<const ModelParameter> parameters) {
+  size_t next = 0;
+  for (int i = 0; i < chain.size(); ++i) {
+    for (const ParameterSpec& spec : chain.spec(i).parameters) {
+      if (next == parameters.size() || parameters[next].shape != spec.shape) return false;
+      ++next;
+    }
   }
+  return next == parameters.size();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, const Model& model,
+                                                     const ParameterTable& parameters,
                                                      const StageOptions& options) {
   const auto first = static_cast<size_t>(options.first_layer);
   const auto count = static_cast<size_t>(options.last_layer - options.first_layer + 1);
@@ -46,31 +41,24 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                    .input = options.input,
                                    .optimizer_states = options.optimizer.states()},
                                   options.first_layer));
-  std::unique_ptr<Stage> stage(new Stage(device, options, model.loss, std::move(chain)));
+  const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
+  STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
+  std::unique_ptr<Stage> stage(new Stage(device, own, options, model.loss, std::move(chain)));
   if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss());
   RETURN_IF_ERROR(stage->PrepareFeed());
   stage->LayOut();
   return stage;
 }
 
-Stage::Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain)
+Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameters,
+             const StageOptions& options, LossKind loss, Chain chain)
     : device_(device),
       options_(options),
       loss_kind_(loss),
       chain_(std::move(chain)),
       input_({options.input}, options.micro_batch_rows, device.activation_type()),
-      output_({chain_.output()}, options.micro_batch_rows, device.activation_type()) {
-  for (int i = 0; i < chain_.size(); ++i) {
-    const int layer = options_.first_layer + i;
-    uint64_t random_stream = static_cast<uint64_t>(layer) * kStreamsPerLayer;
-    for (const ParameterSpec& spec : chain_.spec(i).parameters) {
-      parameters_.push_back({.name = absl::StrCat("layer ", layer, ": ", spec.name),
-                             .spec = spec,
-                             .random_stream = random_stream++});
-      parameter_count_ += spec.shape.elements();
-    }
-  }
-}
+      output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
+      parameters_(parameters) {}
 
 absl::Status Stage::PrepareLoss() {
   ASSIGN_OR_RETURN(loss_, device_.ops().CreateLoss(
@@ -120,11 +108,11 @@ void Stage::PlaceParameters(std::byte* resident) {
     area += AlignTensor(tensor.bytes());
     return tensor;
   };
-  for (Parameter& parameter : parameters_) {
-    const Shape& shape = parameter.spec.shape;
-    kernels::ParameterTensors& tensors = parameter.tensors;
-    tensors.decays = parameter.spec.decays;
-    tensors.value = take(values, DType::kFloat32, shape);
+  for (const ModelParameter& parameter : parameters_) {
+    const Shape& shape = parameter.shape;
+    kernels::ParameterTensors& tensors = tensors_.emplace_back();
+    tensors.decays = parameter.decays;
+    tensors.value = take(values, parameter.type, shape);
     tensors.gradient = take(gradients, DType::kFloat32, shape);
     for (size_t state = 0; state < static_cast<size_t>(options_.optimizer.states()); ++state) {
       tensors.states[state] = take(states, DType::kFloat32, shape);
@@ -138,18 +126,18 @@ void Stage::PlaceParameters(std::byte* resident) {
 
 absl::Status Stage::InitializeParameters(uint64_t seed) {
   int64_t largest = 0;
-  for (const Parameter& parameter : parameters_) {
-    largest = std::max(largest, parameter.tensors.value.bytes());
+  for (const kernels::ParameterTensors& tensors : tensors_) {
+    largest = std::max(largest, tensors.value.bytes());
   }
   kernels::HostBuffer staging;
   if (!device_.memory_is_host()) {
     ASSIGN_OR_RETURN(staging, device_.AllocateHost(largest));
   }
-  for (const Parameter& parameter : parameters_) {
-    const Tensor& value = parameter.tensors.value;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& value = tensors_[i].value;
     void* const place = device_.memory_is_host() ? value.data : staging.data();
-    Initialize(parameter.spec.init, seed, parameter.random_stream,
-               absl::MakeSpan(static_cast<float*>(place), static_cast<size_t>(value.elements())));
+    FillInitial(parameters_[i], seed,
+                absl::MakeSpan(static_cast<float*>(place), static_cast<size_t>(value.elements())));
     if (device_.memory_is_host()) continue;
     RETURN_IF_ERROR(device_.stream().CopyFromHost(value.data, place, value.bytes()));
     RETURN_IF_ERROR(Finish());  // the place is used again
@@ -159,14 +147,12 @@ absl::Status Stage::InitializeParameters(uint64_t seed) {
 
 absl::Status Stage::GroupParameters() {
   kernels::OptimizerOps& ops = device_.ops().optimizer();
-  std::vector<kernels::ParameterTensors> tensors;
-  for (const Parameter& parameter : parameters_) tensors.push_back(parameter.tensors);
   const auto group = [&](int first, int end) {
     return ops.CreateGroup(device_.stream(),
-                           absl::MakeConstSpan(tensors).subspan(static_cast<size_t>(first),
-                                                                static_cast<size_t>(end - first)));
+                           absl::MakeConstSpan(tensors_).subspan(static_cast<size_t>(first),
+                                                                 static_cast<size_t>(end - first)));
   };
-  ASSIGN_OR_RETURN(all_parameters_, group(0, num_parameters()));
+  ASSIGN_OR_RETURN(all_parameters_, group(0, chain_.first_parameter(chain_.size())));
   if (!options_.updates_in_backward) return absl::OkStatus();
   for (int layer = 0; layer < chain_.size(); ++layer) {
     ASSIGN_OR_RETURN(layer_parameters_.emplace_back(),
@@ -277,8 +263,10 @@ LossResult Stage::Result(MicroBatch micro_batch) const {
   return {result[0], static_cast<int64_t>(result[1])};
 }
 
-absl::StatusOr<std::vector<float>> Stage::CopyParameter(int i) {
-  const Tensor& value = parameter(i);
+absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
+  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
+  const Tensor& value =
+      tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
   ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
   RETURN_IF_ERROR(device_.stream().CopyToHost(copy.data(), value.data, value.bytes()));
   RETURN_IF_ERROR(Finish());

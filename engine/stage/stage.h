@@ -13,6 +13,7 @@
 #include "engine/model/bundle.h"
 #include "engine/model/chain.h"
 #include "engine/model/model.h"
+#include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "schedule/action.h"
 #include "schedule/memory.h"
@@ -60,13 +61,18 @@ struct StageBlocks {
 // device's stream, and issue work in its order.
 class Stage {
  public:
-  // Prepares the layers.
+  // Prepares the layers. `parameters`: of the whole model; it outlives the stage and stays as it
+  // is.
   static absl::StatusOr<std::unique_ptr<Stage>> Create(kernels::Device& device, const Model& model,
+                                                       const ParameterTable& parameters,
                                                        const StageOptions& options);
 
   const StageOptions& options() const { return options_; }
-  int num_parameters() const { return static_cast<int>(parameters_.size()); }  // tensors
-  int64_t parameter_count() const { return parameter_count_; }                 // numbers
+  // Its own, in the order of the model; their ids are consecutive.
+  absl::Span<const ModelParameter> parameters() const { return parameters_; }
+  bool has(ParameterId id) const {
+    return !parameters_.empty() && parameters_.front().id <= id && id <= parameters_.back().id;
+  }
   // What it takes, as laid out here.
   const schedule::StageMemory& memory() const { return chain_.memory(); }
 
@@ -90,7 +96,7 @@ class Stage {
   absl::Status Backward(const StageBlocks& blocks, MicroBatch micro_batch, const UpdateStep* update,
                         kernels::Recording& recording);
 
-  // The sum of squares of each parameter's gradient, in order: (num_parameters()) float64.
+  // The sum of squares of each parameter's gradient, in order: (parameters().size()) float64.
   absl::Status SquaredNorms(const Tensor& squares);
   // Updates all layers.
   absl::Status Update(const UpdateStep& update);
@@ -100,23 +106,12 @@ class Stage {
   absl::Status FetchResults();
   const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
   LossResult Result(MicroBatch micro_batch) const;
-  // The values of one parameter, float32 in memory of the device; as a copy, which waits for the
-  // stream.
-  const Tensor& parameter(int i) const { return parameters_[static_cast<size_t>(i)].tensors.value; }
-  absl::StatusOr<std::vector<float>> CopyParameter(int i);
-  const std::string& parameter_name(int i) const {
-    return parameters_[static_cast<size_t>(i)].name;  // "layer 3: 1.weight"
-  }
+  // A copy of the values of a parameter that it has(), which waits for the stream.
+  absl::StatusOr<std::vector<float>> CopyParameter(ParameterId id);
 
  private:
-  struct Parameter {
-    std::string name;
-    ParameterSpec spec;
-    uint64_t random_stream = 0;
-    kernels::ParameterTensors tensors;
-  };
-
-  Stage(kernels::Device& device, const StageOptions& options, LossKind loss, Chain chain);
+  Stage(kernels::Device& device, absl::Span<const ModelParameter> parameters,
+        const StageOptions& options, LossKind loss, Chain chain);
   absl::Status PrepareLoss();
   absl::Status PrepareFeed();
   void LayOut();
@@ -137,9 +132,10 @@ class Stage {
   const LossKind loss_kind_;
   Chain chain_;
   const Bundle input_, output_;  // what passes from the stage before, and to the next
-  int64_t parameter_count_ = 0;
-  std::vector<Parameter> parameters_;
-  std::vector<Tensor> values_, gradients_;  // of parameters_, as layers take them
+  const absl::Span<const ModelParameter> parameters_;
+  // Index: position among parameters_.
+  std::vector<kernels::ParameterTensors> tensors_;
+  std::vector<Tensor> values_, gradients_;  // as layers take them
   std::unique_ptr<kernels::ParameterGroup> all_parameters_;
   std::vector<std::unique_ptr<kernels::ParameterGroup>>
       layer_parameters_;  // if they are updated so

@@ -15,6 +15,19 @@ void Add(base::Hasher& hasher, absl::string_view text) {
   hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
 }
 
+void Add(base::Hasher& hasher, const ParameterTable& parameters) {
+  hasher.UpdateValue(parameters.size());
+  for (const ModelParameter& parameter : parameters.all()) {
+    Add(hasher, absl::StrCat(parameter.name, " ", parameter.shape.ToString()));
+    hasher.UpdateValue(parameter.type);
+    hasher.UpdateValue(parameter.init.kind);
+    hasher.UpdateValue(parameter.init.a);
+    hasher.UpdateValue(parameter.init.b);
+    hasher.UpdateValue(parameter.random_stream);
+    hasher.UpdateValue(parameter.decays);
+  }
+}
+
 void Add(base::Hasher& hasher, const partition::Plan& plan, const schedule::Schedule& lowered) {
   hasher.UpdateValue(plan.micro_batch_rows);
   for (const int layer : plan.first_layer) hasher.UpdateValue(layer);
@@ -49,6 +62,7 @@ std::string FingerprintOf(const Model& model, const ModelProfile& profile,
                           const TrainerOptions& options) {
   base::Hasher hasher;
   for (const partition::LayerCost& layer : profile.layers) Add(hasher, layer.name);
+  Add(hasher, profile.parameters);
   hasher.UpdateValue(model.loss);
   Add(hasher, plan, lowered);
   Add(hasher, options.optimizer);

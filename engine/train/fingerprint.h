@@ -12,8 +12,9 @@
 namespace stagecoach::engine {
 
 // Of all that decides what a run trains and which rank exchanges what with which: the layers as
-// their names describe them, the loss, the plan with the order of every rank's actions, and the
-// options that have a part in it. Processes of one run have equal ones.
+// their names describe them, their parameters and how they start, the loss, the plan with the order
+// of every rank's actions, and the options that have a part in it. Processes of one run have equal
+// ones.
 std::string FingerprintOf(const Model& model, const ModelProfile& profile,
                           const partition::Plan& plan, const schedule::Schedule& lowered,
                           const TrainerOptions& options);

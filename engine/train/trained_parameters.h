@@ -7,8 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/model/parameter_table.h"
 #include "engine/run/executor.h"
 #include "engine/run/rank_group.h"
+#include "schedule/action.h"
 
 namespace stagecoach::engine {
 
@@ -18,14 +20,14 @@ namespace stagecoach::engine {
 // By rank; null where a rank is elsewhere.
 using Executors = absl::Span<const std::unique_ptr<Executor>>;
 
-// Fingerprint of all parameters, in order of layers. `first_parameter`: of each stage, the position
-// of its first tensor among all `total` of the model.
+// Fingerprint of all parameters of the model, in the order of their ids.
 absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors,
-                                           const std::vector<int>& first_parameter, int total);
+                                           const ParameterTable& parameters);
 
-// A copy of the parameter of that name. NotFound lists the names.
+// A copy of a parameter, which is on rank `owner`.
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
-                                                 const std::string& name);
+                                                 const ModelParameter& parameter,
+                                                 schedule::Rank owner);
 
 }  // namespace stagecoach::engine
 

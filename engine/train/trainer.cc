@@ -67,10 +67,9 @@ class PipelineTrainer final : public Trainer {
   schedule::Transfers transfers_ = schedule::Transfers::kSeparate;
   partition::LoweredPlan lowered_;
   int64_t output_elements_ = 0;
-  int total_parameters_ = 0;
+  ParameterTable parameters_;  // stages and executors read it
   partition::PlanReport predicted_;
-  std::vector<Shape> stage_input_;    // of one sample
-  std::vector<int> first_parameter_;  // of each stage
+  std::vector<Shape> stage_input_;  // of one sample
   std::unique_ptr<RankGroup> group_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: rank; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
@@ -108,12 +107,9 @@ absl::Status PipelineTrainer::Initialize() {
                                          .device = options_.device}));
   output_elements_ = profile.output.elements();
   ASSIGN_OR_RETURN(predicted_, ReportPlan(plan_, profile.layers, profile.loss, transfers_));
+  parameters_ = profile.parameters;
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
     stage_input_.push_back(profile.inputs[static_cast<size_t>(plan_.first(stage))]);
-    first_parameter_.push_back(total_parameters_);
-    for (int layer = plan_.first(stage); layer <= plan_.last(stage); ++layer) {
-      total_parameters_ += profile.parameter_tensors[static_cast<size_t>(layer)];
-    }
   }
 
   // Norms and, among processes, results go to everybody.
@@ -143,7 +139,6 @@ absl::Status PipelineTrainer::CheckChoices() {
 
 absl::Status PipelineTrainer::CreateRank(int rank) {
   std::vector<std::unique_ptr<Stage>> stages;
-  std::vector<int> first_parameter;
   for (StageId id : lowered_.training.StagesOf(schedule::Rank(rank))) {
     const int index = id.value();
     StageOptions options{
@@ -159,11 +154,10 @@ absl::Status PipelineTrainer::CreateRank(int rank) {
         .optimizer = options_.optimizer,
         .updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind)};
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                     Stage::Create(group_->device(rank), model_, options));
+                     Stage::Create(group_->device(rank), model_, parameters_, options));
     STAGECOACH_CHECK(stage->memory() == predicted_.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));
-    first_parameter.push_back(first_parameter_[static_cast<size_t>(index)]);
   }
   const partition::RankReport& predicted = predicted_.of(schedule::Rank(rank));
   ASSIGN_OR_RETURN(executors_[static_cast<size_t>(rank)],
@@ -171,12 +165,12 @@ absl::Status PipelineTrainer::CreateRank(int rank) {
                                      .transport = &group_->transport(rank),
                                      .deadline = options_.deadline,
                                      .seed = options_.seed,
-                                     .total_parameters = total_parameters_,
+                                     .parameters = &parameters_,
                                      .clip_norm = options_.optimizer.clip_norm,
                                      .shares_results = options_.rendezvous != nullptr,
                                      .training = {&lowered_.training, predicted.training},
                                      .evaluation = {&lowered_.evaluation, predicted.evaluation}},
-                                    std::move(stages), std::move(first_parameter)));
+                                    std::move(stages)));
   return absl::OkStatus();
 }
 
@@ -340,12 +334,15 @@ absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
   RETURN_IF_ERROR(group_->status());
-  return HashParameters(*group_, executors_, first_parameter_, total_parameters_);
+  return HashParameters(*group_, executors_, parameters_);
 }
 
 absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
   RETURN_IF_ERROR(group_->status());
-  return CopyParameter(*group_, executors_, name);
+  ASSIGN_OR_RETURN(const ParameterId id, parameters_.Find(name));
+  const ModelParameter& parameter = parameters_[id];
+  const StageId stage(plan_.stage_of(parameter.layer));
+  return CopyParameter(*group_, executors_, parameter, lowered_.training.rank_of(stage));
 }
 
 }  // namespace

@@ -121,6 +121,11 @@ bool Plan::is_replicated() const {
   return std::any_of(replicas.begin(), replicas.end(), [](int count) { return count > 1; });
 }
 
+int Plan::stage_of(int layer) const {
+  const auto next = std::upper_bound(first_layer.begin(), first_layer.end(), layer);
+  return static_cast<int>(next - first_layer.begin()) - 1;
+}
+
 absl::Status CheckPlan(const Plan& plan) {
   if (plan.micro_batches() < 1 || plan.micro_batch_rows < 1) {
     return absl::InvalidArgumentError(

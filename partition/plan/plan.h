@@ -43,6 +43,8 @@ struct Plan {
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
   }
+  // The stage that has the layer, which is in [0, num_layers).
+  int stage_of(int layer) const;
   int micro_batches() const { return schedule.num_micro_batches; }
   int64_t batch_rows() const { return micro_batches() * micro_batch_rows; }
 

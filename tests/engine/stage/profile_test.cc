@@ -100,8 +100,9 @@ TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {
       AnalyzeModel({.input = Shape{2, 5}, .layers = {LayerNorm(), Linear(7), Linear(3)}}, {}));
   EXPECT_THAT(profile.inputs, ElementsAre(Shape{2, 5}, Shape{2, 5}, Shape{7}));
   EXPECT_EQ(profile.output, Shape{3});
-  EXPECT_THAT(profile.parameter_tensors, ElementsAre(2, 2, 2));
-  EXPECT_EQ(profile.parameters(), 20 + 77 + 24);
+  std::vector<int64_t> parameters;
+  for (const partition::LayerCost& layer : profile.layers) parameters.push_back(layer.parameters);
+  EXPECT_THAT(parameters, ElementsAre(20, 77, 24));
 }
 
 TEST(AnalyzeModel, NamesTheLayerThatDoesNotFit) {

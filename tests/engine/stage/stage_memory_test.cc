@@ -91,8 +91,9 @@ void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options)
                                          .micro_batches = options.micro_batches,
                                          .optimizer = options.optimizer};
         EXPECT_OK(device.Run([&](kernels::Stream&) -> absl::Status {
-          ASSIGN_OR_RETURN(const std::unique_ptr<Stage> stage,
-                           Stage::Create(device.device(), model, stage_options));
+          ASSIGN_OR_RETURN(
+              const std::unique_ptr<Stage> stage,
+              Stage::Create(device.device(), model, profile.parameters, stage_options));
           const auto range =
               layers.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
           EXPECT_EQ(stage->memory(),

@@ -46,6 +46,8 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
   const std::vector<std::function<void(Subject&)>> changes = {
       [](Subject& s) { s.model.layers[0] = Linear(8, Activation::kRelu); },
       [](Subject& s) { s.model.layers[1] = LayerNorm(); },
+      // Another spread of the initial weights: its description is the same.
+      [](Subject& s) { s.model.layers[1] = Linear(8, Activation::kNone, 2.0F); },
       [](Subject& s) { s.schedule = "gpipe"; },
       [](Subject& s) { s.micro_batches = 6; },
       [](Subject& s) { s.micro_batch_rows = 2; },

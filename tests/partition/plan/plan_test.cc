@@ -35,6 +35,8 @@ TEST(Plan, KnowsTheLayersOfItsStages) {
   EXPECT_EQ(plan.first(1), 2);
   EXPECT_EQ(plan.last(1), 2);
   EXPECT_EQ(plan.last(2), 5);
+  EXPECT_THAT((std::vector{plan.stage_of(0), plan.stage_of(1), plan.stage_of(2), plan.stage_of(5)}),
+              ElementsAre(0, 0, 1, 2));
   EXPECT_EQ(plan.num_devices(), 3);
   EXPECT_EQ(plan.micro_batches(), 4);
 }

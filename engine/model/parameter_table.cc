@@ -1,0 +1,73 @@
+#include "engine/model/parameter_table.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/random.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// The stream of parameter `index` of a layer. It depends on the two numbers alone, so that the
+// layers behind it do not decide how a parameter starts.
+uint64_t RandomStreamOf(int layer, size_t index) {
+  constexpr uint64_t kPerLayer = 1024;
+  return static_cast<uint64_t>(layer) * kPerLayer + index;
+}
+
+}  // namespace
+
+void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
+  STAGECOACH_CHECK(layer >= 0 && (parameters_.empty() || parameters_.back().layer < layer),
+                   absl::StrCat("layer ", layer, " is added out of order"));
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const ParameterSpec& spec = specs[i];
+    parameters_.push_back({.id = ParameterId(size()),
+                           .layer = layer,
+                           .name = absl::StrCat("layer ", layer, ": ", spec.name),
+                           .shape = spec.shape,
+                           .init = spec.init,
+                           .random_stream = RandomStreamOf(layer, i),
+                           .decays = spec.decays});
+  }
+}
+
+absl::Span<const ModelParameter> ParameterTable::OfLayers(int first, int last) const {
+  const auto begin = std::partition_point(parameters_.begin(), parameters_.end(),
+                                          [=](const ModelParameter& p) { return p.layer < first; });
+  const auto end = std::partition_point(begin, parameters_.end(),
+                                        [=](const ModelParameter& p) { return p.layer <= last; });
+  return all().subspan(static_cast<size_t>(begin - parameters_.begin()),
+                       static_cast<size_t>(end - begin));
+}
+
+absl::StatusOr<ParameterId> ParameterTable::Find(const std::string& name) const {
+  for (const ModelParameter& parameter : parameters_) {
+    if (parameter.name == name) return parameter.id;
+  }
+  const auto append_name = [](std::string* out, const ModelParameter& parameter) {
+    out->append(parameter.name);
+  };
+  return absl::NotFoundError(absl::StrCat("no parameter \"", name, "\"; there are ",
+                                          absl::StrJoin(parameters_, ", ", append_name)));
+}
+
+void FillInitial(const ModelParameter& parameter, uint64_t seed, absl::Span<float> values) {
+  const Init& init = parameter.init;
+  const base::RandomStream random(seed, parameter.random_stream);
+  switch (init.kind) {
+    case Init::Kind::kConstant:
+      std::fill(values.begin(), values.end(), init.a);
+      return;
+    case Init::Kind::kNormal:
+      random.FillNormal(init.a, init.b, values);
+      return;
+    case Init::Kind::kUniform:
+      random.FillUniform(init.a, init.b, values);
+      return;
+  }
+}
+
+}  // namespace stagecoach::engine
