@@ -10,11 +10,18 @@
 namespace stagecoach::engine {
 namespace {
 
-// The stream of parameter `index` of a layer. It depends on the two numbers alone, so that the
-// layers behind it do not decide how a parameter starts.
+// The stream of parameter `index` of a layer. It depends on these two numbers alone, so that how a
+// parameter starts does not depend on the layers behind its own.
+//
+// No two are equal. The first 1024 of a layer are below 2^42. The others have bit 62 set, and below
+// it 31 bits for each of the two numbers. Bit 63 is never set: streams of data have it
+// (engine/data/random_streams.h).
 uint64_t RandomStreamOf(int layer, size_t index) {
   constexpr uint64_t kPerLayer = 1024;
-  return static_cast<uint64_t>(layer) * kPerLayer + index;
+  const auto number = static_cast<uint64_t>(layer);
+  if (index < kPerLayer) return number * kPerLayer + index;
+  STAGECOACH_CHECK(index < uint64_t{1} << 31, "a layer has too many parameters");
+  return uint64_t{1} << 62 | number << 31 | index;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "engine/model/parameter_table.h"
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "engine/data/random_streams.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
 #include "engine/model/model.h"
 #include "engine/stage/profile.h"
 #include "gmock/gmock.h"
@@ -23,6 +25,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+ParameterTable TableOf(const Model& model) { return AnalyzeModel(model, {}).value().parameters; }
 
 // A layer with parameters between two of a kind, and one without any behind them.
 ParameterTable SmallTable() {
@@ -106,6 +110,23 @@ TEST(ParameterTable, DependsOnTheModelAlone) {
   ASSERT_OK_AND_ASSIGN(const ModelProfile large, AnalyzeModel(model, {.micro_batch_rows = 64}));
   EXPECT_EQ(small.parameters, large.parameters);
   EXPECT_EQ(small.parameters.size(), 6);
+}
+
+// Two parameters each: the last of them would have the numbers of the next layer's weight.
+TEST(ParameterStreams, OfABlockOf513LinearLayersAreNotThoseOfTheLayerBehindIt) {
+  const Model model = {
+      .input = Shape{1},
+      .layers = {Residual(std::vector<LayerFactory>(513, Linear(1))), Linear(2), Linear(1)}};
+  const std::vector<uint64_t> streams = StreamsOf(TableOf(model));
+  ASSERT_EQ(streams.size(), 2 * 513 + 4);
+  EXPECT_EQ(std::set<uint64_t>(streams.begin(), streams.end()).size(), streams.size());
+}
+
+TEST(ParameterStreams, AreAllDifferentHoweverManyParametersLayersHave) {
+  ParameterTable table;
+  for (const int layer : {0, 1, 2, 3, 1000, 1 << 30}) table.Add(layer, Parameters(3000));
+  const std::vector<uint64_t> streams = StreamsOf(table);
+  EXPECT_EQ(std::set<uint64_t>(streams.begin(), streams.end()).size(), streams.size());
 }
 
 TEST(ParameterStreams, AreNoStreamsOfData) {
