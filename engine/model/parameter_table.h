@@ -29,9 +29,8 @@ struct ModelParameter {
   Shape shape;
   kernels::DType type = kernels::DType::kFloat32;  // of the values that are trained
   Init init;
-  uint64_t random_stream =
-      0;               // its initial values are drawn from; no other parameter's is the same
-  bool decays = true;  // whether weight decay applies
+  uint64_t random_stream = 0;  // of its initial values; every parameter has another
+  bool decays = true;          // whether weight decay applies
 
   friend bool operator==(const ModelParameter&, const ModelParameter&) = default;
 };

@@ -28,7 +28,7 @@ using ::testing::IsEmpty;
 
 ParameterTable TableOf(const Model& model) { return AnalyzeModel(model, {}).value().parameters; }
 
-// A layer with parameters between two of a kind, and one without any behind them.
+// Of four layers; layer 1 has no parameters.
 ParameterTable SmallTable() {
   ParameterTable table;
   table.Add(0, {ParameterSpec{.name = "weight", .shape = Shape{3, 4}, .init = Init::Normal(0, 1)},
