@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -110,7 +110,7 @@ class ArrayReader {
   // `path` is where `value` was found; InvalidArgument if it is not an array.
   static absl::StatusOr<ArrayReader> Create(const nlohmann::json& value, std::string path = "$");
 
-  size_t size() const { return array_->size(); }
+  size_t size() const;
 
   absl::StatusOr<bool> Bool(size_t index) const;
   absl::StatusOr<int64_t> Int64(size_t index, Int64Range range = {}) const;

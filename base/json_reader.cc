@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -223,6 +224,8 @@ absl::StatusOr<ArrayReader> ArrayReader::Create(const json& value, std::string p
   if (!value.is_array()) return WrongType(path, "an array", value);
   return ArrayReader(&value, std::move(path));
 }
+
+size_t ArrayReader::size() const { return array_->size(); }
 
 const json& ArrayReader::Element(size_t index) const {
   STAGECOACH_CHECK(index < size(), absl::StrCat(PathOf(index), " of ", size(), " elements"));

@@ -1,7 +1,7 @@
 #ifndef STAGECOACH_BASE_TOML_H_
 #define STAGECOACH_BASE_TOML_H_
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"

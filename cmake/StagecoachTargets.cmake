@@ -52,11 +52,20 @@ endfunction()
 set(STAGECOACH_TEST_ENVIRONMENT "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")
 
-# stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow|emulated])
-# One test program; every TEST in it is a CTest test. Tests labeled emulated run on emulated GPUs for so long that ThreadSanitizer
-# leaves them out; what their threads share is in others, too.
+# stagecoach_test_objects(NAME name SOURCES ... DEPS ...)
+# Sources that several test programs share, compiled once: those have it among their DEPS.
+function(stagecoach_test_objects)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_library(${ARG_NAME} OBJECT ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PUBLIC ${ARG_DEPS} GTest::gmock GTest::gtest PRIVATE stagecoach_flags)
+  target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
+# stagecoach_test(NAME name SOURCES ... DEPS ... [LABEL unit|dist|gpu|slow|emulated] [THREADS])
+# One test program; every TEST in it is a CTest test. THREADS: it is among those that ThreadSanitizer runs. Those are the programs in
+# which threads share something that the others have not; tests labeled emulated run on emulated GPUs, too slowly for it.
 function(stagecoach_test)
-  cmake_parse_arguments(ARG "" "NAME;LABEL" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADS" "NAME;LABEL" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
@@ -64,6 +73,10 @@ function(stagecoach_test)
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main stagecoach_flags)
   # Compiling them takes longer than running them.
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(STAGECOACH_ONLY_THREAD_TESTS AND NOT ARG_THREADS)
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   include(GoogleTest)
   gtest_discover_tests(${ARG_NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT "${STAGECOACH_TEST_ENVIRONMENT}")

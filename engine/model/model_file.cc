@@ -1,6 +1,7 @@
 #include "engine/model/model_file.h"
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -1,6 +1,7 @@
 #include "partition/files/sized_reader.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,5 @@
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/time/time.h"

@@ -1,5 +1,6 @@
 // How a TraceDiff is shown: as tables and as JSON.
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,6 @@
 #include "base/line.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"

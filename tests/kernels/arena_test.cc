@@ -19,7 +19,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::arena_test {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
@@ -175,4 +175,4 @@ TEST_F(ArenaTest, OnlyLiveClaimsMayBeTouched) {
 #endif
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::arena_test

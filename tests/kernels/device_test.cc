@@ -21,7 +21,7 @@
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::device_test {
 namespace {
 
 using base::Deadline;
@@ -331,4 +331,4 @@ TEST(CpuDevice, FlushesDenormalNumbersToZero) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::device_test

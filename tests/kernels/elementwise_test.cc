@@ -13,7 +13,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::elementwise_test {
 namespace {
 
 using ::stagecoach::testing::BytesOf;
@@ -66,4 +66,4 @@ INSTANTIATE_TEST_SUITE_P(Elements, CpuElementwise,
                          ::testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::elementwise_test

@@ -21,7 +21,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::layer_norm_test {
 namespace {
 
 using reference::Vector;
@@ -319,4 +319,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNormRefusal,
                                            LayerNormShape{.epsilon = 0.0F}));
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::layer_norm_test

@@ -21,7 +21,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::linear_test {
 namespace {
 
 using reference::Vector;
@@ -321,4 +321,4 @@ INSTANTIATE_TEST_SUITE_P(Extents, CpuLinearRefusal,
                                            LinearShape{.outputs = kHuge}));
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::linear_test

@@ -20,7 +20,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::loss_test {
 namespace {
 
 using reference::Vector;
@@ -248,4 +248,4 @@ TEST(CpuCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::loss_test

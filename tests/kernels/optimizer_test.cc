@@ -17,7 +17,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::optimizer_test {
 namespace {
 
 using reference::Vector;
@@ -278,4 +278,4 @@ TEST(CpuOptimizerThreads, AnyNumberGivesTheSameBits) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::optimizer_test

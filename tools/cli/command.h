@@ -1,10 +1,10 @@
 #ifndef STAGECOACH_TOOLS_CLI_COMMAND_H_
 #define STAGECOACH_TOOLS_CLI_COMMAND_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
 
 #include "absl/status/statusor.h"
+#include "tools/cli/cli11_fwd.h"
 
 namespace stagecoach::tools {
 

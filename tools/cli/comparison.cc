@@ -1,5 +1,6 @@
 #include "tools/cli/comparison.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/match.h"

@@ -1,5 +1,6 @@
 #include "tools/cli/device_choice.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include "base/units.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda_backend.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/messages.h"
@@ -28,10 +30,6 @@ using engine::Precision;
 constexpr int kMaxGpu = 1023;
 constexpr char kMoreMemory[] =
     "end what else computes there, spread the model over more GPUs, or use smaller micro-batches";
-
-auto Choice(std::vector<std::string> known) {
-  return [known](const std::string& text) { return ParseChoice(text, known); };
-}
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
   std::vector<int> gpus;

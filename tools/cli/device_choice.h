@@ -1,7 +1,6 @@
 #ifndef STAGECOACH_TOOLS_CLI_DEVICE_CHOICE_H_
 #define STAGECOACH_TOOLS_CLI_DEVICE_CHOICE_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/types/span.h"
 #include "engine/device/device_spec.h"
 #include "engine/train/trainer.h"
+#include "tools/cli/cli11_fwd.h"
 
 namespace stagecoach::tools {
 

@@ -1,5 +1,6 @@
 #include "tools/cli/devices_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,10 +1,8 @@
 #ifndef STAGECOACH_TOOLS_CLI_FLAGS_H_
 #define STAGECOACH_TOOLS_CLI_FLAGS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,23 +30,6 @@ absl::StatusOr<std::string> ParseChoice(const std::string& name,
 
 // A size above 0 (base/units.h).
 absl::StatusOr<int64_t> ParseMemory(const std::string& text);
-
-// Adds a flag called `name` that stores parse(text), where `parse` returns an absl::StatusOr. The
-// help shows it as "name placeholder  description". Several names are separated by commas; errors
-// have the first.
-template <typename T, typename Parse>
-CLI::Option* AddFlag(CLI::App& app, const std::string& name, const std::string& placeholder,
-                     T& value, const std::string& description, Parse parse) {
-  const std::string first_name = name.substr(0, name.find(','));
-  const auto store = [first_name, &value, parse](const std::string& text) {
-    auto parsed = parse(text);
-    if (!parsed.ok()) {
-      throw CLI::ValidationError(first_name, std::string(parsed.status().message()));
-    }
-    value = static_cast<T>(*std::move(parsed));
-  };
-  return app.add_option_function<std::string>(name, store, description)->option_text(placeholder);
-}
 
 }  // namespace stagecoach::tools
 

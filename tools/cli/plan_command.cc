@@ -1,5 +1,6 @@
 #include "tools/cli/plan_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +19,7 @@
 #include "partition/report/receipt_report.h"
 #include "partition/search/planner.h"
 #include "schedule/pictures/timeline.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/comparison.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"

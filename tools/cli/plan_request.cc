@@ -1,5 +1,6 @@
 #include "tools/cli/plan_request.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "partition/files/profile_file.h"
 #include "partition/files/transformer_profile.h"
 #include "schedule/files/schedule_file.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/schedule_option.h"

@@ -1,13 +1,13 @@
 #ifndef STAGECOACH_TOOLS_CLI_PLAN_REQUEST_H_
 #define STAGECOACH_TOOLS_CLI_PLAN_REQUEST_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "partition/search/planner.h"
+#include "tools/cli/cli11_fwd.h"
 #include "tools/cli/run_options.h"
 
 namespace stagecoach::tools {

@@ -1,5 +1,6 @@
 #include "tools/cli/profile_command.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "base/units.h"
 #include "engine/train/measured_profile.h"
 #include "partition/files/profile_file.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/run_options.h"

@@ -2,7 +2,7 @@
 #define STAGECOACH_TOOLS_CLI_REPORT_H_
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

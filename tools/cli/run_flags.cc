@@ -1,5 +1,6 @@
 // The flags of tools/cli/run_options.h.
 
+#include <CLI/CLI.hpp>
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/synthetic.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/schedule_option.h"
@@ -29,10 +31,6 @@ auto Count(int64_t min, int64_t max) {
 
 auto Number(const NumberRange& range) {
   return [range](const std::string& text) { return ParseNumber(text, range); };
-}
-
-auto Choice(std::vector<std::string> known) {
-  return [known](const std::string& text) { return ParseChoice(text, known); };
 }
 
 std::string Describe(const std::string& text, const std::string& value) {

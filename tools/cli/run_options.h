@@ -1,7 +1,6 @@
 #ifndef STAGECOACH_TOOLS_CLI_RUN_OPTIONS_H_
 #define STAGECOACH_TOOLS_CLI_RUN_OPTIONS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +14,7 @@
 #include "engine/stage/optimizer.h"
 #include "partition/plan/plan.h"
 #include "schedule/costs.h"
+#include "tools/cli/cli11_fwd.h"
 #include "tools/cli/device_choice.h"
 
 namespace stagecoach::tools {

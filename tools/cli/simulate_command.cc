@@ -1,6 +1,8 @@
 #include "tools/cli/simulate_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "schedule/simulate.h"
 #include "schedule/stash.h"
 #include "schedule/traces/chrome_trace.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/schedule_option.h"

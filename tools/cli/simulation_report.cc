@@ -1,5 +1,7 @@
 #include "tools/cli/simulation_report.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text_table.h"

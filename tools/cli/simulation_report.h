@@ -1,7 +1,7 @@
 #ifndef STAGECOACH_TOOLS_CLI_SIMULATION_REPORT_H_
 #define STAGECOACH_TOOLS_CLI_SIMULATION_REPORT_H_
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "tools/cli/times_file.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

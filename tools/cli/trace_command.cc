@@ -1,6 +1,8 @@
 #include "tools/cli/trace_command.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/status.h"

@@ -18,7 +18,7 @@
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::activation_test {
 namespace {
 
 using reference::Vector;
@@ -228,4 +228,4 @@ TEST(CudaReport, WritesTheNumber) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::activation_test

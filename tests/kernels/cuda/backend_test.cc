@@ -8,7 +8,7 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::backend_test {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
@@ -123,4 +123,4 @@ TEST_F(CudaBackendTest, InspectSurvivesEveryFailure) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::backend_test

@@ -25,7 +25,7 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::blas_lt_test {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
@@ -275,4 +275,4 @@ TEST_F(BlasLtTest, LeavesNothingWhicheverCallFails) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::blas_lt_test

@@ -13,7 +13,7 @@
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::column_sums_test {
 namespace {
 
 using ::stagecoach::testing::CloseTo;
@@ -88,4 +88,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ColumnSums, ::testing::ValuesIn(kShapes), [](co
 });
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::column_sums_test

@@ -22,7 +22,7 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::communicator_test {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
@@ -419,4 +419,4 @@ TEST_F(CudaCommunicatorTest, EndsCleanlyWhicheverCallFails) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::communicator_test

@@ -13,7 +13,7 @@
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::device_test {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
@@ -207,4 +207,4 @@ TEST_F(CudaDeviceTest, EveryFailureIsClean) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::device_test

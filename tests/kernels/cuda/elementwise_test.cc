@@ -10,7 +10,7 @@
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/random_tensor.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::elementwise_test {
 namespace {
 
 using testing::ElementTypeOf;
@@ -76,4 +76,4 @@ TEST(CudaAddOfNothing, DoesNothing) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::elementwise_test

@@ -10,7 +10,7 @@
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::handover_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -161,4 +161,4 @@ TEST_F(CudaHandoverFailureTest, EveryFailureIsClean) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::handover_test

@@ -17,7 +17,7 @@
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::layer_norm_test {
 namespace {
 
 using reference::Vector;
@@ -377,4 +377,4 @@ TEST(CudaLayerNormForward, RowsOfOneValueGiveBeta) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::layer_norm_test

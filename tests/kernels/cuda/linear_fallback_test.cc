@@ -19,7 +19,7 @@
 
 // Linear layers where cuBLASLt does not have a fused epilogue: for no shape is that a reason not to
 // compute.
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::linear_fallback_test {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
@@ -117,4 +117,4 @@ TEST_F(CudaLinearFallback, SaysWhichProductTheLibraryDoesNotHaveAtAll) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::linear_fallback_test

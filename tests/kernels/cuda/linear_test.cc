@@ -16,7 +16,7 @@
 #include "tests/kernels/cuda/linear_problem.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::linear_test {
 namespace {
 
 using ::stagecoach::testing::AllActivations;
@@ -178,4 +178,4 @@ TEST_F(CudaLinearMaker, MakesOperationsThatRefuseMisalignedTensors) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::linear_test

@@ -17,7 +17,7 @@
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::loss_test {
 namespace {
 
 using reference::Vector;
@@ -303,4 +303,4 @@ TEST(CudaCrossEntropy, OutputsOfMinusInfinityHaveNoProbability) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::loss_test

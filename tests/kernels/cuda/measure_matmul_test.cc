@@ -15,7 +15,7 @@
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::measure_matmul_test {
 namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
@@ -196,4 +196,4 @@ TEST_F(MeasureMatmul, LeavesNothingWhicheverCallFails) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::measure_matmul_test

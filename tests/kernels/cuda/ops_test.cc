@@ -21,7 +21,7 @@
 
 // The way from an operation to its kernels: each argument arrives where it belongs. The values are
 // such that results are exact. What kernels do with all shapes is in the tests beside this one.
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::ops_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -257,4 +257,4 @@ TEST_F(CudaOptimizerOpsTest, NormsBecomeAScale) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::ops_test

@@ -17,7 +17,7 @@
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/tolerance.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::optimizer_test {
 namespace {
 
 using reference::Vector;
@@ -400,4 +400,4 @@ TEST(CutIntoChunksDeath, RefusesTensorsOfOtherSizes) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::optimizer_test

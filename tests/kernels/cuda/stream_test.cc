@@ -9,7 +9,7 @@
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::stream_test {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
@@ -252,4 +252,4 @@ TEST_F(CudaStreamTest, FirstRangesMayBeginTogether) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::stream_test

@@ -17,7 +17,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
-namespace stagecoach::kernels {
+namespace stagecoach::kernels::tuning_test {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
@@ -177,4 +177,4 @@ TEST_F(Tuning, NoticesAFileThatWasDamagedAfterItWasOpened) {
 }
 
 }  // namespace
-}  // namespace stagecoach::kernels
+}  // namespace stagecoach::kernels::tuning_test

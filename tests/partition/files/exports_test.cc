@@ -1,6 +1,7 @@
 #include "partition/files/exports.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>

@@ -1,0 +1,111 @@
+#include "tools/cli/program.h"
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/nearest.h"
+#include "base/status_macros.h"
+#include "tools/cli/devices_command.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/plan_command.h"
+#include "tools/cli/profile_command.h"
+#include "tools/cli/simulate_command.h"
+#include "tools/cli/trace_command.h"
+#include "tools/cli/train_command.h"
+
+namespace stagecoach::tools {
+namespace {
+
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    return absl::StrReplaceAll(CLI::Formatter::make_help(app, std::move(name), mode),
+                               {{"\n\n\n", "\n\n"}});
+  }
+};
+
+absl::Status UsageError(const CLI::App& app, absl::string_view message) {
+  const std::string program = app.get_parent() == nullptr
+                                  ? app.get_name()
+                                  : absl::StrCat(app.get_parent()->get_name(), " ", app.get_name());
+  return From(Origin::kUsage,
+              absl::InvalidArgumentError(absl::StrCat(message, " (see ", program, " --help)")));
+}
+
+// An error for the first argument that `app` does not know.
+absl::Status CheckNothingLeft(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining();
+  if (left.empty()) return absl::OkStatus();
+  const std::string word = left[0].substr(0, left[0].find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options()) known.push_back(option->get_name());
+  for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  const std::string nearest = base::Nearest(word, known);
+  return UsageError(
+      app, absl::StrCat("unknown argument \"", word, "\"",
+                        nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+}
+
+absl::Status FinishOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("cannot write the output: ", std::strerror(errno)));
+}
+
+absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (!command.flags->parsed()) continue;
+    RETURN_IF_ERROR(CheckNothingLeft(*command.flags));
+    ASSIGN_OR_RETURN(const int status, command.run());
+    RETURN_IF_ERROR(FinishOutput());
+    return status;
+  }
+  RETURN_IF_ERROR(CheckNothingLeft(app));
+  return UsageError(app, "a command is needed: train, plan, profile, simulate, trace or devices");
+}
+
+}  // namespace
+
+int RunProgram(int argc, char** argv) {
+  CLI::App app("Trains networks that are too large for one device.", "stagecoach");
+  app.set_version_flag("--version", "stagecoach " STAGECOACH_VERSION);
+  app.option_defaults()->take_last();  // A flag given twice: so scripts can append to defaults.
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->column_width(26);
+  app.footer(kExitStatusHelp);
+  app.require_subcommand(0, 1);
+  app.allow_extras();
+  const std::vector<Command> commands = {AddTrainCommand(app),   AddPlanCommand(app),
+                                         AddProfileCommand(app), AddSimulateCommand(app),
+                                         AddTraceCommand(app),   AddDevicesCommand(app)};
+  for (const Command& command : commands) command.flags->allow_extras();
+
+  const auto parsed = [&]() -> const CLI::App& {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    return chosen.empty() ? app : *chosen[0];
+  };
+  const auto command_name = [&] { return &parsed() == &app ? "" : parsed().get_name(); };
+  try {
+    app.parse(argc, argv);
+    const absl::StatusOr<int> status = RunCommand(app, commands);
+    return status.ok() ? *status : Fail(command_name(), status.status());
+  } catch (const CLI::ParseError& error) {
+    // --help and --version come this way, too.
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return Fail(command_name(), UsageError(parsed(), error.what()));
+  } catch (const std::exception& error) {
+    return Fail(command_name(), absl::InternalError(error.what()));
+  }
+}
+
+}  // namespace stagecoach::tools
