@@ -6,18 +6,16 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/layer.h"
-#include "kernels/ops/loss.h"
+#include "engine/model/loss.h"
 
 namespace stagecoach::engine {
-
-using kernels::LossKind;
 
 // A network: an ordered list of layers, each mapping one activation to the next, and a loss. A
 // description only: nothing is allocated before a Trainer is made.
 struct Model {
   Shape input;  // of one sample
   std::vector<LayerFactory> layers;
-  LossKind loss = LossKind::kSoftmaxCrossEntropy;
+  LossFactory loss = SoftmaxCrossEntropy();
 
   int num_layers() const { return static_cast<int>(layers.size()); }
 };

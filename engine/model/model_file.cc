@@ -36,9 +36,9 @@ struct Named {
   T value;
 };
 
-constexpr std::array<Named<LossKind>, 2> kLosses = {{
-    {"softmax_cross_entropy", LossKind::kSoftmaxCrossEntropy},
-    {"mean_squared_error", LossKind::kMeanSquaredError},
+constexpr std::array<Named<LossFactory (*)()>, 2> kLosses = {{
+    {"softmax_cross_entropy", SoftmaxCrossEntropy},
+    {"mean_squared_error", MeanSquaredError},
 }};
 constexpr std::array<Named<Activation>, 3> kActivations = {{
     {"none", Activation::kNone},
@@ -99,7 +99,8 @@ class ModelParser {
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
     Model model{.input = Shape{features_}};
     ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
-    ASSIGN_OR_RETURN(model.loss, Choose(reader, "loss", loss, kLosses));
+    ASSIGN_OR_RETURN(const auto make_loss, Choose(reader, "loss", loss, kLosses));
+    model.loss = make_loss();
     RETURN_IF_ERROR(reader.RequiredArray("layer").status());
     RETURN_IF_ERROR(reader.Finish());
 

@@ -5,14 +5,14 @@ namespace stagecoach::engine {
 using kernels::DType;
 using partition::AlignTensor;
 
-int64_t BytesOfLabels(int64_t micro_batch_rows) {
-  return AlignTensor(micro_batch_rows * SizeOf(DType::kInt32));
+int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows) {
+  return AlignTensor(micro_batch_rows * loss.target.bytes());
 }
 
-partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches,
-                                  int64_t operation_workspace_bytes) {
+partition::LossMemory BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows,
+                                  int micro_batches) {
   return {
-      .workspace_bytes = BytesOfLabels(micro_batch_rows) + AlignTensor(operation_workspace_bytes),
+      .workspace_bytes = BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
       .resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
 }
 

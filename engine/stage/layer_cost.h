@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/model/layer.h"
+#include "engine/model/loss.h"
 #include "engine/stage/optimizer.h"
 #include "partition/layer_cost.h"
 #include "partition/stage_memory.h"
@@ -12,12 +13,12 @@
 // same sizes.
 namespace stagecoach::engine {
 
-// The loss keeps labels of a micro-batch in the workspace, with the scratch of its operation behind
-// them, and two doubles for each micro-batch.
+// The targets of a micro-batch are in the workspace, with the loss's scratch behind them; results
+// are two doubles for each micro-batch.
 inline constexpr int64_t kLossBytesPerMicroBatch = 2 * sizeof(double);
-partition::LossMemory BytesOfLoss(int64_t micro_batch_rows, int micro_batches,
-                                  int64_t operation_workspace_bytes);
-int64_t BytesOfLabels(int64_t micro_batch_rows);  // rounded up
+partition::LossMemory BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows,
+                                  int micro_batches);
+int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows);  // rounded up
 
 // Everything of a prepared layer but its times.
 partition::LayerCost CostOf(const LayerSpec& spec);

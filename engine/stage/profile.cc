@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/stage/layer_cost.h"
-#include "kernels/ops/ops.h"
 #include "partition/analytic.h"
 
 namespace stagecoach::engine {
@@ -44,11 +43,9 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
     input = spec->output;
   }
   profile.output = input;
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<kernels::LossOp> loss,
-      device.ops().CreateLoss(model.loss, {options.micro_batch_rows, input.elements()}));
-  profile.loss =
-      BytesOfLoss(options.micro_batch_rows, options.micro_batches, loss->workspace_bytes());
+  ASSIGN_OR_RETURN(profile.loss_spec,
+                   model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));
+  profile.loss = BytesOfLoss(profile.loss_spec, options.micro_batch_rows, options.micro_batches);
   return absl::OkStatus();
 }
 

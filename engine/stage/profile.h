@@ -22,6 +22,7 @@ struct ModelProfile {
   int64_t micro_batch_rows = 1;
   std::vector<partition::LayerCost> layers;  // their names describe them: "linear 784 -> 10"
   partition::LossMemory loss;
+  LossSpec loss_spec;
   bool updates_in_backward = true;  // partition::Profile has the same
   std::vector<Shape> inputs;        // of one sample, entering each layer
   Shape output;                     // of one sample

@@ -43,26 +43,26 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                   options.first_layer));
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
   STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
-  std::unique_ptr<Stage> stage(new Stage(device, own, options, model.loss, std::move(chain)));
-  if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss());
+  std::unique_ptr<Stage> stage(new Stage(device, own, options, std::move(chain)));
+  if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss(model.loss));
   RETURN_IF_ERROR(stage->PrepareFeed());
   stage->LayOut();
   return stage;
 }
 
 Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameters,
-             const StageOptions& options, LossKind loss, Chain chain)
+             const StageOptions& options, Chain chain)
     : device_(device),
       options_(options),
-      loss_kind_(loss),
       chain_(std::move(chain)),
       input_({options.input}, options.micro_batch_rows, device.activation_type()),
       output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
       parameters_(parameters) {}
 
-absl::Status Stage::PrepareLoss() {
-  ASSIGN_OR_RETURN(loss_, device_.ops().CreateLoss(
-                              loss_kind_, {options_.micro_batch_rows, chain_.output().elements()}));
+absl::Status Stage::PrepareLoss(const LossFactory& factory) {
+  loss_ = factory();
+  ASSIGN_OR_RETURN(
+      loss_spec_, loss_->Prepare(LossContext{device_, options_.micro_batch_rows, chain_.output()}));
   ASSIGN_OR_RETURN(host_results_,
                    device_.AllocateHost(options_.micro_batches * kLossBytesPerMicroBatch));
   return absl::OkStatus();
@@ -80,7 +80,7 @@ absl::Status Stage::PrepareFeed() {
 void Stage::LayOut() {
   partition::LossMemory loss;
   if (options_.is_last) {
-    loss = BytesOfLoss(options_.micro_batch_rows, options_.micro_batches, loss_->workspace_bytes());
+    loss = BytesOfLoss(loss_spec_, options_.micro_batch_rows, options_.micro_batches);
   }
   chain_.LayOut({.is_first = options_.is_first,
                  .is_last = options_.is_last,
@@ -204,9 +204,14 @@ absl::Status Stage::ComputeLoss(const StageBlocks& blocks, const Batch& batch,
   const LayerArgs args = Args(blocks);
   const Tensor result{results_.f64() + 2 * micro_batch.value(), DType::kFloat64, Shape{2}};
   const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
-  return loss_->Compute(device_.stream(), args.y, labels,
-                        batch.ValidRows(micro_batch.value(), rows), scale, args.dy, result,
-                        blocks.workspace + BytesOfLabels(rows));
+  return loss_->Compute({.stream = device_.stream(),
+                         .y = args.y,
+                         .targets = labels,
+                         .valid_rows = batch.ValidRows(micro_batch.value(), rows),
+                         .scale = scale,
+                         .dy = args.dy,
+                         .result = result,
+                         .workspace = blocks.workspace + BytesOfTargets(loss_spec_, rows)});
 }
 
 absl::Status Stage::BackwardInput(const StageBlocks& blocks, kernels::Recording& recording) {

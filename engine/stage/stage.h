@@ -111,8 +111,8 @@ class Stage {
 
  private:
   Stage(kernels::Device& device, absl::Span<const ModelParameter> parameters,
-        const StageOptions& options, LossKind loss, Chain chain);
-  absl::Status PrepareLoss();
+        const StageOptions& options, Chain chain);
+  absl::Status PrepareLoss(const LossFactory& factory);
   absl::Status PrepareFeed();
   void LayOut();
   void PlaceParameters(std::byte* resident);
@@ -129,7 +129,6 @@ class Stage {
 
   kernels::Device& device_;
   const StageOptions options_;
-  const LossKind loss_kind_;
   Chain chain_;
   const Bundle input_, output_;  // what passes from the stage before, and to the next
   const absl::Span<const ModelParameter> parameters_;
@@ -140,7 +139,8 @@ class Stage {
   std::vector<std::unique_ptr<kernels::ParameterGroup>>
       layer_parameters_;  // if they are updated so
   Feed feed_;
-  std::unique_ptr<kernels::LossOp> loss_;
+  std::unique_ptr<Loss> loss_;  // on the last stage
+  LossSpec loss_spec_;
   Tensor results_;  // (micro_batches, 2) float64
   kernels::HostBuffer host_results_;
 };

@@ -57,13 +57,12 @@ void Add(base::Hasher& hasher, const LearningRate& rate) {
 
 }  // namespace
 
-std::string FingerprintOf(const Model& model, const ModelProfile& profile,
-                          const partition::Plan& plan, const schedule::Schedule& lowered,
-                          const TrainerOptions& options) {
+std::string FingerprintOf(const ModelProfile& profile, const partition::Plan& plan,
+                          const schedule::Schedule& lowered, const TrainerOptions& options) {
   base::Hasher hasher;
   for (const partition::LayerCost& layer : profile.layers) Add(hasher, layer.name);
   Add(hasher, profile.parameters);
-  hasher.UpdateValue(model.loss);
+  Add(hasher, profile.loss_spec.description);
   Add(hasher, plan, lowered);
   Add(hasher, options.optimizer);
   Add(hasher, options.learning_rate);

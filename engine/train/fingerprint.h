@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "engine/model/model.h"
 #include "engine/stage/profile.h"
 #include "engine/train/trainer.h"
 #include "partition/plan/plan.h"
@@ -11,13 +10,12 @@
 
 namespace stagecoach::engine {
 
-// Of all that decides what a run trains and which rank exchanges what with which: the layers as
-// their names describe them, their parameters and how they start, the loss, the plan with the order
+// Of all that decides what a run trains and which rank exchanges what with which: the layers and
+// the loss as they describe themselves, the parameters and how they start, the plan with the order
 // of every rank's actions, and the options that have a part in it. Processes of one run have equal
 // ones.
-std::string FingerprintOf(const Model& model, const ModelProfile& profile,
-                          const partition::Plan& plan, const schedule::Schedule& lowered,
-                          const TrainerOptions& options);
+std::string FingerprintOf(const ModelProfile& profile, const partition::Plan& plan,
+                          const schedule::Schedule& lowered, const TrainerOptions& options);
 
 }  // namespace stagecoach::engine
 

@@ -114,7 +114,7 @@ absl::Status PipelineTrainer::Initialize() {
 
   // Norms and, among processes, results go to everybody.
   const bool all_meet = options_.optimizer.clip_norm > 0.0F || options_.rendezvous != nullptr;
-  group.fingerprint = FingerprintOf(model_, profile, plan_, lowered_.training, options_);
+  group.fingerprint = FingerprintOf(profile, plan_, lowered_.training, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, lowered_.training, all_meet));
   executors_.resize(static_cast<size_t>(plan_.num_ranks()));
   // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.

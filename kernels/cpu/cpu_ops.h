@@ -18,7 +18,8 @@ inline bool IsExtent(int64_t value) { return value >= 1 && value <= kMaxExtent; 
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateCpuLinear(const LinearShape& shape,
                                                           const CpuStream& stream);
 absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCpuLayerNorm(const LayerNormShape& shape);
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuLoss(LossKind kind, const LossShape& shape);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuSoftmaxCrossEntropy(const LossShape& shape);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuMeanSquaredError(const LossShape& shape);
 
 class CpuElementwiseOps final : public ElementwiseOps {
  public:
@@ -50,9 +51,12 @@ class CpuOps final : public Ops {
       const LayerNormShape& shape) override {
     return CreateCpuLayerNorm(shape);
   }
-  absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LossKind kind,
-                                                     const LossShape& shape) override {
-    return CreateCpuLoss(kind, shape);
+  absl::StatusOr<std::unique_ptr<LossOp>> CreateSoftmaxCrossEntropy(
+      const LossShape& shape) override {
+    return CreateCpuSoftmaxCrossEntropy(shape);
+  }
+  absl::StatusOr<std::unique_ptr<LossOp>> CreateMeanSquaredError(const LossShape& shape) override {
+    return CreateCpuMeanSquaredError(shape);
   }
   ElementwiseOps& elementwise() override { return elementwise_; }
   OptimizerOps& optimizer() override { return optimizer_; }

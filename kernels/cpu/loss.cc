@@ -92,17 +92,23 @@ class CpuLoss final : public LossOp {
   const Tiling row_tiles_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuLoss(LossKind kind, const LossShape& shape) {
+absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(RowFunction function, const LossShape& shape) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.classes)) {
     return absl::InvalidArgumentError(absl::StrCat("loss: extents must be 1 to ", kMaxExtent, ": ",
                                                    shape.rows, " rows, ", shape.classes,
                                                    " classes"));
   }
-  const RowFunction function =
-      kind == LossKind::kSoftmaxCrossEntropy ? SoftmaxCrossEntropyRow : MeanSquaredErrorRow;
   return std::unique_ptr<LossOp>(std::make_unique<CpuLoss>(function, shape));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuSoftmaxCrossEntropy(const LossShape& shape) {
+  return CreateLoss(SoftmaxCrossEntropyRow, shape);
+}
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuMeanSquaredError(const LossShape& shape) {
+  return CreateLoss(MeanSquaredErrorRow, shape);
 }
 
 }  // namespace stagecoach::kernels

@@ -42,9 +42,12 @@ class CudaOps final : public Ops {
       const LayerNormShape& shape) override {
     return CreateCudaLayerNorm(shape, type_);
   }
-  absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LossKind kind,
-                                                     const LossShape& shape) override {
-    return CreateCudaLoss(kind, shape, type_);
+  absl::StatusOr<std::unique_ptr<LossOp>> CreateSoftmaxCrossEntropy(
+      const LossShape& shape) override {
+    return CreateCudaSoftmaxCrossEntropy(shape, type_);
+  }
+  absl::StatusOr<std::unique_ptr<LossOp>> CreateMeanSquaredError(const LossShape& shape) override {
+    return CreateCudaMeanSquaredError(shape, type_);
   }
   ElementwiseOps& elementwise() override { return *elementwise_; }
   OptimizerOps& optimizer() override { return *optimizer_; }

@@ -15,7 +15,12 @@ struct LossShape {
   int64_t classes = 1;  // C
 };
 
-// A loss over class labels.
+// A loss over class labels. What Ops creates, by row:
+//   softmax cross-entropy   -log softmax(output)[label]
+//                           gradient softmax(output) - onehot(label)
+//   mean squared error      mean over classes of (output - onehot(label))^2
+//                           gradient 2/C (output - onehot(label))
+//
 //   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses, number of
 //   correct rows
 // output and gradient are of the device's activation type.
@@ -35,12 +40,6 @@ class LossOp {
                                int64_t valid_rows, float scale, const Tensor& gradient,
                                const Tensor& result, std::byte* workspace) = 0;
 };
-
-// The losses a backend offers:
-//   softmax cross-entropy: -log softmax(output)[label];       gradient softmax(output) -
-//   onehot(label) mean squared error: mean over classes of (output - onehot(label))^2;  gradient
-//   2/C (output - onehot(label))
-enum class LossKind : uint8_t { kSoftmaxCrossEntropy, kMeanSquaredError };
 
 }  // namespace stagecoach::kernels
 

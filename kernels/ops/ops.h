@@ -27,8 +27,10 @@ class Ops {
   virtual absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) = 0;
   virtual absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
       const LayerNormShape& shape) = 0;
-  virtual absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LossKind kind,
-                                                             const LossShape& shape) = 0;
+  virtual absl::StatusOr<std::unique_ptr<LossOp>> CreateSoftmaxCrossEntropy(
+      const LossShape& shape) = 0;
+  virtual absl::StatusOr<std::unique_ptr<LossOp>> CreateMeanSquaredError(
+      const LossShape& shape) = 0;
   virtual ElementwiseOps& elementwise() = 0;
   virtual OptimizerOps& optimizer() = 0;
 };

@@ -43,6 +43,24 @@ double SquaredErrorRow(Values output, size_t label, double scale, absl::Span<dou
   return sum / classes;
 }
 
+template <typename LossOfRow>
+LossOutput SumOverRows(LossOfRow loss_of_row, const LossShape& shape, Values output,
+                       absl::Span<const int32_t> labels, int64_t valid_rows, double scale) {
+  const size_t R = shape.rows, C = shape.classes;
+  CheckSize(output, R * C);
+  CheckSize(labels, R);
+  LossOutput out;
+  out.gradient.resize(R * C);
+  for (size_t r = 0; r < static_cast<size_t>(valid_rows); ++r) {
+    const Values row = output.subspan(r * C, C);
+    const size_t label = labels[r];
+    out.loss += loss_of_row(row, label, scale, absl::MakeSpan(&out.gradient[r * C], C));
+    const auto largest = std::max_element(row.begin(), row.end());
+    if (static_cast<size_t>(largest - row.begin()) == label) ++out.correct;
+  }
+  return out;
+}
+
 }  // namespace
 
 double Gelu(double z) {
@@ -195,23 +213,14 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
   return out;
 }
 
-LossOutput Loss(LossKind kind, const LossShape& shape, Values output,
-                absl::Span<const int32_t> labels, int64_t valid_rows, double scale) {
-  const size_t R = shape.rows, C = shape.classes;
-  CheckSize(output, R * C);
-  CheckSize(labels, R);
-  const auto loss_of_row =
-      kind == LossKind::kSoftmaxCrossEntropy ? CrossEntropyRow : SquaredErrorRow;
-  LossOutput out;
-  out.gradient.resize(R * C);
-  for (size_t r = 0; r < static_cast<size_t>(valid_rows); ++r) {
-    const Values row = output.subspan(r * C, C);
-    const size_t label = labels[r];
-    out.loss += loss_of_row(row, label, scale, absl::MakeSpan(&out.gradient[r * C], C));
-    const auto largest = std::max_element(row.begin(), row.end());
-    if (static_cast<size_t>(largest - row.begin()) == label) ++out.correct;
-  }
-  return out;
+LossOutput SoftmaxCrossEntropy(const LossShape& shape, Values output,
+                               absl::Span<const int32_t> labels, int64_t valid_rows, double scale) {
+  return SumOverRows(CrossEntropyRow, shape, output, labels, valid_rows, scale);
+}
+
+LossOutput MeanSquaredError(const LossShape& shape, Values output, absl::Span<const int32_t> labels,
+                            int64_t valid_rows, double scale) {
+  return SumOverRows(SquaredErrorRow, shape, output, labels, valid_rows, scale);
 }
 
 void AdamW(const AdamWStep& step, Values gradient, AdamWState& state, double gradient_scale) {

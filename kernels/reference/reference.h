@@ -62,8 +62,10 @@ struct LossOutput {
   int64_t correct = 0;
   Vector gradient;
 };
-LossOutput Loss(LossKind kind, const LossShape& shape, Values output,
-                absl::Span<const int32_t> labels, int64_t valid_rows, double scale);
+LossOutput SoftmaxCrossEntropy(const LossShape& shape, Values output,
+                               absl::Span<const int32_t> labels, int64_t valid_rows, double scale);
+LossOutput MeanSquaredError(const LossShape& shape, Values output, absl::Span<const int32_t> labels,
+                            int64_t valid_rows, double scale);
 
 // What an optimizer keeps of each parameter, updated in place.
 struct AdamWState {

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/reference/reference.h"
+#include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
@@ -63,7 +64,7 @@ enum class Gradient { kSeparate, kInPlace, kNone };
 class OnDevice {
  public:
   explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
-    auto op = device_.ops().CreateLoss(problem.kind, problem.shape);
+    auto op = CreateLoss(device_.ops(), problem.kind, problem.shape);
     EXPECT_OK(op);
     op_ = *std::move(op);
   }
@@ -93,8 +94,8 @@ class OnDevice {
 };
 
 reference::LossOutput Expected(const Problem& problem) {
-  return reference::Loss(problem.kind, problem.shape, ToDouble(problem.output), problem.labels,
-                         problem.valid_rows, problem.scale);
+  return ReferenceLoss(problem.kind, problem.shape, ToDouble(problem.output), problem.labels,
+                       problem.valid_rows, problem.scale);
 }
 
 // Bounds of the loss sum and of each gradient, for arithmetic in float.
@@ -189,10 +190,8 @@ TEST_P(CpuLoss, ResultDoesNotNeedTheGradient) {
   EXPECT_EQ(BytesOf(without.Compute(Gradient::kNone).result), BytesOf(with.Compute().result));
 }
 
-constexpr LossKind kKinds[] = {LossKind::kSoftmaxCrossEntropy, LossKind::kMeanSquaredError};
-
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuLoss,
-                         ::testing::Combine(::testing::ValuesIn(kKinds),
+                         ::testing::Combine(::testing::ValuesIn(kLossKinds),
                                             ::testing::Values(LossShape{1, 1}, LossShape{5, 1},
                                                               LossShape{1, 10}, LossShape{17, 2},
                                                               LossShape{64, 10},
@@ -232,13 +231,13 @@ TEST_P(CpuLossOfKind, ExtentsOutOfRangeAreInvalid) {
   TestDevice device;
   for (const LossShape shape : {LossShape{0, 1}, LossShape{-1, 1}, LossShape{1, 0},
                                 LossShape{1, -1}, LossShape{kHuge, 1}, LossShape{1, kHuge}}) {
-    EXPECT_THAT(device.ops().CreateLoss(GetParam(), shape),
+    EXPECT_THAT(CreateLoss(device.ops(), GetParam(), shape),
                 StatusIs(absl::StatusCode::kInvalidArgument))
         << shape.rows << " rows, " << shape.classes << " classes";
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CpuLossOfKind, ::testing::ValuesIn(kKinds));
+INSTANTIATE_TEST_SUITE_P(Kinds, CpuLossOfKind, ::testing::ValuesIn(kLossKinds));
 
 TEST(CpuCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
   Problem problem(LossKind::kSoftmaxCrossEntropy, {.rows = 3, .classes = 3});

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/finite_difference.h"
 #include "tests/testing/random_tensor.h"
@@ -161,35 +162,33 @@ TEST_P(LossReference, GradientIsTheDerivativeTimesTheScale) {
   const std::vector<int32_t> labels = RandomLabels(4, 6, 2);
   const double scale = 0.25;
   const auto scaled_loss = [&](const Vector& at) {
-    return scale * Loss(GetParam(), shape, at, labels, /*valid_rows=*/3, 1.0).loss;
+    return scale * ReferenceLoss(GetParam(), shape, at, labels, /*valid_rows=*/3, 1.0).loss;
   };
-  EXPECT_THAT(Loss(GetParam(), shape, output, labels, /*valid_rows=*/3, scale).gradient,
+  EXPECT_THAT(ReferenceLoss(GetParam(), shape, output, labels, /*valid_rows=*/3, scale).gradient,
               CloseTo(CentralDifferences(scaled_loss, output), kDifferenceError));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, LossReference,
-                         ::testing::Values(LossKind::kSoftmaxCrossEntropy,
-                                           LossKind::kMeanSquaredError));
+INSTANTIATE_TEST_SUITE_P(Kinds, LossReference, ::testing::ValuesIn(kLossKinds));
 
 TEST(LossReferenceByHand, CrossEntropyOfEqualOutputsIsTheLogarithmOfTheClasses) {
   const LossShape shape{.rows = 2, .classes = 5};
-  const auto loss = Loss(LossKind::kSoftmaxCrossEntropy, shape, Vector(10, 1000.0),
-                         std::vector<int32_t>{0, 4}, /*valid_rows=*/2, 1.0);
+  const auto loss = SoftmaxCrossEntropy(shape, Vector(10, 1000.0), std::vector<int32_t>{0, 4},
+                                        /*valid_rows=*/2, 1.0);
   EXPECT_NEAR(loss.loss, 2.0 * std::log(5.0), 1e-14);
 }
 
 TEST(LossReferenceByHand, SquaredErrorIsTheMeanOverTheClasses) {
   const LossShape shape{.rows = 1, .classes = 2};
-  const auto loss = Loss(LossKind::kMeanSquaredError, shape, Vector{3.0, 0.5},
-                         std::vector<int32_t>{1}, /*valid_rows=*/1, 1.0);
+  const auto loss =
+      MeanSquaredError(shape, Vector{3.0, 0.5}, std::vector<int32_t>{1}, /*valid_rows=*/1, 1.0);
   EXPECT_EQ(loss.loss, (9.0 + 0.25) / 2.0);
   EXPECT_THAT(loss.gradient, ElementsAre(3.0, -0.5));
 }
 
 TEST(LossReferenceByHand, FirstOfSeveralLargestOutputsIsThePrediction) {
   const LossShape shape{.rows = 2, .classes = 3};
-  const auto loss = Loss(LossKind::kMeanSquaredError, shape, Vector{1, 1, 0, 1, 1, 0},
-                         std::vector<int32_t>{0, 1}, /*valid_rows=*/2, 1.0);
+  const auto loss = MeanSquaredError(shape, Vector{1, 1, 0, 1, 1, 0}, std::vector<int32_t>{0, 1},
+                                     /*valid_rows=*/2, 1.0);
   EXPECT_EQ(loss.correct, 1);
 }
 

@@ -118,6 +118,7 @@ absl::Status Predict(const engine::ModelProfile& profile, Run& run) {
   ASSIGN_OR_RETURN(run.predicted,
                    ReportPlan(run.plan, profile.layers, profile.loss, run.transfers));
   run.costs = StageCosts(run.predicted, profile.layers);
+  run.loss_of_guessing = profile.loss_spec.loss_of_guessing;
   run.costs.steps_in_backward = UpdatesInBackward(run.optimizer, run.device.kind);
   return absl::OkStatus();
 }

@@ -118,7 +118,8 @@ struct Run : Workload {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how they will be performed
   partition::Plan plan;
   partition::PlanReport predicted;
-  schedule::Costs costs;  // of the plan's stages, as the profile has them
+  schedule::Costs costs;          // of the plan's stages, as the profile has them
+  double loss_of_guessing = 0.0;  // LossSpec
 };
 
 // Prepares the workload, of which there must be a batch, profiles the model and cuts it, or reads

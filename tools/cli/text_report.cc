@@ -21,18 +21,6 @@ using Align = base::TextTable::Align;
 constexpr int kLossBarColumns = 24;
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
 
-// Of a network that gives every class the same share: what training starts from.
-double LossOfGuessing(engine::LossKind loss, int64_t classes) {
-  const auto count = static_cast<double>(classes);
-  switch (loss) {
-    case engine::LossKind::kSoftmaxCrossEntropy:
-      return std::log(count);
-    case engine::LossKind::kMeanSquaredError:
-      return (1.0 - 1.0 / count) / count;
-  }
-  return 1.0;
-}
-
 std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
   return absl::StrCat(base::FormatCount(count), " ", count == 1 ? one : many);
 }
@@ -83,7 +71,7 @@ class TextReport final : public Report {
   ~TextReport() override { Draw(""); }  // What an error would otherwise be printed behind.
 
   void Start(const Run& run) override {
-    loss_scale_ = LossOfGuessing(run.model.loss, run.data.train->classes());
+    if (run.loss_of_guessing > 0.0) loss_scale_ = run.loss_of_guessing;
     absl::PrintF("%s\n", DescribeRun(run));
     // The ends of the loss bar stand above it: a full one is no better than guessing.
     const std::string scale = absl::StrFormat("%.2f", loss_scale_);

@@ -21,8 +21,10 @@ class BlasLt;
 absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas);
 absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCudaLayerNorm(const LayerNormShape& shape,
                                                                  DType type);
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaLoss(LossKind kind, const LossShape& shape,
-                                                       DType type);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaSoftmaxCrossEntropy(const LossShape& shape,
+                                                                      DType type);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaMeanSquaredError(const LossShape& shape,
+                                                                   DType type);
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise(DType type);
 // Tables of groups are taken from `device`.
 std::unique_ptr<OptimizerOps> CreateCudaOptimizer(Device& device);

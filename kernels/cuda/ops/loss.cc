@@ -14,8 +14,8 @@ namespace {
 
 class CudaLoss final : public LossOp {
  public:
-  CudaLoss(LossKind kind, const LossShape& shape, ElementType type)
-      : kind_(kind), shape_(shape), type_(type) {}
+  CudaLoss(LaunchLossFunction* launch, const LossShape& shape, ElementType type)
+      : launch_(launch), shape_(shape), type_(type) {}
 
   int64_t workspace_bytes() const override {
     return shape_.rows * static_cast<int64_t>(sizeof(LossOfRow));
@@ -33,30 +33,35 @@ class CudaLoss final : public LossOp {
                                      .gradient = gradient.data,
                                      .workspace = reinterpret_cast<LossOfRow*>(workspace),
                                      .result = result.f64()};
-    const cudaStream_t compute = AsCuda(stream).compute();
-    return kind_ == LossKind::kSoftmaxCrossEntropy
-               ? CudaStatus(LaunchSoftmaxCrossEntropy(compute, type_, arguments),
-                            "LaunchSoftmaxCrossEntropy")
-               : CudaStatus(LaunchMeanSquaredError(compute, type_, arguments),
-                            "LaunchMeanSquaredError");
+    return CudaStatus(launch_(AsCuda(stream).compute(), type_, arguments), "LaunchLoss");
   }
 
  private:
-  const LossKind kind_;
+  LaunchLossFunction* const launch_;
   const LossShape shape_;
   const ElementType type_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaLoss(LossKind kind, const LossShape& shape,
-                                                       DType type) {
+absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LaunchLossFunction* launch,
+                                                   const LossShape& shape, DType type) {
   if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.classes)) {
     return absl::InvalidArgumentError(absl::StrCat("loss: extents must be 1 to ", kMaxCudaExtent,
                                                    ": ", shape.rows, " rows, ", shape.classes,
                                                    " classes"));
   }
-  return std::unique_ptr<LossOp>(std::make_unique<CudaLoss>(kind, shape, ElementTypeOf(type)));
+  return std::unique_ptr<LossOp>(std::make_unique<CudaLoss>(launch, shape, ElementTypeOf(type)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaSoftmaxCrossEntropy(const LossShape& shape,
+                                                                      DType type) {
+  return CreateLoss(LaunchSoftmaxCrossEntropy, shape, type);
+}
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaMeanSquaredError(const LossShape& shape,
+                                                                   DType type) {
+  return CreateLoss(LaunchMeanSquaredError, shape, type);
 }
 
 }  // namespace stagecoach::kernels

@@ -27,10 +27,10 @@ struct LossArguments {
   LossOfRow* workspace = nullptr;
   double* result = nullptr;
 };
-cudaError_t LaunchSoftmaxCrossEntropy(cudaStream_t stream, ElementType type,
-                                      const LossArguments& arguments);
-cudaError_t LaunchMeanSquaredError(cudaStream_t stream, ElementType type,
-                                   const LossArguments& arguments);
+using LaunchLossFunction = cudaError_t(cudaStream_t stream, ElementType type,
+                                       const LossArguments& arguments);
+LaunchLossFunction LaunchSoftmaxCrossEntropy;
+LaunchLossFunction LaunchMeanSquaredError;
 
 }  // namespace stagecoach::kernels
 

@@ -31,6 +31,11 @@ std::vector<std::string> Describe(const Model& model) {
   return names;
 }
 
+std::string NameOfLoss(const Model& model) {
+  auto profile = AnalyzeModel(model, {});
+  return profile.ok() ? profile->loss_spec.description : profile.status().ToString();
+}
+
 void ExpectInvalid(const std::string& toml, const ::testing::Matcher<std::string>& message) {
   EXPECT_THAT(ParseModel(toml, kFeatures, kClasses),
               StatusIs(absl::StatusCode::kInvalidArgument, message));
@@ -68,11 +73,11 @@ TEST(ModelFile, TakesTheInputFromTheData) {
 
 TEST(ModelFile, LossIsCrossEntropyUnlessNamed) {
   ASSERT_OK_AND_ASSIGN(const Model usual, ParseModel(kHead, kFeatures, kClasses));
-  EXPECT_EQ(usual.loss, LossKind::kSoftmaxCrossEntropy);
+  EXPECT_EQ(NameOfLoss(usual), "softmax cross-entropy of 3 classes");
   ASSERT_OK_AND_ASSIGN(
       const Model squared,
       ParseModel(std::string("loss = \"mean_squared_error\"\n") + kHead, kFeatures, kClasses));
-  EXPECT_EQ(squared.loss, LossKind::kMeanSquaredError);
+  EXPECT_EQ(NameOfLoss(squared), "mean squared error of 3 classes");
 }
 
 TEST(ModelFile, RepeatsLayers) {

@@ -206,8 +206,7 @@ class LayerNormOracle {
 // The mean of the losses, and the gradient of the output.
 struct LossOracle {
   LossOracle(const Bounded& output, const std::vector<int32_t>& labels) {
-    const auto exact =
-        reference::Loss(LossKind::kSoftmaxCrossEntropy, {R, C}, output.value, labels, R, 1.0 / R);
+    const auto exact = reference::SoftmaxCrossEntropy({R, C}, output.value, labels, R, 1.0 / R);
     loss = exact.loss / R;
     correct = exact.correct;
     gradient = {exact.gradient, Vector(exact.gradient.size())};

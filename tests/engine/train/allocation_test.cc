@@ -197,7 +197,7 @@ TEST_F(Allocation, LiveBytesRiseAndFall) {
 
 TEST_F(Allocation, OfAnAnalysisIsLessThanAByteForEachRow) {
   constexpr int64_t kRows = int64_t{1} << 24;
-  for (const LossKind loss : {LossKind::kSoftmaxCrossEntropy, LossKind::kMeanSquaredError}) {
+  for (const LossFactory& loss : {SoftmaxCrossEntropy(), MeanSquaredError()}) {
     Model model = SmallModel();
     model.loss = loss;
     taken_bytes = 0;

@@ -34,8 +34,7 @@ std::string FingerprintOf(const Subject& subject) {
                                    .optimizer = subject.options.optimizer,
                                    .device = subject.options.device})
           .value();
-  return FingerprintOf(subject.model, profile, plan, partition::LoweredSchedule(plan).value(),
-                       subject.options);
+  return FingerprintOf(profile, plan, partition::LoweredSchedule(plan).value(), subject.options);
 }
 
 TEST(Fingerprint, IsThatOfAnEqualRun) {
@@ -48,6 +47,7 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) { s.model.layers[1] = LayerNorm(); },
       // Another spread of the initial weights: its description is the same.
       [](Subject& s) { s.model.layers[1] = Linear(8, Activation::kNone, 2.0F); },
+      [](Subject& s) { s.model.loss = MeanSquaredError(); },
       [](Subject& s) { s.schedule = "gpipe"; },
       [](Subject& s) { s.micro_batches = 6; },
       [](Subject& s) { s.micro_batch_rows = 2; },

@@ -166,7 +166,7 @@ TEST(TrainerStep, Learns) {
 
 TEST(TrainerStep, LearnsWithMeanSquaredErrorToo) {
   Model model = SmallModel();
-  model.loss = LossKind::kMeanSquaredError;
+  model.loss = MeanSquaredError();
   const auto trainer =
       MakeTrainer(model, SmallPlan(), {.learning_rate = LearningRate::Constant(3e-3F)});
   const auto data = SmallData(kTrainedBatchRows);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/ops/loss_kernels.h"
 #include "kernels/reference/reference.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/tolerance.h"
@@ -169,15 +170,14 @@ Bounds BoundsOf(const Problem& problem, const Vector& gradient) {
 
 void ExpectMatchesReference(const Problem& problem) {
   const Results actual = Compute(problem);
-  const auto expected = reference::Loss(problem.kind, problem.shape, ToDouble(problem.output),
-                                        problem.labels, problem.valid_rows, problem.scale);
+  const auto expected = ReferenceLoss(problem.kind, problem.shape, ToDouble(problem.output),
+                                      problem.labels, problem.valid_rows, problem.scale);
   const Bounds bounds = BoundsOf(problem, expected.gradient);
   EXPECT_NEAR(actual.result[0], expected.loss, bounds.loss);
   EXPECT_EQ(actual.result[1], static_cast<double>(expected.correct));
   EXPECT_THAT(actual.gradient, CloseTo(expected.gradient, bounds.gradient));
 }
 
-constexpr LossKind kKinds[] = {LossKind::kSoftmaxCrossEntropy, LossKind::kMeanSquaredError};
 std::string NameOfKind(LossKind kind) {
   return kind == LossKind::kSoftmaxCrossEntropy ? "cross_entropy" : "squared_error";
 }
@@ -217,7 +217,7 @@ TEST_P(CudaLoss, UnalignedRowsMatchReference) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaLoss,
-    ::testing::Combine(::testing::ValuesIn(kActivationTypes), ::testing::ValuesIn(kKinds),
+    ::testing::Combine(::testing::ValuesIn(kActivationTypes), ::testing::ValuesIn(kLossKinds),
                        ::testing::Values(LossShape{1, 1}, LossShape{5, 1}, LossShape{1, 10},
                                          LossShape{17, 2}, LossShape{64, 10}, LossShape{3, 1024},
                                          LossShape{2, 1025}, LossShape{2, 1032},
@@ -281,7 +281,7 @@ TEST_P(CudaLossOfKind, OutputsThatAreNotNumbersShowInTheLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaLossOfKind,
                          ::testing::Combine(::testing::ValuesIn(kActivationTypes),
-                                            ::testing::ValuesIn(kKinds)));
+                                            ::testing::ValuesIn(kLossKinds)));
 
 TEST(CudaCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
   Problem problem(DType::kFloat32, LossKind::kSoftmaxCrossEntropy, {.rows = 3, .classes = 3});

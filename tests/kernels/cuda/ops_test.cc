@@ -150,7 +150,7 @@ TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
 
 // The last row is padding.
 TEST_F(CudaOpsTest, MeanSquaredError) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateLoss(LossKind::kMeanSquaredError, {3, 2}));
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateMeanSquaredError({3, 2}));
   const Tensor output = Floats({3, 2}, {1, 0, 0.5F, 0, 7, 7});
   const Tensor labels = Operand<int32_t>(DType::kInt32, {3}, {0, 0, -1});
   const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {3, 2});
@@ -164,7 +164,7 @@ TEST_F(CudaOpsTest, MeanSquaredError) {
 }
 
 TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateLoss(LossKind::kSoftmaxCrossEntropy, {1, 2}));
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateSoftmaxCrossEntropy({1, 2}));
   const Tensor output = Floats({1, 2}, {3, 3});
   const Tensor labels = Operand<int32_t>(DType::kInt32, {1}, {1});
   const Tensor result = Result(DType::kFloat64, {2});
@@ -179,8 +179,7 @@ TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
 
 TEST_F(CudaOpsTest, LossRefusesExtentsOutOfRange) {
   for (const LossShape shape : {LossShape{0, 1}, LossShape{1, -1}, LossShape{kHuge, 1}}) {
-    EXPECT_THAT(ops().CreateLoss(LossKind::kMeanSquaredError, shape),
-                StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(ops().CreateMeanSquaredError(shape), StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
 

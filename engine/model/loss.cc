@@ -1,0 +1,66 @@
+#include "engine/model/loss.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// A loss that is one operation over class labels.
+class ClassLoss final : public Loss {
+ public:
+  using CreateOp = absl::StatusOr<std::unique_ptr<kernels::LossOp>> (kernels::Ops::*)(
+      const kernels::LossShape& shape);
+
+  ClassLoss(const char* name, CreateOp create, double (*loss_of_guessing)(double classes))
+      : name_(name), create_(create), loss_of_guessing_(loss_of_guessing) {}
+
+  absl::StatusOr<LossSpec> Prepare(const LossContext& context) override {
+    if (context.output.rank() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name_, ": takes one number a class, so outputs of shape [classes], not ",
+                       context.output.ToString()));
+    }
+    const int64_t classes = context.output.elements();
+    ASSIGN_OR_RETURN(op_, (context.device.ops().*create_)({context.rows, classes}));
+    return LossSpec{.description = absl::StrCat(name_, " of ", classes, " classes"),
+                    .target = TargetSpec::ClassLabel(classes),
+                    .workspace_bytes = op_->workspace_bytes(),
+                    .loss_of_guessing = loss_of_guessing_(static_cast<double>(classes))};
+  }
+
+  absl::Status Compute(const LossArgs& args) override {
+    return op_->Compute(args.stream, args.y, args.targets, args.valid_rows, args.scale, args.dy,
+                        args.result, args.workspace);
+  }
+
+ private:
+  const char* const name_;
+  const CreateOp create_;
+  double (*const loss_of_guessing_)(double classes);
+  std::unique_ptr<kernels::LossOp> op_;
+};
+
+// Of a model that gives every class the same share.
+double CrossEntropyOfGuessing(double classes) { return std::log(classes); }
+double SquaredErrorOfGuessing(double classes) { return (1.0 - 1.0 / classes) / classes; }
+
+}  // namespace
+
+LossFactory SoftmaxCrossEntropy() {
+  return LossOf<ClassLoss>("softmax cross-entropy", &kernels::Ops::CreateSoftmaxCrossEntropy,
+                           &CrossEntropyOfGuessing);
+}
+
+LossFactory MeanSquaredError() {
+  return LossOf<ClassLoss>("mean squared error", &kernels::Ops::CreateMeanSquaredError,
+                           &SquaredErrorOfGuessing);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,88 @@
+#ifndef STAGECOACH_ENGINE_MODEL_LOSS_H_
+#define STAGECOACH_ENGINE_MODEL_LOSS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/data/sample_spec.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::engine {
+
+// Where and on what a loss will run.
+struct LossContext {
+  kernels::Device& device;
+  int64_t rows;           // of a micro-batch
+  kernels::Shape output;  // of one sample: what the last layer gives
+};
+
+// All that the engine must know of a loss before it runs. Bytes are per micro-batch.
+//
+// A loss has no parameters yet. When one does (a head fused with the loss), they are named here as
+// in LayerSpec, follow those of the last layer, and LossArgs has their values and gradients.
+struct LossSpec {
+  std::string description;      // "softmax cross-entropy of 10 classes"
+  TargetSpec target;            // what it compares outputs with; of kClasses: at most that many
+  int64_t workspace_bytes = 0;  // scratch within one call
+  // The loss of a sample where a model knows nothing yet, for the scale of progress; 0: not known.
+  double loss_of_guessing = 0.0;
+};
+
+// What one call of a loss works on, for one micro-batch. y and dy are of the device's activation
+// type. All are in the device's memory, which only operations of the device (kernels/ops) can touch
+// unless memory_is_host().
+struct LossArgs {
+  kernels::Stream& stream;
+  kernels::Tensor y;        // (rows, output)
+  kernels::Tensor targets;  // (rows, target), int32 or float32; empty with TargetSpec::kNone
+  int64_t valid_rows = 0;   // the first so many; the rest is padding
+  float scale = 1.0F;       // of dy, not of the result
+  kernels::Tensor dy;  // of the shape of y; empty where no gradient is wanted, as in evaluation
+  // (2) float64: the sum of the losses of the valid rows, and how many of them are right, for
+  // accuracies; 0 where a loss knows no right and wrong.
+  kernels::Tensor result;
+  std::byte* workspace = nullptr;
+};
+
+// What training makes small: maps a model's outputs and the samples' targets to a number. To define
+// one, derive from this.
+//
+// The engine calls Prepare once, then Compute in the order of the schedule, always from one thread
+// (a job of the device's stream). Every call must depend on its arguments alone, and give the same
+// bits for the same ones. Rows must not depend on each other or on padding, whose dy is 0.
+class Loss {
+ public:
+  virtual ~Loss() = default;
+
+  // Checks the output's shape (InvalidArgument says what was expected) and creates what the calls
+  // need.
+  virtual absl::StatusOr<LossSpec> Prepare(const LossContext& context) = 0;
+
+  // The result and, if wanted, dy: the derivative of the sum of losses by y, times the scale.
+  virtual absl::Status Compute(const LossArgs& args) = 0;
+};
+
+// Makes a fresh, unprepared loss; called once for each place where the loss is to run.
+using LossFactory = std::function<std::unique_ptr<Loss>()>;
+
+// A factory of a user's loss: LossOf<MyLoss>(arguments of its constructor...).
+template <typename T, typename... Args>
+LossFactory LossOf(Args... args) {
+  return [=] { return std::make_unique<T>(args...); };
+}
+
+// The losses that are built in, over one class label a sample; a sample's output has one number for
+// each class, and is right if the first of the largest is at the label. Formulas are in
+// kernels/ops/loss.h.
+LossFactory SoftmaxCrossEntropy();
+LossFactory MeanSquaredError();  // from 1 at the label and 0 elsewhere
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_MODEL_LOSS_H_
