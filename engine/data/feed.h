@@ -18,6 +18,9 @@ namespace stagecoach::engine {
 struct Batch {
   const Dataset* data = nullptr;
   absl::Span<const int64_t> rows;
+  // Of which run it is and the number of its first sample: SampleNumbers says how they count.
+  int64_t step = 0;
+  int64_t first_sample = 0;
 
   // How many rows of a micro-batch are not padding.
   int64_t ValidRows(int micro_batch, int64_t micro_batch_rows) const;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/model/call_context.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 #include "partition/analytic.h"
@@ -76,6 +77,7 @@ struct LayerContext {
 // which only operations of the device (kernels/ops) can touch unless memory_is_host().
 struct LayerArgs {
   kernels::Stream& stream;
+  CallContext call;
   Tensor x, y;
   Tensor dx, dy;  // backward only; dx is empty if nobody needs it, and never the memory of dy
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/data/sample_spec.h"
+#include "engine/model/call_context.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
@@ -39,6 +40,7 @@ struct LossSpec {
 // unless memory_is_host().
 struct LossArgs {
   kernels::Stream& stream;
+  CallContext call;
   kernels::Tensor y;        // (rows, output)
   kernels::Tensor targets;  // (rows, target), int32 or float32; empty with TargetSpec::kNone
   int64_t valid_rows = 0;   // the first so many; the rest is padding

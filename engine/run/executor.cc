@@ -80,6 +80,10 @@ absl::Status Executor::PlaceAll() {
   tickets_.resize(
       std::max(training_->program.instructions.size(), evaluation_->program.instructions.size()));
   ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(AllNormsSlot() + 1));
+  ASSIGN_OR_RETURN(
+      sample_numbers_,
+      SampleNumberTable::Create(*options_.device, options_.training.schedule->num_micro_batches,
+                                stages_.front()->options().micro_batch_rows));
   if (options_.clip_norm > 0.0F) {
     ASSIGN_OR_RETURN(norm_, GradientNorm::Create(*options_.device, options_.transport->ranks(),
                                                  *options_.parameters, options_.clip_norm));
@@ -153,6 +157,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   norm_position_ = -1;
   stashed_ = 0;
   RETURN_IF_ERROR(options_.device->stream().Report(-1));
+  RETURN_IF_ERROR(sample_numbers_->Set(run.batch));
   for (int position = 0; position < actions; ++position) {
     const absl::Status status = PerformAt(run, position);
     if (!status.ok()) return At(run, position, status);
@@ -256,20 +261,22 @@ absl::Status Executor::Issue(const Run& run, int position) {
   const UpdateStep* const update = updates ? &run.step->update : nullptr;
   const StageBlocks& blocks = instruction.blocks;
   const MicroBatch micro_batch = instruction.action.micro_batch;
+  const CallContext call = {.is_training = &run.bound == training_.get(),
+                            .numbers = sample_numbers_->of(micro_batch)};
   switch (instruction.action.op) {
     case Op::kForward:
       if (run.step != nullptr) {
         counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
       }
-      return stage.Forward(blocks, run.batch, micro_batch, recording);
+      return stage.Forward(blocks, call, run.batch, micro_batch, recording);
     case Op::kBackwardInput:
       --stashed_;
-      return stage.BackwardInput(blocks, recording);
+      return stage.BackwardInput(blocks, call, recording);
     case Op::kBackwardWeight:
-      return stage.BackwardWeight(blocks, micro_batch, update, recording);
+      return stage.BackwardWeight(blocks, call, micro_batch, update, recording);
     default:
       --stashed_;
-      return stage.Backward(blocks, micro_batch, update, recording);
+      return stage.Backward(blocks, call, micro_batch, update, recording);
   }
 }
 

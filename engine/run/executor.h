@@ -16,6 +16,7 @@
 #include "engine/run/block_table.h"
 #include "engine/run/gradient_norm.h"
 #include "engine/run/program.h"
+#include "engine/run/sample_numbers.h"
 #include "engine/run/shared_results.h"
 #include "engine/stage/stage.h"
 #include "engine/transport/transport.h"
@@ -146,6 +147,7 @@ class Executor {
   kernels::Arena arena_;
   const std::vector<std::unique_ptr<Stage>> stages_;
   std::unique_ptr<Bound> training_, evaluation_;
+  std::optional<SampleNumberTable> sample_numbers_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
   std::unique_ptr<kernels::Timeline> timeline_;
   std::optional<GradientNorm> norm_;  // if gradients are clipped

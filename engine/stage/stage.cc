@@ -171,8 +171,9 @@ absl::Status Stage::Finish() {
   return device_.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
 }
 
-LayerArgs Stage::Args(const StageBlocks& blocks) const {
+LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call) const {
   return {.stream = device_.stream(),
+          .call = call,
           .x = input_.At(0, blocks.input),
           .y = output_.At(0, blocks.output),
           .dx = input_.At(0, blocks.input_gradient),
@@ -185,52 +186,54 @@ LayerArgs Stage::Args(const StageBlocks& blocks) const {
           .workspace = blocks.workspace};
 }
 
-absl::Status Stage::Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch,
-                            kernels::Recording& recording) {
-  const LayerArgs args = Args(blocks);
+absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
+                            MicroBatch micro_batch, kernels::Recording& recording) {
+  const LayerArgs args = Args(blocks, call);
   if (options_.is_first) {
     RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
   }
   RETURN_IF_ERROR(device_.stream().Replay(recording, [&] { return chain_.Forward(args); }));
-  return options_.is_last ? ComputeLoss(blocks, batch, micro_batch) : absl::OkStatus();
+  return options_.is_last ? ComputeLoss(args, batch, micro_batch) : absl::OkStatus();
 }
 
-absl::Status Stage::ComputeLoss(const StageBlocks& blocks, const Batch& batch,
-                                MicroBatch micro_batch) {
+absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch) {
   const int64_t rows = options_.micro_batch_rows;
   // The layers are done with the workspace.
-  const Tensor labels{blocks.workspace, DType::kInt32, Shape{rows}};
+  const Tensor labels{args.workspace, DType::kInt32, Shape{rows}};
   RETURN_IF_ERROR(feed_.Labels(batch, micro_batch.value(), labels));
-  const LayerArgs args = Args(blocks);
   const Tensor result{results_.f64() + 2 * micro_batch.value(), DType::kFloat64, Shape{2}};
   const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
   return loss_->Compute({.stream = device_.stream(),
+                         .call = args.call,
                          .y = args.y,
                          .targets = labels,
                          .valid_rows = batch.ValidRows(micro_batch.value(), rows),
                          .scale = scale,
                          .dy = args.dy,
                          .result = result,
-                         .workspace = blocks.workspace + BytesOfTargets(loss_spec_, rows)});
+                         .workspace = args.workspace + BytesOfTargets(loss_spec_, rows)});
 }
 
-absl::Status Stage::BackwardInput(const StageBlocks& blocks, kernels::Recording& recording) {
-  const LayerArgs args = Args(blocks);
+absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& call,
+                                  kernels::Recording& recording) {
+  const LayerArgs args = Args(blocks, call);
   return device_.stream().Replay(recording, [&] { return chain_.BackwardInput(args); });
 }
 
-absl::Status Stage::BackwardWeight(const StageBlocks& blocks, MicroBatch micro_batch,
-                                   const UpdateStep* update, kernels::Recording& recording) {
-  LayerArgs args = Args(blocks);
+absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext& call,
+                                   MicroBatch micro_batch, const UpdateStep* update,
+                                   kernels::Recording& recording) {
+  LayerArgs args = Args(blocks, call);
   args.accumulate = micro_batch.value() > 0;
   return RunBackward(update, recording, [&](Chain::AfterLayer after_layer) {
     return chain_.BackwardWeight(args, after_layer);
   });
 }
 
-absl::Status Stage::Backward(const StageBlocks& blocks, MicroBatch micro_batch,
-                             const UpdateStep* update, kernels::Recording& recording) {
-  LayerArgs args = Args(blocks);
+absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call,
+                             MicroBatch micro_batch, const UpdateStep* update,
+                             kernels::Recording& recording) {
+  LayerArgs args = Args(blocks, call);
   args.accumulate = micro_batch.value() > 0;
   return RunBackward(update, recording, [&](Chain::AfterLayer after_layer) {
     return chain_.Backward(args, after_layer);

@@ -83,18 +83,20 @@ class Stage {
 
   // F: fills the input from the batch on the first stage; computes the loss, and its gradient if
   // there is a block for it, on the last. `recording`, here and below: always the same one for the
-  // same operation on the same blocks of the same micro-batch.
-  absl::Status Forward(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch,
-                       kernels::Recording& recording);
+  // same operation on the same blocks and call context of the same micro-batch.
+  absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
+                       MicroBatch micro_batch, kernels::Recording& recording);
   // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).
   void PrepareNext(const Batch& next) { feed_.Prepare(next); }
   // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
   // if not null, is applied to each layer once its gradients are complete with this micro-batch.
-  absl::Status BackwardInput(const StageBlocks& blocks, kernels::Recording& recording);
-  absl::Status BackwardWeight(const StageBlocks& blocks, MicroBatch micro_batch,
-                              const UpdateStep* update, kernels::Recording& recording);
-  absl::Status Backward(const StageBlocks& blocks, MicroBatch micro_batch, const UpdateStep* update,
-                        kernels::Recording& recording);
+  absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call,
+                             kernels::Recording& recording);
+  absl::Status BackwardWeight(const StageBlocks& blocks, const CallContext& call,
+                              MicroBatch micro_batch, const UpdateStep* update,
+                              kernels::Recording& recording);
+  absl::Status Backward(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch,
+                        const UpdateStep* update, kernels::Recording& recording);
 
   // The sum of squares of each parameter's gradient, in order: (parameters().size()) float64.
   absl::Status SquaredNorms(const Tensor& squares);
@@ -121,8 +123,8 @@ class Stage {
   // An update that changes nothing, while gradients and states are 0: it loads what updates need.
   absl::Status WarmUpUpdate();
   absl::Status Finish();
-  LayerArgs Args(const StageBlocks& blocks) const;
-  absl::Status ComputeLoss(const StageBlocks& blocks, const Batch& batch, MicroBatch micro_batch);
+  LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
+  absl::Status ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch);
   // What BackwardWeight and Backward share: `run` is given what to do after each layer.
   absl::Status RunBackward(const UpdateStep* update, kernels::Recording& recording,
                            absl::FunctionRef<absl::Status(Chain::AfterLayer)> run);

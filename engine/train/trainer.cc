@@ -230,7 +230,8 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
       .start = start,
       .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
   schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
-  const Batch batch{&data, rows};
+  const Batch batch{
+      .data = &data, .rows = rows, .step = number, .first_sample = steps_ * plan_.batch_rows()};
   RETURN_IF_ERROR(RunSchedule(
       [&](int rank) { return executors_[static_cast<size_t>(rank)]->Train(batch, step, trace); }));
   steps_ = number;
@@ -256,7 +257,8 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
     const int64_t end = std::min(begin + plan_.batch_rows(), data.rows());
     evaluation_rows_.clear();
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
-    const Batch batch{&data, evaluation_rows_};
+    const Batch batch{
+        .data = &data, .rows = evaluation_rows_, .step = steps_, .first_sample = begin};
     RETURN_IF_ERROR(RunSchedule(
         [&](int rank) { return executors_[static_cast<size_t>(rank)]->Evaluate(batch); }));
     const LossResult sum = SumResults();
