@@ -11,7 +11,7 @@
 
 namespace stagecoach::kernels {
 
-enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16 };
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16, kUint8 };
 
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
@@ -19,6 +19,8 @@ constexpr int64_t SizeOf(DType dtype) {
       return 8;
     case DType::kBfloat16:
       return 2;
+    case DType::kUint8:
+      return 1;
     default:
       return 4;
   }

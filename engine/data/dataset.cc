@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,7 +12,13 @@
 #include "base/status_macros.h"
 
 namespace stagecoach::engine {
+
+using kernels::DType;
+using kernels::Shape;
+
 namespace {
+
+constexpr char kFeatures[] = "features";
 
 absl::Status CheckShape(int64_t features, int64_t classes, size_t values,
                         const std::vector<int32_t>& labels) {
@@ -39,35 +46,33 @@ absl::Status CheckShape(int64_t features, int64_t classes, size_t values,
   return absl::OkStatus();
 }
 
-void CheckRow(const Dataset& dataset, int64_t row) {
-  STAGECOACH_CHECK(row >= 0 && row < dataset.rows(),
-                   absl::StrCat("row ", row, " of a set of ", dataset.rows(), " rows"));
+SampleSpec SpecOf(TensorSpec features, int64_t classes) {
+  SampleSpec spec;
+  spec.inputs.push_back(std::move(features));
+  spec.target = TargetSpec::ClassLabel(classes);
+  return spec;
 }
 
-void CheckCopy(const Dataset& dataset, int64_t row, absl::Span<float> out) {
-  CheckRow(dataset, row);
-  STAGECOACH_CHECK(static_cast<int64_t>(out.size()) == dataset.features(),
-                   absl::StrCat("room for ", out.size(), " floats, expected ", dataset.features()));
+void CopyLabel(const std::vector<int32_t>& labels, int64_t row, std::byte* out) {
+  std::memcpy(out, &labels[static_cast<size_t>(row)], sizeof(int32_t));
 }
 
 class FirstRows final : public Dataset {
  public:
   FirstRows(std::shared_ptr<const Dataset> whole, int64_t rows)
-      : whole_(std::move(whole)), rows_(rows) {}
+      : Dataset(whole->spec()), whole_(std::move(whole)), rows_(rows) {}
 
   int64_t rows() const override { return rows_; }
-  int64_t features() const override { return whole_->features(); }
-  int64_t classes() const override { return whole_->classes(); }
-  void CopyFeatures(int64_t row, absl::Span<float> out) const override {
-    CheckRow(*this, row);
-    whole_->CopyFeatures(row, out);
-  }
-  int32_t label(int64_t row) const override {
-    CheckRow(*this, row);
-    return whole_->label(row);
-  }
 
  private:
+  void ReadInput(int i, int64_t row, std::byte* out) const override {
+    const int64_t bytes = spec().inputs[static_cast<size_t>(i)].bytes();
+    whole_->CopyInput(i, row, absl::MakeSpan(out, static_cast<size_t>(bytes)));
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    whole_->CopyTarget(row, absl::MakeSpan(out, static_cast<size_t>(spec().target.bytes())));
+  }
+
   const std::shared_ptr<const Dataset> whole_;
   const int64_t rows_;
 };
@@ -76,12 +81,53 @@ class FirstRows final : public Dataset {
 
 Dataset::~Dataset() = default;
 
-TableDataset::TableDataset(int64_t features, int64_t classes, std::vector<float> values,
-                           std::vector<int32_t> labels)
-    : features_(features),
-      classes_(classes),
-      values_(std::move(values)),
-      labels_(std::move(labels)) {}
+void Dataset::CheckRow(int64_t row) const {
+  STAGECOACH_CHECK(row >= 0 && row < rows(),
+                   absl::StrCat("row ", row, " of a set of ", rows(), " rows"));
+}
+
+void Dataset::CopyInput(int i, int64_t row, absl::Span<std::byte> out) const {
+  CheckRow(row);
+  STAGECOACH_CHECK(static_cast<int64_t>(out.size()) == input(i).bytes(),
+                   absl::StrCat("room for ", out.size(), " bytes, expected ", input(i).bytes()));
+  ReadInput(i, row, out.data());
+}
+
+void Dataset::CopyTarget(int64_t row, absl::Span<std::byte> out) const {
+  CheckRow(row);
+  STAGECOACH_CHECK(
+      static_cast<int64_t>(out.size()) == spec_.target.bytes(),
+      absl::StrCat("room for ", out.size(), " bytes, expected ", spec_.target.bytes()));
+  ReadTarget(row, out.data());
+}
+
+void Dataset::CopyNumbers(int i, int64_t row, absl::Span<float> out) const {
+  CheckRow(row);
+  const TensorSpec& tensor = input(i);
+  const int64_t count = tensor.shape.elements();
+  STAGECOACH_CHECK(static_cast<int64_t>(out.size()) == count,
+                   absl::StrCat("room for ", out.size(), " floats, expected ", count));
+  auto* const place = reinterpret_cast<std::byte*>(out.data());
+  if (tensor.type == DType::kFloat32) return ReadInput(i, row, place);
+  STAGECOACH_CHECK(tensor.type == DType::kUint8, "ids are no numbers");
+  // The bytes go to the end of the place that their values fill from the front: each is read before
+  // something is written over it.
+  std::byte* const bytes = place + count * (SizeOf(DType::kFloat32) - SizeOf(DType::kUint8));
+  ReadInput(i, row, bytes);
+  for (size_t k = 0; k < out.size(); ++k) {
+    out[k] = tensor.value_of_byte[std::to_integer<size_t>(bytes[k])];
+  }
+}
+
+int32_t Dataset::label(int64_t row) const {
+  STAGECOACH_CHECK(spec_.target == TargetSpec::ClassLabel(classes()), Describe(spec_.target));
+  int32_t label = 0;
+  CopyTarget(row, absl::MakeSpan(reinterpret_cast<std::byte*>(&label), sizeof(label)));
+  return label;
+}
+
+TableDataset::TableDataset(SampleSpec spec, std::vector<float> values, std::vector<int32_t> labels)
+    : Dataset(std::move(spec)), values_(std::move(values)), labels_(std::move(labels)) {}
 
 absl::StatusOr<std::shared_ptr<const TableDataset>> TableDataset::Create(
     int64_t features, int64_t classes, std::vector<float> values, std::vector<int32_t> labels) {
@@ -95,31 +141,24 @@ absl::StatusOr<std::shared_ptr<const TableDataset>> TableDataset::Create(
                         index / features, index % features, *bad));
   }
   return std::shared_ptr<const TableDataset>(
-      new TableDataset(features, classes, std::move(values), std::move(labels)));
+      new TableDataset(SpecOf({.name = kFeatures, .shape = Shape{features}}, classes),
+                       std::move(values), std::move(labels)));
 }
 
-void TableDataset::CopyFeatures(int64_t row, absl::Span<float> out) const {
-  CheckCopy(*this, row, out);
-  std::copy_n(values_.begin() + row * features_, features_, out.begin());
+void TableDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
+  std::memcpy(out, values_.data() + row * features(),
+              static_cast<size_t>(features() * SizeOf(DType::kFloat32)));
 }
 
-int32_t TableDataset::label(int64_t row) const {
-  CheckRow(*this, row);
-  return labels_[row];
-}
+void TableDataset::ReadTarget(int64_t row, std::byte* out) const { CopyLabel(labels_, row, out); }
 
-ImageDataset::ImageDataset(int64_t features, int64_t classes, double mean, double stddev,
-                           std::vector<uint8_t> pixels, std::vector<int32_t> labels)
-    : features_(features),
-      classes_(classes),
+ImageDataset::ImageDataset(SampleSpec spec, double mean, double stddev, std::vector<uint8_t> pixels,
+                           std::vector<int32_t> labels)
+    : Dataset(std::move(spec)),
       mean_(mean),
       stddev_(stddev),
       pixels_(std::move(pixels)),
-      labels_(std::move(labels)) {
-  for (int pixel = 0; pixel < 256; ++pixel) {
-    value_of_pixel_[pixel] = static_cast<float>((pixel / 255.0 - mean) / stddev);
-  }
-}
+      labels_(std::move(labels)) {}
 
 absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
     int64_t features, int64_t classes, double mean, double stddev, std::vector<uint8_t> pixels,
@@ -131,20 +170,19 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
         "positive: images of a single shade cannot be standardized",
         mean, stddev));
   }
-  return std::shared_ptr<const ImageDataset>(
-      new ImageDataset(features, classes, mean, stddev, std::move(pixels), std::move(labels)));
+  TensorSpec tensor = {.name = kFeatures, .type = DType::kUint8, .shape = Shape{features}};
+  for (int pixel = 0; pixel < 256; ++pixel) {
+    tensor.value_of_byte.push_back(static_cast<float>((pixel / 255.0 - mean) / stddev));
+  }
+  return std::shared_ptr<const ImageDataset>(new ImageDataset(
+      SpecOf(std::move(tensor), classes), mean, stddev, std::move(pixels), std::move(labels)));
 }
 
-void ImageDataset::CopyFeatures(int64_t row, absl::Span<float> out) const {
-  CheckCopy(*this, row, out);
-  std::transform(pixels_.begin() + row * features_, pixels_.begin() + (row + 1) * features_,
-                 out.begin(), [this](uint8_t pixel) { return value_of_pixel_[pixel]; });
+void ImageDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
+  std::memcpy(out, pixels_.data() + row * features(), static_cast<size_t>(features()));
 }
 
-int32_t ImageDataset::label(int64_t row) const {
-  CheckRow(*this, row);
-  return labels_[row];
-}
+void ImageDataset::ReadTarget(int64_t row, std::byte* out) const { CopyLabel(labels_, row, out); }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> Subset(std::shared_ptr<const Dataset> dataset,
                                                       int64_t rows) {

@@ -1,42 +1,62 @@
 #ifndef STAGECOACH_ENGINE_DATA_DATASET_H_
 #define STAGECOACH_ENGINE_DATA_DATASET_H_
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/sample_spec.h"
 
 namespace stagecoach::engine {
 
-// An indexed set of labeled samples in host memory. Immutable after construction, so every stage
-// may read it at once. Rows and labels count from 0. A row outside [0, rows()) or a span of the
-// wrong length is a programmer's error and aborts.
+// An indexed set of samples in host memory. Immutable after construction, so every stage may read
+// it at once. Rows count from 0. A row outside [0, rows()), a span of the wrong length or a
+// question that does not suit spec() is a programmer's error and aborts.
 class Dataset {
  public:
-  Dataset() = default;
   Dataset(const Dataset&) = delete;
   Dataset& operator=(const Dataset&) = delete;
   virtual ~Dataset();
 
-  virtual int64_t rows() const = 0;      // >= 1
-  virtual int64_t features() const = 0;  // floats per sample, >= 1; an image is flattened row-major
-  virtual int64_t classes() const = 0;   // >= 2; every label is in [0, classes())
+  virtual int64_t rows() const = 0;  // >= 1
+  const SampleSpec& spec() const { return spec_; }
 
-  // Writes the standardized features of `row` to `out`, which holds features() floats.
-  virtual void CopyFeatures(int64_t row, absl::Span<float> out) const = 0;
-  virtual int32_t label(int64_t row) const = 0;
+  // Writes a row's input `i` of spec(), or its target, to `out`, as it is.
+  void CopyInput(int i, int64_t row, absl::Span<std::byte> out) const;
+  void CopyTarget(int64_t row, absl::Span<std::byte> out) const;
+  // Writes a row's input `i`, which is one of numbers: what a stage is fed with.
+  void CopyNumbers(int i, int64_t row, absl::Span<float> out) const;
+
+  // Of data whose only input is of numbers and whose target is one label a sample, as all that is
+  // loaded so far is. An image counts as that many features, row-major.
+  int64_t features() const { return input(0).shape.elements(); }  // >= 1
+  int64_t classes() const { return spec_.target.classes; }        // >= 2
+  int32_t label(int64_t row) const;
+
+ protected:
+  explicit Dataset(SampleSpec spec) : spec_(std::move(spec)) {}
+
+ private:
+  const TensorSpec& input(int i) const { return spec_.inputs[static_cast<size_t>(i)]; }
+  void CheckRow(int64_t row) const;
+  // Of a row that there is; `out` has room for spec().
+  virtual void ReadInput(int i, int64_t row, std::byte* out) const = 0;
+  virtual void ReadTarget(int64_t row, std::byte* out) const = 0;
+
+  const SampleSpec spec_;
 };
 
-// Two sets with equal features() and classes(), standardized by the statistics of `train` alone.
+// Two sets of equal features() and classes(), standardized by the statistics of `train` alone.
 struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
 };
 
-// Samples of any origin, 4 bytes a feature.
+// Samples of any origin, 4 bytes a feature. The input is called "features", here and below.
 class TableDataset final : public Dataset {
  public:
   // `values` is (rows, features) row-major, finite and already standardized; `labels` is (rows).
@@ -48,22 +68,17 @@ class TableDataset final : public Dataset {
                                                                     std::vector<int32_t> labels);
 
   int64_t rows() const override { return static_cast<int64_t>(labels_.size()); }
-  int64_t features() const override { return features_; }
-  int64_t classes() const override { return classes_; }
-  void CopyFeatures(int64_t row, absl::Span<float> out) const override;
-  int32_t label(int64_t row) const override;
 
  private:
-  TableDataset(int64_t features, int64_t classes, std::vector<float> values,
-               std::vector<int32_t> labels);
+  TableDataset(SampleSpec spec, std::vector<float> values, std::vector<int32_t> labels);
+  void ReadInput(int i, int64_t row, std::byte* out) const override;
+  void ReadTarget(int64_t row, std::byte* out) const override;
 
-  const int64_t features_;
-  const int64_t classes_;
   const std::vector<float> values_;  // (rows, features)
   const std::vector<int32_t> labels_;
 };
 
-// Gray images, 1 byte a feature. A pixel v reads as (v / 255 - mean) / stddev.
+// Gray images, 1 byte a feature. A pixel v stands for (v / 255 - mean) / stddev.
 class ImageDataset final : public Dataset {
  public:
   // `pixels` is (rows, features) row-major, `labels` is (rows); `mean` and `stddev` are on the
@@ -76,23 +91,18 @@ class ImageDataset final : public Dataset {
                                                                     std::vector<int32_t> labels);
 
   int64_t rows() const override { return static_cast<int64_t>(labels_.size()); }
-  int64_t features() const override { return features_; }
-  int64_t classes() const override { return classes_; }
-  void CopyFeatures(int64_t row, absl::Span<float> out) const override;
-  int32_t label(int64_t row) const override;
 
   double mean() const { return mean_; }
   double stddev() const { return stddev_; }
 
  private:
-  ImageDataset(int64_t features, int64_t classes, double mean, double stddev,
-               std::vector<uint8_t> pixels, std::vector<int32_t> labels);
+  ImageDataset(SampleSpec spec, double mean, double stddev, std::vector<uint8_t> pixels,
+               std::vector<int32_t> labels);
+  void ReadInput(int i, int64_t row, std::byte* out) const override;
+  void ReadTarget(int64_t row, std::byte* out) const override;
 
-  const int64_t features_;
-  const int64_t classes_;
   const double mean_;
   const double stddev_;
-  std::array<float, 256> value_of_pixel_;
   const std::vector<uint8_t> pixels_;  // (rows, features)
   const std::vector<int32_t> labels_;
 };

@@ -24,7 +24,7 @@ absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& option
   if (device.activation_type() != DType::kFloat32) {
     ASSIGN_OR_RETURN(feed.row_, device.AllocateHost(options.features * SizeOf(DType::kFloat32)));
   }
-  ASSIGN_OR_RETURN(feed.labels_, device.AllocateHost(places * feed.label_bytes()));
+  ASSIGN_OR_RETURN(feed.targets_, device.AllocateHost(places * feed.target_bytes()));
   feed.prepared_rows_.reserve(
       static_cast<size_t>(options.micro_batches * options.micro_batch_rows));
   return feed;
@@ -34,9 +34,7 @@ int64_t Feed::feature_bytes() const {
   return options_.micro_batch_rows * options_.features * SizeOf(device_->activation_type());
 }
 
-int64_t Feed::label_bytes() const {
-  return options_.feeds_labels ? options_.micro_batch_rows * SizeOf(DType::kInt32) : 0;
-}
+int64_t Feed::target_bytes() const { return options_.micro_batch_rows * options_.target.bytes(); }
 
 std::byte* Feed::PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const {
   return staging.data() + (int64_t{half_} * options_.micro_batches + micro_batch) * bytes;
@@ -52,15 +50,15 @@ bool Feed::IsPrepared(const Batch& batch, int micro_batch) const {
 
 void Feed::Prepare(const Batch& next) {
   prepared_data_ = nullptr;
-  const bool has_places = features_.bytes() + labels_.bytes() > 0;
+  const bool has_places = features_.bytes() + targets_.bytes() > 0;
   if (next.data == nullptr || !has_places) return;
   half_ = 1 - half_;  // what this run uses may not have been copied yet
   for (int micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
     if (options_.features > 0) {
       WriteFeatures(next, micro_batch, PlaceOf(features_, micro_batch, feature_bytes()));
     }
-    if (options_.feeds_labels) {
-      WriteLabels(next, micro_batch, PlaceOf(labels_, micro_batch, label_bytes()));
+    if (target_bytes() > 0) {
+      WriteTargets(next, micro_batch, PlaceOf(targets_, micro_batch, target_bytes()));
     }
   }
   prepared_data_ = next.data;
@@ -77,14 +75,14 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
   return device_->stream().CopyFromHost(x.data, place, x.bytes());
 }
 
-absl::Status Feed::Labels(const Batch& batch, int micro_batch, const Tensor& labels) {
+absl::Status Feed::Targets(const Batch& batch, int micro_batch, const Tensor& targets) {
   if (device_->memory_is_host()) {
-    WriteLabels(batch, micro_batch, static_cast<std::byte*>(labels.data));
+    WriteTargets(batch, micro_batch, static_cast<std::byte*>(targets.data));
     return absl::OkStatus();
   }
-  std::byte* const place = PlaceOf(labels_, micro_batch, labels.bytes());
-  if (!IsPrepared(batch, micro_batch)) WriteLabels(batch, micro_batch, place);
-  return device_->stream().CopyFromHost(labels.data, place, labels.bytes());
+  std::byte* const place = PlaceOf(targets_, micro_batch, targets.bytes());
+  if (!IsPrepared(batch, micro_batch)) WriteTargets(batch, micro_batch, place);
+  return device_->stream().CopyFromHost(targets.data, place, targets.bytes());
 }
 
 void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const {
@@ -97,7 +95,7 @@ void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) 
     std::byte* const row = place + i * row_bytes;
     const auto values = absl::MakeSpan(reinterpret_cast<float*>(rounds ? row_.data() : row),
                                        static_cast<size_t>(options_.features));
-    batch.data->CopyFeatures(batch.rows[static_cast<size_t>(begin + i)], values);
+    batch.data->CopyNumbers(0, batch.rows[static_cast<size_t>(begin + i)], values);
     if (rounds) {
       std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(row),
                      kernels::ToBfloat16);
@@ -107,12 +105,13 @@ void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) 
               static_cast<size_t>((options_.micro_batch_rows - valid_rows) * row_bytes));
 }
 
-void Feed::WriteLabels(const Batch& batch, int micro_batch, std::byte* place) const {
+void Feed::WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const {
   const int64_t begin = micro_batch * options_.micro_batch_rows;
   const int64_t valid_rows = batch.ValidRows(micro_batch, options_.micro_batch_rows);
-  auto* const values = reinterpret_cast<int32_t*>(place);
+  const int64_t bytes = options_.target.bytes();
   for (int64_t i = 0; i < valid_rows; ++i) {
-    values[i] = batch.data->label(batch.rows[static_cast<size_t>(begin + i)]);
+    batch.data->CopyTarget(batch.rows[static_cast<size_t>(begin + i)],
+                           absl::MakeSpan(place + i * bytes, static_cast<size_t>(bytes)));
   }
 }
 

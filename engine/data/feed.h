@@ -36,17 +36,17 @@ class Feed {
     int64_t micro_batch_rows = 1;
     int micro_batches = 1;
     int64_t features = 0;  // 0: none are fed
-    bool feeds_labels = false;
+    TargetSpec target;     // kNone: none are fed
   };
   Feed() = default;  // feeds nothing
   static absl::StatusOr<Feed> Create(kernels::Device& device, const Options& options);
 
   // Jobs of the device's stream; micro-batches in any order. Between two calls for the same
   // micro-batch the stream must have finished.
-  //   x (rows, features) of the activation type; padding is 0.    labels (rows) int32; without
-  //   padding
+  //   x (rows, features) of the activation type; padding is 0
+  //   targets (rows, shape of a target), without padding
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
-  absl::Status Labels(const Batch& batch, int micro_batch, const kernels::Tensor& labels);
+  absl::Status Targets(const Batch& batch, int micro_batch, const kernels::Tensor& targets);
 
   // Does the host's part of the next run while the device is busy with this one: a job of the
   // device's stream, after this run's calls of the functions above. If that run has another batch
@@ -59,17 +59,17 @@ class Feed {
 
   // Of one micro-batch, in the form in which the device takes them.
   void WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const;
-  void WriteLabels(const Batch& batch, int micro_batch, std::byte* place) const;
+  void WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const;
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
   int64_t feature_bytes() const;  // of a micro-batch
-  int64_t label_bytes() const;
+  int64_t target_bytes() const;
 
   kernels::Device* device_ = nullptr;
   Options options_;
-  kernels::HostBuffer features_, labels_;  // empty where the device's memory is the host's
-  int half_ = 0;                           // of both, which this run uses
+  kernels::HostBuffer features_, targets_;  // empty where the device's memory is the host's
+  int half_ = 0;                            // of both, which this run uses
   const Dataset* prepared_data_ = nullptr;
   std::vector<int64_t> prepared_rows_;
   kernels::HostBuffer row_;  // (features) float32, before it is rounded

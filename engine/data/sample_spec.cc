@@ -1,6 +1,7 @@
 #include "engine/data/sample_spec.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 
 namespace stagecoach::engine {
@@ -26,6 +27,43 @@ std::string Describe(const TargetSpec& target) {
       return is_one ? "one float target" : absl::StrCat("float targets ", shape);
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Describe", "unknown kind of target");
+}
+
+absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
+                       const TargetSpec& target) {
+  if (data.inputs.size() != 1) {
+    const std::string names = absl::StrJoin(
+        data.inputs, ", ",
+        [](std::string* out, const TensorSpec& tensor) { absl::StrAppend(out, tensor.name); });
+    return absl::InvalidArgumentError(absl::StrCat("the data has ", data.inputs.size(), " inputs (",
+                                                   names, "); the model takes one"));
+  }
+  const TensorSpec& features = data.inputs.front();
+  if (features.type != DType::kFloat32 && features.type != DType::kUint8) {
+    return absl::InvalidArgumentError(absl::StrCat("the data's input \"", features.name,
+                                                   "\" is of ids; the model takes numbers"));
+  }
+  // A loss that takes nothing can be run on anything.
+  const bool takes_targets = target.kind != TargetSpec::Kind::kNone;
+  if (takes_targets && (data.target.kind != target.kind || data.target.shape != target.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat("for each sample the loss takes ",
+                                                   Describe(target), "; the data has ",
+                                                   Describe(data.target)));
+  }
+  const bool takes_classes = target.kind == TargetSpec::Kind::kClasses;
+  if (features.shape.elements() == input.elements() &&
+      (!takes_classes || data.target.classes <= target.classes)) {
+    return absl::OkStatus();
+  }
+  if (!takes_classes) {
+    return absl::InvalidArgumentError(absl::StrCat("the data has ", features.shape.elements(),
+                                                   " features; the model takes ",
+                                                   input.elements()));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the data has ", features.shape.elements(), " features and ",
+                   data.target.classes, " classes; the model takes ", input.elements(),
+                   " features and gives ", target.classes, " outputs"));
 }
 
 }  // namespace stagecoach::engine

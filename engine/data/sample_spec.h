@@ -3,11 +3,25 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/tensor.h"
 
 // What a sample consists of: what data sets have, and models and losses take.
 namespace stagecoach::engine {
+
+// One tensor that every sample of a data set has.
+struct TensorSpec {
+  std::string name;  // "features"
+  // kFloat32: numbers. kUint8: numbers, too, each kept as one of 256 (value_of_byte) until a stage
+  // is fed with it. kInt32: ids, such as those of tokens.
+  kernels::DType type = kernels::DType::kFloat32;
+  kernels::Shape shape;              // of one sample
+  std::vector<float> value_of_byte;  // 256 with kUint8; otherwise none
+
+  int64_t bytes() const { return shape.elements() * SizeOf(type); }  // of one sample's
+};
 
 // What a loss compares a model's outputs with, for one sample.
 struct TargetSpec {
@@ -31,6 +45,19 @@ struct TargetSpec {
 // "no targets", "one label of 10 classes", "labels of 10 classes, of shape [128]", "float targets
 // of shape [3]": what data "has" and a loss "takes".
 std::string Describe(const TargetSpec& target);
+
+// What every sample of a data set has.
+struct SampleSpec {
+  std::vector<TensorSpec> inputs;
+  TargetSpec target;
+};
+
+// Whether a model that is fed numbers, as many a sample as `input` has, and whose loss takes
+// `target`, can be run on such data. There is one input, of numbers so far. A loss of kClasses
+// takes labels of no more classes than its outputs tell apart. InvalidArgument says what the data
+// has and what was expected.
+absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
+                       const TargetSpec& target);
 
 }  // namespace stagecoach::engine
 

@@ -73,7 +73,7 @@ absl::Status Stage::PrepareFeed() {
       feed_, Feed::Create(device_, {.micro_batch_rows = options_.micro_batch_rows,
                                     .micro_batches = options_.micro_batches,
                                     .features = options_.is_first ? options_.input.elements() : 0,
-                                    .feeds_labels = options_.is_last}));
+                                    .target = loss_spec_.target}));
   return absl::OkStatus();
 }
 
@@ -198,15 +198,19 @@ absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, 
 
 absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch) {
   const int64_t rows = options_.micro_batch_rows;
-  // The layers are done with the workspace.
-  const Tensor labels{args.workspace, DType::kInt32, Shape{rows}};
-  RETURN_IF_ERROR(feed_.Labels(batch, micro_batch.value(), labels));
+  const TargetSpec& target = loss_spec_.target;
+  Tensor targets;
+  if (target.kind != TargetSpec::Kind::kNone) {
+    // The layers are done with the workspace.
+    targets = {args.workspace, target.type(), target.shape.Batched(rows)};
+    RETURN_IF_ERROR(feed_.Targets(batch, micro_batch.value(), targets));
+  }
   const Tensor result{results_.f64() + 2 * micro_batch.value(), DType::kFloat64, Shape{2}};
   const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
   return loss_->Compute({.stream = device_.stream(),
                          .call = args.call,
                          .y = args.y,
-                         .targets = labels,
+                         .targets = targets,
                          .valid_rows = batch.ValidRows(micro_batch.value(), rows),
                          .scale = scale,
                          .dy = args.dy,

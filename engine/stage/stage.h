@@ -142,8 +142,8 @@ class Stage {
       layer_parameters_;  // if they are updated so
   Feed feed_;
   std::unique_ptr<Loss> loss_;  // on the last stage
-  LossSpec loss_spec_;
-  Tensor results_;  // (micro_batches, 2) float64
+  LossSpec loss_spec_;          // elsewhere it takes no targets
+  Tensor results_;              // (micro_batches, 2) float64
   kernels::HostBuffer host_results_;
 };
 

@@ -66,7 +66,7 @@ class PipelineTrainer final : public Trainer {
   const TrainerOptions options_;
   schedule::Transfers transfers_ = schedule::Transfers::kSeparate;
   partition::LoweredPlan lowered_;
-  int64_t output_elements_ = 0;
+  TargetSpec target_;          // of the loss
   ParameterTable parameters_;  // stages and executors read it
   partition::PlanReport predicted_;
   std::vector<Shape> stage_input_;  // of one sample
@@ -105,7 +105,7 @@ absl::Status PipelineTrainer::Initialize() {
                                          .micro_batches = plan_.micro_batches(),
                                          .optimizer = options_.optimizer,
                                          .device = options_.device}));
-  output_elements_ = profile.output.elements();
+  target_ = profile.loss_spec.target;
   ASSIGN_OR_RETURN(predicted_, ReportPlan(plan_, profile.layers, profile.loss, transfers_));
   parameters_ = profile.parameters;
   for (int stage = 0; stage < plan_.num_stages(); ++stage) {
@@ -184,14 +184,7 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> f
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
-  const int64_t features = model_.input.elements();
-  if (data.features() != features || data.classes() > output_elements_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the data has ", data.features(), " features and ", data.classes(),
-                     " classes; the model takes ", features, " features and gives ",
-                     output_elements_, " outputs"));
-  }
-  return absl::OkStatus();
+  return CheckFits(data.spec(), model_.input, target_);
 }
 
 const Executor& PipelineTrainer::AnyExecutor() const {

@@ -85,7 +85,7 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument:
-  // another number of rows, or data of other features or more classes than the model.
+  // another number of rows, or data that does not fit the model and its loss (CheckFits).
   //
   // `next_rows`: those of the step that will follow, if they are known: the host brings them into
   // form while GPUs compute this step. They are rows of the same data, which must then stay as it

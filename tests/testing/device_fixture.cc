@@ -83,6 +83,7 @@ std::vector<double> TestDevice::Values(const Tensor& tensor) {
       return values;
     }
     case DType::kInt32:
+    case DType::kUint8:
       break;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Values", "not a tensor of floating-point numbers");

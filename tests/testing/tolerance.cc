@@ -36,6 +36,8 @@ const Precision& PrecisionOf(DType dtype) {
       return kBfloat16;
     case DType::kInt32:
       return kInt32;
+    case DType::kUint8:
+      break;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "PrecisionOf", "unknown dtype");
 }

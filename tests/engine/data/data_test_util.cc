@@ -57,7 +57,7 @@ std::string IdxFile(const std::vector<uint32_t>& shape, const std::string& eleme
 
 std::vector<float> FeaturesOf(const Dataset& dataset, int64_t row) {
   std::vector<float> features(dataset.features());
-  dataset.CopyFeatures(row, absl::MakeSpan(features));
+  dataset.CopyNumbers(0, row, absl::MakeSpan(features));
   return features;
 }
 

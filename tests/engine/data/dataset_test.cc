@@ -1,8 +1,10 @@
 #include "engine/data/dataset.h"
 
+#include <cstddef>
 #include <limits>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -82,7 +84,7 @@ TEST(TableDatasetDeathTest, AbortsOnARowOutsideTheSet) {
 TEST(TableDatasetDeathTest, AbortsOnASpanOfTheWrongLength) {
   const auto table = ThreeRows();
   std::vector<float> out(3);
-  EXPECT_DEATH(table->CopyFeatures(0, absl::MakeSpan(out)), "room for 3 floats, expected 2");
+  EXPECT_DEATH(table->CopyNumbers(0, 0, absl::MakeSpan(out)), "room for 3 floats, expected 2");
 }
 
 TEST(ImageDataset, StandardizesEveryPixelValue) {
@@ -92,6 +94,14 @@ TEST(ImageDataset, StandardizesEveryPixelValue) {
   for (int v = 0; v < 256; ++v) {
     EXPECT_FLOAT_EQ(FeaturesOf(*images, v / 128)[v % 128], (v / 255.0 - 0.25) / 0.5) << v;
   }
+}
+
+TEST(ImageDataset, KeepsPixelsAsBytes) {
+  const auto images = *ImageDataset::Create(2, 3, 0, 1, {1, 2, 3, 255}, {2, 0});
+  ASSERT_EQ(images->spec().inputs.front().type, kernels::DType::kUint8);
+  std::vector<std::byte> bytes(2);
+  images->CopyInput(0, 1, absl::MakeSpan(bytes));
+  EXPECT_THAT(bytes, ElementsAre(std::byte{3}, std::byte{255}));
 }
 
 TEST(ImageDataset, ReportsItsShapeAndLabels) {

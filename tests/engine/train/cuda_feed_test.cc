@@ -27,20 +27,30 @@ constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
 // Values that tell where they come from; counts what is read.
 class CountingData final : public Dataset {
  public:
+  CountingData()
+      : Dataset({.inputs = {{.name = "features", .shape = Shape{kFeatures}}},
+                 .target = TargetSpec::ClassLabel(kRowsOfData)}) {}
+
   int64_t rows() const override { return kRowsOfData; }
-  int64_t features() const override { return kFeatures; }
-  int64_t classes() const override { return kRowsOfData; }
-  void CopyFeatures(int64_t row, absl::Span<float> out) const override {
-    ++reads;
-    for (size_t i = 0; i < out.size(); ++i) out[i] = Value(row, static_cast<int64_t>(i));
-  }
-  int32_t label(int64_t row) const override { return static_cast<int32_t>(row); }
 
   static float Value(int64_t row, int64_t feature) {
     return static_cast<float>(row) + static_cast<float>(feature) / 7.0F;
   }
 
   mutable int64_t reads = 0;
+
+ private:
+  void ReadInput(int /*i*/, int64_t row, std::byte* out) const override {
+    ++reads;
+    for (int64_t i = 0; i < kFeatures; ++i) {
+      const float value = Value(row, i);
+      std::memcpy(out + i * static_cast<int64_t>(sizeof(value)), &value, sizeof(value));
+    }
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    const auto label = static_cast<int32_t>(row);
+    std::memcpy(out, &label, sizeof(label));
+  }
 };
 
 // What a device was given in one run.
@@ -61,7 +71,7 @@ class Feeding {
         feed_(Feed::Create(*device_, {.micro_batch_rows = kMicroBatchRows,
                                       .micro_batches = kMicroBatches,
                                       .features = kFeatures,
-                                      .feeds_labels = true})
+                                      .target = TargetSpec::ClassLabel(kRowsOfData)})
                   .value()) {}
 
   Fed Run(const Batch& batch, const Batch& next) {
@@ -73,7 +83,7 @@ class Feeding {
         const Tensor labels{labels_.data() + i * labels_.bytes() / kMicroBatches, DType::kInt32,
                             Shape{kMicroBatchRows}};
         EXPECT_OK(feed_.Features(batch, i, x));
-        EXPECT_OK(feed_.Labels(batch, i, labels));
+        EXPECT_OK(feed_.Targets(batch, i, labels));
       }
       EXPECT_OK(stream.CopyToHost(host_.data(), features_.data(), features_.bytes()));
       EXPECT_OK(

@@ -212,7 +212,7 @@ TEST(TrainerEvaluate, CountsEveryRowOnce) {
   };
   const auto data = SmallData(2 * kTrainedBatchRows + 1);
   std::vector<float> last_row(kSmallFeatures);
-  data->CopyFeatures(2 * kTrainedBatchRows, absl::MakeSpan(last_row));
+  data->CopyNumbers(0, 2 * kTrainedBatchRows, absl::MakeSpan(last_row));
   const auto last = TableDataset::Create(kSmallFeatures, kSmallClasses, last_row,
                                          {data->label(2 * kTrainedBatchRows)})
                         .value();

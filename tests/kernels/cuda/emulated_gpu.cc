@@ -86,6 +86,9 @@ std::vector<double> EmulatedGpu::Values(const Tensor& tensor) {
       case DType::kBfloat16:
         values.push_back(kernels::FromBfloat16(host.bf16()[i]));
         break;
+      case DType::kUint8:
+        values.push_back(std::to_integer<int>(bytes[static_cast<size_t>(i)]));
+        break;
     }
   }
   return values;
