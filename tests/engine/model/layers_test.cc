@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "engine/model/chain.h"
 #include "engine/model/layer.h"
 #include "engine/model/layers/layer_norm.h"
@@ -13,6 +15,7 @@
 #include "tests/engine/model/chain_on_device.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/finite_difference.h"
+#include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
@@ -22,6 +25,7 @@ namespace {
 using ::stagecoach::testing::CentralDifferences;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::RandomUniform;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestDevice;
 using ::testing::AllOf;
@@ -190,6 +194,7 @@ std::vector<Network> Networks() {
       {"TwoLinear", five, {Linear(6), Linear(3)}},
       {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
       {"ResidualLinear", five, {Residual({Linear(5)})}},
+      {"ResidualLinearOfMatrices", Shape{2, 3}, {Residual({Linear(3, kGelu)})}},
       {"ResidualLayerNorm", five, {Residual({LayerNorm()})}},
       {"ResidualReluLast", five, {Residual({LayerNorm(), Linear(5, kRelu)})}, 4.0F},
       {"ResidualReluOnly", five, {Residual({Linear(5, kRelu)})}, 4.0F},
@@ -219,6 +224,40 @@ std::vector<Network> Networks() {
 INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
                          [](const auto& test) { return test.param.name; });
 
+// The positions of 3 samples are as good as 6 samples.
+TEST(Linear, WorksOnTheLastAxis) {
+  TestDevice device;
+  const Tensor weight = device.Operand(Shape{3, 4}, RandomUniform(-1.0F, 1.0F, 12, 1));
+  const Tensor bias = device.Operand(Shape{4}, RandomUniform(-1.0F, 1.0F, 4, 2));
+  const std::vector<float> values = RandomUniform(-1.0F, 1.0F, 18, 3);
+  const auto forward = [&](int64_t rows, const Shape& sample, const Shape& output) {
+    const Tensor x = device.Operand(sample.Batched(rows), values);
+    const Tensor y = device.Result(output.Batched(rows));
+    EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+      const std::unique_ptr<Layer> layer = Linear(4, kGelu)();
+      ASSIGN_OR_RETURN(const LayerSpec spec,
+                       layer->Prepare(LayerContext{device.device(), rows, sample}));
+      EXPECT_EQ(spec.output, output);
+      EXPECT_EQ(spec.parameters[0].shape, weight.shape);
+      const std::vector<Tensor> parameters = {weight, bias};
+      return layer->Forward({.stream = stream,
+                             .x = x,
+                             .y = y,
+                             .parameters = parameters,
+                             .weight_stash = device.Workspace(spec.weight_stash_bytes),
+                             .workspace = device.Workspace(spec.workspace_bytes)});
+    }));
+    return TestDevice::Values(y);
+  };
+  EXPECT_EQ(forward(3, Shape{2, 3}, Shape{2, 4}), forward(6, Shape{3}, Shape{4}));
+}
+
+TEST(Linear, RefusesSamplesWithoutAxes) {
+  TestDevice device;
+  EXPECT_THAT(Linear(4)()->Prepare(LayerContext{device.device(), 3, Shape{}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+}
+
 // What Chain::Prepare says of layers 3, 4, ... of a model.
 absl::Status PrepareFromLayerThree(const std::vector<LayerFactory>& layers) {
   TestDevice device;
@@ -239,17 +278,6 @@ TEST(LayerShapes, AResidualLayerMustKeepItsShape) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("layer 4: residual"), HasSubstr("[4]"), HasSubstr("[6]"),
                              HasSubstr("must be equal"))));
-}
-
-TEST(LayerShapes, AResidualLayerFlattensNothing) {
-  TestDevice device;
-  const absl::Status status = device.Run([&](kernels::Stream&) {
-    return Residual({Linear(6)})()
-        ->Prepare(LayerContext{device.device(), /*rows=*/3, Shape{2, 3}})
-        .status();
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                               AllOf(HasSubstr("[2, 3]"), HasSubstr("[6]"))));
 }
 
 TEST(LayerShapes, AnErrorInsideAResidualLayerNamesBothLayers) {

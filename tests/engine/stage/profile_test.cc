@@ -86,6 +86,30 @@ TEST(AnalyzeModel, SizesAResidualLayerByItsInnerLayers) {
   EXPECT_EQ(cost.memory.weight_stash_bytes, 64 + 128 + 128);
 }
 
+// Takes outputs of any shape, no targets and no scratch.
+class LossOfAnything final : public Loss {
+ public:
+  absl::StatusOr<LossSpec> Prepare(const LossContext& /*context*/) override {
+    return LossSpec{.description = "anything"};
+  }
+  absl::Status Compute(const LossArgs& /*args*/) override { return absl::OkStatus(); }
+};
+
+TEST(AnalyzeModel, ALossWithoutTargetsTakesNoWorkspace) {
+  ASSERT_OK_AND_ASSIGN(
+      const ModelProfile profile,
+      AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}, .loss = LossOf<LossOfAnything>()},
+                   {}));
+  EXPECT_EQ(profile.loss.workspace_bytes, 0);
+}
+
+TEST(AnalyzeModel, ClassesOfEveryPositionAreNoClassesOfASample) {
+  EXPECT_THAT(AnalyzeModel({.input = Shape{2, 5}, .layers = {Linear(7)}}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("softmax cross-entropy: takes one number a class, so outputs of "
+                                 "shape [classes], not [2, 7]")));
+}
+
 TEST(AnalyzeModel, SizesTheLoss) {
   ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
                        AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}},
@@ -95,14 +119,16 @@ TEST(AnalyzeModel, SizesTheLoss) {
 }
 
 TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {
-  ASSERT_OK_AND_ASSIGN(
-      const ModelProfile profile,
-      AnalyzeModel({.input = Shape{2, 5}, .layers = {LayerNorm(), Linear(7), Linear(3)}}, {}));
-  EXPECT_THAT(profile.inputs, ElementsAre(Shape{2, 5}, Shape{2, 5}, Shape{7}));
-  EXPECT_EQ(profile.output, Shape{3});
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
+                       AnalyzeModel({.input = Shape{2, 5},
+                                     .layers = {LayerNorm(), Linear(7), Linear(3)},
+                                     .loss = LossOf<LossOfAnything>()},
+                                    {}));
+  EXPECT_THAT(profile.inputs, ElementsAre(Shape{2, 5}, Shape{2, 5}, Shape{2, 7}));
+  EXPECT_EQ(profile.output, (Shape{2, 3}));
   std::vector<int64_t> parameters;
   for (const partition::LayerCost& layer : profile.layers) parameters.push_back(layer.parameters);
-  EXPECT_THAT(parameters, ElementsAre(20, 77, 24));
+  EXPECT_THAT(parameters, ElementsAre(20, 42, 24));
 }
 
 TEST(AnalyzeModel, NamesTheLayerThatDoesNotFit) {

@@ -21,10 +21,10 @@ namespace {
 
 using ::testing::UnorderedElementsAreArray;
 
-constexpr int kMicroBatches = 4;
-constexpr int64_t kMicroBatchRows = 3;
-constexpr int64_t kBatchRows = kMicroBatches * kMicroBatchRows;
-constexpr int kSteps = 2;
+constexpr int kNumberedMicroBatches = 4;
+constexpr int64_t kNumberedMicroBatchRows = 3;
+constexpr int64_t kNumberedBatchRows = kNumberedMicroBatches * kNumberedMicroBatchRows;
+constexpr int kNumberedSteps = 2;
 
 // Who was called for what, is it training, step, first sample.
 using Call = std::tuple<std::string, bool, int64_t, int64_t>;
@@ -93,32 +93,34 @@ std::vector<Call> CallsOf(int devices, const std::string& schedule) {
                        .layers = {logging("first"), Linear(6), Residual({logging("inner")}),
                                   Linear(kSmallClasses), logging("last")},
                        .loss = LossOf<LoggingLoss>(&log)};
-  const auto trainer =
-      MakeTrainer(model, EvenPlan(model, devices, schedule, kMicroBatches, kMicroBatchRows), {});
-  const auto data = SmallData(kSteps * kBatchRows);
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_OK(trainer->Step(*data, Rows(0, kBatchRows)));  // rows are not what is numbered
+  const auto trainer = MakeTrainer(
+      model, EvenPlan(model, devices, schedule, kNumberedMicroBatches, kNumberedMicroBatchRows),
+      {});
+  const auto data = SmallData(kNumberedSteps * kNumberedBatchRows);
+  for (int step = 0; step < kNumberedSteps; ++step) {
+    EXPECT_OK(trainer->Step(*data, Rows(0, kNumberedBatchRows)));  // rows are not what is numbered
   }
-  EXPECT_OK(trainer->Evaluate(*SmallData(kBatchRows + kBatchRows / 2)));
+  EXPECT_OK(trainer->Evaluate(*SmallData(kNumberedBatchRows + kNumberedBatchRows / 2)));
   return log.calls;
 }
 
 std::vector<Call> ExpectedCalls() {
   std::vector<Call> calls;
-  for (int64_t micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
+  for (int64_t micro_batch = 0; micro_batch < kNumberedMicroBatches; ++micro_batch) {
     for (const std::string name : {"first", "inner", "last"}) {
       for (int64_t run = 0; run < 2; ++run) {
-        const int64_t first_sample = run * kBatchRows + micro_batch * kMicroBatchRows;
+        const int64_t first_sample =
+            run * kNumberedBatchRows + micro_batch * kNumberedMicroBatchRows;
         for (const char* const op : {" F", " B", " W"}) {
           calls.emplace_back(name + op, true, run + 1, first_sample);
         }
-        calls.emplace_back(name + " F", false, kSteps, first_sample);
+        calls.emplace_back(name + " F", false, kNumberedSteps, first_sample);
       }
     }
     for (int64_t run = 0; run < 2; ++run) {
-      const int64_t first_sample = run * kBatchRows + micro_batch * kMicroBatchRows;
+      const int64_t first_sample = run * kNumberedBatchRows + micro_batch * kNumberedMicroBatchRows;
       calls.emplace_back("loss", true, run + 1, first_sample);
-      calls.emplace_back("loss", false, kSteps, first_sample);
+      calls.emplace_back("loss", false, kNumberedSteps, first_sample);
     }
   }
   return calls;
