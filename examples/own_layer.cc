@@ -64,4 +64,5 @@ int main() {
   if (!result.ok() || !scale.ok()) return std::cerr << result.status() << scale.status() << '\n', 1;
   std::cout << "after " << result->steps << " steps the first factors are " << (*scale)[0] << ", "
             << (*scale)[1] << '\n';
+  if ((*scale)[0] == 1.0F) return std::cerr << "it has not learned\n", 1;
 }

@@ -36,10 +36,10 @@ struct Named {
   T value;
 };
 
-constexpr std::array<Named<LossFactory (*)()>, 2> kLosses = {{
+constexpr auto kLosses = std::to_array<Named<LossFactory (*)()>>({
     {"softmax_cross_entropy", SoftmaxCrossEntropy},
     {"mean_squared_error", MeanSquaredError},
-}};
+});
 constexpr std::array<Named<Activation>, 3> kActivations = {{
     {"none", Activation::kNone},
     {"relu", Activation::kRelu},

@@ -17,8 +17,7 @@ namespace stagecoach::kernels {
 // the device. All tensors are in the device's memory. A call returns the first error of starting
 // the work; with operands that fit the shape a CPU device has none.
 //
-// To add an operation: contract here in kernels/ops/, oracle in kernels/reference/, then one file
-// per backend.
+// docs/how-to-add.md says how to add one.
 class Ops {
  public:
   virtual ~Ops() = default;

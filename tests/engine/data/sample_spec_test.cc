@@ -15,7 +15,7 @@ constexpr auto kNone = TargetSpec::Kind::kNone;
 constexpr auto kClasses = TargetSpec::Kind::kClasses;
 constexpr auto kValues = TargetSpec::Kind::kValues;
 
-SampleSpec Labelled(DType type) {
+SampleSpec Labeled(DType type) {
   return {.inputs = {{.name = "things", .type = type, .shape = Shape{6}}},
           .target = TargetSpec::ClassLabel(3)};
 }
@@ -26,25 +26,25 @@ void ExpectRefused(const SampleSpec& data, const TargetSpec& target, const std::
 }
 
 TEST(CheckFits, TakesNumbersAndAtMostAsManyClassesAsOutputs) {
-  EXPECT_OK(CheckFits(Labelled(DType::kFloat32), Shape{2, 3}, TargetSpec::ClassLabel(3)));
-  EXPECT_OK(CheckFits(Labelled(DType::kUint8), Shape{6}, TargetSpec::ClassLabel(4)));
-  ExpectRefused(Labelled(DType::kFloat32), TargetSpec::ClassLabel(2),
+  EXPECT_OK(CheckFits(Labeled(DType::kFloat32), Shape{2, 3}, TargetSpec::ClassLabel(3)));
+  EXPECT_OK(CheckFits(Labeled(DType::kUint8), Shape{6}, TargetSpec::ClassLabel(4)));
+  ExpectRefused(Labeled(DType::kFloat32), TargetSpec::ClassLabel(2),
                 "has 6 features and 3 classes; the model takes 6 features and gives 2 outputs");
 }
 
 TEST(CheckFits, RefusesIds) {
-  ExpectRefused(Labelled(DType::kInt32), TargetSpec::ClassLabel(3),
+  ExpectRefused(Labeled(DType::kInt32), TargetSpec::ClassLabel(3),
                 "input \"things\" is of ids; the model takes numbers");
 }
 
 TEST(CheckFits, RefusesSeveralInputs) {
-  SampleSpec data = Labelled(DType::kFloat32);
+  SampleSpec data = Labeled(DType::kFloat32);
   data.inputs.push_back({.name = "others", .shape = Shape{6}});
   ExpectRefused(data, TargetSpec::ClassLabel(3), "has 2 inputs (things, others)");
 }
 
 TEST(CheckFits, RefusesTargetsThatTheLossDoesNotTake) {
-  SampleSpec data = Labelled(DType::kFloat32);
+  SampleSpec data = Labeled(DType::kFloat32);
   data.target = {.kind = kValues, .shape = Shape{3}};
   ExpectRefused(data, TargetSpec::ClassLabel(3),
                 "the loss takes one label of 3 classes; the data has float targets of shape [3]");
@@ -55,7 +55,7 @@ TEST(CheckFits, RefusesTargetsThatTheLossDoesNotTake) {
 }
 
 TEST(CheckFits, ALossWithoutTargetsRunsOnAnyData) {
-  SampleSpec data = Labelled(DType::kFloat32);
+  SampleSpec data = Labeled(DType::kFloat32);
   EXPECT_OK(CheckFits(data, Shape{6}, {.kind = kNone}));
   data.target = {};
   EXPECT_OK(CheckFits(data, Shape{6}, {.kind = kNone}));

@@ -7,9 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/model/chain.h"
 #include "engine/model/layer.h"
-#include "engine/model/layers/layer_norm.h"
-#include "engine/model/layers/linear.h"
-#include "engine/model/layers/residual.h"
+#include "engine/stagecoach.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/model/chain_on_device.h"
@@ -244,8 +242,8 @@ TEST(Linear, WorksOnTheLastAxis) {
                              .x = x,
                              .y = y,
                              .parameters = parameters,
-                             .weight_stash = device.Workspace(spec.weight_stash_bytes),
-                             .workspace = device.Workspace(spec.workspace_bytes)});
+                             .weight_stash = device.Workspace(spec.memory.weight_stash_bytes),
+                             .workspace = device.Workspace(spec.memory.workspace_bytes)});
     }));
     return TestDevice::Values(y);
   };
