@@ -16,7 +16,7 @@ class Scale final : public Layer {
     spec.description = "scale";
     spec.output = context.input;
     spec.parameters = {{"scale", Shape{features_}, Init::Constant(1.0F)}};
-    spec.output_gradient_last_use = LastUse::kBackwardWeight;  // BackwardWeight reads dy
+    spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;  // BackwardWeight reads dy
     return spec;
   }
 
