@@ -62,15 +62,29 @@ ordered_json RunnerUpJson(const Receipt& receipt) {
           {"reason", receipt.runner_up_reason}};
 }
 
+ordered_json ComparedJson(absl::Span<const ComparedPlan> compared) {
+  ordered_json all = ordered_json::array();
+  for (const ComparedPlan& other : compared) {
+    const Receipt& receipt = other.receipt;
+    all.push_back({{"name", other.name},
+                   {"objective_ms", InMs(receipt.objective_ns)},
+                   {"step_ms", InMs(receipt.simulation.step_ns)},
+                   {"peak_bytes", PeakBytes(receipt)},
+                   {"fits", other.fits},
+                   {"first_layers", receipt.plan.first_layer}});
+  }
+  return all;
+}
+
 }  // namespace
 
-std::string ToJson(const Receipt& receipt) {
+std::string ToJson(const Receipt& receipt, absl::Span<const ComparedPlan> compared) {
   ordered_json stages = ordered_json::array();
   for (StageId stage(0); stage.value() < receipt.plan.num_stages(); ++stage) {
     stages.push_back(StageJson(receipt, stage));
   }
   const bool has_bound = receipt.considered > 0;
-  const ordered_json json = {
+  ordered_json json = {
       {"objective_ms", InMs(receipt.objective_ns)},
       {"lower_bound_ms", has_bound ? ordered_json(InMs(receipt.lower_bound_ns)) : ordered_json()},
       {"gap", has_bound ? ordered_json(receipt.gap()) : ordered_json()},
@@ -90,6 +104,7 @@ std::string ToJson(const Receipt& receipt) {
       {"changes", receipt.changes},
       {"considered", receipt.considered},
       {"simulated", receipt.simulated}};
+  if (!compared.empty()) json["compared"] = ComparedJson(compared);
   // Printing a string of invalid UTF-8 would throw.
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }

@@ -24,9 +24,9 @@ struct ComparedPlan {
 // of its memory; the runner-up, what would change the choice, and the effort.
 std::string ToText(const Receipt& receipt);
 
-// One JSON object on one line, in UTF-8 whatever the names are. Its keys are documented in
-// docs/plan-files.md.
-std::string ToJson(const Receipt& receipt);
+// One JSON object on one line, in UTF-8 whatever the names are, with an entry for each plan that it
+// is compared with, if there are any. Its keys are documented in docs/plan-files.md.
+std::string ToJson(const Receipt& receipt, absl::Span<const ComparedPlan> compared = {});
 
 // One page that needs a browser and nothing from elsewhere: headline numbers, bars of every
 // device's memory against its limit, the timeline of one step (schedule/pictures/html.h), and the

@@ -56,18 +56,4 @@ absl::StatusOr<ComparedPlan> Compare(const std::string& name, const Receipt& own
   return ComparedPlan{name, *std::move(receipt), fits};
 }
 
-nlohmann::ordered_json ComparisonToJson(const std::vector<ComparedPlan>& compared) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const ComparedPlan& other : compared) {
-    const Receipt& receipt = other.receipt;
-    all.push_back({{"name", other.name},
-                   {"objective_ms", receipt.objective_ns / 1e6},
-                   {"step_ms", static_cast<double>(receipt.simulation.step_ns) / 1e6},
-                   {"peak_bytes", PeakBytes(receipt)},
-                   {"fits", other.fits},
-                   {"first_layers", receipt.plan.first_layer}});
-  }
-  return all;
-}
-
 }  // namespace stagecoach::tools

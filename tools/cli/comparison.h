@@ -1,7 +1,6 @@
 #ifndef STAGECOACH_TOOLS_CLI_COMPARISON_H_
 #define STAGECOACH_TOOLS_CLI_COMPARISON_H_
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -19,9 +18,6 @@ absl::StatusOr<std::vector<std::string>> ParseCompared(const std::string& text);
 absl::StatusOr<partition::ComparedPlan> Compare(const std::string& name,
                                                 const partition::Receipt& own,
                                                 const partition::PlannerRequest& request);
-
-// An object for each: name, objective_ms, step_ms, peak_bytes, fits, first_layers.
-nlohmann::ordered_json ComparisonToJson(const std::vector<partition::ComparedPlan>& compared);
 
 }  // namespace stagecoach::tools
 

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -124,9 +123,7 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
     PrintText(receipt, compared);
     return kExitOk;
   }
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(partition::ToJson(receipt));
-  if (!compared.empty()) json["compared"] = ComparisonToJson(compared);
-  absl::PrintF("%s\n", json.dump());
+  absl::PrintF("%s\n", partition::ToJson(receipt, compared));
   return kExitOk;
 }
 
