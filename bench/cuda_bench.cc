@@ -114,18 +114,18 @@ double StepSeconds(const Settings& settings, Precision precision, int devices, i
   const Sizes& sizes = settings.sizes;
   const auto model = Value(engine::DefaultNetwork(kFeatures, kClasses, sizes.layers, sizes.width));
   const DeviceSpec spec = OnGpu(settings, precision, devices);
-  const auto plan = Value(engine::PlanModel(model, {.devices = devices,
+  const auto run = Value(engine::PrepareRun(model, {.devices = devices,
                                                     .micro_batches = micro_batches,
                                                     .micro_batch_rows = micro_batch_rows,
-                                                    .device = spec}));
+                                                    .device = spec,
+                                                    .exchange = Exchange::kCopies}));
   const int64_t batch = micro_batches * micro_batch_rows;
   const auto data = Value(engine::LoadData(
       {.spec = absl::StrFormat("synthetic:%dx%dx%d", batch, kFeatures, kClasses)}));
   const auto trainer =
-      Value(engine::Trainer::Create(model, plan,
-                                    {.learning_rate = engine::LearningRate::Constant(1e-5F),
-                                     .device = spec,
-                                     .exchange = Exchange::kCopies}));
+      Value(engine::Trainer::Create(run, {.learning_rate = engine::LearningRate::Constant(1e-5F),
+                                          .device = spec,
+                                          .exchange = Exchange::kCopies}));
   std::vector<int64_t> rows(static_cast<size_t>(batch));
   std::iota(rows.begin(), rows.end(), 0);
   constexpr int kWarmUp = 3;  // libraries load, and what is recorded is recorded

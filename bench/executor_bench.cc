@@ -41,13 +41,13 @@ double OwnNsPerAction(const std::vector<schedule::TimedAction>& list) {
 void Measure(const std::string& schedule, int devices, int micro_batches) {
   engine::Model model{.input = engine::Shape{kFeatures}};
   for (int layer = 0; layer < 8; ++layer) model.layers.push_back(engine::Linear(kClasses));
-  const auto plan = Value(PlanModel(model, {.devices = devices,
+  const auto run = Value(PrepareRun(model, {.devices = devices,
                                             .schedule = schedule,
                                             .micro_batches = micro_batches,
                                             .micro_batch_rows = 1}));
   const auto data = Value(engine::LoadData(
       {.spec = absl::StrFormat("synthetic:%dx%dx%d", micro_batches, kFeatures, kClasses)}));
-  const auto trainer = Value(engine::Trainer::Create(model, plan, {.trace = true}));
+  const auto trainer = Value(engine::Trainer::Create(run, {.trace = true}));
   std::vector<int64_t> rows(static_cast<size_t>(micro_batches));
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<double> own_ns;

@@ -20,9 +20,9 @@
 #include "bench/shared_cores.h"
 #include "engine/stagecoach.h"
 #include "engine/train/measured_profile.h"
-#include "partition/plan/stage_costs.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
+#include "partition/search/receipt_of.h"
 #include "schedule/simulate.h"
 
 namespace stagecoach::bench {
@@ -95,12 +95,13 @@ partition::Plan UniformPlan(const Contest& contest) {
 
 partition::Plan CutPlan(const Contest& contest, const partition::Profile& profile) {
   const partition::SizedLayers layers = LayersAt(profile, contest.micro_batch_rows);
-  return Value(
-      partition::MakePlan({.layers = layers.layers,
-                           .loss = layers.loss(contest.micro_batches),
-                           .devices = contest.devices,
-                           .schedule = partition::GeneratedSchedule("1f1b", contest.micro_batches),
-                           .micro_batch_rows = contest.micro_batch_rows}));
+  return Value(partition::MakePlan(
+                   {.layers = layers.layers,
+                    .loss = layers.loss(contest.micro_batches),
+                    .devices = contest.devices,
+                    .schedule = partition::GeneratedSchedule("1f1b", contest.micro_batches),
+                    .micro_batch_rows = contest.micro_batch_rows}))
+      .plan;
 }
 
 partition::Plan JointPlan(const Contest& contest, const partition::Profile& profile) {
@@ -116,13 +117,10 @@ struct Prediction {
 };
 
 Prediction Predict(const partition::Plan& plan, const partition::Profile& profile) {
-  const partition::SizedLayers layers = LayersAt(profile, plan.micro_batch_rows);
-  const auto report = Value(ReportPlan(plan, layers.layers, layers.loss(plan.micro_batches())));
-  const schedule::Costs costs = StageCosts(report, layers.layers);
-  const auto simulated = Value(schedule::SimulateDurations(Value(LoweredSchedule(plan)), costs,
-                                                           schedule::Sends::kRendezvous));
-  return {.alone_ms = static_cast<double>(simulated.step_ns) / 1e6,
-          .shared_ms = SharedCoresStepNs(plan.schedule, costs, Cores()) / 1e6};
+  const auto receipt =
+      Value(ReceiptOf(plan, profile, partition::UniformCluster(plan.num_devices())));
+  return {.alone_ms = static_cast<double>(receipt.simulation.step_ns) / 1e6,
+          .shared_ms = SharedCoresStepNs(plan.schedule, receipt.costs, Cores()) / 1e6};
 }
 
 // One plan in training.

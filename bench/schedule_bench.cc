@@ -44,17 +44,16 @@ class Contestant {
  public:
   Contestant(const engine::Model& model, std::string schedule)
       : schedule_(std::move(schedule)),
-        plan_(Value(PlanModel(model, {.devices = kDevices,
-                                      .schedule = schedule_,
-                                      .micro_batches = kMicroBatches,
-                                      .micro_batch_rows = kRows}))),
         data_(Value(
-            engine::LoadData({.spec = absl::StrFormat("synthetic:%dx%dx%d", plan_.batch_rows(),
+            engine::LoadData({.spec = absl::StrFormat("synthetic:%dx%dx%d", kMicroBatches * kRows,
                                                       kFeatures, kClasses)}))),
         trainer_(Value(engine::Trainer::Create(
-            model, plan_,
+            Value(PrepareRun(model, {.devices = kDevices,
+                                     .schedule = schedule_,
+                                     .micro_batches = kMicroBatches,
+                                     .micro_batch_rows = kRows})),
             {.learning_rate = engine::LearningRate::Constant(1e-5F), .trace = true}))),
-        rows_(static_cast<size_t>(plan_.batch_rows())) {
+        rows_(static_cast<size_t>(kMicroBatches * kRows)) {
     std::iota(rows_.begin(), rows_.end(), 0);
   }
 
@@ -67,7 +66,7 @@ class Contestant {
     const auto middle = steps_ns_.begin() + static_cast<ptrdiff_t>(steps_ns_.size() / 2);
     std::nth_element(steps_ns_.begin(), middle, steps_ns_.end());
     const auto simulation =
-        Value(schedule::Simulate(Value(LoweredSchedule(plan_)), Value(trainer_->MeasuredCosts()),
+        Value(schedule::Simulate(trainer_->run().lowered.training, Value(trainer_->MeasuredCosts()),
                                  {.sends = schedule::Sends::kRendezvous}));
     Row row = {.schedule = schedule_,
                .measured_ms = static_cast<double>(*middle) / 1e6,
@@ -82,7 +81,6 @@ class Contestant {
 
  private:
   const std::string schedule_;
-  const partition::Plan plan_;
   const engine::TrainTest data_;
   const std::unique_ptr<engine::Trainer> trainer_;
   std::vector<int64_t> rows_;

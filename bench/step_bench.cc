@@ -51,14 +51,14 @@ T Value(absl::StatusOr<T> result) {
 // Seconds of one step of the default network.
 double StepSeconds(int stages, int micro_batches, const std::string& schedule, int runs) {
   const Model model = Value(DefaultNetwork(kFeatures, kClasses, kLayers, kWidth));
-  const auto plan = Value(PlanModel(model, {.devices = stages,
+  const auto run = Value(PrepareRun(model, {.devices = stages,
                                             .schedule = schedule,
                                             .micro_batches = micro_batches,
                                             .micro_batch_rows = kRows}));
   const auto data = Value(LoadData(
       {.spec = absl::StrFormat("synthetic:%dx%dx%d", kRows * micro_batches, kFeatures, kClasses)}));
   const auto trainer =
-      Value(Trainer::Create(model, plan, {.learning_rate = LearningRate::Constant(1e-5F)}));
+      Value(Trainer::Create(run, {.learning_rate = LearningRate::Constant(1e-5F)}));
   std::vector<int64_t> rows(static_cast<size_t>(kRows * micro_batches));
   std::iota(rows.begin(), rows.end(), 0);
   return BestSeconds(runs, [&] { STAGECOACH_CHECK_OK(trainer->Step(*data.train, rows)); });

@@ -11,7 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/train/fit.h"
 #include "engine/train/measured_profile.h"
-#include "engine/train/plan_model.h"
+#include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
 
 #endif  // STAGECOACH_ENGINE_STAGECOACH_H_

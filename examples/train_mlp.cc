@@ -15,10 +15,10 @@ int main() {
                  Residual({LayerNorm(), Linear(256, Activation::kGelu)}),
                  Residual({LayerNorm(), Linear(256, Activation::kGelu)}), Linear(10)}};
 
-  const auto plan = PlanModel(model, {.devices = 4, .micro_batches = 4, .micro_batch_rows = 16});
-  if (!plan.ok()) return std::cerr << plan.status() << '\n', 1;
+  const auto run = PrepareRun(model, {.devices = 4, .micro_batches = 4, .micro_batch_rows = 16});
+  if (!run.ok()) return std::cerr << run.status() << '\n', 1;
 
-  auto trainer = Trainer::Create(model, *plan, {.learning_rate = LearningRate::Constant(1e-3F)});
+  auto trainer = Trainer::Create(*run, {.learning_rate = LearningRate::Constant(1e-3F)});
   if (!trainer.ok()) return std::cerr << trainer.status() << '\n', 1;
 
   const auto result = Fit(**trainer, *data, {.epochs = 5, .on_epoch = [](const EpochResult& row) {

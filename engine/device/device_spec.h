@@ -26,6 +26,8 @@ struct DeviceSpec {
   std::string tuning_file;
 
   int gpu_of(int index) const { return gpus.empty() ? index : gpus[static_cast<size_t>(index)]; }
+
+  friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
 // The device of that index. InvalidArgument: threads out of range, a negative budget, no GPU named

@@ -30,6 +30,8 @@ struct Optimizer {
   int states() const { return kind == Kind::kAdamW ? 2 : 1; }
   // Work of updating `parameters` of them, for the cost model.
   partition::Work StepWork(int64_t parameters) const;
+
+  friend bool operator==(const Optimizer&, const Optimizer&) = default;
 };
 
 // InvalidArgument if a coefficient is out of its range.

@@ -45,7 +45,9 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.output = input;
   ASSIGN_OR_RETURN(profile.loss_spec,
                    model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));
-  profile.loss = BytesOfLoss(profile.loss_spec, options.micro_batch_rows, options.micro_batches);
+  profile.loss_workspace_bytes =
+      BytesOfLoss(profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1).workspace_bytes;
+  profile.loss_bytes_per_micro_batch = kLossBytesPerMicroBatch;
   return absl::OkStatus();
 }
 
@@ -83,10 +85,7 @@ partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelPr
   partition::Profile joined = {.model = std::move(model_name)};
   joined.updates_in_backward = sizes.front().updates_in_backward;
   for (const ModelProfile& profile : sizes) {
-    partition::SizedLayers sized = {.micro_batch_rows = profile.micro_batch_rows,
-                                    .layers = profile.layers,
-                                    .loss_workspace_bytes = profile.loss.workspace_bytes,
-                                    .loss_bytes_per_micro_batch = kLossBytesPerMicroBatch};
+    partition::SizedLayers sized = profile;
     for (size_t i = 0; i < sized.layers.size(); ++i) {
       sized.layers[i].name = UniqueName(sized.layers[i].name, i);
     }

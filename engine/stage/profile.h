@@ -11,17 +11,13 @@
 #include "engine/model/model.h"
 #include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
-#include "partition/layer_cost.h"
 #include "partition/profile.h"
-#include "partition/stage_memory.h"
 
 namespace stagecoach::engine {
 
-// What a model costs, layer by layer, at one micro-batch size.
-struct ModelProfile {
-  int64_t micro_batch_rows = 1;
-  std::vector<partition::LayerCost> layers;  // their names describe them: "linear 784 -> 10"
-  partition::LossMemory loss;
+// What a model costs, layer by layer, at one micro-batch size. The names of the layers describe
+// them: "linear 784 -> 10".
+struct ModelProfile : partition::SizedLayers {
   LossSpec loss_spec;
   bool updates_in_backward = true;  // partition::Profile has the same
   std::vector<Shape> inputs;        // of one sample, entering each layer
@@ -31,7 +27,6 @@ struct ModelProfile {
 
 struct ProfileOptions {
   int64_t micro_batch_rows = 1;
-  int micro_batches = 1;  // the loss keeps results of each
   Optimizer optimizer;
   DeviceSpec device;  // sizes depend on it: scratch memory, the type of activations
 };
@@ -45,8 +40,7 @@ absl::StatusOr<ModelProfile> AnalyzeModel(const Model& model, const ProfileOptio
 // Pre-condition: at least one, all of the same model.
 partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelProfile> sizes);
 
-// AnalyzeModel for each of the sizes, which ascend. `options`: its micro_batch_rows and
-// micro_batches are not read.
+// AnalyzeModel for each of the sizes, which ascend. `options`: its micro_batch_rows are not read.
 absl::StatusOr<partition::Profile> AnalyzeProfile(const Model& model, std::string model_name,
                                                   absl::Span<const int64_t> micro_batch_rows,
                                                   ProfileOptions options);

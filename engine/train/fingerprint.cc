@@ -57,13 +57,12 @@ void Add(base::Hasher& hasher, const LearningRate& rate) {
 
 }  // namespace
 
-std::string FingerprintOf(const ModelProfile& profile, const partition::Plan& plan,
-                          const schedule::Schedule& lowered, const TrainerOptions& options) {
+std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options) {
   base::Hasher hasher;
-  for (const partition::LayerCost& layer : profile.layers) Add(hasher, layer.name);
-  Add(hasher, profile.parameters);
-  Add(hasher, profile.loss_spec.description);
-  Add(hasher, plan, lowered);
+  for (const partition::LayerCost& layer : run.profile.layers) Add(hasher, layer.name);
+  Add(hasher, run.profile.parameters);
+  Add(hasher, run.profile.loss_spec.description);
+  Add(hasher, run.plan, run.lowered.training);
   Add(hasher, options.optimizer);
   Add(hasher, options.learning_rate);
   hasher.UpdateValue(options.seed);

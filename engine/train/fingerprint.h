@@ -3,10 +3,8 @@
 
 #include <string>
 
-#include "engine/stage/profile.h"
+#include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
-#include "partition/plan/plan.h"
-#include "schedule/schedule.h"
 
 namespace stagecoach::engine {
 
@@ -14,8 +12,7 @@ namespace stagecoach::engine {
 // the loss as they describe themselves, the parameters and how they start, the plan with the order
 // of every rank's actions, and the options that have a part in it. Processes of one run have equal
 // ones.
-std::string FingerprintOf(const ModelProfile& profile, const partition::Plan& plan,
-                          const schedule::Schedule& lowered, const TrainerOptions& options);
+std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options);
 
 }  // namespace stagecoach::engine
 

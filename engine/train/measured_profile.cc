@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "engine/data/dataset.h"
 #include "engine/train/measured_costs.h"
-#include "engine/train/plan_model.h"
+#include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
 
 namespace stagecoach::engine {
@@ -68,18 +68,18 @@ absl::StatusOr<std::shared_ptr<const TableDataset>> RandomRows(int64_t rows, int
   return TableDataset::Create(features, classes, std::move(values), std::move(labels));
 }
 
-absl::StatusOr<std::vector<Trace>> TraceSteps(const Model& model, const partition::Plan& plan,
-                                              const ProfileOptions& options, int64_t classes,
-                                              int repeats) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                   Trainer::Create(model, plan,
-                                   {.optimizer = options.optimizer,
-                                    .learning_rate = LearningRate::Constant(kLearningRate),
-                                    .device = options.device,
-                                    .trace = true}));
+absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats) {
+  const int64_t batch_rows = run.plan.batch_rows();
   ASSIGN_OR_RETURN(const std::shared_ptr<const TableDataset> data,
-                   RandomRows(plan.batch_rows(), model.input.elements(), classes));
-  std::vector<int64_t> rows(static_cast<size_t>(plan.batch_rows()));
+                   RandomRows(batch_rows, run.model.input.elements(),
+                              /*classes=*/run.profile.output.elements()));
+  const TrainerOptions options = {.optimizer = run.optimizer,
+                                  .learning_rate = LearningRate::Constant(kLearningRate),
+                                  .device = run.device,
+                                  .trace = true};
+  ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                   Trainer::Create(std::move(run), options));
+  std::vector<int64_t> rows(static_cast<size_t>(batch_rows));
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<Trace> traces;
   for (int step = 0; step <= repeats; ++step) {
@@ -127,15 +127,19 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                    "a measurement needs a device and at least one run");
   ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
   const int devices = std::min(measure.devices, model.num_layers());
-  ASSIGN_OR_RETURN(const partition::Plan plan,
-                   PlanModel(model, {.devices = devices,
-                                     .micro_batches = kMicroBatchesPerDevice * devices,
-                                     .micro_batch_rows = options.micro_batch_rows,
-                                     .optimizer = options.optimizer,
-                                     .device = options.device}));
-  ASSIGN_OR_RETURN(
-      const std::vector<Trace> traces,
-      TraceSteps(model, StagePerLayer(plan), options, profile.output.elements(), measure.repeats));
+  ASSIGN_OR_RETURN(const PreparedRun cut,
+                   PrepareRun(model, profile,
+                              PlanOptions{.devices = devices,
+                                          .micro_batches = kMicroBatchesPerDevice * devices,
+                                          .micro_batch_rows = options.micro_batch_rows,
+                                          .optimizer = options.optimizer,
+                                          .device = options.device}));
+  ASSIGN_OR_RETURN(PreparedRun fine, PrepareRun(model, profile,
+                                                GivenPlan{.plan = StagePerLayer(cut.plan),
+                                                          .optimizer = options.optimizer,
+                                                          .device = options.device,
+                                                          .transfers = cut.lowered.transfers}));
+  ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(fine), measure.repeats));
   const bool steps_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
   const schedule::Costs costs =
       MeasureCosts(traces, steps_in_backward,

@@ -1,28 +1,90 @@
-#include "engine/train/plan_model.h"
+#include "engine/train/prepared_run.h"
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "partition/search/make_plan.h"
+#include "partition/search/planner.h"
 
 namespace stagecoach::engine {
+namespace {
 
-partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions& options) {
-  return {.layers = profile.layers,
-          .loss = profile.loss,
-          .devices = options.devices,
-          .schedule =
-              partition::GeneratedSchedule(options.schedule, options.micro_batches, options.chunks),
-          .micro_batch_rows = options.micro_batch_rows,
-          .device_memory_bytes = options.device.memory_bytes,
-          .transfers = TransfersOf(
-              {.ranks = options.devices, .device = options.device, .exchange = options.exchange})};
+schedule::Transfers TransfersFor(const PlanOptions& options) {
+  return TransfersOf(
+      {.ranks = options.devices, .device = options.device, .exchange = options.exchange});
 }
 
-absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions& options) {
-  ASSIGN_OR_RETURN(const ModelProfile profile,
+// A schedule that is given is made for one number of devices only.
+partition::ScheduleMaker MakerOf(const PlanOptions& options) {
+  if (!options.given.has_value()) {
+    return partition::GeneratedSchedule(options.schedule, options.micro_batches, options.chunks);
+  }
+  return [given = *options.given](int devices) -> absl::StatusOr<schedule::Schedule> {
+    if (devices == given.num_ranks()) return given;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the schedule is for ", given.num_ranks(), " devices, not ", devices));
+  };
+}
+
+// The fastest plan with any schedule, the number of micro-batches being given.
+absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
+                                                   const PlanOptions& options) {
+  partition::PlannerRequest request;
+  request.profile = JoinProfiles("", {profile});
+  request.cluster = partition::UniformCluster(options.devices, options.device.memory_bytes);
+  request.cluster.transfers = TransfersFor(options);
+  request.batch_rows = options.micro_batches * options.micro_batch_rows;
+  request.micro_batches = options.micro_batches;
+  if (options.chunks > 0) request.chunks = options.chunks;
+  ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
+  return partition::PreparedPlan(std::move(receipt));
+}
+
+absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
+                                                 const PlanOptions& options) {
+  if (!options.given.has_value() && options.schedule == partition::kAnySchedule) {
+    return SearchPlan(profile, options);
+  }
+  return partition::MakePlan({.layers = profile.layers,
+                              .loss = profile.loss(options.micro_batches),
+                              .devices = options.devices,
+                              .schedule = MakerOf(options),
+                              .micro_batch_rows = options.micro_batch_rows,
+                              .device_memory_bytes = options.device.memory_bytes,
+                              .transfers = TransfersFor(options)});
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options) {
+  ASSIGN_OR_RETURN(ModelProfile profile,
                    AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,
-                                        .micro_batches = options.micro_batches,
                                         .optimizer = options.optimizer,
                                         .device = options.device}));
-  return partition::MakePlan(RequestFor(profile, options));
+  return PrepareRun(model, std::move(profile), options);
+}
+
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
+                                       const PlanOptions& options) {
+  ASSIGN_OR_RETURN(partition::PreparedPlan plan, FindPlan(profile, options));
+  return PreparedRun{std::move(plan), model, options.optimizer, options.device, std::move(profile)};
+}
+
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
+  RETURN_IF_ERROR(CheckPlan(given.plan));
+  ASSIGN_OR_RETURN(ModelProfile profile,
+                   AnalyzeModel(model, {.micro_batch_rows = given.plan.micro_batch_rows,
+                                        .optimizer = given.optimizer,
+                                        .device = given.device}));
+  return PrepareRun(model, std::move(profile), std::move(given));
+}
+
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given) {
+  const partition::LossMemory loss = profile.loss(given.plan.micro_batches());
+  ASSIGN_OR_RETURN(partition::PreparedPlan plan,
+                   PreparePlan(std::move(given.plan), profile.layers, loss, given.transfers));
+  return PreparedRun{std::move(plan), model, given.optimizer, given.device, std::move(profile)};
 }
 
 }  // namespace stagecoach::engine

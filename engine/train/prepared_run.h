@@ -1,23 +1,45 @@
-#ifndef STAGECOACH_ENGINE_TRAIN_PLAN_MODEL_H_
-#define STAGECOACH_ENGINE_TRAIN_PLAN_MODEL_H_
+#ifndef STAGECOACH_ENGINE_TRAIN_PREPARED_RUN_H_
+#define STAGECOACH_ENGINE_TRAIN_PREPARED_RUN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/device/device_spec.h"
 #include "engine/model/model.h"
 #include "engine/run/rank_group.h"
 #include "engine/stage/optimizer.h"
 #include "engine/stage/profile.h"
-#include "partition/plan/plan.h"
-#include "partition/search/make_plan.h"
+#include "partition/plan/prepared_plan.h"
+#include "schedule/schedule.h"
 
 namespace stagecoach::engine {
 
+// Everything that is settled of a run before its devices are made: the model and what its layers
+// take, the plan, what every rank performs, and the memory of each. PrepareRun makes it, and all
+// that follows only reads it.
+struct PreparedRun : partition::PreparedPlan {
+  Model model;
+  Optimizer optimizer;
+  DeviceSpec device;  // each of them
+  ModelProfile profile;
+};
+
+// A plan of one's own, and on what it is to be performed.
+struct GivenPlan {
+  partition::Plan plan;
+  Optimizer optimizer;
+  DeviceSpec device;
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how devices exchange tensors
+};
+
+// What a plan is to be found for.
 struct PlanOptions {
   int devices = 1;
-  std::string schedule = "1f1b";  // a name of schedule::Generators()
-  int chunks = 0;                 // stages per device; 0: the schedule's own number
+  std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
+  std::optional<schedule::Schedule> given = {};  // in place of a name; for as many devices
+  int chunks = 0;                                // stages per device; 0: the schedule's own number
   int micro_batches = 1;
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;  // its state takes memory
@@ -25,13 +47,19 @@ struct PlanOptions {
   Exchange exchange = Exchange::kAuto;
 };
 
-// What partition::MakePlan needs to know of a model whose profile is known.
-partition::PlanRequest RequestFor(const ModelProfile& profile, const PlanOptions& options);
+// Analyses the model and cuts it into stages whose slowest one is fastest by the analytic cost
+// model; under kAnySchedule, into those of the fastest plan that partition::PlanJointly finds.
+// Errors: those of AnalyzeModel and partition::MakePlan or PlanJointly.
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
+// The same of a model whose profile, with these options, is known.
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
+                                       const PlanOptions& options);
 
-// The cut of `model` into stages whose slowest one is fastest by the analytic cost model. Errors:
-// those of AnalyzeModel and partition::MakePlan.
-absl::StatusOr<partition::Plan> PlanModel(const Model& model, const PlanOptions& options);
+// Prepares a plan that is given. Errors: those of AnalyzeModel and partition::PreparePlan.
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given);
+// The same of a model whose profile, with that optimiser and those devices, is known.
+absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given);
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_TRAIN_PLAN_MODEL_H_
+#endif  // STAGECOACH_ENGINE_TRAIN_PREPARED_RUN_H_

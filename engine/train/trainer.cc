@@ -13,7 +13,6 @@
 #include "engine/device/choices.h"
 #include "engine/run/executor.h"
 #include "engine/run/rank_group.h"
-#include "engine/stage/profile.h"
 #include "engine/train/fingerprint.h"
 #include "engine/train/measured_costs.h"
 #include "engine/train/step_traces.h"
@@ -24,8 +23,8 @@ namespace {
 
 class PipelineTrainer final : public Trainer {
  public:
-  PipelineTrainer(const Model& model, const partition::Plan& plan, const TrainerOptions& options)
-      : model_(model), plan_(plan), options_(options) {}
+  PipelineTrainer(PreparedRun run, const TrainerOptions& options)
+      : run_(std::move(run)), options_(options) {}
 
   // An executor owns memory of its device, which transfers may still use.
   ~PipelineTrainer() override {
@@ -37,8 +36,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
-  const partition::Plan& plan() const override { return plan_; }
-  schedule::Transfers transfers() const override { return transfers_; }
+  const PreparedRun& run() const override { return run_; }
   int64_t steps() const override { return steps_; }
   absl::StatusOr<std::vector<DeviceReport>> Devices() override;
   absl::StatusOr<schedule::Trace> LastTrace() override;
@@ -61,15 +59,8 @@ class PipelineTrainer final : public Trainer {
   const Executor& AnyExecutor() const;
   LossResult SumResults() const;
 
-  const Model model_;
-  const partition::Plan plan_;
+  const PreparedRun run_;
   const TrainerOptions options_;
-  schedule::Transfers transfers_ = schedule::Transfers::kSeparate;
-  partition::LoweredPlan lowered_;
-  TargetSpec target_;          // of the loss
-  ParameterTable parameters_;  // stages and executors read it
-  partition::PlanReport predicted_;
-  std::vector<Shape> stage_input_;  // of one sample
   std::unique_ptr<RankGroup> group_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: rank; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
@@ -78,50 +69,56 @@ class PipelineTrainer final : public Trainer {
   int64_t run_ns_ = 0;
 };
 
-absl::Status PipelineTrainer::Initialize() {
-  RETURN_IF_ERROR(CheckPlan(plan_));
-  RETURN_IF_ERROR(CheckSupported(plan_));
-  RETURN_IF_ERROR(CheckOptimizer(options_.optimizer));
-  RETURN_IF_ERROR(CheckLearningRate(options_.learning_rate));
-  if (options_.trace && options_.rendezvous != nullptr) {
+RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options) {
+  return {.ranks = plan.num_ranks(),
+          .device = options.device,
+          .exchange = options.exchange,
+          .rendezvous = options.rendezvous,
+          .deadline = options.deadline};
+}
+
+// What can be said before anything is analysed.
+absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  RETURN_IF_ERROR(CheckSupported(plan));
+  RETURN_IF_ERROR(CheckOptimizer(options.optimizer));
+  RETURN_IF_ERROR(CheckLearningRate(options.learning_rate));
+  if (options.trace && options.rendezvous != nullptr) {
     return absl::InvalidArgumentError(
         "a process knows its own rank's times only: trace a run of one process");
   }
-  if (plan_.num_layers != model_.num_layers()) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan_.num_layers,
-                                                   " layers, the model has ", model_.num_layers()));
-  }
-  RankGroupOptions group = {.ranks = plan_.num_ranks(),
-                            .device = options_.device,
-                            .exchange = options_.exchange,
-                            .rendezvous = options_.rendezvous,
-                            .deadline = options_.deadline};
-  RETURN_IF_ERROR(CheckRankGroup(group));
-  transfers_ = TransfersOf(group);
-  ASSIGN_OR_RETURN(lowered_, LowerPlan(plan_, transfers_));
+  return CheckRankGroup(GroupOptionsOf(plan, options));
+}
 
-  ASSIGN_OR_RETURN(const ModelProfile profile,
-                   AnalyzeModel(model_, {.micro_batch_rows = plan_.micro_batch_rows,
-                                         .micro_batches = plan_.micro_batches(),
-                                         .optimizer = options_.optimizer,
-                                         .device = options_.device}));
-  target_ = profile.loss_spec.target;
-  ASSIGN_OR_RETURN(predicted_, ReportPlan(plan_, profile.layers, profile.loss, transfers_));
-  parameters_ = profile.parameters;
-  for (int stage = 0; stage < plan_.num_stages(); ++stage) {
-    stage_input_.push_back(profile.inputs[static_cast<size_t>(plan_.first(stage))]);
+absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options) {
+  const char* other = nullptr;
+  if (run.optimizer != options.optimizer) {
+    other = "another optimizer";
+  } else if (run.device != options.device) {
+    other = "other devices";
+  } else if (run.lowered.transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
+    other = "another exchange between devices";
   }
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the run was prepared for ", other, " than it is to be trained with"));
+}
+
+absl::Status PipelineTrainer::Initialize() {
+  RETURN_IF_ERROR(CheckTrainer(run_.plan, options_));
+  RETURN_IF_ERROR(CheckPreparedFor(run_, options_));
 
   // Norms and, among processes, results go to everybody.
   const bool all_meet = options_.optimizer.clip_norm > 0.0F || options_.rendezvous != nullptr;
-  group.fingerprint = FingerprintOf(profile, plan_, lowered_.training, options_);
-  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, lowered_.training, all_meet));
-  executors_.resize(static_cast<size_t>(plan_.num_ranks()));
+  RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
+  group.fingerprint = FingerprintOf(run_, options_);
+  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training, all_meet));
+  executors_.resize(static_cast<size_t>(plan().num_ranks()));
   // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(group_->Agree(group_->Together([&](int rank) { return CreateRank(rank); })));
   RETURN_IF_ERROR(CheckChoices());
-  evaluation_rows_.reserve(static_cast<size_t>(plan_.batch_rows()));
-  if (options_.trace) traces_ = std::make_unique<StepTraces>(lowered_.training);
+  evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
+  if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
   return absl::OkStatus();
 }
 
@@ -139,38 +136,39 @@ absl::Status PipelineTrainer::CheckChoices() {
 
 absl::Status PipelineTrainer::CreateRank(int rank) {
   std::vector<std::unique_ptr<Stage>> stages;
-  for (StageId id : lowered_.training.StagesOf(schedule::Rank(rank))) {
+  for (StageId id : run_.lowered.training.StagesOf(schedule::Rank(rank))) {
     const int index = id.value();
     StageOptions options{
         .id = id,
-        .first_layer = plan_.first(index),
-        .last_layer = plan_.last(index),
-        .is_first = lowered_.training.is_first(id),
-        .is_last = lowered_.training.is_last(id),
-        .splits_backward = lowered_.training.SplitsBackward(id),
-        .input = stage_input_[static_cast<size_t>(index)],
-        .micro_batch_rows = plan_.micro_batch_rows,
-        .micro_batches = plan_.micro_batches(),
+        .first_layer = plan().first(index),
+        .last_layer = plan().last(index),
+        .is_first = run_.lowered.training.is_first(id),
+        .is_last = run_.lowered.training.is_last(id),
+        .splits_backward = run_.lowered.training.SplitsBackward(id),
+        .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
+        .micro_batch_rows = plan().micro_batch_rows,
+        .micro_batches = plan().micro_batches(),
         .optimizer = options_.optimizer,
         .updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind)};
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                     Stage::Create(group_->device(rank), model_, parameters_, options));
-    STAGECOACH_CHECK(stage->memory() == predicted_.of(id).memory,
+                     Stage::Create(group_->device(rank), run_.model, run_.profile.parameters, options));
+    STAGECOACH_CHECK(stage->memory() == run_.report.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));
   }
-  const partition::RankReport& predicted = predicted_.of(schedule::Rank(rank));
-  ASSIGN_OR_RETURN(executors_[static_cast<size_t>(rank)],
-                   Executor::Create({.device = &group_->device(rank),
-                                     .transport = &group_->transport(rank),
-                                     .deadline = options_.deadline,
-                                     .seed = options_.seed,
-                                     .parameters = &parameters_,
-                                     .clip_norm = options_.optimizer.clip_norm,
-                                     .shares_results = options_.rendezvous != nullptr,
-                                     .training = {&lowered_.training, predicted.training},
-                                     .evaluation = {&lowered_.evaluation, predicted.evaluation}},
-                                    std::move(stages)));
+  const partition::RankReport& predicted = run_.report.of(schedule::Rank(rank));
+  ASSIGN_OR_RETURN(
+      executors_[static_cast<size_t>(rank)],
+      Executor::Create({.device = &group_->device(rank),
+                        .transport = &group_->transport(rank),
+                        .deadline = options_.deadline,
+                        .seed = options_.seed,
+                        .parameters = &run_.profile.parameters,
+                        .clip_norm = options_.optimizer.clip_norm,
+                        .shares_results = options_.rendezvous != nullptr,
+                        .training = {&run_.lowered.training, predicted.training},
+                        .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
+                       std::move(stages)));
   return absl::OkStatus();
 }
 
@@ -184,21 +182,21 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> f
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
-  return CheckFits(data.spec(), model_.input, target_);
+  return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target);
 }
 
 const Executor& PipelineTrainer::AnyExecutor() const {
   if (options_.rendezvous != nullptr) {
     return *executors_[static_cast<size_t>(options_.rendezvous->rank())];
   }
-  const StageId last(plan_.num_stages() - 1);
-  return *executors_[static_cast<size_t>(lowered_.training.rank_of(last).value())];
+  const StageId last(plan().num_stages() - 1);
+  return *executors_[static_cast<size_t>(run_.lowered.training.rank_of(last).value())];
 }
 
 LossResult PipelineTrainer::SumResults() const {
   const Executor& executor = AnyExecutor();
   LossResult sum;
-  for (int i = 0; i < plan_.micro_batches(); ++i) {
+  for (int i = 0; i < plan().micro_batches(); ++i) {
     const LossResult result = executor.Result(MicroBatch(i));
     sum.loss += result.loss;
     sum.correct += result.correct;
@@ -212,11 +210,11 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
-  if (static_cast<int64_t>(rows.size()) != plan_.batch_rows()) {
+  if (static_cast<int64_t>(rows.size()) != plan().batch_rows()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a step takes ", plan_.batch_rows(), " rows, not ", rows.size()));
+        absl::StrCat("a step takes ", plan().batch_rows(), " rows, not ", rows.size()));
   }
-  const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan_.batch_rows();
+  const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan().batch_rows();
   const int64_t number = steps_ + 1;
   const TrainStep step{
       .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
@@ -242,12 +240,12 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
   Evaluation evaluation;
-  for (int64_t begin = 0; begin < data.rows(); begin += plan_.batch_rows()) {
+  for (int64_t begin = 0; begin < data.rows(); begin += plan().batch_rows()) {
     if (stop) {
       ASSIGN_OR_RETURN(const bool must_stop, stop());
       if (must_stop) break;
     }
-    const int64_t end = std::min(begin + plan_.batch_rows(), data.rows());
+    const int64_t end = std::min(begin + plan().batch_rows(), data.rows());
     evaluation_rows_.clear();
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
     const Batch batch{
@@ -264,11 +262,11 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
 }
 
 DeviceReport PipelineTrainer::ReportPlanned(int rank) const {
-  const partition::RankReport& predicted = predicted_.ranks[static_cast<size_t>(rank)];
+  const partition::RankReport& predicted = run_.report.ranks[static_cast<size_t>(rank)];
   DeviceReport report = {.predicted_peak_bytes = predicted.peak_bytes(),
                          .predicted_stash_bytes = predicted.training.peak_stash_bytes};
   for (const StageId id : predicted.stages) {
-    const partition::StageReport& stage = predicted_.of(id);
+    const partition::StageReport& stage = run_.report.of(id);
     report.stages.push_back({.stage = id.value(),
                              .first_layer = stage.first_layer,
                              .last_layer = stage.last_layer,
@@ -292,7 +290,7 @@ void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
 
 absl::StatusOr<std::vector<DeviceReport>> PipelineTrainer::Devices() {
   std::vector<DeviceReport> reports;
-  for (int rank = 0; rank < plan_.num_ranks(); ++rank) reports.push_back(ReportPlanned(rank));
+  for (int rank = 0; rank < plan().num_ranks(); ++rank) reports.push_back(ReportPlanned(rank));
   for (const int rank : group_->local_ranks()) {
     AddMeasurements(rank, reports[static_cast<size_t>(rank)]);
   }
@@ -322,22 +320,22 @@ absl::StatusOr<schedule::Trace> PipelineTrainer::LastTrace() {
 absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   RETURN_IF_ERROR(CheckTraced());
   std::vector<schedule::StageMemory> memory;
-  for (const partition::StageReport& stage : predicted_.stages) memory.push_back(stage.memory);
+  for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
   const bool steps_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind);
   return MeasureCosts(traces_->Recent(steps_), steps_in_backward, std::move(memory));
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
   RETURN_IF_ERROR(group_->status());
-  return HashParameters(*group_, executors_, parameters_);
+  return HashParameters(*group_, executors_, run_.profile.parameters);
 }
 
 absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
   RETURN_IF_ERROR(group_->status());
-  ASSIGN_OR_RETURN(const ParameterId id, parameters_.Find(name));
-  const ModelParameter& parameter = parameters_[id];
-  const StageId stage(plan_.stage_of(parameter.layer));
-  return CopyParameter(*group_, executors_, parameter, lowered_.training.rank_of(stage));
+  ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
+  const ModelParameter& parameter = run_.profile.parameters[id];
+  const StageId stage(plan().stage_of(parameter.layer));
+  return CopyParameter(*group_, executors_, parameter, run_.lowered.training.rank_of(stage));
 }
 
 }  // namespace
@@ -362,17 +360,41 @@ absl::Status CheckSupported(const partition::Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
-                                                         const partition::Plan& plan,
-                                                         const TrainerOptions& options) {
-  auto trainer = std::make_unique<PipelineTrainer>(model, plan, options);
-  const absl::Status status = trainer->Initialize();
-  if (status.ok()) return std::unique_ptr<Trainer>(std::move(trainer));
-  // Whatever it was, the others need not wait for this process.
-  if (options.rendezvous != nullptr) {
+namespace {
+
+// The status of what is to become a trainer. Whatever it is, the others need not wait for this
+// process.
+absl::Status Tell(const TrainerOptions& options, absl::Status status) {
+  if (!status.ok() && options.rendezvous != nullptr) {
     options.rendezvous->Fail(status, base::Deadline::After(options.deadline));
   }
   return status;
+}
+
+absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan& plan,
+                                       const TrainerOptions& options) {
+  RETURN_IF_ERROR(CheckTrainer(plan, options));
+  return PrepareRun(model, {.plan = plan,
+                            .optimizer = options.optimizer,
+                            .device = options.device,
+                            .transfers = TransfersOf(GroupOptionsOf(plan, options))});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
+                                                         const partition::Plan& plan,
+                                                         const TrainerOptions& options) {
+  absl::StatusOr<PreparedRun> run = PrepareFor(model, plan, options);
+  RETURN_IF_ERROR(Tell(options, run.status()));
+  return Create(*std::move(run), options);
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(PreparedRun run,
+                                                         const TrainerOptions& options) {
+  auto trainer = std::make_unique<PipelineTrainer>(std::move(run), options);
+  RETURN_IF_ERROR(Tell(options, trainer->Initialize()));
+  return trainer;
 }
 
 }  // namespace stagecoach::engine

@@ -18,6 +18,7 @@
 #include "engine/run/rank_group.h"
 #include "engine/stage/optimizer.h"
 #include "engine/train/learning_rate.h"
+#include "engine/train/prepared_run.h"
 #include "engine/train/step_traces.h"
 #include "partition/plan/plan.h"
 #include "schedule/costs.h"
@@ -75,12 +76,16 @@ absl::Status CheckSupported(const partition::Plan& plan);
 // of all. Not thread-safe.
 class Trainer {
  public:
-  // Plans the memory, makes the devices, and gives every stage its initial parameters.
+  // Prepares the run (PrepareRun), makes the devices, and gives every stage its initial parameters.
   // InvalidArgument: the plan does not fit the model, or an option is out of range.
   // FailedPrecondition: the plan's schedule cannot be performed. ResourceExhausted: a device's
   // budget is too small. Unavailable: there are no such devices. Unimplemented: CheckSupported.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
                                                          const partition::Plan& plan,
+                                                         const TrainerOptions& options);
+  // The same of a run that is prepared, with the same optimiser and devices, and for transfers as
+  // these exchange them; else InvalidArgument.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(PreparedRun run,
                                                          const TrainerOptions& options);
   virtual ~Trainer() = default;
 
@@ -101,9 +106,9 @@ class Trainer {
   virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
                                               const StopFunction& stop = nullptr) = 0;
 
-  virtual const partition::Plan& plan() const = 0;
-  // How ranks perform transfers: what its schedules were lowered for.
-  virtual schedule::Transfers transfers() const = 0;
+  // What it trains, and how: plan, schedules as the ranks perform them, predicted memory.
+  virtual const PreparedRun& run() const = 0;
+  const partition::Plan& plan() const { return run().plan; }
   virtual int64_t steps() const = 0;  // done so far
   // All devices of the run, by rank.
   virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;
@@ -113,7 +118,7 @@ class Trainer {
   virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
 
   // What the last kTracedSteps steps cost (engine/train/measured_costs.h), for
-  //   Simulate(*LoweredSchedule(plan, transfers()), costs, {.sends = SendsOf(transfers())})
+  //   Simulate(run().lowered.training, costs, {.sends = SendsOf(run().lowered.transfers)})
   // to predict a step. Errors: those of LastTrace.
   virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 

@@ -146,7 +146,7 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
 
 absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan) {
   RETURN_IF_ERROR(CheckCanFollow(plan, "PyTorch"));
-  RETURN_IF_ERROR(LoweredSchedule(plan).status());
+  RETURN_IF_ERROR(CheckPerformable(plan));
   schedule::Schedule compute = plan.schedule;
   for (std::vector<schedule::Action>& list : compute.actions) {
     std::erase_if(list, [](const schedule::Action& action) { return !IsCompute(action.op); });

@@ -214,7 +214,7 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   RETURN_IF_ERROR(read_if_there("recomputed_layers", ReadRecomputed));
   RETURN_IF_ERROR(read_if_there("order", ReadOrder));
   RETURN_IF_ERROR(reader.Finish());
-  const absl::Status proof = LoweredSchedule(plan).status();
+  const absl::Status proof = CheckPerformable(plan);
   if (!proof.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(reader.path(), ": ", proof.message()));
   }
@@ -301,7 +301,7 @@ absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
 }
 
 absl::Status WritePlanFile(const std::string& path, const PlanFile& file) {
-  RETURN_IF_ERROR(base::Annotate(LoweredSchedule(file.plan).status(), path));
+  RETURN_IF_ERROR(base::Annotate(CheckPerformable(file.plan), path));
   return base::WriteFileAtomically(path, ToPlanJson(file));
 }
 

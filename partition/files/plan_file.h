@@ -45,7 +45,7 @@ struct PlanFile {
 absl::StatusOr<PlanFile> ParsePlanJson(absl::string_view text);
 
 // The inverse, a line per stage: ParsePlanJson(ToPlanJson(file)) == file. Pre-condition:
-// LoweredSchedule(file.plan) is OK; names are UTF-8.
+// CheckPerformable(file.plan) is OK; names are UTF-8.
 std::string ToPlanJson(const PlanFile& file);
 
 // Errors start with the path: those above, and of base::ReadFile.

@@ -150,16 +150,15 @@ absl::Status CheckPlan(const Plan& plan) {
   return CheckOrder(plan);
 }
 
-absl::StatusOr<Schedule> LoweredSchedule(const Plan& plan, schedule::Transfers transfers) {
+absl::Status CheckPerformable(const Plan& plan) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerAndValidate(plan.schedule,
-                          {.reduce_gradients = plan.is_replicated(), .transfers = transfers});
+  return LowerAndValidate(plan.schedule, {.reduce_gradients = plan.is_replicated()}).status();
 }
 
 absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, bool is_replicated,
                                            schedule::Transfers transfers) {
   RETURN_IF_ERROR(CheckTrains(schedule));
-  LoweredPlan lowered;
+  LoweredPlan lowered = {.transfers = transfers};
   ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, {.reduce_gradients = is_replicated,
                                                                  .transfers = transfers}));
   ASSIGN_OR_RETURN(const Schedule forward,

@@ -56,9 +56,10 @@ struct Plan {
 // replicas, recomputed layers and order are of as many ranks and layers.
 absl::Status CheckPlan(const Plan& plan);
 
-// What the ranks of a plan perform, lowered and validated: the schedule to train with, and F alone
+// What the ranks of a plan perform, lowered and proved: the schedule to train with, and F alone
 // under the same placement.
 struct LoweredPlan {
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // for which they were lowered
   schedule::Schedule training, evaluation;
 };
 
@@ -67,13 +68,12 @@ struct LoweredPlan {
 // cannot be performed so.
 absl::StatusOr<LoweredPlan> LowerPlan(
     const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
-// LowerPlan(plan, transfers)->training alone.
-absl::StatusOr<schedule::Schedule> LoweredSchedule(
-    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
 // LowerPlan of every plan with that schedule, whatever its cut. `is_replicated`: some rank has
 // several devices.
 absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule, bool is_replicated,
                                            schedule::Transfers transfers);
+// OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
+absl::Status CheckPerformable(const Plan& plan);
 
 // What one stage of a plan takes.
 struct StageReport {
@@ -98,14 +98,8 @@ struct PlanReport {
   }
 };
 
-// `layers`: of the whole model. `transfers`: as in LoweredSchedule; when receives are posted
-// decides how long their buffers live. Errors: those of LoweredSchedule; InvalidArgument if the
-// plan is for another number of layers, or a size is negative.
-absl::StatusOr<PlanReport> ReportPlan(
-    const Plan& plan, const std::vector<LayerCost>& layers, const LossMemory& loss,
-    schedule::Transfers transfers = schedule::Transfers::kSeparate);
-// The same of a lowered plan whose stages' memory is known. `layers`: of the whole model, as one
-// device of the stage's rank has them; index stage.
+// What a lowered plan takes whose stages' memory is known. `layers`: of the whole model, as one
+// device of the stage's rank has them; index stage. Errors: those of ReportRank.
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
                                       absl::Span<const std::vector<LayerCost>* const> layers,
                                       absl::Span<const schedule::StageMemory> memory);

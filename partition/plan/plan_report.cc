@@ -36,30 +36,6 @@ int64_t BufferBytes(const PlanReport& report, Rank rank) {
   return own.peak_bytes() - own.training.peak_stash_bytes - NamedResidentBytes(report, own);
 }
 
-absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const std::vector<LayerCost>& layers,
-                                      const LossMemory& loss, schedule::Transfers transfers) {
-  ASSIGN_OR_RETURN(const LoweredPlan lowered, LowerPlan(plan, transfers));
-  if (plan.num_layers != static_cast<int>(layers.size())) {
-    return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
-                                                      plan.num_layers, layers.size()));
-  }
-  RETURN_IF_ERROR(CheckLayers(layers));
-  std::vector<LayerMemory> of_layers = MemoryOf(layers);
-  for (const int layer : plan.recomputed) {
-    of_layers[static_cast<size_t>(layer)] = RecomputedMemory(layers[static_cast<size_t>(layer)]);
-  }
-  std::vector<StageMemory> memory;
-  for (int stage = 0; stage < plan.num_stages(); ++stage) {
-    const auto first = static_cast<size_t>(plan.first(stage));
-    const size_t count = static_cast<size_t>(plan.last(stage)) + 1 - first;
-    memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), loss,
-                                 PositionOf(lowered.training, StageId(stage))));
-  }
-  const std::vector<const std::vector<LayerCost>*> same(static_cast<size_t>(plan.num_stages()),
-                                                        &layers);
-  return ReportPlan(plan, lowered, same, memory);
-}
-
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
                                       absl::Span<const std::vector<LayerCost>* const> layers,
                                       absl::Span<const StageMemory> memory) {

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "partition/cluster.h"
-#include "partition/plan/plan.h"
+#include "partition/plan/prepared_plan.h"
 #include "partition/profile.h"
 #include "schedule/costs.h"
 #include "schedule/simulate.h"
@@ -53,12 +53,10 @@ struct Choice {
 };
 
 // A plan, what it costs, and why it is the one.
-struct Receipt {
-  Plan plan;
+struct Receipt : PreparedPlan {
   std::string model;
   Cluster cluster;
   std::vector<std::string> layer_names;  // in the order of the plan
-  PlanReport report;                     // of one device of each rank
   schedule::Costs costs;
   schedule::Simulation simulation;   // of one step, with its trace, unless that would be too large
   std::vector<StageReceipt> stages;  // index: stage

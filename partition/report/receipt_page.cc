@@ -253,7 +253,7 @@ std::string LayersOf(const Receipt& receipt, const StageReceipt& stage) {
   return absl::StrCat(name(stage.first_layer), " \xE2\x80\xA6 ", name(stage.last_layer));
 }
 
-std::string StageTable(const Receipt& receipt) {
+std::string HtmlStageTable(const Receipt& receipt) {
   const schedule::TimeUnit unit = schedule::UnitFor(receipt.simulation.step_ns);
   const auto in_unit = [&unit](int64_t ns) { return InUnit(ns, unit); };
   int64_t longest_ns = 0;
@@ -285,7 +285,7 @@ std::string StageTable(const Receipt& receipt) {
                    rows);
 }
 
-std::string MemoryTable(const Receipt& receipt) {
+std::string HtmlMemoryTable(const Receipt& receipt) {
   std::string rows;
   for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
     const RankMemory memory = MemoryOf(receipt, rank);
@@ -344,7 +344,7 @@ std::string ToHtml(const Receipt& receipt, absl::Span<const ComparedPlan> compar
       EscapeMarkup(receipt.choice.ToString()), transfers.empty() ? "" : ", transfers ", transfers,
       "</p></header>\n<main>\n", Tiles(receipt), "<div class=\"pair", is_beside ? " few" : "",
       "\">", Bars(receipt), why, "</div>\n", Comparison(receipt, compared), Timeline(trace),
-      StageTable(receipt), MemoryTable(receipt), "</main>\n",
+      HtmlStageTable(receipt), HtmlMemoryTable(receipt), "</main>\n",
       trace.actions.empty() ? "" : schedule::ChartScript(trace), "\n</body>\n</html>\n");
 }
 

@@ -128,13 +128,13 @@ ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks)
   };
 }
 
-absl::StatusOr<Plan> MakePlan(const PlanRequest& request) {
+absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
   ASSIGN_OR_RETURN(Pipeline pipeline, PipelineOver(request, request.devices));
   const absl::StatusOr<Pipeline::Cut> cut = FindCut(pipeline);
   if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
   RETURN_IF_ERROR(cut.status());
-  return pipeline.PlanOf(*cut);
+  return pipeline.Prepare(*cut);
 }
 
 }  // namespace stagecoach::partition

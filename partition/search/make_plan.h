@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "partition/layer_cost.h"
-#include "partition/plan/plan.h"
+#include "partition/plan/prepared_plan.h"
 #include "partition/stage_memory.h"
 #include "schedule/schedule.h"
 
@@ -29,11 +29,11 @@ struct PlanRequest {
   ScheduleMaker schedule;  // must give one to train with
   int64_t micro_batch_rows = 1;
   int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
-  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LoweredSchedule
+  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LowerPlan
 };
 
 // The cut with the fastest slowest stage (PartitionChain over LayerCost::batch_ns) whose predicted
-// peak fits every device; the peaks are those of ReportPlan. Exact where every device has one
+// peak fits every device; the peaks are those of its report. Exact where every device has one
 // stage. With several, a cut that exceeds the budget is repaired by bounding what each stage may
 // take, and a cut that would fit can be missed.
 // InvalidArgument: more stages than layers (names both), the schedule's refusal, non-positive
@@ -41,7 +41,7 @@ struct PlanRequest {
 // the message names the stage, or the device and its stages, that needs most on the roomiest cut
 // (the one whose largest peak is least) and the smallest number of devices that fits, or says that
 // none does; the table of that cut follows.
-absl::StatusOr<Plan> MakePlan(const PlanRequest& request);
+absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request);
 
 }  // namespace stagecoach::partition
 

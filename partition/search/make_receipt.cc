@@ -49,14 +49,13 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
                                     std::vector<int> order, const Profile& profile,
                                     const Cluster& cluster, PlanObjective objective) {
   Receipt receipt;
-  receipt.plan = pipeline.PlanOf(cut);
+  ASSIGN_OR_RETURN(static_cast<PreparedPlan&>(receipt), pipeline.Prepare(cut));
   receipt.plan.order = std::move(order);
   receipt.model = profile.model;
   receipt.cluster = cluster;
   for (const LayerCost& layer : pipeline.group(0).layers->layers) {
     receipt.layer_names.push_back(layer.name);
   }
-  ASSIGN_OR_RETURN(receipt.report, pipeline.Report(cut));
   receipt.costs = pipeline.CostsOf(cut);
   for (const StageReport& stage : receipt.report.stages) {
     receipt.costs.memory.push_back(stage.memory);

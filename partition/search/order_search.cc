@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "partition/plan/stage_costs.h"
+#include "partition/plan/stash_bytes.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/pipeline.h"
 #include "schedule/automatic.h"

@@ -233,6 +233,12 @@ absl::StatusOr<PlanReport> Pipeline::Report(const Cut& cut) const {
   return ReportPlan(PlanOf(cut), peaks_.lowered(), layers, Memories(cut));
 }
 
+absl::StatusOr<PreparedPlan> Pipeline::Prepare(const Cut& cut) const {
+  PreparedPlan prepared = {.plan = PlanOf(cut), .lowered = peaks_.lowered(), .report = {}};
+  ASSIGN_OR_RETURN(prepared.report, Report(cut));
+  return prepared;
+}
+
 absl::StatusOr<int64_t> Pipeline::StepNs(const Cut& cut) const {
   ASSIGN_OR_RETURN(const schedule::Durations durations,
                    SimulateDurations(peaks_.lowered().training, CostsOf(cut), sends_));

@@ -13,6 +13,7 @@
 #include "partition/cluster.h"
 #include "partition/layer_cost.h"
 #include "partition/plan/plan.h"
+#include "partition/plan/prepared_plan.h"
 #include "partition/search/stage_peaks.h"
 #include "partition/stage_memory.h"
 #include "schedule/costs.h"
@@ -105,6 +106,7 @@ class Pipeline {
   std::vector<schedule::StageMemory> Memories(const Cut& cut) const;
   schedule::Costs CostsOf(const Cut& cut) const;
   absl::StatusOr<PlanReport> Report(const Cut& cut) const;
+  absl::StatusOr<PreparedPlan> Prepare(const Cut& cut) const;
 
   // What the busiest rank computes in one step, messages and reduction aside: a lower bound of
   // StepNs and BottleneckNs that costs little.

@@ -1,6 +1,5 @@
 #include "tools/cli/comparison.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/match.h"

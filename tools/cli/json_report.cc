@@ -17,11 +17,65 @@ void PrintLine(const ordered_json& value) {
   std::fflush(stdout);
 }
 
+// The plan in the event "plan" of a run. In an entry of its "stages", stash, buffers and peak are
+// those of the stage's device.
+ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
+  const partition::PlanReport& predicted = prepared.report;
+  ordered_json stages = ordered_json::array();
+  for (size_t stage = 0; stage < predicted.stages.size(); ++stage) {
+    const partition::StageReport& report = predicted.stages[stage];
+    const partition::RankReport& device = predicted.of(report.rank);
+    stages.push_back({{"stage", stage},
+                      {"device", report.rank.value()},
+                      {"first_layer", report.first_layer},
+                      {"last_layer", report.last_layer},
+                      {"parameters", report.parameters},
+                      {"time_share", report.time_share},
+                      {"predicted_peak_bytes", device.peak_bytes()},
+                      {"memory",
+                       {{"parameters", report.memory.parameter_bytes},
+                        {"gradients", report.memory.gradient_bytes},
+                        {"optimizer", report.memory.optimizer_bytes},
+                        {"stash", device.training.peak_stash_bytes},
+                        {"buffers", BufferBytes(predicted, report.rank)}}}});
+  }
+  ordered_json devices = ordered_json::array();
+  for (size_t device = 0; device < predicted.ranks.size(); ++device) {
+    const partition::RankReport& report = predicted.ranks[device];
+    ordered_json own = ordered_json::array();
+    int64_t weights = 0;
+    int64_t gradients = 0;
+    int64_t optimizer = 0;
+    for (const schedule::StageId stage : report.stages) {
+      const schedule::StageMemory& memory = predicted.of(stage).memory;
+      own.push_back(stage.value());
+      weights += memory.parameter_bytes;
+      gradients += memory.gradient_bytes;
+      optimizer += memory.optimizer_bytes;
+    }
+    const schedule::Rank rank(static_cast<int32_t>(device));
+    devices.push_back({{"device", device},
+                       {"stages", std::move(own)},
+                       {"predicted_peak_bytes", report.peak_bytes()},
+                       {"memory",
+                        {{"parameters", weights},
+                         {"gradients", gradients},
+                         {"optimizer", optimizer},
+                         {"stash", report.training.peak_stash_bytes},
+                         {"buffers", BufferBytes(predicted, rank)}}}});
+  }
+  return {{"schedule", prepared.plan.schedule.name},
+          {"micro_batches", prepared.plan.micro_batches()},
+          {"micro_batch_rows", prepared.plan.micro_batch_rows},
+          {"stages", std::move(stages)},
+          {"devices", std::move(devices)}};
+}
+
 class JsonReport final : public Report {
  public:
   void Start(const Run& run) override {
     ordered_json event = {{"event", "plan"}};
-    event.update(PlanToJson(run));
+    event.update(PlanToJson(run.prepared));
     PrintLine(event);
   }
 
@@ -77,57 +131,5 @@ class JsonReport final : public Report {
 }  // namespace
 
 std::unique_ptr<Report> MakeJsonReport() { return std::make_unique<JsonReport>(); }
-
-ordered_json PlanToJson(const Run& run) {
-  const partition::PlanReport& predicted = run.predicted;
-  ordered_json stages = ordered_json::array();
-  for (size_t stage = 0; stage < predicted.stages.size(); ++stage) {
-    const partition::StageReport& report = predicted.stages[stage];
-    const partition::RankReport& device = predicted.of(report.rank);
-    stages.push_back({{"stage", stage},
-                      {"device", report.rank.value()},
-                      {"first_layer", report.first_layer},
-                      {"last_layer", report.last_layer},
-                      {"parameters", report.parameters},
-                      {"time_share", report.time_share},
-                      {"predicted_peak_bytes", device.peak_bytes()},
-                      {"memory",
-                       {{"parameters", report.memory.parameter_bytes},
-                        {"gradients", report.memory.gradient_bytes},
-                        {"optimizer", report.memory.optimizer_bytes},
-                        {"stash", device.training.peak_stash_bytes},
-                        {"buffers", BufferBytes(predicted, report.rank)}}}});
-  }
-  ordered_json devices = ordered_json::array();
-  for (size_t device = 0; device < predicted.ranks.size(); ++device) {
-    const partition::RankReport& report = predicted.ranks[device];
-    ordered_json own = ordered_json::array();
-    int64_t weights = 0;
-    int64_t gradients = 0;
-    int64_t optimizer = 0;
-    for (const schedule::StageId stage : report.stages) {
-      const schedule::StageMemory& memory = predicted.of(stage).memory;
-      own.push_back(stage.value());
-      weights += memory.parameter_bytes;
-      gradients += memory.gradient_bytes;
-      optimizer += memory.optimizer_bytes;
-    }
-    const schedule::Rank rank(static_cast<int32_t>(device));
-    devices.push_back({{"device", device},
-                       {"stages", std::move(own)},
-                       {"predicted_peak_bytes", report.peak_bytes()},
-                       {"memory",
-                        {{"parameters", weights},
-                         {"gradients", gradients},
-                         {"optimizer", optimizer},
-                         {"stash", report.training.peak_stash_bytes},
-                         {"buffers", BufferBytes(predicted, rank)}}}});
-  }
-  return {{"schedule", run.plan.schedule.name},
-          {"micro_batches", run.plan.micro_batches()},
-          {"micro_batch_rows", run.plan.micro_batch_rows},
-          {"stages", std::move(stages)},
-          {"devices", std::move(devices)}};
-}
 
 }  // namespace stagecoach::tools

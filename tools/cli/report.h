@@ -2,7 +2,6 @@
 #define STAGECOACH_TOOLS_CLI_REPORT_H_
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -36,13 +35,6 @@ std::unique_ptr<Report> MakeTextReport(int epochs);
 
 // For scripts: one JSON object a line.
 std::unique_ptr<Report> MakeJsonReport();
-
-// The object that `plan --json` prints, which is also part of the event "plan" of a run. In an
-// entry of its "stages", stash, buffers and peak are those of the stage's device.
-nlohmann::ordered_json PlanToJson(const Run& run);
-
-// Data, model and plan in a few lines and a table.
-std::string DescribeRun(const Run& run);
 
 }  // namespace stagecoach::tools
 

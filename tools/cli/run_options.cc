@@ -16,9 +16,6 @@
 #include "engine/train/trainer.h"
 #include "partition/files/plan_file.h"
 #include "partition/plan/receipt.h"
-#include "partition/plan/stage_costs.h"
-#include "partition/search/make_plan.h"
-#include "partition/search/planner.h"
 #include "schedule/files/schedule_file.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/machine.h"
@@ -71,61 +68,35 @@ absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const engine:
   return engine::DefaultNetwork(data.features(), data.classes(), options.layers, options.width);
 }
 
-// How many devices and micro-batches there are, and what makes the order of work on them.
-struct Pipeline {
-  int devices = kDefaultStages;
-  int micro_batches = kDefaultMicroBatches;
-  std::optional<schedule::Schedule> from_file;
-};
-
-absl::StatusOr<Pipeline> PipelineOf(const RunOptions& options) {
-  Pipeline pipeline;
-  if (!schedule::IsScheduleFile(options.schedule)) {
-    pipeline.devices = options.stages.value_or(kDefaultStages);
-    pipeline.micro_batches = options.micro_batches.value_or(kDefaultMicroBatches);
-    return pipeline;
+// How the plan is to be found.
+absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
+  engine::PlanOptions plan = {
+      .devices = options.stages.value_or(kDefaultStages),
+      .schedule = options.schedule,
+      .chunks = options.chunks,
+      .micro_batches = options.micro_batches.value_or(kDefaultMicroBatches)};
+  if (schedule::IsScheduleFile(options.schedule)) {
+    ASSIGN_OR_RETURN(plan.given,
+                     ReadScheduleOption(options.schedule, {.stages = options.stages,
+                                                           .micro_batches = options.micro_batches,
+                                                           .chunks = options.chunks}));
+    plan.devices = plan.given->num_ranks();
+    plan.micro_batches = plan.given->num_micro_batches;
   }
-  ASSIGN_OR_RETURN(pipeline.from_file,
-                   ReadScheduleOption(options.schedule, {.stages = options.stages,
-                                                         .micro_batches = options.micro_batches,
-                                                         .chunks = options.chunks}));
-  pipeline.devices = pipeline.from_file->num_ranks();
-  pipeline.micro_batches = pipeline.from_file->num_micro_batches;
-  return pipeline;
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, plan.micro_batches)));
+  plan.micro_batch_rows = options.batch / plan.micro_batches;
+  return plan;
 }
 
-partition::ScheduleMaker ScheduleMakerOf(const RunOptions& options, const Pipeline& pipeline) {
-  if (!pipeline.from_file.has_value()) {
-    return partition::GeneratedSchedule(options.schedule, pipeline.micro_batches, options.chunks);
-  }
-  return [given = *pipeline.from_file](int devices) -> absl::StatusOr<schedule::Schedule> {
-    if (devices == given.num_ranks()) return given;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the schedule in the file is for ", given.num_ranks(), " devices"));
-  };
+absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices) {
+  ASSIGN_OR_RETURN(engine::DeviceSpec device, Resolve(options.device, devices));
+  device.memory_bytes = options.device_memory_bytes;
+  return device;
 }
 
-absl::Status ChooseDevices(const RunOptions& options, int devices, Run& run) {
-  ASSIGN_OR_RETURN(run.device, Resolve(options.device, devices));
-  run.device.memory_bytes = options.device_memory_bytes;
-  run.transfers = engine::TransfersOf(
-      {.ranks = devices, .device = run.device, .exchange = ExchangeOf(options.device, run.device)});
-  return absl::OkStatus();
-}
-
-// What the run takes, its model being of this profile.
-absl::Status Predict(const engine::ModelProfile& profile, Run& run) {
-  ASSIGN_OR_RETURN(run.predicted,
-                   ReportPlan(run.plan, profile.layers, profile.loss, run.transfers));
-  run.costs = StageCosts(run.predicted, profile.layers);
-  run.loss_of_guessing = profile.loss_spec.loss_of_guessing;
-  run.costs.steps_in_backward = UpdatesInBackward(run.optimizer, run.device.kind);
-  return absl::OkStatus();
-}
-
-absl::Status CheckBudget(const Run& run, int64_t device_memory_bytes) {
+absl::Status CheckBudget(const partition::PlanReport& report, int64_t device_memory_bytes) {
   if (device_memory_bytes == 0) return absl::OkStatus();
-  const std::vector<partition::RankReport>& ranks = run.predicted.ranks;
+  const std::vector<partition::RankReport>& ranks = report.ranks;
   // The one that needs most: a budget that suffices for it suffices for all.
   const auto largest = std::max_element(
       ranks.begin(), ranks.end(),
@@ -135,7 +106,7 @@ absl::Status CheckBudget(const Run& run, int64_t device_memory_bytes) {
       absl::StrCat("the plan does not fit: ",
                    partition::Excess(absl::StrCat(largest - ranks.begin()), largest->peak_bytes(),
                                      device_memory_bytes),
-                   "\n", PlanTable(run.predicted)));
+                   "\n", PlanTable(report)));
 }
 
 absl::StatusOr<partition::Plan> ReadPlan(const std::string& path) {
@@ -147,65 +118,35 @@ absl::StatusOr<partition::Plan> ReadPlan(const std::string& path) {
   return std::move(file.plan);
 }
 
-absl::Status UsePlan(const RunOptions& options, partition::Plan plan, Run& run) {
-  run.plan = std::move(plan);
-  if (run.plan.num_layers != run.model.num_layers()) {
+absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const engine::Model& model,
+                                            engine::GivenPlan given) {
+  if (given.plan.num_layers != model.num_layers()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: the plan is for %d layers, the model has %d", options.plan_file,
-                        run.plan.num_layers, run.model.num_layers()));
+                        given.plan.num_layers, model.num_layers()));
   }
-  ASSIGN_OR_RETURN(
-      const engine::ModelProfile profile,
-      OnDevices(run.device, AnalyzeModel(run.model, {.micro_batch_rows = run.plan.micro_batch_rows,
-                                                     .micro_batches = run.plan.micro_batches(),
-                                                     .optimizer = run.optimizer,
-                                                     .device = run.device})));
-  RETURN_IF_ERROR(Predict(profile, run));
-  return CheckBudget(run, options.device_memory_bytes);
+  given.transfers = engine::TransfersOf({.ranks = given.plan.num_ranks(),
+                                         .device = given.device,
+                                         .exchange = ExchangeOf(options.device, given.device)});
+  ASSIGN_OR_RETURN(engine::PreparedRun run, OnDevices(given.device, PrepareRun(model, given)));
+  RETURN_IF_ERROR(CheckBudget(run.report, options.device_memory_bytes));
+  return run;
 }
 
-// The fastest plan with any schedule, the number of micro-batches being given.
-absl::StatusOr<partition::Plan> SearchPlan(const RunOptions& options, const Pipeline& pipeline,
-                                           const engine::ModelProfile& profile,
-                                           schedule::Transfers transfers) {
-  partition::PlannerRequest request;
-  request.profile = engine::JoinProfiles("", {profile});
-  request.cluster = partition::UniformCluster(pipeline.devices, options.device_memory_bytes);
-  request.cluster.transfers = transfers;
-  request.batch_rows = options.batch;
-  request.micro_batches = pipeline.micro_batches;
-  if (options.chunks > 0) request.chunks = options.chunks;
-  ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
-  return std::move(receipt.plan);
-}
-
-absl::Status CutModel(const RunOptions& options, const Pipeline& pipeline, Run& run) {
-  const engine::ProfileOptions profile_options = {
-      .micro_batch_rows = options.batch / pipeline.micro_batches,
-      .micro_batches = pipeline.micro_batches,
-      .optimizer = run.optimizer,
-      .device = run.device};
+absl::StatusOr<engine::PreparedRun> CutModel(const RunOptions& options, const engine::Model& model,
+                                             const engine::PlanOptions& plan) {
+  const engine::ProfileOptions profile_options = {.micro_batch_rows = plan.micro_batch_rows,
+                                                  .optimizer = plan.optimizer,
+                                                  .device = plan.device};
   ASSIGN_OR_RETURN(engine::ModelProfile profile,
-                   OnDevices(run.device, AnalyzeModel(run.model, profile_options)));
+                   OnDevices(plan.device, AnalyzeModel(model, profile_options)));
   if (options.profile == "measured") {
-    RETURN_IF_ERROR(CheckCanMeasure(profile.layers, run.device));
-    const int devices = DevicesAtOnce(pipeline.devices, run.device);
-    ASSIGN_OR_RETURN(profile, OnDevices(run.device, MeasureModel(run.model, profile_options,
-                                                                 {.devices = devices})));
+    RETURN_IF_ERROR(CheckCanMeasure(profile.layers, plan.device));
+    const int devices = DevicesAtOnce(plan.devices, plan.device);
+    ASSIGN_OR_RETURN(profile, OnDevices(plan.device, MeasureModel(model, profile_options,
+                                                                  {.devices = devices})));
   }
-  if (options.schedule == kAutomatic) {
-    ASSIGN_OR_RETURN(run.plan, SearchPlan(options, pipeline, profile, run.transfers));
-    return Predict(profile, run);
-  }
-  partition::PlanRequest request = {.layers = profile.layers,
-                                    .loss = profile.loss,
-                                    .devices = pipeline.devices,
-                                    .micro_batch_rows = profile_options.micro_batch_rows,
-                                    .device_memory_bytes = options.device_memory_bytes,
-                                    .transfers = run.transfers};
-  request.schedule = ScheduleMakerOf(options, pipeline);
-  ASSIGN_OR_RETURN(run.plan, MakePlan(request));
-  return Predict(profile, run);
+  return PrepareRun(model, std::move(profile), plan);
 }
 
 }  // namespace
@@ -266,47 +207,58 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
 namespace {
 
 // Before anything is created on GPUs, whose memory others may use, too.
-absl::Status CheckGpusHaveRoom(const RunOptions& options, const Run& run) {
-  std::vector<int64_t> bytes(run.predicted.ranks.size());
+absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run) {
+  std::vector<int64_t> bytes(run.report.ranks.size());
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     const bool is_here = !options.rank.has_value() || *options.rank == static_cast<int>(rank);
-    if (is_here) bytes[rank] = run.predicted.ranks[rank].peak_bytes();
+    if (is_here) bytes[rank] = run.report.ranks[rank].peak_bytes();
   }
   return CheckGpuMemory(run.device, bytes);
 }
 
-absl::StatusOr<Run> PrepareRunOnDevices(const RunOptions& options) {
-  Run run;
-  if (!options.plan_file.empty()) {
-    ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
-    RETURN_IF_ERROR(ChooseDevices(options, plan.num_ranks(), run));
-    ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
-    RETURN_IF_ERROR(CheckRows(*run.data.train, plan.batch_rows()));
-    RETURN_IF_ERROR(From(Origin::kConfiguration, UsePlan(options, std::move(plan), run)));
-    RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
-    return run;
-  }
-  ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(options));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, pipeline.micro_batches)));
-  RETURN_IF_ERROR(ChooseDevices(options, pipeline.devices, run));
-  ASSIGN_OR_RETURN(static_cast<Workload&>(run), PrepareWorkload(options));
-  RETURN_IF_ERROR(CheckRows(*run.data.train, options.batch));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CutModel(options, pipeline, run)));
-  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
+absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
+  ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, plan.num_ranks()));
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+  RETURN_IF_ERROR(CheckRows(*workload.data.train, plan.batch_rows()));
+  ASSIGN_OR_RETURN(
+      engine::PreparedRun run,
+      From(Origin::kConfiguration,
+           UsePlan(options, workload.model,
+                   {.plan = std::move(plan), .optimizer = workload.optimizer, .device = device})));
+  return Run{std::move(workload.data), std::move(run)};
+}
+
+absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
+  ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
+  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices));
+  plan.exchange = ExchangeOf(options.device, plan.device);
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+  plan.optimizer = workload.optimizer;
+  RETURN_IF_ERROR(CheckRows(*workload.data.train, options.batch));
+  ASSIGN_OR_RETURN(engine::PreparedRun run,
+                   From(Origin::kConfiguration, CutModel(options, workload.model, plan)));
+  return Run{std::move(workload.data), std::move(run)};
+}
+
+absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
+  ASSIGN_OR_RETURN(Run run,
+                   options.plan_file.empty() ? RunOfFoundPlan(options) : RunOfPlanFile(options));
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run.prepared));
   return run;
 }
 
 }  // namespace
 
-absl::StatusOr<Run> PrepareRun(const RunOptions& options) {
-  absl::StatusOr<Run> run = PrepareRunOnDevices(options);
+absl::StatusOr<Run> MakeRun(const RunOptions& options) {
+  absl::StatusOr<Run> run = MakeRunOnDevices(options);
   if (!absl::IsUnavailable(run.status())) return run;
   RETURN_IF_ERROR(FallBackToCpu(options.device, run.status()));
   RunOptions on_cpu = options;
   on_cpu.device.kind = "cpu";
   on_cpu.device.gpus.clear();
   on_cpu.device.exchange = "auto";
-  return PrepareRunOnDevices(on_cpu);
+  return MakeRunOnDevices(on_cpu);
 }
 
 }  // namespace stagecoach::tools

@@ -12,8 +12,8 @@
 #include "engine/data/idx.h"
 #include "engine/model/model.h"
 #include "engine/stage/optimizer.h"
-#include "partition/plan/plan.h"
-#include "schedule/costs.h"
+#include "engine/train/prepared_run.h"
+#include "partition/layer_cost.h"
 #include "tools/cli/cli11_fwd.h"
 #include "tools/cli/device_choice.h"
 
@@ -113,18 +113,14 @@ struct Workload {
 absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options);
 
 // Everything that is settled before the first step.
-struct Run : Workload {
-  engine::DeviceSpec device;                                       // of the plan's devices
-  schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how they will be performed
-  partition::Plan plan;
-  partition::PlanReport predicted;
-  schedule::Costs costs;          // of the plan's stages, as the profile has them
-  double loss_of_guessing = 0.0;  // LossSpec
+struct Run {
+  engine::TrainTest data;
+  engine::PreparedRun prepared;
 };
 
 // Prepares the workload, of which there must be a batch, profiles the model and cuts it, or reads
 // how it is cut. Errors are marked with their origin.
-absl::StatusOr<Run> PrepareRun(const RunOptions& options);
+absl::StatusOr<Run> MakeRun(const RunOptions& options);
 
 }  // namespace stagecoach::tools
 

@@ -65,13 +65,33 @@ std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
   return table.ToString();
 }
 
+// Data, model and plan in a few lines and a table.
+std::string DescribeRun(const Run& run) {
+  int64_t parameters = 0;
+  for (const partition::StageReport& stage : run.prepared.report.stages)
+    parameters += stage.parameters;
+  const engine::Dataset& train = *run.data.train;
+  return absl::StrCat("data   ", base::FormatCount(train.rows()), " rows to train on, ",
+                      base::FormatCount(run.data.test->rows()), " to test; ",
+                      Counted(train.features(), "feature", "features"), ", ",
+                      Counted(train.classes(), "class", "classes"), "\nmodel  ",
+                      Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
+                      base::FormatCount(parameters), " parameters\nplan   ",
+                      run.prepared.plan.schedule.name, " over ",
+                      Counted(run.prepared.plan.num_stages(), "stage", "stages"), "; a batch is ",
+                      Counted(run.prepared.plan.micro_batches(), "micro-batch", "micro-batches"),
+                      " of ", Counted(run.prepared.plan.micro_batch_rows, "row", "rows"), "\n\n",
+                      PlanTable(run.prepared.report));
+}
+
 class TextReport final : public Report {
  public:
   explicit TextReport(int epochs) : epochs_(epochs), is_terminal_(TerminalColumns() > 0) {}
   ~TextReport() override { Draw(""); }  // What an error would otherwise be printed behind.
 
   void Start(const Run& run) override {
-    if (run.loss_of_guessing > 0.0) loss_scale_ = run.loss_of_guessing;
+    const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
+    if (guessing > 0.0) loss_scale_ = guessing;
     absl::PrintF("%s\n", DescribeRun(run));
     // The ends of the loss bar stand above it: a full one is no better than guessing.
     const std::string scale = absl::StrFormat("%.2f", loss_scale_);
@@ -129,21 +149,5 @@ class TextReport final : public Report {
 }  // namespace
 
 std::unique_ptr<Report> MakeTextReport(int epochs) { return std::make_unique<TextReport>(epochs); }
-
-std::string DescribeRun(const Run& run) {
-  int64_t parameters = 0;
-  for (const partition::StageReport& stage : run.predicted.stages) parameters += stage.parameters;
-  const engine::Dataset& train = *run.data.train;
-  return absl::StrCat("data   ", base::FormatCount(train.rows()), " rows to train on, ",
-                      base::FormatCount(run.data.test->rows()), " to test; ",
-                      Counted(train.features(), "feature", "features"), ", ",
-                      Counted(train.classes(), "class", "classes"), "\nmodel  ",
-                      Counted(run.model.num_layers(), "layer", "layers"), ", ",
-                      base::FormatCount(parameters), " parameters\nplan   ", run.plan.schedule.name,
-                      " over ", Counted(run.plan.num_stages(), "stage", "stages"), "; a batch is ",
-                      Counted(run.plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
-                      Counted(run.plan.micro_batch_rows, "row", "rows"), "\n\n",
-                      PlanTable(run.predicted));
-}
 
 }  // namespace stagecoach::tools

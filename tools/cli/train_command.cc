@@ -60,10 +60,11 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
-  if (run.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
+  if (run.prepared.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;
-  for (const partition::RankReport& rank : run.predicted.ranks) needed_bytes += rank.peak_bytes();
+  for (const partition::RankReport& rank : run.prepared.report.ranks)
+    needed_bytes += rank.peak_bytes();
   if (memory_bytes > 0 && needed_bytes > memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all devices together need ", base::FormatBytes(needed_bytes), ", this machine has ",
@@ -90,13 +91,13 @@ std::string Fingerprint(const RunOptions& options, const Run& run) {
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,
                                                                const Run& run,
                                                                engine::Rendezvous* rendezvous) {
-  const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, run.plan);
-  return engine::Trainer::Create(run.model, run.plan,
-                                 {.optimizer = run.optimizer,
+  const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan);
+  return engine::Trainer::Create(run.prepared,
+                                 {.optimizer = run.prepared.optimizer,
                                   .learning_rate = RateScheduleOf(options, steps),
                                   .seed = options.seed,
-                                  .device = run.device,
-                                  .exchange = ExchangeOf(options.device, run.device),
+                                  .device = run.prepared.device,
+                                  .exchange = ExchangeOf(options.device, run.prepared.device),
                                   .rendezvous = rendezvous,
                                   .fingerprint = Fingerprint(options, run),
                                   .deadline = LongestWait(options),
@@ -106,11 +107,10 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
 // Simulates a step at the times that were measured.
 absl::StatusOr<schedule::Trace> SimulateStep(engine::Trainer& trainer) {
   ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
-  const schedule::Transfers transfers = trainer.transfers();
-  ASSIGN_OR_RETURN(const schedule::Schedule lowered, LoweredSchedule(trainer.plan(), transfers));
-  ASSIGN_OR_RETURN(
-      schedule::Simulation simulation,
-      schedule::Simulate(lowered, costs, {.sends = SendsOf(transfers), .keep_trace = true}));
+  const partition::LoweredPlan& lowered = trainer.run().lowered;
+  ASSIGN_OR_RETURN(schedule::Simulation simulation,
+                   schedule::Simulate(lowered.training, costs,
+                                      {.sends = SendsOf(lowered.transfers), .keep_trace = true}));
   return std::move(simulation.trace);
 }
 
@@ -138,7 +138,7 @@ class SilentReport final : public Report {
 
 // `rendezvous`: with the other processes of the run; null if there is one.
 absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous* rendezvous) {
-  ASSIGN_OR_RETURN(const Run run, PrepareRun(options));
+  ASSIGN_OR_RETURN(const Run run, MakeRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, run)));
   std::unique_ptr<Report> report;
   if (options.rank.value_or(0) > 0) {
@@ -148,9 +148,9 @@ absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous
   }
   StopOnSignals();
   report->Start(run);
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<engine::Trainer> trainer,
-      From(Origin::kConfiguration, OnDevices(run.device, CreateTrainer(options, run, rendezvous))));
+  ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
+                   From(Origin::kConfiguration,
+                        OnDevices(run.prepared.device, CreateTrainer(options, run, rendezvous))));
   engine::StopVote stop(rendezvous, {.wanted = [] { return stop_requested.load(); },
                                      .deadline = LongestWait(options)});
   const absl::Time start = absl::Now();

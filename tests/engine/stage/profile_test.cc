@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 partition::LayerCost CostOfLayer(const LayerFactory& layer,
                                  const Optimizer& optimizer = Optimizer::AdamW()) {
   return AnalyzeModel({.input = Shape{10}, .layers = {layer}},
-                      {.micro_batch_rows = 3, .micro_batches = 5, .optimizer = optimizer})
+                      {.micro_batch_rows = 3, .optimizer = optimizer})
       .value()
       .layers.at(0);
 }
@@ -111,11 +111,11 @@ TEST(AnalyzeModel, ClassesOfEveryPositionAreNoClassesOfASample) {
 }
 
 TEST(AnalyzeModel, SizesTheLoss) {
-  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
-                       AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}},
-                                    {.micro_batch_rows = 17, .micro_batches = 5}));
-  EXPECT_EQ(profile.loss.workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
-  EXPECT_EQ(profile.loss.resident_bytes, 128);         // 5 pairs of doubles
+  ASSERT_OK_AND_ASSIGN(
+      const ModelProfile profile,
+      AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}}, {.micro_batch_rows = 17}));
+  EXPECT_EQ(profile.loss(5).workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
+  EXPECT_EQ(profile.loss(5).resident_bytes, 128);         // 5 pairs of doubles
 }
 
 TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {
@@ -169,6 +169,8 @@ TEST(AnalyzeProfile, HasTheLayersOfEverySize) {
     }
     EXPECT_EQ(profile.sizes[i].micro_batch_rows, rows[i]);
     EXPECT_EQ(profile.sizes[i].layers, alone.layers);
+    EXPECT_EQ(profile.sizes[i].loss_workspace_bytes, alone.loss_workspace_bytes);
+    EXPECT_EQ(profile.sizes[i].loss_bytes_per_micro_batch, alone.loss_bytes_per_micro_batch);
   }
 }
 
@@ -181,21 +183,6 @@ TEST(AnalyzeProfile, CallsLayersByTheirKindAndIndex) {
   std::vector<std::string> names;
   for (const partition::LayerCost& layer : profile.sizes[0].layers) names.push_back(layer.name);
   EXPECT_THAT(names, ElementsAre("layer_norm.0", "linear.1", "residual.2", "linear.3"));
-}
-
-TEST(AnalyzeProfile, SizesTheLossAsTheEngineDoes) {
-  const std::vector<int64_t> rows = {1, 3, 16, 17, 100};
-  ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
-                       AnalyzeProfile(SmallModel(), "small", rows, {}));
-  for (const partition::SizedLayers& size : profile.sizes) {
-    for (int micro_batches = 1; micro_batches <= 20; ++micro_batches) {
-      ASSERT_OK_AND_ASSIGN(const ModelProfile expected,
-                           AnalyzeModel(SmallModel(), {.micro_batch_rows = size.micro_batch_rows,
-                                                       .micro_batches = micro_batches}));
-      EXPECT_EQ(size.loss(micro_batches).workspace_bytes, expected.loss.workspace_bytes);
-      EXPECT_EQ(size.loss(micro_batches).resident_bytes, expected.loss.resident_bytes);
-    }
-  }
 }
 
 }  // namespace

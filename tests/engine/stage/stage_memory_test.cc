@@ -70,10 +70,12 @@ Model RandomModel(Dice& dice) {
 }
 
 // Every range of the model as a stage, in every place that a stage may have.
-void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options) {
+void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options,
+                              int micro_batches) {
   TestDevice device(options.device.threads);
   ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, options));
   const auto layers = absl::MakeConstSpan(profile.layers);
+  const partition::LossMemory loss = profile.loss(micro_batches);
   for (int first = 0; first < model.num_layers(); ++first) {
     for (int last = first; last < model.num_layers(); ++last) {
       for (int place = 0; place < 8; ++place) {
@@ -88,7 +90,7 @@ void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options)
                                          .splits_backward = position.splits_backward,
                                          .input = profile.inputs[static_cast<size_t>(first)],
                                          .micro_batch_rows = options.micro_batch_rows,
-                                         .micro_batches = options.micro_batches,
+                                         .micro_batches = micro_batches,
                                          .optimizer = options.optimizer};
         EXPECT_OK(device.Run([&](kernels::Stream&) -> absl::Status {
           ASSIGN_OR_RETURN(
@@ -97,7 +99,7 @@ void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options)
           const auto range =
               layers.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
           EXPECT_EQ(stage->memory(),
-                    partition::LayOutStage(partition::MemoryOf(range), profile.loss, position))
+                    partition::LayOutStage(partition::MemoryOf(range), loss, position))
               << "layers " << first << " to " << last << ", place " << place;
           return absl::OkStatus();
         }));
@@ -113,10 +115,11 @@ TEST_P(StageMemory, IsWhatThePlannerAddsUp) {
   for (int i = 0; i < 4; ++i) {
     const Model model = RandomModel(dice);
     ExpectStagesAsAggregated(
-        model, {.micro_batch_rows = 1 + dice.Below(20),
-                .micro_batches = static_cast<int>(1 + dice.Below(9)),
-                .optimizer = dice.Below(2) == 0 ? Optimizer::AdamW() : Optimizer::Sgd(),
-                .device = {.threads = static_cast<int>(1 + dice.Below(2))}});
+        model,
+        {.micro_batch_rows = 1 + dice.Below(20),
+         .optimizer = dice.Below(2) == 0 ? Optimizer::AdamW() : Optimizer::Sgd(),
+         .device = {.threads = static_cast<int>(1 + dice.Below(2))}},
+        /*micro_batches=*/static_cast<int>(1 + dice.Below(9)));
   }
 }
 

@@ -28,13 +28,12 @@ std::string FingerprintOf(const Subject& subject) {
   partition::Plan plan =
       EvenPlan(subject.model, 2, subject.schedule, subject.micro_batches, subject.micro_batch_rows);
   plan.first_layer = subject.first_layer;
-  const ModelProfile profile =
-      AnalyzeModel(subject.model, {.micro_batch_rows = subject.micro_batch_rows,
-                                   .micro_batches = subject.micro_batches,
-                                   .optimizer = subject.options.optimizer,
-                                   .device = subject.options.device})
+  const PreparedRun run =
+      PrepareRun(subject.model, GivenPlan{.plan = plan,
+                                          .optimizer = subject.options.optimizer,
+                                          .device = subject.options.device})
           .value();
-  return FingerprintOf(profile, plan, partition::LoweredSchedule(plan).value(), subject.options);
+  return FingerprintOf(run, subject.options);
 }
 
 TEST(Fingerprint, IsThatOfAnEqualRun) {

@@ -27,11 +27,12 @@ constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
 // Records what it is asked. The loss of a step is that of its rows: the sum of their numbers.
 class RecordingTrainer final : public Trainer {
  public:
-  explicit RecordingTrainer(int64_t batch = kBatch)
-      : plan_{.first_layer = {0},
-              .num_layers = 1,
-              .micro_batch_rows = batch,
-              .schedule = {.num_micro_batches = 1}} {}
+  explicit RecordingTrainer(int64_t batch = kBatch) {
+    run_.plan = {.first_layer = {0},
+                 .num_layers = 1,
+                 .micro_batch_rows = batch,
+                 .schedule = {.num_micro_batches = 1}};
+  }
 
   absl::StatusOr<StepResult> Step(const Dataset&, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override {
@@ -49,8 +50,7 @@ class RecordingTrainer final : public Trainer {
     if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
-  const partition::Plan& plan() const override { return plan_; }
-  schedule::Transfers transfers() const override { return schedule::Transfers::kSeparate; }
+  const PreparedRun& run() const override { return run_; }
   int64_t steps() const override { return steps_; }
   absl::StatusOr<std::vector<DeviceReport>> Devices() override {
     return std::vector<DeviceReport>();
@@ -70,7 +70,7 @@ class RecordingTrainer final : public Trainer {
   int evaluations = 0;
 
  private:
-  const partition::Plan plan_;
+  PreparedRun run_;
   int64_t steps_ = 0;
 };
 

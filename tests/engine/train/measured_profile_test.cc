@@ -38,7 +38,7 @@ TEST(MeasureModel, MeasuresATimeForEveryOperation) {
 }
 
 TEST(MeasureModel, SizesAsTheAnalysisDoes) {
-  const ProfileOptions options{.micro_batch_rows = 4, .micro_batches = 3, .device = {.threads = 2}};
+  const ProfileOptions options{.micro_batch_rows = 4, .device = {.threads = 2}};
   ASSERT_OK_AND_ASSIGN(const ModelProfile analyzed, AnalyzeModel(SmallModel(), options));
   ASSERT_OK_AND_ASSIGN(const ModelProfile measured,
                        MeasureModel(SmallModel(), options, {.repeats = 1, .devices = 2}));
@@ -48,7 +48,7 @@ TEST(MeasureModel, SizesAsTheAnalysisDoes) {
     EXPECT_EQ(measured.layers[i].name, analyzed.layers[i].name);
     EXPECT_EQ(measured.layers[i].flops, analyzed.layers[i].flops);
   }
-  EXPECT_EQ(measured.loss.resident_bytes, analyzed.loss.resident_bytes);
+  EXPECT_EQ(measured.loss(3).resident_bytes, analyzed.loss(3).resident_bytes);
 }
 
 // Layer i sleeps for i ms in F and for 4 - i ms in B: no other layer's times are as long.

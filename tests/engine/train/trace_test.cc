@@ -48,7 +48,7 @@ class Traces : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Traces, HaveTheActionsOfTheSchedule) {
-  ASSERT_OK_AND_ASSIGN(const schedule::Schedule lowered, LoweredSchedule(trainer_->plan()));
+  const schedule::Schedule& lowered = trainer_->run().lowered.training;
   EXPECT_EQ(trace_.name, GetParam());
   EXPECT_EQ(trace_.source, "measured");
   EXPECT_EQ(trace_.num_micro_batches, kTracedMicroBatches);
@@ -101,7 +101,7 @@ TEST_P(Traces, MessagesArriveAtBothEndsAtOnceAndBeforeTheyAreRead) {
 // To the byte, after every single action.
 TEST_P(Traces, StashWhatTheSimulationSays) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
-  ASSERT_OK_AND_ASSIGN(const schedule::Schedule lowered, LoweredSchedule(trainer_->plan()));
+  const schedule::Schedule& lowered = trainer_->run().lowered.training;
   ASSERT_OK_AND_ASSIGN(const schedule::Simulation simulation,
                        schedule::Simulate(lowered, costs, {.keep_trace = true}));
   int64_t most = 0;
@@ -118,7 +118,7 @@ TEST_P(Traces, StashWhatTheSimulationSays) {
 
 TEST_P(Traces, GiveCostsToSimulateWith) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
-  ASSERT_OK_AND_ASSIGN(const schedule::Schedule lowered, LoweredSchedule(trainer_->plan()));
+  const schedule::Schedule& lowered = trainer_->run().lowered.training;
   EXPECT_OK(CheckCosts(lowered, costs));
   EXPECT_TRUE(costs.steps_in_backward);
   for (const schedule::StageTimes& times : costs.stages) {

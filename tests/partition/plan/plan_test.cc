@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/plan/prepared_plan.h"
 #include "partition/search/make_plan.h"
 #include "schedule/generators.h"
 #include "schedule/validator.h"
@@ -118,45 +119,46 @@ TEST(CheckPlan, RefusesMicroBatchesWithoutRows) {
   EXPECT_THAT(CheckPlan(plan), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 rows")));
 }
 
-TEST(LoweredSchedule, IsValidAndOfThePlansShape) {
-  ASSERT_OK_AND_ASSIGN(const schedule::Schedule lowered, LoweredSchedule(SmallPlan()));
+TEST(LowerPlan, IsValidAndOfThePlansShape) {
+  const schedule::Schedule lowered = LowerPlan(SmallPlan())->training;
   EXPECT_OK(schedule::Validate(lowered));
   EXPECT_EQ(lowered.name, "1f1b");
   EXPECT_EQ(lowered.num_stages(), 3);
   EXPECT_EQ(lowered.num_micro_batches, 4);
 }
 
-TEST(LoweredSchedule, TakesOneThatIsLoweredAsItIs) {
+TEST(LowerPlan, TakesOneThatIsLoweredAsItIs) {
   Plan plan = SmallPlan();
-  ASSERT_OK_AND_ASSIGN(plan.schedule, LoweredSchedule(plan));
-  ASSERT_OK_AND_ASSIGN(const schedule::Schedule again, LoweredSchedule(plan));
-  EXPECT_EQ(again, plan.schedule);
+  plan.schedule = LowerPlan(plan)->training;
+  EXPECT_EQ(LowerPlan(plan)->training, plan.schedule);
 }
 
-TEST(LoweredSchedule, IsForTheTransfersAskedFor) {
-  ASSERT_OK_AND_ASSIGN(const schedule::Schedule lowered,
-                       LoweredSchedule(SmallPlan(), schedule::Transfers::kGrouped));
-  EXPECT_OK(schedule::Validate(lowered, schedule::Transfers::kGrouped));
-  EXPECT_NE(lowered, LoweredSchedule(SmallPlan()).value());
+TEST(LowerPlan, IsForTheTransfersAskedFor) {
+  ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered,
+                       LowerPlan(SmallPlan(), schedule::Transfers::kGrouped));
+  EXPECT_EQ(lowered.transfers, schedule::Transfers::kGrouped);
+  EXPECT_OK(schedule::Validate(lowered.training, schedule::Transfers::kGrouped));
+  EXPECT_NE(lowered.training, LowerPlan(SmallPlan())->training);
 }
 
-TEST(LoweredSchedule, RefusesOneThatIsLoweredForOtherTransfers) {
+TEST(LowerPlan, RefusesOneThatIsLoweredForOtherTransfers) {
   Plan plan = SmallPlan();
-  ASSERT_OK_AND_ASSIGN(plan.schedule, LoweredSchedule(plan));
-  EXPECT_THAT(LoweredSchedule(plan, schedule::Transfers::kGrouped),
+  plan.schedule = LowerPlan(plan)->training;
+  EXPECT_THAT(LowerPlan(plan, schedule::Transfers::kGrouped),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("deadlock")));
 }
 
-TEST(LoweredSchedule, RefusesOneThatCannotBePerformed) {
+TEST(LowerPlan, RefusesOneThatCannotBePerformed) {
   Plan plan = SmallPlan();
   plan.schedule.actions[1].pop_back();
-  EXPECT_THAT(LoweredSchedule(plan), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(LowerPlan(plan), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(CheckPerformable(plan), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-TEST(LoweredSchedule, RefusesABadPlan) {
+TEST(LowerPlan, RefusesABadPlan) {
   Plan plan = SmallPlan();
   plan.first_layer = {0, 0};
-  EXPECT_THAT(LoweredSchedule(plan), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(LowerPlan(plan), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 TEST(LowerPlan, EvaluatesByForwardAloneUnderThePlacementOfTheTraining) {
@@ -193,14 +195,14 @@ TEST(GeneratedSchedule, RefusesAnUnknownName) {
       StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("1f1c"), HasSubstr("1f1b"))));
 }
 
-TEST(ReportPlan, AddsParametersAndSharesTimeByStage) {
+TEST(PreparePlan, AddsParametersAndSharesTimeByStage) {
   std::vector<LayerCost> layers(6);
   for (int i = 0; i < 6; ++i) {
     layers[i].parameters = 1 << i;
     layers[i].forward_ns = 1;
   }
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(SmallPlan(), layers, {}));
-  const std::vector<StageReport>& reports = report.stages;
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared, PreparePlan(SmallPlan(), layers, {}));
+  const std::vector<StageReport>& reports = prepared.report.stages;
   ASSERT_EQ(reports.size(), 3u);
   EXPECT_EQ(reports[0].parameters, 1 + 2);
   EXPECT_EQ(reports[1].parameters, 4);
@@ -212,17 +214,17 @@ TEST(ReportPlan, AddsParametersAndSharesTimeByStage) {
   EXPECT_EQ(reports[2].last_layer, 5);
 }
 
-TEST(ReportPlan, SharesSumToOneWhereNothingTakesTime) {
-  ASSERT_OK_AND_ASSIGN(const PlanReport report,
-                       ReportPlan(SmallPlan(), std::vector<LayerCost>(6), {}));
+TEST(PreparePlan, SharesSumToOneWhereNothingTakesTime) {
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
+                       PreparePlan(SmallPlan(), std::vector<LayerCost>(6), {}));
   double sum = 0;
-  for (const StageReport& stage : report.stages) sum += stage.time_share;
+  for (const StageReport& stage : prepared.report.stages) sum += stage.time_share;
   EXPECT_DOUBLE_EQ(sum, 1);
 }
 
 // One stage, one micro-batch, GPipe: F, BW, STEP. All sizes are multiples of a block, so that the
 // peak can be added up by hand.
-TEST(ReportPlan, PredictsThePeakOfOneStage) {
+TEST(PreparePlan, PredictsThePeakOfOneStage) {
   std::vector<LayerCost> layers(1);
   LayerMemory& memory = layers[0].memory;
   memory.parameter_bytes = 1024;
@@ -233,51 +235,53 @@ TEST(ReportPlan, PredictsThePeakOfOneStage) {
   memory.workspace_bytes = 1280;
   const Plan plan = {
       .first_layer = {0}, .num_layers = 1, .schedule = GeneratedSchedule("gpipe", 1)(1).value()};
-  ASSERT_OK_AND_ASSIGN(const PlanReport report,
-                       ReportPlan(plan, layers, {.workspace_bytes = 256, .resident_bytes = 256}));
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
+                       PreparePlan(plan, layers, {.workspace_bytes = 256, .resident_bytes = 256}));
   const int64_t resident_bytes = 1024 + 1024 + 2048 + 256;
   const int64_t during_forward_bytes = 256 + 512 + 768 + 512;  // input, output, stash, gradient
-  EXPECT_EQ(report.ranks[0].peak_bytes(), resident_bytes + 1280 + during_forward_bytes);
+  EXPECT_EQ(prepared.report.ranks[0].peak_bytes(), resident_bytes + 1280 + during_forward_bytes);
 }
 
-TEST(ReportPlan, HasTheStagesOfEachDevice) {
+TEST(PreparePlan, HasTheStagesOfEachDevice) {
   const Plan plan = {.first_layer = {0, 1, 3, 4},
                      .num_layers = 6,
                      .schedule = GeneratedSchedule("zb-v", 4)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, std::vector<LayerCost>(6), {}));
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
+                       PreparePlan(plan, std::vector<LayerCost>(6), {}));
   using schedule::Rank;
   using schedule::StageId;
-  ASSERT_EQ(report.ranks.size(), 2u);
-  EXPECT_THAT(report.of(Rank(0)).stages, ElementsAre(StageId(0), StageId(3)));
-  EXPECT_THAT(report.of(Rank(1)).stages, ElementsAre(StageId(1), StageId(2)));
-  EXPECT_EQ(report.of(StageId(2)).rank, Rank(1));
+  ASSERT_EQ(prepared.report.ranks.size(), 2u);
+  EXPECT_THAT(prepared.report.of(Rank(0)).stages, ElementsAre(StageId(0), StageId(3)));
+  EXPECT_THAT(prepared.report.of(Rank(1)).stages, ElementsAre(StageId(1), StageId(2)));
+  EXPECT_EQ(prepared.report.of(StageId(2)).rank, Rank(1));
 }
 
 // The resident memory of a device is that of all its stages.
-TEST(ReportPlan, PeakOfADeviceCountsAllItsStages) {
+TEST(PreparePlan, PeakOfADeviceCountsAllItsStages) {
   std::vector<LayerCost> layers(4);
   for (int i = 0; i < 4; ++i) layers[i].memory.parameter_bytes = 1024 << i;
   const Plan plan = {.first_layer = {0, 1, 2, 3},
                      .num_layers = 4,
                      .schedule = GeneratedSchedule("interleaved", 2)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
-  EXPECT_EQ(report.ranks[0].peak_bytes(), 2 * (1024 + 4096));
-  EXPECT_EQ(report.ranks[1].peak_bytes(), 2 * (2048 + 8192));
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared, PreparePlan(plan, layers, {}));
+  EXPECT_EQ(prepared.report.ranks[0].peak_bytes(), 2 * (1024 + 4096));
+  EXPECT_EQ(prepared.report.ranks[1].peak_bytes(), 2 * (2048 + 8192));
 }
 
-TEST(ReportPlan, PlansMemoryForTheTransfersAskedFor) {
+TEST(PreparePlan, PlansMemoryForTheTransfersAskedFor) {
   std::mt19937 random(7);
   const std::vector<LayerCost> layers = RandomLayers(random, 6);
   const LossMemory loss = RandomLoss(random);
   for (const auto transfers : {schedule::Transfers::kSeparate, schedule::Transfers::kGrouped}) {
-    ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(SmallPlan(), layers, loss, transfers));
+    ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
+                         PreparePlan(SmallPlan(), layers, loss, transfers));
     std::vector<schedule::StageMemory> memory;
-    for (const StageReport& stage : report.stages) memory.push_back(stage.memory);
-    const schedule::Schedule training = LoweredSchedule(SmallPlan(), transfers).value();
+    for (const StageReport& stage : prepared.report.stages) memory.push_back(stage.memory);
+    const schedule::Schedule training = prepared.lowered.training;
     for (schedule::Rank rank(0); rank.value() < 3; ++rank) {
       ASSERT_OK_AND_ASSIGN(const schedule::MemoryPlan expected,
                            schedule::PlanMemory(training, rank, memory));
-      EXPECT_EQ(report.of(rank).training.blocks, expected.blocks);
+      EXPECT_EQ(prepared.report.of(rank).training.blocks, expected.blocks);
     }
   }
 }
@@ -297,14 +301,14 @@ std::vector<std::string> TableOf(const PlanReport& report) {
 
 TEST(PlanTable, HasARowForEachStageThatEndsWithThePeakOfItsDevice) {
   std::mt19937 random(1);
-  ASSERT_OK_AND_ASSIGN(const PlanReport report,
-                       ReportPlan(SmallPlan(), RandomLayers(random, 6), RandomLoss(random)));
-  const std::vector<std::string> lines = TableOf(report);
-  ASSERT_EQ(lines.size(), 2 + report.stages.size());  // header and rule
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
+                       PreparePlan(SmallPlan(), RandomLayers(random, 6), RandomLoss(random)));
+  const std::vector<std::string> lines = TableOf(prepared.report);
+  ASSERT_EQ(lines.size(), 2 + prepared.report.stages.size());  // header and rule
   EXPECT_THAT(lines[2], HasSubstr("0-1"));
-  for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
+  for (size_t rank = 0; rank < prepared.report.ranks.size(); ++rank) {
     EXPECT_THAT(lines[2 + rank],
-                ::testing::EndsWith(base::FormatBytes(report.ranks[rank].peak_bytes())));
+                ::testing::EndsWith(base::FormatBytes(prepared.report.ranks[rank].peak_bytes())));
   }
 }
 
@@ -313,8 +317,8 @@ TEST(PlanTable, GroupsStagesByDeviceAndGivesItsPeakOnce) {
   const Plan plan = {.first_layer = {0, 1, 3, 4},
                      .num_layers = 6,
                      .schedule = GeneratedSchedule("zb-v", 4)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, RandomLayers(random, 6), {}));
-  const std::vector<std::string> lines = TableOf(report);
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared, PreparePlan(plan, RandomLayers(random, 6), {}));
+  const std::vector<std::string> lines = TableOf(prepared.report);
   ASSERT_EQ(lines.size(), 2u + 4);
   EXPECT_THAT(lines[2], ::testing::ContainsRegex("^     0      0  0-0 "));
   EXPECT_THAT(lines[3], ::testing::ContainsRegex("^            3  4-5 "));
@@ -322,7 +326,7 @@ TEST(PlanTable, GroupsStagesByDeviceAndGivesItsPeakOnce) {
   EXPECT_THAT(lines[5], ::testing::ContainsRegex("^            2  3-3 "));
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(lines[2 + 2 * rank],
-                ::testing::EndsWith(base::FormatBytes(report.ranks[rank].peak_bytes())));
+                ::testing::EndsWith(base::FormatBytes(prepared.report.ranks[rank].peak_bytes())));
     EXPECT_LT(lines[3 + 2 * rank].size(), lines[2 + 2 * rank].size());
   }
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "partition/plan/stage_costs.h"
 #include "schedule/generators.h"
 #include "schedule/simulate.h"
 #include "schedule/stash.h"
@@ -62,6 +61,30 @@ Plan SamplePlan(const SampleShape& shape) {
   return plan;
 }
 
+schedule::Costs SampleCosts(const PlanReport& report, const std::vector<LayerCost>& layers) {
+  schedule::Costs costs = {.steps_in_backward = true};
+  for (const StageReport& stage : report.stages) {
+    LayerCost sum;
+    for (int i = stage.first_layer; i <= stage.last_layer; ++i) {
+      const LayerCost& layer = layers[static_cast<size_t>(i)];
+      sum.forward_ns += layer.forward_ns;
+      sum.backward_input_ns += layer.backward_input_ns;
+      sum.backward_weight_ns += layer.backward_weight_ns;
+      sum.step_ns += layer.step_ns;
+    }
+    costs.stages.push_back(
+        {.forward_ns = std::llround(sum.forward_ns),
+         .backward_input_ns = std::llround(sum.backward_input_ns),
+         .backward_weight_ns = std::llround(sum.backward_weight_ns),
+         .backward_ns = std::llround(sum.backward_input_ns + sum.backward_weight_ns),
+         .step_ns = std::llround(sum.step_ns),
+         .output_bytes = stage.memory.output_bytes,
+         .input_gradient_bytes = stage.memory.input_gradient_bytes});
+    costs.memory.push_back(stage.memory);
+  }
+  return costs;
+}
+
 std::vector<StageReceipt> SampleStages(const Receipt& receipt) {
   const Plan& plan = receipt.plan;
   std::vector<StageReceipt> stages;
@@ -97,9 +120,10 @@ std::vector<StageReceipt> SampleStages(const Receipt& receipt) {
 
 Receipt SampleReceipt(const SampleShape& shape) {
   Receipt receipt;
-  receipt.plan = SamplePlan(shape);
-  const Plan& plan = receipt.plan;
+  const Plan plan = SamplePlan(shape);
   const std::vector<LayerCost> layers = SampleLayers(plan.num_layers);
+  static_cast<PreparedPlan&>(receipt) =
+      PreparePlan(plan, layers, {.workspace_bytes = 1 << 20}).value();
   receipt.model = "gpt-small";
   for (const LayerCost& layer : layers) receipt.layer_names.push_back(layer.name);
   for (int device = 0; device < shape.devices; ++device) {
@@ -107,11 +131,10 @@ Receipt SampleReceipt(const SampleShape& shape) {
         {.name = absl::StrCat("gpu", device), .memory_bytes = shape.memory_bytes});
   }
   receipt.cluster.within_host = {.latency_ns = 5'000, .bytes_per_second = 2e11};
-  receipt.report = ReportPlan(plan, layers, {.workspace_bytes = 1 << 20}).value();
-  receipt.costs = StageCosts(receipt.report, layers);
+  receipt.costs = SampleCosts(receipt.report, layers);
   receipt.costs.links = {receipt.cluster.within_host};
   receipt.simulation =
-      schedule::Simulate(LoweredSchedule(plan).value(), receipt.costs,
+      schedule::Simulate(receipt.lowered.training, receipt.costs,
                          {.sends = schedule::Sends::kRendezvous, .keep_trace = true})
           .value();
   receipt.stages = SampleStages(receipt);

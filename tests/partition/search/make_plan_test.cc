@@ -27,14 +27,16 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
-  const PlanReport report =
-      ReportPlan(plan, request.layers, request.loss, request.transfers).value();
+int64_t LargestPeak(const PlanReport& report) {
   int64_t largest_bytes = 0;
   for (const RankReport& rank : report.ranks) {
     largest_bytes = std::max(largest_bytes, rank.peak_bytes());
   }
   return largest_bytes;
+}
+
+int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
+  return LargestPeak(PreparePlan(plan, request.layers, request.loss, request.transfers)->report);
 }
 
 // Slowest stage, sum of squares, first layers: the order of PartitionChain.
@@ -117,12 +119,12 @@ TEST(MakePlan, FindsTheBestOfAllCutsThatFit) {
     const auto best = std::find_if(survey.peaks.begin(), survey.peaks.end(), [&](const auto& cut) {
       return cut.second <= request.device_memory_bytes;
     });
-    const auto plan = MakePlan(request);
+    const auto made = MakePlan(request);
     if (best == survey.peaks.end()) {
-      ASSERT_THAT(plan, StatusIs(absl::StatusCode::kResourceExhausted));
+      ASSERT_THAT(made, StatusIs(absl::StatusCode::kResourceExhausted));
     } else {
-      ASSERT_OK(plan);
-      ASSERT_EQ(plan->first_layer, std::get<2>(best->first));
+      ASSERT_OK(made);
+      ASSERT_EQ(made->plan.first_layer, std::get<2>(best->first));
     }
   }
 }
@@ -165,12 +167,12 @@ TEST(MakePlan, KeepsTheShapeOfTheRequest) {
   request.devices = 3;
   request.schedule = GeneratedSchedule("gpipe", 5);
   request.micro_batch_rows = 7;
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
-  EXPECT_THAT(plan.first_layer, ElementsAre(0, 2, 4));
-  EXPECT_EQ(plan.num_layers, 6);
-  EXPECT_EQ(plan.schedule.name, "gpipe");
-  EXPECT_EQ(plan.micro_batches(), 5);
-  EXPECT_EQ(plan.micro_batch_rows, 7);
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2, 4));
+  EXPECT_EQ(made.plan.num_layers, 6);
+  EXPECT_EQ(made.plan.schedule.name, "gpipe");
+  EXPECT_EQ(made.plan.micro_batches(), 5);
+  EXPECT_EQ(made.plan.micro_batch_rows, 7);
 }
 
 TEST(MakePlan, CountsTheStepOncePerBatch) {
@@ -181,24 +183,24 @@ TEST(MakePlan, CountsTheStepOncePerBatch) {
   request.layers[2].forward_ns = 10;
   request.devices = 2;
   request.schedule = GeneratedSchedule("1f1b", 100);
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
-  EXPECT_THAT(plan.first_layer, ElementsAre(0, 1));
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1));
 }
 
 TEST(MakePlan, FitsABudgetOfExactlyThePredictedPeak) {
   PlanRequest request = HeavyLayers(4);
   request.devices = 2;
-  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
-  request.device_memory_bytes = LargestPeak(unlimited, request);
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
-  EXPECT_EQ(plan, unlimited);
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited.report);
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_EQ(made.plan, unlimited.plan);
 }
 
 TEST(MakePlan, DoesNotFitABudgetOfOneByteLess) {
   PlanRequest request = HeavyLayers(4);
   request.devices = 2;
-  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
-  request.device_memory_bytes = LargestPeak(unlimited, request) - 1;
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited.report) - 1;
   EXPECT_THAT(MakePlan(request), StatusIs(absl::StatusCode::kResourceExhausted,
                                           HasSubstr("needs 400,000,000 bytes, device memory is "
                                                     "399,999,999 bytes")));
@@ -249,11 +251,11 @@ TEST(MakePlan, StaysWithinATightBudgetWithHundredsOfMicroBatches) {
     }
     request.devices = 3;
     request.schedule = GeneratedSchedule(name, 512);
-    ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
-    EXPECT_THAT(unlimited.first_layer, ElementsAre(0, 2, 6));
-    request.device_memory_bytes = LargestPeak(unlimited, request) - 1;
-    ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
-    EXPECT_LE(LargestPeak(plan, request), request.device_memory_bytes);
+    ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+    EXPECT_THAT(unlimited.plan.first_layer, ElementsAre(0, 2, 6));
+    request.device_memory_bytes = LargestPeak(unlimited.report) - 1;
+    ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+    EXPECT_LE(LargestPeak(made.report), request.device_memory_bytes);
   }
 }
 
@@ -300,8 +302,8 @@ PlanRequest TwoChunks(int layers) {
 TEST(MakePlan, CutsForTheFastestSlowestStageWhereDevicesHaveSeveral) {
   PlanRequest request = TwoChunks(5);
   request.layers[1].forward_ns = 3000;
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
-  EXPECT_THAT(plan.first_layer, ElementsAre(0, 1, 2, 3));
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 1, 2, 3));
 }
 
 TEST(MakePlan, RefusesMoreChunksThanLayers) {
@@ -316,12 +318,12 @@ TEST(MakePlan, RepairsACutWhoseStagesDoNotFitTheirDeviceTogether) {
     const bool is_wide = i % 4 < 3;  // layers 0-2 and 4-6
     request.layers[i].forward_ns = is_wide ? 1000 : 3000;
   }
-  ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
-  EXPECT_THAT(unlimited.first_layer, ElementsAre(0, 3, 4, 7));
-  EXPECT_EQ(LargestPeak(unlimited, request), 6 * 200'000'000);
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+  EXPECT_THAT(unlimited.plan.first_layer, ElementsAre(0, 3, 4, 7));
+  EXPECT_EQ(LargestPeak(unlimited.report), 6 * 200'000'000);
   request.device_memory_bytes = 4 * 200'000'000;
-  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(request));
-  EXPECT_THAT(plan.first_layer, ElementsAre(0, 2, 4, 6));
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2, 4, 6));
 }
 
 TEST(MakePlan, NamesTheDeviceAndItsStagesWhereThereAreSeveral) {
@@ -347,14 +349,14 @@ TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
         .devices = 2,
         .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3)),
         .transfers = i % 2 == 0 ? schedule::Transfers::kSeparate : schedule::Transfers::kGrouped};
-    ASSERT_OK_AND_ASSIGN(const Plan unlimited, MakePlan(request));
+    ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
     request.device_memory_bytes =
-        LargestPeak(unlimited, request) * (80 + static_cast<int>(random() % 30)) / 100;
-    const auto plan = MakePlan(request);
-    if (absl::IsResourceExhausted(plan.status())) continue;
-    ASSERT_OK(plan);
+        LargestPeak(unlimited.report) * (80 + static_cast<int>(random() % 30)) / 100;
+    const auto made = MakePlan(request);
+    if (absl::IsResourceExhausted(made.status())) continue;
+    ASSERT_OK(made);
     ++fitting;
-    EXPECT_LE(LargestPeak(*plan, request), request.device_memory_bytes);
+    EXPECT_LE(LargestPeak(made->report), request.device_memory_bytes);
   }
   EXPECT_GT(fitting, 20);
 }

@@ -74,7 +74,7 @@ TEST(StagePeaks, PeakIsThatOfThePlan) {
   const Plan plan = {.first_layer = {0, 1, 4},
                      .num_layers = 6,
                      .schedule = GeneratedSchedule("1f1b", 4)(3).value()};
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
+  const PlanReport report = PreparePlan(plan, layers, {})->report;
   Peaks peaks(layers, {}, "1f1b", 3, 4);
   EXPECT_EQ(peaks.PeakBytes(1, 3, 1), report.ranks[1].peak_bytes());
 }
@@ -118,7 +118,7 @@ TEST(StagePeaks, PeakOfARankCountsAllItsStages) {
   const Plan plan = {.first_layer = {0, 1, 4, 6},
                      .num_layers = 8,
                      .schedule = GeneratedSchedule("zb-v", 5)(2).value()};
-  ASSERT_OK_AND_ASSIGN(const PlanReport report, ReportPlan(plan, layers, {}));
+  const PlanReport report = PreparePlan(plan, layers, {})->report;
   Peaks peaks(layers, {}, "zb-v", 2, 5);
   const std::vector<schedule::StageMemory> stages = {peaks.Memory(0, 0, 0), peaks.Memory(1, 3, 1),
                                                      peaks.Memory(4, 5, 2), peaks.Memory(6, 7, 3)};

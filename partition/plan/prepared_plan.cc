@@ -1,0 +1,50 @@
+#include "partition/plan/prepared_plan.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::partition {
+namespace {
+
+std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const LoweredPlan& lowered,
+                                                  const std::vector<LayerCost>& layers,
+                                                  const LossMemory& loss) {
+  std::vector<LayerMemory> of_layers = MemoryOf(layers);
+  for (const int layer : plan.recomputed) {
+    of_layers[static_cast<size_t>(layer)] = RecomputedMemory(layers[static_cast<size_t>(layer)]);
+  }
+  std::vector<schedule::StageMemory> memory;
+  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+    const auto first = static_cast<size_t>(plan.first(stage));
+    const size_t count = static_cast<size_t>(plan.last(stage)) + 1 - first;
+    memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), loss,
+                                    PositionOf(lowered.training, schedule::StageId(stage))));
+  }
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>& layers,
+                                         const LossMemory& loss, schedule::Transfers transfers) {
+  PreparedPlan prepared;
+  ASSIGN_OR_RETURN(prepared.lowered, LowerPlan(plan, transfers));
+  if (plan.num_layers != static_cast<int>(layers.size())) {
+    return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
+                                                      plan.num_layers, layers.size()));
+  }
+  RETURN_IF_ERROR(CheckLayers(layers));
+  const std::vector<const std::vector<LayerCost>*> same(static_cast<size_t>(plan.num_stages()),
+                                                        &layers);
+  ASSIGN_OR_RETURN(prepared.report,
+                   ReportPlan(plan, prepared.lowered, same,
+                              MemoryOfStages(plan, prepared.lowered, layers, loss)));
+  prepared.plan = std::move(plan);
+  return prepared;
+}
+
+}  // namespace stagecoach::partition

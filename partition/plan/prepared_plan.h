@@ -1,0 +1,31 @@
+#ifndef STAGECOACH_PARTITION_PLAN_PREPARED_PLAN_H_
+#define STAGECOACH_PARTITION_PLAN_PREPARED_PLAN_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "partition/layer_cost.h"
+#include "partition/plan/plan.h"
+#include "partition/stage_memory.h"
+#include "schedule/schedule.h"
+
+namespace stagecoach::partition {
+
+// A plan with all that follows from it and the model's layers, so that nothing is lowered, proved
+// or sized again.
+struct PreparedPlan {
+  Plan plan;
+  LoweredPlan lowered;
+  PlanReport report;  // of one device of each rank
+};
+
+// Prepares a plan that is given. `layers`: of the whole model, as one device has them. Errors:
+// those of LowerPlan; InvalidArgument if the plan is for another number of layers, or a size is
+// negative.
+absl::StatusOr<PreparedPlan> PreparePlan(
+    Plan plan, const std::vector<LayerCost>& layers, const LossMemory& loss,
+    schedule::Transfers transfers = schedule::Transfers::kSeparate);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_PLAN_PREPARED_PLAN_H_

@@ -1,0 +1,76 @@
+#include "engine/train/prepared_run.h"
+
+#include <memory>
+#include <utility>
+
+#include "engine/model/layers/linear.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::HasSubstr;
+
+const PlanOptions kTwoDevices{.devices = 2, .micro_batches = 4, .micro_batch_rows = 3};
+
+GivenPlan TwoStages() { return {.plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 3)}; }
+
+std::string HashAfterAStep(absl::StatusOr<std::unique_ptr<Trainer>> trainer) {
+  const int64_t rows = (*trainer)->plan().batch_rows();
+  EXPECT_OK((*trainer)->Step(*SmallData(rows), Rows(0, rows)));
+  return (*trainer)->ParametersHash().value();
+}
+
+TEST(PrepareRun, MakesEachLayerOnceToAnalyseItAndTheTrainerOnceToTrainIt) {
+  int made = 0;
+  Model model{.input = Shape{kSmallFeatures},
+              .layers = {Linear(8), [&made, linear = Linear(kSmallClasses)] {
+                           ++made;
+                           return linear();
+                         }}};
+  ASSERT_OK_AND_ASSIGN(PreparedRun run, PrepareRun(model, kTwoDevices));
+  EXPECT_EQ(made, 1);
+  ASSERT_OK(Trainer::Create(std::move(run), {}));
+  EXPECT_EQ(made, 2);
+}
+
+TEST(PrepareRun, OfTheSamePlanIsTheSameFoundOrGiven) {
+  ASSERT_OK_AND_ASSIGN(const PreparedRun found, PrepareRun(SmallModel(), kTwoDevices));
+  ASSERT_OK_AND_ASSIGN(const PreparedRun given,
+                       PrepareRun(SmallModel(), GivenPlan{.plan = found.plan}));
+  EXPECT_EQ(given.lowered.training, found.lowered.training);
+  EXPECT_EQ(given.lowered.evaluation, found.lowered.evaluation);
+  EXPECT_EQ(PlanTable(given.report), PlanTable(found.report));
+}
+
+// One that can no longer be lowered.
+TEST(Trainer, PerformsThePreparedScheduleAndDoesNotLowerThePlanAgain) {
+  ASSERT_OK_AND_ASSIGN(PreparedRun run, PrepareRun(SmallModel(), TwoStages()));
+  const std::string expected = HashAfterAStep(Trainer::Create(run, {}));
+  run.plan.schedule.actions[1].pop_back();
+  ASSERT_THAT(CheckPerformable(run.plan), StatusIs(absl::StatusCode::kFailedPrecondition));
+  auto trainer = Trainer::Create(std::move(run), {});
+  ASSERT_OK(trainer);
+  EXPECT_EQ(HashAfterAStep(std::move(trainer)), expected);
+}
+
+TEST(Trainer, RefusesARunThatWasPreparedForSomethingElse) {
+  ASSERT_OK_AND_ASSIGN(const PreparedRun run, PrepareRun(SmallModel(), TwoStages()));
+  EXPECT_THAT(Trainer::Create(run, {.optimizer = Optimizer::Sgd()}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("another optimizer")));
+  EXPECT_THAT(Trainer::Create(run, {.device = {.threads = 2}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("other devices")));
+  GivenPlan grouped = TwoStages();
+  grouped.transfers = schedule::Transfers::kGrouped;
+  ASSERT_OK_AND_ASSIGN(PreparedRun for_groups, PrepareRun(SmallModel(), grouped));
+  EXPECT_THAT(Trainer::Create(std::move(for_groups), {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("another exchange")));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
