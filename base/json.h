@@ -57,7 +57,6 @@ class ObjectReader {
   // `path` is where `value` was found; InvalidArgument if it is not an object.
   static absl::StatusOr<ObjectReader> Create(const nlohmann::json& value, std::string path = "$");
 
-  absl::StatusOr<bool> RequiredBool(absl::string_view key);
   absl::StatusOr<int64_t> RequiredInt64(absl::string_view key, Int64Range range = {});
   absl::StatusOr<double> RequiredDouble(absl::string_view key, DoubleRange range = {});
   absl::StatusOr<std::string> RequiredString(absl::string_view key);
@@ -112,7 +111,6 @@ class ArrayReader {
 
   size_t size() const;
 
-  absl::StatusOr<bool> Bool(size_t index) const;
   absl::StatusOr<int64_t> Int64(size_t index, Int64Range range = {}) const;
   absl::StatusOr<double> Double(size_t index, DoubleRange range = {}) const;
   absl::StatusOr<std::string> String(size_t index) const;

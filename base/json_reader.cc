@@ -121,11 +121,6 @@ std::string ObjectReader::PathOf(absl::string_view key) const {
                : absl::StrCat(path_, "[\"", absl::CHexEscape(key), "\"]");
 }
 
-absl::StatusOr<bool> ObjectReader::RequiredBool(absl::string_view key) {
-  ASSIGN_OR_RETURN(const json* value, Require(key));
-  return ToBool(*value, PathOf(key));
-}
-
 absl::StatusOr<int64_t> ObjectReader::RequiredInt64(absl::string_view key, Int64Range range) {
   ASSIGN_OR_RETURN(const json* value, Require(key));
   return ToInt64(*value, PathOf(key), range);
@@ -233,10 +228,6 @@ const json& ArrayReader::Element(size_t index) const {
 }
 
 std::string ArrayReader::PathOf(size_t index) const { return absl::StrCat(path_, "[", index, "]"); }
-
-absl::StatusOr<bool> ArrayReader::Bool(size_t index) const {
-  return ToBool(Element(index), PathOf(index));
-}
 
 absl::StatusOr<int64_t> ArrayReader::Int64(size_t index, Int64Range range) const {
   return ToInt64(Element(index), PathOf(index), range);

@@ -263,16 +263,6 @@ absl::Status CheckTransformer(const Transformer& t) {
   return absl::OkStatus();
 }
 
-int64_t ParameterCount(const Transformer& t) {
-  return t.layers * (12 * t.hidden * t.hidden + 13 * t.hidden) +
-         (t.vocabulary + t.sequence) * t.hidden;
-}
-
-double FlopsOf(const Transformer& t, int64_t rows) {
-  return 3 * (static_cast<double>(t.layers) * (LinearFlops(t, rows) + AttentionFlops(t, rows)) +
-              HeadFlops(t, rows));
-}
-
 int64_t ActivationBytes(const Transformer& t, int64_t rows) { return Activations(t, rows).Layer(); }
 
 Profile TransformerProfile(const Transformer& t, std::string model) {

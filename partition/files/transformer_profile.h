@@ -46,15 +46,6 @@ struct Transformer {
 // InvalidArgument, as "field: what is wrong, and the range".
 absl::Status CheckTransformer(const Transformer& transformer);
 
-// 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)): Narayanan et al. 2021, "Efficient Large-Scale
-// Language Model Training on GPU Clusters Using Megatron-LM", equation 2.
-int64_t ParameterCount(const Transformer& transformer);
-
-// Of F, B and W of b sequences, without recomputation:
-// 72 b s L h^2 (1 + s / (6 h) + V / (12 L h)). With F of every layer done again that is equation 3
-// there, 96 b s L h^2 (1 + s / (6 h) + V / (16 L h)).
-double FlopsOf(const Transformer& transformer, int64_t rows);
-
 // What one layer keeps from F until its backward pass, its input included, on one device:
 // Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
 // table 2. For w = 2

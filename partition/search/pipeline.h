@@ -94,12 +94,9 @@ class Pipeline {
   schedule::Sends sends() const { return sends_; }
   // Of the messages between two stages; of no duration between stages of one rank.
   schedule::Link LinkBetween(int stage, int next_stage) const;
-  // By which a message of the layers' size shrinks or grows between groups of different sizes.
-  int64_t MessageBytes(int from_stage, int to_stage, int64_t bytes) const;
   bool overlaps_messages() const { return sends_ != schedule::Sends::kBlocking; }
 
   int Last(const Cut& cut, int stage) const;
-  Plan PlanOf(const Cut& cut) const;
   // Everything the stage takes, on one device of its rank.
   schedule::StageMemory Memory(int first, int last, int stage,
                                absl::Span<const int> recomputed) const;
@@ -122,6 +119,9 @@ class Pipeline {
  private:
   Pipeline(Plan plan, std::vector<RankGroup> groups, schedule::Sends sends, StagePeaks peaks);
 
+  Plan PlanOf(const Cut& cut) const;
+  // By which a message of the layers' size shrinks or grows between groups of different sizes.
+  int64_t MessageBytes(int from_stage, int to_stage, int64_t bytes) const;
   schedule::StageTimes TimesOf(const Cut& cut, int stage) const;
 
   Plan plan_;  // without its cut

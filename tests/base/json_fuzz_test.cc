@@ -68,7 +68,7 @@ void ReadAll(const nlohmann::json& value) {
   const auto array = ArrayReader::Create(value);
   if (array.ok()) {
     for (size_t i = 0; i < array->size(); ++i) {
-      EXPECT_EQ(array->Bool(i).ok() && array->Double(i).ok(), false);
+      EXPECT_EQ(array->String(i).ok() && array->Double(i).ok(), false);
       ReadAll(value[i]);
     }
   }

@@ -79,6 +79,15 @@ absl::Status CheckGpus(const DeviceSpec& spec, int devices) {
   return absl::OkStatus();
 }
 
+// $XDG_CACHE_HOME/stagecoach/cuda-tuning.json, or the same below ~/.cache; "" if there is no home.
+std::string DefaultTuningFile() {
+  constexpr char kName[] = "stagecoach/cuda-tuning.json";
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return absl::StrCat(cache, "/", kName);
+  const char* const home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? absl::StrCat(home, "/.cache/", kName) : "";
+}
+
 // The default file where it can be written; else one line on stderr, and none.
 std::string UsableDefaultTuningFile() {
   const std::string path = DefaultTuningFile();
@@ -227,14 +236,6 @@ absl::Status OnDevices(const DeviceSpec& spec, absl::Status status) {
   return absl::UnavailableError(absl::StrCat("a GPU has too little memory: ", status.message(),
                                              has_remedy ? "" : "; ",
                                              has_remedy ? "" : kMoreMemory));
-}
-
-std::string DefaultTuningFile() {
-  constexpr char kName[] = "stagecoach/cuda-tuning.json";
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return absl::StrCat(cache, "/", kName);
-  const char* const home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? absl::StrCat(home, "/.cache/", kName) : "";
 }
 
 }  // namespace stagecoach::tools

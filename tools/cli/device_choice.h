@@ -61,9 +61,6 @@ absl::StatusOr<T> OnDevices(const engine::DeviceSpec& spec, absl::StatusOr<T> re
   return result;
 }
 
-// $XDG_CACHE_HOME/stagecoach/cuda-tuning.json, or the same below ~/.cache; "" if there is no home.
-std::string DefaultTuningFile();
-
 }  // namespace stagecoach::tools
 
 #endif  // STAGECOACH_TOOLS_CLI_DEVICE_CHOICE_H_
