@@ -3,24 +3,15 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 
 namespace stagecoach::engine {
 
-// A stage on its device.
-struct StageSummary {
-  int stage = 0;
-  int first_layer = 0, last_layer = 0;
-  int64_t parameters = 0;
-};
-
-// What one device held and did. Predictions are the plan's, from before the first step;
-// measurements are the largest since creation.
+// What one device held and did; its stages are in the plan's report. Predictions are the plan's,
+// from before the first step; measurements are the largest since creation.
 struct DeviceReport {
-  std::string device;  // as its process calls it: "cuda:0"
-  std::vector<StageSummary> stages;
+  std::string device;                // as its process calls it: "cuda:0"
   int64_t predicted_peak_bytes = 0;  // of all memory in use
   int64_t measured_peak_bytes = 0;
   int64_t overhead_bytes = 0;  // of the backend and its libraries, besides (kernels/device.h)

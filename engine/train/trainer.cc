@@ -17,6 +17,7 @@
 #include "engine/train/measured_costs.h"
 #include "engine/train/step_traces.h"
 #include "engine/train/trained_parameters.h"
+#include "engine/train/trainer_checks.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -68,41 +69,6 @@ class PipelineTrainer final : public Trainer {
   int64_t steps_ = 0;
   int64_t run_ns_ = 0;
 };
-
-RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options) {
-  return {.ranks = plan.num_ranks(),
-          .device = options.device,
-          .exchange = options.exchange,
-          .rendezvous = options.rendezvous,
-          .deadline = options.deadline};
-}
-
-// What can be said before anything is analysed.
-absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options) {
-  RETURN_IF_ERROR(CheckPlan(plan));
-  RETURN_IF_ERROR(CheckSupported(plan));
-  RETURN_IF_ERROR(CheckOptimizer(options.optimizer));
-  RETURN_IF_ERROR(CheckLearningRate(options.learning_rate));
-  if (options.trace && options.rendezvous != nullptr) {
-    return absl::InvalidArgumentError(
-        "a process knows its own rank's times only: trace a run of one process");
-  }
-  return CheckRankGroup(GroupOptionsOf(plan, options));
-}
-
-absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options) {
-  const char* other = nullptr;
-  if (run.optimizer != options.optimizer) {
-    other = "another optimizer";
-  } else if (run.device != options.device) {
-    other = "other devices";
-  } else if (run.lowered.transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
-    other = "another exchange between devices";
-  }
-  if (other == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the run was prepared for ", other, " than it is to be trained with"));
-}
 
 absl::Status PipelineTrainer::Initialize() {
   RETURN_IF_ERROR(CheckTrainer(run_.plan, options_));
@@ -263,16 +229,8 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
 
 DeviceReport PipelineTrainer::ReportPlanned(int rank) const {
   const partition::RankReport& predicted = run_.report.ranks[static_cast<size_t>(rank)];
-  DeviceReport report = {.predicted_peak_bytes = predicted.peak_bytes(),
-                         .predicted_stash_bytes = predicted.training.peak_stash_bytes};
-  for (const StageId id : predicted.stages) {
-    const partition::StageReport& stage = run_.report.of(id);
-    report.stages.push_back({.stage = id.value(),
-                             .first_layer = stage.first_layer,
-                             .last_layer = stage.last_layer,
-                             .parameters = stage.parameters});
-  }
-  return report;
+  return {.predicted_peak_bytes = predicted.peak_bytes(),
+          .predicted_stash_bytes = predicted.training.peak_stash_bytes};
 }
 
 void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
@@ -337,30 +295,6 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   const StageId stage(plan().stage_of(parameter.layer));
   return CopyParameter(*group_, executors_, parameter, run_.lowered.training.rank_of(stage));
 }
-
-}  // namespace
-
-absl::Status CheckSupported(const partition::Plan& plan) {
-  for (schedule::Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    if (plan.replicas_of(rank) == 1) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("the plan gives rank ", rank.value(), " ", plan.replicas_of(rank),
-                     " replicas, but a rank trains on one device so far: plan with 1 replica"));
-  }
-  if (!plan.recomputed.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the plan recomputes layer ", plan.recomputed.front(),
-                     ", but layers cannot be recomputed so far: plan without recomputation"));
-  }
-  if (!plan.order.empty()) {
-    return absl::UnimplementedError(
-        "the plan orders the layers anew, as those of a graph, but a model is a chain that is cut "
-        "in its own order: plan from a profile of the model");
-  }
-  return absl::OkStatus();
-}
-
-namespace {
 
 // The status of what is to become a trainer. Whatever it is, the others need not wait for this
 // process.

@@ -110,7 +110,7 @@ class Trainer {
   virtual const PreparedRun& run() const = 0;
   const partition::Plan& plan() const { return run().plan; }
   virtual int64_t steps() const = 0;  // done so far
-  // All devices of the run, by rank.
+  // All devices of the run, by rank; run().report says which stages they hold.
   virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;
 
   // When everything of the last step happened, on one clock for all ranks, which began with the

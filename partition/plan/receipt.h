@@ -22,11 +22,9 @@ enum class PlanObjective : uint8_t {
   kBottleneck,  // what the busiest rank takes for one step: of steps that overlap without end
 };
 
-// What one stage of a plan takes, on each of its devices. Times are per micro-batch, but for the
-// update.
+// What one stage does in the simulated step, on each of its devices; its layers and memory are in
+// PlanReport::stages. Times are per micro-batch, but for the update.
 struct StageReceipt {
-  int first_layer = 0;  // both inclusive
-  int last_layer = 0;
   std::vector<int> devices;  // of the cluster: those of its rank
   int64_t forward_ns = 0;
   int64_t backward_ns = 0;  // B and W, and F once more in layers that recompute

@@ -31,11 +31,12 @@ ordered_json StageJson(const Receipt& receipt, StageId id) {
   const StageReceipt& stage = receipt.stages[static_cast<size_t>(id.value())];
   const Rank rank = receipt.plan.schedule.rank_of(id);
   ordered_json layers = ordered_json::array();
-  for (int layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+  const int first = receipt.plan.first(id.value()), last = receipt.plan.last(id.value());
+  for (int layer = first; layer <= last; ++layer) {
     layers.push_back(receipt.layer_names[static_cast<size_t>(layer)]);
   }
-  return {{"first_layer", stage.first_layer},
-          {"last_layer", stage.last_layer},
+  return {{"first_layer", first},
+          {"last_layer", last},
           {"devices", stage.devices},
           {"replicas", receipt.plan.replicas_of(rank)},
           {"forward_ms", InMs(stage.forward_ns)},

@@ -245,7 +245,7 @@ std::string Name(const std::string& name) {
                       EscapeMarkup(ElidedInMiddle(name, kNameColumns)), "</td>");
 }
 
-std::string LayersOf(const Receipt& receipt, const StageReceipt& stage) {
+std::string LayersOf(const Receipt& receipt, const StageReport& stage) {
   const auto name = [&receipt](int layer) {
     return receipt.layer_names[static_cast<size_t>(layer)];
   };
@@ -264,14 +264,15 @@ std::string HtmlStageTable(const Receipt& receipt) {
   std::string rows;
   for (StageId id(0); id.value() < receipt.plan.num_stages(); ++id) {
     const StageReceipt& stage = receipt.stages[static_cast<size_t>(id.value())];
+    const StageReport& report = receipt.report.of(id);
     const std::vector<std::string> cells = {
         in_unit(stage.forward_ns), in_unit(stage.backward_ns), in_unit(stage.update_ns),
         in_unit(stage.receive_ns), in_unit(stage.send_ns),     absl::StrCat(stage.in_flight),
         Percent(stage.idle_share)};
     absl::StrAppend(&rows, "<tr><td class=\"left\">", id.value(), "</td>",
                     Name(DevicesOf(receipt, receipt.plan.schedule.rank_of(id))),
-                    "<td class=\"left\">", stage.first_layer, "&ndash;", stage.last_layer, "</td>",
-                    Name(LayersOf(receipt, stage)), "<td class=\"left\">",
+                    "<td class=\"left\">", report.first_layer, "&ndash;", report.last_layer,
+                    "</td>", Name(LayersOf(receipt, report)), "<td class=\"left\">",
                     Meter(PartsOf(stage), longest_ns, 0, in_unit), "</td><td>",
                     absl::StrJoin(cells, "</td><td>"), "</td></tr>\n");
   }

@@ -93,10 +93,10 @@ std::string StageTable(const Receipt& receipt) {
                          {"idle", Align::kRight}});
   for (size_t i = 0; i < receipt.stages.size(); ++i) {
     const StageReceipt& stage = receipt.stages[i];
-    const Rank rank = receipt.plan.schedule.rank_of(StageId(static_cast<int32_t>(i)));
+    const StageReport& report = receipt.report.stages[i];
     table.AddRow(
-        {absl::StrCat(i), ElidedInMiddle(Printable(DevicesOf(receipt, rank)), kNameColumns),
-         absl::StrCat(stage.first_layer, "-", stage.last_layer), InUnit(stage.forward_ns, unit),
+        {absl::StrCat(i), ElidedInMiddle(Printable(DevicesOf(receipt, report.rank)), kNameColumns),
+         absl::StrCat(report.first_layer, "-", report.last_layer), InUnit(stage.forward_ns, unit),
          InUnit(stage.backward_ns, unit), InUnit(stage.update_ns, unit),
          InUnit(stage.receive_ns, unit), InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
          Percent(stage.idle_share)});

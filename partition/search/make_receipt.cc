@@ -14,12 +14,10 @@ using schedule::Rank;
 // A trace has an entry per action; more than that nobody looks at.
 constexpr int64_t kMaxTracedActions = 200'000;
 
-StageReceipt StageOf(const Pipeline& pipeline, const Pipeline::Cut& cut, int stage,
-                     const schedule::Costs& costs, const schedule::Simulation& simulation) {
+StageReceipt StageOf(const Pipeline& pipeline, int stage, const schedule::Costs& costs,
+                     const schedule::Simulation& simulation) {
   const schedule::StageTimes& times = costs.stages[static_cast<size_t>(stage)];
-  StageReceipt receipt = {.first_layer = cut.first_layer[static_cast<size_t>(stage)],
-                          .last_layer = pipeline.Last(cut, stage),
-                          .devices = pipeline.group_of_stage(stage).devices,
+  StageReceipt receipt = {.devices = pipeline.group_of_stage(stage).devices,
                           .forward_ns = times.forward_ns,
                           .backward_ns = times.backward_input_ns + times.backward_weight_ns,
                           .update_ns = times.step_ns + times.reduce_ns};
@@ -69,7 +67,7 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
       schedule::Simulate(pipeline.training(), receipt.costs,
                          {.sends = pipeline.sends(), .keep_trace = actions <= kMaxTracedActions}));
   for (int stage = 0; stage < pipeline.num_stages(); ++stage) {
-    receipt.stages.push_back(StageOf(pipeline, cut, stage, receipt.costs, receipt.simulation));
+    receipt.stages.push_back(StageOf(pipeline, stage, receipt.costs, receipt.simulation));
   }
   receipt.objective = objective;
   receipt.objective_ns = objective == PlanObjective::kStep

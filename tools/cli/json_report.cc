@@ -71,6 +71,35 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
           {"devices", std::move(devices)}};
 }
 
+// What the device of a rank held and did.
+ordered_json DeviceToJson(const partition::PlanReport& plan, size_t rank,
+                          const engine::DeviceReport& device) {
+  const std::vector<schedule::StageId>& ids = plan.ranks[rank].stages;
+  ordered_json stages = ordered_json::array();
+  int64_t parameters = 0;
+  for (const schedule::StageId id : ids) {
+    const partition::StageReport& stage = plan.of(id);
+    stages.push_back({{"stage", id.value()},
+                      {"layers", {stage.first_layer, stage.last_layer}},
+                      {"parameters", stage.parameters}});
+    parameters += stage.parameters;
+  }
+  // Of a device with one stage, "stage" and "layers" say it all.
+  const partition::StageReport& first = plan.of(ids.front());
+  return {{"device", device.device},
+          {"stage", ids.front().value()},
+          {"layers", {first.first_layer, first.last_layer}},
+          {"parameters", parameters},
+          {"stages", std::move(stages)},
+          {"predicted_peak_bytes", device.predicted_peak_bytes},
+          {"measured_peak_bytes", device.measured_peak_bytes},
+          {"overhead_bytes", device.overhead_bytes},
+          {"peak_stashed", device.peak_stashed},
+          {"predicted_stash_bytes", device.predicted_stash_bytes},
+          {"measured_stash_bytes", device.measured_stash_bytes},
+          {"busy", device.busy}};
+}
+
 class JsonReport final : public Report {
  public:
   void Start(const Run& run) override {
@@ -91,31 +120,10 @@ class JsonReport final : public Report {
                {"samples_per_second", result.samples_per_second}});
   }
 
-  void End(const Outcome& outcome) override {
+  void End(const Run& run, const Outcome& outcome) override {
     ordered_json devices = ordered_json::array();
-    for (const engine::DeviceReport& device : outcome.devices) {
-      ordered_json stages = ordered_json::array();
-      for (const engine::StageSummary& stage : device.stages) {
-        stages.push_back({{"stage", stage.stage},
-                          {"layers", {stage.first_layer, stage.last_layer}},
-                          {"parameters", stage.parameters}});
-      }
-      // Of a device with one stage, "stage" and "layers" say it all.
-      const engine::StageSummary& first = device.stages.front();
-      int64_t parameters = 0;
-      for (const engine::StageSummary& stage : device.stages) parameters += stage.parameters;
-      devices.push_back({{"device", device.device},
-                         {"stage", first.stage},
-                         {"layers", {first.first_layer, first.last_layer}},
-                         {"parameters", parameters},
-                         {"stages", std::move(stages)},
-                         {"predicted_peak_bytes", device.predicted_peak_bytes},
-                         {"measured_peak_bytes", device.measured_peak_bytes},
-                         {"overhead_bytes", device.overhead_bytes},
-                         {"peak_stashed", device.peak_stashed},
-                         {"predicted_stash_bytes", device.predicted_stash_bytes},
-                         {"measured_stash_bytes", device.measured_stash_bytes},
-                         {"busy", device.busy}});
+    for (size_t rank = 0; rank < outcome.devices.size(); ++rank) {
+      devices.push_back(DeviceToJson(run.prepared.report, rank, outcome.devices[rank]));
     }
     PrintLine({{"event", "end"},
                {"step_losses_hash", outcome.fit.step_losses_hash},

@@ -27,7 +27,7 @@ class Report {
   virtual void Start(const Run& run) = 0;
   virtual void Step(const engine::FitProgress& progress) = 0;
   virtual void Epoch(const engine::EpochResult& result) = 0;
-  virtual void End(const Outcome& outcome) = 0;
+  virtual void End(const Run& run, const Outcome& outcome) = 0;
 };
 
 // For people: tables, and between their rows a progress bar if standard output is a terminal.

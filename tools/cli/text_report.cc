@@ -33,7 +33,8 @@ std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
           absl::StrFormat("%.1f %%", 100 * device.busy)};
 }
 
-std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
+std::string DeviceTable(const partition::PlanReport& plan,
+                        const std::vector<engine::DeviceReport>& devices) {
   std::vector<base::TextTable::Column> columns = {{"device", Align::kLeft},
                                                   {"stage", Align::kRight},
                                                   {"layers", Align::kLeft},
@@ -49,12 +50,15 @@ std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
                   [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
   if (has_overhead) columns.push_back({"libraries besides", Align::kRight});
   base::TextTable table(columns);
-  for (const engine::DeviceReport& device : devices) {
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const engine::DeviceReport& device = devices[rank];
     std::vector<std::string> measured = MeasuredCells(device);
     if (has_overhead) measured.push_back(base::FormatBytes(device.overhead_bytes));
-    for (const engine::StageSummary& stage : device.stages) {
-      const bool is_first = &stage == &device.stages.front();
-      std::vector<std::string> cells = {is_first ? device.device : "", absl::StrCat(stage.stage),
+    const std::vector<schedule::StageId>& ids = plan.ranks[rank].stages;
+    for (const schedule::StageId id : ids) {
+      const partition::StageReport& stage = plan.of(id);
+      const bool is_first = id == ids.front();
+      std::vector<std::string> cells = {is_first ? device.device : "", absl::StrCat(id.value()),
                                         absl::StrCat(stage.first_layer, "-", stage.last_layer),
                                         base::FormatCount(stage.parameters)};
       if (is_first) cells.insert(cells.end(), measured.begin(), measured.end());
@@ -120,9 +124,9 @@ class TextReport final : public Report {
     std::fflush(stdout);
   }
 
-  void End(const Outcome& outcome) override {
+  void End(const Run& run, const Outcome& outcome) override {
     Draw("");
-    absl::PrintF("\n%s\n", DeviceTable(outcome.devices));
+    absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
     absl::PrintF(
         "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
         Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),

@@ -133,7 +133,7 @@ class SilentReport final : public Report {
   void Start(const Run& /*run*/) override {}
   void Step(const engine::FitProgress& /*progress*/) override {}
   void Epoch(const engine::EpochResult& /*result*/) override {}
-  void End(const Outcome& /*outcome*/) override {}
+  void End(const Run& /*run*/, const Outcome& /*outcome*/) override {}
 };
 
 // `rendezvous`: with the other processes of the run; null if there is one.
@@ -168,7 +168,7 @@ absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous
   outcome.elapsed = absl::Now() - start;
   ASSIGN_OR_RETURN(outcome.devices, trainer->Devices());
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer->ParametersHash());
-  report->End(outcome);
+  report->End(run, outcome);
   RETURN_IF_ERROR(From(Origin::kConfiguration, WriteTraces(options, *trainer)));
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
 }

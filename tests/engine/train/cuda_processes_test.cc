@@ -81,12 +81,7 @@ std::string Description(const std::vector<DeviceReport>& devices) {
   for (const DeviceReport& device : devices) {
     absl::StrAppend(&text, device.device, " ", device.predicted_peak_bytes, " ",
                     device.measured_peak_bytes, " ", device.peak_stashed, " ",
-                    device.predicted_stash_bytes, " ", device.measured_stash_bytes, ":");
-    for (const StageSummary& stage : device.stages) {
-      absl::StrAppend(&text, " ", stage.stage, ",", stage.first_layer, "-", stage.last_layer, ",",
-                      stage.parameters);
-    }
-    absl::StrAppend(&text, "\n");
+                    device.predicted_stash_bytes, " ", device.measured_stash_bytes, "\n");
   }
   return text;
 }

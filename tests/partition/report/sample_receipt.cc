@@ -93,9 +93,7 @@ std::vector<StageReceipt> SampleStages(const Receipt& receipt) {
     const Rank rank = plan.schedule.rank_of(id);
     const schedule::StageTimes& times = receipt.costs.of(id);
     const schedule::RankTimes& busy = receipt.simulation.ranks[static_cast<size_t>(rank.value())];
-    StageReceipt stage = {.first_layer = plan.first(index),
-                          .last_layer = plan.last(index),
-                          .forward_ns = times.forward_ns,
+    StageReceipt stage = {.forward_ns = times.forward_ns,
                           .backward_ns = times.backward_input_ns + times.backward_weight_ns,
                           .receive_ns = (plan.schedule.receives_from_previous(id) ? 90'000 : 0) +
                                         (plan.schedule.sends_to_next(id) ? 90'000 : 0),

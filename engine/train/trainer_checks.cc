@@ -1,0 +1,63 @@
+#include "engine/train/trainer_checks.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+
+absl::Status CheckSupported(const partition::Plan& plan) {
+  for (schedule::Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
+    if (plan.replicas_of(rank) == 1) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("the plan gives rank ", rank.value(), " ", plan.replicas_of(rank),
+                     " replicas, but a rank trains on one device so far: plan with 1 replica"));
+  }
+  if (!plan.recomputed.empty()) {
+    return absl::UnimplementedError(
+        absl::StrCat("the plan recomputes layer ", plan.recomputed.front(),
+                     ", but layers cannot be recomputed so far: plan without recomputation"));
+  }
+  if (!plan.order.empty()) {
+    return absl::UnimplementedError(
+        "the plan orders the layers anew, as those of a graph, but a model is a chain that is cut "
+        "in its own order: plan from a profile of the model");
+  }
+  return absl::OkStatus();
+}
+
+RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options) {
+  return {.ranks = plan.num_ranks(),
+          .device = options.device,
+          .exchange = options.exchange,
+          .rendezvous = options.rendezvous,
+          .deadline = options.deadline};
+}
+
+// What can be said before anything is analysed.
+absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  RETURN_IF_ERROR(CheckSupported(plan));
+  RETURN_IF_ERROR(CheckOptimizer(options.optimizer));
+  RETURN_IF_ERROR(CheckLearningRate(options.learning_rate));
+  if (options.trace && options.rendezvous != nullptr) {
+    return absl::InvalidArgumentError(
+        "a process knows its own rank's times only: trace a run of one process");
+  }
+  return CheckRankGroup(GroupOptionsOf(plan, options));
+}
+
+absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options) {
+  const char* other = nullptr;
+  if (run.optimizer != options.optimizer) {
+    other = "another optimizer";
+  } else if (run.device != options.device) {
+    other = "other devices";
+  } else if (run.lowered.transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
+    other = "another exchange between devices";
+  }
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the run was prepared for ", other, " than it is to be trained with"));
+}
+
+}  // namespace stagecoach::engine

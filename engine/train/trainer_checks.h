@@ -1,0 +1,25 @@
+#ifndef STAGECOACH_ENGINE_TRAIN_TRAINER_CHECKS_H_
+#define STAGECOACH_ENGINE_TRAIN_TRAINER_CHECKS_H_
+
+#include "absl/status/status.h"
+#include "engine/run/rank_group.h"
+#include "engine/train/prepared_run.h"
+#include "engine/train/trainer.h"
+#include "partition/plan/plan.h"
+
+namespace stagecoach::engine {
+
+// The devices of a plan's ranks, as a trainer with these options connects them; without a
+// fingerprint.
+RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options);
+
+// What can be refused before the model is analysed; errors are those of Trainer::Create.
+absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options);
+
+// InvalidArgument unless the run was prepared for the optimiser, devices and exchange of the
+// options.
+absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRAIN_TRAINER_CHECKS_H_
