@@ -64,7 +64,8 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-// How a rank performs the transfers of a lowered schedule.
+// How a rank performs the transfers of a lowered schedule: for this it is lowered, proved, and its
+// memory planned. Whether times are simulated for the same is said by Sends (simulate.h).
 enum class Transfers : uint8_t {
   // Each for itself, as Schedule says: a receive posted early waits without holding anything up.
   kSeparate,

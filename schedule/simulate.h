@@ -11,7 +11,8 @@
 
 namespace stagecoach::schedule {
 
-// How messages pass.
+// How messages pass in a simulation: as the runtime performs transfers (SendsOf), or as published
+// tables or other runtimes have it.
 enum class Sends : uint8_t {
   // A message leaves as soon as it is made, takes its link's time, and occupies nobody: what the
   // published tables assume, and what a receiver with room for everything gives.

@@ -31,7 +31,7 @@ class Search {
     } else if (CountCuts(pipeline_.num_layers(), pipeline_.num_stages()) <= kMaxEnumeratedCuts) {
       RETURN_IF_ERROR(EnumerateAll());
     } else {
-      RETURN_IF_ERROR(StartFrom(CutObjective::kBottleneck));
+      RETURN_IF_ERROR(StartFrom(StageMeasure::kBottleneck));
       RETURN_IF_ERROR(Improve());
     }
     if (!best_.has_value()) return absl::ResourceExhaustedError("no cut was found to fit");
@@ -74,7 +74,7 @@ class Search {
   // All ways to cut, in lexicographic order.
   absl::Status EnumerateAll() {
     // A good one first, so that most of the others are ruled out unseen.
-    RETURN_IF_ERROR(StartFrom(CutObjective::kFillAndDrain));
+    RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));
     // Where every rank has one stage, none of the others would be found to fit.
     if (!best_.has_value() && pipeline_.has_one_stage_per_rank()) return absl::OkStatus();
     const int stages = pipeline_.num_stages();
@@ -97,8 +97,8 @@ class Search {
     return absl::OkStatus();
   }
 
-  absl::Status StartFrom(CutObjective objective) {
-    absl::StatusOr<Cut> cut = cuts_.Find(objective);
+  absl::Status StartFrom(StageMeasure measure) {
+    absl::StatusOr<Cut> cut = cuts_.Find(measure);
     if (absl::IsResourceExhausted(cut.status())) return absl::OkStatus();
     RETURN_IF_ERROR(cut.status());
     const Cut plain = {cut->first_layer, {}};
@@ -112,11 +112,12 @@ class Search {
     if (options_.objective == PlanObjective::kBottleneck && pipeline_.has_one_stage_per_rank() &&
         pipeline_.is_uniform()) {
       if (best_.has_value()) {
-        best_->is_optimal = best_->cut.recomputed.empty() && pipeline_.group(0).devices.size() == 1;
+        best_->is_optimal =
+            best_->cut.recomputed.empty() && pipeline_.devices_of(0).devices.size() == 1;
       }
       return absl::OkStatus();
     }
-    RETURN_IF_ERROR(StartFrom(CutObjective::kFillAndDrain));
+    RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));
     bool has_moved = best_.has_value() && options_.may_refine;
     while (has_moved && simulated_ < most_simulated_) {
       has_moved = false;

@@ -14,15 +14,15 @@
 
 namespace stagecoach::partition {
 
-double SimpleBoundNs(absl::Span<const RankGroup> groups, int micro_batches, bool is_in_turn) {
-  const auto time_of = [&](const RankGroup& group, size_t layer) {
+double SimpleBoundNs(absl::Span<const RankDevices> groups, int micro_batches, bool is_in_turn) {
+  const auto time_of = [&](const RankDevices& group, size_t layer) {
     return group.layers->layers[layer].batch_ns(micro_batches) / group.speed;
   };
   const auto layers = static_cast<size_t>(groups.front().layers->num_layers());
   // How many batches of the whole model each rank would do in a ns. The longest time of a rank is
   // at least any weighted mean of all; by these weights it is exact if ranks differ in speed alone.
   std::vector<double> rates;
-  for (const RankGroup& group : groups) {
+  for (const RankDevices& group : groups) {
     double all_ns = 0;
     for (size_t i = 0; i < layers; ++i) all_ns += time_of(group, i);
     rates.push_back(all_ns > 0 ? 1 / all_ns : 1);
@@ -51,13 +51,13 @@ double SimpleBoundNs(absl::Span<const RankGroup> groups, int micro_batches, bool
   return std::max(longest_ns, divided_ns);
 }
 
-absl::StatusOr<double> ChainBoundNs(absl::Span<const RankGroup> groups, int micro_batches,
+absl::StatusOr<double> ChainBoundNs(absl::Span<const RankDevices> groups, int micro_batches,
                                     PlanObjective objective, bool is_fused) {
   const LayerTable& table = *groups.front().layers;
   double most_speed = 0;
   ChainProblem problem;
   problem.stages = static_cast<int>(groups.size());
-  for (const RankGroup& group : groups) {
+  for (const RankDevices& group : groups) {
     problem.speeds.push_back(group.speed);
     most_speed = std::max(most_speed, group.speed);
   }
@@ -100,10 +100,10 @@ absl::StatusOr<double> ChainBoundNs(absl::Span<const RankGroup> groups, int micr
   return std::max(busy_ns, turn_ns);
 }
 
-double RoundingNs(absl::Span<const RankGroup> groups, int chunks, int micro_batches) {
+double RoundingNs(absl::Span<const RankDevices> groups, int chunks, int micro_batches) {
   const auto is_whole = [](double ns) { return ns == std::floor(ns); };
   bool is_exact = true;
-  for (const RankGroup& group : groups) {
+  for (const RankDevices& group : groups) {
     is_exact = is_exact && group.speed == 1.0;
     for (const LayerCost& layer : group.layers->layers) {
       is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&

@@ -14,17 +14,17 @@ namespace stagecoach::partition {
 // turn: one micro-batch after another in each layer, after the layers before it and before those
 // again. Unless `is_in_turn`, nothing waits. (Of a graph, no layer comes before another in every
 // cut.)
-double SimpleBoundNs(absl::Span<const RankGroup> groups, int micro_batches, bool is_in_turn);
+double SimpleBoundNs(absl::Span<const RankDevices> groups, int micro_batches, bool is_in_turn);
 
 // Of a chain with stage s on rank s, and equally many devices for each: the first pass of a rank
 // waits for those of all ranks before it, and behind its last pass backward follow theirs. With
 // `is_fused`, of the orders in which B and W are one operation.
-absl::StatusOr<double> ChainBoundNs(absl::Span<const RankGroup> groups, int micro_batches,
+absl::StatusOr<double> ChainBoundNs(absl::Span<const RankDevices> groups, int micro_batches,
                                     PlanObjective objective, bool is_fused);
 
 // What rounding the times of stages to whole ns can take away from those of a rank, or of all that
 // wait for each other.
-double RoundingNs(absl::Span<const RankGroup> groups, int chunks, int micro_batches);
+double RoundingNs(absl::Span<const RankDevices> groups, int chunks, int micro_batches);
 
 }  // namespace stagecoach::partition
 

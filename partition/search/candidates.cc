@@ -127,7 +127,7 @@ std::vector<int> CandidateSpace::UnequalGroups(int ranks) const {
   }
   GroupProblem problem{.layers = layers, .devices = devices, .stages = ranks, .stage_ns = nullptr};
   problem.stage_ns = [&](const GroupProblem::Stage& stage) {
-    const RankGroup group = GroupOf(request_.cluster, stage.first_device, stage.devices);
+    const RankDevices group = RankDevicesOf(request_.cluster, stage.first_device, stage.devices);
     const double work_ns =
         micro_batches * (sum(table.forward_ns, stage) + sum(table.backward_input_ns, stage) +
                          sum(table.backward_weight_ns, stage));
@@ -299,12 +299,12 @@ absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::TableOf(
                                             loss, request_.profile.updates_in_backward);
 }
 
-absl::StatusOr<std::vector<RankGroup>> CandidateSpace::GroupsOf(const Candidate& candidate,
-                                                                double memory_share) {
-  std::vector<RankGroup> groups;
+absl::StatusOr<std::vector<RankDevices>> CandidateSpace::DevicesOfRanks(const Candidate& candidate,
+                                                                        double memory_share) {
+  std::vector<RankDevices> groups;
   int device = 0;
   for (const int replicas : candidate.replicas) {
-    RankGroup& group = groups.emplace_back(GroupOf(request_.cluster, device, replicas));
+    RankDevices& group = groups.emplace_back(RankDevicesOf(request_.cluster, device, replicas));
     device += replicas;
     if (memory_share == kAnyMemory) group.memory_bytes = kUnlimitedBytes;
     if (group.memory_bytes != kUnlimitedBytes && memory_share != 1.0) {
@@ -318,7 +318,7 @@ absl::StatusOr<std::vector<RankGroup>> CandidateSpace::GroupsOf(const Candidate&
 
 absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
                                                     const Schedule& schedule, double memory_share) {
-  ASSIGN_OR_RETURN(std::vector<RankGroup> groups, GroupsOf(candidate, memory_share));
+  ASSIGN_OR_RETURN(std::vector<RankDevices> groups, DevicesOfRanks(candidate, memory_share));
   return Pipeline::Create(schedule, candidate.micro_batch_rows, std::move(groups),
                           request_.cluster);
 }
@@ -342,7 +342,7 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
   const auto key = std::make_tuple(candidate.replicas, candidate.micro_batch_rows,
                                    candidate.num_stages(), is_fused);
   if (const auto known = bounds_.find(key); known != bounds_.end()) return known->second;
-  ASSIGN_OR_RETURN(const std::vector<RankGroup> groups, GroupsOf(candidate, kAnyMemory));
+  ASSIGN_OR_RETURN(const std::vector<RankDevices> groups, DevicesOfRanks(candidate, kAnyMemory));
   // Where steps overlap, no work waits for other work.
   const bool is_in_turn = request_.profile.is_chain() && request_.objective == PlanObjective::kStep;
   double bound_ns = SimpleBoundNs(groups, candidate.micro_batches, is_in_turn);

@@ -80,7 +80,8 @@ class CandidateSpace {
   absl::Status Add(Candidate candidate);
   absl::StatusOr<std::shared_ptr<const LayerTable>> TableOf(const Candidate& candidate,
                                                             int devices);
-  absl::StatusOr<std::vector<RankGroup>> GroupsOf(const Candidate& candidate, double memory_share);
+  absl::StatusOr<std::vector<RankDevices>> DevicesOfRanks(const Candidate& candidate,
+                                                          double memory_share);
 
   const PlannerRequest& request_;
   std::vector<Candidate> candidates_;

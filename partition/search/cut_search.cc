@@ -45,14 +45,14 @@ CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute)
   int64_t largest_bytes = 0;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     if (IsLimited(rank)) {
-      largest_bytes = std::max(largest_bytes, pipeline_.group(rank).memory_bytes);
+      largest_bytes = std::max(largest_bytes, pipeline_.devices_of(rank).memory_bytes);
     }
   }
   if (largest_bytes > 0) largest_memory_bytes_ = largest_bytes;
 }
 
-ChainProblem CutSearch::ProblemFor(CutObjective objective) const {
-  const LayerTable& table = *pipeline_.group(0).layers;
+ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
+  const LayerTable& table = *pipeline_.devices_of(0).layers;
   const int micro_batches = pipeline_.micro_batches();
   ChainProblem problem;
   problem.stages = pipeline_.num_stages();
@@ -66,14 +66,14 @@ ChainProblem CutSearch::ProblemFor(CutObjective objective) const {
                                pipeline_.ReductionNsOf(layer.memory.parameter_bytes));
     problem.boundary_bytes.push_back(before_bytes);
     before_bytes = layer.memory.output_bytes + layer.memory.passing_bytes;
-    if (objective == CutObjective::kFillAndDrain) {
+    if (measure == StageMeasure::kFillAndDrain) {
       problem.start_ns.push_back(table.forward_ns[i] + table.backward_input_ns[i] +
                                  table.backward_weight_ns[i] + table.step_ns[i]);
     }
   }
   for (int stage = 0; stage < problem.stages; ++stage) {
     // Groups of another size see fewer or more rows of each micro-batch.
-    const RankGroup& group = pipeline_.group_of_stage(stage);
+    const RankDevices& group = pipeline_.devices_of_stage(stage);
     const double rows = BatchNs(*group.layers, micro_batches) / BatchNs(table, micro_batches);
     problem.speeds.push_back(rows > 0 ? group.speed / rows : group.speed);
     if (stage + 1 == problem.stages) continue;
@@ -96,7 +96,7 @@ void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     int64_t given_bytes = 0;
     for (size_t i = 0; i < problem_.layer_ns.size(); ++i) {
-      const LayerCost& layer = pipeline_.group(rank).layers->layers[i];
+      const LayerCost& layer = pipeline_.devices_of(rank).layers->layers[i];
       const int64_t kept_bytes = 2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes +
                                  layer.memory.other_resident_bytes;
       problem_.layer_bytes[i] = std::min(problem_.layer_bytes[i], kept_bytes);
@@ -114,7 +114,7 @@ void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
 std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
   std::vector<int64_t> limits;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
-    const int64_t own_bytes = pipeline_.group(rank).memory_bytes;
+    const int64_t own_bytes = pipeline_.devices_of(rank).memory_bytes;
     if (!IsLimited(rank) || bytes == kUnlimitedBytes) {
       limits.push_back(kUnlimitedBytes);
     } else {
@@ -134,7 +134,7 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
     const StageMemory memory = pipeline_.Memory(first, last, stage, recomputed);
     return pipeline_.peaks().AtLeast(stage, memory) <= limit_bytes;
   };
-  const LayerTable& table = *pipeline_.group_of_stage(stage).layers;
+  const LayerTable& table = *pipeline_.devices_of_stage(stage).layers;
   if (may_recompute_) {
     const StageRange range = {first, last, stage};
     entry->second =
@@ -168,7 +168,7 @@ absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits)
     problem_.extra_ns = [this, &limits](int first, int last, int stage) {
       const FitOfRange& fit = FitOf(limits, first, last, stage);
       const double again_ns = fit.again_ns * pipeline_.micro_batches();
-      return fit.fits ? again_ns / pipeline_.group_of_stage(stage).speed : kNever;
+      return fit.fits ? again_ns / pipeline_.devices_of_stage(stage).speed : kNever;
     };
   }
   // Bounds admit every cut that fits and perhaps some that do not. Each of those leaves an exact
@@ -202,7 +202,7 @@ absl::StatusOr<int64_t> CutSearch::LargestPeakAlone(const Cut& cut) {
     if (!IsLimited(pipeline_.rank_of(stage))) continue;
     ASSIGN_OR_RETURN(const int64_t peak_bytes,
                      pipeline_.peaks().PeakBytes(stage, memory[static_cast<size_t>(stage)]));
-    const int64_t own_bytes = pipeline_.group_of_stage(stage).memory_bytes;
+    const int64_t own_bytes = pipeline_.devices_of_stage(stage).memory_bytes;
     // Rounded up: LimitsFor of it admits the peak.
     const auto scaled =
         (absl::int128(peak_bytes) * largest_memory_bytes_ + own_bytes - 1) / own_bytes;
@@ -215,8 +215,8 @@ absl::StatusOr<int64_t> CutSearch::LargestPeakAlone(const Cut& cut) {
   return largest_bytes;
 }
 
-absl::StatusOr<Cut> CutSearch::Find(CutObjective objective) {
-  problem_ = ProblemFor(objective);
+absl::StatusOr<Cut> CutSearch::Find(StageMeasure measure) {
+  problem_ = ProblemFor(measure);
   ASSIGN_OR_RETURN(Cut cut, FastestWithin(LimitsFor(largest_memory_bytes_)));
   if (pipeline_.has_one_stage_per_rank()) return cut;
   ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline_.ExcessBytes(cut));
@@ -224,7 +224,7 @@ absl::StatusOr<Cut> CutSearch::Find(CutObjective objective) {
 }
 
 absl::StatusOr<Cut> CutSearch::Roomiest(int64_t precision) {
-  problem_ = ProblemFor(CutObjective::kBottleneck);
+  problem_ = ProblemFor(StageMeasure::kBottleneck);
   ASSIGN_OR_RETURN(Cut cut, FastestWithin(LimitsFor(kUnlimitedBytes)));
   ASSIGN_OR_RETURN(int64_t enough_bytes, LargestPeakAlone(cut));
   int64_t too_small_bytes = -1;
@@ -276,7 +276,7 @@ absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
   if (!may_recompute_) return exhausted;
   absl::Status status;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
-    const RankGroup& group = pipeline_.group(rank);
+    const RankDevices& group = pipeline_.devices_of(rank);
     std::vector<StageRange> ranges;
     for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
       if (pipeline_.rank_of(stage) != rank) continue;

@@ -13,8 +13,9 @@
 
 namespace stagecoach::partition {
 
-// What the slowest stage of a cut is measured by.
-enum class CutObjective : uint8_t {
+// What the slowest stage of a cut is measured by. It only leads the search to good cuts: plans are
+// judged by their PlanObjective.
+enum class StageMeasure : uint8_t {
   kBottleneck,  // its time for a batch
   // The same, and before it the passes forward through the stages before, behind it those backward:
   // what the step takes under 1F1B. In an equal pipeline, nothing is faster with fused backward
@@ -35,7 +36,7 @@ class CutSearch {
   // where every rank has one stage, but for recomputation (is_exact). With several, a cut that
   // exceeds the memory is repaired by bounding what each stage may take, and a cut that would fit
   // can be missed. ResourceExhausted: none was found.
-  absl::StatusOr<Pipeline::Cut> Find(CutObjective objective);
+  absl::StatusOr<Pipeline::Cut> Find(StageMeasure measure);
 
   // The cut whose stages, each alone on its device, have the least largest peak (as a share of the
   // device's memory where devices differ), to within 1 part in `precision`; found by bisection.
@@ -51,7 +52,9 @@ class CutSearch {
   static constexpr int64_t kToTheByte = int64_t{1} << 62;
 
  private:
-  bool IsLimited(int rank) const { return pipeline_.group(rank).memory_bytes != kUnlimitedBytes; }
+  bool IsLimited(int rank) const {
+    return pipeline_.devices_of(rank).memory_bytes != kUnlimitedBytes;
+  }
   // The memory of every limited rank if the largest of them had `bytes`.
   std::vector<int64_t> LimitsFor(int64_t bytes) const;
   absl::StatusOr<Pipeline::Cut> FastestWithin(const std::vector<int64_t>& limits);
@@ -64,7 +67,7 @@ class CutSearch {
   // nothing; see LeastRecomputation.
   int64_t LeastSavedBytes(const StageRange& range, int64_t limit_bytes) const;
   const FitOfRange& FitOf(const std::vector<int64_t>& limits, int first, int last, int stage);
-  ChainProblem ProblemFor(CutObjective objective) const;
+  ChainProblem ProblemFor(StageMeasure measure) const;
 
   Pipeline& pipeline_;
   const bool may_recompute_;

@@ -57,7 +57,7 @@ absl::StatusOr<std::optional<Wish>> WishOf(const PlannerRequest& request, Candid
   const std::vector<schedule::StageMemory> memory = limited.Memories(found.cut);
   for (Rank rank(0); rank.value() < limited.num_ranks(); ++rank) {
     ASSIGN_OR_RETURN(const int64_t peak_bytes, limited.peaks().RankPeakBytes(rank, memory));
-    const int64_t limit_bytes = limited.group(rank.value()).memory_bytes;
+    const int64_t limit_bytes = limited.devices_of(rank.value()).memory_bytes;
     wish.missing_bytes.push_back(std::max<int64_t>(peak_bytes - limit_bytes, 0));
   }
   return std::optional<Wish>(std::move(wish));
@@ -182,7 +182,7 @@ bool WouldFit(const PlannerRequest& request) {
     if (!schedule.ok()) continue;
     absl::StatusOr<Pipeline> pipeline = space->PipelineOf(candidate, *schedule);
     if (!pipeline.ok()) continue;
-    if (CutSearch(*pipeline, request.may_recompute).Find(CutObjective::kBottleneck).ok()) {
+    if (CutSearch(*pipeline, request.may_recompute).Find(StageMeasure::kBottleneck).ok()) {
       return true;
     }
   }

@@ -69,7 +69,7 @@ absl::Status FoundPlans::Refine(FoundPlan plan) {
 
 // Whether it is certain that no cut fits, and not only that none was found.
 bool FoundPlans::IsProvenMisfit(const Pipeline& pipeline) const {
-  const std::vector<LayerCost>& layers = pipeline.group(0).layers->layers;
+  const std::vector<LayerCost>& layers = pipeline.devices_of(0).layers->layers;
   const bool recomputes =
       request_.may_recompute && std::any_of(layers.begin(), layers.end(), [](const auto& layer) {
         return layer.recompute_stash_bytes.has_value();

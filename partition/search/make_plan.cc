@@ -40,9 +40,9 @@ absl::Status CheckRequest(const PlanRequest& request) {
 absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
   const auto layers = std::make_shared<const LayerTable>(request.layers, request.loss);
-  std::vector<RankGroup> groups;
+  std::vector<RankDevices> groups;
   for (int device = 0; device < devices; ++device) {
-    RankGroup& group = groups.emplace_back();
+    RankDevices& group = groups.emplace_back();
     group.devices = {device};
     group.layers = layers;
     if (request.device_memory_bytes > 0) group.memory_bytes = request.device_memory_bytes;
@@ -53,7 +53,7 @@ absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
 }
 
 absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
-  return CutSearch(pipeline, /*may_recompute=*/false).Find(CutObjective::kBottleneck);
+  return CutSearch(pipeline, /*may_recompute=*/false).Find(StageMeasure::kBottleneck);
 }
 
 // 0 if no number of devices fits. More devices need not need less: they also keep more

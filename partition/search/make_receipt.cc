@@ -17,7 +17,7 @@ constexpr int64_t kMaxTracedActions = 200'000;
 StageReceipt StageOf(const Pipeline& pipeline, int stage, const schedule::Costs& costs,
                      const schedule::Simulation& simulation) {
   const schedule::StageTimes& times = costs.stages[static_cast<size_t>(stage)];
-  StageReceipt receipt = {.devices = pipeline.group_of_stage(stage).devices,
+  StageReceipt receipt = {.devices = pipeline.devices_of_stage(stage).devices,
                           .forward_ns = times.forward_ns,
                           .backward_ns = times.backward_input_ns + times.backward_weight_ns,
                           .update_ns = times.step_ns + times.reduce_ns};
@@ -51,7 +51,7 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
   receipt.plan.order = std::move(order);
   receipt.model = profile.model;
   receipt.cluster = cluster;
-  for (const LayerCost& layer : pipeline.group(0).layers->layers) {
+  for (const LayerCost& layer : pipeline.devices_of(0).layers->layers) {
     receipt.layer_names.push_back(layer.name);
   }
   receipt.costs = pipeline.CostsOf(cut);

@@ -301,7 +301,7 @@ class OrderSearch {
     std::vector<double> room;
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
       const schedule::MemoryPlan& training = report.of(rank).training;
-      const int64_t memory_bytes = pipeline.group(rank.value()).memory_bytes;
+      const int64_t memory_bytes = pipeline.devices_of(rank.value()).memory_bytes;
       const auto other_bytes =
           static_cast<double>(training.peak_bytes() - training.peak_stash_bytes);
       room.push_back(memory_bytes == kUnlimitedBytes

@@ -32,7 +32,7 @@ Link Slower(const Link& a, const Link& b) {
 }
 
 // Devices of the two groups exchange in pairs, the smaller group's devices with several each.
-Link SlowestBetween(const RankGroup& from, const RankGroup& to, const Cluster& cluster) {
+Link SlowestBetween(const RankDevices& from, const RankDevices& to, const Cluster& cluster) {
   Link slowest;
   const size_t pairs = std::max(from.devices.size(), to.devices.size());
   for (size_t i = 0; i < pairs; ++i) {
@@ -42,7 +42,7 @@ Link SlowestBetween(const RankGroup& from, const RankGroup& to, const Cluster& c
   return slowest;
 }
 
-Link SlowestWithin(const RankGroup& group, const Cluster& cluster) {
+Link SlowestWithin(const RankDevices& group, const Cluster& cluster) {
   Link slowest;
   for (size_t i = 0; i + 1 < group.devices.size(); ++i) {
     slowest = Slower(slowest, cluster.LinkBetween(group.devices[i], group.devices[i + 1]));
@@ -52,8 +52,8 @@ Link SlowestWithin(const RankGroup& group, const Cluster& cluster) {
 
 }  // namespace
 
-RankGroup GroupOf(const Cluster& cluster, int first, int count) {
-  RankGroup group;
+RankDevices RankDevicesOf(const Cluster& cluster, int first, int count) {
+  RankDevices group;
   for (int i = 0; i < count; ++i) {
     const ClusterDevice& own = cluster.devices[static_cast<size_t>(first + i)];
     group.devices.push_back(first + i);
@@ -74,15 +74,15 @@ LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memo
       backward_weight_ns(SumsBefore(layers, &LayerCost::backward_weight_ns)),
       step_ns(SumsBefore(layers, &LayerCost::step_ns)) {}
 
-Pipeline::Pipeline(Plan plan, std::vector<RankGroup> groups, schedule::Sends sends,
+Pipeline::Pipeline(Plan plan, std::vector<RankDevices> groups, schedule::Sends sends,
                    StagePeaks peaks)
     : plan_(std::move(plan)), groups_(std::move(groups)), sends_(sends), peaks_(std::move(peaks)) {}
 
 absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
-                                          int64_t micro_batch_rows, std::vector<RankGroup> groups,
+                                          int64_t micro_batch_rows, std::vector<RankDevices> groups,
                                           const Cluster& cluster) {
   Plan plan = {.micro_batch_rows = micro_batch_rows, .schedule = schedule};
-  for (const RankGroup& group : groups) {
+  for (const RankDevices& group : groups) {
     plan.replicas.push_back(static_cast<int>(group.devices.size()));
   }
   if (!plan.is_replicated()) plan.replicas.clear();
@@ -100,7 +100,8 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
   for (int from = 0; from < pipeline.num_ranks(); ++from) {
     for (int to = 0; to < pipeline.num_ranks(); ++to) {
       pipeline.links_.push_back(
-          from == to ? Link() : SlowestBetween(pipeline.group(from), pipeline.group(to), cluster));
+          from == to ? Link()
+                     : SlowestBetween(pipeline.devices_of(from), pipeline.devices_of(to), cluster));
     }
   }
   pipeline.cluster_ = cluster;
@@ -111,15 +112,15 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
 }
 
 // 2 (n - 1) messages of a part in n (Patarasuk and Yuan 2009).
-int64_t Pipeline::ReductionNs(const RankGroup& group, const Cluster& cluster, int64_t bytes) {
+int64_t Pipeline::ReductionNs(const RankDevices& group, const Cluster& cluster, int64_t bytes) {
   const auto count = static_cast<int64_t>(group.devices.size());
   if (count < 2) return 0;
   return 2 * (count - 1) * SlowestWithin(group, cluster).TransferNs((bytes + count - 1) / count);
 }
 
 double Pipeline::ReductionNsOf(int64_t bytes) const {
-  const auto count = static_cast<double>(group(0).devices.size());
-  const double rate = SlowestWithin(group(0), cluster_).bytes_per_second;
+  const auto count = static_cast<double>(devices_of(0).devices.size());
+  const double rate = SlowestWithin(devices_of(0), cluster_).bytes_per_second;
   if (count < 2 || rate == 0) return 0;
   return 2e9 * (count - 1) / count * static_cast<double>(bytes) / rate;
 }
@@ -130,13 +131,13 @@ schedule::Link Pipeline::LinkBetween(int stage, int next_stage) const {
 }
 
 int64_t Pipeline::MessageBytes(int from_stage, int to_stage, int64_t bytes) const {
-  const auto from = static_cast<int64_t>(group_of_stage(from_stage).devices.size());
-  const auto to = static_cast<int64_t>(group_of_stage(to_stage).devices.size());
+  const auto from = static_cast<int64_t>(devices_of_stage(from_stage).devices.size());
+  const auto to = static_cast<int64_t>(devices_of_stage(to_stage).devices.size());
   return from <= to ? bytes : (bytes * from + to - 1) / to;
 }
 
 bool Pipeline::is_uniform() const {
-  return std::all_of(groups_.begin(), groups_.end(), [this](const RankGroup& group) {
+  return std::all_of(groups_.begin(), groups_.end(), [this](const RankDevices& group) {
     return group.devices.size() == groups_.front().devices.size();
   });
 }
@@ -156,7 +157,7 @@ Plan Pipeline::PlanOf(const Cut& cut) const {
 
 StageMemory Pipeline::Memory(int first, int last, int stage,
                              absl::Span<const int> recomputed) const {
-  const LayerTable& table = *group_of_stage(stage).layers;
+  const LayerTable& table = *devices_of_stage(stage).layers;
   const auto range =
       absl::MakeConstSpan(table.memory)
           .subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
@@ -182,7 +183,7 @@ std::vector<StageMemory> Pipeline::Memories(const Cut& cut) const {
 }
 
 schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
-  const RankGroup& group = group_of_stage(stage);
+  const RankDevices& group = devices_of_stage(stage);
   const LayerTable& table = *group.layers;
   const auto first = static_cast<size_t>(cut.first_layer[static_cast<size_t>(stage)]);
   const auto end = static_cast<size_t>(Last(cut, stage)) + 1;
@@ -221,14 +222,14 @@ schedule::Costs Pipeline::CostsOf(const Cut& cut) const {
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
   costs.links = links_;
   // A reduction stands between a layer's gradient and its update.
-  costs.steps_in_backward = plan_.replicas.empty() && group(0).layers->updates_in_backward;
+  costs.steps_in_backward = plan_.replicas.empty() && devices_of(0).layers->updates_in_backward;
   return costs;
 }
 
 absl::StatusOr<PlanReport> Pipeline::Report(const Cut& cut) const {
   std::vector<const std::vector<LayerCost>*> layers;
   for (int stage = 0; stage < num_stages(); ++stage) {
-    layers.push_back(&group_of_stage(stage).layers->layers);
+    layers.push_back(&devices_of_stage(stage).layers->layers);
   }
   return ReportPlan(PlanOf(cut), peaks_.lowered(), layers, Memories(cut));
 }
@@ -292,7 +293,7 @@ absl::StatusOr<int64_t> Pipeline::ExcessBytes(const Cut& cut) {
   int64_t excess_bytes = std::numeric_limits<int64_t>::min();
   std::vector<StageMemory> memory;
   for (Rank rank(0); rank.value() < num_ranks(); ++rank) {
-    const int64_t limit_bytes = group(rank.value()).memory_bytes;
+    const int64_t limit_bytes = devices_of(rank.value()).memory_bytes;
     if (limit_bytes == kUnlimitedBytes) continue;
     if (memory.empty()) memory = Memories(cut);
     ASSIGN_OR_RETURN(const int64_t peak_bytes, peaks_.RankPeakBytes(rank, memory));

@@ -41,7 +41,7 @@ inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
 
 // The devices of one rank: each has the rank's stages and an equal part of the rows of every
 // micro-batch.
-struct RankGroup {
+struct RankDevices {
   std::vector<int> devices;                // of the cluster
   double speed = 1.0;                      // of the slowest
   int64_t memory_bytes = kUnlimitedBytes;  // of the smallest
@@ -49,7 +49,7 @@ struct RankGroup {
 };
 
 // The `count` devices of the cluster from `first` on, as the group of a rank; without its layers.
-RankGroup GroupOf(const Cluster& cluster, int first, int count);
+RankDevices RankDevicesOf(const Cluster& cluster, int first, int count);
 
 // A schedule on given devices: all that a cut of the model into its stages is judged by.
 // Thread-compatible.
@@ -59,11 +59,11 @@ class Pipeline {
   // layers, at least one per stage. InvalidArgument: fewer layers than stages; FailedPrecondition:
   // the schedule cannot be performed with the cluster's transfers.
   static absl::StatusOr<Pipeline> Create(const schedule::Schedule& schedule,
-                                         int64_t micro_batch_rows, std::vector<RankGroup> groups,
+                                         int64_t micro_batch_rows, std::vector<RankDevices> groups,
                                          const Cluster& cluster);
 
   // How long the devices of a group take to add up so many bytes of gradients: a ring.
-  static int64_t ReductionNs(const RankGroup& group, const Cluster& cluster, int64_t bytes);
+  static int64_t ReductionNs(const RankDevices& group, const Cluster& cluster, int64_t bytes);
 
   // The same of the groups of this pipeline, where they are all alike; the rounding aside, a sum
   // over layers.
@@ -77,15 +77,15 @@ class Pipeline {
     friend bool operator==(const Cut&, const Cut&) = default;
   };
 
-  int num_layers() const { return group(0).layers->num_layers(); }
+  int num_layers() const { return devices_of(0).layers->num_layers(); }
   int num_stages() const { return plan_.schedule.num_stages(); }
   int num_ranks() const { return plan_.num_ranks(); }
   int micro_batches() const { return plan_.micro_batches(); }
   bool is_uniform() const;  // all ranks have equally many devices
   bool has_one_stage_per_rank() const { return num_stages() == num_ranks(); }
   int rank_of(int stage) const { return plan_.schedule.rank_of_stage[stage].value(); }
-  const RankGroup& group(int rank) const { return groups_[static_cast<size_t>(rank)]; }
-  const RankGroup& group_of_stage(int stage) const { return group(rank_of(stage)); }
+  const RankDevices& devices_of(int rank) const { return groups_[static_cast<size_t>(rank)]; }
+  const RankDevices& devices_of_stage(int stage) const { return devices_of(rank_of(stage)); }
   StagePeaks& peaks() { return peaks_; }
   const schedule::Schedule& training() const { return peaks_.lowered().training; }
   int in_flight(int stage) const { return peaks_.in_flight(stage); }
@@ -117,7 +117,7 @@ class Pipeline {
   absl::StatusOr<int64_t> ExcessBytes(const Cut& cut);
 
  private:
-  Pipeline(Plan plan, std::vector<RankGroup> groups, schedule::Sends sends, StagePeaks peaks);
+  Pipeline(Plan plan, std::vector<RankDevices> groups, schedule::Sends sends, StagePeaks peaks);
 
   Plan PlanOf(const Cut& cut) const;
   // By which a message of the layers' size shrinks or grows between groups of different sizes.
@@ -125,7 +125,7 @@ class Pipeline {
   schedule::StageTimes TimesOf(const Cut& cut, int stage) const;
 
   Plan plan_;  // without its cut
-  std::vector<RankGroup> groups_;
+  std::vector<RankDevices> groups_;
   schedule::Sends sends_;
   StagePeaks peaks_;
   std::vector<schedule::Link> links_;  // index: sender * ranks + receiver; empty: no time

@@ -69,10 +69,10 @@ std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profi
 
 absl::StatusOr<Pipeline> PipelineOf(const Plan& plan, const Profile& profile,
                                     const Cluster& cluster) {
-  std::vector<RankGroup> groups;
+  std::vector<RankDevices> groups;
   for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    RankGroup& group =
-        groups.emplace_back(GroupOf(cluster, plan.first_device_of(rank), plan.replicas_of(rank)));
+    RankDevices& group = groups.emplace_back(
+        RankDevicesOf(cluster, plan.first_device_of(rank), plan.replicas_of(rank)));
     group.layers = TableOf(plan, profile, plan.replicas_of(rank));
   }
   return Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups), cluster);

@@ -44,7 +44,7 @@ class Finder {
     Placement placement;
     int chunks;
   };
-  struct Candidate {
+  struct Found {
     int64_t span_ns;
     int64_t step_ns;
     bool has_no_bubble;  // nothing can be faster
@@ -55,7 +55,7 @@ class Finder {
   absl::StatusOr<Schedule> AskedSchedule() const;
   std::vector<Placed> PlacementsToSearch() const;
   absl::StatusOr<Schedule> SearchAll() const;
-  absl::StatusOr<Candidate> Search(const Placed& placed) const;
+  absl::StatusOr<Found> Search(const Placed& placed) const;
   absl::Status CheckLimit(const Schedule& schedule) const;
 
   const ScheduleRequest& request_;
@@ -95,7 +95,7 @@ std::vector<Finder::Placed> Finder::PlacementsToSearch() const {
   return placements;
 }
 
-absl::StatusOr<Finder::Candidate> Finder::Search(const Placed& placed) const {
+absl::StatusOr<Finder::Found> Finder::Search(const Placed& placed) const {
   // Before anything of that size is made.
   const double passes = static_cast<double>(ranks_) * placed.chunks * micro_batches_;
   if (ranks_ * passes > static_cast<double>(schedule::kMaxSearched)) {
@@ -124,17 +124,17 @@ absl::StatusOr<Finder::Candidate> Finder::Search(const Placed& placed) const {
   for (const schedule::RankTimes& rank : simulation.ranks) {
     busiest_ns = std::max(busiest_ns, rank.busy_ns);
   }
-  return Candidate{simulation.span_ns, simulation.step_ns, simulation.span_ns == busiest_ns,
-                   std::move(found)};
+  return Found{simulation.span_ns, simulation.step_ns, simulation.span_ns == busiest_ns,
+               std::move(found)};
 }
 
 // The fastest over the placements which the request allows. One that is too large or does not fit
 // is left out if another is not.
 absl::StatusOr<Schedule> Finder::SearchAll() const {
-  absl::StatusOr<Candidate> best = absl::InternalError("no placement was searched");
+  absl::StatusOr<Found> best = absl::InternalError("no placement was searched");
   absl::Status first_error;
   for (const Placed& placed : PlacementsToSearch()) {
-    absl::StatusOr<Candidate> found = Search(placed);
+    absl::StatusOr<Found> found = Search(placed);
     first_error.Update(found.status());
     if (!found.ok()) continue;
     if (!best.ok() ||
