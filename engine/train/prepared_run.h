@@ -57,7 +57,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
 
 // Prepares a plan that is given. Errors: those of AnalyzeModel and partition::PreparePlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given);
-// The same of a model whose profile, with that optimiser and those devices, is known.
+// The same of a model whose profile, with that optimizer and those devices, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given);
 
 }  // namespace stagecoach::engine

@@ -116,8 +116,8 @@ absl::Status PipelineTrainer::CreateRank(int rank) {
         .micro_batches = plan().micro_batches(),
         .optimizer = options_.optimizer,
         .updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind)};
-    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage,
-                     Stage::Create(group_->device(rank), run_.model, run_.profile.parameters, options));
+    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(rank), run_.model,
+                                                                 run_.profile.parameters, options));
     STAGECOACH_CHECK(stage->memory() == run_.report.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));

@@ -83,7 +83,7 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options);
-  // The same of a run that is prepared, with the same optimiser and devices, and for transfers as
+  // The same of a run that is prepared, with the same optimizer and devices, and for transfers as
   // these exchange them; else InvalidArgument.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(PreparedRun run,
                                                          const TrainerOptions& options);

@@ -33,7 +33,6 @@ RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOption
           .deadline = options.deadline};
 }
 
-// What can be said before anything is analysed.
 absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options) {
   RETURN_IF_ERROR(CheckPlan(plan));
   RETURN_IF_ERROR(CheckSupported(plan));

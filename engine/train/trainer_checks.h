@@ -16,7 +16,7 @@ RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOption
 // What can be refused before the model is analysed; errors are those of Trainer::Create.
 absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options);
 
-// InvalidArgument unless the run was prepared for the optimiser, devices and exchange of the
+// InvalidArgument unless the run was prepared for the optimizer, devices and exchange of the
 // options.
 absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options);
 

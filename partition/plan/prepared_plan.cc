@@ -22,7 +22,7 @@ std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const Lowere
     const auto first = static_cast<size_t>(plan.first(stage));
     const size_t count = static_cast<size_t>(plan.last(stage)) + 1 - first;
     memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), loss,
-                                    PositionOf(lowered.training, schedule::StageId(stage))));
+                                 PositionOf(lowered.training, schedule::StageId(stage))));
   }
   return memory;
 }
