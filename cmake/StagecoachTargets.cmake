@@ -56,7 +56,7 @@ file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")
 # Sources that several test programs share, compiled once: those have it among their DEPS.
 function(stagecoach_test_objects)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
-  add_library(${ARG_NAME} OBJECT ${ARG_SOURCES})
+  add_library(${ARG_NAME} OBJECT EXCLUDE_FROM_ALL ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PUBLIC ${ARG_DEPS} GTest::gmock GTest::gtest PRIVATE stagecoach_flags)
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()

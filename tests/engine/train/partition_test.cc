@@ -180,7 +180,7 @@ std::vector<Partition> AllPartitions() {
   return all;
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
+std::string NameOfPartition(const ::testing::TestParamInfo<Partition>& test) {
   const Partition& partition = test.param;
   std::string name =
       absl::StrCat(partition.schedule, "_Devices", partition.devices,
@@ -190,7 +190,7 @@ std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Partitions, ::testing::ValuesIn(AllPartitions()), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, Partitions, ::testing::ValuesIn(AllPartitions()), NameOfPartition);
 
 // The loss is on rank 0 then, and the data on the last.
 TEST(PartitionsTest, StagesMayBeOnAnyRank) {

@@ -114,7 +114,7 @@ TEST_P(FailingLayer, PoisonsTheTrainer) {
   EXPECT_EQ(trainer_->steps(), 0);
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Failure>& test) {
+std::string NameOfFailure(const ::testing::TestParamInfo<Failure>& test) {
   const auto& [schedule, clips, stage, op, micro_batch] = test.param;
   return absl::StrCat(schedule, clips ? "_clipping" : "", "_stage", stage,
                       op == Op::kForward ? "_F" : "_BW", micro_batch);
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, FailingLayer,
                                             ::testing::Range(0, kStages),
                                             ::testing::Values(Op::kForward, Op::kBackwardInput),
                                             ::testing::Values(0, 3, kFailingMicroBatches - 1)),
-                         NameOf);
+                         NameOfFailure);
 
 TEST(Trainer, NamesTheRankOfAFailingStageWhereRanksHaveSeveral) {
   std::vector<ProbeHooks> probes(4);
