@@ -18,10 +18,10 @@
 // The substrate: a place with memory and an order of work, whatever it is made of.
 //
 // Two orders are in play on an accelerator. The *host* side of a stream is a queue of jobs that one
-// thread performs; the *device* side is the work that these jobs issue. What is said to be "in the
-// stream's order" happens on the device side, after all work issued to the stream before and before
-// all work issued later, while the call itself returns at once. On a CPU device the two are one:
-// work is done when the call that issues it returns.
+// thread performs; the *device* side is the work that these jobs issue. Whatever happens "in
+// the stream's order" happens on the device side, after all work issued to the stream before and
+// before all work issued later, while the call itself returns at once. On a CPU device the two are
+// one: work is done when the call that issues it returns.
 namespace stagecoach::kernels {
 
 class Communicator;

@@ -287,7 +287,7 @@ bool Validator::CheckProgressInGroups() {
          FailInCycle(std::move(cycle),
                      ", where the transfers between two computations are performed as one group, "
                      "one group after the other; post receives where their messages are sent "
-                     "(Lower does, if told of groups) or change the order");
+                     "(Lower does for grouped transfers) or change the order");
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ using engine::Precision;
 
 constexpr int kMaxGpu = 1023;
 constexpr char kMoreMemory[] =
-    "end what else computes there, spread the model over more GPUs, or use smaller micro-batches";
+    "stop other programs on that GPU, spread the model over more GPUs, or use smaller "
+    "micro-batches";
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
   std::vector<int> gpus;

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
 
 // A Communicator by NCCL. Its communicators are nonblocking, so that every wait of the host has a
 // deadline. Groups run on the stream's communication stream. The destructor waits for the other
-// ranks to come to their end, too, for kGoodbye at most; after an error it does not wait.
+// ranks to finish as well, for at most kGoodbye; after an error it does not wait.
 class NcclCommunicator final : public Communicator {
  public:
   static constexpr std::chrono::seconds kGoodbye{10};

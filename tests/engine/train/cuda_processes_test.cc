@@ -75,7 +75,7 @@ TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcess) { ExpectTheAnswerOfOneProces
 
 TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcessThatClips) { ExpectTheAnswerOfOneProcess(0.05F); }
 
-// All that a run tells of its devices, but for the time that they worked.
+// Everything that a run reports about its devices, except the time that they worked.
 std::string Description(const std::vector<DeviceReport>& devices) {
   std::string text;
   for (const DeviceReport& device : devices) {
@@ -260,7 +260,7 @@ TEST_F(CudaProcesses, HearWhyAnotherFailsInAStep) {
   }
 }
 
-// Whoever it hits, the other hears of it.
+// Whichever process fails, the other learns of it.
 TEST_F(CudaProcesses, AllFailWhenTheParametersOfOneCannotBeRead) {
   for (const bool hashes : {true, false}) {
     testing::cuda::Reset({});
