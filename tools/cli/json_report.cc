@@ -46,7 +46,7 @@ class JsonReport final : public Report {
                           {"layers", {stage.first_layer, stage.last_layer}},
                           {"parameters", stage.parameters}});
       }
-      // Of a device with one stage, "stage" and "layers" say it all.
+      // For a device with one stage, "stage" and "layers" are enough.
       const engine::StageSummary& first = device.stages.front();
       int64_t parameters = 0;
       for (const engine::StageSummary& stage : device.stages) parameters += stage.parameters;

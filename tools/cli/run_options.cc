@@ -30,7 +30,8 @@ namespace {
 absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
   const bool is_sgd = options.optimizer == "sgd";
   if (options.momentum.has_value() && !is_sgd) {
-    return absl::InvalidArgumentError("--momentum is for --optimizer sgd; adamw has none to set");
+    return absl::InvalidArgumentError(
+        "--momentum is for --optimizer sgd; adamw has no momentum to set");
   }
   engine::Optimizer optimizer = is_sgd ? engine::Optimizer::Sgd() : engine::Optimizer::AdamW();
   optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);
@@ -265,7 +266,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
 
 namespace {
 
-// Before anything is created on GPUs, whose memory others may use, too.
+// Before anything is created on GPUs, whose memory other programs may also use.
 absl::Status CheckGpusHaveRoom(const RunOptions& options, const Run& run) {
   std::vector<int64_t> bytes(run.predicted.ranks.size());
   for (size_t rank = 0; rank < bytes.size(); ++rank) {

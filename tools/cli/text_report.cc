@@ -47,7 +47,7 @@ std::string DeviceTable(const std::vector<engine::DeviceReport>& devices) {
   const bool has_overhead =
       std::any_of(devices.begin(), devices.end(),
                   [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
-  if (has_overhead) columns.push_back({"libraries besides", Align::kRight});
+  if (has_overhead) columns.push_back({"libraries", Align::kRight});
   base::TextTable table(columns);
   for (const engine::DeviceReport& device : devices) {
     std::vector<std::string> measured = MeasuredCells(device);

@@ -38,7 +38,7 @@ def _nvcc():
 
 
 def _nccl_of_python(python):
-    """Where a Python package has NCCL, which serves where the system has none; "" if nowhere."""
+    """Where a Python package has NCCL, for systems that have none; "" if nowhere."""
     return output_of([python, "-c", "import nvidia.nccl as n; print(list(n.__path__)[0])"]).strip()
 
 

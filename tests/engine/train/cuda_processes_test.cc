@@ -203,7 +203,7 @@ TEST_F(CudaProcesses, MustTrainTheSame) {
     return TinyTrainer(run).status();
   });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("rank 1 trains something else than rank 0"))));
+                                      HasSubstr("rank 1 does not train the same as rank 0"))));
 }
 
 constexpr int64_t kSlowNs = 1'000'000'000;

@@ -177,7 +177,7 @@ TEST(Trainer, ARankThatBlocksLetsTheOthersMissTheirDeadline) {
     EXPECT_THAT(trainer->Step(*data, Rows(0, kFailingBatchRows)),
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          AllOf(HasSubstr("rank 0, stage 0 "),
-                               HasSubstr("rank 0 waited in vain for rank 1 to "))));
+                               HasSubstr("rank 0 timed out waiting for rank 1 to "))));
   }
 }
 
