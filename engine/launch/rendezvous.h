@@ -47,11 +47,11 @@ class Rendezvous {
 
   // Returns every rank's text, by rank, once all have called it; the n-th call of one rank meets
   // the n-th of the others. Leaves nothing behind but what the last call needs, so that a long run
-  // may repeat it. DeadlineExceeded names all ranks that have not come.
+  // may repeat it. DeadlineExceeded names all ranks that have not arrived.
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& text,
                                                      base::Deadline deadline);
 
-  // As AllGather, of nothing.
+  // An AllGather without texts: returns once all ranks have called it.
   absl::Status Barrier(base::Deadline deadline);
 
   // Tells the others that this rank has failed, so that none goes on to wait for it. The first

@@ -35,12 +35,12 @@ struct RankGroupOptions {
   // One process per rank: this one performs rank rendezvous->rank(). Null: this process performs
   // all.
   Rendezvous* rendezvous = nullptr;
-  // What all processes must have alike, in any words.
+  // A text that must be the same in all processes; its form does not matter.
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
 };
 
-// InvalidArgument: devices and ways of exchange that do not go together, a device without a GPU, or
+// InvalidArgument: devices that cannot exchange tensors in that way, a device without a GPU, or
 // another number of processes than ranks.
 absl::Status CheckRankGroup(const RankGroupOptions& options);
 

@@ -48,7 +48,7 @@ class FoundPlans {
   void NoteBound(double lower_bound_ns);
   void CountSimulated(int plans) { simulated_ += plans; }
 
-  // Whether what takes at least so long cannot be better than the best.
+  // Whether a plan with that lower bound cannot be better than the best.
   bool IsHopeless(double lower_bound_ns) const {
     return !empty() && lower_bound_ns >= best().found.objective_ns;
   }
