@@ -64,7 +64,7 @@ TEST(CudaUnavailable, BeforeAnyDataIsRead) {
 // ---- What does not go together.
 
 TEST(CudaUsage, BadValues) {
-  const CudaMachine machine("gpus=0");  // which nobody should ask for
+  const CudaMachine machine("gpus=0");  // which the run should not need
   ExpectFailure({"--gpus", "0,x"}, kStatusUsage,
                 AllOf(HasSubstr("--gpus: \"x\""), HasSubstr("0 to")));
   ExpectFailure({"--gpus", "0,"}, kStatusUsage, HasSubstr("--gpus: \"\""));

@@ -43,7 +43,7 @@ def _nccl_of_python(python):
 
 
 def configure_and_build(log, root, build_dir, archive_path, prefix, python):
-    """Leaves the programs in `build_dir`. CannotGoOn if that is not to be."""
+    """Leaves the programs in `build_dir`. CannotGoOn if the build fails."""
     nvcc = _nvcc()
     options = [
         "-S", root, "-B", build_dir, "-DCMAKE_BUILD_TYPE=Release",

@@ -87,7 +87,7 @@ def step_ms(mode, sizes):
 
 def main():
     parser = argparse.ArgumentParser(description="Times steps of the default network in PyTorch")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures mean nothing")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures are meaningless")
     small = parser.parse_args().small
     if not torch.cuda.is_available():
         return NO_TORCH
