@@ -231,7 +231,8 @@ bool IsSpecial(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
-// Which a file cannot replace; rename would say so of a temporary file that nobody has heard of.
+// A file cannot replace a directory. The error of rename() would name a temporary file, which means
+// nothing to the user.
 absl::Status CheckNoDirectory(const std::string& path) {
   struct stat status = {};
   if (stat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return absl::OkStatus();

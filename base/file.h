@@ -21,8 +21,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
 // DataLoss if compressed data are damaged, truncated or followed by anything else.
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes);
 
-// OK unless it is plain beforehand that WriteFileAtomically(path) must fail: there is no such
-// directory, it may not be written to, or `path` is a directory itself. For programs that write
+// OK unless WriteFileAtomically(path) is bound to fail: there is no such
+// directory, it is not writable, or `path` is a directory itself. For programs that write
 // after long work.
 absl::Status CheckWritable(const std::string& path);
 

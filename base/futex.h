@@ -27,7 +27,7 @@ namespace stagecoach::base {
 [[nodiscard]] bool WaitWhileEqual(const std::atomic<uint32_t>& word, uint32_t value,
                                   Deadline deadline);
 
-// Wakes every thread that waits on `word`. A system call, whether or not anybody waits.
+// Wakes every thread that waits on `word`. A system call, whether or not any thread waits.
 void WakeAll(std::atomic<uint32_t>& word);
 
 }  // namespace stagecoach::base

@@ -18,7 +18,7 @@ namespace stagecoach::base {
 
 // Strict reading of configuration: a parser that accepts only what JSON allows, and readers that
 // fail on a wrong type, a value out of range or a misspelled key instead of guessing. ParseToml
-// (base/toml.h) yields the same values, so that one set of readers serves both formats.
+// (base/toml.h) yields the same values, so that the same readers work for both formats.
 
 struct JsonLimits {
   int max_depth = 64;  // Of nested arrays and objects; a lone scalar has depth 0.
@@ -42,7 +42,7 @@ struct DoubleRange {
 
 class ArrayReader;
 
-// Reads one JSON object key by key, then Finish() fails on keys that nobody asked for:
+// Reads one JSON object key by key, then Finish() fails on keys that were not asked for:
 //   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json, "$"));
 //   ASSIGN_OR_RETURN(plan.stages, reader.RequiredInt64("stages", {.min = 1, .max = 4096}));
 //   ASSIGN_OR_RETURN(plan.schedule, reader.OptionalString("schedule", "1f1b"));
@@ -50,7 +50,7 @@ class ArrayReader;
 // Errors are InvalidArgument and start with the path of the value, such as "$.stages[2].device". A
 // null is present and of the wrong type. Integers must be written as integers and fit in int64;
 // doubles may be written as integers and must be finite. A missing key's error names the nearest
-// one that nobody has asked for yet. The reader refers to the object, which must outlive it and
+// one that has not been asked for yet. The reader refers to the object, which must outlive it and
 // everything read from it. Thread-compatible.
 class ObjectReader {
  public:
@@ -80,7 +80,7 @@ class ObjectReader {
   // all of them.
   std::vector<std::string> Keys();
 
-  // An error that names the first key nobody asked for and the nearest one that somebody did.
+  // An error that names the first key that was not asked for, and the nearest one that was.
   absl::Status Finish() const;
 
   // InvalidArgument "<path>.<key>: <message>", for checks that only the caller can make.

@@ -345,8 +345,8 @@ int Run(int argc, char** argv) {
   Settings settings;
   bool small = false;
   std::vector<std::string> sections = {"step", "kernels", "stages"};
-  app.add_flag("--small", small, "Tiny sizes, whose figures mean nothing");
-  app.add_flag("--json", settings.json, "Print a JSON object a line");
+  app.add_flag("--small", small, "Tiny sizes, whose figures are meaningless");
+  app.add_flag("--json", settings.json, "Print one JSON object per line");
   app.add_option("--tuning", settings.tuning_file, "Where choices of algorithms are kept");
   app.add_option("sections", sections, "step, kernels, stages")
       ->check(CLI::IsMember({"step", "kernels", "stages"}));

@@ -34,7 +34,7 @@ class Sharing {
         }
       }
       if (finished == ranks_.size()) return now_ns;
-      STAGECOACH_CHECK(!working.empty(), "the schedule does not come to an end");
+      STAGECOACH_CHECK(!working.empty(), "the schedule never finishes");
       const double speed = std::min(1.0, static_cast<double>(cores_) / working.size());
       double left_ns = ranks_[working.front()].left_ns;
       for (const size_t rank : working) left_ns = std::min(left_ns, ranks_[rank].left_ns);

@@ -1,4 +1,4 @@
-# `cmake --install` and find_package(Stagecoach). What is installed is said where it is built: see
+# `cmake --install` and find_package(Stagecoach). Each target declares what it installs: see
 # stagecoach_library() and tools/CMakeLists.txt.
 include(CMakePackageConfigHelpers)
 

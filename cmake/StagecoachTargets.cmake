@@ -1,5 +1,5 @@
-# The compile flags of every target of the project, in one place. A compiler that nobody here has tried may warn of what others
-# do not.
+# The compile flags of every target of the project, in one place. An untested compiler may warn about code that
+# others accept.
 option(STAGECOACH_WARNINGS_AS_ERRORS "Stop the build at a compiler's warning" ON)
 set(fatal "")
 set(fatal_for_nvcc "")

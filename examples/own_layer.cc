@@ -1,4 +1,4 @@
-// A layer of one's own: y = scale * x, with one learnable factor per feature. Backward is in two
+// A user-defined layer: y = scale * x, with one learnable factor per feature. Backward is in two
 // parts, so that every schedule can place them: dx = scale * dy for the stage before, and dscale =
 // sum over rows of x * dy for the optimizer.
 #include <iostream>

@@ -1,6 +1,6 @@
-// A loss of one's own: the hinge loss of a classifier, which wants the output at the label to be
-// larger by 1 than any other (Crammer & Singer 2001): max(0, 1 + max over c != label of y[c] -
-// y[label]). Trained with it, the model must get better, or the program says that it did not.
+// A user-defined loss: the hinge loss of a classifier, which asks that the output at the label
+// exceed every other by 1 (Crammer & Singer 2001): max(0, 1 + max over c != label of y[c] -
+// y[label]). The program fails if the model does not improve when trained with it.
 #include <algorithm>
 #include <iostream>
 

@@ -34,8 +34,8 @@ struct CudaSystem {
   absl::Status usable;
 };
 
-// What a device takes of a GPU if nobody says: all but a reserve for what libraries take later,
-// which no plan counts (buffers of NCCL, graphs, code that is loaded at its first use).
+// The default budget of a device: the GPU's free memory, less a reserve for what libraries allocate
+// later and no plan counts (buffers of NCCL, graphs, code that is loaded at its first use).
 constexpr int64_t DefaultBudgetBytes(int64_t free_bytes) {
   constexpr int64_t kMostReserveBytes = int64_t{512} << 20;
   return free_bytes - std::min(kMostReserveBytes, free_bytes / 16);
@@ -51,10 +51,10 @@ struct CudaDeviceOptions {
   std::string tuning_file;
 };
 
-// The CUDA backend: libstagecoach_cuda.so, which is loaded at the first request, so that nobody
-// else pays for it or needs its libraries. It is looked for at $STAGECOACH_CUDA_LIBRARY if that is
-// set, or else beside the running program (../lib, ../kernels/cuda) and where the system has
-// libraries. Thread-safe.
+// The CUDA backend: libstagecoach_cuda.so, which is loaded at the first request, so that a run on
+// CPUs does not pay for it or need its libraries. It is looked for at $STAGECOACH_CUDA_LIBRARY if
+// that is set, or else beside the running program (../lib, ../kernels/cuda) and where the system
+// has libraries. Thread-safe.
 class CudaBackend {
  public:
   // Unavailable, in one line with cause and remedy: there is no such library, a library that it

@@ -96,8 +96,8 @@ Device::Device(DeviceKind kind, Precision precision, std::string name, int64_t m
       limit_bytes_(memory_limit_bytes) {}
 
 Device::~Device() {
-  STAGECOACH_CHECK(used_bytes() == 0,
-                   absl::StrCat(name_, " dies while ", used_bytes(), " bytes of it are in use"));
+  STAGECOACH_CHECK(used_bytes() == 0, absl::StrCat(name_, " is destroyed while ", used_bytes(),
+                                                   " bytes of it are in use"));
 }
 
 absl::StatusOr<Buffer> Device::Allocate(int64_t bytes) {

@@ -18,10 +18,10 @@
 // The substrate: a place with memory and an order of work, whatever it is made of.
 //
 // Two orders are in play on an accelerator. The *host* side of a stream is a queue of jobs that one
-// thread performs; the *device* side is the work that these jobs issue. What is said to be "in the
-// stream's order" happens on the device side, after all work issued to the stream before and before
-// all work issued later, while the call itself returns at once. On a CPU device the two are one:
-// work is done when the call that issues it returns.
+// thread performs; the *device* side is the work that these jobs issue. Whatever happens "in
+// the stream's order" happens on the device side, after all work issued to the stream before and
+// before all work issued later, while the call itself returns at once. On a CPU device the two are
+// one: work is done when the call that issues it returns.
 namespace stagecoach::kernels {
 
 class Communicator;
@@ -40,14 +40,14 @@ enum class Precision : uint8_t {
   kBfloat16,  // activations, their gradients and the parameters that layers see are bfloat16
 };
 const char* PrecisionName(Precision precision);  // "fp32", "tf32", "bf16"
-// Of activations, their gradients, and the parameters that layers see.
+// The type of activations, their gradients, and the parameters that layers see.
 constexpr DType ActivationType(Precision precision) {
   return precision == Precision::kBfloat16 ? DType::kBfloat16 : DType::kFloat32;
 }
 
 // Owns bytes of a device's memory. Move-only; an empty buffer owns nothing. The bytes are back in
-// the device's budget when the buffer dies, which must be before the device does. Addresses are
-// multiples of 256 at least (4096 on a CPU device).
+// the device's budget when the buffer is destroyed, which must be before the device is. Addresses
+// are multiples of 256 at least (4096 on a CPU device).
 class Buffer {
  public:
   Buffer() = default;
@@ -207,7 +207,7 @@ class HostBuffer {
 };
 
 // A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h,
-// kernels/cuda_backend.h). Thread-safe. Everything that it makes must die before it.
+// kernels/cuda_backend.h). Thread-safe. Everything that it makes must be destroyed before it.
 class Device {
  public:
   virtual ~Device();
@@ -222,12 +222,12 @@ class Device {
   const std::string& name() const { return name_; }            // "cpu:0", "cuda:1"
   int64_t memory_limit_bytes() const { return limit_bytes_; }  // the budget; 0: none
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
-  // What the backend and its libraries hold besides, as far as it is known: tables, workspaces of
-  // libraries, buffers of communicators. 0 on a CPU device.
+  // What the backend and its libraries hold outside that budget, as far as it is known: tables,
+  // workspaces of libraries, buffers of communicators. 0 on a CPU device.
   virtual int64_t overhead_bytes() const { return 0; }
-  // What the backend has chosen among ways that differ in the bits of their results, so far: texts
-  // "what: way", ascending by what. Devices that give the same bits choose the same way wherever
-  // they have a "what" in common. Nothing to choose on a CPU device.
+  // The choices so far among ways to compute that differ in the bits of their results: texts
+  // "what: way", ascending by what. Devices that give the same bits make the same choice for every
+  // "what" that they have in common. Empty on a CPU device.
   virtual std::vector<std::string> choices() const { return {}; }
 
   // Memory on this device, ready for use and charged to its budget. Bytes are zero.
@@ -243,7 +243,7 @@ class Device {
   // The operations this device offers.
   virtual Ops& ops() = 0;
 
-  // What accompanies the stream.
+  // Objects that belong to the stream.
   virtual absl::StatusOr<std::unique_ptr<Recording>> CreateRecording() = 0;
   virtual absl::StatusOr<std::unique_ptr<Timeline>> CreateTimeline(int slots) = 0;
   // A way for messages from `sender`, a device of the same backend and process (maybe this one), to

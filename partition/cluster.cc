@@ -97,7 +97,7 @@ absl::Status CheckCluster(const Cluster& cluster) {
     const std::string place = absl::StrCat("device ", i, " (", device.name, ")");
     RETURN_IF_ERROR(base::Annotate(CheckDevice(device), place));
     if (!names.insert(device.name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(place, ": an earlier one has that name, too"));
+      return absl::InvalidArgumentError(absl::StrCat(place, ": an earlier one also has that name"));
     }
   }
   RETURN_IF_ERROR(base::Annotate(CheckLink(cluster.within_host), "the link within a host"));

@@ -67,8 +67,8 @@ struct LayerCost {
 
 std::vector<LayerMemory> MemoryOf(absl::Span<const LayerCost> layers);
 
-// The same layer, doing F again within B: B takes the time of F more, its scratch grows by what F
-// left behind, and what W reads of that is kept from B on. The layer's input is kept until B.
+// The same layer, repeating F within B: B takes longer by the time of F, its scratch grows by what
+// F left behind, and what W reads of that is kept from B on. The layer's input is kept until B.
 // Pre-condition: it can (recompute_stash_bytes).
 LayerCost Recomputed(const LayerCost& layer);
 // Its memory alone.

@@ -40,9 +40,10 @@ absl::Status CheckSize(const SizedLayers& size, const SizedLayers& first) {
           absl::StrCat("layer ", i, " (", layer.name, "): ", message));
     };
     if (!IsSameLayer(layer, first.layers[i])) {
-      return error(absl::StrCat("is not layer ", i, " (", first.layers[i].name,
-                                ") of the first size: names, parameters, last uses and whether "
-                                "recompute_stash_bytes is there must agree"));
+      return error(
+          absl::StrCat("differs from layer ", i, " (", first.layers[i].name,
+                       ") of the first size: names, parameters, last uses and the presence "
+                       "of recompute_stash_bytes must agree"));
     }
     const double longest_ns = std::max(std::max(layer.forward_ns, layer.backward_input_ns),
                                        std::max(layer.backward_weight_ns, layer.step_ns));
@@ -71,7 +72,7 @@ absl::Status CheckNames(const std::vector<LayerCost>& layers) {
     }
     if (!names.insert(layers[i].name).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("layer ", i, ": an earlier one is called ", layers[i].name, ", too"));
+          absl::StrCat("layer ", i, ": an earlier one is also called ", layers[i].name));
     }
   }
   return absl::OkStatus();

@@ -114,7 +114,7 @@ std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank r
   }
   const auto record = [&](int32_t& place) -> std::optional<Violation> {
     if (place != kNowhere) {
-      return ViolationAt(schedule, rank, position, "it is done before; remove one");
+      return ViolationAt(schedule, rank, position, "it has been performed before; remove one");
     }
     place = position;
     return std::nullopt;

@@ -13,7 +13,7 @@
 
 namespace stagecoach::schedule {
 
-// What the search makes short; ties are broken by the other.
+// What the search minimizes; ties are broken by the other.
 enum class Objective : uint8_t {
   kSpan,  // the longest span of a rank: consecutive steps overlap
   kStep,  // until the last rank is done: each step waits for the one before it

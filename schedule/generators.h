@@ -12,7 +12,7 @@
 namespace stagecoach::schedule {
 
 // The shape a generator fills. Refused by every generator: p < 1, m < 1, v < 0, p * m * v above
-// kMaxPasses, which no machine could hold, and p * p * v above it, too (more than 4,096 ranks).
+// kMaxPasses, which no machine could hold, and p * p * v above it (more than 4,096 ranks).
 struct ScheduleShape {
   int ranks = 1;          // p >= 1
   int micro_batches = 1;  // m >= 1

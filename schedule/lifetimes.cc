@@ -115,7 +115,7 @@ void Lifetimes::AddOutput(StageId stage, MicroBatch mb) {
   Add(BlockKind::kOutput, stage, mb, bytes, forward, last, stash_first);
 }
 
-// Layers write them even if nobody will read them.
+// Layers write them even if nothing reads them.
 void Lifetimes::AddUnreadStashes(StageId stage, MicroBatch mb) {
   const StageMemory& memory = MemoryOf(stage);
   const int32_t forward = table_.Find(Op::kForward, stage, mb);

@@ -31,7 +31,7 @@ absl::Status CheckComputeOnly(const Schedule& schedule) {
     for (size_t i = 0; i < list.size(); ++i) {
       if (IsCompute(list[i].op)) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          "the schedule is lowered already: ", Where(schedule, rank, static_cast<int32_t>(i)),
+          "the schedule is already lowered: ", Where(schedule, rank, static_cast<int32_t>(i)),
           " is not a computation"));
     }
   }

@@ -19,7 +19,7 @@ constexpr int64_t AlignBlock(int64_t bytes) {
 inline constexpr int64_t kMaxSizeBytes = int64_t{1} << 44;
 
 // Which operation of a stage reads a tensor last, for one micro-batch. In a forward-only schedule
-// everything is read last by F, whatever is said here.
+// everything is read last by F, whatever is given here.
 enum class LastUse : uint8_t { kForward, kBackwardInput, kBackwardWeight };
 
 // What the memory planner knows of one stage. All sizes in bytes; per micro-batch where so named.
@@ -73,7 +73,7 @@ inline constexpr int kNumBlockKinds = 7;
 //   kInputGradient   B                                 its send's completion
 //
 // B and W of a fused pass are both the BW. A stage whose micro-batches are all fused has no
-// kGradientStash; one that mixes has it within each BW, too.
+// kGradientStash; one that mixes has it within each BW as well.
 struct Block {
   BlockKind kind = BlockKind::kInput;
   StageId stage;
@@ -109,7 +109,7 @@ struct MemoryPlan {
 // order of actions and packs the blocks so that none that live at the same time overlap (largest
 // first, each at the lowest free offset). `stages` is indexed by stage id; only those of this rank
 // are read. Blocks of 0 bytes are left out. A forward-only schedule has no gradient blocks, and its
-// stashes, which nobody will read, end with F.
+// stashes, which nothing reads, end with F.
 //
 // Where two neighboring stages share this rank, the output of the earlier is the input of the
 // later: one kOutput block of the earlier, as large as the larger of the two and kept until the

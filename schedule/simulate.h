@@ -14,7 +14,7 @@ namespace stagecoach::schedule {
 // How messages pass in a simulation: as the runtime performs transfers (SendsOf), or as published
 // tables or other runtimes have it.
 enum class Sends : uint8_t {
-  // A message leaves as soon as it is made, takes its link's time, and occupies nobody: what the
+  // A message leaves as soon as it is made, takes its link's time, and keeps no rank busy: what the
   // published tables assume, and what a receiver with room for everything gives.
   kBuffered,
   // As the runtime does: a message passes once its send and its receive are posted, and at most one
@@ -77,7 +77,7 @@ struct Simulation {
 // Takes lowered schedules, and compute schedules under kBuffered sends (their messages then leave
 // at the end of the action that makes them). InvalidArgument: errors of CheckCosts; a compute
 // schedule under other sends. FailedPrecondition, naming the ranks that cannot go on, if the
-// schedule does not come to an end: pass it to Validate first, which says why.
+// schedule never finishes: pass it to Validate first, which says why.
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs,
                                     const SimulationOptions& options = {});
 

@@ -47,8 +47,7 @@ class Validator {
   // Pre-condition: both actions exist, on the same rank.
   bool CheckBefore(const Action& earlier, const Action& later, absl::string_view why);
 
-  // Without its position, which means nothing to those who wrote the schedule before it was
-  // lowered.
+  // Without its position, which means nothing to the author of a schedule that was lowered since.
   std::string NameOf(Rank rank, int32_t position) const {
     return ToString(schedule_.list_of(rank)[static_cast<size_t>(position)]);
   }
@@ -287,7 +286,7 @@ bool Validator::CheckProgressInGroups() {
          FailInCycle(std::move(cycle),
                      ", where the transfers between two computations are performed as one group, "
                      "one group after the other; post receives where their messages are sent "
-                     "(Lower does, if told of groups) or change the order");
+                     "(Lower does for grouped transfers) or change the order");
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ absl::Status VirtualTime::Run(Trace* trace) {
   }
   if (!waiting.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the schedule does not come to an end (Validate says why): ", waiting));
+        absl::StrCat("the schedule never finishes (Validate says why): ", waiting));
   }
   if (trace_ != nullptr) FillTransfers();
   return absl::OkStatus();

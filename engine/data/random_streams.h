@@ -8,7 +8,7 @@
 namespace stagecoach::engine {
 
 // What this folder draws random numbers for. Each use has streams of its own, so that one seed
-// given by the user serves them all without any two sharing a number.
+// given by the user is enough for all of them, and no two share a number.
 enum class DataStream : uint64_t {
   kEpochOrder = 1,
   kCsvHoldOut = 2,

@@ -14,8 +14,8 @@ namespace stagecoach::engine {
 // One tensor that every sample of a data set has.
 struct TensorSpec {
   std::string name;  // "features"
-  // kFloat32: numbers. kUint8: numbers, too, each kept as one of 256 (value_of_byte) until a stage
-  // is fed with it. kInt32: ids, such as those of tokens.
+  // kFloat32: numbers. kUint8: also numbers, each kept as one of 256 (value_of_byte) until it is
+  // fed to a stage. kInt32: ids, such as those of tokens.
   kernels::DType type = kernels::DType::kFloat32;
   kernels::Shape shape;              // of one sample
   std::vector<float> value_of_byte;  // 256 with kUint8; otherwise none

@@ -9,9 +9,9 @@
 
 namespace stagecoach::engine {
 
-// What the devices of a run have chosen where that decides bits: of each rank, texts "what: way"
+// Checks the choices of each rank's device that affect bits: texts "what: way"
 // (kernels::Device::choices). FailedPrecondition, naming two ranks and the remedy, if they compute
-// the same "what", all before the last ": ", in different ways: then bits would depend on which
+// the same "what" (all before the last ": ") in different ways: then bits would depend on which
 // rank has which layer.
 absl::Status CheckSameChoices(absl::Span<const std::vector<std::string>> choices);
 

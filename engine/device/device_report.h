@@ -22,9 +22,9 @@ struct DeviceReport {
   double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
 };
 
-// What of a report only the device's own process knows, its name and the measurements, as a text
-// for the others; and read from such a text into a report that has the rest. InvalidArgument: it is
-// none.
+// The part of a report that only the device's own process knows (its name and the measurements), as
+// a text for the other processes; and the reverse, into a report that has the rest.
+// InvalidArgument: the text is not of that form.
 std::string MeasurementsToText(const DeviceReport& report);
 absl::Status ReadMeasurements(const std::string& text, DeviceReport& report);
 

@@ -22,7 +22,7 @@ struct DeviceSpec {
   Precision precision = Precision::kFloat32;  // another one on CUDA only
   // The GPU of each device; empty: device i is on GPU i. Several may be on one.
   std::vector<int> gpus;
-  // Where it is kept how products are computed (kernels/cuda_backend.h); "": nowhere.
+  // The file that keeps how products are computed (kernels/cuda_backend.h); "": none.
   std::string tuning_file;
 
   int gpu_of(int index) const { return gpus.empty() ? index : gpus[static_cast<size_t>(index)]; }

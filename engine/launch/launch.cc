@@ -135,7 +135,7 @@ absl::StatusOr<std::optional<Found>> FindLauncher(const Variables& variables) {
   if (open_mpi.has_value() && pmi.has_value()) RETURN_IF_ERROR(CheckAgree(*open_mpi, *pmi));
   std::optional<Found> started = open_mpi.has_value() ? open_mpi : pmi;
   if (!open_mpi.has_value()) {
-    // Where srun serves PMI itself, both speak of this process, and srun's variables say more.
+    // Where srun provides PMI itself, both describe this process, and srun's variables say more.
     // Otherwise mpiexec has started its daemons by srun, whose numbers then mean hosts. So with
     // mpirun, always.
     ASSIGN_OR_RETURN(const std::optional<Found> slurm, ReadSlurm(variables));

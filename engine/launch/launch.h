@@ -41,9 +41,9 @@ using Environment = absl::FunctionRef<std::optional<std::string>(const char* nam
 // shell of salloc have a SLURM_PROCID and the SLURM_NTASKS of what they may yet start. Where one
 // launcher has started another (srun an mpirun, or one torchrun per host), the inner one counts.
 // Two of which neither can have started the other must agree. srun counts before an mpiexec that
-// says the same, since it may serve PMI itself.
+// says the same, since it may provide PMI itself.
 //
-// STAGECOACH_LOCAL_RANK and STAGECOACH_RENDEZVOUS also serve alone and override the launcher's.
+// STAGECOACH_LOCAL_RANK and STAGECOACH_RENDEZVOUS also work alone and override the launcher's.
 // Otherwise the place is tcp://MASTER_ADDR:MASTER_PORT if both are set, but one port above
 // MASTER_PORT where torchrun's agent keeps a store of its own there (TORCHELASTIC_USE_AGENT_STORE);
 // or, for mpirun and srun on one host, "file:" with TMPDIR, or /tmp.

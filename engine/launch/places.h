@@ -20,7 +20,7 @@ std::string FailureText(int rank, const absl::Status& why);
 // Aborted, "rank 2 has failed: why", from such a text.
 absl::Status FailureOf(const std::string& text);
 
-// How long rank 0 keeps the store open for the others once it has done with it.
+// How long rank 0 keeps the store open for the others once it no longer needs it itself.
 inline constexpr absl::Duration kFarewell = absl::Seconds(5);
 
 // `parent` is the folder of the place, in which the launch has one of its own.

@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string
   std::vector<std::string> texts;
   std::vector<int> missing;
   for (int rank = 0; rank < ranks_; ++rank) {
-    // Once the deadline has passed, this only looks who else is missing.
+    // Once the deadline has passed, this only checks which others are missing.
     absl::StatusOr<std::string> theirs = DoGet(GatherKey(gather, rank), rank, deadline);
     if (absl::IsDeadlineExceeded(theirs.status())) {
       missing.push_back(rank);
@@ -80,9 +80,9 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string
   if (!missing.empty()) {
     return absl::DeadlineExceededError(absl::StrCat("rank", missing.size() == 1 ? " " : "s ",
                                                     absl::StrJoin(missing, ", "), " of ", ranks_,
-                                                    " did not come in time"));
+                                                    " did not arrive in time"));
   }
-  // Whoever is here has read all of the gather before.
+  // A rank that gets here has read all of the previous gather.
   if (gather > 0) RETURN_IF_ERROR(DoRemove(GatherKey(gather - 1, rank_), deadline));
   return texts;
 }

@@ -20,12 +20,12 @@ namespace stagecoach::engine {
 // Every wait has a deadline (DeadlineExceeded, at once, or ten seconds late where rank 0 does
 // not answer). Unavailable: a rank that must still come has left instead, or was killed. The tcp
 // place notices both at once; the file place cannot see that a rank was killed, and waits for the
-// deadline. Aborted: a rank has said that it has failed (Fail), which ends what all wait for. For
+// deadline. Aborted: a rank has reported that it has failed (Fail), which ends all waits. For
 // one thread at a time.
 //
 // Rank 0's is the last to go: its destructor waits until the others that have connected have
 // destroyed theirs, since they may still be reading, but for at most five seconds. So let the first
-// use of a rendezvous be an AllGather or a Barrier: after it, nobody comes too late.
+// use of a rendezvous be an AllGather or a Barrier: after it, no rank can be too late.
 class Rendezvous {
  public:
   static constexpr int64_t kMaxKeyBytes = 256;
@@ -47,21 +47,21 @@ class Rendezvous {
 
   // Returns every rank's text, by rank, once all have called it; the n-th call of one rank meets
   // the n-th of the others. Leaves nothing behind but what the last call needs, so that a long run
-  // may repeat it. DeadlineExceeded names all ranks that have not come.
+  // may repeat it. DeadlineExceeded names all ranks that have not arrived.
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& text,
                                                      base::Deadline deadline);
 
-  // As AllGather, of nothing.
+  // An AllGather without texts: returns once all ranks have called it.
   absl::Status Barrier(base::Deadline deadline);
 
   // Tells the others that this rank has failed, so that none goes on to wait for it. The first
-  // failure of the launch counts, later ones are not told. Best effort, since what has failed may
-  // be the rendezvous itself.
+  // failure of the launch counts, later ones are not passed on. Best effort, since what has failed
+  // may be the rendezvous itself.
   void Fail(const absl::Status& why, base::Deadline deadline);
   // A look, which waits for no other rank, for why this one need not wait for the others any more.
-  // Aborted, "rank 2 has failed: why": another rank has said so. Unavailable: one was killed (tcp
-  // place only), or the store does not answer. That ranks have left is no failure here: who has
-  // done its part may go.
+  // Aborted, "rank 2 has failed: why": another rank has reported it. Unavailable: one was killed
+  // (tcp place only), or the store does not answer. That ranks have left is no failure here: a rank
+  // that has done its part may leave.
   absl::Status CheckOthers(base::Deadline deadline);
 
  protected:
@@ -88,10 +88,10 @@ class Rendezvous {
 // This process's end of the store at launch.rendezvous. Returns once the store answers this rank;
 // other ranks may still be missing.
 //
-//   "tcp://host:port"  rank 0 serves, at that port of its host, from a thread of its own; the
+//   "tcp://host:port"  a thread of rank 0 listens at that port of its host; the
 //       others connect, and try again until it is there. On loopback only where the host is
 //       "localhost" or a loopback address, otherwise on all interfaces. Nothing is encrypted:
-//       for hosts that trust each other's network, as NCCL's are. Gloo, which serves the file
+//       for hosts that trust each other's network, as NCCL's are. Gloo, which is used for the file
 //       place, has no such store (in Debian 12: file, hash table, Redis). The resolution of the
 //       host's name keeps the resolver's own time limit.
 //   "file:/folder"  Gloo's file store, in a folder that all ranks see. Each launch has a subfolder

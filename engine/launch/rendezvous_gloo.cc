@@ -25,7 +25,7 @@
 namespace stagecoach::engine {
 namespace {
 
-// As often as Gloo looks. No file system tells of changes that another host makes.
+// As often as Gloo looks. File systems do not notify of changes that another host makes.
 constexpr absl::Duration kLongestPause = absl::Milliseconds(10);
 
 // Gloo's store throws; what `function` returns or throws becomes one status.
@@ -56,7 +56,7 @@ class Files final : public gloo::rendezvous::FileStore {
   bool Has(const std::string& key) { return check({key}); }
   std::string PathOf(const std::string& key) { return objectPath(key); }
 
-  // As set(), but never over a value that is there. Gloo's goes by way of one temporary name for
+  // As set(), but never over a value that is there. Gloo's uses one temporary name for
   // all, so that two ranks that set a key at once may damage its value.
   absl::Status SetOnce(const std::string& key, const std::vector<char>& data) {
     const std::string path = PathOf(key);

@@ -96,7 +96,7 @@ absl::StatusOr<Descriptor> ConnectTo(const addrinfo& address, base::Deadline dea
     // Reset when it is closed: otherwise it goes on to hold the port, for a minute.
     const linger reset = {.l_onoff = 1, .l_linger = 0};
     setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-    return absl::UnavailableError("nobody listens there");
+    return absl::UnavailableError("no process listens there");
   }
   Tune(socket);
   return socket;
@@ -204,7 +204,7 @@ absl::StatusOr<std::string> ReceiveSome(const Descriptor& socket, base::Deadline
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
       RETURN_IF_ERROR(Await(socket, POLLIN, deadline));
     } else if (errno != EINTR) {
-      return GoneAway("nothing more comes");
+      return GoneAway("nothing more arrives");
     }
   }
 }

@@ -48,7 +48,7 @@ bool IsLoopback(const std::string& host);
 // is not a loopback address, since it may be known by other addresses elsewhere.
 absl::StatusOr<Descriptor> Listen(const Address& address);
 
-// One attempt. Unavailable: nobody listens there, or the name is not known yet.
+// One attempt. Unavailable: no process listens there, or the name is not known yet.
 absl::StatusOr<Descriptor> Connect(const Address& address, base::Deadline deadline);
 
 // Small messages leave at once, and a host that has gone silent is noticed in the end. Done for

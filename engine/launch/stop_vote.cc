@@ -31,7 +31,8 @@ absl::StatusOr<Ballot> FromText(absl::string_view text) {
   const bool is_ballot = ballot.stop || absl::ConsumePrefix(&text, "0 ");
   if (!is_ballot || !absl::SimpleAtoi(text, &ballot.next) || ballot.next < 1) {
     return absl::FailedPreconditionError(
-        "the processes are not at the same step: they train on other data or for other epochs");
+        "the processes are not at the same step: they train on different data or for different "
+        "numbers of epochs");
   }
   return ballot;
 }
@@ -62,7 +63,7 @@ int64_t StopVote::ProposeNext() {
   constexpr double kGrowth = 4.0;
   const Clock::time_point now = Clock::now();
   const std::optional<Clock::time_point> last = std::exchange(last_vote_, now);
-  if (!last.has_value()) return 1;  // nobody knows yet how long a place takes
+  if (!last.has_value()) return 1;  // how long a place takes is not known yet
   const double seconds = std::chrono::duration<double>(now - *last).count();
   const auto passed = static_cast<double>(places_);
   const double fitting =

@@ -26,7 +26,7 @@ class StopVote {
     absl::Duration deadline = absl::Minutes(5);  // of a vote
   };
 
-  // `rendezvous` outlives the vote. Null: there is one process, whose word counts at each place.
+  // `rendezvous` outlives the vote. Null: there is one process, which decides alone at each place.
   StopVote(Rendezvous* rendezvous, Options options)
       : rendezvous_(rendezvous), options_(std::move(options)) {}
 

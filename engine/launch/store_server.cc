@@ -96,7 +96,7 @@ void StoreServer::WaitForSomething() {
 }
 
 void StoreServer::Accept() {
-  // Those who keep calling do not keep the others from being served.
+  // Clients that keep connecting do not starve the others.
   for (int calls = 0; calls < kMaxCalls; ++calls) {
     Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
@@ -178,10 +178,10 @@ void StoreServer::HandleJoin(Connection& connection, const Request& request) {
                                                         id_, "\", not \"", request.key, "\""));
   } else if (request.ranks != ranks || request.rank < 0 || request.rank >= ranks) {
     status = absl::FailedPreconditionError(
-        absl::StrCat("rank ", request.rank, " of ", request.ranks, " met a launch of ", ranks));
+        absl::StrCat("rank ", request.rank, " of ", request.ranks, " joined a launch of ", ranks));
   } else if (joined_[static_cast<size_t>(request.rank)]) {
     status = absl::AlreadyExistsError(
-        absl::StrCat("rank ", request.rank, " is there already: two processes claim it"));
+        absl::StrCat("rank ", request.rank, " has already joined: two processes claim it"));
   } else {
     joined_[static_cast<size_t>(request.rank)] = true;
     connection.rank = request.rank;

@@ -20,8 +20,8 @@ namespace stagecoach::engine {
 // Rank 0's side of a tcp rendezvous: keeps the values and answers all ranks, rank 0 included, from
 // one thread, which nothing that a peer sends, or fails to send, can stop or make grow without
 // bound. A connection that does not speak the language, or does not join within kJoinTime, is
-// closed; one that ends without leaving was that of a rank that was killed: all who wait are told,
-// as they are once a rank says that it has failed.
+// closed. A connection that ends without leaving belonged to a rank that was killed: all waiting
+// ranks are told, as they are when a rank reports that it has failed.
 class StoreServer {
  public:
   static constexpr absl::Duration kJoinTime = absl::Seconds(5);
@@ -32,7 +32,7 @@ class StoreServer {
   // `socket` listens. Only ranks of the launch `id` may join.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(Descriptor socket, std::string id,
                                                             int ranks);
-  // Waits until all who have joined have left, for at most kFarewell (places.h).
+  // Waits until all ranks that have joined have left, for at most kFarewell (places.h).
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

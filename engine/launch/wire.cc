@@ -36,7 +36,7 @@ std::string Frame(absl::string_view body) {
 }
 
 absl::Status NotAFrame() {
-  return absl::InvalidArgumentError("what came is not the language of a rendezvous");
+  return absl::InvalidArgumentError("the message received is not one of a rendezvous");
 }
 
 }  // namespace

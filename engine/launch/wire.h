@@ -20,14 +20,14 @@ inline constexpr absl::string_view kGreeting = "stagecoach rendezvous 1\n";
 
 // Above what any request or reply needs.
 inline constexpr size_t kMaxFrameBytes = (size_t{1} << 20) + 4096;
-// Of a connection that has not joined, which may be anybody's.
+// The limit for a connection that has not joined: it may come from any program.
 inline constexpr size_t kMaxJoinBytes = 4096;
 
 struct Request {
   enum class Kind : uint8_t { kJoin, kSet, kGet, kRemove, kLeave };
   Kind kind = Kind::kGet;
-  int32_t rank = -1;        // kJoin: whose the connection is; kGet: who will set the key, or -1
-  int32_t ranks = 0;        // kJoin
+  int32_t rank = -1;  // kJoin: the rank that connects; kGet: the rank that will set the key, or -1
+  int32_t ranks = 0;  // kJoin
   int64_t timeout_ms = -1;  // kGet: negative, no limit; 0, a test
   std::string key;          // kJoin: the launch's id
   std::string value;        // kSet

@@ -79,7 +79,7 @@ struct LayerArgs {
   kernels::Stream& stream;
   CallContext call;
   Tensor x, y;
-  Tensor dx, dy;  // backward only; dx is empty if nobody needs it, and never the memory of dy
+  Tensor dx, dy;  // backward only; dx is empty if it is not needed, and never the memory of dy
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them

@@ -23,7 +23,7 @@ struct LossContext {
   kernels::Shape output;  // of one sample: what the last layer gives
 };
 
-// All that the engine must know of a loss before it runs. Bytes are per micro-batch.
+// All that the engine must know about a loss before it runs. Bytes are per micro-batch.
 //
 // A loss has no parameters yet. When one does (a head fused with the loss), they are named here as
 // in LayerSpec, follow those of the last layer, and LossArgs has their values and gradients.
@@ -47,12 +47,12 @@ struct LossArgs {
   float scale = 1.0F;       // of dy, not of the result
   kernels::Tensor dy;  // of the shape of y; empty where no gradient is wanted, as in evaluation
   // (2) float64: the sum of the losses of the valid rows, and how many of them are right, for
-  // accuracies; 0 where a loss knows no right and wrong.
+  // accuracies; 0 for a loss without right and wrong.
   kernels::Tensor result;
   std::byte* workspace = nullptr;
 };
 
-// What training makes small: maps a model's outputs and the samples' targets to a number. To define
+// What training minimizes: maps a model's outputs and the samples' targets to a number. To define
 // one, derive from this.
 //
 // The engine calls Prepare once, then Compute in the order of the schedule, always from one thread

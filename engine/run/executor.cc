@@ -171,8 +171,8 @@ absl::Status Executor::PerformAll(const Run& run) {
   return absl::OkStatus();
 }
 
-// The first action with work for the device that it has not done: transfers only wait, and what
-// they wait for in vain holds up the computation behind them.
+// The first action with work for the device that it has not done: transfers only wait, and a
+// transfer that never happens holds up the computation after it.
 int Executor::FirstNotDone(const Run& run) const {
   const std::vector<Instruction>& instructions = run.bound.program.instructions;
   const auto last = static_cast<int>(instructions.size()) - 1;
@@ -362,7 +362,7 @@ absl::Status Executor::Patiently(
       deadline = base::Deadline::After(options_.deadline);
     }
     if (options_.transport->ranks() == 1 || !deadline.Expired()) return absl::OkStatus();
-    return absl::DeadlineExceededError("waited in vain for other ranks");
+    return absl::DeadlineExceededError("timed out waiting for other ranks");
   });
 }
 

@@ -46,8 +46,8 @@ struct ExecutorCounters {
 // exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
 // matter. Run only in jobs of the device's stream; allocates nothing after Create.
 //
-// The list is issued in the order of the device's stream; on an accelerator the host is far ahead
-// of the device by then, and waits for it once, at the end.
+// The list is issued in the order of the device's stream; on an accelerator the host runs
+// ahead of the device, and waits for it once, at the end.
 //
 // Of an overlapped pair it performs one after the other. There is one replica of every stage:
 // UNSHARD, RESHARD and REDUCE are nothing to do.
@@ -96,7 +96,7 @@ class Executor {
     Bound& bound;
     const Batch& batch;
     const TrainStep* step;                    // null in evaluation
-    absl::Span<schedule::TimedAction> timed;  // by position; empty if nobody wants the times
+    absl::Span<schedule::TimedAction> timed;  // by position; empty if the times are not wanted
   };
   // Moments in the stream's order: slots of the timeline. Three for each position of a list, and
   // two that surround the wait for the other ranks' norms.
@@ -120,14 +120,14 @@ class Executor {
   absl::Status Transfer(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
   absl::Status CombineNorms();
-  // Waits until the device is no more than Instruction::kMostAhead behind.
+  // Waits until the device is at most Instruction::kMostAhead behind.
   absl::Status KeepUp(const Instruction& instruction);
   // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
   // failed, and the deadline. That is one of waits for other ranks: it starts anew with every
   // action that is done.
   absl::Status Patiently(
       absl::FunctionRef<absl::Status(absl::FunctionRef<absl::Status()> poll)> wait);
-  // On an accelerator, issues everything twice, on memory whose contents nobody needs yet:
+  // On an accelerator, issues everything twice, on memory whose contents are not needed yet:
   // libraries load their code at the first use and recordings are made at the second, which takes
   // memory and waits for the GPU. Once ranks wait for each other on their GPUs, that could wait for
   // ever.

@@ -15,7 +15,7 @@ namespace {
 
 using schedule::Schedule;
 
-// How often who works looks whether the other processes still do.
+// How often a working process checks the others for failures.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
 
 // With which ranks a rank exchanges tensors.
@@ -122,7 +122,7 @@ absl::StatusOr<std::string> RankGroup::AgreeOnId() {
     if (fingerprints[rank] == fingerprints.front()) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("rank ", rank,
-                     " trains something else than rank 0: start all processes with "
+                     " does not train the same as rank 0: start all processes with "
                      "the same model, plan and options"));
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> ids,
@@ -213,7 +213,7 @@ void RankGroup::LookAtOthers() {
 }
 
 absl::Status RankGroup::Fail(const absl::Status& own) {
-  // What fails here because another has failed is no news.
+  // A failure here that another one caused is not reported again.
   if (options_.rendezvous == nullptr || !status().ok()) return NoteFirst(own);
   absl::Status before;
   {

@@ -37,12 +37,12 @@ struct RankGroupOptions {
   // One process per rank: this one performs rank rendezvous->rank(). Null: this process performs
   // all.
   Rendezvous* rendezvous = nullptr;
-  // What all processes must have alike, in any words.
+  // A text that must be the same in all processes; its form does not matter.
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
 };
 
-// InvalidArgument: devices and ways of exchange that do not go together, a device without a GPU, or
+// InvalidArgument: devices that cannot exchange tensors in that way, a device without a GPU, or
 // another number of processes than ranks.
 absl::Status CheckRankGroup(const RankGroupOptions& options);
 
@@ -54,14 +54,14 @@ inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {
 
 // The devices of a run that are in this process, connected with one another and with those of other
 // processes. Work is done on all of them at once; the first failure ends the waits of all, and
-// every later call fails with it. Among processes, failures are told by the rendezvous: whoever
-// fails says so there, and who works looks there a few times a second. So a failure that NCCL does
-// not pass on, and (tcp place) a process that was killed, ends the waits of all within a second.
-// Not thread-safe.
+// every later call fails with it. Among processes, failures are reported through the rendezvous: a
+// process that fails writes its reason there, and a working one looks there a few times a second.
+// So a failure that NCCL does not pass on, and (tcp place) a process that was killed, ends the
+// waits of all within a second. Not thread-safe.
 class RankGroup {
  public:
-  // `lowered`: the schedule that says who exchanges tensors with whom; `all_meet`: everybody does
-  // with everybody. Errors: those of MakeDevice and of the connections; InvalidArgument if the
+  // `lowered`: the schedule that says which ranks exchange tensors; `all_meet`: all of them do
+  // with all others. Errors: those of MakeDevice and of the connections; InvalidArgument if the
   // processes are another number than the ranks, or of devices that only one process can connect.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Connect(const RankGroupOptions& options,
                                                             const schedule::Schedule& lowered,
@@ -78,7 +78,7 @@ class RankGroup {
   // Calls function(rank) for each rank of this process, in a job of its device's stream, all at the
   // same time. The first error by rank.
   absl::Status OnEach(absl::FunctionRef<absl::Status(int)> function);
-  // The same for what the ranks do together: whoever fails first ends the waits of the others, and
+  // The same for what the ranks do together: the first to fail ends the waits of the others, and
   // its error is returned now and from then on.
   absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
   // Among processes: every rank's text, by rank, once all have called this at the same place. A
@@ -117,8 +117,8 @@ class RankGroup {
   // Waits for what OnEach has submitted, and looks after the other processes meanwhile.
   void Await(Job& job);
   void LookAtOthers();
-  // Takes note of a failure of this process and tells the others. Returns what is the group's: who
-  // failed before, elsewhere, is likely to be its cause. Thread-safe.
+  // Records a failure of this process and tells the others. Returns the group's: an earlier failure
+  // elsewhere is likely to be its cause. Thread-safe.
   absl::Status Fail(const absl::Status& own);
   absl::Status NoteFirst(const absl::Status& error);
 

@@ -12,7 +12,7 @@ namespace stagecoach::engine {
 
 // The costs that runs of one training schedule had, from their traces (of lowered schedules; at
 // least one). A stage's times are means over the micro-batches of a step, and of those the median
-// over the traces. The same link serves every pair of ranks: its speed is that at which messages
+// over the traces. Every pair of ranks has the same link: its speed is that at which messages
 // passed once both ends were posted, its latency how long a rank that waited for one took to go on
 // once it was there (median).
 //

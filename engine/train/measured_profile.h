@@ -17,7 +17,7 @@ struct MeasureOptions {
   int repeats = 5;  // steps that count, after one that does not; at least 1
   // Devices that share the work while it is measured, at most one per layer is used. Devices slow
   // each other down, since they share memory and caches: take as many as will train at the same
-  // time, but no more than there are cores for.
+  // time, but at most one per core.
   int devices = 1;
 };
 

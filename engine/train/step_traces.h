@@ -9,7 +9,7 @@
 
 namespace stagecoach::engine {
 
-// Of how many steps, the last ones, the traces are kept.
+// How many steps' traces are kept: the last ones.
 inline constexpr int kTracedSteps = 8;
 
 // The traces of the last steps under one training schedule. Steps are numbered from 1 on and come

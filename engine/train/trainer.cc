@@ -80,7 +80,7 @@ absl::Status PipelineTrainer::Initialize() {
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training, all_meet));
   executors_.resize(static_cast<size_t>(plan().num_ranks()));
-  // Nobody begins before all are ready: a rank that waits for another keeps its GPU busy.
+  // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(group_->Agree(group_->Together([&](int rank) { return CreateRank(rank); })));
   RETURN_IF_ERROR(CheckChoices());
   evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));

@@ -102,7 +102,7 @@ class Trainer {
   }
 
   // Loss and accuracy over all rows of `data`; changes nothing. `stop` is asked before each batch:
-  // once it says so, only over the rows done by then.
+  // if it says so, the result is over the rows done until then.
   virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
                                               const StopFunction& stop = nullptr) = 0;
 

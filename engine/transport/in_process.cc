@@ -93,8 +93,8 @@ class Group {
     if (!absl::IsDeadlineExceeded(status)) return status;
     const Message& message = sends ? slot.send.message : slot.receive.message;
     return absl::DeadlineExceededError(
-        absl::StrCat("rank ", rank.value(), " waited in vain for rank ", sends ? to : from, " to ",
-                     sends ? "take the " : "send the ", ToString(message)));
+        absl::StrCat("rank ", rank.value(), " timed out waiting for rank ", sends ? to : from,
+                     " to ", sends ? "take the " : "send the ", ToString(message)));
   }
 
   absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(

@@ -97,11 +97,11 @@ struct InProcessOptions {
   int max_outstanding = 1;  // posts of one direction of one pair of ranks
 };
 
-// A group of ranks that are threads of this process. Whoever posts second has the data copied,
-// straight from the sender's buffer to the receiver's (kernels/handover.h). What has been posted
-// needs no flush. A wait lasts until the other end has been posted; waiting threads sleep in the
-// kernel after a short spin. Index: rank. Allocates nothing after the first use of each place for a
-// message.
+// A group of ranks that are threads of this process. The side that posts second has the data
+// copied, straight from the sender's buffer to the receiver's (kernels/handover.h). What has been
+// posted needs no flush. A wait lasts until the other end has been posted; waiting threads sleep in
+// the kernel after a short spin. Index: rank. Allocates nothing after the first use of each place
+// for a message.
 std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options);
 
 // Every rank contributes `mine`, all of them of the same shape; `all` gets them in order of rank,

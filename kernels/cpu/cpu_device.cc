@@ -34,8 +34,8 @@ class CpuTimeline final : public Timeline {
   std::vector<std::chrono::steady_clock::time_point> moments_;
 };
 
-// Both devices have done their work when they say that they are ready, so whoever copies is done,
-// too.
+// Both devices have done their work when they report that they are ready, so the handover is
+// complete when the copy is.
 class CpuHandover final : public Handover {
  public:
   absl::Status SenderReady() override { return absl::OkStatus(); }

@@ -61,7 +61,8 @@ class CpuStream final : public Stream {
 
   // Calls function(tile, slot) once for each tile in [0, tiles), on the team; slot in [0,
   // threads()) tells which member runs it, for scratch memory. Returns when all are done. Call only
-  // from a job of this stream. The order of the tiles and who runs which is not determined.
+  // from a job of this stream. The order of the tiles and which thread runs which is not
+  // determined.
   using TileFunction = absl::FunctionRef<void(int tile, int slot)>;
   void ParallelFor(int tiles, TileFunction function);
 

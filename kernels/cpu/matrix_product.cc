@@ -39,7 +39,7 @@ absl::Status Gemm(bool transpose_a, int64_t m, int64_t n, int64_t k, const float
 }
 
 struct TransposedProduct::State {
-  // What oneDNN wants to be separate for each caller.
+  // The objects of oneDNN that concurrent callers must not share.
   struct Slot {
     dnnl::stream stream;
     dnnl::memory a, b, c, scratchpad;

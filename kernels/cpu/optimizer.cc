@@ -64,7 +64,7 @@ const std::vector<ParameterTensors>& ParametersOf(const ParameterGroup& group) {
 float ScaleOf(const Tensor& scale) { return scale.empty() ? 1.0F : *scale.f32(); }
 
 double SumOfSquares(CpuStream& stream, const Tensor& x) {
-  // At most kMaxTiles partial sums, each over a fixed range: the same bits whoever computes them.
+  // At most kMaxTiles partial sums, each over a fixed range: the bits do not depend on the thread.
   constexpr int64_t kMaxTiles = 256;
   const int64_t n = x.elements();
   const Tiling tiles(n, std::max(kTile, (n + kMaxTiles - 1) / kMaxTiles));

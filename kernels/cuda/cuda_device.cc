@@ -138,7 +138,7 @@ absl::StatusOr<std::byte*> CudaDevice::AllocateBytes(int64_t bytes) {
     return base::Annotate(memory.status(),
                           absl::StrCat(name(), ": ", base::FormatBytes(bytes), " asked, GPU ", gpu_,
                                        " has ", base::FormatBytes(free_bytes),
-                                       " free; allow less, or end what else computes there"));
+                                       " free; allow less, or stop other programs on that GPU"));
   }
   RETURN_IF_ERROR(base::Annotate(memory.status(), name()));
   const GpuScope scope(gpu_);
@@ -210,10 +210,10 @@ absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
     return asked_bytes > 0 ? asked_bytes : DefaultBudgetBytes(free_bytes);
   }
   const std::string asked =
-      asked_bytes > 0 ? absl::StrCat(base::FormatBytes(asked_bytes), " are to be used, ") : "";
+      asked_bytes > 0 ? absl::StrCat(base::FormatBytes(asked_bytes), " are requested, ") : "";
   return absl::ResourceExhaustedError(
       absl::StrCat(asked, "GPU ", options.gpu, " has ", base::FormatBytes(free_bytes),
-                   " free; allow less, or end what else computes there"));
+                   " free; allow less, or stop other programs on that GPU"));
 }
 
 absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {

@@ -62,10 +62,10 @@ absl::Status NoUsableDriver(absl::string_view error) {
   const std::string needed = VersionText(RuntimeVersion());
   if (driver == 0) {
     return absl::UnavailableError(
-        absl::StrCat("no NVIDIA driver is here (", error, "); install one for CUDA ", needed,
+        absl::StrCat("no NVIDIA driver was found (", error, "); install one for CUDA ", needed,
                      " or later, or give this container its GPUs (docker run --gpus all)"));
   }
-  return absl::UnavailableError(absl::StrCat("the NVIDIA driver is one for CUDA ",
+  return absl::UnavailableError(absl::StrCat("the NVIDIA driver supports CUDA ",
                                              VersionText(driver), ", too old for CUDA ", needed,
                                              " (", error, "); update the driver"));
 }
@@ -82,7 +82,7 @@ absl::StatusOr<int> CountGpus() {
   if (error == cudaErrorInsufficientDriver) return NoUsableDriver(text);
   if (error == cudaErrorNoDevice) {
     return absl::UnavailableError(absl::StrCat("the NVIDIA driver sees no GPU (", text,
-                                               "); ask nvidia-smi, and look at "
+                                               "); run nvidia-smi, and check "
                                                "CUDA_VISIBLE_DEVICES"));
   }
   return CudaStatus(error, "cudaGetDeviceCount");

@@ -49,7 +49,7 @@ absl::Status CheckProblem(const GraphProblem& problem) {
   return absl::OkStatus();
 }
 
-// For each layer, after which layer nobody reads its output; itself if nobody does.
+// For each layer, the last layer that reads its output; itself if none does.
 std::vector<int> LastConsumers(const GraphProblem& problem) {
   std::vector<int> last(static_cast<size_t>(problem.layers));
   std::iota(last.begin(), last.end(), 0);

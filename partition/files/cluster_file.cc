@@ -41,8 +41,9 @@ absl::StatusOr<int64_t> ReadMemory(ObjectReader& reader) {
   const absl::StatusOr<int64_t> bytes = base::ParseBytes(text);
   if (!bytes.ok()) return reader.Error("memory", bytes.status().message());
   if (*bytes >= 1 && *bytes <= kMaxDeviceBytes) return *bytes;
-  return reader.Error("memory", absl::StrCat("must be from 1 to ", kMaxDeviceBytes,
-                                             " bytes, found ", *bytes, "; leave it out for none"));
+  return reader.Error("memory",
+                      absl::StrCat("must be from 1 to ", kMaxDeviceBytes, " bytes, found ", *bytes,
+                                   "; leave it out for no limit"));
 }
 
 struct Shape {
@@ -58,7 +59,7 @@ absl::StatusOr<Shape> ReadShape(ObjectReader& reader) {
     return shape;
   }
   if (reader.Has("devices")) {
-    return reader.Error("devices", "is for one host: give it, or hosts and devices_per_host");
+    return reader.Error("devices", "is for one host: give it, or both hosts and devices_per_host");
   }
   ASSIGN_OR_RETURN(shape.hosts, reader.RequiredInt64("hosts", kCount));
   ASSIGN_OR_RETURN(shape.devices_per_host, reader.RequiredInt64("devices_per_host", kCount));
@@ -134,7 +135,7 @@ absl::Status ReadExceptions(const ArrayReader& array, Cluster& cluster) {
     if (from == to) return reader.Error("to", "must be another device than \"from\"");
     if (!seen.insert(std::minmax(from, to)).second) {
       return array.Error(i, absl::StrCat("the link between ", from, " and ", to,
-                                         " is there twice; it is the same in both directions"));
+                                         " appears twice; it is the same in both directions"));
     }
     cluster.exceptions.push_back(
         {.from = static_cast<int>(from), .to = static_cast<int>(to), .link = link});
@@ -160,8 +161,8 @@ absl::StatusOr<Cluster> ReadCluster(const nlohmann::json& document) {
     // The name of a group is that of its first device, less the number.
     const std::string& name = cluster.devices[first].name;
     if (!names.insert(name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": an earlier group has a device \"",
-                                                     absl::CHexEscape(name), "\", too"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": an earlier group also has a device \"", absl::CHexEscape(name), "\""));
     }
   }
   if (links.has_value()) RETURN_IF_ERROR(ReadLinks(*std::move(links), cluster));

@@ -81,7 +81,7 @@ class RowReader {
     std::string field;
     while (true) {
       const size_t quote = rest_.find('"');
-      if (quote == absl::string_view::npos) return ErrorAt(start, "a quote does not end");
+      if (quote == absl::string_view::npos) return ErrorAt(start, "a quote is never closed");
       const absl::string_view part = rest_.substr(0, quote);
       line_ += static_cast<int>(std::count(part.begin(), part.end(), '\n'));
       absl::StrAppend(&field, part);
@@ -112,7 +112,7 @@ absl::StatusOr<std::vector<Column>> ParseHeader(const Row& row) {
     }
     const auto column = static_cast<Column>(known - kColumns.begin());
     if (std::find(columns.begin(), columns.end(), column) != columns.end()) {
-      return ErrorAt(row.line, absl::StrCat(place, "is there twice"));
+      return ErrorAt(row.line, absl::StrCat(place, "appears twice"));
     }
     columns.push_back(column);
   }

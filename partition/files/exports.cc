@@ -38,10 +38,10 @@ absl::Status CheckCanFollow(const Plan& plan, absl::string_view program) {
   }
   for (Rank rank(1); rank.value() < plan.num_ranks(); ++rank) {
     if (plan.replicas_of(rank) == plan.replicas_of(Rank(0))) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(program, " gives every stage as many devices, but of the plan rank 0 has ",
-                     plan.replicas_of(Rank(0)), " and rank ", rank.value(), " has ",
-                     plan.replicas_of(rank), "; plan with the same number of replicas for all"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        program, " gives every stage the same number of devices, but in the plan rank 0 has ",
+        plan.replicas_of(Rank(0)), " and rank ", rank.value(), " has ", plan.replicas_of(rank),
+        "; plan with the same number of replicas for all"));
   }
   return absl::OkStatus();
 }
@@ -101,8 +101,9 @@ absl::Status CheckIsTransformer(absl::Span<const std::string> names) {
   }
   for (size_t i = 2; i + 1 < names.size(); ++i) {
     if (WithoutNumbers(names[i]) == WithoutNumbers(names[1])) continue;
-    return refusal(absl::StrCat("layer ", i), names[i],
-                   absl::StrCat("be named as layer 1, \"", names[1], "\", but for the number"));
+    return refusal(
+        absl::StrCat("layer ", i), names[i],
+        absl::StrCat("be named like layer 1, \"", names[1], "\", except for the number"));
   }
   return absl::OkStatus();
 }
@@ -175,9 +176,9 @@ absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
   if (plan.schedule.rank_of_stage !=
       schedule::PlaceStages(schedule::Placement::kLoop, plan.num_ranks(), chunks)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("Megatron-LM has the stages go round the ranks, stage s on rank s mod ",
+        absl::StrCat("Megatron-LM places stages around the ranks, stage s on rank s mod ",
                      plan.num_ranks(), ", but the plan's schedule, ", plan.schedule.name,
-                     ", has them elsewhere; plan with 1f1b or interleaved"));
+                     ", places them differently; plan with 1f1b or interleaved"));
   }
   std::string layout;
   for (int stage = 0; stage < plan.num_stages();) {

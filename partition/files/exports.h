@@ -32,16 +32,16 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
 absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan);
 
 // For DeepSpeed, the bounds of the stages as PipelineModule keeps them in `parts`:
-// "[0, 5, 10, 20]" gives stage 1 the layers 5 to 9. Refused, too, unless stage i is the only one of
+// "[0, 5, 10, 20]" gives stage 1 the layers 5 to 9. Also refused unless stage i is the only one of
 // rank i.
 absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan);
 
 // For Megatron-LM, --pipeline-model-parallel-layout: "Et*5|(t*6|)*2,t*5L" has four stages, of
-// embedding and 5 transformer layers, 6, 6, and 5 and the loss with the output layer. Refused, too,
+// embedding and 5 transformer layers, 6, 6, and 5 and the loss with the output layer. Also refused
 // unless
 //  - the name of the first layer has "emb" or "wte" in it, that of the last "head", "logits",
-//    "loss" or "output", in any case, and all between have one name but for the numbers in it;
-//  - the stages go round the ranks in a loop: stage s on rank s mod ranks (not in a V).
+//    "loss" or "output", in any case, and all between have the same name except for numbers;
+//  - the stages go around the ranks in a loop: stage s on rank s mod ranks (not in a V).
 absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
                                              absl::Span<const std::string> layer_names);
 

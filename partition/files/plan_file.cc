@@ -97,8 +97,9 @@ absl::StatusOr<Schedule> ReadGenerated(ObjectReader& reader, const std::string& 
                                        int num_stages, int micro_batches) {
   ASSIGN_OR_RETURN(const int chunks, ReadInt(reader, "chunks", {.min = 1, .max = num_stages}));
   if (num_stages % chunks != 0) {
-    return reader.Error("chunks", absl::StrCat(num_stages, " stages cannot be ", chunks,
-                                               " on every rank: not a multiple"));
+    return reader.Error("chunks",
+                        absl::StrCat(num_stages, " stages cannot be divided into ranks of ", chunks,
+                                     " chunks each"));
   }
   if (num_stages * int64_t{micro_batches} > kMaxGeneratedPasses) {
     return reader.Error("micro_batches",
@@ -184,7 +185,7 @@ absl::Status ReadOrder(const ArrayReader& array, Plan& plan) {
   std::vector<bool> seen(plan.order.size());
   for (size_t i = 0; i < plan.order.size(); ++i) {
     const auto layer = static_cast<size_t>(plan.order[i]);
-    if (seen[layer]) return array.Error(i, absl::StrCat("layer ", layer, " for the second time"));
+    if (seen[layer]) return array.Error(i, absl::StrCat("layer ", layer, " appears twice"));
     seen[layer] = true;
   }
   return absl::OkStatus();

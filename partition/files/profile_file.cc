@@ -92,8 +92,8 @@ absl::StatusOr<std::vector<FileLayer>> ReadLayers(const json& document, const Ar
     ASSIGN_OR_RETURN(FileLayer layer, ReadLayer(document["layers"][i], std::move(reader), sizes));
     const std::string& name = layer.sizes.front().name;
     if (!names.insert(name).second) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ".name: an earlier layer is called \"",
-                                                     absl::CHexEscape(name), "\", too"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ".name: an earlier layer is also called \"", absl::CHexEscape(name), "\""));
     }
     layers.push_back(std::move(layer));
   }
@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<Edge>> ReadEdges(const std::vector<FileLayer>& layers
                                   nearest.empty() ? "" : "; did you mean \"", nearest,
                                   nearest.empty() ? "" : "\"?"));
       }
-      if (!seen.insert(name).second) return error("is there twice");
+      if (!seen.insert(name).second) return error("appears twice");
       edges.push_back({producer->second, consumer});
       if (edges.size() > kMaxEdges) {
         return error(absl::StrCat("makes more than ", kMaxEdges, " edges"));
@@ -149,7 +149,7 @@ absl::Status Connect(std::vector<FileLayer> layers, Profile& profile) {
     return absl::InvalidArgumentError(
         absl::StrCat("$.layers[", layer, "]", layers[layer].after.has_value() ? ".after" : "",
                      ": \"", absl::CHexEscape(layers[layer].sizes.front().name),
-                     "\" is on a cycle: it reads, by way of others, its own output"));
+                     "\" is on a cycle: through other layers it reads its own output"));
   }
   for (size_t size = 0; size < profile.sizes.size(); ++size) {
     for (const Edge& edge : profile.edges) {

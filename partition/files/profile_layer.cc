@@ -82,8 +82,9 @@ absl::Status ReadTimes(SizedReader& reader, std::vector<LayerCost>& sizes) {
     return absl::OkStatus();
   }
   if (object.Has("backward_ms")) {
-    return object.Error("backward_ms",
-                        "stands for backward_input_ms and backward_weight_ms: give either");
+    return object.Error(
+        "backward_ms",
+        "is the sum of backward_input_ms and backward_weight_ms: give it or these two");
   }
   ASSIGN_OR_RETURN(const std::vector<double> input, reader.RequiredTimes("backward_input_ms"));
   Assign(input, &LayerCost::backward_input_ns, sizes);

@@ -38,7 +38,7 @@ struct Transformer {
   // Devices that share each layer, acting as one device of the cluster. Bytes are those of one of
   // them, times those of all together.
   int64_t tensor_parallel = 1;
-  bool sequence_parallel = false;  // they share what tensor parallelism leaves whole, too
+  bool sequence_parallel = false;  // they also share what tensor parallelism leaves whole
   Attention attention = Attention::kStored;
   double device_teraflops = 100;  // that a device achieves in products of matrices
 };

@@ -32,8 +32,8 @@ absl::Status CheckSchedule(const Plan& plan) {
 absl::Status CheckTrains(const Schedule& schedule) {
   if (!schedule.HasBackward()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("the plan's schedule %s has no backward action, so that nothing can be "
-                        "trained with it",
+        absl::StrFormat("the plan's schedule %s has no backward action, so it cannot "
+                        "train",
                         schedule.name));
   }
   for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {

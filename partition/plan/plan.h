@@ -63,7 +63,7 @@ struct LoweredPlan {
   schedule::Schedule training, evaluation;
 };
 
-// Lowers a plan for transfers of that kind. A plan's schedule that is lowered already is taken as
+// Lowers a plan for transfers of that kind. A schedule that is already lowered is used as
 // it is. Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's schedule
 // cannot be performed so.
 absl::StatusOr<LoweredPlan> LowerPlan(

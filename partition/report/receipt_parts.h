@@ -18,7 +18,7 @@ namespace stagecoach::partition {
 
 // What the forms of a receipt (receipt_report.h) have in common. Not part of the public interface.
 
-// Of one device of a rank, all its stages together. The first five sum to the peak.
+// The memory of one device of a rank, all its stages together. The first five sum to the peak.
 struct RankMemory {
   int64_t parameters = 0;
   int64_t gradients = 0;
@@ -42,10 +42,10 @@ std::string Ranges(const std::vector<int>& numbers);
 // Columns of text in UTF-8, one code point being one column wide.
 size_t Width(absl::string_view text);
 
-// That many columns of `text`, and the rest of it.
+// The first `columns` columns of `text`, and the rest of it.
 std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns);
 
-// At most that many columns: of a text that is longer, its start and its end, where names of
+// At most that many columns of `text`. A longer text keeps its start and its end, where names of
 // devices have their number: "nvidia…hbm3.12".
 std::string ElidedInMiddle(absl::string_view text, size_t columns);
 
@@ -58,7 +58,7 @@ std::string InUnit(int64_t ns, const schedule::TimeUnit& unit);
 // "12.34 ms", "1234.5 ms", "12.34 s".
 std::string Headline(double ns);
 
-// "in groups, as by NCCL"; "" where transfers are performed each for itself, which goes unsaid.
+// "in groups, as by NCCL"; "" if transfers are separate, which is not mentioned.
 std::string GroupedTransfers(const Receipt& receipt);
 
 // "zb-h1, ...: 65.4 ms (+6.1 %)": against the objective of the receipt.

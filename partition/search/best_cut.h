@@ -34,7 +34,7 @@ struct BestCut {
 // found to fit.
 absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options);
 
-// Ways to cut `layers` into `stages` non-empty ranges; at most kMaxEnumeratedCuts + 1 is said.
+// Ways to cut `layers` into `stages` non-empty ranges; returns at most kMaxEnumeratedCuts + 1.
 int64_t CountCuts(int layers, int stages);
 
 inline constexpr int64_t kMaxEnumeratedCuts = 2'000;

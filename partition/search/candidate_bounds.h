@@ -10,15 +10,14 @@
 // has the proofs. `groups`: those of the ranks, with their layers.
 namespace stagecoach::partition {
 
-// Of the devices' work that may be divided among the ranks at will, and of what must be done in
-// turn: one micro-batch after another in each layer, after the layers before it and before those
-// again. Unless `is_in_turn`, nothing waits. (Of a graph, no layer comes before another in every
-// cut.)
+// The bound for any division of the work among the ranks. With `is_in_turn` it includes what must
+// be done in sequence: the micro-batches in each layer, after the layers before it forward and
+// before them backward. (Not for a graph, where no layer comes before another in every cut.)
 double SimpleBoundNs(absl::Span<const RankDevices> groups, int micro_batches, bool is_in_turn);
 
-// Of a chain with stage s on rank s, and equally many devices for each: the first pass of a rank
-// waits for those of all ranks before it, and behind its last pass backward follow theirs. With
-// `is_fused`, of the orders in which B and W are one operation.
+// The bound for a chain with stage s on rank s and equally many devices for each: the first pass of
+// a rank waits for those of all ranks before it, and their last backward passes follow its own.
+// With `is_fused`, for orders in which B and W are one operation.
 absl::StatusOr<double> ChainBoundNs(absl::Span<const RankDevices> groups, int micro_batches,
                                     PlanObjective objective, bool is_fused);
 

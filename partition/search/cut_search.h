@@ -17,15 +17,15 @@ namespace stagecoach::partition {
 // judged by their PlanObjective.
 enum class StageMeasure : uint8_t {
   kBottleneck,  // its time for a batch
-  // The same, and before it the passes forward through the stages before, behind it those backward:
+  // The same, plus the forward passes of the stages before it and their backward passes after it:
   // what the step takes under 1F1B. In an equal pipeline, nothing is faster with fused backward
   // passes.
   kFillAndDrain,
 };
 
-// Searches the cuts of a pipeline by PartitionChain over the exact peaks of its stages. Where ranks
-// have different numbers of devices, what they take of a layer is taken to differ by one factor for
-// all layers, so that only the memory is exact.
+// Searches the cuts of a pipeline by PartitionChain over the exact peaks of its stages. If ranks
+// have different numbers of devices, their times for a layer are assumed to differ by one factor
+// for all layers, so only the memory is exact.
 class CutSearch {
  public:
   // Layers that can do F again within B do so where `may_recompute` and memory is short.

@@ -266,7 +266,7 @@ std::string WhyItLost(const Receipt& winner, const Receipt& loser) {
   add("its busiest device works", its.busy_ns - own.busy_ns);
   add("its devices wait for each other", its.order_ns - own.order_ns);
   add("messages cost", its.messages_ns - own.messages_ns);
-  return differences.empty() ? "it is slower by a hair"
+  return differences.empty() ? "it is slightly slower"
                              : absl::StrCat(absl::StrJoin(differences, ", "), " of the step");
 }
 
@@ -308,7 +308,7 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space)
     least_bytes = excess_bytes;
   }
   if (!closest.has_value() || least_bytes <= 0) {
-    return absl::ResourceExhaustedError("the model does not fit: no plan was found that does");
+    return absl::ResourceExhaustedError("the model does not fit: no plan was found that fits");
   }
   std::vector<std::string> remedies = Remedies(request);
   remedies.push_back(absl::StrFormat("%s more memory on each device", AtLeast(least_bytes)));

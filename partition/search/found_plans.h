@@ -44,11 +44,11 @@ class FoundPlans {
   // Considers a plan's candidate again, with the long search.
   absl::Status Refine(FoundPlan plan);
   void Refuse(const absl::Status& status) { refusal_.Update(status); }
-  // A plan that nobody has found may be as fast.
+  // There may be a plan this fast that was not found.
   void NoteBound(double lower_bound_ns);
   void CountSimulated(int plans) { simulated_ += plans; }
 
-  // Whether what takes at least so long cannot be better than the best.
+  // Whether a plan with that lower bound cannot be better than the best.
   bool IsHopeless(double lower_bound_ns) const {
     return !empty() && lower_bound_ns >= best().found.objective_ns;
   }

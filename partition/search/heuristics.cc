@@ -53,7 +53,7 @@ absl::StatusOr<Plan> CutByHeuristic(absl::string_view name, const Plan& like,
   }
   if (sum == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("heuristic ", name, ": the profile says of no layer how many it has"));
+        absl::StrCat("heuristic ", name, ": the profile has no ", name, " for any layer"));
   }
   ASSIGN_OR_RETURN(ChainCut cut, PartitionChain(problem));
   plan.first_layer = std::move(cut.first_layer);

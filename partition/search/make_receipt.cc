@@ -11,7 +11,7 @@ namespace {
 
 using schedule::Rank;
 
-// A trace has an entry per action; more than that nobody looks at.
+// A trace has an entry per action; a larger one is of no use to a reader.
 constexpr int64_t kMaxTracedActions = 200'000;
 
 StageReceipt StageOf(const Pipeline& pipeline, int stage, const schedule::Costs& costs,

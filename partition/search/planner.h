@@ -13,7 +13,7 @@
 
 namespace stagecoach::partition {
 
-// PlannerRequest::schedule of those who leave it open.
+// The value of PlannerRequest::schedule that leaves the schedule open.
 inline constexpr char kAnySchedule[] = "auto";
 
 // What to plan, and what of it is settled. Everything that is not is searched.

@@ -39,7 +39,7 @@ absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluste
     const int index = plan.order.empty() ? layer : plan.order[static_cast<size_t>(layer)];
     if (layers[static_cast<size_t>(index)].recompute_stash_bytes.has_value()) continue;
     return absl::InvalidArgumentError(
-        absl::StrFormat("layer %d (%s) cannot do its forward pass again", layer,
+        absl::StrFormat("layer %d (%s) cannot repeat its forward pass", layer,
                         layers[static_cast<size_t>(index)].name));
   }
   // An order of a graph must be topological.

@@ -26,8 +26,8 @@ constexpr int64_t kTenureSpread = 10;
 // Exchanges of neighbors at random before the search goes on from the best order.
 constexpr int kExchanges = 4;
 
-// Which order of two passes is forbidden until when; also whether one pass is fused. Forgets by
-// hashing: two entries may share a place, and then both are forbidden.
+// Until when an order of two passes, or fusing one pass, is forbidden. Entries are hashed: two may
+// share a slot, and then both are forbidden.
 class TabuList {
  public:
   TabuList() : until_(kSlots, 0) {}

@@ -86,7 +86,7 @@ struct OrderProblem {
   std::vector<int64_t> fused_duration;  // of F, BW
   std::vector<PassId> producer;         // whose message it waits for, or kNoPass
   std::vector<int64_t> transfer;        // how long that message takes
-  std::vector<PassId> consumer;         // who waits for its message, or kNoPass
+  std::vector<PassId> consumer;         // which waits for its message, or kNoPass
   std::vector<int> rank_of;
 };
 

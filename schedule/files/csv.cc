@@ -53,7 +53,7 @@ std::string Quoted(absl::string_view cell) {
 absl::Status NoAction(absl::string_view cell) {
   return absl::InvalidArgumentError(absl::StrCat(
       Quoted(cell),
-      " is no action; expected {stage}{F|I|W|B}{micro-batch}, "
+      " is not an action; expected {stage}{F|I|W|B}{micro-batch}, "
       "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, {stage}{UNSHARD|RESHARD|REDUCE_GRAD} or "
       "a pair such as (0F1;0B0)OVERLAP_F_B"));
 }

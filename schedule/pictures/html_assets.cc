@@ -83,8 +83,8 @@ const size = bytes => {
   return (unit ? bytes.toFixed(1) : bytes) + " " + units[unit];
 };
 
-// The first of a rank's boxes that ends after the time. Boxes are in order of their ends, too, but
-// for those performed together, which end at once or nearly so.
+// The first of a rank's boxes that ends after the time. Boxes are also in order of their ends,
+// except for those performed together, which end at once or nearly so.
 function firstEndingAfter(list, t) {
   let low = 0, high = list.length;
   while (low < high) {

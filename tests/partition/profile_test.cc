@@ -103,7 +103,7 @@ TEST(PartitionProfile, RefusesNames) {
     ExpectRefused(profile, HasSubstr(message));
   };
   refused_as("", "layer 2: the name is empty");
-  refused_as("layer0", "layer 2: an earlier one is called layer0, too");
+  refused_as("layer0", "layer 2: an earlier one is also called layer0");
 }
 
 TEST(PartitionProfile, RefusesEdges) {

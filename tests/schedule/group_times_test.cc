@@ -272,7 +272,7 @@ TEST(SimulateInGroups, CostsNothingWhereMessagesTakeNoTimeAndOperationsUnits) {
     for (const std::vector<Action>& list : compute.actions) {
       for (const Action& action : list) has_fused |= action.op == Op::kBackward;
     }
-    if (has_fused) continue;  // within two units a message can come that the reader waits for, too
+    if (has_fused) continue;  // two units allow a message that the reader waits for as well
     const Costs costs =
         LoopCosts(4, compute.num_stages() / 4,
                   {int64_t{compute.num_stages() / 4}, int64_t{compute.num_stages() / 4},

@@ -231,7 +231,7 @@ class NaiveGroups {
 
   bool EveryRankEnds(std::mt19937& random) {
     for (bool patient = false, moved = true; moved || !patient;) {
-      patient = !moved;  // nobody holds back before it is said that nothing moves
+      patient = !moved;  // no rank holds back until nothing moves
       moved = false;
       for (size_t i = 0; i < 2 * ranks_.size(); ++i) {
         const size_t rank = patient ? i / 2 : random() % ranks_.size();

@@ -193,7 +193,7 @@ TEST(Lower, RefusesALoweredSchedule) {
               HasSubstr("rank 0, position 1 (stage 0 RECV_B micro-batch 0)"));
 }
 
-TEST(Lower, RefusesAMessageThatNobodyReads) {
+TEST(Lower, RefusesAMessageThatIsNotRead) {
   const Schedule compute = FromText({0, 1}, 1, {"F0.0 BW0.0", "BW1.0"});
   const absl::Status status = Lower(compute).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

@@ -94,14 +94,14 @@ TEST(Validate, RefusesADoubledAction) {
   ExpectRefused(
       ValidateText("F0.0 F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 BW0.1 STEP0",
                    kRank1),
-      "rank 0, position 1 (stage 0 F micro-batch 0): it is done before; remove one");
+      "rank 0, position 1 (stage 0 F micro-batch 0): it has been performed before; remove one");
 }
 
 TEST(Validate, RefusesAWeightPassNextToAFusedOne) {
   ExpectRefused(
       ValidateText("F0.0 SEND_F0.0 RECV_B0.0 F0.1 SEND_F0.1 RECV_B0.1 BW0.0 W0.0 BW0.1 STEP0",
                    kRank1),
-      "rank 0, position 7 (stage 0 W micro-batch 0): it is done before; remove one");
+      "rank 0, position 7 (stage 0 W micro-batch 0): it has been performed before; remove one");
 }
 
 TEST(Validate, RefusesFewerActionsThanForwardPasses) {

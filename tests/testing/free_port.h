@@ -11,8 +11,9 @@
 
 namespace stagecoach::testing {
 
-// A TCP port of the loopback interface, and the next one, that the system gives to nobody while
-// this lives: both are bound. Nobody listens there until a socket with SO_REUSEADDR does.
+// A TCP port of the loopback interface, and the next one, that the system gives to no other
+// process while this lives: both are bound. Nothing listens there until a socket with SO_REUSEADDR
+// does.
 class FreePort {
  public:
   FreePort() {

@@ -31,7 +31,7 @@ struct Finished {
   std::vector<nlohmann::json> Events() const;
 };
 
-// That what a run said is one line, and which.
+// Expects that `err` is one line which matches.
 void ExpectOneLine(const std::string& err, const ::testing::Matcher<std::string>& line);
 
 // The program `stagecoach`, running with the given arguments and this process's variables, but for

@@ -64,7 +64,7 @@ TEST(CudaUnavailable, BeforeAnyDataIsRead) {
 // ---- What does not go together.
 
 TEST(CudaUsage, BadValues) {
-  const CudaMachine machine("gpus=0");  // which nobody should ask for
+  const CudaMachine machine("gpus=0");  // which the run should not need
   ExpectFailure({"--gpus", "0,x"}, kStatusUsage,
                 AllOf(HasSubstr("--gpus: \"x\""), HasSubstr("0 to")));
   ExpectFailure({"--gpus", "0,"}, kStatusUsage, HasSubstr("--gpus: \"\""));
@@ -102,7 +102,7 @@ TEST(CudaAuto, WithoutGpusIsTheCpuAndSaysSo) {
   const nlohmann::json cpu = EventsOf({"--device", "cpu"}).back();
   const Finished run = RunStagecoach(SmallRun({"--device", "auto", "--json"}));
   ASSERT_EQ(run.exit_status, 0) << run.err;
-  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
+  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
                                HasSubstr("sees no GPU")));
   const nlohmann::json end = run.Events().back();
   EXPECT_EQ(end["step_losses_hash"], cpu["step_losses_hash"]);
@@ -130,7 +130,7 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
   const Finished run =
       RunStagecoach(SmallRun({"--device", "auto", "--width", "256", "--tuning", "none", "--json"}));
   ASSERT_EQ(run.exit_status, 0) << run.err;
-  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: CPU devices, since "),
+  ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
                                HasSubstr("are needed on GPU 1")));
   EXPECT_EQ(run.Events().back()["devices"][1]["device"], "cpu:1");
 }

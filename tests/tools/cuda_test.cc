@@ -130,7 +130,7 @@ TEST(CudaTrain, WhatTheLibrariesTakeIsListedApart) {
   for (const nlohmann::json& device : end["devices"]) {
     EXPECT_GT(device["overhead_bytes"], 0);
   }
-  EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda"})).out, HasSubstr("libraries besides"));
+  EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda"})).out, HasSubstr("libraries"));
 }
 
 TEST(CudaTrain, OnTheCpuLibrariesTakeNothing) {
@@ -139,7 +139,7 @@ TEST(CudaTrain, OnTheCpuLibrariesTakeNothing) {
   for (const nlohmann::json& device : end["devices"]) {
     EXPECT_EQ(device["overhead_bytes"], 0);
   }
-  EXPECT_THAT(RunStagecoach(SmallRun({})).out, Not(HasSubstr("libraries besides")));
+  EXPECT_THAT(RunStagecoach(SmallRun({})).out, Not(HasSubstr("libraries")));
 }
 
 // ---- The file of algorithms.
@@ -197,7 +197,7 @@ TEST(CudaTuning, ADamagedFileIsNamed) {
 
 TEST(CudaPlan, IsMadeForTheDevicesAsked) {
   const CudaMachine machine("gpus=2");
-  // How they will exchange tensors, too; where they are is not known of all of them.
+  // This includes how they will exchange tensors; the place of some of them is not known.
   const auto transfers_of = [](const Arguments& flags) {
     Arguments plan = {
         "plan",    "--data", "synthetic:256x16x4", "--layers", "3",        "--width", "16",

@@ -261,7 +261,7 @@ class TrainingTest(unittest.TestCase):
             steps.check_training([*EPOCHS[::-1], END], "fp32")
 
     def test_fails_if_a_loss_is_no_number(self):
-        with self.assertRaisesRegex(StepFailed, "a loss is no number"):
+        with self.assertRaisesRegex(StepFailed, "a loss is not a number"):
             steps.check_training([EPOCHS[0], {**EPOCHS[1], "loss": None}, END], "fp32")
 
     def test_fails_if_a_device_held_something_else_than_predicted(self):
@@ -350,7 +350,7 @@ class ProgramTest(Folder):
     def test_fails_if_there_is_no_test_for_gpus(self):
         self.write("build/CTestTestfile.cmake", "")
         _, found = self.gpu_check("parity")
-        self.assertEqual(found["parity"]["reason"], "no test that is built has the label gpu")
+        self.assertEqual(found["parity"]["reason"], "no built test has the label gpu")
 
     def test_keeps_the_figures_of_a_benchmark_that_does_not_end_well(self):
         self.write("build/bench/cuda_bench", BENCH + "kill -SEGV $$\n", 0o755)
@@ -395,7 +395,7 @@ class ProgramTest(Folder):
             """, 0o755)
         status, found = self.gpu_check("devices,parity")
         self.assertEqual(status, 1)
-        self.assertEqual(found["devices"]["reason"], "no GPU is to be had: there is no driver")
+        self.assertEqual(found["devices"]["reason"], "there is no usable GPU: there is no driver")
         self.assertEqual(found["parity"]["status"], NOT_RUN)
 
     def test_ends_what_it_started_when_it_is_told_to_end(self):

@@ -56,7 +56,7 @@ struct TrainCase {
 
 class LaunchedTrain : public ::testing::TestWithParam<TrainCase> {};
 
-// The processes come to the products that nobody has measured yet at the same time.
+// The processes reach the products that have not been measured yet at the same time.
 TEST_P(LaunchedTrain, GivesTheAnswerOfOneProcess) {
   const auto& [ranks, schedule, given] = GetParam();
   const CudaMachine machine("gpus=4");

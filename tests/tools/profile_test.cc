@@ -95,7 +95,7 @@ TEST(Profile, BadFlagsAreRefusedInALine) {
       {{"--rows", "16,x"}, 2, "\"x\" is not a whole number from 1 to"},
       {{"--rows", ""}, 2, "--rows"},
       {{"--rows", "16,0"}, 2, "\"0\" is not a whole number"},
-      {{"--rows", "4,8,4"}, 2, "4 comes twice"},
+      {{"--rows", "4,8,4"}, 2, "4 appears twice"},
       {{"--repeats", "0"}, 2, "--repeats"},
       {{"--analytic", "--repeats", "3"}, 2, "--analytic"},
       {{"--stages", "3"}, 2, "unknown argument \"--stages\""},

@@ -177,7 +177,7 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
        "interleaved: needs micro-batches divisible by ranks: 6 and 4"},
       {{"--schedule", "1f1b", "--chunks", "2"}, 78, "1f1b: has 1 chunk per rank, not 2"},
       {{"--schedule", "nowhere.csv"}, 65, "cannot open nowhere.csv"},
-      {{"--schedule", unknown}, 65, "row 2, column 2: \"1X0\" is no action"},
+      {{"--schedule", unknown}, 65, "row 2, column 2: \"1X0\" is not an action"},
       {{"--schedule", missing}, 65, "row 2, column 4 (end of the row): stage 1 F micro-batch 1"},
       {{"--schedule", "auto", "--stash-limit", "0.5"}, 78, "rank 0 needs a stash of 1"},
       {{"--times", times}, 65, "line 1: $.stages[0]: the key \"backward_ms\" is missing"},

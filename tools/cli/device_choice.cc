@@ -29,7 +29,8 @@ using engine::Precision;
 
 constexpr int kMaxGpu = 1023;
 constexpr char kMoreMemory[] =
-    "end what else computes there, spread the model over more GPUs, or use smaller micro-batches";
+    "stop other programs on that GPU, spread the model over more GPUs, or use smaller "
+    "micro-batches";
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
   std::vector<int> gpus;
@@ -54,7 +55,7 @@ std::string AllOnOneGpu(int devices) {
   return absl::StrJoin(std::vector<int>(static_cast<size_t>(devices), 0), ",");
 }
 
-// Unavailable, unless there is a GPU that can serve for each device.
+// Unavailable, unless there is a usable GPU for each device.
 absl::Status CheckGpus(const DeviceSpec& spec, int devices) {
   ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
   const kernels::CudaSystem system = backend->Inspect();
@@ -97,7 +98,7 @@ std::string UsableDefaultTuningFile() {
   const absl::Status writable = base::CheckWritable(path);
   if (writable.ok()) return path;
   PrintNotice(absl::StrCat(
-      "cuBLASLt's first choice of algorithms is taken, since there is no place for a tuning file: ",
+      "using cuBLASLt's first choice of algorithms, since there is no place for a tuning file: ",
       writable.message(), "; name one with --tuning"));
   return "";
 }
@@ -135,7 +136,7 @@ absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
 void AddDeviceFlags(CLI::App& app, DeviceChoice& choice) {
   const std::string group = "Devices";
   AddFlag(app, "--device", "KIND", choice.kind,
-          "cpu, cuda, or auto: cuda where there is a GPU for every stage [cpu]",
+          "cpu, cuda, or auto: cuda if there is a GPU for every stage [cpu]",
           Choice({"cpu", "cuda", "auto"}))
       ->group(group);
   AddFlag(app, "--threads-per-device", "N", choice.threads,
@@ -152,11 +153,11 @@ void AddDeviceFlags(CLI::App& app, DeviceChoice& choice) {
           "GPU of each device, several may be on one [0,1,2,...]", ParseGpus)
       ->group(group);
   AddFlag(app, "--exchange", "NAME", choice.exchange,
-          "Of tensors between GPUs: nccl, copies, or auto: nccl where it can [auto]",
+          "Transfers between GPUs: nccl, copies, or auto: nccl if possible [auto]",
           Choice({"auto", "copies", "nccl"}))
       ->group(group);
   AddFlag(app, "--tuning", "FILE", choice.tuning,
-          "Keeps the choice of cuBLASLt's algorithms, or none [below ~/.cache]",
+          "File for the choice of cuBLASLt's algorithms, or none [in ~/.cache]",
           [](const std::string& text) -> absl::StatusOr<std::string> { return text; })
       ->group(group);
 }
@@ -184,7 +185,7 @@ absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why) 
                           absl::StrCat("--device auto finds no CUDA devices, which --precision ",
                                        choice.precision, " needs"));
   }
-  PrintNotice(absl::StrCat("--device auto: CPU devices, since ", why.message()));
+  PrintNotice(absl::StrCat("--device auto: using CPU devices, since ", why.message()));
   return absl::OkStatus();
 }
 

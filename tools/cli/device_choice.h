@@ -35,8 +35,8 @@ void AddDeviceFlags(CLI::App& app, DeviceChoice& choice);
 // if there is no GPU for every device, InvalidArgument for flags that do not go together.
 absl::StatusOr<engine::DeviceSpec> Resolve(const DeviceChoice& choice, int devices);
 
-// Of "auto", where CUDA devices cannot serve because of `why`, Unavailable: OK if CPU devices can
-// instead, of which one line on stderr tells. Else an error, such as `why` itself.
+// For "auto", if CUDA devices cannot be used because of `why` (Unavailable): OK if CPU devices can
+// be used instead, which one line on stderr reports. Otherwise an error, such as `why` itself.
 absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why);
 
 // Of "auto" that was resolved to GPUs, for a plan and not for a run: one line on stderr if a run on

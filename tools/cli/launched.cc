@@ -10,7 +10,7 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
   if (options.device.kind != "cuda") {
     return absl::InvalidArgumentError(absl::StrCat(
         launch.launcher, " has started ", launch.ranks,
-        " processes, one for each device, which only CUDA devices can be trained in: add --device "
+        " processes, one for each device, but only CUDA devices can be in several: add --device "
         "cuda, or start one process"));
   }
   if (options.device.exchange == "copies") {

@@ -12,8 +12,8 @@ namespace stagecoach::tools {
 // unless `message` names that rank first anyway; otherwise nothing.
 std::string RankPrefix(absl::string_view message);
 
-// Prints "stagecoach: text" to stderr: what is to be said once per run, so among processes only by
-// that of rank 0.
+// Prints "stagecoach: text" to stderr: a notice that a run prints once, so among processes only
+// that of rank 0 prints it.
 void PrintNotice(absl::string_view text);
 
 }  // namespace stagecoach::tools

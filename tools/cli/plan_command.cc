@@ -137,10 +137,10 @@ void AddOutputFlags(CLI::App& app, PlanCommandOptions& options) {
       ->option_text("FILE.json")
       ->group(group);
   AddFlag(app, "--export", "FORMAT:FILE,...", options.exports,
-          "Write it for torch, torch-schedule, megatron, deepspeed", ParseExports)
+          "Write the plan for torch, torch-schedule, megatron, deepspeed", ParseExports)
       ->group(group);
   AddFlag(app, "--compare", "NAME|FILE,...", options.compare,
-          "Judge uniform, parameters, flops or plans likewise", ParseCompared)
+          "Compare with uniform, parameters, flops or plan files", ParseCompared)
       ->group(group);
 }
 
@@ -148,7 +148,7 @@ void AddOutputFlags(CLI::App& app, PlanCommandOptions& options) {
 
 Command AddPlanCommand(CLI::App& app) {
   CLI::App* flags =
-      app.add_subcommand("plan", "Find how to spread a model over devices, and say what it takes");
+      app.add_subcommand("plan", "Find how to spread a model over devices, and what that costs");
   flags->footer(kExitStatusHelp);
   const auto options = std::make_shared<PlanCommandOptions>();
   AddPlanRequestFlags(*flags, options->request);

@@ -138,11 +138,11 @@ absl::StatusOr<partition::PlanObjective> ParseObjective(const std::string& name)
 void AddProfileFlags(CLI::App& app, PlanFlags& flags) {
   const std::string group = "Profile";
   app.add_option("--profile", flags.profile,
-                 "Analytic or measured, or a file in place of a model [analytic]")
+                 "analytic or measured, or a file instead of a model [analytic]")
       ->option_text("NAME|FILE")
       ->group(group);
   AddFlag(app, "--format", "NAME", flags.format,
-          "Of that file: stagecoach, csv, transformer, pipedream [by its ending]",
+          "Of that file: stagecoach, csv, transformer, pipedream [by extension]",
           [](const std::string& name) {
             return ParseChoice(name, {"stagecoach", "csv", "transformer", "pipedream"});
           })
@@ -159,12 +159,12 @@ void AddDeviceFlags(CLI::App& app, PlanFlags& flags) {
       ->option_text("FILE.toml")
       ->group(group);
   AddFlag(app, "--device-memory", "SIZE", flags.device_memory_bytes,
-          "Budget of devices without one of their own, such as 600MB [none]", ParseMemory)
+          "Budget of devices that have none of their own, such as 600MB [none]", ParseMemory)
       ->group(group);
 }
 
 void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
-  const std::string group = "What may be chosen";
+  const std::string group = "What the planner may choose";
   AddFlag(app, "--schedule", "NAME|FILE", flags.schedule,
           "Order of the work: see simulate --help, or auto for any [auto]", ParseScheduleOption)
       ->group(group);
@@ -172,24 +172,24 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
       ->group(group);
   AddFlag(app, "--batch", "N", flags.batch,
           absl::StrCat("Rows of one step [", kDefaultModelBatch,
-                       "; files: ", kMicroBatchesPerDevice, " large micro-batches a device]"),
+                       "; files: ", kMicroBatchesPerDevice, " large micro-batches per device]"),
           [](const std::string& text) { return ParseCount(text, 1, kMaxPlannedBatch); })
       ->group(group);
   AddFlag(app, "--microbatches", "N|auto", flags.micro_batches,
-          "Equal parts of a batch [auto: as sizes of the profile allow]", CountOrAuto())
+          "Equal parts of a batch [auto: by the sizes in the profile]", CountOrAuto())
       ->group(group);
   AddFlag(app, "--replicas", "N|auto", flags.replicas,
           "Devices that share the work of each rank, for files [1]", CountOrAuto())
       ->group(group);
   AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
-          "Forward passes done again to save memory, for files [auto]",
+          "Forward passes repeated to save memory, for files [auto]",
           [](const std::string& text) -> absl::StatusOr<bool> {
             RETURN_IF_ERROR(ParseChoice(text, {"auto", "none"}).status());
             return text == "auto";
           })
       ->group(group);
   AddFlag(app, "--objective", "NAME", flags.objective,
-          "What is made short: step, or bottleneck (of steps that overlap) [step]", ParseObjective)
+          "What to minimize: step, or bottleneck (if steps overlap) [step]", ParseObjective)
       ->group(group);
 }
 
@@ -204,9 +204,9 @@ void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   });
   // A plan may be for another machine.
   app.get_option("--device")
-      ->description("cpu, cuda (needs one GPU), or auto: cuda where there is one [cpu]");
+      ->description("cpu, cuda (needs one GPU), or auto: cuda if there is one [cpu]");
   app.get_option("--gpus")->description(
-      "GPU of each device, of which the first must be here [0,1,2,...]");
+      "GPU of each device; the first must exist here [0,1,2,...]");
   AddProfileFlags(app, flags);
   AddDeviceFlags(app, flags);
   AddChoiceFlags(app, flags);

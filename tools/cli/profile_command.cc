@@ -48,7 +48,8 @@ absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
   }
   std::sort(sizes.begin(), sizes.end());
   const auto twice = std::adjacent_find(sizes.begin(), sizes.end());
-  if (twice != sizes.end()) return absl::InvalidArgumentError(absl::StrCat(*twice, " comes twice"));
+  if (twice != sizes.end())
+    return absl::InvalidArgumentError(absl::StrCat(*twice, " appears twice"));
   if (sizes.size() > kMaxSizes) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected at most ", kMaxSizes, " sizes, not ", sizes.size()));
@@ -123,11 +124,11 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
 }  // namespace
 
 Command AddProfileCommand(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("profile", "Measure what each layer of a model takes");
+  CLI::App* command =
+      app.add_subcommand("profile", "Measure the time and memory of each layer of a model");
   const auto flags = std::make_shared<ProfileFlags>();
   AddModelAndDataFlags(*command, flags->run);
-  command->get_option("--device")
-      ->description("cpu, cuda, or auto: cuda where there is a GPU [cpu]");
+  command->get_option("--device")->description("cpu, cuda, or auto: cuda if there is a GPU [cpu]");
   const std::string group = "Profile";
   AddFlag(*command, "--rows", "N,N,...", flags->rows, "Sizes of a micro-batch to profile [32]",
           ParseSizes)
@@ -143,7 +144,7 @@ Command AddProfileCommand(CLI::App& app) {
       ->excludes(analytic)
       ->group(group);
   AddFlag(*command, "--devices", "N", flags->devices,
-          absl::StrCat("Devices that compute while it is measured, as far as there are cores [",
+          absl::StrCat("Devices that compute during the measurement, at most one per core [",
                        flags->devices, "]"),
           [](const std::string& text) { return ParseCount(text, 1, kMaxDevices); })
       ->excludes(analytic)

@@ -100,7 +100,7 @@ int RunProgram(int argc, char** argv) {
     const absl::StatusOr<int> status = RunCommand(app, commands);
     return status.ok() ? *status : Fail(command_name(), status.status());
   } catch (const CLI::ParseError& error) {
-    // --help and --version come this way, too.
+    // --help and --version also come this way.
     if (error.get_exit_code() == 0) return app.exit(error);
     return Fail(command_name(), UsageError(parsed(), error.what()));
   } catch (const std::exception& error) {

@@ -158,10 +158,10 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
   AddPipelineFlags(app, options);
   AddOptimizerFlags(app, options);
   AddFlag(app, "--seed", "N", options.seed,
-          Describe("Of all random numbers", absl::StrCat(options.seed)),
+          Describe("Seed of all random numbers", absl::StrCat(options.seed)),
           Count(0, std::numeric_limits<int64_t>::max()))
       ->group("Run");
-  app.add_flag("--json", options.json, "Print JSON, one object a line")->group("Run");
+  app.add_flag("--json", options.json, "Print JSON, one object per line")->group("Run");
 }
 
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {

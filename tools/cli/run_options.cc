@@ -27,7 +27,8 @@ namespace {
 absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
   const bool is_sgd = options.optimizer == "sgd";
   if (options.momentum.has_value() && !is_sgd) {
-    return absl::InvalidArgumentError("--momentum is for --optimizer sgd; adamw has none to set");
+    return absl::InvalidArgumentError(
+        "--momentum is for --optimizer sgd; adamw has no momentum to set");
   }
   engine::Optimizer optimizer = is_sgd ? engine::Optimizer::Sgd() : engine::Optimizer::AdamW();
   optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);

@@ -119,7 +119,7 @@ void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
           Count())
       ->group(group);
   AddFlag(app, "--stash-limit", "X", request.stash_limit,
-          "What a device may keep, in whole micro-batches [all]",
+          "The most a device may keep, in whole micro-batches [all]",
           [](const std::string& text) {
             return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = true});
           })
@@ -162,7 +162,7 @@ void AddOutputFlags(CLI::App& app, SimulateCommandOptions& options) {
     app.add_option(name, value, description)->option_text(placeholder)->group(group);
   };
   app.add_flag("--json", options.json, "Print one JSON object")->group(group);
-  add("--html", "FILE", options.html, "Write a page with the timeline, to explore");
+  add("--html", "FILE", options.html, "Write the timeline as a page to explore");
   add("--svg", "FILE", options.svg, "Write the timeline as a picture");
   add("--trace", "FILE", options.trace, "Write a trace for Perfetto and for trace diff");
   AddFlag(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",

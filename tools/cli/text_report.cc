@@ -48,7 +48,7 @@ std::string DeviceTable(const partition::PlanReport& plan,
   const bool has_overhead =
       std::any_of(devices.begin(), devices.end(),
                   [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
-  if (has_overhead) columns.push_back({"libraries besides", Align::kRight});
+  if (has_overhead) columns.push_back({"libraries", Align::kRight});
   base::TextTable table(columns);
   for (size_t rank = 0; rank < devices.size(); ++rank) {
     const engine::DeviceReport& device = devices[rank];

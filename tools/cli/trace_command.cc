@@ -66,7 +66,7 @@ absl::StatusOr<int> RunTrace(const TraceCommandOptions& options) {
   if (options.diff->parsed()) return Diff(options);
   if (options.show->parsed()) return Show(options);
   return From(Origin::kUsage,
-              absl::InvalidArgumentError("what to do with a trace is needed: diff or show (see "
+              absl::InvalidArgumentError("a trace command is needed: diff or show (see "
                                          "stagecoach trace --help)"));
 }
 
@@ -76,7 +76,7 @@ Command AddTraceCommand(CLI::App& app) {
   CLI::App* flags = app.add_subcommand("trace", "Compare or draw traces of runs");
   const auto options = std::make_shared<TraceCommandOptions>();
   options->diff = flags->add_subcommand(
-      "diff", "Say where a measured run parts from the simulated one, by cause");
+      "diff", "Show where a measured run differs from the simulated one, by cause");
   options->diff->add_option("simulated", options->simulated, "Trace of a simulation")->required();
   options->diff->add_option("measured", options->measured, "Trace of a run")->required();
   options->diff->add_flag("--json", options->json, "Print one JSON object");

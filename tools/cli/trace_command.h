@@ -5,8 +5,8 @@
 
 namespace stagecoach::tools {
 
-// "stagecoach trace diff|show": says where a measured run parts from the simulated one, and draws a
-// trace.
+// "stagecoach trace diff|show": shows where a measured run differs from the simulated one, and
+// draws a trace.
 Command AddTraceCommand(CLI::App& app);
 
 }  // namespace stagecoach::tools

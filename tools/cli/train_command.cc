@@ -127,7 +127,7 @@ absl::Status WriteTraces(const RunOptions& options, engine::Trainer& trainer) {
   return absl::OkStatus();
 }
 
-// Of a process that leaves it to that of rank 0 to say it all.
+// For a process other than that of rank 0, which alone reports.
 class SilentReport final : public Report {
  public:
   void Start(const Run& /*run*/) override {}

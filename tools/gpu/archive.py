@@ -76,7 +76,7 @@ def pack(packages_txt, archive, say=print):
     packages = with_needs(wanted_packages(packages_txt) + _ADDED)
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = pathlib.Path(scratch_name)
-        # apt downloads as a user of its own, who has to be let in.
+        # apt downloads as a user of its own, which needs access.
         scratch.chmod(0o755)
         say(f"downloading {len(packages)} packages")
         _run(["apt-get", "download", "-q", *packages], cwd=scratch)
@@ -198,7 +198,7 @@ def options_for(prefix):
         f"-DCMAKE_PREFIX_PATH={prefix}",
         f"-DCMAKE_LIBRARY_PATH={library}",
         f"-DPKG_CONFIG_EXECUTABLE={prefix}/bin/pkg-config",
-        # A run path of the old kind serves what the libraries need, too.
+        # A run path of the old kind also applies to what the libraries need.
         f"-DCMAKE_BUILD_RPATH={library};{prefix}/lib",
         "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags",
         "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,--disable-new-dtags",

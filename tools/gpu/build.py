@@ -38,12 +38,12 @@ def _nvcc():
 
 
 def _nccl_of_python(python):
-    """Where a Python package has NCCL, which serves where the system has none; "" if nowhere."""
+    """Where a Python package has NCCL, for systems that have none; "" if nowhere."""
     return output_of([python, "-c", "import nvidia.nccl as n; print(list(n.__path__)[0])"]).strip()
 
 
 def configure_and_build(log, root, build_dir, archive_path, prefix, python):
-    """Leaves the programs in `build_dir`. CannotGoOn if that is not to be."""
+    """Leaves the programs in `build_dir`. CannotGoOn if the build fails."""
     nvcc = _nvcc()
     options = [
         "-S", root, "-B", build_dir, "-DCMAKE_BUILD_TYPE=Release",

@@ -1,4 +1,4 @@
-"""Runs a list of steps within a time limit each and one for all, and keeps account of them."""
+"""Runs a list of steps within a time limit each and one for all, and records their results."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ class StepTimedOut(Exception):
 
 
 class StepSkipped(Exception):
-    """What the step is about is not to be had here, and need not be."""
+    """What the step tests is not available here, which is allowed."""
 
 
 class CannotGoOn(Exception):
@@ -66,7 +66,7 @@ class Step:
 
 @dataclasses.dataclass
 class Result:
-    """What became of a step."""
+    """The result of a step."""
 
     step: str
     title: str

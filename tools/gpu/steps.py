@@ -97,7 +97,7 @@ class GpuCheck:
             if cuda.get(name):
                 self.facts[name] = cuda[name]
         if not gpus:
-            raise CannotGoOn(f"no GPU is to be had: {cuda.get('reason', 'no reason is known')}")
+            raise CannotGoOn(f"there is no usable GPU: {cuda.get('reason', 'no reason is known')}")
         self.gpus = len(gpus)
         self.facts["gpus"] = ", ".join(str(gpu.get("name", "?")) for gpu in gpus)
 
@@ -109,7 +109,7 @@ class GpuCheck:
         tests = json.loads(text[start:]).get("tests", []) if start >= 0 else []
         programs = sorted({test["command"][0] for test in tests if test.get("command")})
         if not programs:
-            raise StepFailed("no test that is built has the label gpu")
+            raise StepFailed("no built test has the label gpu")
         return programs
 
     def parity(self, log):
@@ -264,10 +264,10 @@ def check_training(events, precision):
     epochs = [event for event in events if event.get("event") == "epoch"]
     ends = [event for event in events if event.get("event") == "end"]
     if len(epochs) < 2 or not ends:
-        raise StepFailed(f"{precision}: the run did not report two epochs and its end")
+        raise StepFailed(f"{precision}: the run did not report two epochs and an end")
     losses = [epoch["loss"] for epoch in epochs]
     if not all(isinstance(loss, float) and math.isfinite(loss) for loss in losses):
-        raise StepFailed(f"{precision}: a loss is no number")
+        raise StepFailed(f"{precision}: a loss is not a number")
     if losses[-1] >= losses[0]:
         raise StepFailed(f"{precision}: the loss rose from {losses[0]} to {losses[-1]}")
     for device in ends[0]["devices"]:
@@ -281,5 +281,5 @@ def check_training(events, precision):
     figures.append(Figure(f"{precision}: memory of all devices, measured = predicted",
                           sum(d["measured_peak_bytes"] for d in ends[0]["devices"]) / 1e6, "MB"))
     overhead = sum(d.get("overhead_bytes", 0) for d in ends[0]["devices"])
-    figures.append(Figure(f"{precision}: besides, of the libraries", overhead / 1e6, "MB"))
+    figures.append(Figure(f"{precision}: memory of libraries", overhead / 1e6, "MB"))
     return figures

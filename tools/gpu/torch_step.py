@@ -87,7 +87,7 @@ def step_ms(mode, sizes):
 
 def main():
     parser = argparse.ArgumentParser(description="Times steps of the default network in PyTorch")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures mean nothing")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures are meaningless")
     small = parser.parse_args().small
     if not torch.cuda.is_available():
         return NO_TORCH
@@ -101,7 +101,7 @@ def main():
             times[name] = step_ms(mode, sizes)
         except Exception as error:  # one form that fails must not hide the others
             errors[name] = f"{type(error).__name__}: {str(error)[:300]}"
-        # The last line that is printed is the answer: an early end leaves what is known by then.
+        # The last line that is printed is the answer: an early end leaves what is known so far.
         print(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
                           "precision": "autocast bf16, float32 parameters", "batch": sizes["batch"],
                           "ms": times, "errors": errors}), flush=True)

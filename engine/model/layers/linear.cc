@@ -51,8 +51,8 @@ class LinearLayer final : public Layer {
                        {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
     spec.memory.workspace_bytes = op_->workspace_bytes();
     // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
-    // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y says
-    // it all.
+    // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y is
+    // enough.
     switch (activation_) {
       case Activation::kNone:
         spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;

@@ -52,7 +52,8 @@ class ResidualLayer final : public Layer, public SumFusion {
     }
     absl::StrAppend(&spec.description, ")");
     const auto elements = static_cast<double>(shape_.elements());
-    // A layer's cost is its own wherever the model is cut: the sum counts here, whoever adds it.
+    // A layer's cost is its own wherever the model is cut: the sum counts here, whichever layer
+    // adds it.
     AddWork({elements, 12.0 * elements}, spec.forward);
     AddWork({elements, (chain_->adds_to_dx() ? 4.0 : 12.0) * elements}, spec.backward_input);
 

@@ -11,8 +11,8 @@
 #include "kernels/cuda/device/element_type.h"
 
 // Memory accesses of several neighboring elements at once. A kernel is compiled for vectors of
-// kVectorWidth elements (16 bytes), and for vectors of one, which serve addresses and extents that
-// do not divide. In registers all values are float32.
+// kVectorWidth elements (16 bytes), and for vectors of one, for addresses and extents that are not
+// multiples of it. In registers all values are float32.
 namespace stagecoach::kernels {
 
 // The elements that one access of 16 bytes moves.

@@ -56,7 +56,7 @@ class BlasLt {
          std::shared_ptr<TuningTable> tuning);
 
   absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product) const;
-  // Which of the candidates the plan shall use.
+  // Which of the candidates the plan is to use.
   absl::StatusOr<MatmulPlan::Candidate> Choose(MatmulPlan& plan) const;
 
   const int gpu_;

@@ -199,8 +199,8 @@ absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan) const {
   ASSIGN_OR_RETURN(const uint64_t once, FingerprintOfRun(plan, 0x00));
   ASSIGN_OR_RETURN(const uint64_t again, FingerprintOfRun(plan, 0xFF));
   if (once != again) {
-    return absl::UnimplementedError(
-        absl::StrCat("algorithm ", plan.algorithm().ToString(), ": other bits on every run"));
+    return absl::UnimplementedError(absl::StrCat("algorithm ", plan.algorithm().ToString(),
+                                                 ": its bits differ from run to run"));
   }
   ASSIGN_OR_RETURN(const float estimate, Time(plan, 1));
   const float wanted = kSampleMs / std::max(estimate, kSampleMs / kMaxRuns);
@@ -237,7 +237,7 @@ absl::StatusOr<MatmulPlan::Candidate> FindFastest(
     least = *milliseconds;
   }
   if (!fastest.has_value()) {
-    return base::Annotate(refusal, "none of the library's algorithms serves; the last one");
+    return base::Annotate(refusal, "none of the library's algorithms can be used; the last one");
   }
   return *fastest;
 }

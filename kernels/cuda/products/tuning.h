@@ -34,7 +34,7 @@ struct Algorithm {
   friend bool operator==(const Algorithm&, const Algorithm&) = default;
 };
 
-// The choices of one file. All who open a path in a process share one table, and processes agree
+// The choices of one file. Within a process there is one table per path, and processes agree
 // through the file, so that equal products get equal algorithms, and with them the same bits,
 // wherever they are computed. Thread-safe.
 class TuningTable {

@@ -155,8 +155,8 @@ absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> don
       next_poll = Patience::Clock::now() + kPollInterval;
     }
     if (deadline.Expired()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "the GPU has not finished its work in time; its last report is ", reported()));
+      return absl::DeadlineExceededError(
+          absl::StrCat("the GPU did not finish its work in time; its last report is ", reported()));
     }
     patience.Wait();
   }

@@ -28,7 +28,7 @@ class CudaStream final : public Stream {
   int gpu() const { return gpu_; }
   cudaStream_t compute() const { return compute_.get(); }
   cudaStream_t communication() const { return communication_.get(); }
-  // Of events of either stream, once Finish has returned after they were recorded.
+  // For events of either stream, once Finish has returned after they were recorded.
   const ClockMapping& clock() const { return *clock_; }
 
   absl::Status Submit(Job& job) override { return queue_.Submit(job); }

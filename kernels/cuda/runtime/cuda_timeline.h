@@ -34,8 +34,8 @@ class ClockMapping {
   static constexpr std::chrono::seconds kMaxAge{1};
   absl::Status Refresh();
 
-  // Of an event with timing, of the same GPU, which was reached, and recorded after the last but
-  // one pairing. To within some ten microseconds.
+  // The time of an event with timing, of the same GPU, that was reached and was recorded after the
+  // last pairing but one. To within some ten microseconds.
   absl::StatusOr<std::chrono::steady_clock::time_point> At(const CudaEvent& event) const;
 
  private:

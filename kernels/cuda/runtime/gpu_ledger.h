@@ -10,7 +10,7 @@
 
 namespace stagecoach::kernels {
 
-// What the GPU can give at this moment. Needs a context on it, and creates one.
+// The free memory of the GPU. Needs a context there, and creates one.
 absl::StatusOr<int64_t> FreeBytes(int gpu);
 
 // What this process has allocated on one GPU, by all its devices there. Lives as long as the
@@ -30,10 +30,9 @@ class GpuLedger {
   std::atomic<int64_t> allocated_bytes_{0};
 };
 
-// How much memory of a GPU a library takes while it sets itself up, which no library tells: what
-// the GPU has less of afterwards, without what devices of this process allocated there meanwhile.
-// What other processes take or give back meanwhile is counted as well, and whatever the driver
-// rounds up.
+// Measures how much memory of a GPU a library takes during its setup, which libraries do not
+// report: the drop in free memory, less what devices of this process allocated meanwhile. It
+// includes what other processes allocate or free meanwhile, and what the driver rounds up.
 class GrowthMeter {
  public:
   static absl::StatusOr<GrowthMeter> Start(int gpu);

@@ -17,8 +17,8 @@ namespace stagecoach::kernels {
 
 // Makes `gpu` the calling thread's current one. At the end of the scope the one of the enclosing
 // scope, or of the thread's home, is current again; without either, `gpu` stays. (To go back to
-// whatever was current before would be wrong: a new thread's current GPU is number 0, and to choose
-// it is to create a context there, with hundreds of megabytes, for nobody.)
+// whatever was current before would be wrong: a new thread's current GPU is number 0, and choosing
+// it would create an unused context there, of hundreds of megabytes.)
 class GpuScope {
  public:
   explicit GpuScope(int gpu);
@@ -30,7 +30,7 @@ class GpuScope {
   const absl::Status& status() const { return status_; }
 
   // Makes `gpu` current for the rest of the calling thread's life, but for scopes: for a thread
-  // in which nobody else chooses GPUs.
+  // in which no other code chooses GPUs.
   static absl::Status SetHome(int gpu);
 
  private:

@@ -18,11 +18,12 @@ namespace {
 constexpr int kMaxCtas = 8;
 // Of the messages that open connections.
 constexpr int64_t kFirstBytes = 256;
-// Of launching a group whose connections stand: the host's work, which waits for nobody.
+// For launching a group whose connections are open: only the host works, and waits for no other
+// rank.
 constexpr absl::Duration kLongestLaunch = absl::Seconds(60);
 
 // Waits with growing patience: what NCCL does in the background takes some ten microseconds when it
-// waits for nobody.
+// does not wait for other ranks.
 class Patience {
  public:
   using Clock = std::chrono::steady_clock;
@@ -127,8 +128,8 @@ absl::Status NcclCommunicator::Connect(const CommunicatorOptions& options) {
   if (status.ok()) status = OpenConnections(options);
   if (!absl::IsDeadlineExceeded(status)) return status;
   return absl::DeadlineExceededError(
-      absl::StrCat(Name(), ": not all ranks of the group came in time (", status.message(),
-                   "): look whether all were started, with the same id, and reach one another "
+      absl::StrCat(Name(), ": not all ranks joined the group in time (", status.message(),
+                   "): check that all were started with the same id and can reach each other "
                    "(NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)"));
 }
 
@@ -241,7 +242,7 @@ absl::Status NcclCommunicator::ComeAfter(Group group) {
 }
 
 int32_t NcclCommunicator::groups_done() const {
-  // Groups that were cut short are past, too, and their events reached.
+  // Groups that were cut short also count as done; their events have been reached.
   while (!aborted_.load() && known_done_ < launched_) {
     const absl::StatusOr<bool> reached = done_[static_cast<size_t>(known_done_)].Reached();
     if (!reached.ok() || !*reached) break;
@@ -280,7 +281,7 @@ absl::Status NcclCommunicator::Settle(const char* call, base::Deadline deadline)
     if (polled.ok() && !deadline.Expired()) continue;
     broken_ = true;
     RETURN_IF_ERROR(polled);
-    return absl::DeadlineExceededError(absl::StrCat(Name(), ": ", call, " has not ended in time"));
+    return absl::DeadlineExceededError(absl::StrCat(Name(), ": ", call, " did not finish in time"));
   }
 }
 

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
 
 // A Communicator by NCCL. Its communicators are nonblocking, so that every wait of the host has a
 // deadline. Groups run on the stream's communication stream. The destructor waits for the other
-// ranks to come to their end, too, for kGoodbye at most; after an error it does not wait.
+// ranks to finish as well, for at most kGoodbye; after an error it does not wait.
 class NcclCommunicator final : public Communicator {
  public:
   static constexpr std::chrono::seconds kGoodbye{10};
@@ -70,8 +70,8 @@ class NcclCommunicator final : public Communicator {
   // Issues what was collected to the communication stream.
   absl::Status IssueGroup(base::Deadline deadline);
   absl::Status IssueTransfers();
-  // Until NCCL has done in the background what it was last asked for. No other call may come before
-  // that. DeadlineExceeded.
+  // Waits until NCCL has done in the background what it was last asked for. No other call may come
+  // before that. DeadlineExceeded.
   absl::Status Settle(const char* call, base::Deadline deadline);
   // What NCCL says of the communicator as it is now: ncclSuccess, ncclInProgress or an error.
   ncclResult_t State() const;
@@ -85,8 +85,8 @@ class NcclCommunicator final : public Communicator {
   const std::function<absl::Status()> poll_;
   const CudaEvent issued_;             // the compute stream's end when a group is launched
   const std::vector<CudaEvent> done_;  // of each group since Restart
-  // Of the first messages. Kept, and taken before anybody waits for a peer on the GPU: to allocate
-  // and to free beside a kernel that waits can mean to wait for it.
+  // For the first messages. Allocated before any rank waits for a peer on the GPU, and kept: to
+  // allocate or free memory beside a waiting kernel can mean to wait for it.
   const DeviceMemory scratch_;
   std::vector<Transfer> collected_;
   ncclComm_t communicator_ = nullptr;  // ours

@@ -40,7 +40,8 @@ absl::StatusCode CodeOf(cublasStatus_t error) {
 }  // namespace
 
 absl::Status CudaError(cudaError_t error, absl::string_view call) {
-  // The runtime remembers it too, for whoever asks next; only errors of the GPU's work stay.
+  // Clears the error, which the runtime would report again to the next caller; only errors of the
+  // GPU's work cannot be cleared.
   static_cast<void>(cudaGetLastError());
   return absl::Status(CodeOf(error), absl::StrCat(call, ": ", cudaGetErrorName(error), ": ",
                                                   cudaGetErrorString(error)));

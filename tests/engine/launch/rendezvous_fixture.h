@@ -40,7 +40,7 @@ inline std::string NewFolder() {
   return name;
 }
 
-// A rank that is a process. What it expects in vain makes it fail. To be started while this process
+// A rank that is a process. A failed expectation makes it fail. To be started while this process
 // has one thread.
 class Process {
  public:

@@ -146,7 +146,7 @@ TEST_F(DeferredSums, OfAResidualLayerAreOfItsInput) {
   EXPECT_EQ(second_.x_addend, first_.x);
 }
 
-// That layer's last sum ends inside; it is for nobody outside to add.
+// The layer's last sum is completed inside it; nothing outside adds it.
 TEST_F(DeferredSums, StayInsideAResidualLayer) {
   Forward({Residual({Plain(&first_), Defers(&second_)}), Adds(&third_)});
   EXPECT_FALSE(second_.defers_sum);

@@ -55,8 +55,7 @@ TEST_P(CudaFailure, OfAnyCallEndsInAStatusThatNamesIt) {
       EXPECT_OK(status);
       continue;
     }
-    // Where a scope ends and goes back to another GPU, nobody hears of a failure; the next call
-    // does.
+    // A failure to go back to another GPU at the end of a scope is not reported; the next call is.
     if (failed == "cudaSetDevice") continue;
     const bool launches = failed == "cudaLaunchKernelEx" || failed == "cudaFuncSetAttribute";
     EXPECT_THAT(std::string(status.message()), HasSubstr(launches ? "Launch" : failed))
@@ -125,14 +124,14 @@ TEST_F(CudaFailure, TooLittleMemoryIsSaid) {
               StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-// A rank whose group never completes: the others end, too, and say where they were.
+// A rank whose group never completes: the others also end, and say where they were.
 TEST_F(CudaFailure, OfACommunicatorEndsTheStep) {
   auto trainer = TinyTrainer(CudaRun(Exchange::kNccl)).value();
   cuda::FailCommunicator(/*rank=*/1, /*groups=*/3);
   EXPECT_THAT(std::string(AnswerOf(*trainer).status().message()), SaysWhereItWas());
 }
 
-// Whoever issues more waits within the driver, where nobody can tell him that another rank has
+// A thread that issues more would block in the driver, where it cannot learn that another rank has
 // failed. The step has four times as much to do, and little is done before the host waits.
 TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
   cuda::Reset({.delay = 0.9});

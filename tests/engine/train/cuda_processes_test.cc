@@ -75,7 +75,7 @@ TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcess) { ExpectTheAnswerOfOneProces
 
 TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcessThatClips) { ExpectTheAnswerOfOneProcess(0.05F); }
 
-// All that a run tells of its devices, but for the time that they worked.
+// Everything that a run reports about its devices, except the time that they worked.
 std::string Description(const std::vector<DeviceReport>& devices) {
   std::string text;
   for (const DeviceReport& device : devices) {
@@ -198,7 +198,7 @@ TEST_F(CudaProcesses, MustTrainTheSame) {
     return TinyTrainer(run).status();
   });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("rank 1 trains something else than rank 0"))));
+                                      HasSubstr("rank 1 does not train the same as rank 0"))));
 }
 
 constexpr int64_t kSlowNs = 1'000'000'000;
@@ -255,7 +255,7 @@ TEST_F(CudaProcesses, HearWhyAnotherFailsInAStep) {
   }
 }
 
-// Whoever it hits, the other hears of it.
+// Whichever process fails, the other learns of it.
 TEST_F(CudaProcesses, AllFailWhenTheParametersOfOneCannotBeRead) {
   for (const bool hashes : {true, false}) {
     testing::cuda::Reset({});

@@ -213,9 +213,9 @@ TEST(Fit, DoesNothingIfItIsStoppedAtOnce) {
 
 TEST(Fit, ReturnsTheErrorOfAskingWhetherToStop) {
   RecordingTrainer trainer;
-  const auto fails = [] { return absl::DataLossError("nobody knows"); };
+  const auto fails = [] { return absl::DataLossError("no reason"); };
   EXPECT_THAT(Fit(trainer, Data(), {.stop = fails}),
-              StatusIs(absl::StatusCode::kDataLoss, "nobody knows"));
+              StatusIs(absl::StatusCode::kDataLoss, "no reason"));
   EXPECT_EQ(trainer.steps(), 0);
 }
 

@@ -94,8 +94,8 @@ class FailingLayer : public ::testing::TestWithParam<Failure> {
   std::unique_ptr<Trainer> trainer_;
 };
 
-// The deadline of five minutes is that of the test, too: that it ends means that the other ranks
-// were told.
+// The deadline of five minutes is also that of the test, so if the test ends, the other ranks were
+// told.
 TEST_P(FailingLayer, IsNamedByTheStep) {
   const auto& [schedule, clips, stage, op, micro_batch] = GetParam();
   EXPECT_THAT(Step(), StatusIs(absl::StatusCode::kDataLoss,
@@ -177,7 +177,7 @@ TEST(Trainer, ARankThatBlocksLetsTheOthersMissTheirDeadline) {
     EXPECT_THAT(trainer->Step(*data, Rows(0, kFailingBatchRows)),
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          AllOf(HasSubstr("rank 0, stage 0 "),
-                               HasSubstr("rank 0 waited in vain for rank 1 to "))));
+                               HasSubstr("rank 0 timed out waiting for rank 1 to "))));
   }
 }
 

@@ -15,7 +15,7 @@
 namespace stagecoach::engine {
 namespace {
 
-// For as many threads as the machine has to serve under a sanitizer.
+// Long enough for many threads on a busy machine under a sanitizer.
 constexpr absl::Duration kDeadline = absl::Minutes(5);
 
 }  // namespace

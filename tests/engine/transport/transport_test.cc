@@ -211,7 +211,7 @@ TEST(InProcessTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
   EXPECT_THAT(
       ranks[2]->Wait(ticket, Short()),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
-               HasSubstr("rank 2 waited in vain for rank 1 to send the gradient of stage 0, "
+               HasSubstr("rank 2 timed out waiting for rank 1 to send the gradient of stage 0, "
                          "micro-batch 7")));
 }
 
@@ -222,7 +222,7 @@ TEST(InProcessTransport, ADeadlineNamesWhatASenderWaitedFor) {
   EXPECT_THAT(
       ranks[0]->Wait(ticket, Short()),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
-               HasSubstr("rank 0 waited in vain for rank 1 to take the activation of stage 0, "
+               HasSubstr("rank 0 timed out waiting for rank 1 to take the activation of stage 0, "
                          "micro-batch 4")));
 }
 
@@ -305,7 +305,7 @@ TEST(InProcessTransport, AllGatherHasADeadline) {
   const std::vector<double> mine(1);
   std::vector<double> all(2);
   EXPECT_THAT(Gather(*ranks[1], mine, all, Short()),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 waited in vain")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 timed out waiting")));
 }
 
 // A rank that is one round ahead must not overwrite what a slower one still reads.

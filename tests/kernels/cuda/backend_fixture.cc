@@ -115,7 +115,7 @@ void ExpectEveryFailureIsClean(const cuda::StandInOptions& options, const Scenar
       World world;
       status = scenario(world);
       failed = cuda::failed_call();
-      // Errors of giving back are nobody's to handle, but must not leave anything either.
+      // Errors while releasing are not reported, but must not leave anything behind either.
     }
     // Without memory for a graph, work is issued plainly.
     if (failed.empty() || failed == "cudaGraphInstantiate") {

@@ -50,7 +50,7 @@ TEST_P(CudaHandoverTest, CarriesAMessage) {
   EXPECT_THAT(values, ElementsAre(1, 2, 3));
 }
 
-// Nobody waits for anything until all messages are on their way. Each of them is in `from` only
+// Nothing waits until all messages are on their way. Each of them is in `from` only
 // between two copies of the sender, and in `to` only between two of the receiver.
 TEST_P(CudaHandoverTest, CopiesBetweenWhatComesBeforeAndAfterIt) {
   constexpr int kMessages = 12;

@@ -102,7 +102,7 @@ TEST(ClusterFile, RefusesGroups) {
   refused("devices = 1\nmemory = \"0\"", "line 6: $.group[1].memory: must be from 1 to ");
   refused("devices = 1\nmemory = 5", "line 6: $.group[1].memory: expected a string");
   refused("devices = 1\nname = \"group0\"",
-          "line 4: $.group[1]: an earlier group has a device \"group0.0\", too");
+          "line 4: $.group[1]: an earlier group also has a device \"group0.0\"");
   refused("hosts = 2\ndevices_per_host = 2\nsame_host = true", "line 7: $.group[1].same_host: is");
   ExpectClusterFileRefused(
       "version = 1\n[[group]]\ndevices = 1\nsame_host = true",
@@ -123,7 +123,7 @@ TEST(ClusterFile, RefusesLinks) {
   refused("[[link]]\nfrom = 0\nto = 2", "line 6: $.link[0].to: must be from 0 to 1, found 2");
   refused("[[link]]\nfrom = 1\nto = 1", "line 6: $.link[0].to: must be another device");
   refused("[[link]]\nfrom = 0\nto = 1\n[[link]]\nfrom = 1\nto = 0",
-          "line 7: $.link[1]: the link between 1 and 0 is there twice");
+          "line 7: $.link[1]: the link between 1 and 0 appears twice");
   refused("[[link]]\nfrom = 0", "line 4: $.link[0]: the key \"to\" is missing");
 }
 

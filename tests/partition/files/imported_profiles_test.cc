@@ -210,7 +210,7 @@ TEST(CsvProfile, RefusesBadHeaders) {
                 "line 1: column 2: \"forward\" is not known; did you mean "
                 "\"forward_ms\"?");
   ExpectNoTable("a,1,2,3,4\n", "line 1: column 1: \"a\" is not known; the columns are: layer,");
-  ExpectNoTable("layer,layer\n", "line 1: column 2: \"layer\" is there twice");
+  ExpectNoTable("layer,layer\n", "line 1: column 2: \"layer\" appears twice");
   ExpectNoTable("layer,forward_ms,backward_ms,output_bytes\n",
                 "line 1: the column \"parameter_bytes\" is missing");
   ExpectNoTable(std::string(100, ','), "line 1: more than 64 fields");
@@ -229,7 +229,7 @@ TEST(CsvProfile, RefusesBadRows) {
   refused("a,1,2,3,", "column 5 (parameter_bytes): \"\"");
   refused(",1,2,3,4", "column 1 (layer): must not be empty");
   refused("\"first\n\",1,2,3,4", "layer: \"first\\n\" is also on line 2");
-  refused("\"a,1,2,3,4", "a quote does not end");
+  refused("\"a,1,2,3,4", "a quote is never closed");
   refused("a, \"1\",2,3,4", "column 2 (forward_ms): \"\\\"1\\\"\": a time");
   refused("\"a\"b,1,2,3,4", "column 1: expected a comma or the end of the line");
   ExpectNoTable(std::string(kHeader), "there is no layer");

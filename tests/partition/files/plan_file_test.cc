@@ -226,7 +226,7 @@ TEST(PlanFile, RefusesAnOrderWithALayerTwice) {
   const std::string text =
       absl::StrReplaceAll(ToPlanJson(file), {{"[0, 2, 1, 3]", "[0, 2, 2, 3]"}});
   EXPECT_THAT(ParsePlanJson(text), StatusIs(absl::StatusCode::kInvalidArgument,
-                                            EndsWith("$.order[2]: layer 2 for the second time")));
+                                            EndsWith("$.order[2]: layer 2 appears twice")));
 }
 
 TEST(PlanFile, SaysWhereAScheduleInFullIsWrong) {

@@ -275,7 +275,7 @@ TEST(ProfileFile, RefusesNames) {
   ExpectRefused(File({Named("a"), Named("")}),
                 StartsWith("line 3: $.layers[1].name: must not be empty"));
   ExpectRefused(File({Named("a"), Named("b"), Named("a")}),
-                StartsWith("line 4: $.layers[2].name: an earlier layer is called \"a\", too"));
+                StartsWith("line 4: $.layers[2].name: an earlier layer is also called \"a\""));
 }
 
 TEST(ProfileFile, RefusesBadGraphs) {
@@ -283,7 +283,7 @@ TEST(ProfileFile, RefusesBadGraphs) {
                 StartsWith("line 3: $.layers[1].after[0]: \"conv\" is not the name of a layer; did "
                            "you mean \"conv1\"?"));
   ExpectRefused(File({Named("a"), Named("b", R"(, "after": ["a", "a"])")}),
-                StartsWith("line 3: $.layers[1].after[1]: \"a\" is there twice"));
+                StartsWith("line 3: $.layers[1].after[1]: \"a\" appears twice"));
   ExpectRefused(File({Named("a"), Named("b", R"(, "after": ["b"])")}),
                 StartsWith("line 3: $.layers[1].after: \"b\" is on a cycle"));
   ExpectRefused(

@@ -39,7 +39,7 @@ const std::vector<SampleShape>& Shapes() {
   return *shapes;
 }
 
-// The receipt of a plan that nobody searched for, as ReceiptOf gives it.
+// The receipt of a plan that was given, not searched for, as ReceiptOf gives it.
 Receipt Unsearched() {
   Receipt receipt = SampleReceipt();
   receipt.lower_bound_ns = receipt.objective_ns;

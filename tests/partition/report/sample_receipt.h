@@ -17,7 +17,7 @@ struct SampleShape {
   int64_t memory_bytes = int64_t{16} << 30;  // of every device; 0: no limit
 };
 
-// A plan that nobody searched for, with a receipt of plausible numbers: a transformer of
+// A plan that was not searched for, with a receipt of plausible numbers: a transformer of
 // embedding, equal layers and head, cut evenly, and simulated with its trace. Runner-up and changes
 // are made up.
 Receipt SampleReceipt(const SampleShape& shape = {});

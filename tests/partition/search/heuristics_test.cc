@@ -57,7 +57,7 @@ TEST(CutByHeuristic, RefusesUnknownNamesAndProfilesWithoutTheNumbers) {
   Profile profile = SixLayers();
   for (LayerCost& layer : profile.sizes[0].layers) layer.flops = 0;
   EXPECT_THAT(CutByHeuristic("flops", PlanOver(3), profile),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("says of no layer")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("for any layer")));
 }
 
 }  // namespace

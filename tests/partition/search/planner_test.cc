@@ -247,7 +247,7 @@ TEST(PlanJointly, RefusesWhatCannotBe) {
   EXPECT_FALSE(PlanJointly(request).ok());
 }
 
-// Of schedules that nobody asked for nothing is said.
+// Schedules that were not asked for are not mentioned.
 TEST(PlanJointly, SaysWhySoManyStagesCannotBe) {
   PlannerRequest request = EqualLayers(4, 0);
   request.chunks = 4;

@@ -248,7 +248,7 @@ TEST(Automatic, FusesTheBackwardPassWhereNothingElseIsToBeGained) {
   EXPECT_EQ(ObjectiveNs(request, Automatic(request).value()), 5 * 250);
 }
 
-// Some W must serve to fill the pauses, others are better done with their B.
+// Some W must fill the pauses, others are better done with their B.
 TEST(Automatic, FusesSomeBackwardPassesAndNotOthers) {
   AutomaticRequest request = Uniform(4, 16, {100, 100, 100}, 0, 4.0);
   for (StageTimes& times : request.costs.stages) times.backward_ns = 170;

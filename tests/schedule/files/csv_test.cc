@@ -158,7 +158,7 @@ TEST(ScheduleCsv, RefusesCellsThatAreNoAction) {
   EXPECT_THAT(
       ParseScheduleCsv("0F0,0B0\n1F0,,3X4", ""),
       StatusIs(absl::StatusCode::kInvalidArgument,
-               "row 2, column 3: \"3X4\" is no action; expected {stage}{F|I|W|B}{micro-batch}, "
+               "row 2, column 3: \"3X4\" is not an action; expected {stage}{F|I|W|B}{micro-batch}, "
                "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, "
                "{stage}{UNSHARD|RESHARD|REDUCE_GRAD} or a pair such as (0F1;0B0)OVERLAP_F_B"));
   for (const std::string cell : {"F0",
@@ -199,7 +199,7 @@ TEST(ScheduleCsv, RefusesCellsThatAreNoAction) {
                                  "\xC3\xA9"}) {
     EXPECT_THAT(ParseScheduleCsv(absl::StrCat("0F0,", cell), ""),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(StartsWith("row 1, column 2: \""), HasSubstr("is no action"))))
+                         AllOf(StartsWith("row 1, column 2: \""), HasSubstr("is not an action"))))
         << cell;
   }
 }
@@ -290,18 +290,19 @@ TEST(ScheduleCsv, ReadsAMillionEmptyCells) {
   ASSERT_OK_AND_ASSIGN(const Schedule schedule,
                        ParseScheduleCsv(absl::StrCat("0F0", commas, "0B0", commas), ""));
   EXPECT_EQ(ToScheduleCsv(schedule), "0F0,0B0\n");
-  ExpectRefused({{absl::StrCat("0F0", commas, "?"), "row 1, column 1000001: \"?\" is no action"},
-                 {commas, "row 1, column 1: the row has no action"}});
+  ExpectRefused(
+      {{absl::StrCat("0F0", commas, "?"), "row 1, column 1000001: \"?\" is not an action"},
+       {commas, "row 1, column 1: the row has no action"}});
 }
 
 TEST(ScheduleCsv, ShowsLittleOfACellThatIsNoAction) {
   const auto status = ParseScheduleCsv(std::string(1'000'000, 'x'), "").status();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                StartsWith(absl::StrCat("row 1, column 1: \"", std::string(40, 'x'),
-                                                       "...\" is no action"))));
+                                                       "...\" is not an action"))));
   EXPECT_THAT(ParseScheduleCsv(absl::string_view("0F0,0\0Z", 7), ""),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       StartsWith("row 1, column 2: \"0\\x00Z\" is no action")));
+                       StartsWith("row 1, column 2: \"0\\x00Z\" is not an action")));
 }
 
 TEST(ScheduleCsvFuzz, MutantsAreRefusedWithRowAndColumnOrAreProved) {

@@ -116,7 +116,7 @@ TEST(ScheduleJson, RefusesWhatIsNotOfTheForm) {
       {With("[0, 1]", "[0, 2]"), "$.rank_of_stage[1]: "},
       {With("[0, 1]", "[-1, 1]"), "$.rank_of_stage[0]: "},
       {With("[0, 1]", "01"), "6:"},
-      {With("\"BW1.0\"", "\"BX1.0\""), "$.ranks[1][1]: \"BX1.0\" is no action"},
+      {With("\"BW1.0\"", "\"BX1.0\""), "$.ranks[1][1]: \"BX1.0\" is not an action"},
       {With("\"BW1.0\"", "7"), "$.ranks[1][1]: "},
       {With("\"BW1.0\"", "\"BW99999999999.0\""), "$.ranks[1][1]: "},
       {With("[\"F1.0\", \"BW1.0\", \"F1.1\", \"BW1.1\"]", "null"), "$.ranks[1]: "},

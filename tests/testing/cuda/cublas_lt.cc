@@ -14,8 +14,8 @@
 #include "tests/testing/cuda/cublas_lt_product.h"
 #include "tests/testing/cuda/stand_in.h"
 
-// Products. What the documentation of cublasLtMatmul leaves open is refused here, so that nobody
-// relies on it: among others, aux matrices and bias gradients of operands that are not 16-byte
+// Products. What the documentation of cublasLtMatmul leaves open is refused here, so that no
+// code relies on it: among others, aux matrices and bias gradients of operands that are not 16-byte
 // aligned, and bias gradients with alpha != 1.
 namespace stagecoach::testing::cuda {
 namespace {

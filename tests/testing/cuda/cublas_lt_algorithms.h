@@ -11,7 +11,7 @@
 #include "tests/testing/cuda/cublas_lt_objects.h"
 #include "tests/testing/cuda/cublas_lt_product.h"
 
-// The algorithms of the stand-in, and which of them serve which product.
+// The algorithms of the stand-in, and which of them can compute which product.
 namespace stagecoach::testing::cuda {
 
 inline constexpr int kVectorBytes = 16;
@@ -46,7 +46,7 @@ Product With(Product product, const Algorithm& algorithm);
 // The algorithms that may be used, best first; which is best depends on the problem alone.
 std::vector<Algorithm> Candidates(const Product& product, const MatmulPreference& preference);
 
-// The best that addresses and workspace allow, for who names none.
+// The best that addresses and workspace allow, for callers that name none.
 std::optional<Algorithm> BestFor(const Product& product, size_t workspace_bytes);
 
 bool IsAligned(const void* address, uint64_t bytes);

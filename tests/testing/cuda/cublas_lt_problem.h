@@ -44,7 +44,7 @@ class BlasBench {
   std::vector<void*> memory_;
 };
 
-// A product and all that is said of it.
+// A product and its settings.
 struct BlasCase {
   int64_t m = 8, n = 16, k = 24;
   bool transpose_a = false, transpose_b = false;

@@ -25,7 +25,7 @@ struct Matrix {
 };
 
 // The order in which the k products of an element are summed. Sums in different orders differ in
-// their last bits, so that who asks for one algorithm and gets another is seen.
+// their last bits, so that a test notices if another algorithm was used than the one it asked for.
 enum class SumOrder : uint8_t { kAscending, kDescending, kEvenThenOdd };
 
 // D = epilogue(alpha op(A) op(B) + beta C).    op(A) (m, k)   op(B) (k, n)   C, D (m, n)

@@ -147,7 +147,7 @@ inline int __all_sync(
   return __ballot_sync(mask, predicate == 0, location) == 0;
 }
 
-// ---- Memory: hints are no more than that, and threads run one at a time.
+// ---- Memory: hints have no effect, and threads run one at a time.
 template <typename T>
 T __ldg(const T* address) {
   return *address;

@@ -44,7 +44,7 @@ size_t PageBytes() {
   return bytes;
 }
 
-// Who was left and who was entered by the last switch.
+// The fibers that the last switch left and entered.
 Fiber* left = nullptr;
 Fiber* entered = nullptr;
 
@@ -60,7 +60,7 @@ Fiber::Fiber(void (*body)(void*), void* argument) : body_(body), argument_(argum
   STAGECOACH_CHECK(mprotect(mapping_, PageBytes(), PROT_NONE) == 0, "cannot guard a stack");
   stack_bottom_ = mapping_ + PageBytes();
   stack_bytes_ = kStackBytes;
-  // As if Start had been called by nobody: its return address is null, which leaves the stack
+  // As if Start had no caller: its return address is null, which leaves the stack
   // pointer where the ABI wants it at the entry of a function.
   auto** const top = reinterpret_cast<void**>(mapping_ + PageBytes() + kStackBytes);
   top[-1] = nullptr;
@@ -91,8 +91,7 @@ void Fiber::SwitchTo(Fiber& to) {
 
 void Fiber::Arrive() {
   if (__sanitizer_finish_switch_fiber == nullptr) return;
-  // Where the fiber left has its stack, is for the sanitizer to say: of a thread's own, nobody else
-  // knows.
+  // Only the sanitizer knows where the stack of the fiber left is, if that is a thread's own stack.
   __sanitizer_finish_switch_fiber(fake_stack_, &left->stack_bottom_, &left->stack_bytes_);
 }
 

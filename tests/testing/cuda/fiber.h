@@ -5,12 +5,13 @@
 
 namespace stagecoach::testing::cuda {
 
-// A context of execution with a stack of its own, below which lies a page that nobody may touch.
+// A context of execution with a stack of its own, above an inaccessible page.
 // Contexts change only when one switches to another: no two run at a time. AddressSanitizer and
 // ThreadSanitizer are told, if the program has them. Not thread-safe; x86-64 only.
 class Fiber {
  public:
-  // The context of whoever calls SwitchTo on it. It has no stack to own and is never started.
+  // The context of the thread that calls SwitchTo on it. It has no stack to own and is never
+  // started.
   Fiber();
   // Starts when it is first switched to. `body` must not return, and the fiber may be destroyed
   // while it is in the middle of it: nothing is unwound.

@@ -7,7 +7,7 @@
 
 namespace stagecoach::testing::cuda {
 
-// Fills memory that nobody has written yet: as a float of any type it is NaN.
+// Fills memory that has not been written yet: as a float of any type it is NaN.
 inline constexpr int kPoisonByte = 0xff;
 
 // The memory of one GPU: a range of addresses in which allocations lie between red zones. Bytes of

@@ -77,7 +77,7 @@ struct HostAllocation {
   int gpu = 0;
 };
 
-// All that is not said to be thread-safe needs the lock.
+// Members that are not marked thread-safe need the lock.
 class Machine {
  public:
   static Machine& Get();
@@ -94,7 +94,7 @@ class Machine {
   void Progress();
   // Performs operations until `done`; gives up the lock while there is nothing to perform.
   void RunUntil(Lock& lock, const std::function<bool()>& done);
-  // Tells those who wait that something has changed.
+  // Wakes the waiting threads, because something has changed.
   void Changed() { changed_.notify_all(); }
   // As of cuda's calls: refuses where the stream's GPU has failed, and captures.
   cudaError_t Enqueue(cudaStream_t stream, Operation operation);

@@ -43,7 +43,7 @@ std::unique_ptr<Clique> Clique::Map(int file) {
   void* const memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, /*offset=*/0);
   STAGECOACH_CHECK(memory != MAP_FAILED, "no memory for what ranks of NCCL share");
-  // All zeros is as it starts, for whoever comes first.
+  // A clique starts as all zeros, for the first to open it.
   return std::unique_ptr<Clique>(new Clique(file, static_cast<Shared*>(memory)));
 }
 
@@ -124,7 +124,7 @@ bool Clique::HasLostRank() const {
   for (int rank = 0; rank < shared_->ranks; ++rank) {
     const Member& member = shared_->members[static_cast<size_t>(rank)];
     if (rank == rank_ || member.state != State::kHere) continue;
-    // A rank of this process lives as long as who asks. Others may leave after they were seen.
+    // A rank of this process lives as long as the caller. Others may leave after they were seen.
     const bool elsewhere = member.process != getpid();
     if (elsewhere && !IsLocked(rank) && member.state == State::kHere) return true;
   }

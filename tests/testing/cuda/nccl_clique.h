@@ -39,7 +39,7 @@ class Clique {
 
   // Makes a clique, which can be opened by its id until the result is destroyed.
   static std::unique_ptr<Clique> Make(ncclUniqueId* id);
-  // Null: nobody keeps a clique of this id.
+  // Null: no clique of this id exists.
   static std::unique_ptr<Clique> Open(const ncclUniqueId& id);
   ~Clique();
   Clique(const Clique&) = delete;

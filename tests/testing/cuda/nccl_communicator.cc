@@ -19,7 +19,7 @@ ncclComm::Count& CountOf(ncclComm& communicator, const Transfer& transfer) {
   return communicator.counts[{transfer.is_send, transfer.peer}];
 }
 
-// Of nothing, too, something passes: both ends must be there.
+// A transfer of no bytes has a chunk as well: both ends must be there.
 int64_t ChunksOf(const Transfer& transfer) {
   constexpr auto kBytes = static_cast<int64_t>(Clique::kChunkBytes);
   return std::max<int64_t>(1, (transfer.bytes + kBytes - 1) / kBytes);

@@ -84,7 +84,7 @@ bool PathsConnected(const Group& group);
 bool MayEnd(Group& group, cudaStream_t stream);
 void End(Group& group);
 
-// The communicator takes no further part: peers wait for it in vain, and its own groups wait, too.
+// The communicator takes no further part: peers that wait for it, and its own groups, never finish.
 void Fail(ncclComm& communicator, ncclResult_t error);
 
 }  // namespace stagecoach::testing::cuda

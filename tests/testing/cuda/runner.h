@@ -29,7 +29,7 @@ struct Grid {
 };
 
 // Runs the blocks of a grid one after the other, in an order like that of threads, and the threads
-// of a block as fibers, which are kept. There is one runner, and whoever uses it has the machine's
+// of a block as fibers, which are kept. There is one runner; its users hold the machine's
 // lock.
 class Runner {
  public:

@@ -24,7 +24,7 @@ constexpr size_t kHostAlignment = 4096;
 // In modes other than the relaxed one, what may synchronize is refused to the thread that captures.
 bool Capturing() { return CurrentThread().captures > 0; }
 
-// Host memory lies between red zones, too.
+// Host memory also lies between red zones.
 void* AllocateHost(size_t bytes) {
   const size_t rounded = (bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
   const size_t range_bytes = rounded + 2 * kHostAlignment;

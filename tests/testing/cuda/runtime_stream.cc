@@ -28,7 +28,7 @@ cudaError_t FailureOf(const Machine& machine, int gpu) {
   return machine.gpus[static_cast<size_t>(gpu)]->failure;
 }
 
-// What a stream that is being captured may not be asked for ends the capture.
+// A call that is not allowed on a stream that is being captured ends the capture.
 cudaError_t SpoilCapture(StreamState& stream, cudaError_t error) {
   stream.capture->valid = false;
   return error;

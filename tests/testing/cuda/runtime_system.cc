@@ -121,7 +121,7 @@ cudaError_t cudaDeviceGetPCIBusId(char* bus_id, int length, int gpu) {
   });
 }
 
-// These two answer where there is no driver, too.
+// These two also answer without a driver.
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = 0;
   if (!Machine::Get().options().driver) return cudaSuccess;

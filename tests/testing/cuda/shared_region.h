@@ -5,8 +5,8 @@
 
 namespace stagecoach::testing::cuda {
 
-// The dynamic shared memory of the block that runs. It ends, up to alignment, where pages begin
-// that nobody may touch, so that reads beyond its end are noticed without a sanitizer too.
+// The dynamic shared memory of the block that runs. It ends, up to alignment, where
+// inaccessible pages begin, so that reads beyond its end are noticed even without a sanitizer.
 class SharedRegion {
  public:
   static constexpr size_t kMaxBytes = size_t{227} << 10;

@@ -59,8 +59,8 @@ std::string failed_call();
 void FailOperation(int64_t operations);
 
 // The most operations that a stream has had to do at once since this was last asked (those of a
-// graph are counted one by one). A driver has room for about a thousand; whoever issues more waits
-// in it.
+// graph are counted one by one). A driver has room for about a thousand; a thread that issues more
+// blocks in it.
 size_t TakeMostPending();
 
 // What exists now. A clean end has 0 in all.

@@ -1,4 +1,4 @@
-// Linked into tests: where nobody says otherwise, the CUDA backend is the emulated one.
+// Linked into tests: makes the emulated CUDA backend the default.
 #include <cstdlib>
 
 namespace {
