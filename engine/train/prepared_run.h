@@ -47,7 +47,7 @@ struct PlanOptions {
   Exchange exchange = Exchange::kAuto;
 };
 
-// Analyses the model and cuts it into stages whose slowest one is fastest by the analytic cost
+// Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
 // model; under kAnySchedule, into those of the fastest plan that partition::PlanJointly finds.
 // Errors: those of AnalyzeModel and partition::MakePlan or PlanJointly.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
