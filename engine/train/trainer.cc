@@ -188,7 +188,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
       .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
   schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
   const Batch batch{
-      .data = &data, .rows = rows, .step = number, .first_sample = steps_ * plan_.batch_rows()};
+      .data = &data, .rows = rows, .step = number, .first_sample = steps_ * plan().batch_rows()};
   RETURN_IF_ERROR(RunSchedule(
       [&](int rank) { return executors_[static_cast<size_t>(rank)]->Train(batch, step, trace); }));
   steps_ = number;

@@ -100,7 +100,7 @@ TEST(AnalyzeModel, ALossWithoutTargetsTakesNoWorkspace) {
       const ModelProfile profile,
       AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}, .loss = LossOf<LossOfAnything>()},
                    {}));
-  EXPECT_EQ(profile.loss.workspace_bytes, 0);
+  EXPECT_EQ(profile.loss_workspace_bytes, 0);
 }
 
 TEST(AnalyzeModel, ClassesOfEveryPositionAreNoClassesOfASample) {
