@@ -16,9 +16,9 @@
 
 namespace stagecoach::engine {
 
-// Everything that is settled of a run before its devices are made: the model and what its layers
-// take, the plan, what every rank performs, and the memory of each. PrepareRun makes it, and all
-// that follows only reads it.
+// Everything about a run that is settled before its devices are made: the model and the costs of
+// its layers, the plan, what every rank performs, and the memory of each. PrepareRun makes it;
+// later code only reads it.
 struct PreparedRun : partition::PreparedPlan {
   Model model;
   Optimizer optimizer;
@@ -26,7 +26,7 @@ struct PreparedRun : partition::PreparedPlan {
   ModelProfile profile;
 };
 
-// A plan of one's own, and on what it is to be performed.
+// A given plan, and the devices to perform it on.
 struct GivenPlan {
   partition::Plan plan;
   Optimizer optimizer;
@@ -34,11 +34,11 @@ struct GivenPlan {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how devices exchange tensors
 };
 
-// What a plan is to be found for.
+// What to find a plan for.
 struct PlanOptions {
   int devices = 1;
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
-  std::optional<schedule::Schedule> given = {};  // in place of a name; for as many devices
+  std::optional<schedule::Schedule> given = {};  // instead of a name; for as many devices
   int chunks = 0;                                // stages per device; 0: the schedule's own number
   int micro_batches = 1;
   int64_t micro_batch_rows = 1;

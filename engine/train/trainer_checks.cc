@@ -19,7 +19,8 @@ absl::Status CheckSupported(const partition::Plan& plan) {
   }
   if (!plan.order.empty()) {
     return absl::UnimplementedError(
-        "the plan orders the layers anew, as those of a graph, but a model is a chain that is cut "
+        "the plan changes the order of the layers, as for a graph, but a model is a chain that is "
+        "cut "
         "in its own order: plan from a profile of the model");
   }
   return absl::OkStatus();
@@ -56,7 +57,7 @@ absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& opti
   }
   if (other == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the run was prepared for ", other, " than it is to be trained with"));
+      absl::StrCat("the run was prepared for ", other, " than the trainer is to use"));
 }
 
 }  // namespace stagecoach::engine

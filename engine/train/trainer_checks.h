@@ -13,7 +13,7 @@ namespace stagecoach::engine {
 // fingerprint.
 RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options);
 
-// What can be refused before the model is analysed; errors are those of Trainer::Create.
+// What can be refused before the model is analyzed; errors are those of Trainer::Create.
 absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options);
 
 // InvalidArgument unless the run was prepared for the optimizer, devices and exchange of the

@@ -45,7 +45,7 @@ TEST(Help, OfSimulateListsTheSchedules) {
 TEST(Help, OfPlanAsksForOneGpuOnly) {
   const Finished help = RunStagecoach({"plan", "--help"});
   EXPECT_THAT(help.out, AllOf(HasSubstr("cuda (needs one GPU), or auto: cuda if there is one"),
-                              HasSubstr("of which the first must be here")));
+                              HasSubstr("the first must exist here")));
   for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
 }
 
