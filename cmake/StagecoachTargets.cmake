@@ -1,5 +1,4 @@
-# The compile flags of every target of the project, in one place. A compiler that nobody here has tried may warn of what others
-# do not.
+# The compile flags of every target of the project, in one place. Other compilers than those tried here may warn of more.
 option(STAGECOACH_WARNINGS_AS_ERRORS "Stop the build at a compiler's warning" ON)
 set(fatal "")
 set(fatal_for_nvcc "")
