@@ -51,9 +51,9 @@ int main() {
   const Model model = {.input = Shape{32},
                        .layers = {Linear(64, Activation::kGelu), Linear(4)},
                        .loss = LossOf<Hinge>()};
-  const auto plan = PlanModel(model, {.devices = 2, .micro_batches = 4, .micro_batch_rows = 8});
-  if (!plan.ok()) return std::cerr << plan.status() << '\n', 1;
-  auto trainer = Trainer::Create(model, *plan, {});
+  const auto run = PrepareRun(model, {.devices = 2, .micro_batches = 4, .micro_batch_rows = 8});
+  if (!run.ok()) return std::cerr << run.status() << '\n', 1;
+  auto trainer = Trainer::Create(*run, {});
   if (!trainer.ok()) return std::cerr << trainer.status() << '\n', 1;
   const auto before = (*trainer)->Evaluate(*data->test);
   if (!before.ok()) return std::cerr << before.status() << '\n', 1;
