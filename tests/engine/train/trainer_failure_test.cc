@@ -63,7 +63,7 @@ TEST(Trainer, RefusesRecomputation) {
 TEST(Trainer, RefusesAnotherOrderOfLayers) {
   partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
   for (int layer = 0; layer < plan.num_layers; ++layer) plan.order.push_back(layer);
-  ExpectUnsupported(plan, "orders the layers");
+  ExpectUnsupported(plan, "changes the order of the layers");
 }
 
 // What fails: operation `op` of micro-batch `micro_batch` on stage `stage`.

@@ -278,7 +278,7 @@ TEST_F(CudaCommunicatorTest, DoesNotWaitForARankThatNeverComes) {
                                   .peers = {0},
                                   .deadline = base::Deadline::After(kAMoment)}),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
-               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("not all ranks of the group came"))));
+               AllOf(HasSubstr("rank 1 of 2"), HasSubstr("not all ranks joined the group"))));
 }
 
 TEST_F(CudaCommunicatorTest, DoesNotWaitForAPeerThatDoesNotConnect) {

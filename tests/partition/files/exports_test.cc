@@ -182,7 +182,7 @@ TEST(Exports, MegatronRefusesWhatIsNoTransformer) {
 
 TEST(Exports, MegatronRefusesStagesInAV) {
   EXPECT_THAT(ToMegatronLayout(PlanOf("zb-v", 2, 4, {0, 1, 2, 3}, 4), Names(4)),
-              IsRefusal("zb-v, has them elsewhere"));
+              IsRefusal("zb-v, places them differently"));
 }
 
 TEST(Exports, WhatNoProgramFollowsIsRefusedByAll) {

@@ -239,7 +239,7 @@ TEST(ProfileFile, RefusesMissingAndUnknownKeysWithTheNearest) {
                 StartsWith("line 1: $: unknown key \"modle\"; did you mean \"model\"?"));
   ExpectRefused(File({Named("a")}, R"("loss": {"bytes": 1}, )"), HasSubstr("$.loss: unknown key"));
   ExpectRefused(File({Named("a", R"(, "backward_input_ms": 1)")}),
-                HasSubstr(".backward_ms: stands for backward_input_ms and backward_weight_ms"));
+                HasSubstr(".backward_ms: is the sum of backward_input_ms and backward_weight_ms"));
 }
 
 TEST(ProfileFile, RefusesOtherFormatsAndVersions) {

@@ -162,7 +162,8 @@ TEST(TransformerProfile, EmbeddingAndHeadKeepWhatIsPublished) {
 // Of F, B and W of all layers at the first size.
 double FlopsOf(const Transformer& model) {
   double flops = 0;
-  for (const LayerCost& layer : TransformerProfile(model, "").sizes[0].layers) flops += layer.flops;
+  const Profile profile = TransformerProfile(model, "");
+  for (const LayerCost& layer : profile.sizes[0].layers) flops += layer.flops;
   return flops;
 }
 
