@@ -95,7 +95,7 @@ absl::StatusOr<Action> ParseCode(absl::string_view code) {
   const auto error = [code] {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", absl::CHexEscape(code.substr(0, kMaxQuoted)),
-        "\" is no action: expected an operation, a stage and a micro-batch as in F2.5, "
+        "\" is not an action: expected an operation, a stage and a micro-batch as in F2.5, "
         "BW0.3 or SEND_F1.0, an operation of the whole stage as in STEP2, or a collective and its "
         "group as in NORM0"));
   };

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +20,12 @@ const Action& ActionAt(const Schedule& schedule, Rank rank, int32_t position) {
 
 std::string NameAt(const Schedule& schedule, Rank rank, int32_t position) {
   return ToString(ActionAt(schedule, rank, position));
+}
+
+// "NORM of group 0, "all"".
+std::string NameOf(Op collective, GroupId group, const Schedule& schedule) {
+  return absl::StrCat(ToString(Collective(collective, group)), ", \"", schedule.group(group).name,
+                      "\"");
 }
 
 // The last action of `stage` that a collective must come after.
@@ -67,8 +72,8 @@ std::optional<Violation> CheckGroup(const Schedule& schedule, const ActionTable&
                                     int32_t position) {
   const Action& collective = ActionAt(schedule, rank, position);
   const CollectiveGroup& group = schedule.group(collective.group);
-  const std::string here = absl::StrCat("rank ", rank.value(), " performs ", ToString(collective),
-                                        ", \"", group.name, "\"");
+  const std::string here = absl::StrCat("rank ", rank.value(), " performs ",
+                                        NameOf(collective.op, collective.group, schedule));
   for (size_t member = 0; member < group.ranks.size(); ++member) {
     if (table.FindCollective(collective.op, collective.group, member) != kAbsent) continue;
     const Rank without = group.ranks[member];
@@ -123,15 +128,22 @@ std::optional<Violation> CheckPairs(const Schedule& schedule, const ActionTable&
 
 std::optional<Violation> FindMisplacedCollective(const Schedule& lowered,
                                                  const ActionTable& table) {
-  std::array<bool, kNumCollectiveOps> is_checked = {};
+  std::array<GroupId, kNumCollectiveOps> group_of_first;
   for (Rank rank(0); rank.value() < lowered.num_ranks(); ++rank) {
     const std::vector<Action>& list = lowered.list_of(rank);
     for (size_t i = 0; i < list.size(); ++i) {
       if (!IsCollective(list[i].op)) continue;
       const auto position = static_cast<int32_t>(i);
       if (auto violation = CheckPlace(lowered, table, rank, position)) return violation;
-      if (std::exchange(is_checked[CollectiveIndex(list[i].op)], true)) continue;
-      if (auto violation = CheckGroup(lowered, table, rank, position)) return violation;
+      GroupId& first = group_of_first[CollectiveIndex(list[i].op)];
+      if (!first.valid()) {
+        first = list[i].group;
+        if (auto violation = CheckGroup(lowered, table, rank, position)) return violation;
+      }
+      if (list[i].group == first) continue;
+      return ViolationAt(lowered, rank, position,
+                         absl::StrCat("every rank performs ", NameOf(list[i].op, first, lowered),
+                                      " already; remove it"));
     }
   }
   return std::nullopt;

@@ -128,7 +128,7 @@ struct MemoryPlan {
 // order of actions and packs the blocks so that none that live at the same time overlap (largest
 // first, each at the lowest free offset). `stages` is indexed by stage id; only those of this rank
 // are read. Blocks of 0 bytes are left out. A forward-only schedule has no gradient blocks, and its
-// stashes, which nobody will read, end with F. `collectives`: of the run, which keeps them whether
+// stashes, which nothing reads, end with F. `collectives`: of the run, which keeps them whether
 // or not this schedule has them all, so that its schedules have the same resident memory.
 //
 // Where two neighboring stages share this rank, the output of the earlier is the input of the
