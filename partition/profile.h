@@ -43,6 +43,7 @@ struct Profile {
   // Whether a layer is updated within the backward pass of the last micro-batch, as soon as its
   // gradients are complete (this engine, unless it clips them); else when all passes are done.
   bool updates_in_backward = false;
+  schedule::CollectiveMemory collectives;  // of the runs that it is for
 
   int num_layers() const { return static_cast<int>(sizes.front().layers.size()); }
   bool is_chain() const { return edges.empty(); }

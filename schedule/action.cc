@@ -55,6 +55,10 @@ const char* OpName(Op op) {
       return "REDUCE";
     case Op::kStep:
       return "STEP";
+    case Op::kExchangeNorms:
+      return "NORM";
+    case Op::kShareResults:
+      return "RESULTS";
   }
   return "?";
 }
@@ -68,6 +72,9 @@ std::optional<Op> OpNamed(absl::string_view name) {
 }
 
 std::string ToString(const Action& action) {
+  if (IsCollective(action.op)) {
+    return absl::StrCat(OpName(action.op), " of group ", action.group.value());
+  }
   std::string text = absl::StrCat("stage ", action.stage.value(), " ", OpName(action.op));
   if (HasMicroBatch(action.op)) {
     absl::StrAppend(&text, " micro-batch ", action.micro_batch.value());
@@ -76,7 +83,8 @@ std::string ToString(const Action& action) {
 }
 
 std::string ToCode(const Action& action) {
-  std::string code = absl::StrCat(OpName(action.op), action.stage.value());
+  std::string code = absl::StrCat(
+      OpName(action.op), IsCollective(action.op) ? action.group.value() : action.stage.value());
   if (HasMicroBatch(action.op)) absl::StrAppend(&code, ".", action.micro_batch.value());
   if (action.overlaps_next) code += '+';
   return code;
@@ -88,7 +96,8 @@ absl::StatusOr<Action> ParseCode(absl::string_view code) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", absl::CHexEscape(code.substr(0, kMaxQuoted)),
         "\" is not an action: expected an operation, a stage and a micro-batch as in F2.5, "
-        "BW0.3 or SEND_F1.0, or an operation of the whole stage as in STEP2"));
+        "BW0.3 or SEND_F1.0, an operation of the whole stage as in STEP2, or a collective and its "
+        "group as in NORM0"));
   };
   absl::string_view rest = code;
   Action action;
@@ -108,7 +117,11 @@ absl::StatusOr<Action> ParseCode(absl::string_view code) {
     }
   }
   if (!absl::SimpleAtoi(numbers[0], &number)) return error();
-  action.stage = StageId(number);
+  if (IsCollective(action.op)) {
+    action.group = GroupId(number);
+  } else {
+    action.stage = StageId(number);
+  }
   if (HasMicroBatch(action.op)) {
     if (!absl::SimpleAtoi(numbers[1], &number)) return error();
     action.micro_batch = MicroBatch(number);

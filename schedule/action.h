@@ -2,6 +2,7 @@
 #define STAGECOACH_SCHEDULE_ACTION_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@ using StageId = base::StrongId<struct StageIdTag>;
 using Rank = base::StrongId<struct RankTag>;
 // One of the equal parts of a batch that stream through the stages.
 using MicroBatch = base::StrongId<struct MicroBatchTag>;
+// Ranks that perform a collective together: an index into Schedule::groups.
+using GroupId = base::StrongId<struct GroupIdTag>;
 
 // What one rank does at one place of its order. "Activation" is what a stage hands to the next one,
 // "gradient" what it hands back: the derivative of the loss with respect to that activation.
@@ -30,26 +33,32 @@ enum class Op : uint8_t {
   kSendActivation,     // sends the stage's output to the next stage's rank
   kReceiveGradient,    // posts a receive of the output's gradient from the next stage's rank
   kSendGradient,       // sends the gradient of the stage's input to the previous stage's rank
-  // Of the whole stage, without a micro-batch. The first three concern replicas of the stage, and
-  // are nothing to do where there is one.
+  // Of the whole stage, without a micro-batch. The first three concern replicas of the stage: the
+  // engine, which has one of each, refuses schedules with them (engine/train/trainer.h).
   kUnshard,          // gathers the stage's parameters from the replicas that share them
   kReshard,          // gives the gathered parameters back
   kReduceGradients,  // sums the stage's gradients over its replicas
   kStep,             // finishes the stage's parameter update
+  // Collectives, which name a group of ranks instead of a stage. Each is one moment for all ranks
+  // of its group: they wait for one another.
+  kExchangeNorms,  // every rank learns the squared norms of all gradients: to clip them
+  kShareResults,   // every rank learns the results of the loss
 };
-inline constexpr int kNumOps = 12;
+inline constexpr int kNumOps = 14;
 // The operations before kUnshard.
 inline constexpr int kNumMicroBatchOps = 8;
+inline constexpr int kNumCollectiveOps = 2;  // the last ones
 
 // One entry of a rank's order. Regular value type.
 struct Action {
   Op op = Op::kForward;
-  StageId stage;
-  MicroBatch micro_batch;  // none (-1) for an operation of the whole stage
+  StageId stage;           // none (-1) for a collective
+  MicroBatch micro_batch;  // none (-1) for an operation of the whole stage and for a collective
   // Performed together with the next entry of the list, as one operation with a duration of its own
   // (DualPipeV): an F and a B or BW of different micro-batches. A device that cannot overlap them
   // performs one after the other.
   bool overlaps_next = false;
+  GroupId group = {};  // of a collective; none (-1) for everything else
 
   friend constexpr auto operator<=>(const Action&, const Action&) = default;
 };
@@ -62,6 +71,13 @@ constexpr bool IsReceive(Op op) {
 }
 constexpr bool IsTransfer(Op op) { return IsSend(op) || IsReceive(op); }
 constexpr bool HasMicroBatch(Op op) { return op < Op::kUnshard; }
+constexpr bool IsCollective(Op op) { return op >= Op::kExchangeNorms; }
+// Which of the collectives: 0 to kNumCollectiveOps - 1. Pre-condition: IsCollective(op).
+constexpr size_t CollectiveIndex(Op op) {
+  return static_cast<size_t>(op) - static_cast<size_t>(Op::kExchangeNorms);
+}
+// Pre-condition: IsCollective(op).
+constexpr Action Collective(Op op, GroupId group) { return {.op = op, .group = group}; }
 
 // The operation that fills the buffer of a send, or reads that of a receive. kBackwardInput stands
 // for kBackward too. Pre-condition: IsTransfer(op).
@@ -75,16 +91,16 @@ constexpr Op ComputeOf(Op op) {
 Action OtherEnd(const Action& transfer);
 
 // "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD", "REDUCE",
-// "STEP".
+// "STEP", "NORM", "RESULTS".
 const char* OpName(Op op);
 // The operation of that name, if there is one.
 std::optional<Op> OpNamed(absl::string_view name);
 
-// "stage 2 F micro-batch 5", for messages; "stage 2 STEP".
+// "stage 2 F micro-batch 5", for messages; "stage 2 STEP"; "NORM of group 0".
 std::string ToString(const Action& action);
 
 // Short form, for files: operation, stage, micro-batch, as in "F2.5", "SEND_B0.3", "STEP2"; with a
-// final "+" if it overlaps the next.
+// final "+" if it overlaps the next. Of a collective: operation and group, as in "NORM0".
 std::string ToCode(const Action& action);
 // The inverse. InvalidArgument says what is wrong with `code`.
 absl::StatusOr<Action> ParseCode(absl::string_view code);

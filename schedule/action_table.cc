@@ -1,5 +1,7 @@
 #include "schedule/action_table.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -24,6 +26,18 @@ std::optional<Violation> CheckPlacement(const Schedule& schedule) {
       return violation;
     }
   }
+  for (size_t i = 0; i < schedule.groups.size(); ++i) {
+    const std::vector<Rank>& ranks = schedule.groups[i].ranks;
+    const bool ascends =
+        std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+    if (!ranks.empty() && ascends && ranks.front().value() >= 0 &&
+        ranks.back().value() < schedule.num_ranks()) {
+      continue;
+    }
+    violation.reason = absl::StrCat("group ", i, " must have at least 1 rank, in ascending order, ",
+                                    "of the schedule's ", schedule.num_ranks(), " ranks");
+    return violation;
+  }
   return std::nullopt;
 }
 
@@ -42,7 +56,16 @@ bool IsPair(const std::vector<Action>& list, size_t position) {
 ActionTable::ActionTable(const Schedule& schedule)
     : first_cell_(static_cast<size_t>(schedule.num_stages())),
       reduces_(static_cast<size_t>(schedule.num_stages()), kNowhere),
-      steps_(static_cast<size_t>(schedule.num_stages()), kNowhere) {}
+      steps_(static_cast<size_t>(schedule.num_stages()), kNowhere) {
+  size_t members = 0;
+  for (const CollectiveGroup& group : schedule.groups) {
+    first_member_.push_back(members);
+    members += group.ranks.size();
+  }
+  std::array<int32_t, kNumCollectiveOps> empty;
+  empty.fill(kNowhere);
+  collectives_.resize(members, empty);
+}
 
 std::optional<ActionTable> ActionTable::Build(const Schedule& schedule, Violation& violation) {
   if (std::optional<Violation> misplaced = CheckPlacement(schedule)) {
@@ -119,6 +142,12 @@ std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank r
     place = position;
     return std::nullopt;
   };
+  if (IsCollective(action.op)) {
+    const std::vector<Rank>& ranks = schedule.group(action.group).ranks;
+    const auto member = std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    return record(collectives_[CellOf(action.group, static_cast<size_t>(member))]
+                              [CollectiveIndex(action.op)]);
+  }
   const auto stage = static_cast<size_t>(action.stage.value());
   if (action.op == Op::kStep) return record(steps_[stage]);
   if (action.op == Op::kReduceGradients) return record(reduces_[stage]);
@@ -130,6 +159,20 @@ std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank r
 }
 
 std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) {
+  if (IsCollective(action.op)) {
+    if (action.stage.valid() || action.micro_batch.valid()) {
+      return absl::StrCat("a ", OpName(action.op), " has neither stage nor micro-batch");
+    }
+    const int group = action.group.value();
+    if (group < 0 || group >= static_cast<int>(schedule.groups.size())) {
+      return absl::StrCat("the schedule has ", schedule.groups.size(), " groups");
+    }
+    const std::vector<Rank>& ranks = schedule.group(action.group).ranks;
+    if (std::binary_search(ranks.begin(), ranks.end(), rank)) return "";
+    return absl::StrCat("the rank is not in that group, \"", schedule.group(action.group).name,
+                        "\"");
+  }
+  if (action.group.valid()) return absl::StrCat("a ", OpName(action.op), " has no group");
   if (action.stage.value() < 0 || action.stage.value() >= schedule.num_stages()) {
     return absl::StrCat("the schedule has ", schedule.num_stages(), " stages");
   }

@@ -23,10 +23,11 @@ class ActionTable {
 
   // The table of all ranks, or of `rank` alone. Fails if the schedule has no stage or no
   // micro-batch, a stage is placed on a rank it does not have, or, on a rank of the table, an
-  // action appears twice (a W next to a BW counts as twice), names a stage of another rank, a
-  // micro-batch outside the schedule or a transfer to a neighbor that is absent or on the same
-  // rank, an overlapped pair is none, or there are fewer actions than forward passes (so memory is
-  // linear in the actions). The errors are FailedPrecondition; FindViolation says them in parts.
+  // action appears twice (a W next to a BW counts as twice), names a stage of another rank, a group
+  // without the rank, a micro-batch outside the schedule or a transfer to a neighbor that is
+  // absent or on the same rank, an overlapped pair is none, a group is not of ascending ranks of
+  // the schedule, or there are fewer actions than forward passes (so memory is linear in the
+  // actions). The errors are FailedPrecondition; FindViolation says them in parts.
   static absl::StatusOr<ActionTable> Build(const Schedule& schedule);
   static absl::StatusOr<ActionTable> BuildForRank(const Schedule& schedule, Rank rank);
   // As Build; `violation` says what is wrong if the result is empty.
@@ -42,6 +43,10 @@ class ActionTable {
   }
   int32_t FindReduce(StageId stage) const { return reduces_[static_cast<size_t>(stage.value())]; }
   int32_t FindStep(StageId stage) const { return steps_[static_cast<size_t>(stage.value())]; }
+  // Of a collective, on the group's rank number `member`. Pre-condition: that rank is in the table.
+  int32_t FindCollective(Op op, GroupId group, size_t member) const {
+    return collectives_[CellOf(group, member)][CollectiveIndex(op)];
+  }
 
  private:
   using Cell = std::array<int32_t, kNumMicroBatchOps>;
@@ -56,10 +61,16 @@ class ActionTable {
            static_cast<size_t>(micro_batch.value());
   }
 
-  std::vector<size_t> first_cell_;  // index: stage
-  std::vector<int32_t> reduces_;    // index: stage
-  std::vector<int32_t> steps_;      // index: stage
-  std::vector<Cell> places_;        // index: CellOf
+  size_t CellOf(GroupId group, size_t member) const {
+    return first_member_[static_cast<size_t>(group.value())] + member;
+  }
+
+  std::vector<size_t> first_cell_;                                   // index: stage
+  std::vector<int32_t> reduces_;                                     // index: stage
+  std::vector<int32_t> steps_;                                       // index: stage
+  std::vector<Cell> places_;                                         // index: CellOf
+  std::vector<size_t> first_member_;                                 // index: group
+  std::vector<std::array<int32_t, kNumCollectiveOps>> collectives_;  // index: CellOf
 };
 
 // What is wrong with the names in an action on `rank`; "" if nothing is.

@@ -59,9 +59,13 @@ absl::Status CheckTotal(const Schedule& schedule, const Costs& costs) {
   for (const Link& link : costs.links) {
     longest_ns = std::fmax(longest_ns, static_cast<double>(link.TransferNs(largest_bytes)));
   }
+  for (const int64_t ns : {costs.collectives.norms_ns, costs.collectives.results_ns}) {
+    longest_ns = std::fmax(longest_ns, static_cast<double>(ns));
+  }
   // Three passes and two messages for each micro-batch, and what is done once.
   const double actions = static_cast<double>(costs.stages.size()) *
-                         (5.0 * static_cast<double>(schedule.num_micro_batches) + 2.0);
+                             (5.0 * static_cast<double>(schedule.num_micro_batches) + 2.0) +
+                         kNumCollectiveOps;
   constexpr double kMaxTotalNs = 4e18;
   if (longest_ns * actions <= kMaxTotalNs) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -104,6 +108,9 @@ absl::Status CheckCosts(const Schedule& schedule, const Costs& costs) {
     const bool is_as_before = i > 0 && costs.links[i] == costs.links[i - 1];
     if (!is_as_before) RETURN_IF_ERROR(CheckLink(i, costs.links[i]));
   }
+  RETURN_IF_ERROR(CheckRange("collectives", "norms_ns", costs.collectives.norms_ns, kMaxTimeNs));
+  RETURN_IF_ERROR(
+      CheckRange("collectives", "results_ns", costs.collectives.results_ns, kMaxTimeNs));
   if (!(costs.overlap_share > 0.0 && costs.overlap_share <= 1.0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("overlap_share is ", costs.overlap_share, ", must be in (0, 1]"));

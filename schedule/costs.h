@@ -24,6 +24,17 @@ struct StageTimes {
   friend bool operator==(const StageTimes&, const StageTimes&) = default;
 };
 
+// How long the collectives take once all ranks of their group have come to them.
+struct CollectiveTimes {
+  int64_t norms_ns = 0;    // NORM
+  int64_t results_ns = 0;  // RESULTS
+
+  // Pre-condition: IsCollective(op).
+  int64_t of(Op op) const { return op == Op::kExchangeNorms ? norms_ns : results_ns; }
+
+  friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
+};
+
 // A connection in one direction: a message of n bytes takes latency_ns + n / bytes_per_second.
 struct Link {
   int64_t latency_ns = 0;
@@ -40,6 +51,7 @@ struct Costs {
   // One link for every pair of ranks; or one for each, at sender * ranks + receiver; or none:
   // transfers take no time.
   std::vector<Link> links;
+  CollectiveTimes collectives;
   // Duration of an overlapped F and B (Action::overlaps_next), as a share of their sum; in (0, 1].
   double overlap_share = 1.0;
   // True if the step is part of the last micro-batch's W or BW, each layer being updated as soon as
@@ -47,6 +59,7 @@ struct Costs {
   bool steps_in_backward = false;
   // Sizes, for peaks in bytes (memory.h); index: stage. Empty if they are unknown.
   std::vector<StageMemory> memory;
+  CollectiveMemory collective_memory;
 
   const StageTimes& of(StageId stage) const { return stages[static_cast<size_t>(stage.value())]; }
   Link LinkBetween(Rank from, Rank to, int num_ranks) const;

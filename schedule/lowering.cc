@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -110,6 +111,25 @@ absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule
   return arrivals;
 }
 
+bool HasOp(const Schedule& schedule, Op op) {
+  return std::any_of(schedule.actions.begin(), schedule.actions.end(), [op](const auto& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [op](const Action& action) { return action.op == op; });
+  });
+}
+
+// The group of all ranks, which is added if there is none.
+GroupId GroupOfAll(Schedule& schedule) {
+  CollectiveGroup all = {.name = "all"};
+  for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) all.ranks.push_back(rank);
+  const auto found =
+      std::find_if(schedule.groups.begin(), schedule.groups.end(),
+                   [&](const CollectiveGroup& group) { return group.ranks == all.ranks; });
+  const auto id = static_cast<int32_t>(found - schedule.groups.begin());
+  if (found == schedule.groups.end()) schedule.groups.push_back(std::move(all));
+  return GroupId(id);
+}
+
 // Pulls every arrival forward to the earliest slot of those behind it in its group, then orders all
 // by slot. The sort is stable, which keeps each group in the sender's order.
 void FixSlots(std::vector<Arrival>& arrivals) {
@@ -122,6 +142,23 @@ void FixSlots(std::vector<Arrival>& arrivals) {
 }
 
 }  // namespace
+
+void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
+  if (options.exchange_norms && lowered.HasBackward() && !HasOp(lowered, Op::kExchangeNorms)) {
+    const Action norm = Collective(Op::kExchangeNorms, GroupOfAll(lowered));
+    for (std::vector<Action>& list : lowered.actions) {
+      // A rank without stages has no step.
+      const auto place = std::find_if(list.begin(), list.end(), [](const Action& action) {
+        return action.op == Op::kStep || action.op == Op::kShareResults;
+      });
+      list.insert(place, norm);
+    }
+  }
+  if (options.share_results && !HasOp(lowered, Op::kShareResults)) {
+    const Action results = Collective(Op::kShareResults, GroupOfAll(lowered));
+    for (std::vector<Action>& list : lowered.actions) list.push_back(results);
+  }
+}
 
 void AppendToEachStage(Op op, Schedule& schedule) {
   for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
@@ -164,6 +201,7 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
   }
   if (trains && options.reduce_gradients) AppendToEachStage(Op::kReduceGradients, lowered);
   if (trains) AppendToEachStage(Op::kStep, lowered);
+  AddCollectives(options, lowered);
   return lowered;
 }
 

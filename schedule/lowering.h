@@ -9,6 +9,11 @@ namespace stagecoach::schedule {
 struct LoweringOptions {
   // Adds a REDUCE per stage before the steps: for stages with replicas.
   bool reduce_gradients = false;
+  // Adds a NORM to every list, before its STEPs, if the schedule trains: for gradients that are
+  // clipped by their global norm.
+  bool exchange_norms = false;
+  // Adds a RESULTS to the end of every list: for ranks that are processes of their own.
+  bool share_results = false;
   // How the result is to be performed: decides where receives stand.
   Transfers transfers = Transfers::kSeparate;
 };
@@ -18,7 +23,7 @@ struct LoweringOptions {
 //  - the receives that are posted there;
 //  - the sends of what the first of the two operations has filled.
 // If the schedule trains, every rank's list ends with one STEP per stage, stages ascending, after
-// one REDUCE per stage if asked for.
+// one REDUCE per stage if asked for; then come the collectives (AddCollectives).
 //
 // Under Transfers::kSeparate a receive is posted
 //      before the last operation that ends no later than its send is posted, if every F, B and W
@@ -57,6 +62,12 @@ struct LoweringOptions {
 // if actions are misplaced or doubled, or the reader of a message is missing. Everything else is
 // for Validate to find.
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options = {});
+
+// Adds to a lowered schedule those of the wanted collectives that no rank of it has, as
+// LoweringOptions says where; they are of a group of all ranks, named "all". That keeps the
+// schedule free of deadlock: no rank's NORM stands before an action for which a rank could wait
+// without having come to its own, since transfers belong to passes, and all of these come first.
+void AddCollectives(const LoweringOptions& options, Schedule& lowered);
 
 // Appends an operation of the whole stage for each stage to its rank's list, stages ascending.
 // Pre-condition: every stage is on one of the schedule's ranks.

@@ -50,8 +50,19 @@ absl::Status CheckStageMemory(const Schedule& schedule, StageId stage, const Sta
 
 }  // namespace
 
+int64_t NormTableBytes(const CollectiveMemory& memory, const Schedule& schedule) {
+  if (memory.norm_bytes == 0) return 0;
+  return AlignBlock((schedule.num_ranks() + 1) * memory.norm_bytes + kNormResultBytes);
+}
+
+int64_t ResultTableBytes(const CollectiveMemory& memory, const Schedule& schedule, Rank rank) {
+  if (schedule.rank_of(StageId(schedule.num_stages() - 1)) == rank) return 0;
+  return AlignBlock(schedule.num_micro_batches * memory.result_bytes);
+}
+
 absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
-                                      absl::Span<const StageMemory> stages) {
+                                      absl::Span<const StageMemory> stages,
+                                      const CollectiveMemory& collectives) {
   if (rank.value() < 0 || rank.value() >= lowered.num_ranks()) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank.value(), " of a schedule with ", lowered.num_ranks(), " ranks"));
@@ -74,6 +85,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
                       AlignBlock(memory.optimizer_bytes) + AlignBlock(memory.other_resident_bytes);
     workspace_bytes = std::max(workspace_bytes, AlignBlock(memory.workspace_bytes));
   }
+  for (const int64_t bytes : {collectives.norm_bytes, collectives.result_bytes}) {
+    if (bytes >= 0 && bytes <= kMaxSizeBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("memory of collectives: ", bytes,
+                                                   " bytes, must be in [0, ", kMaxSizeBytes, "]"));
+  }
+  resident_bytes +=
+      NormTableBytes(collectives, lowered) + ResultTableBytes(collectives, lowered, rank);
   for (const StageId stage : own_stages) lifetimes.AddStage(stage);
   MemoryPlan plan = lifetimes.Finish();
   plan.resident_bytes = resident_bytes;

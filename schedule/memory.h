@@ -48,6 +48,24 @@ struct StageMemory {
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
+// What the collectives of a run keep on its ranks all the time, beside what the stages keep.
+struct CollectiveMemory {
+  // NORM: what each rank tells the others. Every rank keeps its own, what all tell (in order of
+  // rank), and kNormResultBytes. 0: norms are not exchanged.
+  int64_t norm_bytes = 0;
+  // RESULTS: of each micro-batch. Every rank keeps them but that of the last stage, which has them
+  // anyway. 0: results are not shared.
+  int64_t result_bytes = 0;
+
+  friend bool operator==(const CollectiveMemory&, const CollectiveMemory&) = default;
+};
+// The norm of all gradients, and by what they are scaled.
+inline constexpr int64_t kNormResultBytes = 2 * sizeof(double);
+
+// Of one rank: its tables lie one after the other, each aligned.
+int64_t NormTableBytes(const CollectiveMemory& memory, const Schedule& schedule);
+int64_t ResultTableBytes(const CollectiveMemory& memory, const Schedule& schedule, Rank rank);
+
 enum class BlockKind : uint8_t {
   kInput,
   kOutput,
@@ -88,7 +106,8 @@ struct Block {
 
 // Where everything of one rank lies. Areas in this order: resident, workspace, dynamic.
 struct MemoryPlan {
-  int64_t resident_bytes = 0;   // sum over its stages of the four resident sizes, each aligned
+  // Sum over its stages of the four resident sizes, each aligned; then the tables of collectives.
+  int64_t resident_bytes = 0;
   int64_t workspace_bytes = 0;  // the largest of its stages, aligned
   int64_t dynamic_bytes = 0;    // extent of the blocks
   int64_t peak_live_bytes = 0;  // largest sum of live blocks: a lower bound of dynamic_bytes
@@ -109,7 +128,8 @@ struct MemoryPlan {
 // order of actions and packs the blocks so that none that live at the same time overlap (largest
 // first, each at the lowest free offset). `stages` is indexed by stage id; only those of this rank
 // are read. Blocks of 0 bytes are left out. A forward-only schedule has no gradient blocks, and its
-// stashes, which nothing reads, end with F.
+// stashes, which nothing reads, end with F. `collectives`: of the run, which keeps them whether
+// or not this schedule has them all, so that its schedules have the same resident memory.
 //
 // Where two neighboring stages share this rank, the output of the earlier is the input of the
 // later: one kOutput block of the earlier, as large as the larger of the two and kept until the
@@ -121,7 +141,8 @@ struct MemoryPlan {
 // schedule is not lowered. Deterministic. Time O(actions + blocks * (log(blocks) + distinct
 // offsets)).
 absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
-                                      absl::Span<const StageMemory> stages);
+                                      absl::Span<const StageMemory> stages,
+                                      const CollectiveMemory& collectives = {});
 
 }  // namespace stagecoach::schedule
 

@@ -3,15 +3,86 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <utility>
+
+#include "absl/container/flat_hash_map.h"
 
 namespace stagecoach::schedule {
 namespace {
 
+// The shortest cycle of waits. `Ranks` says what each rank waits for: ForEachWait(rank, function),
+// and CollectiveBefore(rank), the collective before which it stands if it stands before one.
+template <typename Ranks>
+class CycleSearch {
+ public:
+  CycleSearch(const Ranks& ranks, size_t num_ranks) : ranks_(ranks), num_ranks_(num_ranks) {}
+
+  std::vector<Wait> Shortest() const {
+    std::vector<Wait> shortest;
+    for (size_t start = 0; start < num_ranks_; ++start) {
+      std::vector<Wait> cycle = ShortestThrough(Rank(static_cast<int32_t>(start)));
+      if (!cycle.empty() && (shortest.empty() || cycle.size() < shortest.size())) {
+        shortest = std::move(cycle);
+      }
+    }
+    return shortest;
+  }
+
+ private:
+  // Breadth first.
+  std::vector<Wait> ShortestThrough(Rank start) const {
+    std::vector<std::optional<Wait>> led_to(num_ranks_);  // index: rank
+    std::vector<Rank> queue = {start};
+    std::set<Action> collectives;  // all that stand before one wait for the same ranks
+    for (size_t next = 0; next < queue.size(); ++next) {
+      const std::optional<Action> collective = ranks_.CollectiveBefore(queue[next]);
+      if (collective.has_value() && !collectives.insert(*collective).second) continue;
+      ranks_.ForEachWait(queue[next], [&](const Wait& wait) {
+        std::optional<Wait>& before = led_to[static_cast<size_t>(wait.peer.value())];
+        if (before.has_value()) return;
+        before = wait;
+        queue.push_back(wait.peer);
+      });
+      if (led_to[static_cast<size_t>(start.value())].has_value()) return CycleTo(start, led_to);
+    }
+    return {};
+  }
+
+  static std::vector<Wait> CycleTo(Rank start, const std::vector<std::optional<Wait>>& led_to) {
+    std::vector<Wait> cycle = {*led_to[static_cast<size_t>(start.value())]};
+    while (cycle.back().rank != start) {
+      cycle.push_back(*led_to[static_cast<size_t>(cycle.back().rank.value())]);
+    }
+    std::reverse(cycle.begin(), cycle.end());
+    return cycle;
+  }
+
+  const Ranks& ranks_;
+  const size_t num_ranks_;
+};
+
+// Calls function(Wait) for each other rank of the group of a collective, which stands at `position`
+// of the list of `rank`: what it does there needs them.
+template <typename Function>
+void ForEachMember(const Schedule& schedule, const ActionTable& table, Rank rank, int32_t position,
+                   Function function) {
+  const Action& collective = schedule.list_of(rank)[static_cast<size_t>(position)];
+  const std::vector<Rank>& members = schedule.group(collective.group).ranks;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] == rank) continue;
+    function(
+        Wait{rank, position, members[i], table.FindCollective(collective.op, collective.group, i)});
+  }
+}
+
 class Rendezvous {
  public:
   Rendezvous(const Schedule& schedule, const ActionTable& table)
-      : schedule_(schedule), table_(table), next_(schedule.actions.size(), 0) {}
+      : schedule_(schedule),
+        table_(table),
+        next_(schedule.actions.size(), 0),
+        arrived_at_(schedule.actions.size(), -1) {}
 
   // Lets every rank go as far as it can.
   void Run() {
@@ -23,7 +94,13 @@ class Rendezvous {
     }
   }
 
-  std::vector<Wait> ShortestCycle() const;
+  // For CycleSearch.
+  std::optional<Action> CollectiveBefore(Rank rank) const {
+    if (AtEnd(rank) || !IsCollective(NextAction(rank).op)) return std::nullopt;
+    return NextAction(rank);
+  }
+  template <typename Function>
+  void ForEachWait(Rank rank, Function function) const;
 
  private:
   size_t IndexOf(Rank rank) const { return static_cast<size_t>(rank.value()); }
@@ -36,15 +113,20 @@ class Rendezvous {
   }
 
   std::optional<Wait> WaitOf(Rank rank) const;
+  bool MayGoOn(Rank rank);
   void RunRank(Rank rank);
 
   const Schedule& schedule_;
   const ActionTable& table_;
   std::vector<int32_t> next_;  // index: rank; position of the first action not yet performed
   std::vector<Rank> ready_;
+  // How many ranks have come to each collective.
+  absl::flat_hash_map<std::pair<Op, GroupId>, size_t> arrivals_;
+  std::vector<int32_t> arrived_at_;  // index: rank; position of the collective it came to last
 };
 
-// What `rank` waits for before its next action. Pre-condition: it is not at the end.
+// The rank on which what `rank` needs for its next action, which is no collective, has not been
+// performed. Pre-condition: it is not at the end.
 std::optional<Wait> Rendezvous::WaitOf(Rank rank) const {
   const Action& action = NextAction(rank);
   // The one on this rank whose other end must have been performed.
@@ -58,8 +140,33 @@ std::optional<Wait> Rendezvous::WaitOf(Rank rank) const {
   return Wait{rank, NextOf(rank), peer, peer_position};
 }
 
+template <typename Function>
+void Rendezvous::ForEachWait(Rank rank, Function function) const {
+  if (AtEnd(rank)) return;
+  if (!IsCollective(NextAction(rank).op)) {
+    if (const std::optional<Wait> wait = WaitOf(rank)) function(*wait);
+    return;
+  }
+  ForEachMember(schedule_, table_, rank, NextOf(rank), [&](const Wait& wait) {
+    if (NextOf(wait.peer) < wait.peer_position) function(wait);
+  });
+}
+
+// Notes that a rank has come to a collective, once.
+bool Rendezvous::MayGoOn(Rank rank) {
+  const Action& action = NextAction(rank);
+  if (!IsCollective(action.op)) return !WaitOf(rank).has_value();
+  const std::vector<Rank>& members = schedule_.group(action.group).ranks;
+  size_t& arrivals = arrivals_[{action.op, action.group}];
+  if (arrived_at_[IndexOf(rank)] != NextOf(rank)) {
+    arrived_at_[IndexOf(rank)] = NextOf(rank);
+    if (++arrivals == members.size()) ready_.insert(ready_.end(), members.begin(), members.end());
+  }
+  return arrivals == members.size();
+}
+
 void Rendezvous::RunRank(Rank rank) {
-  while (!AtEnd(rank) && !WaitOf(rank).has_value()) {
+  while (!AtEnd(rank) && MayGoOn(rank)) {
     const Action& action = NextAction(rank);
     ++next_[IndexOf(rank)];
     if (!IsTransfer(action.op)) continue;
@@ -74,31 +181,8 @@ void Rendezvous::RunRank(Rank rank) {
   }
 }
 
-std::vector<Wait> Rendezvous::ShortestCycle() const {
-  std::vector<Wait> shortest;
-  // The walk (named by the rank it started from) that first came by, and after how many steps.
-  struct Visit {
-    Rank start;
-    size_t step = 0;
-  };
-  std::vector<Visit> visits(next_.size());
-  for (Rank start(0); start.value() < schedule_.num_ranks(); ++start) {
-    std::vector<Wait> walk;
-    Rank rank = start;
-    while (!AtEnd(rank) && !visits[IndexOf(rank)].start.valid()) {
-      visits[IndexOf(rank)] = {start, walk.size()};
-      walk.push_back(*WaitOf(rank));
-      rank = walk.back().peer;
-    }
-    const Visit& end = visits[IndexOf(rank)];
-    if (walk.empty() || end.start != start) continue;
-    walk.erase(walk.begin(), walk.begin() + static_cast<ptrdiff_t>(end.step));
-    if (shortest.empty() || walk.size() < shortest.size()) shortest = walk;
-  }
-  return shortest;
-}
-
-// Each rank has one group in progress, the next one that it has not done.
+// Each rank has one group in progress, the next one that it has not done. A collective is a group
+// by itself, of a message to each of the other ranks.
 class Groups {
  public:
   Groups(const Schedule& schedule, const ActionTable& table)
@@ -114,7 +198,10 @@ class Groups {
     }
   }
 
-  std::vector<Wait> ShortestCycle() const;
+  // For CycleSearch.
+  std::optional<Action> CollectiveBefore(Rank rank) const;
+  template <typename Function>
+  void ForEachWait(Rank rank, Function function) const;
 
  private:
   // Positions in its rank's list; empty at the end of the list.
@@ -127,19 +214,15 @@ class Groups {
 
   Group& CurrentOf(Rank rank) { return current_[static_cast<size_t>(rank.value())]; }
   const Group& CurrentOf(Rank rank) const { return current_[static_cast<size_t>(rank.value())]; }
-  // The other end of the message whose end on `rank` is at `position`.
-  Wait WaitOf(Rank rank, size_t position) const {
-    const Action other = OtherEnd(schedule_.list_of(rank)[position]);
-    return {rank, static_cast<int32_t>(position), schedule_.rank_of(other.stage),
-            table_.Find(other)};
-  }
+  // Calls function(Wait) for the other end of each message of the rank's group.
+  template <typename Function>
+  void ForEachMessage(Rank rank, Function function) const;
   // The end on the peer is in a group that it has not started.
   bool IsBlocked(const Wait& wait) const {
     return static_cast<size_t>(wait.peer_position) >= CurrentOf(wait.peer).end;
   }
 
   void StartNext(Rank rank);
-  std::vector<Wait> ShortestCycleThrough(Rank start) const;
 
   const Schedule& schedule_;
   const ActionTable& table_;
@@ -147,59 +230,56 @@ class Groups {
   std::vector<Rank> done_;      // ranks whose group is
 };
 
+template <typename Function>
+void Groups::ForEachMessage(Rank rank, Function function) const {
+  const Group& group = CurrentOf(rank);
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const Action& action = schedule_.list_of(rank)[i];
+    const auto position = static_cast<int32_t>(i);
+    if (IsCollective(action.op)) {
+      ForEachMember(schedule_, table_, rank, position, function);
+    } else {
+      const Action other = OtherEnd(action);
+      function(Wait{rank, position, schedule_.rank_of(other.stage), table_.Find(other)});
+    }
+  }
+}
+
 void Groups::StartNext(Rank rank) {
   const std::vector<Action>& list = schedule_.list_of(rank);
   Group& group = CurrentOf(rank);
   const auto is_transfer = [](const Action& action) { return IsTransfer(action.op); };
-  const auto begin =
-      std::find_if(list.begin() + static_cast<ptrdiff_t>(group.end), list.end(), is_transfer);
-  const auto end = std::find_if_not(begin, list.end(), is_transfer);
+  const auto begin = std::find_if(
+      list.begin() + static_cast<ptrdiff_t>(group.end), list.end(),
+      [](const Action& action) { return IsTransfer(action.op) || IsCollective(action.op); });
+  const bool is_collective = begin != list.end() && IsCollective(begin->op);
+  const auto end = is_collective ? begin + 1 : std::find_if_not(begin, list.end(), is_transfer);
   group.begin = static_cast<size_t>(begin - list.begin());
   group.end = static_cast<size_t>(end - list.begin());
-  group.left = group.end - group.begin;
-  for (size_t i = group.begin; i < group.end; ++i) {
-    const Wait wait = WaitOf(rank, i);
+  group.left = 0;
+  ForEachMessage(rank, [&](const Wait&) { ++group.left; });
+  ForEachMessage(rank, [&](const Wait& wait) {
     Group& other = CurrentOf(wait.peer);
-    if (!other.Has(static_cast<size_t>(wait.peer_position))) continue;
+    if (!other.Has(static_cast<size_t>(wait.peer_position))) return;
     --group.left;
     if (--other.left == 0) done_.push_back(wait.peer);
-  }
+  });
   if (group.left == 0 && group.begin < group.end) done_.push_back(rank);
 }
 
-// Breadth first; a rank waits for others if the ends of its messages there have not been started.
-std::vector<Wait> Groups::ShortestCycleThrough(Rank start) const {
-  std::vector<std::optional<Wait>> led_to(current_.size());  // index: rank
-  std::vector<Rank> queue = {start};
-  for (size_t next = 0; next < queue.size(); ++next) {
-    const Group& group = CurrentOf(queue[next]);
-    for (size_t i = group.begin; i < group.end; ++i) {
-      const Wait wait = WaitOf(queue[next], i);
-      std::optional<Wait>& before = led_to[static_cast<size_t>(wait.peer.value())];
-      if (!IsBlocked(wait) || before.has_value()) continue;
-      before = wait;
-      queue.push_back(wait.peer);
-      if (wait.peer != start) continue;
-      std::vector<Wait> cycle = {wait};
-      while (cycle.back().rank != start) {
-        cycle.push_back(*led_to[static_cast<size_t>(cycle.back().rank.value())]);
-      }
-      std::reverse(cycle.begin(), cycle.end());
-      return cycle;
-    }
-  }
-  return {};
+std::optional<Action> Groups::CollectiveBefore(Rank rank) const {
+  const size_t begin = CurrentOf(rank).begin;
+  const std::vector<Action>& list = schedule_.list_of(rank);
+  if (begin == list.size() || !IsCollective(list[begin].op)) return std::nullopt;
+  return list[begin];
 }
 
-std::vector<Wait> Groups::ShortestCycle() const {
-  std::vector<Wait> shortest;
-  for (Rank start(0); start.value() < schedule_.num_ranks(); ++start) {
-    std::vector<Wait> cycle = ShortestCycleThrough(start);
-    if (!cycle.empty() && (shortest.empty() || cycle.size() < shortest.size())) {
-      shortest = std::move(cycle);
-    }
-  }
-  return shortest;
+// Those whose other ends have not been started.
+template <typename Function>
+void Groups::ForEachWait(Rank rank, Function function) const {
+  ForEachMessage(rank, [&](const Wait& wait) {
+    if (IsBlocked(wait)) function(wait);
+  });
 }
 
 }  // namespace
@@ -207,13 +287,13 @@ std::vector<Wait> Groups::ShortestCycle() const {
 std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table) {
   Groups groups(lowered, table);
   groups.Run();
-  return groups.ShortestCycle();
+  return CycleSearch(groups, lowered.actions.size()).Shortest();
 }
 
 std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table) {
   Rendezvous rendezvous(lowered, table);
   rendezvous.Run();
-  return rendezvous.ShortestCycle();
+  return CycleSearch(rendezvous, lowered.actions.size()).Shortest();
 }
 
 }  // namespace stagecoach::schedule

@@ -10,15 +10,16 @@
 namespace stagecoach::schedule {
 
 // Performs a lowered schedule under rendezvous sends: a send waits until its receive is posted, a
-// compute action until the send of what it reads is done. Returns the shortest cycle of waits, each
-// entry's peer being the next one's rank, or nothing if every rank reaches the end of its list.
-// Pre-condition: the schedule keeps rules 1 to 4 of Validate, and `table` is its table. Every
-// blocked rank then waits for exactly one other, so a rank that never goes on leads into a cycle.
+// compute action until the send of what it reads is done, a collective until all ranks of its group
+// stand before it. Returns the shortest cycle of waits, each entry's peer being the next one's
+// rank, or nothing if every rank reaches the end of its list. Pre-condition: the schedule keeps
+// rules 1 to 4 of Validate, and `table` is its table. What a blocked rank waits for then stands in
+// the list of another one, so a rank that never goes on leads into a cycle.
 std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table);
 
 // The same under Transfers::kGrouped. Computations need not be looked at: by rule 3 each of them
 // waits only for groups that stand before it, so a group's turn comes as soon as the one before it
-// is done. A blocked rank may wait for several others.
+// is done.
 std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table);
 
 }  // namespace stagecoach::schedule

@@ -11,13 +11,21 @@
 
 namespace stagecoach::schedule {
 
+// Ranks that perform collectives together. Regular value type.
+struct CollectiveGroup {
+  std::string name;         // for people: "all"; what a group is for
+  std::vector<Rank> ranks;  // ascending; at least one
+
+  friend bool operator==(const CollectiveGroup&, const CollectiveGroup&) = default;
+};
+
 // For each rank the list of its actions, in the order in which it performs them, plus the placement
 // of stages on ranks. Generators write it; validator, memory planner, printer and executor read it:
 // there is no other description of the order.
 //
 // A schedule is either a *compute* schedule (only F, B, W, BW) or a *lowered* one (also sends,
-// receives and steps; see lowering.h). A schedule without any backward action is a forward-only one
-// (evaluation).
+// receives, steps and collectives; see lowering.h). A schedule without any backward action is a
+// forward-only one (evaluation).
 //
 // Meaning of a lowered schedule. A rank performs its actions one after the other.
 //  - A receive only posts the buffer; the compute action that reads the buffer waits for the data.
@@ -26,6 +34,8 @@ namespace stagecoach::schedule {
 //    the previous one was taken, and a rank's list ends by waiting for all. A buffer is therefore
 //    free again after the next send on its lane.
 //  - Neighboring stages on one rank hand over in place: nothing is sent or received between them.
+//  - A collective starts once every rank of its group has come to it, and each goes on when it is
+//    done.
 // That is the meaning under Transfers::kSeparate; the other one is below.
 // Regular value type.
 struct Schedule {
@@ -33,6 +43,7 @@ struct Schedule {
   int num_micro_batches = 0;
   std::vector<Rank> rank_of_stage;           // index: stage
   std::vector<std::vector<Action>> actions;  // index: rank
+  std::vector<CollectiveGroup> groups;       // index: GroupId; what collectives name
 
   int num_stages() const { return static_cast<int>(rank_of_stage.size()); }
   int num_ranks() const { return static_cast<int>(actions.size()); }
@@ -44,6 +55,8 @@ struct Schedule {
   const std::vector<Action>& list_of(Rank rank) const {
     return actions[static_cast<size_t>(rank.value())];
   }
+  // Pre-condition: `group` is one of the schedule's groups.
+  const CollectiveGroup& group(GroupId id) const { return groups[static_cast<size_t>(id.value())]; }
   // True if `stage` has a previous (next) stage, and that one is on another rank: what passes
   // between them is sent. Pre-condition: `stage` is one of the schedule's stages.
   bool receives_from_previous(StageId stage) const {
@@ -80,7 +93,8 @@ enum class Transfers : uint8_t {
   //    the group that receives what it reads is done. Every action that is no transfer waits until,
   //    on each lane, the groups of all sends before it but the last are done: so buffers are free
   //    again where they are above. A list ends when its last group is done.
-  // A group has at most one send per lane.
+  // A group has at most one send per lane. A collective is a group of its own, for which the rank
+  // waits.
   kGrouped,
 };
 

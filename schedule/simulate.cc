@@ -23,7 +23,8 @@ absl::Status CheckSends(const Schedule& schedule, Sends sends) {
 absl::Status AddMemory(const Schedule& schedule, const Costs& costs, Simulation& simulation) {
   if (costs.memory.empty() || !schedule.IsLowered()) return absl::OkStatus();
   for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
-    ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(schedule, rank, costs.memory));
+    ASSIGN_OR_RETURN(const MemoryPlan plan,
+                     PlanMemory(schedule, rank, costs.memory, costs.collective_memory));
     RankTimes& times = simulation.ranks[static_cast<size_t>(rank.value())];
     times.peak_bytes = plan.peak_bytes();
     times.peak_stash_bytes = plan.peak_stash_bytes;
@@ -45,10 +46,12 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs
   Simulation simulation;
   VirtualTime run(schedule, costs, options.sends);
   RETURN_IF_ERROR(run.Run(options.keep_trace ? &simulation.trace : nullptr));
-  // The same order with messages that take no time tells what is due to communication. It is never
-  // slower: under a fixed order, every start is a maximum of sums of durations.
+  // The same order with messages and collectives that take no time tells what is due to
+  // communication. It is never slower: under a fixed order, every start is a maximum of sums of
+  // durations.
   Costs free_messages = costs;
   free_messages.links.clear();
+  free_messages.collectives = {};
   VirtualTime without(schedule, free_messages, options.sends);
   RETURN_IF_ERROR(without.Run(nullptr));
 

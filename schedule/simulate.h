@@ -50,8 +50,8 @@ struct RankTimes {
   int64_t imbalance_ns = 0;   // other ranks have more to do: the busiest one's busy_ns less its own
   int64_t dependency_ns = 0;  // of the order: what the step would take beyond the busiest rank's
                               // time if messages took none
-  int64_t communication_ns = 0;  // messages take time: the step less what it would take if they
-                                 // took none
+  int64_t communication_ns = 0;  // messages and collectives take time: the step less what it would
+                                 // take if they took none
   // The memory planner's (memory.h); 0 if the costs have no sizes.
   int64_t peak_bytes = 0;
   int64_t peak_stash_bytes = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "schedule/action_table.h"
+#include "schedule/collective_rules.h"
 #include "schedule/progress.h"
 
 namespace stagecoach::schedule {
@@ -24,7 +25,8 @@ class Validator {
   bool CheckAll(Transfers transfers) {
     return CheckCompleteness() && CheckComputeOrder() && CheckTransferOrder() &&
            CheckEveryTransferExists() && CheckMatching() && CheckProgress() &&
-           (transfers == Transfers::kSeparate || (CheckGroups() && CheckProgressInGroups()));
+           (transfers == Transfers::kSeparate || (CheckGroups() && CheckProgressInGroups())) &&
+           CheckMatchingOfCollectives();
   }
 
   const Violation& violation() const { return violation_; }
@@ -33,12 +35,14 @@ class Validator {
   bool CheckCompleteness();
   bool CheckStage(StageId stage);
   bool CheckOncePerStage(StageId stage, int32_t last_backward);
+  bool CheckCollectives();
   bool CheckComputeOrder();
   bool CheckMicroBatch(StageId stage, MicroBatch mb);
   bool CheckMicroBatchOrder(StageId stage, Op op);
   bool CheckTransferOrder();
   bool CheckEveryTransferExists();
   bool CheckMatching();
+  bool CheckMatchingOfCollectives();
   bool CheckProgress();
   bool CheckGroups();
   bool CheckProgressInGroups();
@@ -92,7 +96,14 @@ bool Validator::CheckCompleteness() {
   for (StageId stage(0); stage.value() < schedule_.num_stages(); ++stage) {
     if (!CheckStage(stage)) return false;
   }
-  return true;
+  return CheckCollectives();
+}
+
+bool Validator::CheckCollectives() {
+  std::optional<Violation> violation = FindMisplacedCollective(schedule_, table_);
+  if (!violation.has_value()) return true;
+  violation_ = *std::move(violation);
+  return false;
 }
 
 bool Validator::CheckStage(StageId stage) {
@@ -251,6 +262,13 @@ bool Validator::CheckMatching() {
   return true;
 }
 
+bool Validator::CheckMatchingOfCollectives() {
+  std::optional<Violation> violation = FindUnmatchedCollective(schedule_, table_);
+  if (!violation.has_value()) return true;
+  violation_ = *std::move(violation);
+  return false;
+}
+
 bool Validator::CheckProgress() {
   std::vector<Wait> cycle = FindDeadlock(schedule_, table_);
   return cycle.empty() ||
@@ -309,6 +327,9 @@ std::string DrawCycle(const Schedule& lowered, const std::vector<Wait>& cycle) {
   const auto code_at = [&](Rank rank, int32_t position) {
     return ToCode(lowered.list_of(rank)[static_cast<size_t>(position)]);
   };
+  const auto is_collective = [&](const Wait& wait) {
+    return IsCollective(lowered.list_of(wait.peer)[static_cast<size_t>(wait.peer_position)].op);
+  };
   std::string text;
   for (size_t i = 0; i < cycle.size(); ++i) {
     const Wait& wait = cycle[i];
@@ -316,8 +337,9 @@ std::string DrawCycle(const Schedule& lowered, const std::vector<Wait>& cycle) {
     absl::StrAppend(&text, "  ", i == 0 ? "┌─▶ " : "│   ", "rank ", wait.rank.value(),
                     " stands before ", code_at(wait.rank, wait.position), " (position ",
                     wait.position, ") until\n", is_last ? "  └── " : "  │   ", "rank ",
-                    wait.peer.value(), " has performed ", code_at(wait.peer, wait.peer_position),
-                    " (position ", wait.peer_position, ")\n");
+                    wait.peer.value(), is_collective(wait) ? " has come to " : " has performed ",
+                    code_at(wait.peer, wait.peer_position), " (position ", wait.peer_position,
+                    ")\n");
   }
   return text;
 }

@@ -12,8 +12,9 @@
 namespace stagecoach::schedule {
 
 // `rank` stands before the action at `position` of its list until `peer` has performed the one at
-// `peer_position` of its own. In groups both are transfers: the ends of one message, of which the
-// peer's is in a group that it has not started.
+// `peer_position` of its own, or, if that is a collective, has come to it. In groups both are
+// transfers or collectives: the ends of one message, of which the peer's is in a group that it has
+// not started; or the same collective.
 struct Wait {
   Rank rank;
   int32_t position = 0;
@@ -25,21 +26,24 @@ struct Wait {
 struct Violation {
   Rank rank;              // none (-1) if the schedule as a whole is at fault
   int32_t position = -1;  // in the rank's list; -1: the action is missing, or no action is at fault
-  Action action;          // the one at fault or missing; stage none (-1) if there is no such action
-  std::string reason;     // what is wrong, and what to change
+  // The one at fault or missing; stage and group none (-1) if there is no such action.
+  Action action;
+  std::string reason;       // what is wrong, and what to change
   std::vector<Wait> cycle;  // of a deadlock: the shortest, each entry's peer being the next's rank
 };
 
 // Proves a lowered schedule before anything runs. Checked, in this order:
 //  1. Placement: there is a stage and a micro-batch; every stage has a rank of the schedule; every
 //     action names a stage of its own rank, a micro-batch below num_micro_batches (none, if it is
-//     of the whole stage) and, if it is a transfer, a stage with a neighbor on another rank; no
-//     action but UNSHARD and RESHARD appears twice. An overlapped pair is an F and a B or BW, in
-//     either order, of different micro-batches.
+//     of the whole stage) and, if it is a transfer, a stage with a neighbor on another rank; every
+//     collective names a group that its rank is in; no action but UNSHARD and RESHARD appears
+//     twice. An overlapped pair is an F and a B or BW, in either order, of different micro-batches.
 //  2. Completeness: each stage performs each micro-batch's F exactly once; in a training schedule
 //     also either BW or both B and W exactly once, and exactly one STEP after all of them; at most
 //     one REDUCE between them and the STEP; in a forward-only one neither backward actions nor
-//     REDUCE nor STEP.
+//     REDUCE nor STEP. A collective that one rank performs, all ranks of the schedule perform, in
+//     one group, which has them all: NORM, in training only, after all that completes the gradients
+//     of the rank's stages and before their STEPs; RESULTS after every F of the last stage.
 //  3. Order on a rank: F before B (or BW) before W of the same micro-batch; backward actions and
 //     weight actions of a stage in micro-batch order 0, 1, 2, ... (the order of summation is part
 //     of the interface); a buffer is sent after it is filled, and a receive is posted before its
@@ -49,11 +53,15 @@ struct Violation {
 //     once, and between each ordered pair of ranks the k-th send and the k-th receive carry the
 //     same message.
 //  5. Progress: under *rendezvous* sends (a send waits until its receive was posted;
-//     nothing is buffered; one send per lane is outstanding) every rank reaches the end of its
-//     list.
+//     nothing is buffered; one send per lane is outstanding; a collective is a moment at which all
+//     ranks of its group stand before it) every rank reaches the end of its list. So all ranks of a
+//     group perform its collectives in the same order.
 //  6. Under Transfers::kGrouped (schedule.h) only: no group has two sends on one lane, and every
 //     rank's groups come to their end, again with nothing buffered. Neither of rules 5 and 6
 //     follows from the other.
+//  7. Matching, of collectives: what a rank receives before a collective, the other sends before
+//  it,
+//     if it takes part. A collective is made of messages itself.
 // Limits of the stash: stash.h. Time and memory are linear in the number of actions and (ranks x
 // stages).
 std::optional<Violation> FindViolation(const Schedule& lowered,

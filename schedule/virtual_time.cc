@@ -17,6 +17,7 @@ VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sen
       num_micro_batches_(static_cast<size_t>(std::max(schedule.num_micro_batches, 0))),
       lanes_(2 * schedule.rank_of_stage.size(), nullptr),
       states_(schedule.actions.size()),
+      collectives_(schedule.groups.size() * kNumCollectiveOps),
       pair_ns_(2 * schedule.actions.size(), 0),
       ranks_(schedule.actions.size()) {
   for (std::vector<Message>& messages : messages_) {
@@ -94,6 +95,8 @@ void VirtualTime::RunRank(Rank rank) {
       done = Send(rank, action);
     } else if (IsReceive(action.op)) {
       PostReceive(rank, action);
+    } else if (IsCollective(action.op)) {
+      done = PerformCollective(rank, action);
     } else {
       done = PerformOfStage(rank, action);
     }
@@ -175,6 +178,28 @@ bool VirtualTime::PerformOfStage(Rank rank, const Action& action) {
   const int64_t awaited_ns = DoneNs(rank, state.groups_awaited);
   if (awaited_ns == kNotYet) return false;
   Occupy(rank, action, std::max(state.clock_ns, awaited_ns), DurationNs(action));
+  return true;
+}
+
+// In groups it is one itself, after those that were posted before.
+bool VirtualTime::PerformCollective(Rank rank, const Action& action) {
+  RankState& state = StateOf(rank);
+  CollectiveState& collective = StateOf(action);
+  const std::vector<Rank>& members = schedule_.group(action.group).ranks;
+  if (!state.stands_before_collective) {
+    const int64_t groups_done_ns = DoneNs(rank, static_cast<int32_t>(state.groups.size()));
+    if (groups_done_ns == kNotYet) return false;
+    state.stands_before_collective = true;
+    collective.start_ns = std::max({collective.start_ns, state.clock_ns, groups_done_ns});
+    if (++collective.arrivals == members.size()) {
+      for (const Rank member : members) Wake(member);
+    }
+  }
+  if (collective.arrivals < members.size()) return false;
+  state.stands_before_collective = false;
+  const int64_t end_ns = collective.start_ns + costs_.collectives.of(action.op);
+  Record(rank, action, collective.start_ns, end_ns);
+  state.clock_ns = end_ns;
   return true;
 }
 

@@ -54,6 +54,11 @@ class VirtualTime {
     int64_t end_ns = 0;  // until it is done, of what has passed
     size_t left = 0;     // transfers that have not passed
   };
+  // One that ranks have come to.
+  struct CollectiveState {
+    size_t arrivals = 0;   // so far
+    int64_t start_ns = 0;  // not before this
+  };
   enum Kind : size_t { kActivation = 0, kGradient = 1 };
   // All about the message that a send or a receive is an end of.
   struct Transfer {
@@ -67,7 +72,8 @@ class VirtualTime {
     size_t next = 0;  // into its list
     int64_t clock_ns = 0;
     bool waits = false;
-    std::vector<Group> groups;  // posted so far
+    bool stands_before_collective = false;  // which counts it among its arrivals
+    std::vector<Group> groups;              // posted so far
     int32_t groups_started = 0;
     int32_t groups_done = 0;
     int32_t groups_awaited = 0;  // must be done before the rank's next action
@@ -80,6 +86,7 @@ class VirtualTime {
   bool Send(Rank rank, const Action& action);
   void PostReceive(Rank rank, const Action& action);
   bool PerformOfStage(Rank rank, const Action& action);
+  bool PerformCollective(Rank rank, const Action& action);
   bool AwaitLastTransfers(Rank rank);
 
   // Of kGrouped (virtual_time_groups.cc).
@@ -106,6 +113,10 @@ class VirtualTime {
   void Record(Rank rank, const Action& action, int64_t start_ns, int64_t end_ns);
   void FillTransfers();
   Transfer TransferOf(const Action& action);
+  CollectiveState& StateOf(const Action& collective) {
+    return collectives_[static_cast<size_t>(collective.group.value()) * kNumCollectiveOps +
+                        CollectiveIndex(collective.op)];
+  }
   bool IsGrouped() const { return sends_ == Sends::kGrouped; }
 
   // A message by its reader.
@@ -131,6 +142,7 @@ class VirtualTime {
   std::array<std::vector<Message>, 2> messages_;  // index: kind; stage and micro-batch
   std::vector<const Message*> lanes_;             // the last one sent; index: 2 * stage + kind
   std::vector<RankState> states_;                 // index: rank
+  std::vector<CollectiveState> collectives_;      // index: group and operation
   std::vector<Rank> runnable_;
   // When the last message of the group that starts has passed to and from each rank. Index: 2 *
   // rank, + 1 from it.

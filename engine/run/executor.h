@@ -42,6 +42,10 @@ struct ExecutorCounters {
   int64_t peak_stash_bytes = 0;  // most that was stashed at once, as schedule/memory.h defines it
 };
 
+// Unimplemented if the schedule has an UNSHARD, RESHARD or REDUCE: there is one replica of every
+// stage.
+absl::Status CheckIsOfOneReplica(const schedule::Schedule& schedule);
+
 // Interprets one rank's list of actions: gives every action its buffers, calls the stage, and
 // exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
 // matter. Run only in jobs of the device's stream; allocates nothing after Create.
@@ -49,8 +53,7 @@ struct ExecutorCounters {
 // The list is issued in the order of the device's stream; on an accelerator the host runs
 // ahead of the device, and waits for it once, at the end.
 //
-// Of an overlapped pair it performs one after the other. There is one replica of every stage:
-// UNSHARD, RESHARD and REDUCE are nothing to do.
+// Of an overlapped pair it performs one after the other.
 class Executor {
  public:
   struct Work {
@@ -64,11 +67,13 @@ class Executor {
     uint64_t seed = 0;                           // of the parameters
     const ParameterTable* parameters = nullptr;  // of the whole model
     float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
-    bool shares_results = false;  // the rank of the loss tells all others its results
-    Work training, evaluation;    // both place the same stages alike
+    schedule::CollectiveMemory collectives;      // that the plans of memory count with
+    Work training, evaluation;                   // both place the same stages alike
   };
 
   // `stages`: those of this rank, ascending. Takes the rank's memory from the device.
+  // FailedPrecondition: a schedule has other collectives than the run: NORM if gradients are
+  // clipped, in training; RESULTS if results are shared. Unimplemented: CheckIsOfOneReplica.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
       const Options& options, std::vector<std::unique_ptr<Stage>> stages);
 
@@ -98,18 +103,14 @@ class Executor {
     const TrainStep* step;                    // null in evaluation
     absl::Span<schedule::TimedAction> timed;  // by position; empty if the times are not wanted
   };
-  // Moments in the stream's order: slots of the timeline. Three for each position of a list, and
-  // two that surround the wait for the other ranks' norms.
-  enum class Moment : uint8_t { kReached, kStart, kEnd };
-  static int SlotOf(int position, Moment moment) { return 3 * position + static_cast<int>(moment); }
-  int OwnNormSlot() const { return 3 * static_cast<int>(tickets_.size()); }
-  int AllNormsSlot() const { return OwnNormSlot() + 1; }
 
   Executor(const Options& options, kernels::Arena arena,
            std::vector<std::unique_ptr<Stage>> stages);
 
   // Places the stages and binds the programs.
   absl::Status PlaceAll();
+  // `resident`: where the tables of collectives lie.
+  absl::Status PlaceCollectives(std::byte* resident);
   absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
 
   absl::Status PerformAll(const Run& run);
@@ -119,7 +120,13 @@ class Executor {
   absl::Status Issue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
-  absl::Status CombineNorms();
+  absl::Status ExchangeNorms(const Run& run, int position);
+  absl::Status ShareResults(const Run& run, int position);
+  // The sums of squares of this rank's gradients.
+  absl::Status SumOwnSquares();
+  // Begin and end what has work for the device (Instruction::works).
+  absl::Status BeginWork(const Instruction& instruction);
+  absl::Status EndWork(const Instruction& instruction, int position);
   // Waits until the device is at most Instruction::kMostAhead behind.
   absl::Status KeepUp(const Instruction& instruction);
   // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
@@ -133,7 +140,12 @@ class Executor {
   // ever.
   absl::Status WarmUp();
   absl::Status Await(int32_t transfer);
-  absl::Status Mark(int slot) { return timeline_->Mark(slot); }
+  absl::Status Mark(const Instruction& instruction, Moment moment) {
+    return timeline_->Mark(SlotOf(instruction, moment));
+  }
+  static int SlotOf(const Instruction& instruction, Moment moment) {
+    return instruction.first_slot + static_cast<int>(moment);
+  }
   // Fetches what the host wants to know, and waits for the device.
   absl::Status Finish(const Run& run);
   // Reads the moments of a finished run.
@@ -153,8 +165,7 @@ class Executor {
   std::optional<GradientNorm> norm_;  // if gradients are clipped
   Stage* loss_stage_ = nullptr;       // null if it is on another rank
   std::optional<SharedResults> shared_results_;
-  int norm_position_ = 0;  // of the action that combined the norms in this run; -1: none
-  int stashed_ = 0;        // micro-batches between F and B
+  int stashed_ = 0;  // micro-batches between F and B
   ExecutorCounters counters_;
 };
 

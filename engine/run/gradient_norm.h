@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_RUN_GRADIENT_NORM_H_
 #define STAGECOACH_ENGINE_RUN_GRADIENT_NORM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -21,24 +22,25 @@ namespace stagecoach::engine {
 // whatever rank has them. So the result has the same bits for every partition.
 class GradientNorm {
  public:
-  // `parameters`: of the whole model. Its tables are not charged to the device's budget.
-  static absl::StatusOr<GradientNorm> Create(kernels::Device& device, int ranks,
+  // `parameters`: of the whole model. `table`: memory of the device that is 0 and has the size of
+  // schedule::NormTableBytes.
+  static absl::StatusOr<GradientNorm> Create(kernels::Device& device, std::byte* table, int ranks,
                                              const ParameterTable& parameters, float clip_norm);
 
   // Where the squared norms of a stage's parameters go: (own.size()) float64. Those of other ranks'
   // parameters stay 0.
   kernels::Tensor Squares(absl::Span<const ModelParameter> own) const;
 
-  // Jobs of the device's stream, as are the others below. Gathers and combines.
-  absl::Status Combine(Transport& transport, base::Deadline deadline);
-  // The same without the other ranks' part.
-  absl::Status CombineAlone();
+  // Jobs of the device's stream, as is Combine. Tells the other `ranks` the own squares, and learns
+  // theirs.
+  absl::Status Exchange(Transport& transport, absl::Span<const Rank> ranks,
+                        base::Deadline deadline);
+  // Computes norm and scale, and copies the norm to the host.
+  absl::Status Combine();
   // What gradients are to be multiplied by: (1) float32 in the device's memory.
   const kernels::Tensor& scale() const { return scale_; }
 
-  // Copies the norm to the host, in the stream's order; `value` has it once the stream has
-  // finished.
-  absl::Status Fetch();
+  // The norm, once the stream has finished.
   double value() const { return *reinterpret_cast<const double*>(host_norm_.data()); }
 
  private:
@@ -47,7 +49,6 @@ class GradientNorm {
 
   kernels::Device* device_;
   float clip_norm_;
-  kernels::Buffer table_;
   kernels::HostBuffer host_norm_;
   kernels::Tensor own_squares_, all_squares_;  // (parameters), (ranks, parameters) float64
   kernels::Tensor norm_, scale_;

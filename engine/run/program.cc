@@ -35,10 +35,16 @@ class Compiler {
       Instruction& instruction = program.instructions.emplace_back();
       instruction.action = action;
       instruction.name = ToString(action);
-      instruction.stage = in_.stages[static_cast<size_t>(action.stage.value())];
+      if (schedule::IsCollective(action.op)) {
+        instruction.ranks = in_.schedule.group(action.group).ranks;
+      } else {
+        instruction.stage = in_.stages[static_cast<size_t>(action.stage.value())];
+      }
       instruction.works =
-          schedule::IsCompute(action.op) ||
+          schedule::IsCompute(action.op) || schedule::IsCollective(action.op) ||
           (action.op == Op::kStep && !instruction.stage->options().updates_in_backward);
+      instruction.first_slot = program.num_slots;
+      program.num_slots += action.op == Op::kExchangeNorms ? 5 : 3;
       if (instruction.works) {
         constexpr size_t kMostAhead = Instruction::kMostAhead;
         if (works.size() >= kMostAhead) {

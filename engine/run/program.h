@@ -16,6 +16,10 @@
 
 namespace stagecoach::engine {
 
+// Moments of one action in the order of the device's stream: slots of the timeline. The last two
+// are those of an exchange of norms alone, which begins with work of the rank's own.
+enum class Moment : uint8_t { kReached, kStart, kEnd, kOwnPartDone, kAllPartsThere };
+
 // One action of a rank's list with all that performing it takes, looked up beforehand.
 struct Instruction {
   static constexpr int32_t kNothing = -1;
@@ -25,10 +29,11 @@ struct Instruction {
   static constexpr int kMostAhead = 16;
 
   schedule::Action action;
-  Stage* stage = nullptr;
-  std::string name;  // of the action, for profilers: "F0.3"
-  // It has work for the device: it computes, or is the step of a stage that is not up to date by
-  // then (StageOptions::updates_in_backward).
+  Stage* stage = nullptr;  // of a collective: null
+  std::string name;        // of the action, for profilers: "F0.3"
+  int32_t first_slot = 0;  // of its moments in the timeline
+  // It has work for the device: it computes, is a collective, or is the step of a stage that is not
+  // up to date by then (StageOptions::updates_in_backward).
   bool works = false;
   // Of what works: the position of the work that the device must have done before the host issues
   // this, kMostAhead before it.
@@ -40,6 +45,9 @@ struct Instruction {
   // The blocks (indices into the memory plan's) that count as stash from here on; kNothing behind
   // the last of them.
   std::array<int32_t, 4> stashes = {kNothing, kNothing, kNothing, kNothing};
+
+  // Of a collective: the ranks of its group, in the schedule.
+  absl::Span<const Rank> ranks;
 
   // Of a transfer.
   Message message;
@@ -55,10 +63,11 @@ struct Instruction {
 struct Program {
   std::vector<Instruction> instructions;  // index: position in the rank's list
   std::vector<int32_t> last_sends;        // positions of the sends that no instruction awaits
+  int32_t num_slots = 0;                  // of the timeline
 };
 
 struct ProgramInputs {
-  const schedule::Schedule& schedule;  // lowered and validated
+  const schedule::Schedule& schedule;  // lowered and validated; outlives the program
   Rank rank;
   const schedule::MemoryPlan& memory;  // of the rank under the schedule
   std::byte* dynamic = nullptr;        // where the plan's dynamic area starts

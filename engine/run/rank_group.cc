@@ -19,13 +19,14 @@ using schedule::Schedule;
 constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
 
 // With which ranks a rank exchanges tensors.
-std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank, bool all) {
+std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank) {
   std::set<int> peers;
-  for (int peer = 0; all && peer < lowered.num_ranks(); ++peer) {
-    if (peer != rank.value()) peers.insert(peer);
-  }
   for (const schedule::Action& action : lowered.list_of(rank)) {
     if (schedule::IsTransfer(action.op)) peers.insert(PeerOf(lowered, action).value());
+    if (!schedule::IsCollective(action.op)) continue;
+    for (const schedule::Rank member : lowered.group(action.group).ranks) {
+      if (member != rank) peers.insert(member.value());
+    }
   }
   return {peers.begin(), peers.end()};
 }
@@ -69,12 +70,11 @@ bool UsesNccl(const RankGroupOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOptions& options,
-                                                              const Schedule& lowered,
-                                                              bool all_meet) {
+                                                              const Schedule& lowered) {
   RETURN_IF_ERROR(CheckRankGroup(options));
   std::unique_ptr<RankGroup> group(new RankGroup(options));
   RETURN_IF_ERROR(group->MakeDevices());
-  RETURN_IF_ERROR(UsesNccl(options) ? group->ConnectByNccl(lowered, all_meet)
+  RETURN_IF_ERROR(UsesNccl(options) ? group->ConnectByNccl(lowered)
                                     : group->ConnectByCopies(lowered));
   return group;
 }
@@ -96,7 +96,8 @@ absl::Status RankGroup::MakeDevices() {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     if (options_.rendezvous != nullptr && options_.rendezvous->rank() != rank) continue;
     State& state = ranks_[static_cast<size_t>(rank)];
-    ASSIGN_OR_RETURN(state.device, MakeDevice(options_.device, rank));
+    ASSIGN_OR_RETURN(state.device,
+                     MakeDevice(options_.device, mesh_.device_of(schedule::Rank(rank))));
     state.job = std::make_unique<Job>();
     local_ranks_.push_back(rank);
   }
@@ -148,17 +149,17 @@ absl::Status RankGroup::Agree(const absl::Status& own) {
   return Gather("").status();
 }
 
-absl::Status RankGroup::ConnectByNccl(const Schedule& lowered, bool all_meet) {
+absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
   ASSIGN_OR_RETURN(const std::string id, AgreeOnId());
   const absl::Status any = OnEach([&](int rank) -> absl::Status {
     const kernels::CommunicatorOptions options = {
         .id = id,
         .ranks = options_.ranks,
         .rank = rank,
-        .peers = PeersOf(lowered, schedule::Rank(rank), all_meet),
+        .peers = PeersOf(lowered, schedule::Rank(rank)),
         .deadline = Deadline(),
-        // Every transfer might be a group, and so are the exchanges of norms and of results.
-        .max_groups = static_cast<int>(lowered.list_of(schedule::Rank(rank)).size()) + 2};
+        // Every transfer might be a group, and every collective is one.
+        .max_groups = static_cast<int>(lowered.list_of(schedule::Rank(rank)).size())};
     absl::StatusOr<std::unique_ptr<Transport>> transport =
         CreateCommunicatorTransport(device(rank), options, abort_);
     if (!transport.ok()) {

@@ -13,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "engine/device/device_spec.h"
+#include "engine/device/mesh.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/transport/communicator.h"
 #include "engine/transport/transport.h"
@@ -31,7 +32,7 @@ enum class Exchange : uint8_t {
 };
 
 struct RankGroupOptions {
-  int ranks = 1;
+  int ranks = 1;  // each on a device of its own
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
   // One process per rank: this one performs rank rendezvous->rank(). Null: this process performs
@@ -60,16 +61,16 @@ inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {
 // waits of all within a second. Not thread-safe.
 class RankGroup {
  public:
-  // `lowered`: the schedule that says which ranks exchange tensors; `all_meet`: all of them do
-  // with all others. Errors: those of MakeDevice and of the connections; InvalidArgument if the
-  // processes are another number than the ranks, or of devices that only one process can connect.
+  // `lowered`: the schedule that says which ranks exchange tensors. Errors: those of MakeDevice and
+  // of the connections; InvalidArgument if the processes are another number than the ranks, or of
+  // devices that only one process can connect.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Connect(const RankGroupOptions& options,
-                                                            const schedule::Schedule& lowered,
-                                                            bool all_meet);
+                                                            const schedule::Schedule& lowered);
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
+  const Mesh& mesh() const { return mesh_; }
   // The ranks of this process, ascending.
   const std::vector<int>& local_ranks() const { return local_ranks_; }
   kernels::Device& device(int rank) const { return *ranks_[static_cast<size_t>(rank)].device; }
@@ -108,11 +109,12 @@ class RankGroup {
     std::unique_ptr<Job> job;
   };
 
-  explicit RankGroup(const RankGroupOptions& options) : options_(options) {}
+  explicit RankGroup(const RankGroupOptions& options)
+      : options_(options), mesh_(Mesh::OneDeviceEach(options.ranks)) {}
   base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
   absl::Status MakeDevices();
   absl::Status ConnectByCopies(const schedule::Schedule& lowered);
-  absl::Status ConnectByNccl(const schedule::Schedule& lowered, bool all_meet);
+  absl::Status ConnectByNccl(const schedule::Schedule& lowered);
   absl::StatusOr<std::string> AgreeOnId();
   // Waits for what OnEach has submitted, and looks after the other processes meanwhile.
   void Await(Job& job);
@@ -123,6 +125,7 @@ class RankGroup {
   absl::Status NoteFirst(const absl::Status& error);
 
   const RankGroupOptions options_;
+  const Mesh mesh_;
   std::vector<int> local_ranks_;
   std::vector<State> ranks_;  // empty where a rank is elsewhere
   const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators

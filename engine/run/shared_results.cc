@@ -5,43 +5,44 @@
 #include "absl/container/inlined_vector.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/stage/layer_cost.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
 
-absl::StatusOr<SharedResults> SharedResults::Create(kernels::Device& device,
+absl::StatusOr<SharedResults> SharedResults::Create(kernels::Device& device, std::byte* table,
                                                     const schedule::Schedule& schedule,
                                                     const Stage* loss_stage) {
   const Rank owner = schedule.rank_of(StageId(schedule.num_stages() - 1));
   SharedResults shared(device, owner, loss_stage);
   if (loss_stage != nullptr) return shared;
-  const int64_t bytes = schedule.num_micro_batches * kLossBytesPerMicroBatch;
-  ASSIGN_OR_RETURN(shared.results_, device.AllocateTable(bytes));
-  ASSIGN_OR_RETURN(shared.host_results_, device.AllocateHost(bytes));
+  shared.results_ = {table, kernels::DType::kFloat64, Shape{schedule.num_micro_batches, 2}};
+  ASSIGN_OR_RETURN(shared.host_results_, device.AllocateHost(shared.results_.bytes()));
   return shared;
 }
 
-absl::Status SharedResults::Exchange(Transport& transport, absl::Duration deadline) {
+absl::Status SharedResults::Exchange(Transport& transport, absl::Span<const Rank> ranks,
+                                     absl::Duration deadline) {
   constexpr Message kMessage = {.kind = Message::Kind::kResults};
   absl::InlinedVector<Transport::Ticket, 32> tickets;
   if (loss_stage_ == nullptr) {
-    const Tensor results{results_.data(), kernels::DType::kFloat64,
-                         Shape{results_.bytes() / SizeOf(kernels::DType::kFloat64)}};
-    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(owner_, kMessage, results));
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(owner_, kMessage, results_));
   } else {
-    for (int rank = 0; rank < transport.ranks(); ++rank) {
-      if (rank == transport.rank().value()) continue;
+    for (const Rank rank : ranks) {
+      if (rank == transport.rank()) continue;
       ASSIGN_OR_RETURN(tickets.emplace_back(),
-                       transport.PostSend(Rank(rank), kMessage, loss_stage_->results()));
+                       transport.PostSend(rank, kMessage, loss_stage_->results()));
     }
   }
   RETURN_IF_ERROR(transport.Flush());
   for (const Transport::Ticket& ticket : tickets) {
     RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(deadline)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status SharedResults::Fetch() {
   if (loss_stage_ != nullptr) return absl::OkStatus();
-  return device_->stream().CopyToHost(host_results_.data(), results_.data(), results_.bytes());
+  return device_->stream().CopyToHost(host_results_.data(), results_.data, results_.bytes());
 }
 
 LossResult SharedResults::Received(MicroBatch micro_batch) const {

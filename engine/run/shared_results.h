@@ -1,9 +1,12 @@
 #ifndef STAGECOACH_ENGINE_RUN_SHARED_RESULTS_H_
 #define STAGECOACH_ENGINE_RUN_SHARED_RESULTS_H_
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/stage/stage.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
@@ -16,15 +19,18 @@ namespace stagecoach::engine {
 class SharedResults {
  public:
   // `schedule`: any of those whose results are shared; all of them place stages and cut batches
-  // alike. `loss_stage`: null on the ranks that do not have it. Tables are not charged to the
-  // device's budget.
-  static absl::StatusOr<SharedResults> Create(kernels::Device& device,
+  // alike. `loss_stage`: null on the ranks that do not have it, where `table` is memory of the
+  // device of the size of schedule::ResultTableBytes.
+  static absl::StatusOr<SharedResults> Create(kernels::Device& device, std::byte* table,
                                               const schedule::Schedule& schedule,
                                               const Stage* loss_stage);
 
-  // Sends them, or receives them and copies them to the host, in the order of the device's stream;
-  // `deadline` is that of each wait. Every rank calls it.
-  absl::Status Exchange(Transport& transport, absl::Duration deadline);
+  // Sends them to the other `ranks`, or receives them, in the order of the device's stream;
+  // `deadline` is that of each wait. All of the ranks call it.
+  absl::Status Exchange(Transport& transport, absl::Span<const Rank> ranks,
+                        absl::Duration deadline);
+  // Copies what was received to the host.
+  absl::Status Fetch();
 
   // Of a rank that does not have the loss stage, once the stream has finished.
   LossResult Received(MicroBatch micro_batch) const;
@@ -36,7 +42,7 @@ class SharedResults {
   kernels::Device* device_;
   Rank owner_;
   const Stage* loss_stage_;
-  kernels::Buffer results_;  // (micro_batches, 2) float64
+  kernels::Tensor results_;  // (micro_batches, 2) float64, where the loss is elsewhere
   kernels::HostBuffer host_results_;
 };
 

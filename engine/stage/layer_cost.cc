@@ -16,6 +16,13 @@ partition::LossMemory BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows
       .resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
 }
 
+schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
+                                              const Optimizer& optimizer, bool shares_results) {
+  const bool clips = optimizer.clip_norm > 0.0F;
+  return {.norm_bytes = clips ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
+          .result_bytes = shares_results ? kLossBytesPerMicroBatch : 0};
+}
+
 partition::LayerCost CostOf(const LayerSpec& spec) {
   partition::LayerCost cost;
   cost.name = spec.description;

@@ -20,6 +20,11 @@ partition::LossMemory BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows
                                   int micro_batches);
 int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows);  // rounded up
 
+// Of a run that clips gradients (Optimizer::clip_norm): the squared norm of each parameter, in
+// double. Where results are shared: what the loss keeps of each micro-batch.
+schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
+                                              const Optimizer& optimizer, bool shares_results);
+
 // Everything of a prepared layer but its times.
 partition::LayerCost CostOf(const LayerSpec& spec);
 

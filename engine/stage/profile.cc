@@ -48,6 +48,8 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.loss_workspace_bytes =
       BytesOfLoss(profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1).workspace_bytes;
   profile.loss_bytes_per_micro_batch = kLossBytesPerMicroBatch;
+  profile.collectives =
+      BytesOfCollectives(profile.parameters, options.optimizer, options.shares_results);
   return absl::OkStatus();
 }
 
@@ -84,6 +86,7 @@ partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelPr
   STAGECOACH_CHECK(!sizes.empty(), "a profile has at least one size");
   partition::Profile joined = {.model = std::move(model_name)};
   joined.updates_in_backward = sizes.front().updates_in_backward;
+  joined.collectives = sizes.front().collectives;
   for (const ModelProfile& profile : sizes) {
     partition::SizedLayers sized = profile;
     for (size_t i = 0; i < sized.layers.size(); ++i) {

@@ -19,16 +19,18 @@ namespace stagecoach::engine {
 // them: "linear 784 -> 10".
 struct ModelProfile : partition::SizedLayers {
   LossSpec loss_spec;
-  bool updates_in_backward = true;  // partition::Profile has the same
-  std::vector<Shape> inputs;        // of one sample, entering each layer
-  Shape output;                     // of one sample
+  schedule::CollectiveMemory collectives;  // partition::Profile has the same
+  bool updates_in_backward = true;         // partition::Profile has the same
+  std::vector<Shape> inputs;               // of one sample, entering each layer
+  Shape output;                            // of one sample
   ParameterTable parameters;
 };
 
 struct ProfileOptions {
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;
-  DeviceSpec device;  // sizes depend on it: scratch memory, the type of activations
+  DeviceSpec device;            // sizes depend on it: scratch memory, the type of activations
+  bool shares_results = false;  // every rank is a process, and knows the results of the loss
 };
 
 // Sizes from the layers themselves, times from the analytic model (partition/analytic.h).

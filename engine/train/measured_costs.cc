@@ -46,6 +46,7 @@ struct StageSamples {
   std::array<std::vector<double>, kNumComputeOps> passes;  // index: Op
   std::vector<double> step;
 };
+using CollectiveSamples = std::array<std::vector<double>, schedule::kNumCollectiveOps>;
 struct LinkSamples {
   double bytes = 0.0;
   double passing_ns = 0.0;
@@ -81,6 +82,7 @@ void AddStages(const Trace& trace, bool steps_in_backward, std::vector<StageSamp
   for (const std::vector<TimedAction>& list : trace.actions) {
     for (const TimedAction& timed : list) {
       const Action& action = timed.action;
+      if (schedule::IsCollective(action.op)) continue;
       StageSums& stage = sums[static_cast<size_t>(action.stage.value())];
       const auto duration_ns = static_cast<double>(timed.end_ns - timed.start_ns);
       const bool completes = action.op == Op::kBackwardWeight || action.op == Op::kBackward;
@@ -107,6 +109,19 @@ void AddStages(const Trace& trace, bool steps_in_backward, std::vector<StageSamp
     }
     samples[i].step.push_back(stage.step.value());
   }
+}
+
+// A rank's wait for the others is before the start.
+void AddCollectiveTimes(const Trace& trace, CollectiveSamples& samples) {
+  std::array<double, schedule::kNumCollectiveOps> longest_ns = {};
+  for (const std::vector<TimedAction>& list : trace.actions) {
+    for (const TimedAction& timed : list) {
+      if (!schedule::IsCollective(timed.action.op)) continue;
+      double& most = longest_ns[schedule::CollectiveIndex(timed.action.op)];
+      most = std::max(most, static_cast<double>(timed.end_ns - timed.start_ns));
+    }
+  }
+  for (size_t i = 0; i < longest_ns.size(); ++i) samples[i].push_back(longest_ns[i]);
 }
 
 void AddLinks(const Trace& trace, LinkSamples& samples) {
@@ -161,21 +176,27 @@ StageTimes TimesOf(const StageSamples& samples, const schedule::StageMemory& mem
 }  // namespace
 
 schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool steps_in_backward,
-                             std::vector<schedule::StageMemory> memory) {
+                             std::vector<schedule::StageMemory> memory,
+                             const schedule::CollectiveMemory& collective_memory) {
   STAGECOACH_CHECK(!traces.empty(), "costs are measured on at least one trace");
   std::vector<StageSamples> stages(memory.size());
   LinkSamples link;
+  CollectiveSamples collectives;
   for (const Trace& trace : traces) {
     AddStages(trace, steps_in_backward, stages);
     AddLinks(trace, link);
+    AddCollectiveTimes(trace, collectives);
   }
   schedule::Costs costs;
   for (size_t i = 0; i < stages.size(); ++i) costs.stages.push_back(TimesOf(stages[i], memory[i]));
   costs.links = {
       {.latency_ns = std::llround(Median(link.waking_ns)),
        .bytes_per_second = link.passing_ns > 0.0 ? 1e9 * link.bytes / link.passing_ns : 0.0}};
+  costs.collectives = {.norms_ns = std::llround(Median(collectives[0])),
+                       .results_ns = std::llround(Median(collectives[1]))};
   costs.steps_in_backward = steps_in_backward;
   costs.memory = std::move(memory);
+  costs.collective_memory = collective_memory;
   return costs;
 }
 

@@ -108,6 +108,7 @@ std::vector<double> Spreads(absl::Span<const Trace> traces, int layers) {
     for (std::vector<double>& times : step_ns) times.push_back(0.0);
     for (const std::vector<schedule::TimedAction>& list : trace.actions) {
       for (const schedule::TimedAction& timed : list) {
+        if (schedule::IsCollective(timed.action.op)) continue;
         if (schedule::IsTransfer(timed.action.op)) continue;
         step_ns[static_cast<size_t>(timed.action.stage.value())].back() +=
             static_cast<double>(timed.end_ns - timed.start_ns);

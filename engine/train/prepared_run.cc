@@ -52,7 +52,8 @@ absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
                               .schedule = MakerOf(options),
                               .micro_batch_rows = options.micro_batch_rows,
                               .device_memory_bytes = options.device.memory_bytes,
-                              .transfers = TransfersFor(options)});
+                              .transfers = TransfersFor(options),
+                              .collectives = profile.collectives});
 }
 
 }  // namespace
@@ -61,7 +62,8 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& op
   ASSIGN_OR_RETURN(ModelProfile profile,
                    AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,
                                         .optimizer = options.optimizer,
-                                        .device = options.device}));
+                                        .device = options.device,
+                                        .shares_results = options.shares_results}));
   return PrepareRun(model, std::move(profile), options);
 }
 
@@ -76,14 +78,16 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
   ASSIGN_OR_RETURN(ModelProfile profile,
                    AnalyzeModel(model, {.micro_batch_rows = given.plan.micro_batch_rows,
                                         .optimizer = given.optimizer,
-                                        .device = given.device}));
+                                        .device = given.device,
+                                        .shares_results = given.shares_results}));
   return PrepareRun(model, std::move(profile), std::move(given));
 }
 
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given) {
   const partition::LossMemory loss = profile.loss(given.plan.micro_batches());
   ASSIGN_OR_RETURN(partition::PreparedPlan plan,
-                   PreparePlan(std::move(given.plan), profile.layers, loss, given.transfers));
+                   PreparePlan(std::move(given.plan), profile.layers, loss, given.transfers,
+                               profile.collectives));
   return PreparedRun{std::move(plan), model, given.optimizer, given.device, std::move(profile)};
 }
 

@@ -32,6 +32,7 @@ struct GivenPlan {
   Optimizer optimizer;
   DeviceSpec device;
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how devices exchange tensors
+  bool shares_results = false;                                     // ProfileOptions::shares_results
 };
 
 // What to find a plan for.
@@ -45,6 +46,7 @@ struct PlanOptions {
   Optimizer optimizer;  // its state takes memory
   DeviceSpec device;    // each of them
   Exchange exchange = Exchange::kAuto;
+  bool shares_results = false;  // ProfileOptions::shares_results
 };
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost

@@ -74,11 +74,9 @@ absl::Status PipelineTrainer::Initialize() {
   RETURN_IF_ERROR(CheckTrainer(run_.plan, options_));
   RETURN_IF_ERROR(CheckPreparedFor(run_, options_));
 
-  // Norms and, among processes, results go to everybody.
-  const bool all_meet = options_.optimizer.clip_norm > 0.0F || options_.rendezvous != nullptr;
   RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
   group.fingerprint = FingerprintOf(run_, options_);
-  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training, all_meet));
+  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
   executors_.resize(static_cast<size_t>(plan().num_ranks()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(group_->Agree(group_->Together([&](int rank) { return CreateRank(rank); })));
@@ -131,7 +129,7 @@ absl::Status PipelineTrainer::CreateRank(int rank) {
                         .seed = options_.seed,
                         .parameters = &run_.profile.parameters,
                         .clip_norm = options_.optimizer.clip_norm,
-                        .shares_results = options_.rendezvous != nullptr,
+                        .collectives = run_.lowered.collectives,
                         .training = {&run_.lowered.training, predicted.training},
                         .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
                        std::move(stages)));
@@ -280,7 +278,8 @@ absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   std::vector<schedule::StageMemory> memory;
   for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
   const bool steps_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind);
-  return MeasureCosts(traces_->Recent(steps_), steps_in_backward, std::move(memory));
+  return MeasureCosts(traces_->Recent(steps_), steps_in_backward, std::move(memory),
+                      run_.lowered.collectives);
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
@@ -311,7 +310,8 @@ absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan
   return PrepareRun(model, {.plan = plan,
                             .optimizer = options.optimizer,
                             .device = options.device,
-                            .transfers = TransfersOf(GroupOptionsOf(plan, options))});
+                            .transfers = TransfersOf(GroupOptionsOf(plan, options)),
+                            .shares_results = options.rendezvous != nullptr});
 }
 
 }  // namespace

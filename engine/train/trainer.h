@@ -63,8 +63,9 @@ struct Evaluation {
 // same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
 using StopFunction = std::function<absl::StatusOr<bool>()>;
 
-// Unimplemented, with the reason, if the plan asks for what trainers do not do yet: replicas,
-// layers that recompute, layers in another order than the model's.
+// Unimplemented, with the reason, if the plan asks for what trainers do not do yet: replicas, and
+// the UNSHARD, RESHARD and REDUCE of a schedule for them, layers that recompute, layers in another
+// order than the model's.
 absl::Status CheckSupported(const partition::Plan& plan);
 
 // Trains a model that is spread over devices. The same model, data, seed, optimizer, batch and

@@ -2,10 +2,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/run/executor.h"
 
 namespace stagecoach::engine {
 
 absl::Status CheckSupported(const partition::Plan& plan) {
+  RETURN_IF_ERROR(CheckIsOfOneReplica(plan.schedule));
   for (schedule::Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
     if (plan.replicas_of(rank) == 1) continue;
     return absl::UnimplementedError(
@@ -54,6 +56,8 @@ absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& opti
     other = "other devices";
   } else if (run.lowered.transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
     other = "another exchange between devices";
+  } else if ((run.lowered.collectives.result_bytes > 0) != (options.rendezvous != nullptr)) {
+    other = "another number of processes";
   }
   if (other == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(

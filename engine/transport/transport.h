@@ -23,9 +23,9 @@ using schedule::StageId;
 
 // What a tensor on its way between two ranks is: both ends state it, and a difference is an error.
 struct Message {
-  enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults };
+  enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults, kAddends };
   Kind kind = Kind::kActivation;
-  StageId boundary;  // the earlier of the two neighboring stages; none for the last two kinds
+  StageId boundary;  // the earlier of the two neighboring stages; none for all but the first two
   MicroBatch micro_batch;
 
   friend bool operator==(const Message&, const Message&) = default;
@@ -103,12 +103,6 @@ struct InProcessOptions {
 // the kernel after a short spin. Index: rank. Allocates nothing after the first use of each place
 // for a message.
 std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options);
-
-// Every rank contributes `mine`, all of them of the same shape; `all` gets them in order of rank,
-// with one more, outermost dimension. Every rank must call it at the same place of its order of
-// messages. In the stream's order, as all transfers.
-absl::Status AllGather(Transport& transport, kernels::Stream& stream, const kernels::Tensor& mine,
-                       const kernels::Tensor& all, base::Deadline deadline);
 
 }  // namespace stagecoach::engine
 

@@ -32,7 +32,7 @@ class CudaOps final : public Ops {
   CudaOps(BlasLt& blas, Device& device)
       : blas_(blas),
         type_(device.activation_type()),
-        elementwise_(CreateCudaElementwise(type_)),
+        elementwise_(CreateCudaElementwise()),
         optimizer_(CreateCudaOptimizer(device)) {}
 
   absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) override {

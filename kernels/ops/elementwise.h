@@ -7,8 +7,8 @@
 
 namespace stagecoach::kernels {
 
-// Operations that touch each element once. Tensors of one call have the same number of elements, of
-// the device's activation type.
+// Operations that touch each element once. Tensors of one call have the same number of elements and
+// the same type: float32, or the device's activation type.
 class ElementwiseOps {
  public:
   virtual ~ElementwiseOps() = default;

@@ -173,6 +173,9 @@ absl::StatusOr<Profile> ReadProfile(const json& document) {
   Profile profile;
   ASSIGN_OR_RETURN(profile.model, reader.OptionalString("model", ""));
   ASSIGN_OR_RETURN(profile.updates_in_backward, reader.OptionalBool("updates_in_backward", false));
+  ASSIGN_OR_RETURN(
+      profile.collectives.norm_bytes,
+      reader.OptionalInt64("norm_bytes", 0, {.min = 0, .max = schedule::kMaxSizeBytes}));
   ASSIGN_OR_RETURN(const std::vector<int64_t> rows, ReadRows(document, reader));
   profile.sizes.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) profile.sizes[i].micro_batch_rows = rows[i];
@@ -224,10 +227,12 @@ std::string ToProfileJson(const Profile& profile) {
   }
   const ordered_json loss = {{"workspace_bytes", OneOrAll(workspace)},
                              {"bytes_per_micro_batch", OneOrAll(results)}};
+  const int64_t norm_bytes = profile.collectives.norm_bytes;
   std::string text =
       absl::StrCat("{\n  \"format\": \"", kProfileFormat, "\",\n  \"version\": ", kProfileVersion,
                    ",\n  \"model\": ", Dump(profile.model),
                    ",\n  \"updates_in_backward\": ", profile.updates_in_backward ? "true" : "false",
+                   norm_bytes == 0 ? "" : absl::StrCat(",\n  \"norm_bytes\": ", norm_bytes),
                    ",\n  \"micro_batch_rows\": ", Dump(rows), ",\n  \"loss\": ", Dump(loss),
                    ",\n  \"layers\": [");
   std::vector<std::vector<std::string>> after(static_cast<size_t>(profile.num_layers()));

@@ -18,9 +18,11 @@ namespace stagecoach::partition {
 //                "after": ["name", ...]}, ...]}
 //
 // "updates_in_backward" (Profile) is false by default; the program writes true for its own models.
-// Only "format", "version", and of each layer "name", "forward_ms" and its backward time are
-// required. A number of a layer or the loss may be a list, with one for each of the sizes in
-// micro_batch_rows (default: [1]). Times are in milliseconds, kept to the picosecond. Per layer:
+// "norm_bytes" is what every device tells the others of its gradients' norms
+// (Profile::collectives), where they are clipped; 0 by default. Only "format", "version", and of
+// each layer "name", "forward_ms" and its backward time are required. A number of a layer or the
+// loss may be a list, with one for each of the sizes in micro_batch_rows (default: [1]). Times are
+// in milliseconds, kept to the picosecond. Per layer:
 //
 //   forward_ms, backward_input_ms, backward_weight_ms; or backward_ms in place of the latter two:
 //     half each for a layer with parameters, else all for the input

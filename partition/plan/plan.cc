@@ -99,12 +99,21 @@ absl::Status CheckOrder(const Plan& plan) {
                                                     plan.order.size(), plan.num_layers));
 }
 
+schedule::LoweringOptions OptionsFor(bool is_replicated, schedule::Transfers transfers,
+                                     const schedule::CollectiveMemory& collectives) {
+  return {.reduce_gradients = is_replicated,
+          .exchange_norms = collectives.norm_bytes > 0,
+          .share_results = collectives.result_bytes > 0,
+          .transfers = transfers};
+}
+
 absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
                                           const schedule::LoweringOptions& options) {
   Schedule lowered = schedule;
   if (!schedule.IsLowered()) {
     ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule, options));
   }
+  AddCollectives(options, lowered);
   RETURN_IF_ERROR(schedule::Validate(lowered, options.transfers));
   return lowered;
 }
@@ -156,21 +165,23 @@ absl::Status CheckPerformable(const Plan& plan) {
 }
 
 absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, bool is_replicated,
-                                           schedule::Transfers transfers) {
+                                           schedule::Transfers transfers,
+                                           const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckTrains(schedule));
-  LoweredPlan lowered = {.transfers = transfers};
-  ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, {.reduce_gradients = is_replicated,
-                                                                 .transfers = transfers}));
+  LoweredPlan lowered = {.transfers = transfers, .collectives = collectives};
+  const schedule::LoweringOptions options = OptionsFor(is_replicated, transfers, collectives);
+  ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, options));
   ASSIGN_OR_RETURN(const Schedule forward,
                    schedule::ForwardOnly(schedule.rank_of_stage, schedule.num_ranks(),
                                          schedule.num_micro_batches));
-  ASSIGN_OR_RETURN(lowered.evaluation, LowerAndValidate(forward, {.transfers = transfers}));
+  ASSIGN_OR_RETURN(lowered.evaluation, LowerAndValidate(forward, options));
   return lowered;
 }
 
-absl::StatusOr<LoweredPlan> LowerPlan(const Plan& plan, schedule::Transfers transfers) {
+absl::StatusOr<LoweredPlan> LowerPlan(const Plan& plan, schedule::Transfers transfers,
+                                      const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerSchedules(plan.schedule, plan.is_replicated(), transfers);
+  return LowerSchedules(plan.schedule, plan.is_replicated(), transfers, collectives);
 }
 
 }  // namespace stagecoach::partition

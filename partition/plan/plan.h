@@ -61,17 +61,21 @@ absl::Status CheckPlan(const Plan& plan);
 struct LoweredPlan {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // for which they were lowered
   schedule::Schedule training, evaluation;
+  schedule::CollectiveMemory collectives;
 };
 
-// Lowers a plan for transfers of that kind. A schedule that is already lowered is used as
-// it is. Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's schedule
-// cannot be performed so.
+// Lowers a plan for transfers of that kind, with those collectives that are given memory. A
+// schedule that is already lowered is used as it is, but gets the collectives that it lacks.
+// Errors: those of CheckPlan; FailedPrecondition (Lower, Validate) if the plan's schedule cannot be
+// performed so.
 absl::StatusOr<LoweredPlan> LowerPlan(
-    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate);
+    const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate,
+    const schedule::CollectiveMemory& collectives = {});
 // LowerPlan of every plan with that schedule, whatever its cut. `is_replicated`: some rank has
 // several devices.
 absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule, bool is_replicated,
-                                           schedule::Transfers transfers);
+                                           schedule::Transfers transfers,
+                                           const schedule::CollectiveMemory& collectives);
 // OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
 absl::Status CheckPerformable(const Plan& plan);
 

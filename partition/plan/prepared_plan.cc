@@ -30,9 +30,10 @@ std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const Lowere
 }  // namespace
 
 absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>& layers,
-                                         const LossMemory& loss, schedule::Transfers transfers) {
+                                         const LossMemory& loss, schedule::Transfers transfers,
+                                         const schedule::CollectiveMemory& collectives) {
   PreparedPlan prepared;
-  ASSIGN_OR_RETURN(prepared.lowered, LowerPlan(plan, transfers));
+  ASSIGN_OR_RETURN(prepared.lowered, LowerPlan(plan, transfers, collectives));
   if (plan.num_layers != static_cast<int>(layers.size())) {
     return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
                                                       plan.num_layers, layers.size()));

@@ -24,7 +24,8 @@ struct PreparedPlan {
 // negative.
 absl::StatusOr<PreparedPlan> PreparePlan(
     Plan plan, const std::vector<LayerCost>& layers, const LossMemory& loss,
-    schedule::Transfers transfers = schedule::Transfers::kSeparate);
+    schedule::Transfers transfers = schedule::Transfers::kSeparate,
+    const schedule::CollectiveMemory& collectives = {});
 
 }  // namespace stagecoach::partition
 

@@ -21,11 +21,12 @@ struct RankReport {
   int64_t peak_bytes() const { return std::max(training.peak_bytes(), evaluation.peak_bytes()); }
 };
 
-// Plans the memory of `rank` under a plan's two lowered schedules. `stages`: of the whole plan;
-// only those on the rank are read. Errors: those of PlanMemory.
+// Plans the memory of `rank` under a plan's two lowered schedules, with the tables of collectives.
+// `stages`: of the whole plan; only those on the rank are read. Errors: those of PlanMemory.
 absl::StatusOr<RankReport> ReportRank(const schedule::Schedule& training,
                                       const schedule::Schedule& evaluation, schedule::Rank rank,
-                                      absl::Span<const schedule::StageMemory> stages);
+                                      absl::Span<const schedule::StageMemory> stages,
+                                      const schedule::CollectiveMemory& collectives);
 
 }  // namespace stagecoach::partition
 

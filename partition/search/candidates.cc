@@ -289,14 +289,16 @@ absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::TableOf(
     SizedLayers sized = LayersAt(request_.profile, rows);
     const LossMemory loss = sized.loss(candidate.micro_batches);
     table = std::make_shared<const LayerTable>(std::move(sized.layers), loss,
-                                               request_.profile.updates_in_backward);
+                                               request_.profile.updates_in_backward,
+                                               request_.profile.collectives);
     return table;
   }
   ASSIGN_OR_RETURN(const std::vector<int> order, OrderOf(candidate));
   SizedLayers sized = LayersAt(request_.profile, rows);
   const LossMemory loss = sized.loss(candidate.micro_batches);
   return std::make_shared<const LayerTable>(InOrder(sized.layers, request_.profile.edges, order),
-                                            loss, request_.profile.updates_in_backward);
+                                            loss, request_.profile.updates_in_backward,
+                                            request_.profile.collectives);
 }
 
 absl::StatusOr<std::vector<RankDevices>> CandidateSpace::DevicesOfRanks(const Candidate& candidate,

@@ -39,7 +39,8 @@ absl::Status CheckRequest(const PlanRequest& request) {
 // A pipeline of equal devices. Its own number of devices is not read from the request.
 absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
-  const auto layers = std::make_shared<const LayerTable>(request.layers, request.loss);
+  const auto layers = std::make_shared<const LayerTable>(
+      request.layers, request.loss, /*updates_in_backward=*/false, request.collectives);
   std::vector<RankDevices> groups;
   for (int device = 0; device < devices; ++device) {
     RankDevices& group = groups.emplace_back();

@@ -30,6 +30,7 @@ struct PlanRequest {
   int64_t micro_batch_rows = 1;
   int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LowerPlan
+  schedule::CollectiveMemory collectives = {};                     // as in LowerPlan
 };
 
 // The cut with the fastest slowest stage (PartitionChain over LayerCost::batch_ns) whose predicted

@@ -64,11 +64,13 @@ RankDevices RankDevicesOf(const Cluster& cluster, int first, int count) {
 }
 
 LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory,
-                       bool is_updated_in_backward)
+                       bool is_updated_in_backward,
+                       const schedule::CollectiveMemory& collective_memory)
     : layers(std::move(given)),
       memory(MemoryOf(layers)),
       loss(loss_memory),
       updates_in_backward(is_updated_in_backward),
+      collectives(collective_memory),
       forward_ns(SumsBefore(layers, &LayerCost::forward_ns)),
       backward_input_ns(SumsBefore(layers, &LayerCost::backward_input_ns)),
       backward_weight_ns(SumsBefore(layers, &LayerCost::backward_weight_ns)),
@@ -93,7 +95,8 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
                         schedule.num_stages(), layers));
   }
   ASSIGN_OR_RETURN(LoweredPlan lowered,
-                   LowerSchedules(schedule, plan.is_replicated(), cluster.transfers));
+                   LowerSchedules(schedule, plan.is_replicated(), cluster.transfers,
+                                  groups.front().layers->collectives));
   const schedule::Sends sends =
       cluster.overlaps_messages ? schedule::SendsOf(cluster.transfers) : schedule::Sends::kBlocking;
   Pipeline pipeline(std::move(plan), std::move(groups), sends, StagePeaks(std::move(lowered)));

@@ -25,14 +25,15 @@ namespace stagecoach::partition {
 // The layers of a model as one device of a rank sees them, and sums over them from the first.
 struct LayerTable {
   LayerTable(std::vector<LayerCost> layers, const LossMemory& loss,
-             bool updates_in_backward = false);
+             bool updates_in_backward = false, const schedule::CollectiveMemory& collectives = {});
 
   int num_layers() const { return static_cast<int>(layers.size()); }
 
   std::vector<LayerCost> layers;
   std::vector<LayerMemory> memory;  // of the layers
   LossMemory loss;
-  bool updates_in_backward;  // Profile::updates_in_backward
+  bool updates_in_backward;                // Profile has the same
+  schedule::CollectiveMemory collectives;  // Profile has the same
   // Index: layer; the times of all layers before it. One more than there are layers.
   std::vector<double> forward_ns, backward_input_ns, backward_weight_ns, step_ns;
 };

@@ -64,7 +64,7 @@ std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profi
   const LossMemory loss = sized.loss(plan.micro_batches());
   if (!plan.order.empty()) sized.layers = InOrder(sized.layers, profile.edges, plan.order);
   return std::make_shared<const LayerTable>(std::move(sized.layers), loss,
-                                            profile.updates_in_backward);
+                                            profile.updates_in_backward, profile.collectives);
 }
 
 absl::StatusOr<Pipeline> PipelineOf(const Plan& plan, const Profile& profile,

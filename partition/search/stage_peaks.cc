@@ -21,6 +21,7 @@ std::vector<int> PeakStashes(const schedule::Schedule& training) {
   std::vector<int> peaks(training.num_stages());
   for (const std::vector<schedule::Action>& list : training.actions) {
     for (const schedule::Action& action : list) {
+      if (!schedule::IsCompute(action.op)) continue;
       const auto stage = static_cast<size_t>(action.stage.value());
       if (action.op == schedule::Op::kForward) {
         peaks[stage] = std::max(peaks[stage], ++stashed[stage]);
@@ -91,6 +92,7 @@ std::vector<StagePeaks::Moment> StagePeaks::FullestMoments(
                       [](int of_a, int of_b) { return of_a <= of_b; });
   };
   for (const schedule::Action& action : list) {
+    if (!schedule::IsCompute(action.op)) continue;
     const auto place = std::find(stages.begin(), stages.end(), action.stage) - stages.begin();
     int& count = now.in_flight[static_cast<size_t>(place)];
     if (action.op == schedule::Op::kBackwardInput || action.op == schedule::Op::kBackward) --count;
@@ -146,8 +148,8 @@ StagePeaks::Key StagePeaks::KeyOf(Rank rank, absl::Span<const StageMemory> stage
 absl::StatusOr<int64_t> StagePeaks::RankPeakBytes(Rank rank, absl::Span<const StageMemory> stages) {
   Key key = KeyOf(rank, stages);
   if (const auto entry = peak_bytes_.find(key); entry != peak_bytes_.end()) return entry->second;
-  ASSIGN_OR_RETURN(const RankReport report,
-                   ReportRank(lowered_.training, lowered_.evaluation, rank, stages));
+  ASSIGN_OR_RETURN(const RankReport report, ReportRank(lowered_.training, lowered_.evaluation, rank,
+                                                       stages, lowered_.collectives));
   peak_bytes_.emplace(std::move(key), report.peak_bytes());
   return report.peak_bytes();
 }

@@ -243,7 +243,7 @@ std::string ToScheduleCsv(const Schedule& schedule) {
   for (const std::vector<Action>& list : schedule.actions) {
     absl::string_view separator = "";
     for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].op == Op::kStep) continue;
+      if (list[i].op == Op::kStep || IsCollective(list[i].op)) continue;
       absl::StrAppend(&text, separator);
       separator = ",";
       if (list[i].overlaps_next) {

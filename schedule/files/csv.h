@@ -35,9 +35,10 @@ namespace stagecoach::schedule {
 // hostile input: memory is linear in the text.
 absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_view name);
 
-// The inverse: ParseScheduleCsv(ToScheduleCsv(s), s.name) == s, if every rank has an action and the
-// STEPs are where Lower puts them. (But a lowered schedule that transfers nothing reads as a
-// compute one.) Pre-condition: `schedule`, lowered, has no violation.
+// The inverse: ParseScheduleCsv(ToScheduleCsv(s), s.name) == s, if every rank has an action, the
+// STEPs are where Lower puts them and there are no collectives, for which the format has no place.
+// (But a lowered schedule that transfers nothing reads as a compute one.) Pre-condition:
+// `schedule`, lowered, has no violation.
 std::string ToScheduleCsv(const Schedule& schedule);
 
 }  // namespace stagecoach::schedule

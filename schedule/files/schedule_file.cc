@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,14 +43,28 @@ absl::Status ReadHeader(base::ObjectReader& reader) {
   return reader.RequiredInt64("version", {.min = kVersion, .max = kVersion}).status();
 }
 
-absl::StatusOr<std::vector<Rank>> ReadPlacement(const base::ArrayReader& array, size_t num_ranks) {
-  std::vector<Rank> rank_of_stage;
+absl::StatusOr<std::vector<Rank>> ReadRanks(const base::ArrayReader& array, size_t num_ranks) {
+  std::vector<Rank> ranks;
   for (size_t i = 0; i < array.size(); ++i) {
     ASSIGN_OR_RETURN(const int64_t rank,
                      array.Int64(i, {.min = 0, .max = static_cast<int64_t>(num_ranks) - 1}));
-    rank_of_stage.emplace_back(static_cast<int32_t>(rank));
+    ranks.emplace_back(static_cast<int32_t>(rank));
   }
-  return rank_of_stage;
+  return ranks;
+}
+
+absl::StatusOr<std::vector<CollectiveGroup>> ReadGroups(const base::ArrayReader& array,
+                                                        size_t num_ranks) {
+  std::vector<CollectiveGroup> groups;
+  for (size_t i = 0; i < array.size(); ++i) {
+    ASSIGN_OR_RETURN(base::ObjectReader reader, array.Object(i));
+    CollectiveGroup& group = groups.emplace_back();
+    ASSIGN_OR_RETURN(group.name, reader.RequiredString("name"));
+    ASSIGN_OR_RETURN(const base::ArrayReader ranks, reader.RequiredArray("ranks"));
+    ASSIGN_OR_RETURN(group.ranks, ReadRanks(ranks, num_ranks));
+    RETURN_IF_ERROR(reader.Finish());
+  }
+  return groups;
 }
 
 absl::StatusOr<std::vector<Action>> ReadActions(const base::ArrayReader& array) {
@@ -85,6 +100,32 @@ void AppendArray(const std::vector<std::string>& elements, size_t indent, std::s
   text += ']';
 }
 
+// Printing a string of invalid UTF-8 would throw.
+std::string QuotedName(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::vector<std::string> Numbers(const std::vector<Rank>& ranks) {
+  std::vector<std::string> numbers;
+  for (const Rank rank : ranks) numbers.push_back(absl::StrCat(rank.value()));
+  return numbers;
+}
+
+// The key and its value, if there are groups.
+void AppendGroups(const std::vector<CollectiveGroup>& groups, std::string& text) {
+  if (groups.empty()) return;
+  absl::string_view separator = ",\n  \"groups\": [\n";
+  for (const CollectiveGroup& group : groups) {
+    const std::string start =
+        absl::StrCat("    {\"name\": ", QuotedName(group.name), ", \"ranks\": ");
+    absl::StrAppend(&text, separator, start);
+    AppendArray(Numbers(group.ranks), start.size(), text);
+    text += '}';
+    separator = ",\n";
+  }
+  text += "\n  ]";
+}
+
 }  // namespace
 
 absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text) {
@@ -107,11 +148,15 @@ absl::StatusOr<Schedule> ReadSchedule(base::ObjectReader& reader) {
   schedule.num_micro_batches = static_cast<int>(micro_batches);
   ASSIGN_OR_RETURN(const base::ArrayReader placement, reader.RequiredArray("rank_of_stage"));
   ASSIGN_OR_RETURN(const base::ArrayReader ranks, reader.RequiredArray("ranks"));
+  ASSIGN_OR_RETURN(const std::optional<base::ArrayReader> groups, reader.OptionalArray("groups"));
   RETURN_IF_ERROR(reader.Finish());
 
   if (ranks.size() == 0) return reader.Error("ranks", "must have at least one list");
   if (placement.size() == 0) return reader.Error("rank_of_stage", "must have at least one stage");
-  ASSIGN_OR_RETURN(schedule.rank_of_stage, ReadPlacement(placement, ranks.size()));
+  ASSIGN_OR_RETURN(schedule.rank_of_stage, ReadRanks(placement, ranks.size()));
+  if (groups.has_value()) {
+    ASSIGN_OR_RETURN(schedule.groups, ReadGroups(*groups, ranks.size()));
+  }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ASSIGN_OR_RETURN(const base::ArrayReader list, ranks.Array(rank));
     ASSIGN_OR_RETURN(schedule.actions.emplace_back(), ReadActions(list));
@@ -131,17 +176,15 @@ absl::StatusOr<Schedule> ReadSchedule(base::ObjectReader& reader) {
 }
 
 std::string ToScheduleJson(const Schedule& schedule) {
-  // Printing a string of invalid UTF-8 would throw.
-  const std::string name =
-      nlohmann::json(schedule.name).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string name = QuotedName(schedule.name);
   std::string text =
       absl::StrCat("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion,
                    ",\n  \"name\": ", name, ",\n  \"micro_batches\": ", schedule.num_micro_batches);
-  std::vector<std::string> elements;
-  for (const Rank rank : schedule.rank_of_stage) elements.push_back(absl::StrCat(rank.value()));
+  std::vector<std::string> elements = Numbers(schedule.rank_of_stage);
   const absl::string_view placement_key = "  \"rank_of_stage\": ";
   absl::StrAppend(&text, ",\n", placement_key);
   AppendArray(elements, placement_key.size(), text);
+  AppendGroups(schedule.groups, text);
   absl::StrAppend(&text, ",\n  \"ranks\": [");
   absl::string_view separator = "\n    ";
   for (const std::vector<Action>& list : schedule.actions) {
@@ -172,10 +215,10 @@ absl::Status WriteScheduleFile(const std::string& path, const Schedule& schedule
   const std::string csv = ToScheduleCsv(schedule);
   const absl::StatusOr<Schedule> read = ParseScheduleCsv(csv, schedule.name);
   if (!read.ok() || *read != schedule) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path,
-        ": a CSV cannot keep this schedule (it has no place for steps, and none for a rank "
-        "without actions); save it as .json"));
+    return absl::InvalidArgumentError(absl::StrCat(path,
+                                                   ": a CSV cannot keep this schedule (it has no "
+                                                   "place for steps and collectives, and none for "
+                                                   "a rank without actions); save it as .json"));
   }
   return base::WriteFileAtomically(path, csv);
 }

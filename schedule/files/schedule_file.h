@@ -25,14 +25,17 @@ namespace stagecoach::schedule {
 //     ]
 //   }
 //
-// "ranks" has for each rank the list of its actions, each in its short form (ToCode).
+// "ranks" has for each rank the list of its actions, each in its short form (ToCode). A schedule
+// with collectives also has the groups that they name, in order:
+//
+//     "groups": [{"name": "all", "ranks": [0, 1]}],
 
-// Reads and proves (FindViolation, of the lowered form) a schedule in JSON. Every key above is
-// needed, and no other allowed. InvalidArgument names the line and column where it is not JSON, and
-// else the line and the place in it, such as "line 9: $.ranks[1][3]", and what is wrong; for an
-// action that lowering has added it is that of the compute action it belongs to. The first line is
-// the whole error; of a deadlock, the waits follow. ResourceExhausted: nested too deeply. Safe on
-// hostile input: memory is linear in the text.
+// Reads and proves (FindViolation, of the lowered form) a schedule in JSON. Every key above but
+// "groups" is needed, and no other allowed. InvalidArgument names the line and column where it is
+// not JSON, and else the line and the place in it, such as "line 9: $.ranks[1][3]", and what is
+// wrong; for an action that lowering has added it is that of the compute action it belongs to. The
+// first line is the whole error; of a deadlock, the waits follow. ResourceExhausted: nested too
+// deeply. Safe on hostile input: memory is linear in the text.
 absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text);
 
 // The same from an object within a larger file, read to its end; errors name its place in there,

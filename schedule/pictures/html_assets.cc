@@ -140,7 +140,7 @@ function drawBoxes() {
   const paths = new Map();
   let numbers = "", marked = "";
   eachVisible(box => {
-    const key = D.colors[box.op] + D.chunks[box.stage];
+    const key = D.colors[box.op] + (box.stage < 0 ? 0 : D.chunks[box.stage]);
     let path = paths.get(key);
     if (!path) paths.set(key, path = []);
     path.push(outline(box));
@@ -213,7 +213,7 @@ function boxAt(rank, y, t) {
 }
 
 const row = (label, value) => `<tr><td>${label}</td><td>${value}</td></tr>`;
-const nameOf = box => `${D.ops[box.op]}, stage ${box.stage}` +
+const nameOf = box => D.ops[box.op] + (box.stage < 0 ? "" : `, stage ${box.stage}`) +
   (box.micro < 0 ? "" : `, micro-batch ${box.micro}`);
 
 function describe(box) {

@@ -40,9 +40,6 @@ class Painter {
     return absl::StrFormat("%.*f", unit_.ns == 1 ? 0 : 3,
                            static_cast<double>(ns) / static_cast<double>(unit_.ns));
   }
-  int ChunkOf(const Action& action) const {
-    return chunks_[static_cast<size_t>(action.stage.value())];
-  }
   void PaintAxis();
   void PaintRank(Rank rank);
   void PaintBox(const Box& box, double y);
@@ -125,7 +122,8 @@ void Painter::PaintBox(const Box& box, double y) {
   absl::StrAppendFormat(&body_,
                         "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\">"
                         "<title>%s</title></rect>\n",
-                        ColorOf(timed.action.op), ChunkOf(timed.action), x, y, shown, height, hint);
+                        ColorOf(timed.action.op), ChunkOf(timed.action, chunks_), x, y, shown,
+                        height, hint);
   if (!HasMicroBatch(timed.action.op)) return;
   const std::string number = absl::StrCat(timed.action.micro_batch.value());
   if (static_cast<double>(number.size()) * kDigitWidth + 2 > width) return;

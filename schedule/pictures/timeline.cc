@@ -33,9 +33,10 @@ constexpr Look kBoth = {'B', '=', 114, "B= backward: input and weights"};
 constexpr Look kOverlapped = {'&', '-', 139, "& F and B together"};
 constexpr Look kReduction = {'R', '-', 180, "R reduction"};
 constexpr Look kStep = {'S', '-', 182, "S step"};
+constexpr Look kExchange = {'X', '-', 246, "X exchange among all ranks"};
 constexpr Look kParameters = {'U', '-', 109, "U parameters gathered, given back"};
-constexpr const Look* kLooks[] = {&kForward,    &kInput,     &kWeights, &kBoth,
-                                  &kOverlapped, &kReduction, &kStep,    &kParameters};
+constexpr const Look* kLooks[] = {&kForward,   &kInput, &kWeights,  &kBoth,      &kOverlapped,
+                                  &kReduction, &kStep,  &kExchange, &kParameters};
 
 const Look& LookOf(Op op) {
   switch (op) {
@@ -51,6 +52,9 @@ const Look& LookOf(Op op) {
       return kReduction;
     case Op::kStep:
       return kStep;
+    case Op::kExchangeNorms:
+    case Op::kShareResults:
+      return kExchange;
     default:
       return kParameters;
   }
@@ -80,7 +84,7 @@ std::vector<Bar> BarsOf(const std::vector<TimedAction>& list, const std::vector<
   std::vector<Bar> bars;
   for (const Box& box : BoxesOf(list)) {
     const Action& action = box.timed.action;
-    const bool odd = chunks[static_cast<size_t>(action.stage.value())] % 2 == 1;
+    const bool odd = ChunkOf(action, chunks) % 2 == 1;
     const std::string label = LabelOf(action, odd);
     if (box.band != Band::kLower) {
       bars.push_back({&LookOf(action.op), label, odd, box.timed.start_ns, box.timed.end_ns});

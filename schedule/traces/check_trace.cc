@@ -34,6 +34,11 @@ absl::Status CheckShape(const Trace& trace) {
 // What is wrong with the action alone; "" if nothing is.
 std::string ActionFault(const Trace& trace, Rank rank, const Action& action) {
   if (static_cast<int>(action.op) >= kNumOps) return "unknown operation";
+  if (IsCollective(action.op)) {
+    const bool is_alone = !action.stage.valid() && !action.micro_batch.valid();
+    return action.group.valid() && is_alone ? "" : "the operation is of a group";
+  }
+  if (action.group.valid()) return "the operation is of no group";
   const int stage = action.stage.value();
   if (stage < 0 || stage >= trace.num_stages()) {
     return absl::StrCat("the trace has ", trace.num_stages(), " stages");

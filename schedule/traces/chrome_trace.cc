@@ -111,8 +111,10 @@ void AppendNames(int rank, const Threads& threads, std::vector<std::string>& eve
 
 std::string Slice(int rank, size_t thread, const TimedAction& timed) {
   const Action& action = timed.action;
-  std::string args =
-      absl::StrCat(R"("op":")", OpName(action.op), R"(","stage":)", action.stage.value());
+  const bool is_collective = IsCollective(action.op);
+  std::string args = absl::StrCat(R"("op":")", OpName(action.op),
+                                  is_collective ? R"(","group":)" : R"(","stage":)",
+                                  is_collective ? action.group.value() : action.stage.value());
   if (HasMicroBatch(action.op)) {
     absl::StrAppend(&args, R"(,"micro_batch":)", action.micro_batch.value());
   }
@@ -177,8 +179,14 @@ absl::StatusOr<Op> ReadOp(base::ObjectReader& args) {
 absl::StatusOr<TimedAction> ReadArgs(base::ObjectReader args) {
   TimedAction timed;
   ASSIGN_OR_RETURN(timed.action.op, ReadOp(args));
-  ASSIGN_OR_RETURN(const int64_t stage, args.RequiredInt64("stage", {.min = 0, .max = kMaxInt32}));
-  timed.action.stage = StageId(static_cast<int32_t>(stage));
+  const bool is_collective = IsCollective(timed.action.op);
+  ASSIGN_OR_RETURN(const int64_t whose, args.RequiredInt64(is_collective ? "group" : "stage",
+                                                           {.min = 0, .max = kMaxInt32}));
+  if (is_collective) {
+    timed.action.group = GroupId(static_cast<int32_t>(whose));
+  } else {
+    timed.action.stage = StageId(static_cast<int32_t>(whose));
+  }
   if (HasMicroBatch(timed.action.op)) {
     ASSIGN_OR_RETURN(const int64_t micro_batch,
                      args.RequiredInt64("micro_batch", {.min = 0, .max = kMaxInt32}));

@@ -35,6 +35,10 @@ std::vector<int> ChunkOfStage(const Trace& trace) {
   return chunks;
 }
 
+int ChunkOf(const Action& action, const std::vector<int>& chunks) {
+  return IsCollective(action.op) ? 0 : chunks[static_cast<size_t>(action.stage.value())];
+}
+
 std::vector<Box> BoxesOf(const std::vector<TimedAction>& list) {
   std::vector<Box> boxes;
   bool overlaps_last = false;

@@ -25,6 +25,8 @@ std::vector<Message> MessagesOf(const Trace& trace);
 
 // Which of its rank's stages each stage is, counted from the input: its "chunk". Index: stage.
 std::vector<int> ChunkOfStage(const Trace& trace);
+// That of an action's stage; 0 for a collective. `chunks`: ChunkOfStage.
+int ChunkOf(const Action& action, const std::vector<int>& chunks);
 
 // Where in its row a box stands. Actions performed together share the row.
 enum class Band : uint8_t { kWhole, kUpper, kLower };

@@ -46,20 +46,23 @@ TEST(Action, CodeIsOperationStageAndMicroBatch) {
   EXPECT_EQ(ToCode({Op::kForward, StageId(2), MicroBatch(5)}), "F2.5");
   EXPECT_EQ(ToCode({Op::kReduceGradients, StageId(12), MicroBatch()}), "REDUCE12");
   EXPECT_EQ(ToCode({Op::kForward, StageId(0), MicroBatch(6), true}), "F0.6+");
+  EXPECT_EQ(ToCode(Collective(Op::kShareResults, GroupId(1))), "RESULTS1");
 }
 
 TEST(Action, CodesOfAllOperationsAreReadBack) {
   for (int i = 0; i < kNumOps; ++i) {
     const Op op = static_cast<Op>(i);
-    const Action action{op, StageId(31), HasMicroBatch(op) ? MicroBatch(207) : MicroBatch(),
-                        op == Op::kForward};
+    Action action{op, StageId(31), HasMicroBatch(op) ? MicroBatch(207) : MicroBatch(),
+                  op == Op::kForward};
+    if (IsCollective(op)) action = Collective(op, GroupId(31));
     EXPECT_EQ(ParseCode(ToCode(action)).value(), action) << ToCode(action);
   }
 }
 
 TEST(Action, WhatIsNoCodeIsRefused) {
-  for (const char* code : {"", "F", "F0", "F0.", "F.1", "F0.1.2", "F-1.0", "F+1.0", "F0.1x", "X0.1",
-                           "STEP", "STEP0.1", "F 0.1", "F0. 1", "F99999999999.0", "+", "F0.1++"}) {
+  for (const char* code :
+       {"", "F", "F0", "F0.", "F.1", "F0.1.2", "F-1.0", "F+1.0", "F0.1x", "X0.1", "STEP", "STEP0.1",
+        "NORM", "NORM0.1", "F 0.1", "F0. 1", "F99999999999.0", "+", "F0.1++"}) {
     EXPECT_EQ(ParseCode(code).status().code(), absl::StatusCode::kInvalidArgument) << code;
   }
 }

@@ -26,6 +26,7 @@ Costs OverlappingCosts(const Schedule& schedule, std::mt19937& random) {
   Costs costs = RandomCosts(schedule, 100, random);
   costs.overlap_share = 0.5 + 0.01 * static_cast<double>(DrawBelow(51, random));
   costs.steps_in_backward = DrawBelow(2, random) == 1;
+  costs.collectives = {.norms_ns = DrawBelow(200, random), .results_ns = DrawBelow(50, random)};
   return costs;
 }
 
@@ -40,6 +41,8 @@ void ForManyRuns(Body body) {
       const Costs costs = OverlappingCosts(compute, random);
       for (const Sends sends : kAllSends) {
         const LoweringOptions options = {.reduce_gradients = round % 2 == 1,
+                                         .exchange_norms = round % 3 > 0,
+                                         .share_results = round % 3 == 2,
                                          .transfers = TransfersOf(sends)};
         const Schedule lowered = Lower(compute, options).value();
         SCOPED_TRACE(::testing::Message()
@@ -85,6 +88,7 @@ TEST(Simulate, BusyTimeIsTheSumOfARanksActions) {
 TEST(Simulate, MessagesThatTakeNoTimeCauseNoIdleTime) {
   ForManyRuns([](const Schedule& lowered, Costs costs, Sends sends) {
     costs.links.clear();
+    costs.collectives = {};
     const Simulation simulation = Simulate(lowered, costs, {.sends = sends}).value();
     for (const RankTimes& rank : simulation.ranks) EXPECT_EQ(rank.communication_ns, 0);
   });

@@ -69,13 +69,16 @@ absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const engine:
   return engine::DefaultNetwork(data.features(), data.classes(), options.layers, options.width);
 }
 
+// Whether each rank of the run is a process.
+bool IsProcess(const RunOptions& options) { return options.rank.has_value(); }
+
 // How the plan is to be found.
 absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
-  engine::PlanOptions plan = {
-      .devices = options.stages.value_or(kDefaultStages),
-      .schedule = options.schedule,
-      .chunks = options.chunks,
-      .micro_batches = options.micro_batches.value_or(kDefaultMicroBatches)};
+  engine::PlanOptions plan = {.devices = options.stages.value_or(kDefaultStages),
+                              .schedule = options.schedule,
+                              .chunks = options.chunks,
+                              .micro_batches = options.micro_batches.value_or(kDefaultMicroBatches),
+                              .shares_results = IsProcess(options)};
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given,
                      ReadScheduleOption(options.schedule, {.stages = options.stages,
@@ -126,6 +129,7 @@ absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const eng
         absl::StrFormat("%s: the plan is for %d layers, the model has %d", options.plan_file,
                         given.plan.num_layers, model.num_layers()));
   }
+  given.shares_results = IsProcess(options);
   given.transfers = engine::TransfersOf({.ranks = given.plan.num_ranks(),
                                          .device = given.device,
                                          .exchange = ExchangeOf(options.device, given.device)});
@@ -138,7 +142,8 @@ absl::StatusOr<engine::PreparedRun> CutModel(const RunOptions& options, const en
                                              const engine::PlanOptions& plan) {
   const engine::ProfileOptions profile_options = {.micro_batch_rows = plan.micro_batch_rows,
                                                   .optimizer = plan.optimizer,
-                                                  .device = plan.device};
+                                                  .device = plan.device,
+                                                  .shares_results = plan.shares_results};
   ASSIGN_OR_RETURN(engine::ModelProfile profile,
                    OnDevices(plan.device, AnalyzeModel(model, profile_options)));
   if (options.profile == "measured") {
@@ -211,7 +216,7 @@ namespace {
 absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run) {
   std::vector<int64_t> bytes(run.report.ranks.size());
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
-    const bool is_here = !options.rank.has_value() || *options.rank == static_cast<int>(rank);
+    const bool is_here = !IsProcess(options) || *options.rank == static_cast<int>(rank);
     if (is_here) bytes[rank] = run.report.ranks[rank].peak_bytes();
   }
   return CheckGpuMemory(run.device, bytes);

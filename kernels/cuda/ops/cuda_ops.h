@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaSoftmaxCrossEntropy(const Loss
                                                                       DType type);
 absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaMeanSquaredError(const LossShape& shape,
                                                                    DType type);
-std::unique_ptr<ElementwiseOps> CreateCudaElementwise(DType type);
+std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
 // Tables of groups are taken from `device`.
 std::unique_ptr<OptimizerOps> CreateCudaOptimizer(Device& device);
 

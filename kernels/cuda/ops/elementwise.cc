@@ -12,26 +12,21 @@ namespace {
 
 class CudaElementwise final : public ElementwiseOps {
  public:
-  explicit CudaElementwise(ElementType type) : type_(type) {}
-
   absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) override {
-    return CudaStatus(
-        LaunchAdd(AsCuda(stream).compute(), type_, y.elements(), a.data, b.data, y.data),
-        "LaunchAdd");
+    return CudaStatus(LaunchAdd(AsCuda(stream).compute(), ElementTypeOf(y.dtype), y.elements(),
+                                a.data, b.data, y.data),
+                      "LaunchAdd");
   }
 
   absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override {
     return stream.Copy(y.data, x.data, y.bytes());
   }
-
- private:
-  const ElementType type_;
 };
 
 }  // namespace
 
-std::unique_ptr<ElementwiseOps> CreateCudaElementwise(DType type) {
-  return std::make_unique<CudaElementwise>(ElementTypeOf(type));
+std::unique_ptr<ElementwiseOps> CreateCudaElementwise() {
+  return std::make_unique<CudaElementwise>();
 }
 
 }  // namespace stagecoach::kernels

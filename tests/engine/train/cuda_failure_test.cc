@@ -82,7 +82,8 @@ TEST_P(CudaFailure, OfAnyOperationEndsInAStatusAndLeavesNothing) {
 // Rank, stage, operation and micro-batch of an error within a step, as docs/cuda.md promises.
 auto SaysWhereItWas() {
   return ContainsRegex(
-      "rank [01], stage [01] (STEP|(F|BW|SEND_F|RECV_F|SEND_B|RECV_B) micro-batch [0-7])");
+      "rank [01], (NORM of group 0|stage [01] (STEP|(F|BW|SEND_F|RECV_F|SEND_B|RECV_B) "
+      "micro-batch [0-7]))");
 }
 
 TEST_P(CudaFailure, OfAnyOperationOfAStepSaysWhereItWas) {

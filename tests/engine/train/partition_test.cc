@@ -142,15 +142,19 @@ TEST_P(Partitions, TakeThePredictedMemory) {
   }
 }
 
+// Clipped, with the tables that the norms take.
 TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
   const partition::Plan plan = PlanFor(GetParam());
   int64_t largest = 0;
+  Optimizer optimizer = Optimizer::AdamW();
+  optimizer.clip_norm = kClipNorm;
   const std::vector<DeviceReport> devices =
-      TrainerFor(plan, Optimizer::AdamW(), GetParam().threads)->Devices().value();
+      TrainerFor(plan, optimizer, GetParam().threads)->Devices().value();
   for (const DeviceReport& device : devices) {
     largest = std::max(largest, device.predicted_peak_bytes);
   }
-  TrainerOptions options{.device = {.threads = GetParam().threads, .memory_bytes = largest}};
+  TrainerOptions options{.optimizer = optimizer,
+                         .device = {.threads = GetParam().threads, .memory_bytes = largest}};
   const auto trainer = MakeTrainer(SmallModel(), plan, options);
   EXPECT_OK(trainer->Step(*SmallData(kCutBatchRows), Rows(0, kCutBatchRows)));
   options.device.memory_bytes -= 1;
@@ -203,18 +207,37 @@ TEST(PartitionsTest, StagesMayBeOnAnyRank) {
   }
 }
 
-// There are no replicas: what concerns them is passed over.
-TEST(PartitionsTest, OperationsOfReplicasChangeNothing) {
-  partition::Plan plan = PlanFor({2, "1f1b"});
-  plan.schedule = schedule::Lower(plan.schedule, {.reduce_gradients = true}).value();
-  for (int rank = 0; rank < 2; ++rank) {
-    std::vector<schedule::Action>& list = plan.schedule.actions[static_cast<size_t>(rank)];
-    list.insert(list.begin(),
-                {schedule::Op::kUnshard, schedule::StageId(rank), schedule::MicroBatch()});
-    list.push_back({schedule::Op::kReshard, schedule::StageId(rank), schedule::MicroBatch()});
+// There are no replicas for which they would have an effect.
+TEST(PartitionsTest, OperationsOfReplicasAreRefused) {
+  for (const schedule::Op op :
+       {schedule::Op::kUnshard, schedule::Op::kReshard, schedule::Op::kReduceGradients}) {
+    partition::Plan plan = PlanFor({2, "1f1b"});
+    plan.schedule = schedule::Lower(plan.schedule).value();
+    std::vector<schedule::Action>& list = plan.schedule.actions[1];
+    list.insert(list.end() - 1, {op, schedule::StageId(1), schedule::MicroBatch()});
+    EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         HasSubstr(absl::StrCat("stage 1 ", schedule::OpName(op)))));
   }
+}
+
+// As read from a file: the exchange of norms is added to it where gradients are clipped.
+TEST(PartitionsTest, ALoweredScheduleGetsTheCollectivesThatItLacks) {
+  partition::Plan plan = PlanFor({2, "1f1b"});
+  plan.schedule = schedule::Lower(plan.schedule).value();
   const Optimizer optimizer = Optimizers().back();
   EXPECT_EQ(AnswerOf(*TrainerFor(plan, optimizer)), Expected(optimizer));
+}
+
+TEST(PartitionsTest, CollectivesThatTheRunDoesNotWantAreRefused) {
+  partition::Plan plan = PlanFor({2, "1f1b"});
+  const schedule::Schedule compute = plan.schedule;
+  plan.schedule = schedule::Lower(compute, {.exchange_norms = true}).value();
+  EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has a NORM")));
+  plan.schedule = schedule::Lower(compute, {.share_results = true}).value();
+  EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has a RESULTS")));
 }
 
 TEST(PartitionsTest, ClippingActsInTheseRuns) {

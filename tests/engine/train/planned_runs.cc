@@ -106,6 +106,7 @@ PlannedRuns ExpectPlansToRun(unsigned seed, int trials, TrainerOptions options) 
     SCOPED_TRACE(trial);
     const Model model = RandomModel(random);
     options.optimizer = random() % 2 == 0 ? Optimizer::AdamW() : Optimizer::Sgd();
+    if (trial % 2 == 0) options.optimizer.clip_norm = 0.05F;
     PlannerRequest request = RandomRequest(model, options, random);
     const absl::StatusOr<Receipt> free = PlanJointly(request);
     if (!free.ok()) continue;  // too few layers, or a shape that the schedule refuses

@@ -154,6 +154,38 @@ TEST(Trace, StepsTakeTimeOfTheirOwnWhenGradientsAreClipped) {
   for (const schedule::StageTimes& times : costs.stages) EXPECT_GT(times.step_ns, 0);
 }
 
+// Every rank exchanges norms once, between its passes and its steps, and all are done together.
+TEST(Trace, HasTheExchangeOfNorms) {
+  const auto trainer = TracingTrainer("1f1b", /*clip_norm=*/0.1F);
+  ASSERT_OK_AND_ASSIGN(const Trace trace, trainer->LastTrace());
+  const Action norm = schedule::Collective(schedule::Op::kExchangeNorms, schedule::GroupId(0));
+  int64_t last_reached_ns = 0;
+  int64_t first_end_ns = trace.step_ns;
+  for (const std::vector<TimedAction>& list : trace.actions) {
+    const auto found = std::find_if(list.begin(), list.end(),
+                                    [&](const TimedAction& timed) { return timed.action == norm; });
+    ASSERT_NE(found, list.end());
+    EXPECT_LE(found->reached_ns, found->start_ns);
+    EXPECT_LT(found->start_ns, found->end_ns);
+    last_reached_ns = std::max(last_reached_ns, found->reached_ns);
+    first_end_ns = std::min(first_end_ns, found->end_ns);
+  }
+  EXPECT_LT(last_reached_ns, first_end_ns);
+}
+
+TEST(Trace, OfAClippedStepGivesCostsToSimulateWith) {
+  const auto trainer = TracingTrainer("zb-h1", /*clip_norm=*/0.1F);
+  ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer->MeasuredCosts());
+  EXPECT_GT(costs.collectives.norms_ns, 0);
+  ASSERT_OK_AND_ASSIGN(const schedule::Simulation simulation,
+                       schedule::Simulate(trainer->run().lowered.training, costs,
+                                          {.sends = schedule::Sends::kRendezvous}));
+  const std::vector<DeviceReport> devices = trainer->Devices().value();
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    EXPECT_EQ(simulation.ranks[rank].peak_bytes, devices[rank].measured_peak_bytes);
+  }
+}
+
 TEST(Trace, IsThatOfTheLastStep) {
   const auto trainer = TracingTrainer("1f1b");
   ASSERT_OK_AND_ASSIGN(const Trace before, trainer->LastTrace());

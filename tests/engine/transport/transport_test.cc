@@ -12,18 +12,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/random.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu/cpu_device.h"
 #include "kernels/device.h"
+#include "tests/engine/transport/in_process_ranks.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using base::Deadline;
-using kernels::Float32;
-using kernels::Shape;
 using kernels::Tensor;
 using ::stagecoach::testing::IsOk;
 using ::stagecoach::testing::StatusIs;
@@ -31,7 +30,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Transports = std::vector<std::unique_ptr<Transport>>;
 
 const Rank kZero(0), kOne(1);
 
@@ -40,51 +38,6 @@ Message Activation(int micro_batch) {
 }
 Message Gradient(int micro_batch) {
   return {Message::Kind::kGradient, StageId(0), MicroBatch(micro_batch)};
-}
-
-Tensor View(std::vector<float>& values) {
-  return Float32(values.data(), Shape{static_cast<int64_t>(values.size())});
-}
-
-// For waits that are to succeed: long enough for the slowest machine.
-Deadline Long() { return Deadline::After(absl::Minutes(4)); }
-// For waits that are to fail.
-Deadline Short() { return Deadline::After(absl::Milliseconds(20)); }
-
-kernels::Device& DeviceOf(int rank) {
-  static std::vector<std::unique_ptr<kernels::Device>> devices;
-  while (devices.size() <= static_cast<size_t>(rank)) {
-    devices.push_back(*kernels::CreateCpuDevice({.index = static_cast<int>(devices.size())}));
-  }
-  return *devices[static_cast<size_t>(rank)];
-}
-
-Transports Connect(int ranks, int max_outstanding = 1) {
-  InProcessOptions options = {.max_outstanding = max_outstanding};
-  for (int rank = 0; rank < ranks; ++rank) options.devices.push_back(&DeviceOf(rank));
-  return CreateInProcessTransports(options);
-}
-
-// AllGather of doubles in host memory.
-absl::Status Gather(Transport& own, const std::vector<double>& mine, std::vector<double>& all,
-                    Deadline deadline) {
-  const auto count = static_cast<int64_t>(mine.size());
-  std::vector<double> copy = mine;
-  return AllGather(own, DeviceOf(own.rank().value()).stream(),
-                   {copy.data(), kernels::DType::kFloat64, Shape{count}},
-                   {all.data(), kernels::DType::kFloat64, Shape{own.ranks(), count}}, deadline);
-}
-
-// Runs `work` for every rank, each in a thread of its own.
-std::vector<absl::Status> OnThreads(Transports& ranks,
-                                    absl::FunctionRef<absl::Status(Transport&)> work) {
-  std::vector<absl::Status> statuses(ranks.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    threads.emplace_back([&, rank] { statuses[rank] = work(*ranks[rank]); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
 }
 
 TEST(Message, IsPrintedAsPeopleSayIt) {
@@ -278,54 +231,6 @@ TEST(InProcessTransport, AbortKeepsTheFirstReason) {
   ranks[1]->Abort(absl::InternalError("second"));
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
-}
-
-TEST(InProcessTransport, AllGatherIsInTheOrderOfRanks) {
-  Transports ranks = Connect(3);
-  std::vector<std::vector<double>> gathered(3, std::vector<double>(6));
-  const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) {
-    const double rank = own.rank().value();
-    const std::vector<double> mine = {10.0 * rank, 10.0 * rank + 1.0};
-    return Gather(own, mine, gathered[static_cast<size_t>(rank)], Long());
-  });
-  EXPECT_THAT(statuses, Each(IsOk()));
-  EXPECT_THAT(gathered, Each(ElementsAre(0, 1, 10, 11, 20, 21)));
-}
-
-TEST(InProcessTransport, AllGatherOfOneRankCopies) {
-  Transports ranks = Connect(1);
-  const std::vector<double> mine = {1, 2};
-  std::vector<double> all(2);
-  ASSERT_OK(Gather(*ranks[0], mine, all, Long()));
-  EXPECT_EQ(all, mine);
-}
-
-TEST(InProcessTransport, AllGatherHasADeadline) {
-  Transports ranks = Connect(2);
-  const std::vector<double> mine(1);
-  std::vector<double> all(2);
-  EXPECT_THAT(Gather(*ranks[1], mine, all, Short()),
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 timed out waiting")));
-}
-
-// A rank that is one round ahead must not overwrite what a slower one still reads.
-TEST(InProcessTransport, AllGatherKeepsItsRoundsApart) {
-  Transports ranks = Connect(4);
-  const std::vector<absl::Status> statuses = OnThreads(ranks, [&](Transport& own) -> absl::Status {
-    std::vector<double> all(4);
-    for (int round = 0; round < 500; ++round) {
-      const std::vector<double> mine = {100.0 * round + own.rank().value()};
-      RETURN_IF_ERROR(Gather(own, mine, all, Long()));
-      for (int rank = 0; rank < 4; ++rank) {
-        const double value = all[static_cast<size_t>(rank)];
-        if (value == 100.0 * round + rank) continue;
-        return absl::InternalError(
-            absl::StrCat("round ", round, " has ", value, " of rank ", rank));
-      }
-    }
-    return absl::OkStatus();
-  });
-  EXPECT_THAT(statuses, Each(IsOk()));
 }
 
 // Passes numbers to the next of four ranks and back to the previous one, with random pauses.

@@ -127,6 +127,7 @@ TEST(ProfileFile, AGraphThatIsAChainIsOne) {
 Profile RandomProfile(std::mt19937& random) {
   const int count = 1 + static_cast<int>(random() % 8);
   Profile profile = {.model = "a \"model\"\n\xC3\xA9"};
+  profile.collectives.norm_bytes = static_cast<int64_t>(random() % 3) * 80;
   int64_t rows = 0;
   const std::vector<LayerCost> like = RandomLayers(random, count);
   for (int sizes = 1 + static_cast<int>(random() % 3); sizes > 0; --sizes) {

@@ -1,0 +1,185 @@
+// What an executor does once: the checks, the memory, the programs, and the warm-up.
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/deadline.h"
+#include "base/status_macros.h"
+#include "engine/run/executor.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+
+// Whether the schedule, which is validated, has the collectives of a run and no others.
+absl::Status CheckCollectives(const schedule::Schedule& schedule, bool clips, bool shares_results) {
+  RETURN_IF_ERROR(CheckIsOfOneReplica(schedule));
+  const std::vector<Action>& list = schedule.list_of(Rank(0));  // a collective is of all ranks
+  const auto has = [&](Op op) {
+    return std::any_of(list.begin(), list.end(),
+                       [op](const Action& action) { return action.op == op; });
+  };
+  if (has(Op::kExchangeNorms) != clips) {
+    return absl::FailedPreconditionError(
+        clips ? "the schedule has no NORM, but gradients are clipped"
+              : "the schedule has a NORM, but gradients are not clipped: remove it, or clip them");
+  }
+  if (has(Op::kShareResults) != shares_results) {
+    return absl::FailedPreconditionError(
+        shares_results ? "the schedule has no RESULTS, but every rank is a process"
+                       : "the schedule has a RESULTS, but the ranks are of one process: remove it");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckIsOfOneReplica(const schedule::Schedule& schedule) {
+  for (const std::vector<Action>& list : schedule.actions) {
+    for (const Action& action : list) {
+      if (action.op != Op::kUnshard && action.op != Op::kReshard &&
+          action.op != Op::kReduceGradients) {
+        continue;
+      }
+      return absl::UnimplementedError(
+          absl::StrCat("the schedule has a ", ToString(action),
+                       ", which is for replicas of the stage, but a stage trains on one device so "
+                       "far: remove it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
+    const Options& options, std::vector<std::unique_ptr<Stage>> stages) {
+  const schedule::CollectiveMemory& collectives = options.collectives;
+  const bool clips = collectives.norm_bytes > 0;
+  const bool shares_results = collectives.result_bytes > 0;
+  RETURN_IF_ERROR(CheckCollectives(*options.training.schedule, clips, shares_results));
+  RETURN_IF_ERROR(CheckCollectives(*options.evaluation.schedule, false, shares_results));
+  const schedule::MemoryPlan& training = options.training.memory;
+  const schedule::MemoryPlan& evaluation = options.evaluation.memory;
+  STAGECOACH_CHECK(training.resident_bytes == evaluation.resident_bytes &&
+                       training.workspace_bytes == evaluation.workspace_bytes,
+                   "training and evaluation share the resident memory");
+  const int64_t bytes = std::max(training.peak_bytes(), evaluation.peak_bytes());
+  const size_t claims = std::max(training.blocks.size(), evaluation.blocks.size()) + 2;
+  ASSIGN_OR_RETURN(kernels::Arena arena,
+                   kernels::Arena::Create(*options.device, bytes, static_cast<int>(claims)));
+  std::unique_ptr<Executor> executor(new Executor(options, std::move(arena), std::move(stages)));
+  RETURN_IF_ERROR(executor->PlaceAll());
+  return executor;
+}
+
+Executor::Executor(const Options& options, kernels::Arena arena,
+                   std::vector<std::unique_ptr<Stage>> stages)
+    : options_(options), arena_(std::move(arena)), stages_(std::move(stages)) {}
+
+absl::Status Executor::PlaceAll() {
+  // To the arena, an area of no bytes would be in the way of the one that starts at its place.
+  const auto claim = [this](int64_t offset, int64_t bytes) -> absl::StatusOr<std::byte*> {
+    if (bytes == 0) return nullptr;
+    return arena_.Claim(offset, bytes);
+  };
+  const schedule::MemoryPlan& plan = options_.training.memory;
+  const int64_t dynamic_offset = plan.resident_bytes + plan.workspace_bytes;
+  ASSIGN_OR_RETURN(std::byte * resident, claim(0, plan.resident_bytes));
+  ASSIGN_OR_RETURN(std::byte* const workspace, claim(plan.resident_bytes, plan.workspace_bytes));
+  // Blocks are claimed one by one later; where they will be is known now.
+  ASSIGN_OR_RETURN(std::byte* const dynamic, arena_.Claim(dynamic_offset, 0));
+  RETURN_IF_ERROR(arena_.Release(dynamic_offset));
+
+  std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.training.schedule->num_stages()));
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    RETURN_IF_ERROR(stage->Place(resident, options_.seed));
+    const schedule::StageMemory& memory = stage->memory();
+    for (int64_t part : {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
+                         memory.other_resident_bytes}) {
+      resident += schedule::AlignBlock(part);
+    }
+    stage_by_id[static_cast<size_t>(stage->options().id.value())] = stage.get();
+  }
+  const auto bind = [&](const Work& work) {
+    return Bind({.schedule = *work.schedule,
+                 .rank = options_.transport->rank(),
+                 .memory = work.memory,
+                 .dynamic = dynamic,
+                 .workspace = workspace,
+                 .stages = stage_by_id},
+                dynamic_offset);
+  };
+  ASSIGN_OR_RETURN(training_, bind(options_.training));
+  ASSIGN_OR_RETURN(evaluation_, bind(options_.evaluation));
+  tickets_.resize(
+      std::max(training_->program.instructions.size(), evaluation_->program.instructions.size()));
+  ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(std::max(
+                                  training_->program.num_slots, evaluation_->program.num_slots)));
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    if (stage->options().is_last) loss_stage_ = stage.get();
+  }
+  ASSIGN_OR_RETURN(
+      sample_numbers_,
+      SampleNumberTable::Create(*options_.device, options_.training.schedule->num_micro_batches,
+                                stages_.front()->options().micro_batch_rows));
+  RETURN_IF_ERROR(PlaceCollectives(resident));
+  if (!options_.device->memory_is_host()) RETURN_IF_ERROR(WarmUp());
+  counters_.peak_bytes = arena_.peak_bytes();
+  return absl::OkStatus();
+}
+
+absl::Status Executor::PlaceCollectives(std::byte* resident) {
+  const schedule::CollectiveMemory& memory = options_.collectives;
+  const schedule::Schedule& schedule = *options_.training.schedule;
+  kernels::Device& device = *options_.device;
+  if (memory.norm_bytes > 0) {
+    ASSIGN_OR_RETURN(norm_, GradientNorm::Create(device, resident, schedule.num_ranks(),
+                                                 *options_.parameters, options_.clip_norm));
+    resident += schedule::NormTableBytes(memory, schedule);
+  }
+  if (memory.result_bytes > 0) {
+    ASSIGN_OR_RETURN(shared_results_,
+                     SharedResults::Create(device, resident, schedule, loss_stage_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::WarmUp() {
+  const Batch nothing;
+  for (Bound* const bound : {training_.get(), evaluation_.get()}) {
+    const Run run = {.bound = *bound, .batch = nothing, .step = nullptr, .timed = {}};
+    const auto actions = static_cast<int>(bound->program.instructions.size());
+    for (int round = 0; round < 2; ++round) {
+      for (int position = 0; position < actions; ++position) {
+        const Op op = bound->program.instructions[static_cast<size_t>(position)].action.op;
+        if (!schedule::IsCompute(op)) continue;
+        const absl::Status status = Issue(run, position);
+        if (!status.ok()) return At(run, position, status);
+      }
+    }
+  }
+  if (norm_.has_value()) {
+    RETURN_IF_ERROR(SumOwnSquares());
+    RETURN_IF_ERROR(norm_->Combine());
+  }
+  return options_.device->stream().Finish(base::Deadline::After(options_.deadline),
+                                          [] { return absl::OkStatus(); });
+}
+
+absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInputs& inputs,
+                                                                int64_t dynamic_offset) {
+  std::unique_ptr<Bound> bound(
+      new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, inputs.memory), {}});
+  for (const Instruction& instruction : bound->program.instructions) {
+    std::unique_ptr<kernels::Recording>& recording = bound->recordings.emplace_back();
+    if (!schedule::IsCompute(instruction.action.op)) continue;
+    ASSIGN_OR_RETURN(recording, options_.device->CreateRecording());
+  }
+  return bound;
+}
+
+}  // namespace stagecoach::engine

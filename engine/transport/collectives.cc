@@ -1,0 +1,81 @@
+#include "engine/transport/collectives.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/container/inlined_vector.h"
+#include "base/status_macros.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::Tensor;
+
+// No allocation for up to 17 ranks.
+using Tickets = absl::InlinedVector<Transport::Ticket, 32>;
+
+// The part of a tensor that is of the rank number `index`; the parts lie one after the other.
+Tensor PartOf(const Tensor& whole, const Tensor& part, size_t index) {
+  return {static_cast<std::byte*>(whole.data) + static_cast<int64_t>(index) * part.bytes(),
+          part.dtype, part.shape};
+}
+
+size_t IndexOf(Rank rank, absl::Span<const Rank> ranks) {
+  return static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
+absl::Status WaitForAll(Transport& transport, const Tickets& tickets, base::Deadline deadline) {
+  RETURN_IF_ERROR(transport.Flush());
+  for (const Transport::Ticket& ticket : tickets) {
+    RETURN_IF_ERROR(transport.Wait(ticket, deadline));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AllGather(Transport& transport, absl::Span<const Rank> ranks, kernels::Stream& stream,
+                       const Tensor& mine, const Tensor& all, base::Deadline deadline) {
+  constexpr Message kMessage = {.kind = Message::Kind::kNorms};
+  const size_t own = IndexOf(transport.rank(), ranks);
+  RETURN_IF_ERROR(stream.Copy(PartOf(all, mine, own).data, mine.data, mine.bytes()));
+  Tickets tickets;
+  // Each rank meets the others in the order of their distance: all pairs of one distance are apart.
+  for (size_t distance = 1; distance < ranks.size(); ++distance) {
+    const size_t from = (own + distance) % ranks.size();
+    const size_t to = (own + ranks.size() - distance) % ranks.size();
+    ASSIGN_OR_RETURN(tickets.emplace_back(),
+                     transport.PostReceive(ranks[from], kMessage, PartOf(all, mine, from)));
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(ranks[to], kMessage, mine));
+  }
+  return WaitForAll(transport, tickets, deadline);
+}
+
+absl::Status ReduceScatter(Transport& transport, absl::Span<const Rank> ranks,
+                           kernels::Device& device, const Tensor& parts, const Tensor& received,
+                           const Tensor& sum, base::Deadline deadline) {
+  constexpr Message kMessage = {.kind = Message::Kind::kAddends};
+  const size_t own = IndexOf(transport.rank(), ranks);
+  Tickets tickets;
+  for (size_t distance = 1; distance < ranks.size(); ++distance) {
+    const size_t from = (own + distance) % ranks.size();
+    const size_t to = (own + ranks.size() - distance) % ranks.size();
+    ASSIGN_OR_RETURN(tickets.emplace_back(),
+                     transport.PostReceive(ranks[from], kMessage, PartOf(received, sum, from)));
+    ASSIGN_OR_RETURN(tickets.emplace_back(),
+                     transport.PostSend(ranks[to], kMessage, PartOf(parts, sum, to)));
+  }
+  RETURN_IF_ERROR(WaitForAll(transport, tickets, deadline));
+  const auto addend = [&](size_t from) {
+    return PartOf(from == own ? parts : received, sum, from);
+  };
+  kernels::Stream& stream = device.stream();
+  RETURN_IF_ERROR(stream.Copy(sum.data, addend(0).data, sum.bytes()));
+  for (size_t from = 1; from < ranks.size(); ++from) {
+    RETURN_IF_ERROR(device.ops().elementwise().Add(stream, sum, addend(from), sum));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::engine
