@@ -41,7 +41,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   run.bound.blocks.Restart();
   stashed_ = 0;
   RETURN_IF_ERROR(options_.device->stream().Report(-1));
-  RETURN_IF_ERROR(sample_numbers_->Set(run.batch));
+  if (const absl::Status set = sample_numbers_->Set(run.batch); !set.ok()) return At(run, 0, set);
   for (int position = 0; position < actions; ++position) {
     const absl::Status status = PerformAt(run, position);
     if (!status.ok()) return At(run, position, status);
