@@ -144,7 +144,8 @@ TEST(ValidateCollectives, FindsAMessageThatCrossesACollective) {
 }
 
 TEST(ValidateCollectives, RefusesOneThatIsDoneTwice) {
-  ExpectViolation(AfterStart("NORM0 NORM0 STEP0", "NORM0 STEP1"), 0, 5, "it has been performed before");
+  ExpectViolation(AfterStart("NORM0 NORM0 STEP0", "NORM0 STEP1"), 0, 5,
+                  "it has been performed before");
 }
 
 TEST(ValidateCollectives, RefusesOneThatIsDoneAgainInAnotherGroup) {
