@@ -93,6 +93,7 @@ class ChainTerms {
 
  private:
   explicit ChainTerms(const ChainProblem& problem) : problem_(&problem) {}
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): of what is never negative
   static int64_t Round(double units) { return static_cast<int64_t>(units + 0.5); }
   void SetUnit(int64_t largest_message_bytes, double longest_extra_ns);
 
