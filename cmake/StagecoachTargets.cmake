@@ -22,12 +22,6 @@ add_library(stagecoach_cuda_flags INTERFACE)
 target_compile_options(stagecoach_cuda_flags INTERFACE
   ${fatal_for_nvcc} "SHELL:-Xcompiler -Wall,-Wextra,-Wshadow${fatal_for_host}")
 
-# Sources of a target are compiled in batches, which parses headers and instantiates templates once for each batch: in a third of the
-# time. Off, each is compiled alone: it shows that it includes what it needs, and a change of one source is compiled soonest.
-option(STAGECOACH_UNITY_BUILD "Compile sources in batches" ON)
-set(CMAKE_UNITY_BUILD ${STAGECOACH_UNITY_BUILD})
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 10)
-
 # stagecoach_library(NAME name [SOURCES ...] HEADERS ... [DEPS ...] [PRIVATE_DEPS ...])
 # One library per folder: target stagecoach_<name>, alias Stagecoach::<name>. Headers are included by their path from
 # the root of the tree ("base/json.h"). HEADERS are public: they are installed, and each is compiled alone by the target
