@@ -19,6 +19,8 @@
 #include "base/check.h"
 #include "bench/device_timer.h"
 #include "engine/stagecoach.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::bench {
@@ -164,8 +166,8 @@ double ProductSeconds(const Settings& settings, Precision precision) {
   }
   const Tensor bias = timer.Random(Shape{width}, type);
   const Tensor db = timer.Random(Shape{width}, DType::kFloat32);
-  const auto op =
-      Value(device->ops().CreateLinear({.rows = rows, .inputs = width, .outputs = width}));
+  const auto op = Value(
+      device->ops().Create(kernels::LinearShape{.rows = rows, .inputs = width, .outputs = width}));
   std::byte* const workspace = timer.Workspace(op->workspace_bytes());
   const int runs = settings.sizes.repetitions;
   const auto set = [](int turn) { return static_cast<size_t>(turn % kSets); };
@@ -289,7 +291,8 @@ void BenchLayerNorm(const Settings& settings, double copy_rate, DeviceTimer& tim
   const Tensor gamma = vector(device.activation_type()), beta = vector(device.activation_type());
   const Tensor dgamma = vector(DType::kFloat32), dbeta = vector(DType::kFloat32);
   const Tensor statistics = timer.Random(Shape{rows, 2}, DType::kFloat32);
-  const auto op = Value(device.ops().CreateLayerNorm({.rows = rows, .features = width}));
+  const auto op =
+      Value(device.ops().Create(kernels::LayerNormShape{.rows = rows, .features = width}));
   std::byte* const workspace = timer.Workspace(op->workspace_bytes());
   const int runs = settings.sizes.repetitions;
   const int64_t bytes = x.bytes();

@@ -15,6 +15,8 @@
 #include "base/check.h"
 #include "bench/peak.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::bench {
@@ -79,7 +81,7 @@ constexpr double kProductFlops = 2.0 * kRows * kWidth * kWidth;
 
 void BM_LinearForward(benchmark::State& state) {
   Operands o;
-  auto op = std::move(o.device->ops().CreateLinear({kRows, kWidth, kWidth})).value();
+  auto op = std::move(o.device->ops().Create(kernels::LinearShape{kRows, kWidth, kWidth})).value();
   OnDevice(state, o, kProductFlops, 0, [&](int layer) {
     STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.x, o.w[static_cast<size_t>(layer)],
                                     o.bias, {}, o.y, o.workspace));
@@ -88,7 +90,7 @@ void BM_LinearForward(benchmark::State& state) {
 
 void BM_LinearBackwardInput(benchmark::State& state) {
   Operands o;
-  auto op = std::move(o.device->ops().CreateLinear({kRows, kWidth, kWidth})).value();
+  auto op = std::move(o.device->ops().Create(kernels::LinearShape{kRows, kWidth, kWidth})).value();
   OnDevice(state, o, kProductFlops, 0, [&](int layer) {
     STAGECOACH_CHECK_OK(op->BackwardInput(o.device->stream(), o.y, {}, {},
                                           o.w[static_cast<size_t>(layer)], {}, o.x, o.workspace));
@@ -98,7 +100,7 @@ void BM_LinearBackwardInput(benchmark::State& state) {
 // Argument: whether the gradient is added to.
 void BM_LinearBackwardWeight(benchmark::State& state) {
   Operands o;
-  auto op = std::move(o.device->ops().CreateLinear({kRows, kWidth, kWidth})).value();
+  auto op = std::move(o.device->ops().Create(kernels::LinearShape{kRows, kWidth, kWidth})).value();
   OnDevice(state, o, kProductFlops, 0, [&](int layer) {
     STAGECOACH_CHECK_OK(op->BackwardWeight(o.device->stream(), o.x, o.y,
                                            o.w[static_cast<size_t>(layer)], o.bias,
@@ -234,7 +236,7 @@ void BM_Copy28Bytes(benchmark::State& state) {
 
 void BM_LayerNormForward(benchmark::State& state) {
   Operands o;
-  auto op = std::move(o.device->ops().CreateLayerNorm({kRows, kWidth})).value();
+  auto op = std::move(o.device->ops().Create(kernels::LayerNormShape{kRows, kWidth})).value();
   OnDevice(state, o, 0, 8.0 * kRows * kWidth, [&](int) {
     STAGECOACH_CHECK_OK(op->Forward(o.device->stream(), o.x, o.bias, o.bias, {}, o.z, o.y));
   });

@@ -20,6 +20,7 @@
 #include "bench/peak.h"
 #include "engine/stagecoach.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::bench {
@@ -97,7 +98,7 @@ Parts MeasureParts() {
     const Tensor xt = kernels::Float32(x, Shape{kRows, kWidth});
     const Tensor yt = kernels::Float32(y, Shape{kRows, kWidth});
     const Tensor bt = kernels::Float32(bias, Shape{kWidth});
-    const auto op = Value(device->ops().CreateLinear({kRows, kWidth, kWidth}));
+    const auto op = Value(device->ops().Create(kernels::LinearShape{kRows, kWidth, kWidth}));
     kernels::Stream& stream = device->stream();
     int turn = 0;
     const auto next = [&] { return matrix(turn++ % kWeights); };

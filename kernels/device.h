@@ -173,6 +173,10 @@ class Stream {
   // contents, and the stream must not be given work.
   virtual absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) = 0;
 
+  // What operations issue their work to, for kernels that are not of the house: a cudaStream_t on a
+  // CUDA device, whose GPU is then the current one; null on a CPU device.
+  virtual void* native_handle() const { return nullptr; }
+
   // A named range in a profiler's view of the calling thread, to be ended by the same thread.
   // `name` outlives the range.
   virtual void BeginRange(const char* name) = 0;

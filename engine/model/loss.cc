@@ -7,19 +7,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/ops/loss.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
 
 // A loss that is one operation over class labels.
+template <typename Shape>
 class ClassLoss final : public Loss {
  public:
-  using CreateOp = absl::StatusOr<std::unique_ptr<kernels::LossOp>> (kernels::Ops::*)(
-      const kernels::LossShape& shape);
-
-  ClassLoss(const char* name, CreateOp create, double (*loss_of_guessing)(double classes))
-      : name_(name), create_(create), loss_of_guessing_(loss_of_guessing) {}
+  ClassLoss(const char* name, double (*loss_of_guessing)(double classes))
+      : name_(name), loss_of_guessing_(loss_of_guessing) {}
 
   absl::StatusOr<LossSpec> Prepare(const LossContext& context) override {
     if (context.output.rank() != 1) {
@@ -28,7 +27,7 @@ class ClassLoss final : public Loss {
                        context.output.ToString()));
     }
     const int64_t classes = context.output.elements();
-    ASSIGN_OR_RETURN(op_, (context.device.ops().*create_)({context.rows, classes}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(Shape{{context.rows, classes}}));
     return LossSpec{.description = absl::StrCat(name_, " of ", classes, " classes"),
                     .target = TargetSpec::ClassLabel(classes),
                     .workspace_bytes = op_->workspace_bytes(),
@@ -42,7 +41,6 @@ class ClassLoss final : public Loss {
 
  private:
   const char* const name_;
-  const CreateOp create_;
   double (*const loss_of_guessing_)(double classes);
   std::unique_ptr<kernels::LossOp> op_;
 };
@@ -54,13 +52,13 @@ double SquaredErrorOfGuessing(double classes) { return (1.0 - 1.0 / classes) / c
 }  // namespace
 
 LossFactory SoftmaxCrossEntropy() {
-  return LossOf<ClassLoss>("softmax cross-entropy", &kernels::Ops::CreateSoftmaxCrossEntropy,
-                           &CrossEntropyOfGuessing);
+  return LossOf<ClassLoss<kernels::SoftmaxCrossEntropyShape>>("softmax cross-entropy",
+                                                              &CrossEntropyOfGuessing);
 }
 
 LossFactory MeanSquaredError() {
-  return LossOf<ClassLoss>("mean squared error", &kernels::Ops::CreateMeanSquaredError,
-                           &SquaredErrorOfGuessing);
+  return LossOf<ClassLoss<kernels::MeanSquaredErrorShape>>("mean squared error",
+                                                           &SquaredErrorOfGuessing);
 }
 
 }  // namespace stagecoach::engine

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/handover.h"
 
 namespace stagecoach::kernels {
@@ -59,7 +59,7 @@ class CpuDevice final : public Device {
       : Device(DeviceKind::kCpu, Precision::kFloat32, absl::StrCat("cpu:", options.index),
                options.memory_limit_bytes),
         stream_(options.threads),
-        ops_(stream_) {}
+        ops_(*this) {}
 
   Stream& stream() override { return stream_; }
   Ops& ops() override { return ops_; }

@@ -27,38 +27,6 @@
 namespace stagecoach::kernels {
 namespace {
 
-class CudaOps final : public Ops {
- public:
-  CudaOps(BlasLt& blas, Device& device)
-      : blas_(blas),
-        type_(device.activation_type()),
-        elementwise_(CreateCudaElementwise()),
-        optimizer_(CreateCudaOptimizer(device)) {}
-
-  absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) override {
-    return CreateCudaLinear(shape, blas_);
-  }
-  absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
-      const LayerNormShape& shape) override {
-    return CreateCudaLayerNorm(shape, type_);
-  }
-  absl::StatusOr<std::unique_ptr<LossOp>> CreateSoftmaxCrossEntropy(
-      const LossShape& shape) override {
-    return CreateCudaSoftmaxCrossEntropy(shape, type_);
-  }
-  absl::StatusOr<std::unique_ptr<LossOp>> CreateMeanSquaredError(const LossShape& shape) override {
-    return CreateCudaMeanSquaredError(shape, type_);
-  }
-  ElementwiseOps& elementwise() override { return *elementwise_; }
-  OptimizerOps& optimizer() override { return *optimizer_; }
-
- private:
-  BlasLt& blas_;
-  const DType type_;
-  const std::unique_ptr<ElementwiseOps> elementwise_;
-  const std::unique_ptr<OptimizerOps> optimizer_;
-};
-
 // What a device is made of, all made before it.
 struct Parts {
   std::unique_ptr<CudaStream> stream;
@@ -77,7 +45,7 @@ class CudaDevice final : public Device {
         clearing_(std::move(parts.clearing)),
         stream_(std::move(parts.stream)),
         blas_(std::move(parts.blas)),
-        ops_(*blas_, *this) {}
+        ops_(*this, *blas_) {}
 
   // No library is to create a context on GPU 0 only to give back what it has on this one.
   ~CudaDevice() override { const GpuScope scope(gpu_); }

@@ -1,35 +1,3 @@
-# What libstagecoach_cuda.so is made of, from the root of the tree: host code, and device code that nvcc compiles, or a C++ compiler
-# for tests without a GPU.
-set(stagecoach_cuda_host_sources
-  kernels/cuda/backend.cc
-  kernels/cuda/products/blas_lt.cc
-  kernels/cuda/cuda_device.cc
-  kernels/cuda/runtime/cuda_handover.cc
-  kernels/cuda/runtime/cuda_recording.cc
-  kernels/cuda/runtime/cuda_stream.cc
-  kernels/cuda/runtime/cuda_timeline.cc
-  kernels/cuda/ops/elementwise.cc
-  kernels/cuda/runtime/gpu_ledger.cc
-  kernels/cuda/runtime/handles.cc
-  kernels/cuda/inspect.cc
-  kernels/cuda/ops/layer_norm.cc
-  kernels/cuda/ops/linear.cc
-  kernels/cuda/ops/loss.cc
-  kernels/cuda/products/matmul_plan.cc
-  kernels/cuda/products/measure_matmul.cc
-  kernels/cuda/runtime/nccl_communicator.cc
-  kernels/cuda/ops/optimizer.cc
-  kernels/cuda/ops/parameter_chunks.cc
-  kernels/cuda/runtime/status.cc
-  kernels/cuda/products/tuning.cc)
-set(stagecoach_cuda_device_sources
-  kernels/cuda/ops/activation.cu
-  kernels/cuda/ops/column_sums.cu
-  kernels/cuda/ops/elementwise.cu
-  kernels/cuda/ops/gradient_norm.cu
-  kernels/cuda/ops/layer_norm.cu
-  kernels/cuda/ops/layer_norm_weight.cu
-  kernels/cuda/ops/loss.cu
-  kernels/cuda/products/measure_matmul.cu
-  kernels/cuda/ops/optimizer.cu
-  kernels/cuda/runtime/progress.cu)
+# What libstagecoach_cuda.so is made of: host code, and device code that nvcc compiles, or a C++ compiler for tests without a GPU.
+file(GLOB_RECURSE stagecoach_cuda_host_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cc")
+file(GLOB_RECURSE stagecoach_cuda_device_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/*.cu")

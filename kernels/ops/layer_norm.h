@@ -3,14 +3,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
 
+class LayerNormOp;
+
 struct LayerNormShape {
+  using Op = LayerNormOp;
+
   int64_t rows = 1;      // R
   int64_t features = 1;  // C
   float epsilon = 1e-5F;
@@ -21,10 +28,8 @@ struct LayerNormShape {
 //   x, y, dx, dy (R, C)   gamma, beta, dgamma, dbeta (C)   statistics (R, 2): mean and rstd of each
 //   row
 // x, y, dx, dy, gamma and beta are of the device's activation type, the others float32.
-class LayerNormOp {
+class LayerNormOp : public Operation {
  public:
-  virtual ~LayerNormOp() = default;
-
   // Scratch for any of the calls below. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
 
@@ -50,6 +55,11 @@ class LayerNormOp {
                                       const Tensor& dbeta, bool accumulate,
                                       std::byte* workspace) = 0;
 };
+
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCpu(const LayerNormShape& shape,
+                                                         Device& device);
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCuda(const LayerNormShape& shape,
+                                                          Device& device);
 
 }  // namespace stagecoach::kernels
 

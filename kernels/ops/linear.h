@@ -2,9 +2,12 @@
 #define STAGECOACH_KERNELS_OPS_LINEAR_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
@@ -16,7 +19,11 @@ namespace stagecoach::kernels {
 enum class Activation : uint8_t { kNone, kRelu, kGelu };
 const char* ActivationName(Activation activation);  // "none", "relu", "gelu"
 
+class LinearOp;
+
 struct LinearShape {
+  using Op = LinearOp;
+
   int64_t rows = 1;     // R: samples of a micro-batch
   int64_t inputs = 1;   // I
   int64_t outputs = 1;  // O
@@ -26,10 +33,8 @@ struct LinearShape {
 // y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
 // All of the device's activation type, but for dw and db, which are float32.
 // The same bits for any number of threads: the tiling depends on the shape alone.
-class LinearOp {
+class LinearOp : public Operation {
  public:
-  virtual ~LinearOp() = default;
-
   // Scratch for any of the calls below. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
 
@@ -50,6 +55,9 @@ class LinearOp {
                                       const Tensor& dw, const Tensor& db, bool accumulate,
                                       std::byte* workspace) = 0;
 };
+
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, Device& device);
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape, Device& device);
 
 }  // namespace stagecoach::kernels
 

@@ -3,19 +3,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
 
+class LossOp;
+
 struct LossShape {
+  using Op = LossOp;
+
   int64_t rows = 1;     // R
   int64_t classes = 1;  // C
 };
+struct SoftmaxCrossEntropyShape : LossShape {};
+struct MeanSquaredErrorShape : LossShape {};
 
-// A loss over class labels. What Ops creates, by row:
+// A loss over class labels. By row:
 //   softmax cross-entropy   -log softmax(output)[label]
 //                           gradient softmax(output) - onehot(label)
 //   mean squared error      mean over classes of (output - onehot(label))^2
@@ -27,10 +36,8 @@ struct LossShape {
 // Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
 // correct if its largest output, the first one of several, is at its label. The losses of rows are
 // summed in double, in an order that depends on the shape and `valid_rows` alone.
-class LossOp {
+class LossOp : public Operation {
  public:
-  virtual ~LossOp() = default;
-
   // Scratch for Compute.
   virtual int64_t workspace_bytes() const = 0;
 
@@ -40,6 +47,15 @@ class LossOp {
                                int64_t valid_rows, float scale, const Tensor& gradient,
                                const Tensor& result, std::byte* workspace) = 0;
 };
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const SoftmaxCrossEntropyShape& shape,
+                                                    Device& device);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const SoftmaxCrossEntropyShape& shape,
+                                                     Device& device);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorShape& shape,
+                                                    Device& device);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const MeanSquaredErrorShape& shape,
+                                                     Device& device);
 
 }  // namespace stagecoach::kernels
 

@@ -2,12 +2,11 @@
 #define STAGECOACH_KERNELS_OPS_OPS_H_
 
 #include <memory>
+#include <typeinfo>
 
 #include "absl/status/statusor.h"
 #include "kernels/ops/elementwise.h"
-#include "kernels/ops/layer_norm.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/loss.h"
+#include "kernels/ops/operation.h"
 #include "kernels/ops/optimizer.h"
 
 namespace stagecoach::kernels {
@@ -22,16 +21,23 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // InvalidArgument: an extent below 1, or one too large for the backend.
-  virtual absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) = 0;
-  virtual absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
-      const LayerNormShape& shape) = 0;
-  virtual absl::StatusOr<std::unique_ptr<LossOp>> CreateSoftmaxCrossEntropy(
-      const LossShape& shape) = 0;
-  virtual absl::StatusOr<std::unique_ptr<LossOp>> CreateMeanSquaredError(
-      const LossShape& shape) = 0;
+  // The operation of a shape that kernels/ops/operations.h lists: Create(LinearShape{...}) gives a
+  // LinearOp. InvalidArgument: an extent below 1, or one too large for the backend.
+  template <typename Shape>
+  absl::StatusOr<std::unique_ptr<typename Shape::Op>> Create(const Shape& shape) {
+    absl::StatusOr<std::unique_ptr<Operation>> op = CreateOf(typeid(Shape), &shape);
+    if (!op.ok()) return op.status();
+    return std::unique_ptr<typename Shape::Op>(static_cast<typename Shape::Op*>(op->release()));
+  }
+
   virtual ElementwiseOps& elementwise() = 0;
   virtual OptimizerOps& optimizer() = 0;
+
+ protected:
+  // `shape` points to a value of the type that `type` names. Unimplemented: this backend has no
+  // operation of that shape.
+  virtual absl::StatusOr<std::unique_ptr<Operation>> CreateOf(const std::type_info& type,
+                                                              const void* shape) = 0;
 };
 
 }  // namespace stagecoach::kernels

@@ -14,10 +14,10 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference/reference.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
@@ -63,7 +63,7 @@ enum class Add { kNo, kBefore, kWithin };
 class OnDevice {
  public:
   explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
-    auto op = device_.ops().CreateLayerNorm(problem.shape);
+    auto op = device_.ops().Create(problem.shape);
     EXPECT_OK(op);
     op_ = *std::move(op);
   }
@@ -305,8 +305,7 @@ class CpuLayerNormRefusal : public ::testing::TestWithParam<LayerNormShape> {};
 
 TEST_P(CpuLayerNormRefusal, IsAnInvalidArgument) {
   TestDevice device;
-  EXPECT_THAT(device.ops().CreateLayerNorm(GetParam()),
-              StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(device.ops().Create(GetParam()), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();

@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference/reference.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
@@ -62,7 +62,7 @@ class OnDevice {
  public:
   explicit OnDevice(const Problem& problem, int threads = 1)
       : problem_(problem), shape_(problem.shape), device_(threads) {
-    auto op = device_.ops().CreateLinear(shape_);
+    auto op = device_.ops().Create(shape_);
     EXPECT_OK(op);
     op_ = *std::move(op);
     workspace_ = device_.Workspace(op_->workspace_bytes());
@@ -309,7 +309,7 @@ class CpuLinearRefusal : public ::testing::TestWithParam<LinearShape> {};
 
 TEST_P(CpuLinearRefusal, IsAnInvalidArgument) {
   TestDevice device;
-  EXPECT_THAT(device.ops().CreateLinear(GetParam()), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(device.ops().Create(GetParam()), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();

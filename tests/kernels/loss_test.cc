@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference/reference.h"
 #include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 

@@ -6,8 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/ops/loss.h"
 #include "kernels/ops/ops.h"
-#include "kernels/reference/reference.h"
+#include "tests/testing/reference.h"
 
 // The losses of kernels/ops/loss.h, for tests that hold for each.
 namespace stagecoach::kernels {
@@ -18,8 +19,8 @@ inline constexpr LossKind kLossKinds[] = {LossKind::kSoftmaxCrossEntropy,
 
 inline absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(Ops& ops, LossKind kind,
                                                           const LossShape& shape) {
-  return kind == LossKind::kSoftmaxCrossEntropy ? ops.CreateSoftmaxCrossEntropy(shape)
-                                                : ops.CreateMeanSquaredError(shape);
+  return kind == LossKind::kSoftmaxCrossEntropy ? ops.Create(SoftmaxCrossEntropyShape{shape})
+                                                : ops.Create(MeanSquaredErrorShape{shape});
 }
 
 inline reference::LossOutput ReferenceLoss(LossKind kind, const LossShape& shape,

@@ -1,4 +1,4 @@
-#include "kernels/reference/reference.h"
+#include "tests/testing/reference.h"
 
 #include <cmath>
 #include <cstddef>
@@ -8,6 +8,9 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/loss.h"
 #include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/finite_difference.h"

@@ -21,7 +21,7 @@ using ::stagecoach::testing::ThreadsOnceReaped;
 // Large enough that a library would share the products among threads.
 void RunProducts(TestDevice& device) {
   const LinearShape shape{.rows = 64, .inputs = 768, .outputs = 768};
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<LinearOp> op, device.ops().CreateLinear(shape));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<LinearOp> op, device.ops().Create(shape));
   const std::vector<float> values(768 * 768, 0.5F);
   const auto ones = absl::MakeConstSpan(values);
   const Tensor x = device.Operand(Shape{64, 768}, ones.first(64 * 768));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/model/sum_fusion.h"
+#include "kernels/ops/layer_norm.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -16,7 +17,8 @@ class LayerNormLayer final : public Layer, public SumFusion {
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     const int64_t features = context.input.elements();
-    ASSIGN_OR_RETURN(op_, context.device.ops().CreateLayerNorm({context.rows, features, epsilon_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::LayerNormShape{context.rows, features, epsilon_}));
     statistics_ = Shape{context.rows, 2};
     LayerSpec spec;
     spec.description = absl::StrCat("layer norm ", features);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -34,8 +35,8 @@ class LinearLayer final : public Layer {
       output_dims.push_back(input.dim(i));
     }
     output_dims.push_back(outputs_);
-    ASSIGN_OR_RETURN(
-        op_, context.device.ops().CreateLinear({product_rows, inputs, outputs_, activation_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::LinearShape{product_rows, inputs, outputs_, activation_}));
     type_ = context.device.activation_type();
     shape_ = Shape{product_rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;

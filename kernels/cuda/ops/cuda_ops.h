@@ -1,8 +1,8 @@
 #ifndef STAGECOACH_KERNELS_CUDA_OPS_CUDA_OPS_H_
 #define STAGECOACH_KERNELS_CUDA_OPS_CUDA_OPS_H_
 
-#include <cstdint>
 #include <memory>
+#include <typeinfo>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -16,18 +16,35 @@ namespace stagecoach::kernels {
 
 class BlasLt;
 
-// One maker per operation. `type` is the device's activation type.
-// `blas` outlives the operation.
-absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas);
-absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCudaLayerNorm(const LayerNormShape& shape,
-                                                                 DType type);
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaSoftmaxCrossEntropy(const LossShape& shape,
-                                                                      DType type);
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaMeanSquaredError(const LossShape& shape,
-                                                                   DType type);
 std::unique_ptr<ElementwiseOps> CreateCudaElementwise();
 // Tables of groups are taken from `device`.
 std::unique_ptr<OptimizerOps> CreateCudaOptimizer(Device& device);
+
+class CudaOps final : public Ops {
+ public:
+  // Both outlive it.
+  CudaOps(Device& device, BlasLt& blas)
+      : device_(device),
+        blas_(blas),
+        elementwise_(CreateCudaElementwise()),
+        optimizer_(CreateCudaOptimizer(device)) {}
+
+  BlasLt& blas() { return blas_; }
+  ElementwiseOps& elementwise() override { return *elementwise_; }
+  OptimizerOps& optimizer() override { return *optimizer_; }
+
+ private:
+  absl::StatusOr<std::unique_ptr<Operation>> CreateOf(const std::type_info& type,
+                                                      const void* shape) override;
+
+  Device& device_;
+  BlasLt& blas_;
+  const std::unique_ptr<ElementwiseOps> elementwise_;
+  const std::unique_ptr<OptimizerOps> optimizer_;
+};
+
+// Of a CUDA device, which outlives what uses it.
+inline BlasLt& BlasOf(Device& device) { return static_cast<CudaOps&>(device.ops()).blas(); }
 
 }  // namespace stagecoach::kernels
 

@@ -1,3 +1,5 @@
+#include "kernels/ops/layer_norm.h"
+
 #include <memory>
 
 #include "absl/status/status.h"
@@ -74,14 +76,15 @@ class CudaLayerNorm final : public LayerNormOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCudaLayerNorm(const LayerNormShape& shape,
-                                                                 DType type) {
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCuda(const LayerNormShape& shape,
+                                                          Device& device) {
   if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.features) || !(shape.epsilon > 0.0F)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer norm: extents must be 1 to ", kMaxCudaExtent, " and epsilon positive: ", shape.rows,
         " rows, ", shape.features, " features, epsilon ", shape.epsilon));
   }
-  return std::unique_ptr<LayerNormOp>(std::make_unique<CudaLayerNorm>(shape, ElementTypeOf(type)));
+  return std::unique_ptr<LayerNormOp>(
+      std::make_unique<CudaLayerNorm>(shape, ElementTypeOf(device.activation_type())));
 }
 
 }  // namespace stagecoach::kernels

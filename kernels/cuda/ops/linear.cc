@@ -1,3 +1,5 @@
+#include "kernels/ops/linear.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -225,17 +227,17 @@ class CudaLinear final : public LinearOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LinearOp>> CreateCudaLinear(const LinearShape& shape, BlasLt& blas) {
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCuda(const LinearShape& shape, Device& device) {
   for (const int64_t extent : {shape.rows, shape.inputs, shape.outputs}) {
     if (IsCudaExtent(extent)) continue;
     return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxCudaExtent,
                                                    ": ", shape.rows, " rows, ", shape.inputs,
                                                    " inputs, ", shape.outputs, " outputs"));
   }
-  auto op = std::make_unique<CudaLinear>(shape, ActivationType(blas.precision()));
-  RETURN_IF_ERROR(base::Annotate(
-      op->Prepare(blas), absl::StrCat("linear, ", shape.rows, " rows, ", shape.inputs, " inputs, ",
-                                      shape.outputs, " outputs")));
+  auto op = std::make_unique<CudaLinear>(shape, device.activation_type());
+  RETURN_IF_ERROR(base::Annotate(op->Prepare(BlasOf(device)),
+                                 absl::StrCat("linear, ", shape.rows, " rows, ", shape.inputs,
+                                              " inputs, ", shape.outputs, " outputs")));
   return std::unique_ptr<LinearOp>(std::move(op));
 }
 

@@ -1,3 +1,5 @@
+#include "kernels/ops/loss.h"
+
 #include <memory>
 
 #include "absl/status/status.h"
@@ -54,14 +56,14 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LaunchLossFunction* launch,
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaSoftmaxCrossEntropy(const LossShape& shape,
-                                                                      DType type) {
-  return CreateLoss(LaunchSoftmaxCrossEntropy, shape, type);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const SoftmaxCrossEntropyShape& shape,
+                                                     Device& device) {
+  return CreateLoss(LaunchSoftmaxCrossEntropy, shape, device.activation_type());
 }
 
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCudaMeanSquaredError(const LossShape& shape,
-                                                                   DType type) {
-  return CreateLoss(LaunchMeanSquaredError, shape, type);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const MeanSquaredErrorShape& shape,
+                                                     Device& device) {
+  return CreateLoss(LaunchMeanSquaredError, shape, device.activation_type());
 }
 
 }  // namespace stagecoach::kernels

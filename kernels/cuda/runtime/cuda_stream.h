@@ -41,6 +41,7 @@ class CudaStream final : public Stream {
   int32_t reported() const override;
   absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
   absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
+  void* native_handle() const override { return compute(); }
   void BeginRange(const char* name) override;
   void EndRange() override;
 

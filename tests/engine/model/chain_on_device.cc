@@ -8,12 +8,16 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "gtest/gtest.h"
+#include "tests/testing/finite_difference.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
 
 namespace stagecoach::engine {
 namespace {
 
+using ::stagecoach::testing::CentralDifferences;
+using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::RandomUniform;
 using ::stagecoach::testing::TestDevice;
 
@@ -208,6 +212,38 @@ double ChainOnDevice::SumOfMagnitudesOfDy() const {
   double sum = 0.0;
   for (double value : TestDevice::Values(at(0).dy)) sum += std::fabs(value);
   return sum;
+}
+
+namespace {
+
+// CentralDifferences steps by 2^-10, which is
+// for double precision; in units of 1/64 of a variable that is a step of 1/16.
+constexpr double kScale = 64.0;
+constexpr double kStep = kScale * 0x1p-10;
+
+}  // namespace
+
+std::vector<double> NumericalGradients(ChainOnDevice& chain, const std::vector<double>& variables) {
+  const auto times = [](std::vector<double> values, double factor) {
+    for (double& value : values) value *= factor;
+    return values;
+  };
+  return times(CentralDifferences(
+                   [&](const std::vector<double>& scaled) {
+                     return chain.WeightedSum(times(scaled, kScale));
+                   },
+                   times(variables, 1.0 / kScale)),
+               1.0 / kScale);
+}
+
+// No path from a variable to y has more than 64
+// roundings here, and y stays below 8 with all terms taken by their magnitude, so each of the four
+// evaluations is off by at most Gamma(64) 8 sum|dy|; together they weigh 18 / (12 step). The
+// truncation is step^4 / 30 times the fifth derivative, which is below 100 per unit of dy.
+double NumericalBound(const ChainOnDevice& chain) {
+  const double evaluation = Gamma(64) * 8.0;
+  const double truncation = std::pow(kStep, 4) / 30.0 * 100.0;
+  return (18.0 / (12.0 * kStep) * evaluation + truncation) * chain.SumOfMagnitudesOfDy();
 }
 
 }  // namespace stagecoach::engine

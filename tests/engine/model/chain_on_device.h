@@ -103,6 +103,11 @@ class ChainOnDevice {
   std::vector<InFlight> in_flight_;
 };
 
+// The gradients of the sum by finite differences of the chain itself, in float32.
+std::vector<double> NumericalGradients(ChainOnDevice& chain, const std::vector<double>& variables);
+// How far those may be from the exact ones.
+double NumericalBound(const ChainOnDevice& chain);
+
 }  // namespace stagecoach::engine
 
 #endif  // STAGECOACH_TESTS_ENGINE_MODEL_CHAIN_ON_DEVICE_H_

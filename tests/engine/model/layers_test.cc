@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "base/status_macros.h"
 #include "engine/model/chain.h"
 #include "engine/model/layer.h"
@@ -12,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "tests/engine/model/chain_on_device.h"
 #include "tests/testing/close_to.h"
-#include "tests/testing/finite_difference.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
@@ -20,7 +20,6 @@
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::CentralDifferences;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::RandomUniform;
@@ -32,34 +31,6 @@ using ::testing::HasSubstr;
 constexpr Activation kRelu = Activation::kRelu;
 constexpr Activation kGelu = Activation::kGelu;
 
-// Finite differences of the chain itself, in float32. CentralDifferences steps by 2^-10, which is
-// for double precision; in units of 1/64 of a variable that is a step of 1/16.
-constexpr double kScale = 64.0;
-constexpr double kStep = kScale * 0x1p-10;
-
-std::vector<double> NumericalGradients(ChainOnDevice& chain, const std::vector<double>& variables) {
-  const auto times = [](std::vector<double> values, double factor) {
-    for (double& value : values) value *= factor;
-    return values;
-  };
-  return times(CentralDifferences(
-                   [&](const std::vector<double>& scaled) {
-                     return chain.WeightedSum(times(scaled, kScale));
-                   },
-                   times(variables, 1.0 / kScale)),
-               1.0 / kScale);
-}
-
-// How far those may be from the exact gradient. No path from a variable to y has more than 64
-// roundings here, and y stays below 8 with all terms taken by their magnitude, so each of the four
-// evaluations is off by at most Gamma(64) 8 sum|dy|; together they weigh 18 / (12 step). The
-// truncation is step^4 / 30 times the fifth derivative, which is below 100 per unit of dy.
-double NumericalBound(const ChainOnDevice& chain) {
-  const double evaluation = Gamma(64) * 8.0;
-  const double truncation = std::pow(kStep, 4) / 30.0 * 100.0;
-  return (18.0 / (12.0 * kStep) * evaluation + truncation) * chain.SumOfMagnitudesOfDy();
-}
-
 double LargestMagnitude(const std::vector<double>& values) {
   double largest = 0.0;
   for (double value : values) largest = std::max(largest, std::fabs(value));
@@ -68,64 +39,62 @@ double LargestMagnitude(const std::vector<double>& values) {
 
 class LayerGradients : public ::testing::TestWithParam<Network> {};
 
-TEST_P(LayerGradients, MatchFiniteDifferences) {
+// Calls the test with a chain whose backward operations are fused, and one with split ones, and
+// values of its variables.
+void ForFusedAndSplit(
+    const Network& network,
+    absl::FunctionRef<void(ChainOnDevice& chain, const std::vector<double>& variables)> test) {
   for (bool splits_backward : {false, true}) {
     SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice chain(GetParam(), splits_backward);
-    const std::vector<double> variables = chain.RandomVariables();
-    const std::vector<double> expected = NumericalGradients(chain, variables);
-    const double bound = NumericalBound(chain);
-    ASSERT_GT(LargestMagnitude(expected), 20.0 * bound) << "the comparison would see nothing";
-
-    chain.SetVariables(variables);
-    chain.Forward();
-    chain.Backward();
-    EXPECT_THAT(chain.Gradients(), CloseTo(expected, bound));
+    ChainOnDevice chain(network, splits_backward);
+    test(chain, chain.RandomVariables());
   }
 }
 
+void ForwardAndBackward(ChainOnDevice& chain, const std::vector<double>& variables) {
+  chain.SetVariables(variables);
+  chain.Forward();
+  chain.Backward();
+}
+
+TEST_P(LayerGradients, MatchFiniteDifferences) {
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    const std::vector<double> expected = NumericalGradients(chain, variables);
+    const double bound = NumericalBound(chain);
+    ASSERT_GT(LargestMagnitude(expected), 20.0 * bound) << "the comparison would see nothing";
+    ForwardAndBackward(chain, variables);
+    EXPECT_THAT(chain.Gradients(), CloseTo(expected, bound));
+  });
+}
+
 TEST_P(LayerGradients, AreAddedToWhatThereIsIfAsked) {
-  for (bool splits_backward : {false, true}) {
-    SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice chain(GetParam(), splits_backward);
-    const std::vector<double> variables = chain.RandomVariables();
-    chain.SetVariables(variables);
-    chain.Forward();
-    chain.Backward();
-    const std::vector<double> once = chain.ParameterGradients();
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    std::vector<double> expected = chain.ParameterGradients();
 
     chain.SetVariables(variables);
     chain.Forward();
-    chain.SetParameterGradients(std::vector<double>(once.size(), 0.5));
+    chain.SetParameterGradients(std::vector<double>(expected.size(), 0.5));
     chain.Backward(0, {.accumulate = true});
-    std::vector<double> expected = once;
     for (double& value : expected) value += 0.5;
     // Sums of a term for each row, of at most 8 each and the start, in two orders.
     const double bound = 2.0 * Gamma(ChainOnDevice::kRows + 1) * (ChainOnDevice::kRows * 8.0 + 0.5);
     EXPECT_THAT(chain.ParameterGradients(), CloseTo(expected, bound));
-  }
+  });
 }
 
 TEST_P(LayerGradients, HaveTheSameBitsFusedAndSplit) {
-  std::vector<double> gradients[2];
-  for (bool splits_backward : {false, true}) {
-    ChainOnDevice chain(GetParam(), splits_backward);
-    chain.SetVariables(chain.RandomVariables());
-    chain.Forward();
-    chain.Backward();
-    gradients[splits_backward ? 1 : 0] = chain.Gradients();
-  }
+  std::vector<std::vector<double>> gradients;
+  ForFusedAndSplit(GetParam(), [&](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    gradients.push_back(chain.Gradients());
+  });
   EXPECT_EQ(gradients[0], gradients[1]);
 }
 
 TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
-  for (bool splits_backward : {false, true}) {
-    SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice chain(GetParam(), splits_backward);
-    const std::vector<double> variables = chain.RandomVariables();
-    chain.SetVariables(variables);
-    chain.Forward();
-    chain.Backward();
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
     const std::vector<double> with_dx = chain.ParameterGradients();
 
     chain.SetVariables(variables);
@@ -133,15 +102,12 @@ TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
     chain.SetParameterGradients(std::vector<double>(with_dx.size(), 0.0));
     chain.Backward(0, {.want_dx = false});
     EXPECT_EQ(chain.ParameterGradients(), with_dx);
-  }
+  });
 }
 
 // As recomputation does it: on the same input, over what the first pass or a backward pass left.
 TEST_P(LayerGradients, AreTheSameBitsAfterForwardOnceMore) {
-  for (bool splits_backward : {false, true}) {
-    SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice chain(GetParam(), splits_backward);
-    const std::vector<double> variables = chain.RandomVariables();
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
     chain.SetVariables(variables);
     chain.Forward();
     const std::vector<double> input = chain.Input();
@@ -154,30 +120,25 @@ TEST_P(LayerGradients, AreTheSameBitsAfterForwardOnceMore) {
     chain.Forward();
     chain.Backward();
     EXPECT_EQ(chain.Gradients(), once);
-  }
+  });
 }
 
 // Whatever a layer keeps between its calls must be in the micro-batch's own memory.
 TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
-  for (bool splits_backward : {false, true}) {
-    SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice alone(GetParam(), splits_backward);
-    const std::vector<double> variables = alone.RandomVariables();
-    alone.SetVariables(variables);
-    alone.Forward();
-    alone.Backward();
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    const std::vector<double> alone = chain.Gradients();
 
-    ChainOnDevice two(GetParam(), splits_backward);
-    const size_t other = two.AddMicroBatch();
+    const size_t other = chain.AddMicroBatch();
     std::vector<double> other_input = variables;
     std::reverse(other_input.begin(), other_input.end());
-    two.SetVariables(variables);
-    two.SetInput(other, other_input);
-    two.Forward();
-    two.Forward(other);
-    two.Backward();
-    EXPECT_EQ(two.Gradients(), alone.Gradients());
-  }
+    chain.SetVariables(variables);
+    chain.SetInput(other, other_input);
+    chain.Forward();
+    chain.Forward(other);
+    chain.Backward();
+    EXPECT_EQ(chain.Gradients(), alone);
+  });
 }
 
 std::vector<Network> Networks() {

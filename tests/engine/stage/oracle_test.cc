@@ -15,10 +15,10 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/reference/reference.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 

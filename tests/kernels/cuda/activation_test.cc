@@ -12,10 +12,10 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/activation_kernels.h"
 #include "kernels/cuda/runtime/progress_kernels.h"
-#include "kernels/reference/reference.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::activation_test {

@@ -239,8 +239,8 @@ TEST(MatmulWorkspace, IsInProportionToSmallProducts) {
 absl::Status UseLinear(Device& device, World& world, int64_t outputs) {
   ASSIGN_OR_RETURN(
       const std::unique_ptr<LinearOp> op,
-      device.ops().CreateLinear(
-          {.rows = 8, .inputs = 16, .outputs = outputs, .activation = Activation::kGelu}));
+      device.ops().Create(LinearShape{
+          .rows = 8, .inputs = 16, .outputs = outputs, .activation = Activation::kGelu}));
   const auto tensor = [&](std::initializer_list<int64_t> dims) -> absl::StatusOr<Tensor> {
     const Shape shape(dims);
     ASSIGN_OR_RETURN(Buffer buffer, device.Allocate(shape.elements() * 4));

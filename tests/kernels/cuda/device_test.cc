@@ -157,7 +157,7 @@ TEST_F(CudaDeviceTest, TellsWhatItChoseWhereBitsDependOnIt) {
   EXPECT_THAT(device->choices(), ElementsAre(StartsWith("cuBLASLt: ")));
   const LinearShape shape{.rows = 8, .inputs = 16, .outputs = 24};
   for (Device* const each : {device.get(), other.get()}) {
-    ASSERT_OK(each->ops().CreateLinear(shape));
+    ASSERT_OK(each->ops().Create(shape));
   }
   // Of forward, and of the gradients of inputs and weights.
   EXPECT_EQ(device->choices().size(), 1U + 3U);

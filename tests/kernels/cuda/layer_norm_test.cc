@@ -1,3 +1,5 @@
+#include "kernels/ops/layer_norm.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -11,10 +13,10 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/elementwise_kernels.h"
 #include "kernels/cuda/ops/layer_norm_kernels.h"
-#include "kernels/reference/reference.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::layer_norm_test {

@@ -67,10 +67,10 @@ TEST_P(CudaLinearWithoutEpilogues, BackwardWeightAddsReference) {
 
 TEST_P(CudaLinearWithoutEpilogues, NeedsTheWorkspaceThatItNeedsWithThem) {
   GpuBench without(problem_.precision);
-  ASSERT_OK_AND_ASSIGN(const auto op, without.ops().CreateLinear(problem_.shape));
+  ASSERT_OK_AND_ASSIGN(const auto op, without.ops().Create(problem_.shape));
   cuda::SetBlasFaults({});
   GpuBench with(problem_.precision);
-  ASSERT_OK_AND_ASSIGN(const auto fused, with.ops().CreateLinear(problem_.shape));
+  ASSERT_OK_AND_ASSIGN(const auto fused, with.ops().Create(problem_.shape));
   EXPECT_EQ(op->workspace_bytes(), fused->workspace_bytes());
 }
 
@@ -94,8 +94,8 @@ TEST_F(CudaLinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
     return HasEpilogue(product) && product.m == 24;
   }});
   GpuBench bench(Precision::kFloat32);
-  ASSERT_OK(bench.ops().CreateLinear({.rows = 8, .inputs = 16, .outputs = 24}));
-  ASSERT_OK(bench.ops().CreateLinear({.rows = 8, .inputs = 16, .outputs = 32}));
+  ASSERT_OK(bench.ops().Create(LinearShape{.rows = 8, .inputs = 16, .outputs = 24}));
+  ASSERT_OK(bench.ops().Create(LinearShape{.rows = 8, .inputs = 16, .outputs = 32}));
   const std::vector<std::string> choices = bench.device().choices();
   EXPECT_THAT(choices,
               Contains(AllOf(StartsWith("product A B fp32 24x8x16 -> fp32, bias, fp32, on "),
@@ -111,7 +111,7 @@ TEST_F(CudaLinearFallback, IsForTheShapeThatLacksTheEpilogueAlone) {
 TEST_F(CudaLinearFallback, SaysWhichProductTheLibraryDoesNotHaveAtAll) {
   cuda::SetBlasFaults({.lacks = [](const cuda::Product&) { return true; }});
   GpuBench bench(Precision::kBfloat16);
-  EXPECT_THAT(bench.ops().CreateLinear({.rows = 3, .inputs = 5, .outputs = 7}),
+  EXPECT_THAT(bench.ops().Create(LinearShape{.rows = 3, .inputs = 5, .outputs = 7}),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("3 rows, 5 inputs, 7 outputs"), HasSubstr("bf16 7x3x5"))));
 }

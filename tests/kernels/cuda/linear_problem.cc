@@ -1,7 +1,7 @@
 #include "tests/kernels/cuda/linear_problem.h"
 
-#include "kernels/reference/reference.h"
 #include "tests/testing/close_to.h"
+#include "tests/testing/reference.h"
 
 namespace stagecoach::testing {
 namespace {

@@ -61,7 +61,7 @@ class LinearOnGpu {
  public:
   explicit LinearOnGpu(const LinearProblem& problem)
       : problem_(problem), shape_(problem.shape), bench_(problem.precision) {
-    auto op = bench_.ops().CreateLinear(shape_);
+    auto op = bench_.ops().Create(shape_);
     STAGECOACH_CHECK_OK(op);
     op_ = *std::move(op);
     workspace_ = bench_.Workspace(op_->workspace_bytes());

@@ -130,7 +130,7 @@ class CudaLinearMaker : public GpuTest {
     return *bench_;
   }
   absl::StatusOr<std::unique_ptr<LinearOp>> Create(const LinearShape& shape) {
-    return bench().ops().CreateLinear(shape);
+    return bench().ops().Create(shape);
   }
 
  private:

@@ -1,3 +1,5 @@
+#include "kernels/ops/loss.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -11,11 +13,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/loss_kernels.h"
-#include "kernels/reference/reference.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::loss_test {

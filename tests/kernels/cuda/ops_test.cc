@@ -15,6 +15,8 @@
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
 #include "kernels/device.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/loss.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/status_matchers.h"
@@ -98,7 +100,7 @@ TEST_F(CudaOpsTest, AddAndCopy) {
 
 TEST_F(CudaOpsTest, LayerNorm) {
   ASSERT_OK_AND_ASSIGN(const auto op,
-                       ops().CreateLayerNorm({.rows = 1, .features = 2, .epsilon = 3.0F}));
+                       ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 3.0F}));
   const Tensor x = Floats({1, 2}, {1, -1}), gamma = Floats({2}, {1, 1});
   const Tensor beta = Floats({2}, {0, 4});
   const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
@@ -111,7 +113,7 @@ TEST_F(CudaOpsTest, LayerNorm) {
 
 TEST_F(CudaOpsTest, LayerNormForwardOfASum) {
   ASSERT_OK_AND_ASSIGN(const auto op,
-                       ops().CreateLayerNorm({.rows = 1, .features = 2, .epsilon = 3.0F}));
+                       ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 3.0F}));
   const Tensor x = Floats({1, 2}, {3, -2}), addend = Floats({1, 2}, {-2, 1});
   const Tensor gamma = Floats({2}, {1, 1}), beta = Floats({2}, {0, 4});
   const Tensor statistics = Result(DType::kFloat32, {1, 2}), y = Result(DType::kFloat32, {1, 2});
@@ -122,7 +124,7 @@ TEST_F(CudaOpsTest, LayerNormForwardOfASum) {
 }
 
 TEST_F(CudaOpsTest, LayerNormBackward) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateLayerNorm({.rows = 1, .features = 2}));
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(LayerNormShape{.rows = 1, .features = 2}));
   const Tensor x = Floats({1, 2}, {1, -1}), dy = Floats({1, 2}, {3, 1});
   const Tensor gamma = Floats({2}, {1, 1}), statistics = Floats({1, 2}, {0, 0.5F});
   const Tensor addend = Floats({1, 2}, {1, 2}), dx = Result(DType::kFloat32, {1, 2});
@@ -144,13 +146,13 @@ TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
   for (const LayerNormShape shape :
        {LayerNormShape{.rows = 0}, LayerNormShape{.features = -1}, LayerNormShape{.rows = kHuge},
         LayerNormShape{.features = kHuge}, LayerNormShape{.epsilon = 0.0F}}) {
-    EXPECT_THAT(ops().CreateLayerNorm(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
 
 // The last row is padding.
 TEST_F(CudaOpsTest, MeanSquaredError) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateMeanSquaredError({3, 2}));
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(MeanSquaredErrorShape{{3, 2}}));
   const Tensor output = Floats({3, 2}, {1, 0, 0.5F, 0, 7, 7});
   const Tensor labels = Operand<int32_t>(DType::kInt32, {3}, {0, 0, -1});
   const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {3, 2});
@@ -164,7 +166,7 @@ TEST_F(CudaOpsTest, MeanSquaredError) {
 }
 
 TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
-  ASSERT_OK_AND_ASSIGN(const auto op, ops().CreateSoftmaxCrossEntropy({1, 2}));
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(SoftmaxCrossEntropyShape{{1, 2}}));
   const Tensor output = Floats({1, 2}, {3, 3});
   const Tensor labels = Operand<int32_t>(DType::kInt32, {1}, {1});
   const Tensor result = Result(DType::kFloat64, {2});
@@ -179,7 +181,8 @@ TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
 
 TEST_F(CudaOpsTest, LossRefusesExtentsOutOfRange) {
   for (const LossShape shape : {LossShape{0, 1}, LossShape{1, -1}, LossShape{kHuge, 1}}) {
-    EXPECT_THAT(ops().CreateMeanSquaredError(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(ops().Create(MeanSquaredErrorShape{shape}),
+                StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
 

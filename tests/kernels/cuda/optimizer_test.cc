@@ -11,10 +11,10 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda/ops/optimizer_kernels.h"
 #include "kernels/cuda/ops/parameter_chunks.h"
-#include "kernels/reference/reference.h"
 #include "tests/kernels/cuda/emulated_gpu.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::kernels::optimizer_test {

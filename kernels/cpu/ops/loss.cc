@@ -1,9 +1,11 @@
+#include "kernels/ops/loss.h"
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/math.h"
 
 namespace stagecoach::kernels {
@@ -103,11 +105,13 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(RowFunction function, const L
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuSoftmaxCrossEntropy(const LossShape& shape) {
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const SoftmaxCrossEntropyShape& shape,
+                                                    Device& /*device*/) {
   return CreateLoss(SoftmaxCrossEntropyRow, shape);
 }
 
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuMeanSquaredError(const LossShape& shape) {
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorShape& shape,
+                                                    Device& /*device*/) {
   return CreateLoss(MeanSquaredErrorRow, shape);
 }
 

@@ -1,3 +1,5 @@
+#include "kernels/ops/linear.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -6,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/first_error.h"
 #include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/math.h"
 
 namespace stagecoach::kernels {
@@ -180,14 +182,13 @@ class CpuLinear final : public LinearOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LinearOp>> CreateCpuLinear(const LinearShape& shape,
-                                                          const CpuStream& stream) {
+absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, Device& device) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.inputs) || !IsExtent(shape.outputs)) {
     return absl::InvalidArgumentError(absl::StrCat("linear: extents must be 1 to ", kMaxExtent,
                                                    ": ", shape.rows, " rows, ", shape.inputs,
                                                    " inputs, ", shape.outputs, " outputs"));
   }
-  auto op = std::make_unique<CpuLinear>(shape, stream.threads());
+  auto op = std::make_unique<CpuLinear>(shape, AsCpu(device.stream()).threads());
   RETURN_IF_ERROR(op->Prepare());
   return std::unique_ptr<LinearOp>(std::move(op));
 }

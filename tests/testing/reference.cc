@@ -1,4 +1,4 @@
-#include "kernels/reference/reference.h"
+#include "tests/testing/reference.h"
 
 #include <algorithm>
 #include <cmath>

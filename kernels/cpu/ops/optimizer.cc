@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/ops/cpu_ops.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/ops/cpu_ops.h"
 
 namespace stagecoach::kernels {
 namespace {

@@ -1,9 +1,10 @@
-#ifndef STAGECOACH_KERNELS_CPU_CPU_OPS_H_
-#define STAGECOACH_KERNELS_CPU_CPU_OPS_H_
+#ifndef STAGECOACH_KERNELS_CPU_OPS_CPU_OPS_H_
+#define STAGECOACH_KERNELS_CPU_OPS_CPU_OPS_H_
 
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <typeinfo>
 
 #include "kernels/cpu/cpu_stream.h"
 #include "kernels/ops/ops.h"
@@ -13,13 +14,6 @@ namespace stagecoach::kernels {
 // What an extent of an operation may be: any element count, and its bytes, then fits in 64 bits.
 inline constexpr int64_t kMaxExtent = std::numeric_limits<int32_t>::max();
 inline bool IsExtent(int64_t value) { return value >= 1 && value <= kMaxExtent; }
-
-// One maker per operation, each in the file of its name. `stream` is where the operation will run.
-absl::StatusOr<std::unique_ptr<LinearOp>> CreateCpuLinear(const LinearShape& shape,
-                                                          const CpuStream& stream);
-absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCpuLayerNorm(const LayerNormShape& shape);
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuSoftmaxCrossEntropy(const LossShape& shape);
-absl::StatusOr<std::unique_ptr<LossOp>> CreateCpuMeanSquaredError(const LossShape& shape);
 
 class CpuElementwiseOps final : public ElementwiseOps {
  public:
@@ -42,27 +36,16 @@ class CpuOptimizerOps final : public OptimizerOps {
 
 class CpuOps final : public Ops {
  public:
-  explicit CpuOps(const CpuStream& stream) : stream_(stream) {}
+  explicit CpuOps(Device& device) : device_(device) {}
 
-  absl::StatusOr<std::unique_ptr<LinearOp>> CreateLinear(const LinearShape& shape) override {
-    return CreateCpuLinear(shape, stream_);
-  }
-  absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateLayerNorm(
-      const LayerNormShape& shape) override {
-    return CreateCpuLayerNorm(shape);
-  }
-  absl::StatusOr<std::unique_ptr<LossOp>> CreateSoftmaxCrossEntropy(
-      const LossShape& shape) override {
-    return CreateCpuSoftmaxCrossEntropy(shape);
-  }
-  absl::StatusOr<std::unique_ptr<LossOp>> CreateMeanSquaredError(const LossShape& shape) override {
-    return CreateCpuMeanSquaredError(shape);
-  }
   ElementwiseOps& elementwise() override { return elementwise_; }
   OptimizerOps& optimizer() override { return optimizer_; }
 
  private:
-  const CpuStream& stream_;
+  absl::StatusOr<std::unique_ptr<Operation>> CreateOf(const std::type_info& type,
+                                                      const void* shape) override;
+
+  Device& device_;
   CpuElementwiseOps elementwise_;
   CpuOptimizerOps optimizer_;
 };
@@ -72,4 +55,4 @@ inline CpuStream& AsCpu(Stream& stream) { return static_cast<CpuStream&>(stream)
 
 }  // namespace stagecoach::kernels
 
-#endif  // STAGECOACH_KERNELS_CPU_CPU_OPS_H_
+#endif  // STAGECOACH_KERNELS_CPU_OPS_CPU_OPS_H_

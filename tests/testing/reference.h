@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_KERNELS_REFERENCE_REFERENCE_H_
-#define STAGECOACH_KERNELS_REFERENCE_REFERENCE_H_
+#ifndef STAGECOACH_TESTS_TESTING_REFERENCE_H_
+#define STAGECOACH_TESTS_TESTING_REFERENCE_H_
 
 #include <cstdint>
 #include <vector>
@@ -87,4 +87,4 @@ Vector Add(Values a, Values b);
 
 }  // namespace stagecoach::kernels::reference
 
-#endif  // STAGECOACH_KERNELS_REFERENCE_REFERENCE_H_
+#endif  // STAGECOACH_TESTS_TESTING_REFERENCE_H_

@@ -1,9 +1,11 @@
+#include "kernels/ops/layer_norm.h"
+
 #include <array>
 #include <cmath>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/ops/cpu_ops.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -132,7 +134,8 @@ class CpuLayerNorm final : public LayerNormOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateCpuLayerNorm(const LayerNormShape& shape) {
+absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCpu(const LayerNormShape& shape,
+                                                         Device& /*device*/) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.features) || !(shape.epsilon > 0.0F)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer norm: extents must be 1 to ", kMaxExtent, " and epsilon positive: ", shape.rows,

@@ -1,0 +1,42 @@
+#ifndef STAGECOACH_KERNELS_OPS_OPERATIONS_H_
+#define STAGECOACH_KERNELS_OPS_OPERATIONS_H_
+
+#include <memory>
+#include <typeinfo>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/operation.h"
+
+// The list of all operations of fixed shape. For the backends, which make each of them; others
+// include the contract that they use.
+namespace stagecoach::kernels {
+
+template <typename... Shapes>
+struct ShapeList {};
+
+using AllShapes = ShapeList<  //
+    LayerNormShape,           //
+    LinearShape,              //
+    MeanSquaredErrorShape,    //
+    SoftmaxCrossEntropyShape>;
+
+// What Ops::CreateOf does: create(shape) gives a backend's operation, or an error.
+template <typename Create, typename... Shapes>
+absl::StatusOr<std::unique_ptr<Operation>> CreateListed(ShapeList<Shapes...>,
+                                                        const std::type_info& type,
+                                                        const void* shape, Create create) {
+  absl::StatusOr<std::unique_ptr<Operation>> op =
+      absl::UnimplementedError(absl::StrCat("no operation of shape ", type.name()));
+  static_cast<void>(
+      ((type == typeid(Shapes) && (op = create(*static_cast<const Shapes*>(shape)), true)) || ...));
+  return op;
+}
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_OPERATIONS_H_

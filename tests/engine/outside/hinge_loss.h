@@ -1,0 +1,30 @@
+#ifndef STAGECOACH_TESTS_ENGINE_OUTSIDE_HINGE_LOSS_H_
+#define STAGECOACH_TESTS_ENGINE_OUTSIDE_HINGE_LOSS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/model/loss.h"
+
+// A loss with kernels of its own, as a user may write one: max(0, 1 + max over c != label of y[c] -
+// y[label]) of each row (Crammer & Singer 2001). In float32.
+namespace outside {
+
+stagecoach::engine::LossFactory Hinge();
+
+// What one row gives.
+struct HingeOfRow {
+  double loss;
+  double right;  // 1 or 0
+};
+
+// The CUDA kernels. y, dy (rows, classes)   labels (rows)   of_rows (rows)   result (2). `dy` may
+// be null.
+cudaError_t LaunchHinge(void* stream, int64_t rows, int64_t classes, int64_t valid_rows,
+                        const float* y, const int32_t* labels, float scale, float* dy,
+                        HingeOfRow* of_rows, double* result);
+
+}  // namespace outside
+
+#endif  // STAGECOACH_TESTS_ENGINE_OUTSIDE_HINGE_LOSS_H_
