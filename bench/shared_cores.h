@@ -9,7 +9,7 @@ namespace stagecoach::bench {
 // The step of a compute schedule if its ranks share `cores`: whenever more ranks than that have
 // work to do, each goes on at cores / ranks of its speed, as threads of equal priority do. Messages
 // take no time. With a core for every rank it is schedule::Simulate's with buffered sends.
-// Pre-condition: the schedule is valid, the costs have steps_in_backward.
+// Pre-condition: the schedule is valid, the costs have updates_in_backward.
 double SharedCoresStepNs(const schedule::Schedule& schedule, const schedule::Costs& costs,
                          int cores);
 

@@ -14,7 +14,7 @@
 namespace stagecoach::schedule {
 
 // What the search minimizes; ties are broken by the other.
-enum class Objective : uint8_t {
+enum class OrderObjective : uint8_t {
   kSpan,  // the longest span of a rank: consecutive steps overlap
   kStep,  // until the last rank is done: each step waits for the one before it
 };
@@ -29,7 +29,7 @@ struct AutomaticRequest {
   // (bytes, or whole-device stashes). Index: stage, and rank; an empty limit is none.
   std::vector<StageStash> stash;
   std::vector<double> stash_limit;
-  Objective objective = Objective::kSpan;
+  OrderObjective objective = OrderObjective::kSpan;
   Sends sends = Sends::kBuffered;  // by which results are compared; the search itself buffers
   double effort = 1.0;             // what the search may take, as a share of the most; in (0, 1]
 };

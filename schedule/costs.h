@@ -56,7 +56,7 @@ struct Costs {
   double overlap_share = 1.0;
   // True if the step is part of the last micro-batch's W or BW, each layer being updated as soon as
   // its gradients are complete. STEP then takes no time of its own.
-  bool steps_in_backward = false;
+  bool updates_in_backward = false;
   // Sizes, for peaks in bytes (memory.h); index: stage. Empty if they are unknown.
   std::vector<StageMemory> memory;
   CollectiveMemory collective_memory;

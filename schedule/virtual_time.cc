@@ -20,7 +20,7 @@ VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sen
       collectives_(schedule.groups.size() * kNumCollectiveOps),
       pair_ns_(2 * schedule.actions.size(), 0),
       ranks_(schedule.actions.size()) {
-  for (std::vector<Message>& messages : messages_) {
+  for (std::vector<InTransit>& messages : messages_) {
     messages.resize(schedule.rank_of_stage.size() * num_micro_batches_);
   }
 }
@@ -113,7 +113,7 @@ int64_t VirtualTime::ReadyNs(const Action& action) const {
   const bool forward = action.op == Op::kForward;
   if (action.op == Op::kBackwardWeight) return 0;
   if (forward ? schedule_.is_first(action.stage) : schedule_.is_last(action.stage)) return 0;
-  const Message& message =
+  const InTransit& message =
       MessageTo(forward ? kActivation : kGradient, action.stage, action.micro_batch);
   const bool received = forward ? schedule_.receives_from_previous(action.stage)
                                 : schedule_.sends_to_next(action.stage);
@@ -125,7 +125,7 @@ int64_t VirtualTime::ReadyNs(const Action& action) const {
 int64_t VirtualTime::DurationNs(const Action& action) const {
   const StageTimes& times = costs_.of(action.stage);
   const bool is_last = static_cast<size_t>(action.micro_batch.value()) + 1 == num_micro_batches_;
-  const int64_t update_ns = costs_.steps_in_backward && is_last ? times.step_ns : 0;
+  const int64_t update_ns = costs_.updates_in_backward && is_last ? times.step_ns : 0;
   switch (action.op) {
     case Op::kForward:
       return times.forward_ns;
@@ -138,7 +138,7 @@ int64_t VirtualTime::DurationNs(const Action& action) const {
     case Op::kReduceGradients:
       return times.reduce_ns;
     case Op::kStep:
-      return costs_.steps_in_backward ? 0 : times.step_ns;
+      return costs_.updates_in_backward ? 0 : times.step_ns;
     default:
       return 0;
   }
@@ -248,7 +248,7 @@ VirtualTime::Transfer VirtualTime::TransferOf(const Action& action) {
 bool VirtualTime::Send(Rank rank, const Action& action) {
   RankState& state = StateOf(rank);
   const Transfer transfer = TransferOf(action);
-  Message& message = *transfer.message;
+  InTransit& message = *transfer.message;
   const int64_t link_ns = LinkNs(transfer.from, transfer.to, transfer.bytes);
   int64_t start_ns = state.clock_ns;
   switch (sends_) {
@@ -256,7 +256,7 @@ bool VirtualTime::Send(Rank rank, const Action& action) {
       message.arrival_ns = start_ns + link_ns;
       break;
     case Sends::kRendezvous: {
-      const Message* const last = *transfer.last_on_lane;
+      const InTransit* const last = *transfer.last_on_lane;
       if (last != nullptr && last->arrival_ns == kNotYet) return false;
       if (last != nullptr) start_ns = std::max(start_ns, last->arrival_ns);
       message.sent_ns = start_ns;
@@ -285,7 +285,7 @@ void VirtualTime::PostReceive(Rank rank, const Action& action) {
   Record(rank, action, now_ns, now_ns);
   if (sends_ == Sends::kBuffered) return;
   const Transfer transfer = TransferOf(action);
-  Message& message = *transfer.message;
+  InTransit& message = *transfer.message;
   message.posted_ns = now_ns;
   if (message.sent_ns != kNotYet) {
     message.arrival_ns =

@@ -37,7 +37,7 @@ class VirtualTime {
   static constexpr int64_t kNotYet = -1;
 
   // The activation or the gradient that a stage reads for one micro-batch.
-  struct Message {
+  struct InTransit {
     int64_t arrival_ns = kNotYet;
     // When its ends were posted, where that matters.
     int64_t sent_ns = kNotYet;
@@ -62,8 +62,8 @@ class VirtualTime {
   enum Kind : size_t { kActivation = 0, kGradient = 1 };
   // All about the message that a send or a receive is an end of.
   struct Transfer {
-    Message* message;
-    const Message** last_on_lane;
+    InTransit* message;
+    const InTransit** last_on_lane;
     Rank from;
     Rank to;
     int64_t bytes;
@@ -124,10 +124,10 @@ class VirtualTime {
     return static_cast<size_t>(stage.value()) * num_micro_batches_ +
            static_cast<size_t>(mb.value());
   }
-  Message& MessageTo(Kind kind, StageId stage, MicroBatch mb) {
+  InTransit& MessageTo(Kind kind, StageId stage, MicroBatch mb) {
     return messages_[kind][IndexOf(stage, mb)];
   }
-  const Message& MessageTo(Kind kind, StageId stage, MicroBatch mb) const {
+  const InTransit& MessageTo(Kind kind, StageId stage, MicroBatch mb) const {
     return messages_[kind][IndexOf(stage, mb)];
   }
   static size_t IndexOf(Rank rank) { return static_cast<size_t>(rank.value()); }
@@ -139,10 +139,10 @@ class VirtualTime {
   const Sends sends_;
   const bool lowered_;
   const size_t num_micro_batches_;
-  std::array<std::vector<Message>, 2> messages_;  // index: kind; stage and micro-batch
-  std::vector<const Message*> lanes_;             // the last one sent; index: 2 * stage + kind
-  std::vector<RankState> states_;                 // index: rank
-  std::vector<CollectiveState> collectives_;      // index: group and operation
+  std::array<std::vector<InTransit>, 2> messages_;  // index: kind; stage and micro-batch
+  std::vector<const InTransit*> lanes_;             // the last one sent; index: 2 * stage + kind
+  std::vector<RankState> states_;                   // index: rank
+  std::vector<CollectiveState> collectives_;        // index: group and operation
   std::vector<Rank> runnable_;
   // When the last message of the group that starts has passed to and from each rank. Index: 2 *
   // rank, + 1 from it.

@@ -25,7 +25,7 @@ void VirtualTime::PostGroup(Rank rank) {
       continue;
     }
     // What follows may reuse the buffer of the send before on this lane.
-    const Message*& last = *transfer.last_on_lane;
+    const InTransit*& last = *transfer.last_on_lane;
     if (last != nullptr) state.groups_awaited = std::max(state.groups_awaited, last->sending_group);
     transfer.message->sending_group = number;
     last = transfer.message;
@@ -65,7 +65,7 @@ void VirtualTime::StartGroup(Rank rank, std::vector<Rank>& touched) {
   for (size_t i = group.begin; i < group.end; ++i) pair_ns(list[i]) = 0;
   for (size_t i = group.begin; i < group.end; ++i) {
     const Transfer transfer = TransferOf(list[i]);
-    Message& message = *transfer.message;
+    InTransit& message = *transfer.message;
     int64_t& own_ns = IsSend(list[i].op) ? message.sent_ns : message.posted_ns;
     if (own_ns != kNotYet) continue;  // a transfer that is there twice never passes
     own_ns = start_ns;

@@ -36,27 +36,27 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   chain.first_parameter_.push_back(0);
   LayerContext next = context;
   for (const LayerFactory& factory : factories) {
-    Link link{.layer = factory(), .input = next.input};
-    absl::StatusOr<LayerSpec> spec = PrepareLayer(*link.layer, next);
+    ChainedLayer chained{.layer = factory(), .input = next.input};
+    absl::StatusOr<LayerSpec> spec = PrepareLayer(*chained.layer, next);
     if (!spec.ok()) {
       return base::Annotate(
           spec.status(),
-          absl::StrCat("layer ", first_index + static_cast<int>(chain.links_.size())));
+          absl::StrCat("layer ", first_index + static_cast<int>(chain.layers_.size())));
     }
-    link.spec = *std::move(spec);
-    link.fusion = dynamic_cast<SumFusion*>(link.layer.get());
-    if (link.fusion != nullptr) link.abilities = link.fusion->abilities();
-    next.input = link.spec.output;
+    chained.spec = *std::move(spec);
+    chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());
+    if (chained.fusion != nullptr) chained.abilities = chained.fusion->abilities();
+    next.input = chained.spec.output;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +
-                                     static_cast<int>(link.spec.parameters.size()));
-    chain.links_.push_back(std::move(link));
+                                     static_cast<int>(chained.spec.parameters.size()));
+    chain.layers_.push_back(std::move(chained));
   }
   return chain;
 }
 
 void Chain::LayOut(const partition::StagePosition& position, const partition::LossMemory& loss) {
   std::vector<partition::LayerMemory> layers;
-  for (const Link& link : links_) layers.push_back(link.spec.memory);
+  for (const ChainedLayer& chained : layers_) layers.push_back(chained.spec.memory);
   memory_ = LayOutStage(layers, loss, position, &places_);
   DeferSums();
 }
@@ -64,12 +64,12 @@ void Chain::LayOut(const partition::StagePosition& position, const partition::Lo
 // The sum that ends one layer is left to the next, which reads y anyway, where both can. The last
 // layer's never is: what leaves a chain is whole.
 void Chain::DeferSums() {
-  for (size_t i = 0; i + 1 < links_.size(); ++i) {
+  for (size_t i = 0; i + 1 < layers_.size(); ++i) {
     // The next layer writes its y while it still needs this one's x. Were both in the workspace,
     // they would share a slot.
     const bool x_stays = i == 0 || places_[i - 1].output.area != Place::Area::kWorkspace;
-    links_[i].defers_sum =
-        links_[i].abilities.defers_sum && links_[i + 1].abilities.adds_to_x && x_stays;
+    layers_[i].defers_sum =
+        layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x && x_stays;
   }
 }
 
@@ -113,25 +113,25 @@ LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
 
 absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend) const {
   for (int i = 0; i < size(); ++i) {
-    const Link& link = links_[static_cast<size_t>(i)];
+    const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
     const LayerArgs own = ArgsOf(i, args, false);
     Tensor addend = x_addend;
     if (i > 0) {
-      addend = links_[static_cast<size_t>(i) - 1].defers_sum ? XOf(i - 1, args) : Tensor{};
+      addend = layers_[static_cast<size_t>(i) - 1].defers_sum ? XOf(i - 1, args) : Tensor{};
     }
-    if (addend.empty() && !link.defers_sum) {
-      RETURN_IF_ERROR(link.layer->Forward(own));
+    if (addend.empty() && !chained.defers_sum) {
+      RETURN_IF_ERROR(chained.layer->Forward(own));
     } else {
-      RETURN_IF_ERROR(link.fusion->ForwardFused(own, addend, link.defers_sum));
+      RETURN_IF_ERROR(chained.fusion->ForwardFused(own, addend, chained.defers_sum));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status Chain::BackwardInputOf(int i, const LayerArgs& own, const Tensor& dx_addend) const {
-  const Link& link = links_[static_cast<size_t>(i)];
-  if (i > 0 || dx_addend.empty()) return link.layer->BackwardInput(own);
-  return link.fusion->BackwardInputFused(own, dx_addend);
+  const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
+  if (i > 0 || dx_addend.empty()) return chained.layer->BackwardInput(own);
+  return chained.fusion->BackwardInputFused(own, dx_addend);
 }
 
 absl::Status Chain::BackwardInput(const LayerArgs& args, const Tensor& dx_addend) const {
@@ -143,7 +143,7 @@ absl::Status Chain::BackwardInput(const LayerArgs& args, const Tensor& dx_addend
 
 absl::Status Chain::BackwardWeight(const LayerArgs& args, AfterLayer after_layer) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(links_[static_cast<size_t>(i)].layer->BackwardWeight(ArgsOf(i, args, true)));
+    RETURN_IF_ERROR(layers_[static_cast<size_t>(i)].layer->BackwardWeight(ArgsOf(i, args, true)));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();
@@ -153,7 +153,7 @@ absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer) cons
   for (int i = size() - 1; i >= 0; --i) {
     const LayerArgs own = ArgsOf(i, args, true);
     RETURN_IF_ERROR(BackwardInputOf(i, own, {}));
-    RETURN_IF_ERROR(links_[static_cast<size_t>(i)].layer->BackwardWeight(own));
+    RETURN_IF_ERROR(layers_[static_cast<size_t>(i)].layer->BackwardWeight(own));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();

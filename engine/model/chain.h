@@ -32,18 +32,18 @@ class Chain {
   // BackwardInput and BackwardWeight will be called apart; otherwise Backward.
   void LayOut(const partition::StagePosition& position, const partition::LossMemory& loss);
 
-  int size() const { return static_cast<int>(links_.size()); }
-  const LayerSpec& spec(int i) const { return links_[static_cast<size_t>(i)].spec; }
+  int size() const { return static_cast<int>(layers_.size()); }
+  const LayerSpec& spec(int i) const { return layers_[static_cast<size_t>(i)].spec; }
   // Shape of one sample entering layer i.
-  const Shape& input(int i) const { return links_[static_cast<size_t>(i)].input; }
-  const Shape& output() const { return links_.back().spec.output; }
+  const Shape& input(int i) const { return layers_[static_cast<size_t>(i)].input; }
+  const Shape& output() const { return layers_.back().spec.output; }
   // Position of layer i's first parameter among those of the chain; of size(): their number.
   int first_parameter(int i) const { return first_parameter_[static_cast<size_t>(i)]; }
   // What it takes.
   const schedule::StageMemory& memory() const { return memory_; }
   // The sums around the chain that its first layer can take over.
-  bool adds_to_x() const { return links_.front().abilities.adds_to_x; }
-  bool adds_to_dx() const { return links_.front().abilities.adds_to_dx; }
+  bool adds_to_x() const { return layers_.front().abilities.adds_to_x; }
+  bool adds_to_dx() const { return layers_.front().abilities.adds_to_dx; }
 
   // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can.
   absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const;
@@ -56,7 +56,7 @@ class Chain {
   absl::Status Backward(const LayerArgs& args, AfterLayer after_layer) const;
 
  private:
-  struct Link {
+  struct ChainedLayer {
     std::unique_ptr<Layer> layer;
     LayerSpec spec;
     Shape input;
@@ -74,7 +74,7 @@ class Chain {
 
   int64_t rows_ = 0;
   kernels::DType type_ = kernels::DType::kFloat32;  // of activations
-  std::vector<Link> links_;
+  std::vector<ChainedLayer> layers_;
   std::vector<int> first_parameter_;
   schedule::StageMemory memory_;
   std::vector<partition::LayerPlaces> places_;  // index: layer

@@ -22,9 +22,8 @@
 
 namespace stagecoach::engine {
 
-// By what devices exchange tensors. From it follows how ranks perform transfers (TransfersOf), for
-// which schedules are lowered; and from that, how a simulation of the run sends
-// (schedule::SendsOf).
+// How devices exchange tensors. It determines how ranks perform transfers (TransfersOf), for which
+// schedules are lowered, and so how a simulation of the run sends (schedule::SendsOf).
 enum class Exchange : uint8_t {
   kAuto,    // kNccl between several GPUs or several processes, kCopies otherwise
   kCopies,  // straight from one device's memory to another's, within this process

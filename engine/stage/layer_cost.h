@@ -5,6 +5,7 @@
 
 #include "engine/model/layer.h"
 #include "engine/model/loss.h"
+#include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "partition/layer_cost.h"
 #include "partition/stage_memory.h"

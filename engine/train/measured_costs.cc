@@ -77,7 +77,7 @@ struct StageSums {
   }
 };
 
-void AddStages(const Trace& trace, bool steps_in_backward, std::vector<StageSamples>& samples) {
+void AddStages(const Trace& trace, bool updates_in_backward, std::vector<StageSamples>& samples) {
   std::vector<StageSums> sums(samples.size());
   for (const std::vector<TimedAction>& list : trace.actions) {
     for (const TimedAction& timed : list) {
@@ -88,7 +88,7 @@ void AddStages(const Trace& trace, bool steps_in_backward, std::vector<StageSamp
       const bool completes = action.op == Op::kBackwardWeight || action.op == Op::kBackward;
       if (action.op == Op::kStep) {
         stage.step.Add(duration_ns);
-      } else if (steps_in_backward && completes &&
+      } else if (updates_in_backward && completes &&
                  action.micro_batch.value() + 1 == trace.num_micro_batches) {
         stage.last_pass.Add(duration_ns);
         stage.last_op = action.op;
@@ -175,7 +175,7 @@ StageTimes TimesOf(const StageSamples& samples, const schedule::StageMemory& mem
 
 }  // namespace
 
-schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool steps_in_backward,
+schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool updates_in_backward,
                              std::vector<schedule::StageMemory> memory,
                              const schedule::CollectiveMemory& collective_memory) {
   STAGECOACH_CHECK(!traces.empty(), "costs are measured on at least one trace");
@@ -183,7 +183,7 @@ schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool steps_in_backw
   LinkSamples link;
   CollectiveSamples collectives;
   for (const Trace& trace : traces) {
-    AddStages(trace, steps_in_backward, stages);
+    AddStages(trace, updates_in_backward, stages);
     AddLinks(trace, link);
     AddCollectiveTimes(trace, collectives);
   }
@@ -194,7 +194,7 @@ schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool steps_in_backw
        .bytes_per_second = link.passing_ns > 0.0 ? 1e9 * link.bytes / link.passing_ns : 0.0}};
   costs.collectives = {.norms_ns = std::llround(Median(collectives[0])),
                        .results_ns = std::llround(Median(collectives[1]))};
-  costs.steps_in_backward = steps_in_backward;
+  costs.updates_in_backward = updates_in_backward;
   costs.memory = std::move(memory);
   costs.collective_memory = collective_memory;
   return costs;

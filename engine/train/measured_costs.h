@@ -16,15 +16,15 @@ namespace stagecoach::engine {
 // passed once both ends were posted, its latency how long a rank that waited for one took to go on
 // once it was there (median).
 //
-// `steps_in_backward`: the updates were part of the last micro-batch's W or BW (Costs). How much of
-// it they took is what it took beyond the mean of the others, or, where there is no other W (BW),
-// beyond BW - B (B + W); with a single micro-batch all counts as W or BW.
+// `updates_in_backward`: the updates were part of the last micro-batch's W or BW (Costs). How much
+// of it they took is what it took beyond the mean of the others, or, where there is no other W
+// (BW), beyond BW - B (B + W); with a single micro-batch all counts as W or BW.
 //
 // A pass that the schedule does not have apart is estimated: BW as B + W; B and W, where there was
 // only BW, as half of it each. Overlapped pairs were performed one after the other: they take the
 // sum of both. `memory` (index: stage) gives the sizes of messages.
 // A collective takes what it took the slowest of its ranks once all had come to it (median).
-schedule::Costs MeasureCosts(absl::Span<const schedule::Trace> traces, bool steps_in_backward,
+schedule::Costs MeasureCosts(absl::Span<const schedule::Trace> traces, bool updates_in_backward,
                              std::vector<schedule::StageMemory> memory,
                              const schedule::CollectiveMemory& collective_memory = {});
 

@@ -141,9 +141,9 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                                           .device = options.device,
                                                           .transfers = cut.lowered.transfers}));
   ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(fine), measure.repeats));
-  const bool steps_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
+  const bool updates_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
   const schedule::Costs costs =
-      MeasureCosts(traces, steps_in_backward,
+      MeasureCosts(traces, updates_in_backward,
                    std::vector<schedule::StageMemory>(static_cast<size_t>(model.num_layers())));
   const std::vector<double> spreads = Spreads(traces, model.num_layers());
   for (size_t i = 0; i < profile.layers.size(); ++i) {

@@ -277,8 +277,8 @@ absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   RETURN_IF_ERROR(CheckTraced());
   std::vector<schedule::StageMemory> memory;
   for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
-  const bool steps_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind);
-  return MeasureCosts(traces_->Recent(steps_), steps_in_backward, std::move(memory),
+  const bool updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind);
+  return MeasureCosts(traces_->Recent(steps_), updates_in_backward, std::move(memory),
                       run_.lowered.collectives);
 }
 

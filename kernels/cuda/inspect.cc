@@ -65,8 +65,8 @@ absl::Status NoUsableDriver(absl::string_view error) {
         absl::StrCat("no NVIDIA driver was found (", error, "); install one for CUDA ", needed,
                      " or later, or give this container its GPUs (docker run --gpus all)"));
   }
-  return absl::UnavailableError(absl::StrCat("the NVIDIA driver supports CUDA ",
-                                             VersionText(driver), ", too old for CUDA ", needed,
+  return absl::UnavailableError(absl::StrCat("the NVIDIA driver supports CUDA up to ",
+                                             VersionText(driver), ", but this build needs ", needed,
                                              " (", error, "); update the driver"));
 }
 

@@ -248,7 +248,7 @@ class OrderSearch {
     search.chunks = candidate.chunks;
     search.placement = candidate.chunks == 2 ? Placement::kV : Placement::kLoop;
     search.costs = pipeline.CostsOf(cut);
-    search.objective = schedule::Objective::kStep;
+    search.objective = schedule::OrderObjective::kStep;
     search.sends = pipeline.sends();
     search.effort = kSearchEffort;
     std::vector<schedule::StageMemory> memory;

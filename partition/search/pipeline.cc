@@ -225,7 +225,7 @@ schedule::Costs Pipeline::CostsOf(const Cut& cut) const {
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
   costs.links = links_;
   // A reduction stands between a layer's gradient and its update.
-  costs.steps_in_backward = plan_.replicas.empty() && devices_of(0).layers->updates_in_backward;
+  costs.updates_in_backward = plan_.replicas.empty() && devices_of(0).layers->updates_in_backward;
   return costs;
 }
 

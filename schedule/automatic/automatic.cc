@@ -126,7 +126,7 @@ std::optional<Score> AutomaticSearch::ScoreOf(const Schedule& schedule) const {
   const absl::StatusOr<Durations> durations =
       SimulateDurations(*lowered, request_.costs, request_.sends);
   if (!durations.ok()) return std::nullopt;
-  const bool by_span = request_.objective == Objective::kSpan;
+  const bool by_span = request_.objective == OrderObjective::kSpan;
   return Score{by_span ? durations->span_ns : durations->step_ns,
                by_span ? durations->step_ns : durations->span_ns, 0};
 }

@@ -51,7 +51,7 @@ void ListScheduler::Finish() {
     step = std::max(step, end);
     sum += end;
   }
-  const bool by_span = problem_.objective == Objective::kSpan;
+  const bool by_span = problem_.objective == OrderObjective::kSpan;
   score_ = {by_span ? span : step, by_span ? step : span, sum};
 }
 

@@ -44,7 +44,7 @@ OrderProblem::OrderProblem(const AutomaticRequest& request)
   for (int s = 0; s < stages; ++s) {
     const StageTimes& times = request.costs.of(StageId(s));
     const int64_t step = times.step_ns;
-    if (!request.costs.steps_in_backward) {
+    if (!request.costs.updates_in_backward) {
       after_list[static_cast<size_t>(rank_of_stage[static_cast<size_t>(s)])] += step;
     }
     const StageStash& kept = stash[static_cast<size_t>(s)];
@@ -57,7 +57,7 @@ OrderProblem::OrderProblem(const AutomaticRequest& request)
       const PassId w = Pass(PassKind::kWeight, s, i);
       duration[static_cast<size_t>(f)] = fused_duration[static_cast<size_t>(f)] = times.forward_ns;
       duration[static_cast<size_t>(b)] = times.backward_input_ns;
-      const bool updates = request.costs.steps_in_backward && i == micro_batches - 1;
+      const bool updates = request.costs.updates_in_backward && i == micro_batches - 1;
       duration[static_cast<size_t>(w)] = times.backward_weight_ns + (updates ? step : 0);
       fused_duration[static_cast<size_t>(b)] = times.backward_ns + (updates ? step : 0);
       for (const PassId pass : {f, b, w}) {

@@ -73,7 +73,7 @@ struct OrderProblem {
   int ranks;
   int stages;
   int micro_batches;
-  Objective objective;
+  OrderObjective objective;
   std::vector<int> rank_of_stage;
   std::vector<std::vector<int>> stages_of_rank;  // ascending
   std::vector<StageStash> stash;                 // index: stage; nothing if there is no limit

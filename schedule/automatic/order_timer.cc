@@ -87,7 +87,7 @@ bool OrderTimer::Run(const Order& order) {
   }
   if (performed_.size() < passes) return false;
 
-  const bool by_span = problem_.objective == Objective::kSpan;
+  const bool by_span = problem_.objective == OrderObjective::kSpan;
   score_ = {kNone, kNone, 0};
   for (size_t r = 0; r < order.lists.size(); ++r) {
     const std::vector<PassId>& list = order.lists[r];

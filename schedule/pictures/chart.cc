@@ -33,8 +33,8 @@ std::string BoxesJson(const std::vector<TimedAction>& list) {
   });
 }
 
-std::string MessagesJson(const Trace& trace, const std::vector<Message>& messages) {
-  return JsonArray(messages, [&trace](std::string* json, const Message& message) {
+std::string DeliveriesJson(const Trace& trace, const std::vector<Delivery>& messages) {
+  return JsonArray(messages, [&trace](std::string* json, const Delivery& message) {
     const TimedAction& send = trace.list_of(message.from)[message.send];
     const TimedAction& receive = trace.list_of(message.to)[message.receive];
     absl::StrAppend(json, "[", send.action.op == Op::kSendGradient ? 1 : 0, ",",
@@ -43,7 +43,7 @@ std::string MessagesJson(const Trace& trace, const std::vector<Message>& message
   });
 }
 
-std::string Data(const Trace& trace, const std::vector<Message>& messages) {
+std::string Data(const Trace& trace, const std::vector<Delivery>& messages) {
   std::vector<std::string> names;
   std::vector<std::string> colors;
   for (int i = 0; i < kNumOps; ++i) {
@@ -58,7 +58,7 @@ std::string Data(const Trace& trace, const std::vector<Message>& messages) {
       R"({"step":)", trace.step_ns, R"(,"unitNs":)", unit.ns, R"(,"unit":")", unit.name,
       R"(","ops":[)", absl::StrJoin(names, ","), R"(],"colors":[)", absl::StrJoin(colors, ","),
       R"(],"chunks":[)", absl::StrJoin(ChunkOfStage(trace), ","), "],\n\"ranks\":[",
-      absl::StrJoin(ranks, ",\n"), "],\n\"messages\":", MessagesJson(trace, messages), "}");
+      absl::StrJoin(ranks, ",\n"), "],\n\"messages\":", DeliveriesJson(trace, messages), "}");
 }
 
 // ---- Markup ----
@@ -120,7 +120,7 @@ std::string ChartStyle(const Trace& trace) {
 
 std::string ChartMarkup(const Trace& trace) {
   return absl::StrCat(
-      Toolbar(trace, MessagesOf(trace).size()),
+      Toolbar(trace, DeliveriesOf(trace).size()),
       "\n<svg id=\"chart\" tabindex=\"0\" role=\"img\" aria-label=\"What every rank does at every "
       "time of the step\"></svg>\n<noscript><p class=\"bar\">The picture is drawn by a script, and "
       "scripts are switched off.</p></noscript>");
@@ -128,7 +128,7 @@ std::string ChartMarkup(const Trace& trace) {
 
 std::string ChartScript(const Trace& trace) {
   return absl::StrCat("<div id=\"tip\" hidden></div>\n<script>\nconst D =\n",
-                      Data(trace, MessagesOf(trace)), "\n;", kPageScript, "</script>");
+                      Data(trace, DeliveriesOf(trace)), "\n;", kPageScript, "</script>");
 }
 
 }  // namespace stagecoach::schedule

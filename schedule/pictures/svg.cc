@@ -147,7 +147,7 @@ void Painter::PaintRank(Rank rank) {
 void Painter::PaintMessages() {
   std::string forth;
   std::string back;
-  for (const Message& message : MessagesOf(trace_)) {
+  for (const Delivery& message : DeliveriesOf(trace_)) {
     const TimedAction& send = trace_.list_of(message.from)[message.send];
     const TimedAction& receive = trace_.list_of(message.to)[message.receive];
     const bool down = message.to > message.from;

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMinCells = 10;
 // Keeps times multiplied by a number of columns within int64.
 constexpr int kMaxCells = 500;
-constexpr int kNobody = -1;
+constexpr int kIdle = -1;
 
 // How one kind of operation is drawn.
 struct Look {
@@ -113,27 +113,26 @@ struct Scale {
 
 bool SameLook(const Bar& a, const Bar& b) { return a.look == b.look && a.odd_chunk == b.odd_chunk; }
 
-// The bar that stands for a column; kNobody if it is idle for half of it or more. Where many short
+// The bar that stands for a column; kIdle if it is idle for half of it or more. Where many short
 // actions share a column, they are counted by letter.
 int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, const Scale& scale) {
-  struct Candidate {
+  struct LookShare {
     int bar;
     int64_t bar_share;
     int64_t share;
   };
-  std::vector<Candidate> candidates;
+  std::vector<LookShare> shares;
   int64_t idle = scale.step_ns;
   for (size_t i = first; i < bars.size(); ++i) {
     if (bars[i].start_ns * scale.cells >= (column + 1) * scale.step_ns) break;
     const int64_t share = scale.Share(bars[i], column);
     if (share <= 0) continue;
     idle -= share;
-    const auto same =
-        std::find_if(candidates.begin(), candidates.end(), [&bars, i](const Candidate& candidate) {
-          return SameLook(bars[static_cast<size_t>(candidate.bar)], bars[i]);
-        });
-    if (same == candidates.end()) {
-      candidates.push_back({static_cast<int>(i), share, share});
+    const auto same = std::find_if(shares.begin(), shares.end(), [&bars, i](const LookShare& look) {
+      return SameLook(bars[static_cast<size_t>(look.bar)], bars[i]);
+    });
+    if (same == shares.end()) {
+      shares.push_back({static_cast<int>(i), share, share});
       continue;
     }
     same->share += share;
@@ -142,10 +141,10 @@ int BarOfColumn(const std::vector<Bar>& bars, size_t first, int64_t column, cons
       same->bar_share = share;
     }
   }
-  Candidate best = {kNobody, 0, 0};
-  if (2 * idle >= scale.step_ns) return kNobody;
-  for (const Candidate& candidate : candidates) {
-    if (candidate.share > best.share) best = candidate;
+  LookShare best = {kIdle, 0, 0};
+  if (2 * idle >= scale.step_ns) return kIdle;
+  for (const LookShare& look : shares) {
+    if (look.share > best.share) best = look;
   }
   return best.bar;
 }
@@ -174,7 +173,7 @@ std::string RowText(const std::vector<Bar>& bars, const Scale& scale, bool color
   for (size_t begin = 0, end = 0; begin < columns.size(); begin = end) {
     while (end < columns.size() && columns[end] == columns[begin]) ++end;
     const size_t width = end - begin;
-    if (columns[begin] == kNobody) {
+    if (columns[begin] == kIdle) {
       row.append(width, '.');
       continue;
     }

@@ -137,9 +137,9 @@ std::string ArrowEnd(const char* phase, size_t id, const char* name, Rank rank, 
 
 void AppendArrows(const Trace& trace, const std::vector<Threads>& threads,
                   std::vector<std::string>& events) {
-  const std::vector<Message> messages = MessagesOf(trace);
+  const std::vector<Delivery> messages = DeliveriesOf(trace);
   for (size_t id = 0; id < messages.size(); ++id) {
-    const Message& message = messages[id];
+    const Delivery& message = messages[id];
     const TimedAction& send = trace.list_of(message.from)[message.send];
     const TimedAction& receive = trace.list_of(message.to)[message.receive];
     const char* name = send.action.op == Op::kSendActivation ? "activation" : "gradient";

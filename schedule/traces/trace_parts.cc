@@ -5,7 +5,7 @@
 
 namespace stagecoach::schedule {
 
-std::vector<Message> MessagesOf(const Trace& trace) {
+std::vector<Delivery> DeliveriesOf(const Trace& trace) {
   std::map<Action, std::pair<Rank, size_t>> receives;
   for (Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
     const std::vector<TimedAction>& list = trace.list_of(rank);
@@ -13,7 +13,7 @@ std::vector<Message> MessagesOf(const Trace& trace) {
       if (IsReceive(list[i].action.op)) receives.emplace(list[i].action, std::make_pair(rank, i));
     }
   }
-  std::vector<Message> messages;
+  std::vector<Delivery> messages;
   for (Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
     const std::vector<TimedAction>& list = trace.list_of(rank);
     for (size_t i = 0; i < list.size(); ++i) {

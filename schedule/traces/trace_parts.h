@@ -13,7 +13,7 @@ namespace stagecoach::schedule {
 // take a trace: it passes CheckTrace.
 
 // A send and the receive that took its message, as places in the lists of their ranks.
-struct Message {
+struct Delivery {
   Rank from;
   size_t send = 0;
   Rank to;
@@ -21,7 +21,7 @@ struct Message {
 };
 
 // In the order of the senders' lists. A send or receive without the other is left out.
-std::vector<Message> MessagesOf(const Trace& trace);
+std::vector<Delivery> DeliveriesOf(const Trace& trace);
 
 // Which of its rank's stages each stage is, counted from the input: its "chunk". Index: stage.
 std::vector<int> ChunkOfStage(const Trace& trace);

@@ -14,7 +14,7 @@ namespace {
 using ::nlohmann::json;
 using ::testing::StartsWith;
 
-std::string ErrorOf(absl::string_view text, const JsonLimits& limits = {}) {
+std::string TomlErrorOf(absl::string_view text, const JsonLimits& limits = {}) {
   return std::string(ParseToml(text, limits).status().message());
 }
 
@@ -55,10 +55,10 @@ TEST(ParseToml, KeepsIntegersAndDoublesApart) {
 }
 
 TEST(ParseToml, ErrorsCarryLineAndColumn) {
-  EXPECT_THAT(ErrorOf("a = 1\nb = = 2"), StartsWith("2:5: "));
-  EXPECT_THAT(ErrorOf("a = 1\na = 2"), StartsWith("2:5: "));
-  EXPECT_THAT(ErrorOf("a = 9223372036854775808"), StartsWith("1:"));
-  EXPECT_THAT(ErrorOf("a = \"\xff\""), StartsWith("1:"));
+  EXPECT_THAT(TomlErrorOf("a = 1\nb = = 2"), StartsWith("2:5: "));
+  EXPECT_THAT(TomlErrorOf("a = 1\na = 2"), StartsWith("2:5: "));
+  EXPECT_THAT(TomlErrorOf("a = 9223372036854775808"), StartsWith("1:"));
+  EXPECT_THAT(TomlErrorOf("a = \"\xff\""), StartsWith("1:"));
 }
 
 TEST(ParseToml, RefusesTableHeadersThatAreNoKeys) {
@@ -80,10 +80,11 @@ TEST(ParseToml, KeepsLettersBeyondAsciiInStrings) {
 }
 
 TEST(ParseToml, RefusesWhatJsonCannotHold) {
-  EXPECT_THAT(ErrorOf("x = 1\na = inf"), StartsWith("2:5: inf and nan"));
-  EXPECT_THAT(ErrorOf("a = [-nan]"), StartsWith("1:6: inf and nan"));
+  EXPECT_THAT(TomlErrorOf("x = 1\na = inf"), StartsWith("2:5: inf and nan"));
+  EXPECT_THAT(TomlErrorOf("a = [-nan]"), StartsWith("1:6: inf and nan"));
   for (const char* value : {"2026-01-01", "12:30:00", "2026-01-01T12:30:00Z"}) {
-    EXPECT_THAT(ErrorOf(absl::StrCat("a = ", value)), StartsWith("1:5: dates and times")) << value;
+    EXPECT_THAT(TomlErrorOf(absl::StrCat("a = ", value)), StartsWith("1:5: dates and times"))
+        << value;
   }
 }
 
@@ -95,15 +96,15 @@ TEST(ParseToml, HoldsTheSizeLimit) {
 
 TEST(ParseToml, HoldsTheDepthLimit) {
   EXPECT_TRUE(ParseToml("a = [[1]]", {.max_depth = 3}).ok());
-  EXPECT_EQ(ErrorOf("x = 1\na = [[1]]", {.max_depth = 2}),
+  EXPECT_EQ(TomlErrorOf("x = 1\na = [[1]]", {.max_depth = 2}),
             "2:6: nested deeper than the limit of 2 levels");
 }
 
 TEST(ParseToml, HoldsTheDepthLimitForDottedKeys) {
   EXPECT_TRUE(ParseToml(DottedKey(64) + " = 1").ok());
-  EXPECT_EQ(ErrorOf("x = 1\n" + DottedKey(65) + " = 1"),
+  EXPECT_EQ(TomlErrorOf("x = 1\n" + DottedKey(65) + " = 1"),
             "line 2: nested deeper than the limit of 64 levels");
-  EXPECT_EQ(ErrorOf("[" + DottedKey(65) + "]"),
+  EXPECT_EQ(TomlErrorOf("[" + DottedKey(65) + "]"),
             "line 1: nested deeper than the limit of 64 levels");
 }
 

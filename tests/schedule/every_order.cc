@@ -174,10 +174,10 @@ class Orders {
       if (next[r] < chosen_[r]->size()) return kNotYet;
       int64_t end = clock[r];
       for (const StageId stage : schedule_.StagesOf(Rank(static_cast<int32_t>(r)))) {
-        if (!request_.costs.steps_in_backward) end += request_.costs.of(stage).step_ns;
+        if (!request_.costs.updates_in_backward) end += request_.costs.of(stage).step_ns;
       }
       objective =
-          std::max(objective, request_.objective == Objective::kSpan ? end - first[r] : end);
+          std::max(objective, request_.objective == OrderObjective::kSpan ? end - first[r] : end);
     }
     return objective;
   }
@@ -204,7 +204,7 @@ class Orders {
   int64_t Duration(const Action& action) const {
     const StageTimes& times = request_.costs.of(action.stage);
     const bool is_last = action.micro_batch.value() == request_.micro_batches - 1;
-    const int64_t update_ns = is_last && request_.costs.steps_in_backward ? times.step_ns : 0;
+    const int64_t update_ns = is_last && request_.costs.updates_in_backward ? times.step_ns : 0;
     switch (action.op) {
       case Op::kForward:
         return times.forward_ns;

@@ -33,7 +33,7 @@ int64_t LinkNs(const Schedule& schedule, const Costs& costs, const Action& send)
 
 // Calls body(lowered, costs) for every generator, many shapes and random costs.
 template <typename Body>
-void ForManyRuns(Body body) {
+void ForManyGroupedRuns(Body body) {
   std::mt19937 random(13);
   for (int p = 1; p <= 6; ++p) {
     for (const int m : {p, 2 * p, 3 * p + 1}) {
@@ -150,7 +150,7 @@ class Equations {
 
 TEST(SimulateInGroups, TimesAreTheSolutionOfTheirEquations) {
   int runs = 0;
-  ForManyRuns([&runs](const Schedule& lowered, const Costs& costs) {
+  ForManyGroupedRuns([&runs](const Schedule& lowered, const Costs& costs) {
     const std::optional<int64_t> expected = Equations(lowered, costs).StepNs();
     ASSERT_TRUE(expected.has_value());
     EXPECT_EQ(SimulateDurations(lowered, costs, Sends::kGrouped).value().step_ns, *expected);
@@ -211,7 +211,7 @@ TEST(SimulateInGroups, MessagesOfOnePairOfRanksPassOneAfterTheOther) {
 // nor a message touches it. A message touches its buffers while it passes.
 TEST(SimulateInGroups, BuffersAreFreeWhenTheyAreClaimed) {
   int64_t shared = 0;
-  ForManyRuns([&shared](const Schedule& lowered, const Costs& costs) {
+  ForManyGroupedRuns([&shared](const Schedule& lowered, const Costs& costs) {
     const Simulation simulation =
         Simulate(lowered, costs, {.sends = Sends::kGrouped, .keep_trace = true}).value();
     const std::vector<StageMemory> memory = TypicalStages(lowered);

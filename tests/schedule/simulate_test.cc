@@ -25,7 +25,7 @@ constexpr Sends kAllSends[] = {Sends::kBuffered, Sends::kRendezvous, Sends::kBlo
 Costs OverlappingCosts(const Schedule& schedule, std::mt19937& random) {
   Costs costs = RandomCosts(schedule, 100, random);
   costs.overlap_share = 0.5 + 0.01 * static_cast<double>(DrawBelow(51, random));
-  costs.steps_in_backward = DrawBelow(2, random) == 1;
+  costs.updates_in_backward = DrawBelow(2, random) == 1;
   costs.collectives = {.norms_ns = DrawBelow(200, random), .results_ns = DrawBelow(50, random)};
   return costs;
 }
@@ -71,7 +71,7 @@ TEST(Simulate, BusyTimeIsTheSumOfARanksActions) {
   std::mt19937 random(3);
   Costs costs = OverlappingCosts(lowered, random);
   for (const bool in_backward : {false, true}) {
-    costs.steps_in_backward = in_backward;
+    costs.updates_in_backward = in_backward;
     const Simulation simulation = Simulate(lowered, costs).value();
     for (Rank rank(0); rank.value() < 3; ++rank) {
       int64_t expected = 0;
@@ -139,7 +139,7 @@ TEST(Simulate, StepInTheBackwardPassDelaysWhatWaitsForIt) {
                   {.forward_ns = 10, .backward_ns = 10, .step_ns = 5}};
   const Schedule lowered = Lower(OneFOneB({2, 1}).value()).value();
   EXPECT_EQ(SimulateDurations(lowered, costs).value().step_ns, 45);
-  costs.steps_in_backward = true;
+  costs.updates_in_backward = true;
   EXPECT_EQ(SimulateDurations(lowered, costs).value().step_ns, 50);
 }
 

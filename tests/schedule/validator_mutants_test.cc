@@ -16,7 +16,7 @@
 namespace stagecoach::schedule {
 namespace {
 
-std::vector<Schedule> Originals() {
+std::vector<Schedule> ValidSchedules() {
   std::vector<Schedule> originals = {Lower(HandwrittenH1()).value(), Lower(HandwrittenV()).value()};
   for (int p = 1; p <= 3; ++p) {
     for (int m = 1; m <= 2 * p; ++m) {
@@ -36,7 +36,7 @@ std::vector<Schedule> Originals() {
 // list of `schedule`, which is a copy of its own.
 template <typename Body>
 void ForEveryAction(Body body) {
-  for (const Schedule& original : Originals()) {
+  for (const Schedule& original : ValidSchedules()) {
     for (size_t r = 0; r < original.actions.size(); ++r) {
       for (size_t i = 0; i < original.actions[r].size(); ++i) {
         SCOPED_TRACE(testing::Message() << original.name << " rank " << r << ": "
@@ -53,7 +53,7 @@ void ExpectCaught(const Schedule& mutant) {
 }
 
 TEST(Mutants, OriginalsAreValid) {
-  for (const Schedule& original : Originals()) {
+  for (const Schedule& original : ValidSchedules()) {
     EXPECT_TRUE(Validate(original).ok()) << original.name << ": " << Validate(original);
   }
 }

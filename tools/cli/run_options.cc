@@ -212,7 +212,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
 
 namespace {
 
-// Before anything is created on GPUs, whose memory others may use, too.
+// Before anything is created on GPUs: other programs may use their memory, too.
 absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run) {
   std::vector<int64_t> bytes(run.report.ranks.size());
   for (size_t rank = 0; rank < bytes.size(); ++rank) {

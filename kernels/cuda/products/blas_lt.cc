@@ -78,13 +78,13 @@ absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& pr
   ASSIGN_OR_RETURN(std::unique_ptr<MatmulPlan> plan,
                    MatmulPlan::Create(handle_.get(), product, precision_,
                                       MatmulWorkspaceBytes(product, compute_major_)));
-  ASSIGN_OR_RETURN(const MatmulPlan::Candidate candidate, Choose(*plan));
+  ASSIGN_OR_RETURN(const MatmulPlan::CandidateAlgorithm candidate, Choose(*plan));
   plan->Use(candidate);
   return plan;
 }
 
-absl::StatusOr<MatmulPlan::Candidate> BlasLt::Choose(MatmulPlan& plan) const {
-  ASSIGN_OR_RETURN(const std::vector<MatmulPlan::Candidate> candidates, plan.Candidates());
+absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan) const {
+  ASSIGN_OR_RETURN(const std::vector<MatmulPlan::CandidateAlgorithm> candidates, plan.Candidates());
   if (candidates.empty()) {
     return absl::UnimplementedError(
         absl::StrCat("cuBLASLt ", CublasLtVersionText(), " has no algorithm for it"));
@@ -93,12 +93,14 @@ absl::StatusOr<MatmulPlan::Candidate> BlasLt::Choose(MatmulPlan& plan) const {
   const std::string key = absl::StrCat(model_, ", cuBLASLt ", CublasLtVersionText(), ", ",
                                        PrecisionName(precision_), ", ", plan.product().ToString());
   ASSIGN_OR_RETURN(const Algorithm choice, tuning_->Choose(key, [&]() -> absl::StatusOr<Algorithm> {
-    ASSIGN_OR_RETURN(const MatmulPlan::Candidate fastest, FindFastest(gpu_, plan, candidates));
+    ASSIGN_OR_RETURN(const MatmulPlan::CandidateAlgorithm fastest,
+                     FindFastest(gpu_, plan, candidates));
     return fastest.algorithm;
   }));
-  const auto chosen = std::find_if(
-      candidates.begin(), candidates.end(),
-      [&](const MatmulPlan::Candidate& candidate) { return candidate.algorithm == choice; });
+  const auto chosen = std::find_if(candidates.begin(), candidates.end(),
+                                   [&](const MatmulPlan::CandidateAlgorithm& candidate) {
+                                     return candidate.algorithm == choice;
+                                   });
   if (chosen == candidates.end()) {
     return absl::FailedPreconditionError(
         absl::StrCat(tuning_->path(), " names an algorithm that the library does not offer, for \"",

@@ -57,7 +57,7 @@ class BlasLt {
 
   absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product) const;
   // Which of the candidates the plan is to use.
-  absl::StatusOr<MatmulPlan::Candidate> Choose(MatmulPlan& plan) const;
+  absl::StatusOr<MatmulPlan::CandidateAlgorithm> Choose(MatmulPlan& plan) const;
 
   const int gpu_;
   const Precision precision_;

@@ -205,14 +205,14 @@ absl::StatusOr<bool> MatmulPlan::PassesCheck(const cublasLtMatmulAlgo_t& algorit
   return result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
 }
 
-absl::StatusOr<std::vector<MatmulPlan::Candidate>> MatmulPlan::Candidates() const {
+absl::StatusOr<std::vector<MatmulPlan::CandidateAlgorithm>> MatmulPlan::Candidates() const {
   ASSIGN_OR_RETURN(const Preference preference, CreatePreference());
   std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results = {};
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), preference.get(),
       kMaxCandidates, results.data(), &found);
-  std::vector<Candidate> candidates;
+  std::vector<CandidateAlgorithm> candidates;
   if (IsRefusal(status)) return candidates;
   RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found; ++i) {
@@ -223,9 +223,9 @@ absl::StatusOr<std::vector<MatmulPlan::Candidate>> MatmulPlan::Candidates() cons
     ASSIGN_OR_RETURN(const bool passes, PassesCheck(result.algo));
     if (!passes) continue;
     // What is in no attribute could not be told apart in a tuning file.
-    const bool is_known =
-        std::any_of(candidates.begin(), candidates.end(),
-                    [&](const Candidate& candidate) { return candidate.algorithm == algorithm; });
+    const bool is_known = std::any_of(
+        candidates.begin(), candidates.end(),
+        [&](const CandidateAlgorithm& candidate) { return candidate.algorithm == algorithm; });
     if (!is_known) candidates.push_back({algorithm, result.algo});
   }
   return candidates;

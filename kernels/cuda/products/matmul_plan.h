@@ -62,7 +62,7 @@ int64_t MatmulWorkspaceBytes(const Product& product, int compute_major);
 class MatmulPlan {
  public:
   // An algorithm that could compute the product.
-  struct Candidate {
+  struct CandidateAlgorithm {
     Algorithm algorithm;
     cublasLtMatmulAlgo_t library = {};
   };
@@ -86,8 +86,8 @@ class MatmulPlan {
   // At most a handful of algorithms, in the order of the time that the library expects of them.
   // Only those that sum in float32, in a fixed order, in at most workspace_bytes() of workspace,
   // and that pass the library's own check. None if it does not have the product with its epilogue.
-  absl::StatusOr<std::vector<Candidate>> Candidates() const;
-  void Use(const Candidate& candidate) { candidate_ = candidate; }
+  absl::StatusOr<std::vector<CandidateAlgorithm>> Candidates() const;
+  void Use(const CandidateAlgorithm& candidate) { candidate_ = candidate; }
 
   // Issues the product to `stream`; never waits. Addresses are multiples of kMatmulAlignment
   // (InvalidArgument). `workspace` has workspace_bytes(). Unimplemented if the library refuses the
@@ -128,7 +128,7 @@ class MatmulPlan {
   const int64_t workspace_bytes_;
   Description description_;
   Layout a_, b_, d_;
-  Candidate candidate_;
+  CandidateAlgorithm candidate_;
 };
 
 }  // namespace stagecoach::kernels

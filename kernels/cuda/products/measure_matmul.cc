@@ -217,14 +217,14 @@ absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan) const {
 
 }  // namespace
 
-absl::StatusOr<MatmulPlan::Candidate> FindFastest(
-    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::Candidate> candidates) {
+absl::StatusOr<MatmulPlan::CandidateAlgorithm> FindFastest(
+    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates) {
   STAGECOACH_CHECK(!candidates.empty(), "nothing to choose from");
   ASSIGN_OR_RETURN(const Bench bench, Bench::Create(gpu, plan));
-  std::optional<MatmulPlan::Candidate> fastest;
+  std::optional<MatmulPlan::CandidateAlgorithm> fastest;
   float least = 0.0F;
   absl::Status refusal;
-  for (const MatmulPlan::Candidate& candidate : candidates) {
+  for (const MatmulPlan::CandidateAlgorithm& candidate : candidates) {
     plan.Use(candidate);
     const absl::StatusOr<float> milliseconds = bench.Measure(plan);
     if (absl::IsUnimplemented(milliseconds.status())) {

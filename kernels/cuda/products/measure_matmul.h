@@ -21,8 +21,8 @@ namespace stagecoach::kernels {
 // Leaves the plan with some candidate in use. Waits for the GPU. An error of the library passes
 // over a candidate; an error of the GPU ends the search. Unimplemented, with the last reason, if no
 // candidate is left. `candidates` is not empty.
-absl::StatusOr<MatmulPlan::Candidate> FindFastest(
-    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::Candidate> candidates);
+absl::StatusOr<MatmulPlan::CandidateAlgorithm> FindFastest(
+    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates);
 
 }  // namespace stagecoach::kernels
 

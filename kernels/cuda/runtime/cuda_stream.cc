@@ -2,18 +2,17 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
+#include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -33,28 +32,6 @@ void InitializeRanges() {
   static std::once_flag once;
   std::call_once(once, [] { nvtxInitialize(nullptr); });
 }
-
-// Waits with growing patience: a short wait is spun away, a long one is slept through in naps that
-// lengthen it by a few percent at most.
-class Patience {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  Clock::time_point start() const { return start_; }
-
-  void Wait() const {
-    const Clock::duration waited = Clock::now() - start_;
-    if (waited < std::chrono::microseconds(100)) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(
-          std::min<Clock::duration>(waited / 32, std::chrono::microseconds(100)));
-    }
-  }
-
- private:
-  const Clock::time_point start_ = Clock::now();
-};
 
 }  // namespace
 
@@ -145,7 +122,7 @@ absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> don
                                    base::Deadline deadline,
                                    absl::FunctionRef<absl::Status()> poll) const {
   constexpr std::chrono::milliseconds kPollInterval{1};
-  const Patience patience;
+  const Patience patience(std::chrono::microseconds(100), std::chrono::microseconds(100));
   Patience::Clock::time_point next_poll = patience.start() + kPollInterval;
   for (;;) {
     ASSIGN_OR_RETURN(const bool is_done, done());

@@ -1,14 +1,13 @@
 #include "kernels/cuda/runtime/nccl_communicator.h"
 
-#include <algorithm>
 #include <cstring>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -22,25 +21,11 @@ constexpr int64_t kFirstBytes = 256;
 // rank.
 constexpr absl::Duration kLongestLaunch = absl::Seconds(60);
 
-// Waits with growing patience: what NCCL does in the background takes some ten microseconds when it
-// does not wait for other ranks.
-class Patience {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  void Wait() const {
-    const Clock::duration waited = Clock::now() - start_;
-    if (waited < std::chrono::microseconds(200)) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(
-          std::min<Clock::duration>(waited / 32, std::chrono::milliseconds(1)));
-    }
-  }
-
- private:
-  const Clock::time_point start_ = Clock::now();
-};
+// What NCCL does in the background takes some ten microseconds when it does not wait for other
+// ranks.
+Patience PatienceWithNccl() {
+  return {std::chrono::microseconds(200), std::chrono::milliseconds(1)};
+}
 
 absl::Status CheckOptions(const CommunicatorOptions& options) {
   const auto refuse = [](auto... words) {
@@ -147,7 +132,7 @@ absl::Status NcclCommunicator::OpenConnections(const CommunicatorOptions& option
   }
   if (status.ok()) status = IssueGroup(options.deadline);
   if (status.ok()) status = issued_.Record(communication);
-  for (const Patience patience; status.ok(); patience.Wait()) {
+  for (const Patience patience = PatienceWithNccl(); status.ok(); patience.Wait()) {
     const absl::StatusOr<bool> reached = issued_.Reached();
     status = reached.status();
     if (!status.ok() || *reached) break;
@@ -274,7 +259,7 @@ void NcclCommunicator::Abort() {
 }
 
 absl::Status NcclCommunicator::Settle(const char* call, base::Deadline deadline) {
-  for (const Patience patience;; patience.Wait()) {
+  for (const Patience patience = PatienceWithNccl();; patience.Wait()) {
     const ncclResult_t state = State();
     if (state != ncclInProgress) return Checked(state, call);
     const absl::Status polled = poll_ ? poll_() : absl::OkStatus();

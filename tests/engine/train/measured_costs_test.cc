@@ -28,10 +28,10 @@ using schedule::Trace;
 constexpr int64_t kBytes = 100'000;
 
 // Stages that all differ, whose messages all have kBytes bytes and take no time.
-Costs RandomCosts(int stages, bool steps_in_backward, uint32_t seed) {
+Costs RandomCosts(int stages, bool updates_in_backward, uint32_t seed) {
   std::mt19937 random(seed);
   const auto time = [&random] { return static_cast<int64_t>(1000 + random() % 1000); };
-  Costs costs{.steps_in_backward = steps_in_backward};
+  Costs costs{.updates_in_backward = updates_in_backward};
   for (int stage = 0; stage < stages; ++stage) {
     StageTimes times = {.forward_ns = time(),
                         .backward_input_ns = time(),
@@ -66,12 +66,12 @@ Trace SimulatedTrace(const Schedule& lowered, const Costs& costs) {
 TEST(MeasureCosts, FindsTheCostsOfASimulation) {
   for (const schedule::Generator& generator : schedule::Generators()) {
     for (const int ranks : {1, 2, 3}) {
-      for (const bool steps_in_backward : {false, true}) {
+      for (const bool updates_in_backward : {false, true}) {
         SCOPED_TRACE(absl::StrCat(std::string(generator.name), ", ", ranks, " ranks, ",
-                                  steps_in_backward ? "steps in backward" : "steps apart"));
+                                  updates_in_backward ? "updates in backward" : "updates apart"));
         const Schedule lowered =
             LoweredFrom(generator.generate({.ranks = ranks, .micro_batches = 6}));
-        Costs costs = RandomCosts(lowered.num_stages(), steps_in_backward, 1);
+        Costs costs = RandomCosts(lowered.num_stages(), updates_in_backward, 1);
         for (StageId stage(0); stage.value() < lowered.num_stages(); ++stage) {
           if (lowered.SplitsBackward(stage)) continue;
           // B and W are then taken to be half of BW each.
@@ -80,10 +80,10 @@ TEST(MeasureCosts, FindsTheCostsOfASimulation) {
           times.backward_weight_ns = times.backward_ns - times.backward_input_ns;
         }
         const Costs measured =
-            MeasureCosts({SimulatedTrace(lowered, costs)}, steps_in_backward, costs.memory);
+            MeasureCosts({SimulatedTrace(lowered, costs)}, updates_in_backward, costs.memory);
         EXPECT_EQ(measured.stages, costs.stages);
         EXPECT_EQ(measured.memory, costs.memory);
-        EXPECT_EQ(measured.steps_in_backward, steps_in_backward);
+        EXPECT_EQ(measured.updates_in_backward, updates_in_backward);
       }
     }
   }
@@ -104,7 +104,7 @@ Schedule OneFOneB() { return LoweredFrom(schedule::OneFOneB({.ranks = 2, .micro_
 
 TEST(MeasureCosts, CountsAllAsBackwardIfThereIsOneMicroBatch) {
   const Schedule lowered = LoweredFrom(schedule::OneFOneB({.ranks = 1, .micro_batches = 1}));
-  const Costs costs = RandomCosts(1, /*steps_in_backward=*/true, 3);
+  const Costs costs = RandomCosts(1, /*updates_in_backward=*/true, 3);
   const Costs measured = MeasureCosts({SimulatedTrace(lowered, costs)}, true, costs.memory);
   EXPECT_EQ(measured.stages[0].backward_ns, costs.stages[0].backward_ns + costs.stages[0].step_ns);
   EXPECT_EQ(measured.stages[0].step_ns, 0);

@@ -120,7 +120,7 @@ TEST_P(Traces, GiveCostsToSimulateWith) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
   const schedule::Schedule& lowered = trainer_->run().lowered.training;
   EXPECT_OK(CheckCosts(lowered, costs));
-  EXPECT_TRUE(costs.steps_in_backward);
+  EXPECT_TRUE(costs.updates_in_backward);
   for (const schedule::StageTimes& times : costs.stages) {
     EXPECT_GT(times.forward_ns, 0);
     EXPECT_GT(times.backward_ns, 0);
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, Traces,
 TEST(Trace, StepsTakeTimeOfTheirOwnWhenGradientsAreClipped) {
   const auto trainer = TracingTrainer("1f1b", /*clip_norm=*/0.1F);
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer->MeasuredCosts());
-  EXPECT_FALSE(costs.steps_in_backward);
+  EXPECT_FALSE(costs.updates_in_backward);
   for (const schedule::StageTimes& times : costs.stages) EXPECT_GT(times.step_ns, 0);
 }
 

@@ -132,9 +132,10 @@ TEST_F(BlasLtTest, UsesWhateverAlgorithmTheFileNames) {
   ChooseAnew(tuning_file(), product);
   ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
   ASSERT_OK_AND_ASSIGN(const MatmulPlan* const plan, blas.blas->Plan(product));
-  ASSERT_OK_AND_ASSIGN(const std::vector<MatmulPlan::Candidate> candidates, plan->Candidates());
+  ASSERT_OK_AND_ASSIGN(const std::vector<MatmulPlan::CandidateAlgorithm> candidates,
+                       plan->Candidates());
   ASSERT_GE(candidates.size(), 2U);
-  for (const MatmulPlan::Candidate& candidate : candidates) {
+  for (const MatmulPlan::CandidateAlgorithm& candidate : candidates) {
     nlohmann::json tuning = ReadTuning();
     ASSERT_EQ(tuning["choices"].size(), 1U);
     nlohmann::json& choice = tuning["choices"].begin().value();

@@ -38,7 +38,7 @@ class MeasureMatmul : public BlasLtTest {
     const auto candidates = (*plan)->Candidates();
     STAGECOACH_CHECK_OK(candidates);
     std::vector<int32_t> ids;
-    for (const MatmulPlan::Candidate& candidate : *candidates) {
+    for (const MatmulPlan::CandidateAlgorithm& candidate : *candidates) {
       ids.push_back(candidate.algorithm.id);
     }
     STAGECOACH_CHECK(ids.size() >= 3, "too few algorithms to choose from");

@@ -62,7 +62,7 @@ Plan SamplePlan(const SampleShape& shape) {
 }
 
 schedule::Costs SampleCosts(const PlanReport& report, const std::vector<LayerCost>& layers) {
-  schedule::Costs costs = {.steps_in_backward = true};
+  schedule::Costs costs = {.updates_in_backward = true};
   for (const StageReport& stage : report.stages) {
     LayerCost sum;
     for (int i = stage.first_layer; i <= stage.last_layer; ++i) {

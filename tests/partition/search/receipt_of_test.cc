@@ -36,7 +36,7 @@ TEST(ReceiptOf, CostsOfAStageAreTheSumsOverItsLayers) {
   EXPECT_EQ(costs.stages[0].output_bytes, 512);
   EXPECT_EQ(costs.stages[0].input_gradient_bytes, 0);
   EXPECT_EQ(costs.stages[1].input_gradient_bytes, 512);
-  EXPECT_TRUE(costs.steps_in_backward);
+  EXPECT_TRUE(costs.updates_in_backward);
 }
 
 }  // namespace

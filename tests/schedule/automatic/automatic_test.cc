@@ -42,7 +42,7 @@ AutomaticRequest Uniform(int ranks, int micro_batches, const DeviceTimes& times,
 int64_t ObjectiveNs(const AutomaticRequest& request, const Schedule& schedule) {
   const Durations durations =
       SimulateDurations(Lower(schedule).value(), request.costs, request.sends).value();
-  return request.objective == Objective::kSpan ? durations.span_ns : durations.step_ns;
+  return request.objective == OrderObjective::kSpan ? durations.span_ns : durations.step_ns;
 }
 
 // The least objective of the generators that fit; the largest number if none does.
@@ -76,7 +76,7 @@ class RandomRequests {
     request.micro_batches = micro_batches;
     request.chunks = chunks;
     request.placement = placement;
-    request.objective = Draw(0, 1) == 0 ? Objective::kSpan : Objective::kStep;
+    request.objective = Draw(0, 1) == 0 ? OrderObjective::kSpan : OrderObjective::kStep;
     const bool fusing_pays = Draw(0, 2) == 0;
     for (int s = 0; s < ranks * chunks; ++s) {
       StageTimes times;
@@ -91,7 +91,7 @@ class RandomRequests {
       request.stash.push_back({.forward = 1.0, .weight = Draw(0, 6) / 4.0});
     }
     request.costs.links = {Link{.latency_ns = Draw(0, 8)}};
-    request.costs.steps_in_backward = Draw(0, 1) == 0;
+    request.costs.updates_in_backward = Draw(0, 1) == 0;
     if (Draw(0, 3) == 0) return request;
     for (int r = 0; r < ranks; ++r) {
       request.stash_limit.push_back(Draw(4 * chunks, 4 * chunks * micro_batches + 4) / 4.0);

@@ -6,26 +6,26 @@
 namespace stagecoach::testing::cuda {
 namespace {
 
-struct State {
+struct Faults {
   std::mutex mutex;
   BlasFaults faults;
 };
 
-State& TheState() {
-  static State* const state = new State;  // never destroyed: others may end later
+Faults& TheFaults() {
+  static Faults* const state = new Faults;  // never destroyed: others may end later
   return *state;
 }
 
 }  // namespace
 
 void SetBlasFaults(BlasFaults faults) {
-  State& state = TheState();
+  Faults& state = TheFaults();
   const std::lock_guard<std::mutex> lock(state.mutex);
   state.faults = std::move(faults);
 }
 
 BlasFaults blas_faults() {
-  State& state = TheState();
+  Faults& state = TheFaults();
   const std::lock_guard<std::mutex> lock(state.mutex);
   return state.faults;
 }

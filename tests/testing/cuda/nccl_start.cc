@@ -83,8 +83,8 @@ ncclResult_t Create(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int r
   communicator->gpu = CurrentGpu();
   communicator->blocking = config == nullptr || config->blocking != 0;  // undefined: blocking
   if (communicator->gpu < 0) return Refuse(ncclUnhandledCudaError, "no CUDA driver");
-  const ncclResult_t entered = Enter(id, *communicator);
-  if (entered != ncclSuccess) return entered;
+  const ncclResult_t entry = Enter(id, *communicator);
+  if (entry != ncclSuccess) return entry;
   Locked([&] { communicator->polls_left = NextDelay(); });
   ncclComm& made = *communicator.release();
   Add(made);

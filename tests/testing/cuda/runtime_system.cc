@@ -69,7 +69,7 @@ constexpr ErrorText kErrors[] = {
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
-const ErrorText* Find(cudaError_t error) {
+const ErrorText* FindName(cudaError_t error) {
   for (const ErrorText& known : kErrors) {
     if (known.error == error) return &known;
   }
@@ -206,11 +206,11 @@ cudaError_t cudaGetLastError() {
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  const cuda::ErrorText* const known = cuda::Find(error);
+  const cuda::ErrorText* const known = cuda::FindName(error);
   return known == nullptr ? "unrecognized error code" : known->name;
 }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  const cuda::ErrorText* const known = cuda::Find(error);
+  const cuda::ErrorText* const known = cuda::FindName(error);
   return known == nullptr ? "unrecognized error code" : known->text;
 }
