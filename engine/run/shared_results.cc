@@ -47,7 +47,7 @@ absl::Status SharedResults::Fetch() {
 
 LossResult SharedResults::Received(MicroBatch micro_batch) const {
   const double* const result =
-      reinterpret_cast<const double*>(host_results_.data()) + 2 * micro_batch.value();
+      reinterpret_cast<const double*>(host_results_.data()) + int64_t{2} * micro_batch.value();
   return {result[0], static_cast<int64_t>(result[1])};
 }
 

@@ -205,7 +205,7 @@ absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, Micro
     targets = {args.workspace, target.type(), target.shape.Batched(rows)};
     RETURN_IF_ERROR(feed_.Targets(batch, micro_batch.value(), targets));
   }
-  const Tensor result{results_.f64() + 2 * micro_batch.value(), DType::kFloat64, Shape{2}};
+  const Tensor result{results_.f64() + int64_t{2} * micro_batch.value(), DType::kFloat64, Shape{2}};
   const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
   return loss_->Compute({.stream = device_.stream(),
                          .call = args.call,
@@ -271,7 +271,7 @@ absl::Status Stage::FetchResults() {
 
 LossResult Stage::Result(MicroBatch micro_batch) const {
   const double* const result =
-      reinterpret_cast<const double*>(host_results_.data()) + 2 * micro_batch.value();
+      reinterpret_cast<const double*>(host_results_.data()) + int64_t{2} * micro_batch.value();
   return {result[0], static_cast<int64_t>(result[1])};
 }
 

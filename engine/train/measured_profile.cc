@@ -1,6 +1,7 @@
 #include "engine/train/measured_profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -93,8 +94,7 @@ absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats) {
 
 double SpreadOf(std::vector<double> times) {
   const auto quantile = [&times](double share) {
-    const auto at = times.begin() + static_cast<std::ptrdiff_t>(
-                                        share * static_cast<double>(times.size() - 1) + 0.5);
+    const auto at = times.begin() + std::lround(share * static_cast<double>(times.size() - 1));
     std::nth_element(times.begin(), at, times.end());
     return *at;
   };

@@ -104,8 +104,8 @@ class Trainer {
 
   // Loss and accuracy over all rows of `data`; changes nothing. `stop` is asked before each batch:
   // if it says so, the result is over the rows done until then.
-  virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
-                                              const StopFunction& stop = nullptr) = 0;
+  virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) = 0;
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Evaluate(data, nullptr); }
 
   // What it trains, and how: plan, schedules as the ranks perform them, predicted memory.
   virtual const PreparedRun& run() const = 0;

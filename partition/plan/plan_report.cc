@@ -56,7 +56,7 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lower
                                       : layer.batch_ns(plan.micro_batches());
     }
     batch_ns += own.time_share;
-    report.stages.push_back(std::move(own));
+    report.stages.push_back(own);
   }
   for (StageReport& stage : report.stages) {
     stage.time_share = batch_ns > 0 ? stage.time_share / batch_ns : 1.0 / plan.num_stages();

@@ -2,6 +2,7 @@
 // the one on the way down the ranks, chunk 1 the one on the way up.
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -49,7 +50,8 @@ void WriteZeroBubbleV(int p, int r, int m, RankWriter writer) {
 // Rank r of p with m >= 2p micro-batches, in the eight steps of the published description.
 class DualPipeVWriter {
  public:
-  DualPipeVWriter(int p, int r, int m, RankWriter writer) : p_(p), r_(r), m_(m), writer_(writer) {}
+  DualPipeVWriter(int p, int r, int m, RankWriter writer)
+      : p_(p), r_(r), m_(m), writer_(std::move(writer)) {}
 
   void Write() {
     for (int i = 0; i < 2 * (p_ - r_ - 1); ++i) writer_.Add(F, 0);
