@@ -28,11 +28,11 @@ struct CommunicatorOptions {
 };
 
 // One rank's end of a group of devices, in one process or several, that exchange tensors directly.
-// Transfers are performed in groups, beside the work of the device's stream: those of one group
-// together (but for those with one peer in one direction, which keep their order), one group after
-// the other. A transfer blocks its group until the peer has reached the other end of it; nothing
-// may be assumed to be buffered. So all ranks must launch their groups in an order without cycles
-// (schedule/validator.h, Transfers::kGrouped).
+// Transfers are performed in groups, beside the work of the device's stream, one group after the
+// other. A group blocks until its peers have reached the other ends of its transfers; nothing may
+// be assumed to be buffered, nor in which order the transfers of a group wait for one another. So
+// what two ranks exchange in one group of either must be in one group of the other, and all ranks
+// must launch their groups in an order without cycles (schedule/validator.h, rule 6).
 //
 // Jobs of the device's stream only, but for Abort. Errors name the peer and the library's reason.
 class Communicator {

@@ -54,9 +54,10 @@ struct Action {
   Op op = Op::kForward;
   StageId stage;           // none (-1) for a collective
   MicroBatch micro_batch;  // none (-1) for an operation of the whole stage and for a collective
-  // Performed together with the next entry of the list, as one operation with a duration of its own
-  // (DualPipeV): an F and a B or BW of different micro-batches. A device that cannot overlap them
-  // performs one after the other.
+  // Performed together with the next entry of the list. Either both are computations, an F and a B
+  // or BW of different micro-batches, as one operation with a duration of its own (DualPipeV); a
+  // device that cannot overlap them performs one after the other. Or both are transfers, which are
+  // then of one group (Transfers::kGrouped); more may follow in the same way.
   bool overlaps_next = false;
   GroupId group = {};  // of a collective; none (-1) for everything else
 
@@ -86,8 +87,14 @@ constexpr Op ComputeOf(Op op) {
   return activation ? Op::kForward : Op::kBackwardInput;
 }
 
-// The receive that takes what the send `transfer` sends, or the send that fills a receive; its
-// stage is the neighbor's. Pre-condition: IsTransfer(transfer.op).
+// The action, whatever it is performed together with: to compare actions, and look them up.
+constexpr Action Alone(Action action) {
+  action.overlaps_next = false;
+  return action;
+}
+
+// The receive that takes what the send `transfer` sends, or the send that fills a receive; alone;
+// its stage is the neighbor's. Pre-condition: IsTransfer(transfer.op).
 Action OtherEnd(const Action& transfer);
 
 // "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD", "REDUCE",

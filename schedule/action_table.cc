@@ -41,11 +41,12 @@ std::optional<Violation> CheckPlacement(const Schedule& schedule) {
   return std::nullopt;
 }
 
-// Whether the action at `position` and the next are a pair that can be overlapped.
+// Whether the action at `position` and the next can be performed together.
 bool IsPair(const std::vector<Action>& list, size_t position) {
   if (position + 1 >= list.size()) return false;
   const Action& a = list[position];
   const Action& b = list[position + 1];
+  if (IsTransfer(a.op) && IsTransfer(b.op)) return true;
   if (b.overlaps_next || a.micro_batch == b.micro_batch) return false;
   const auto is_dx = [](Op op) { return op == Op::kBackwardInput || op == Op::kBackward; };
   return (a.op == Op::kForward && is_dx(b.op)) || (is_dx(a.op) && b.op == Op::kForward);
@@ -132,8 +133,8 @@ std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank r
   }
   if (action.overlaps_next && !IsPair(list, static_cast<size_t>(position))) {
     return ViolationAt(schedule, rank, position,
-                       "it overlaps the next action, but the two are not an F and a B or BW of "
-                       "different micro-batches");
+                       "it overlaps the next action, but the two are neither an F and a B or BW of "
+                       "different micro-batches nor two transfers");
   }
   const auto record = [&](int32_t& place) -> std::optional<Violation> {
     if (place != kNowhere) {

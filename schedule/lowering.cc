@@ -24,6 +24,7 @@ struct Arrival {
   Action receive;
   Rank from;
   int32_t slot;
+  int64_t moment;  // when its message is sent
 };
 
 absl::Status CheckComputeOnly(const Schedule& schedule) {
@@ -82,10 +83,9 @@ int32_t SlotOf(const std::vector<Action>& list, const std::vector<int64_t>& ends
 
 // For each rank what it receives, grouped by sender, within a group in the sender's order: the one
 // rule from which both ends of a pair derive the order of messages.
-absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule& compute,
-                                                                  const ActionTable& table,
-                                                                  Transfers transfers) {
-  const std::vector<std::vector<int64_t>> ends = EndsInUnits(compute);
+absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(
+    const Schedule& compute, const ActionTable& table,
+    const std::vector<std::vector<int64_t>>& ends, Transfers transfers) {
   std::vector<std::vector<Arrival>> arrivals(compute.actions.size());
   for (Rank from(0); from.value() < compute.num_ranks(); ++from) {
     const std::vector<Action>& list = compute.list_of(from);
@@ -105,10 +105,53 @@ absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(const Schedule
       const auto at = static_cast<size_t>(to.value());
       const int64_t sent = ends[static_cast<size_t>(from.value())][i];
       arrivals[at].push_back(
-          {receive, from, SlotOf(compute.list_of(to), ends[at], read_at, sent, transfers)});
+          {receive, from, SlotOf(compute.list_of(to), ends[at], read_at, sent, transfers), sent});
     }
   }
   return arrivals;
+}
+
+// Of those that stand between two operations.
+struct TransferAt {
+  Action action;
+  int64_t moment;
+};
+
+// Puts the transfers of each moment together, receives first, and joins them.
+void GroupByMoment(std::vector<TransferAt>& transfers) {
+  std::stable_sort(transfers.begin(), transfers.end(),
+                   [](const TransferAt& a, const TransferAt& b) { return a.moment < b.moment; });
+  for (size_t i = 0; i + 1 < transfers.size(); ++i) {
+    transfers[i].action.overlaps_next = transfers[i].moment == transfers[i + 1].moment;
+  }
+}
+
+// Appends the actions of a rank to `lowered`. Its arrivals are in the order of their slots.
+void LowerList(const Schedule& compute, const std::vector<Action>& list,
+               const std::vector<int64_t>& ends, const std::vector<Arrival>& arrivals,
+               Transfers transfers, std::vector<Action>& lowered) {
+  auto arrival = arrivals.begin();
+  std::vector<TransferAt> sends;  // of the operation before
+  for (size_t i = 0; i <= list.size(); ++i) {
+    const bool starts_operation =
+        i == list.size() ||
+        StartOfOperation(list, static_cast<int32_t>(i)) == static_cast<int32_t>(i);
+    if (starts_operation) {
+      std::vector<TransferAt> between;
+      for (; arrival != arrivals.end() && arrival->slot == static_cast<int32_t>(i); ++arrival) {
+        between.push_back({arrival->receive, arrival->moment});
+      }
+      between.insert(between.end(), sends.begin(), sends.end());
+      sends.clear();
+      if (transfers == Transfers::kGrouped) GroupByMoment(between);
+      for (const TransferAt& transfer : between) lowered.push_back(transfer.action);
+    }
+    if (i == list.size()) break;
+    lowered.push_back(list[i]);
+    if (const std::optional<Action> send = SendAfter(compute, list[i])) {
+      sends.push_back({*send, ends[i]});
+    }
+  }
 }
 
 bool HasOp(const Schedule& schedule, Op op) {
@@ -170,8 +213,9 @@ void AppendToEachStage(Op op, Schedule& schedule) {
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options) {
   RETURN_IF_ERROR(CheckComputeOnly(compute));
   ASSIGN_OR_RETURN(const ActionTable table, ActionTable::Build(compute));
+  const std::vector<std::vector<int64_t>> ends = EndsInUnits(compute);
   ASSIGN_OR_RETURN(std::vector<std::vector<Arrival>> arrivals,
-                   CollectArrivals(compute, table, options.transfers));
+                   CollectArrivals(compute, table, ends, options.transfers));
 
   Schedule lowered;
   lowered.name = compute.name;
@@ -181,23 +225,8 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
   const bool trains = compute.HasBackward();
   for (size_t r = 0; r < compute.actions.size(); ++r) {
     FixSlots(arrivals[r]);
-    std::vector<Action>& list = lowered.actions[r];
-    auto arrival = arrivals[r].begin();
-    std::vector<Action> sends;  // of the operation before
-    for (size_t i = 0; i < compute.actions[r].size(); ++i) {
-      if (!(i > 0 && compute.actions[r][i - 1].overlaps_next)) {
-        for (; arrival != arrivals[r].end() && arrival->slot == static_cast<int32_t>(i);
-             ++arrival) {
-          list.push_back(arrival->receive);
-        }
-        list.insert(list.end(), sends.begin(), sends.end());
-        sends.clear();
-      }
-      const Action& action = compute.actions[r][i];
-      list.push_back(action);
-      if (const std::optional<Action> send = SendAfter(compute, action)) sends.push_back(*send);
-    }
-    list.insert(list.end(), sends.begin(), sends.end());
+    LowerList(compute, compute.actions[r], ends[r], arrivals[r], options.transfers,
+              lowered.actions[r]);
   }
   if (trains && options.reduce_gradients) AppendToEachStage(Op::kReduceGradients, lowered);
   if (trains) AppendToEachStage(Op::kStep, lowered);

@@ -21,7 +21,8 @@ struct LoweringOptions {
 // Turns a compute schedule into a lowered one (schedule.h). Between two operations of a rank (an
 // action, or an overlapped pair) stand, in this order,
 //  - the receives that are posted there;
-//  - the sends of what the first of the two operations has filled.
+//  - the sends of what the first of the two operations has filled
+// (in groups, of each moment: see below).
 // If the schedule trains, every rank's list ends with one STEP per stage, stages ascending, after
 // one REDUCE per stage if asked for; then come the collectives (AddCollectives).
 //
@@ -37,25 +38,21 @@ struct LoweringOptions {
 // and receives come first at any one time. The price of posting early is memory: a buffer lives
 // from its receive on.
 //
-// Under Transfers::kGrouped a receive stands before the first operation that ends, in the same
-// units, later than its message is sent: a message that cannot come yet would hold up the rest of
-// its group, and all groups after it. The result is free of deadlock in groups if the compute
+// Under Transfers::kGrouped the moment of an operation is its end in the same units, and that of a
+// message the moment of the operation that fills it. A receive stands before the first operation
+// that ends later than its message is sent: a message that cannot come yet would hold up all groups
+// after it. Between two operations, transfers stand in the order of their moments, and those of one
+// moment are one group. So a rank has one group for a moment, with all that it sends and receives
+// then, and what two ranks exchange at a moment is in one group of both: the same messages, and in
+// each direction in the same order. The result is free of deadlock in groups if the compute
 // schedule's dependencies are free of cycles; and separately too, as a receive is again posted no
-// later than its send. Proof. Let the moment of an operation be its end in the timeline, and that
-// of a message the moment of the operation that fills it. Every operation takes at least a unit, so
-// the moments of a rank's operations ascend, and the group between two of moments a < b has only
-// messages of moments in [a, b): sends of moment a, and receives by the rule (which posts each
-// before its reader, as that ends later than the message is sent). Then nothing waits for anything
-// of a later moment:
-//  - an operation of moment b waits for operations before it on its rank, of earlier moments, and
-//    for groups before it, whose messages are all earlier than b;
-//  - a message of moment t waits for the groups of both its ends to start, [a, b) with a <= t each:
-//    for an operation of moment a, and for the group before, whose messages are all earlier than a;
-//    and for messages before it from the same rank to the same rank in its group, whose moments are
-//    not later, as they come in the sender's order.
-// At one moment, messages wait for operations but not the reverse, and for other messages only in
-// their sender's order. So of all that is left, what comes first (by moment, operations before
-// messages, messages in their sender's order) can always be performed. Nothing is asked of the
+// later than its send. Proof. Every operation takes at least a unit, so the moments of a rank's
+// operations ascend, and between two of moments a < b stand only transfers of moments in [a, b):
+// sends of moment a, and receives by the rule (which posts each before its reader, as that ends
+// later than the message is sent). So along each list moments ascend, an operation's group coming
+// after it; and what an operation reads has an earlier moment than the operation. Of all that is
+// left, let what has the earliest moment come first, operations before groups: it waits for nothing
+// but what is done, as the groups that messages connect are of one moment. Nothing is asked of the
 // placement, of the number of stages per rank, or of directions.
 // Neighboring stages on one rank exchange nothing.
 // InvalidArgument if the input is lowered already. FailedPrecondition

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -12,49 +13,74 @@ namespace stagecoach::schedule {
 namespace {
 
 // The shortest cycle of waits. `Ranks` says what each rank waits for: ForEachWait(rank, function),
-// and CollectiveBefore(rank), the collective before which it stands if it stands before one.
+// and CollectiveBefore(rank), the collective before which it stands if it stands before one. A wait
+// for a rank that has come to the same moment, and is left waiting there itself, does not make a
+// deadlock alone: IsBlocked(wait) is false for it, and each cycle has a wait for which it is true.
 template <typename Ranks>
 class CycleSearch {
  public:
   CycleSearch(const Ranks& ranks, size_t num_ranks) : ranks_(ranks), num_ranks_(num_ranks) {}
 
   std::vector<Wait> Shortest() const {
+    std::vector<std::vector<Wait>> blocked(num_ranks_);  // index: the peer
+    for (size_t rank = 0; rank < num_ranks_; ++rank) {
+      ranks_.ForEachWait(Rank(static_cast<int32_t>(rank)), [&](const Wait& wait) {
+        if (ranks_.IsBlocked(wait)) blocked[IndexOf(wait.peer)].push_back(wait);
+      });
+    }
     std::vector<Wait> shortest;
-    for (size_t start = 0; start < num_ranks_; ++start) {
-      std::vector<Wait> cycle = ShortestThrough(Rank(static_cast<int32_t>(start)));
-      if (!cycle.empty() && (shortest.empty() || cycle.size() < shortest.size())) {
-        shortest = std::move(cycle);
+    for (size_t peer = 0; peer < num_ranks_; ++peer) {
+      if (blocked[peer].empty()) continue;
+      const Ways ways = WaysFrom(Rank(static_cast<int32_t>(peer)));
+      for (const Wait& wait : blocked[peer]) {
+        std::vector<Wait> cycle = CycleBy(wait, ways);
+        const bool is_shorter = shortest.empty() || cycle.size() < shortest.size();
+        if (!cycle.empty() && is_shorter) shortest = std::move(cycle);
       }
     }
-    return shortest;
+    return FromLowestRank(std::move(shortest));
   }
 
  private:
+  using Ways = std::vector<std::optional<Wait>>;  // index: rank; the wait that led to it
+
+  static size_t IndexOf(Rank rank) { return static_cast<size_t>(rank.value()); }
+
   // Breadth first.
-  std::vector<Wait> ShortestThrough(Rank start) const {
-    std::vector<std::optional<Wait>> led_to(num_ranks_);  // index: rank
+  Ways WaysFrom(Rank start) const {
+    Ways ways(num_ranks_);
     std::vector<Rank> queue = {start};
     std::set<Action> collectives;  // all that stand before one wait for the same ranks
     for (size_t next = 0; next < queue.size(); ++next) {
       const std::optional<Action> collective = ranks_.CollectiveBefore(queue[next]);
       if (collective.has_value() && !collectives.insert(*collective).second) continue;
       ranks_.ForEachWait(queue[next], [&](const Wait& wait) {
-        std::optional<Wait>& before = led_to[static_cast<size_t>(wait.peer.value())];
-        if (before.has_value()) return;
-        before = wait;
+        std::optional<Wait>& way = ways[IndexOf(wait.peer)];
+        if (way.has_value() || wait.peer == start) return;
+        way = wait;
         queue.push_back(wait.peer);
       });
-      if (led_to[static_cast<size_t>(start.value())].has_value()) return CycleTo(start, led_to);
     }
-    return {};
+    return ways;
   }
 
-  static std::vector<Wait> CycleTo(Rank start, const std::vector<std::optional<Wait>>& led_to) {
-    std::vector<Wait> cycle = {*led_to[static_cast<size_t>(start.value())]};
-    while (cycle.back().rank != start) {
-      cycle.push_back(*led_to[static_cast<size_t>(cycle.back().rank.value())]);
+  // That of `wait` and the shortest way back; empty if there is none.
+  static std::vector<Wait> CycleBy(const Wait& wait, const Ways& from_peer) {
+    std::vector<Wait> cycle;
+    for (Rank rank = wait.rank; rank != wait.peer; rank = cycle.back().rank) {
+      if (!from_peer[IndexOf(rank)].has_value()) return {};
+      cycle.push_back(*from_peer[IndexOf(rank)]);
     }
+    cycle.push_back(wait);
     std::reverse(cycle.begin(), cycle.end());
+    return cycle;
+  }
+
+  static std::vector<Wait> FromLowestRank(std::vector<Wait> cycle) {
+    std::rotate(cycle.begin(),
+                std::min_element(cycle.begin(), cycle.end(),
+                                 [](const Wait& a, const Wait& b) { return a.rank < b.rank; }),
+                cycle.end());
     return cycle;
   }
 
@@ -101,6 +127,7 @@ class Rendezvous {
   }
   template <typename Function>
   void ForEachWait(Rank rank, Function function) const;
+  static bool IsBlocked(const Wait& /*wait*/) { return true; }
 
  private:
   size_t IndexOf(Rank rank) const { return static_cast<size_t>(rank.value()); }
@@ -181,59 +208,94 @@ void Rendezvous::RunRank(Rank rank) {
   }
 }
 
-// Each rank has one group in progress, the next one that it has not done. A collective is a group
-// by itself, of a message to each of the other ranks.
-class Groups {
+// Groups whose messages connect them are one moment, which passes once all of them have started.
+class Moments {
  public:
-  Groups(const Schedule& schedule, const ActionTable& table)
-      : schedule_(schedule), table_(table), current_(schedule.actions.size()) {}
+  Moments(const Schedule& schedule, const ActionTable& table, const TransferGroups& groups);
 
   // Lets every rank go as far as it can.
   void Run() {
-    for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) StartNext(rank);
-    while (!done_.empty()) {
-      const Rank rank = done_.back();
-      done_.pop_back();
-      StartNext(rank);
+    for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) Start(CurrentOf(rank), rank);
+    while (!passed_.empty()) {
+      const size_t moment = passed_.back();
+      passed_.pop_back();
+      for (const int32_t group : groups_of_[moment]) {
+        const Rank rank = groups_.all()[static_cast<size_t>(group)].rank;
+        Start(++CurrentOf(rank), rank);
+      }
     }
   }
 
   // For CycleSearch.
   std::optional<Action> CollectiveBefore(Rank rank) const;
   template <typename Function>
-  void ForEachWait(Rank rank, Function function) const;
-
- private:
-  // Positions in its rank's list; empty at the end of the list.
-  struct Group {
-    size_t begin = 0;
-    size_t end = 0;
-    size_t left = 0;  // messages that have not passed
-    bool Has(size_t position) const { return begin <= position && position < end; }
-  };
-
-  Group& CurrentOf(Rank rank) { return current_[static_cast<size_t>(rank.value())]; }
-  const Group& CurrentOf(Rank rank) const { return current_[static_cast<size_t>(rank.value())]; }
-  // Calls function(Wait) for the other end of each message of the rank's group.
-  template <typename Function>
-  void ForEachMessage(Rank rank, Function function) const;
-  // The end on the peer is in a group that it has not started.
+  void ForEachWait(Rank rank, Function function) const {
+    if (CurrentOf(rank) < groups_.end_of(rank)) ForEachMessage(CurrentOf(rank), function);
+  }
+  // The end on the peer is of a group that it has not started.
   bool IsBlocked(const Wait& wait) const {
-    return static_cast<size_t>(wait.peer_position) >= CurrentOf(wait.peer).end;
+    return groups_.At(wait.peer, wait.peer_position) > CurrentOf(wait.peer);
   }
 
-  void StartNext(Rank rank);
+ private:
+  int32_t& CurrentOf(Rank rank) { return current_[static_cast<size_t>(rank.value())]; }
+  int32_t CurrentOf(Rank rank) const { return current_[static_cast<size_t>(rank.value())]; }
+
+  // Calls function(Wait) for the other end of each message of the group.
+  template <typename Function>
+  void ForEachMessage(int32_t group, Function function) const;
+  void FindMomentOf(int32_t group);
+  void Start(int32_t group, Rank rank) {
+    if (group == groups_.end_of(rank)) return;
+    const size_t moment = moment_of_[static_cast<size_t>(group)];
+    if (--not_started_[moment] == 0) passed_.push_back(moment);
+  }
+
+  static constexpr size_t kNoMoment = std::numeric_limits<size_t>::max();
 
   const Schedule& schedule_;
   const ActionTable& table_;
-  std::vector<Group> current_;  // index: rank
-  std::vector<Rank> done_;      // ranks whose group is
+  const TransferGroups& groups_;
+  std::vector<size_t> moment_of_;                // index: group
+  std::vector<std::vector<int32_t>> groups_of_;  // index: moment
+  std::vector<size_t> not_started_;              // index: moment; how many of its groups
+  std::vector<int32_t> current_;                 // index: rank; the group that it has started last
+  std::vector<size_t> passed_;
 };
 
+Moments::Moments(const Schedule& schedule, const ActionTable& table, const TransferGroups& groups)
+    : schedule_(schedule),
+      table_(table),
+      groups_(groups),
+      moment_of_(groups.all().size(), kNoMoment) {
+  for (size_t group = 0; group < moment_of_.size(); ++group) {
+    if (moment_of_[group] == kNoMoment) FindMomentOf(static_cast<int32_t>(group));
+  }
+  for (const std::vector<int32_t>& moment : groups_of_) not_started_.push_back(moment.size());
+  for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
+    current_.push_back(groups.begin_of(rank));
+  }
+}
+
+void Moments::FindMomentOf(int32_t group) {
+  const size_t moment = groups_of_.size();
+  std::vector<int32_t>& connected = groups_of_.emplace_back();
+  const auto add = [&](int32_t other) {
+    if (moment_of_[static_cast<size_t>(other)] == moment) return;
+    moment_of_[static_cast<size_t>(other)] = moment;
+    connected.push_back(other);
+  };
+  add(group);
+  for (size_t next = 0; next < connected.size(); ++next) {
+    ForEachMessage(connected[next],
+                   [&](const Wait& wait) { add(groups_.At(wait.peer, wait.peer_position)); });
+  }
+}
+
 template <typename Function>
-void Groups::ForEachMessage(Rank rank, Function function) const {
-  const Group& group = CurrentOf(rank);
-  for (size_t i = group.begin; i < group.end; ++i) {
+void Moments::ForEachMessage(int32_t group, Function function) const {
+  const auto& [rank, begin, end] = groups_.all()[static_cast<size_t>(group)];
+  for (size_t i = begin; i < end; ++i) {
     const Action& action = schedule_.list_of(rank)[i];
     const auto position = static_cast<int32_t>(i);
     if (IsCollective(action.op)) {
@@ -245,49 +307,20 @@ void Groups::ForEachMessage(Rank rank, Function function) const {
   }
 }
 
-void Groups::StartNext(Rank rank) {
-  const std::vector<Action>& list = schedule_.list_of(rank);
-  Group& group = CurrentOf(rank);
-  const auto is_transfer = [](const Action& action) { return IsTransfer(action.op); };
-  const auto begin = std::find_if(
-      list.begin() + static_cast<ptrdiff_t>(group.end), list.end(),
-      [](const Action& action) { return IsTransfer(action.op) || IsCollective(action.op); });
-  const bool is_collective = begin != list.end() && IsCollective(begin->op);
-  const auto end = is_collective ? begin + 1 : std::find_if_not(begin, list.end(), is_transfer);
-  group.begin = static_cast<size_t>(begin - list.begin());
-  group.end = static_cast<size_t>(end - list.begin());
-  group.left = 0;
-  ForEachMessage(rank, [&](const Wait&) { ++group.left; });
-  ForEachMessage(rank, [&](const Wait& wait) {
-    Group& other = CurrentOf(wait.peer);
-    if (!other.Has(static_cast<size_t>(wait.peer_position))) return;
-    --group.left;
-    if (--other.left == 0) done_.push_back(wait.peer);
-  });
-  if (group.left == 0 && group.begin < group.end) done_.push_back(rank);
-}
-
-std::optional<Action> Groups::CollectiveBefore(Rank rank) const {
-  const size_t begin = CurrentOf(rank).begin;
-  const std::vector<Action>& list = schedule_.list_of(rank);
-  if (begin == list.size() || !IsCollective(list[begin].op)) return std::nullopt;
-  return list[begin];
-}
-
-// Those whose other ends have not been started.
-template <typename Function>
-void Groups::ForEachWait(Rank rank, Function function) const {
-  ForEachMessage(rank, [&](const Wait& wait) {
-    if (IsBlocked(wait)) function(wait);
-  });
+std::optional<Action> Moments::CollectiveBefore(Rank rank) const {
+  if (CurrentOf(rank) == groups_.end_of(rank)) return std::nullopt;
+  const size_t begin = groups_.all()[static_cast<size_t>(CurrentOf(rank))].begin;
+  const Action& first = schedule_.list_of(rank)[begin];
+  return IsCollective(first.op) ? std::optional(first) : std::nullopt;
 }
 
 }  // namespace
 
-std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table) {
-  Groups groups(lowered, table);
-  groups.Run();
-  return CycleSearch(groups, lowered.actions.size()).Shortest();
+std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table,
+                                       const TransferGroups& groups) {
+  Moments moments(lowered, table, groups);
+  moments.Run();
+  return CycleSearch(moments, lowered.actions.size()).Shortest();
 }
 
 std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table) {

@@ -5,6 +5,7 @@
 
 #include "schedule/action_table.h"
 #include "schedule/schedule.h"
+#include "schedule/transfer_groups.h"
 #include "schedule/validator.h"
 
 namespace stagecoach::schedule {
@@ -17,10 +18,15 @@ namespace stagecoach::schedule {
 // the list of another one, so a rank that never goes on leads into a cycle.
 std::vector<Wait> FindDeadlock(const Schedule& lowered, const ActionTable& table);
 
-// The same under Transfers::kGrouped. Computations need not be looked at: by rule 3 each of them
-// waits only for groups that stand before it, so a group's turn comes as soon as the one before it
-// is done.
-std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table);
+// The same under Transfers::kGrouped, where the groups that messages connect are one moment: none
+// of them is done before all have started. That asks for more than any order needs in which a
+// library may perform the messages of a group, and does not depend on it. A rank may wait for one
+// that has started its group of the moment, too, because that one waits for a third. Computations
+// need not be looked at: by rule 3 each of them waits only for groups that stand before it, so a
+// group's turn comes as soon as the one before it is done. Pre-condition: `groups` are the
+// schedule's.
+std::vector<Wait> FindDeadlockInGroups(const Schedule& lowered, const ActionTable& table,
+                                       const TransferGroups& groups);
 
 }  // namespace stagecoach::schedule
 

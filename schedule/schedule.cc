@@ -66,6 +66,11 @@ std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& comp
   }
 }
 
+size_t EndOfGroup(const std::vector<Action>& list, size_t position) {
+  while (list[position].overlaps_next) ++position;
+  return position + 1;
+}
+
 Rank PeerOf(const Schedule& schedule, const Action& action) {
   const StageId neighbor = OtherEnd(action).stage;
   STAGECOACH_CHECK(neighbor.value() >= 0 && neighbor.value() < schedule.num_stages(),

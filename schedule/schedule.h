@@ -82,13 +82,17 @@ struct Schedule {
 enum class Transfers : uint8_t {
   // Each for itself, as Schedule says: a receive posted early waits without holding anything up.
   kSeparate,
-  // In groups, on one stream of communication beside the one that computes (NCCL). The transfers
-  // that stand between two other actions of a list are one group.
+  // In groups, on one stream of communication beside the one that computes (NCCL). Transfers that
+  // are joined by Action::overlaps_next are one group; any other is a group by itself.
   //  - A rank's groups are performed one after the other. A group starts once the one before it is
   //    done and the rank has performed the actions that stand before it.
-  //  - A message passes once the groups of both its ends have started. The messages of a group wait
-  //    for nothing else, but those to one rank, or from one rank, pass one after the other. The
-  //    group is done when all have passed.
+  //  - A message passes once the groups of both its ends have started. More than that is not to be
+  //    relied on: while a group lasts, its messages may wait for one another in any order. The
+  //    group
+  //    is done when all have passed.
+  //  - So a group is one moment for all whom its messages connect: what two ranks exchange in one
+  //    group of either, they exchange in one group of the other, and no rank has two groups of one
+  //    moment.
   //  - Meanwhile the rank goes on with the actions behind the group. A compute action waits until
   //    the group that receives what it reads is done. Every action that is no transfer waits until,
   //    on each lane, the groups of all sends before it but the last are done: so buffers are free
@@ -102,6 +106,10 @@ enum class Transfers : uint8_t {
 // between ranks.
 std::optional<Action> SendAfter(const Schedule& schedule, const Action& compute);
 std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& compute);
+
+// One past the last transfer that is of one group with the one at `position` of `list`.
+// Pre-condition: it is a transfer, and what is joined with it are transfers.
+size_t EndOfGroup(const std::vector<Action>& list, size_t position);
 
 // The rank on the other side of a send or receive. Pre-condition: the action is one and has such a
 // neighbor.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "schedule/action_table.h"
 #include "schedule/collective_rules.h"
 #include "schedule/progress.h"
+#include "schedule/transfer_groups.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -25,8 +28,7 @@ class Validator {
   bool CheckAll(Transfers transfers) {
     return CheckCompleteness() && CheckComputeOrder() && CheckTransferOrder() &&
            CheckEveryTransferExists() && CheckMatching() && CheckProgress() &&
-           (transfers == Transfers::kSeparate || (CheckGroups() && CheckProgressInGroups())) &&
-           CheckMatchingOfCollectives();
+           (transfers == Transfers::kSeparate || CheckGroups()) && CheckMatchingOfCollectives();
   }
 
   const Violation& violation() const { return violation_; }
@@ -45,7 +47,8 @@ class Validator {
   bool CheckMatchingOfCollectives();
   bool CheckProgress();
   bool CheckGroups();
-  bool CheckProgressInGroups();
+  bool CheckLanes(const TransferGroups::Group& group);
+  bool CheckOtherEnds(const TransferGroups::Group& group, const TransferGroups& groups);
 
   bool CheckExists(const Action& action, absl::string_view why);
   // Pre-condition: both actions exist, on the same rank.
@@ -275,36 +278,50 @@ bool Validator::CheckProgress() {
          FailInCycle(std::move(cycle), "; post receives earlier or change the order");
 }
 
+bool Validator::CheckGroups() {
+  const TransferGroups groups(schedule_);
+  for (const TransferGroups::Group& group : groups.all()) {
+    if (!CheckLanes(group) || !CheckOtherEnds(group, groups)) return false;
+  }
+  std::vector<Wait> cycle = FindDeadlockInGroups(schedule_, table_, groups);
+  return cycle.empty() ||
+         FailInCycle(std::move(cycle),
+                     ", where transfers are performed in groups, one after the other on each rank, "
+                     "and a group waits for all that its messages connect; join transfers where "
+                     "both ends do (Lower does for grouped transfers) or change the order");
+}
+
 // The buffer of a send is free again behind the next one on its lane: in one group, that would be
 // before the first is done.
-bool Validator::CheckGroups() {
-  std::vector<int32_t> group_of_last(2 * schedule_.rank_of_stage.size(), kNowhere);  // index: lane
-  int32_t group = 0;
-  for (Rank rank(0); rank.value() < schedule_.num_ranks(); ++rank) {
-    ++group;
-    for (const Action& action : schedule_.list_of(rank)) {
-      if (!IsTransfer(action.op)) ++group;
-      if (!IsSend(action.op)) continue;
-      const size_t lane = 2 * static_cast<size_t>(action.stage.value()) +
-                          (action.op == Op::kSendActivation ? 0 : 1);
-      if (group_of_last[lane] == group) {
-        return FailAt(action,
-                      "a second send on its lane within one group of transfers; a computation must "
-                      "stand between the two");
-      }
-      group_of_last[lane] = group;
-    }
+bool Validator::CheckLanes(const TransferGroups::Group& group) {
+  std::set<std::pair<Op, StageId>> lanes;
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const Action& action = schedule_.list_of(group.rank)[i];
+    if (!IsSend(action.op) || lanes.emplace(action.op, action.stage).second) continue;
+    return FailAt(action,
+                  "a second send on its lane within one group of transfers; a computation must "
+                  "stand between the two");
   }
   return true;
 }
 
-bool Validator::CheckProgressInGroups() {
-  std::vector<Wait> cycle = FindDeadlockInGroups(schedule_, table_);
-  return cycle.empty() ||
-         FailInCycle(std::move(cycle),
-                     ", where the transfers between two computations are performed as one group, "
-                     "one group after the other; post receives where their messages are sent "
-                     "(Lower does for grouped transfers) or change the order");
+bool Validator::CheckOtherEnds(const TransferGroups::Group& group, const TransferGroups& groups) {
+  std::map<Rank, std::pair<int32_t, size_t>> there;  // peer: its group, and our first message of it
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const Action& action = schedule_.list_of(group.rank)[i];
+    if (IsCollective(action.op)) continue;
+    const Rank peer = PeerOf(schedule_, action);
+    const int32_t other = groups.At(peer, table_.Find(OtherEnd(action)));
+    const auto [group_there, place] = there.try_emplace(peer, other, i).first->second;
+    if (group_there == other) continue;
+    return FailAt(
+        action,
+        absl::StrCat("it is in one group with ", NameOf(group.rank, static_cast<int32_t>(place)),
+                     ", and their other ends, on rank ", peer.value(),
+                     ", are in two groups; a group is one moment for both ends of its messages, so "
+                     "join the two on both ranks or on neither"));
+  }
+  return true;
 }
 
 }  // namespace

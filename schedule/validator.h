@@ -13,8 +13,8 @@ namespace stagecoach::schedule {
 
 // `rank` stands before the action at `position` of its list until `peer` has performed the one at
 // `peer_position` of its own, or, if that is a collective, has come to it. In groups both are
-// transfers or collectives: the ends of one message, of which the peer's is in a group that it has
-// not started; or the same collective.
+// transfers or collectives: the ends of one message, or the same collective. The peer has not
+// started its group of it, or has and waits there for the next rank of the cycle.
 struct Wait {
   Rank rank;
   int32_t position = 0;
@@ -37,7 +37,8 @@ struct Violation {
 //     action names a stage of its own rank, a micro-batch below num_micro_batches (none, if it is
 //     of the whole stage) and, if it is a transfer, a stage with a neighbor on another rank; every
 //     collective names a group that its rank is in; no action but UNSHARD and RESHARD appears
-//     twice. An overlapped pair is an F and a B or BW, in either order, of different micro-batches.
+//     twice. An overlapped pair is an F and a B or BW, in either order, of different micro-batches,
+//     or two transfers.
 //  2. Completeness: each stage performs each micro-batch's F exactly once; in a training schedule
 //     also either BW or both B and W exactly once, and exactly one STEP after all of them; at most
 //     one REDUCE between them and the STEP; in a forward-only one neither backward actions nor
@@ -56,9 +57,11 @@ struct Violation {
 //     nothing is buffered; one send per lane is outstanding; a collective is a moment at which all
 //     ranks of its group stand before it) every rank reaches the end of its list. So all ranks of a
 //     group perform its collectives in the same order.
-//  6. Under Transfers::kGrouped (schedule.h) only: no group has two sends on one lane, and every
-//     rank's groups come to their end, again with nothing buffered. Neither of rules 5 and 6
-//     follows from the other.
+//  6. Under Transfers::kGrouped (schedule.h) only: no group has two sends on one lane; messages
+//     between two ranks that are in one group of either are in one group of the other; and every
+//     rank's groups come to their end, if those that messages connect are one moment: none is done
+//     before all of them have started, and nothing is buffered. Neither of rules 5 and 6 follows
+//     from the other.
 //  7. Matching, of collectives: what a rank receives before a collective, the other sends before
 //  it,
 //     if it takes part. A collective is made of messages itself.

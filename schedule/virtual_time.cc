@@ -30,8 +30,11 @@ absl::Status VirtualTime::CheckActions() const {
     const std::vector<Action>& list = schedule_.list_of(rank);
     for (size_t i = 0; i < list.size(); ++i) {
       const bool is_pair =
-          !list[i].overlaps_next || (i + 1 < list.size() && IsCompute(list[i].op) &&
-                                     IsCompute(list[i + 1].op) && !list[i + 1].overlaps_next);
+          !list[i].overlaps_next ||
+          (i + 1 < list.size() &&
+           (IsTransfer(list[i].op) ? IsTransfer(list[i + 1].op)
+                                   : IsCompute(list[i].op) && IsCompute(list[i + 1].op) &&
+                                         !list[i + 1].overlaps_next));
       if (is_pair && Misnomer(schedule_, rank, list[i]).empty()) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(Where(schedule_, rank, static_cast<int32_t>(i)),
@@ -104,7 +107,7 @@ void VirtualTime::RunRank(Rank rank) {
       state.waits = true;
       return;
     }
-    state.next += action.overlaps_next ? 2 : 1;
+    state.next += IsCompute(action.op) && action.overlaps_next ? 2 : 1;
   }
   state.waits = !AwaitLastTransfers(rank);
 }

@@ -16,7 +16,8 @@ void VirtualTime::PostGroup(Rank rank) {
   group.begin = state.next;
   group.posted_ns = state.clock_ns;
   const auto number = static_cast<int32_t>(state.groups.size()) + 1;
-  for (; state.next < list.size() && IsTransfer(list[state.next].op); ++state.next) {
+  group.end = EndOfGroup(list, group.begin);
+  for (; state.next < group.end; ++state.next) {
     const Action& action = list[state.next];
     Record(rank, action, group.posted_ns, group.posted_ns);
     const Transfer transfer = TransferOf(action);
@@ -30,7 +31,6 @@ void VirtualTime::PostGroup(Rank rank) {
     transfer.message->sending_group = number;
     last = transfer.message;
   }
-  group.end = state.next;
   group.left = group.end - group.begin;
   state.groups.push_back(group);
   PerformGroups(rank);

@@ -79,7 +79,6 @@ absl::Status Executor::PerformAt(const Run& run, int position) {
   RETURN_IF_ERROR(Perform(run, position));
   if (index + 1 == program.instructions.size()) {
     // The list ends when its last sends have been taken: their blocks end with it.
-    RETURN_IF_ERROR(options_.transport->Flush());
     for (const int32_t send : program.last_sends) RETURN_IF_ERROR(Await(send));
   }
   RETURN_IF_ERROR(run.bound.blocks.End(position));
@@ -123,7 +122,7 @@ absl::Status Executor::Perform(const Run& run, int position) {
 absl::Status Executor::Compute(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   kernels::Stream& stream = options_.device->stream();
-  RETURN_IF_ERROR(BeginWork(instruction));
+  RETURN_IF_ERROR(KeepUp(instruction));
   if (instruction.awaits != Instruction::kNothing) RETURN_IF_ERROR(Await(instruction.awaits));
   for (const int32_t block : instruction.stashes) {
     if (block == Instruction::kNothing) break;
@@ -135,11 +134,6 @@ absl::Status Executor::Compute(const Run& run, int position) {
   stream.EndRange();
   RETURN_IF_ERROR(status);
   return EndWork(instruction, position);
-}
-
-absl::Status Executor::BeginWork(const Instruction& instruction) {
-  RETURN_IF_ERROR(options_.transport->Flush());
-  return KeepUp(instruction);
 }
 
 absl::Status Executor::EndWork(const Instruction& instruction, int position) {
@@ -188,7 +182,7 @@ absl::Status Executor::Transfer(const Run& run, int position) {
       tickets_[index],
       sends ? transport.PostSend(instruction.peer, instruction.message, instruction.tensor)
             : transport.PostReceive(instruction.peer, instruction.message, instruction.tensor));
-  return absl::OkStatus();
+  return instruction.action.overlaps_next ? absl::OkStatus() : transport.Flush();
 }
 
 // Orders the work that follows after a transfer that was posted in this run.
@@ -200,7 +194,7 @@ absl::Status Executor::Await(int32_t transfer) {
 absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   if (!instruction.works) return absl::OkStatus();
-  RETURN_IF_ERROR(BeginWork(instruction));
+  RETURN_IF_ERROR(KeepUp(instruction));
   RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
   UpdateStep update = run.step->update;
   if (norm_.has_value()) update.gradient_scale = norm_->scale();
@@ -217,7 +211,7 @@ absl::Status Executor::SumOwnSquares() {
 
 absl::Status Executor::ExchangeNorms(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  RETURN_IF_ERROR(BeginWork(instruction));
+  RETURN_IF_ERROR(KeepUp(instruction));
   RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
   RETURN_IF_ERROR(SumOwnSquares());
   RETURN_IF_ERROR(Mark(instruction, Moment::kOwnPartDone));
@@ -230,7 +224,7 @@ absl::Status Executor::ExchangeNorms(const Run& run, int position) {
 
 absl::Status Executor::ShareResults(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  RETURN_IF_ERROR(BeginWork(instruction));
+  RETURN_IF_ERROR(KeepUp(instruction));
   RETURN_IF_ERROR(
       shared_results_->Exchange(*options_.transport, instruction.ranks, options_.deadline));
   RETURN_IF_ERROR(Mark(instruction, Moment::kStart));

@@ -124,11 +124,10 @@ class Executor {
   absl::Status ShareResults(const Run& run, int position);
   // The sums of squares of this rank's gradients.
   absl::Status SumOwnSquares();
-  // Begin and end what has work for the device (Instruction::works).
-  absl::Status BeginWork(const Instruction& instruction);
-  absl::Status EndWork(const Instruction& instruction, int position);
-  // Waits until the device is at most Instruction::kMostAhead behind.
+  // Come before and after what has work for the device (Instruction::works). The first waits until
+  // the device is at most Instruction::kMostAhead behind.
   absl::Status KeepUp(const Instruction& instruction);
+  absl::Status EndWork(const Instruction& instruction, int position);
   // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
   // failed, and the deadline. That is one of waits for other ranks: it starts anew with every
   // action that is done.

@@ -136,7 +136,7 @@ void AddLinks(const Trace& trace, LinkSamples& samples) {
     for (const TimedAction& timed : list) {
       const Action& action = timed.action;
       if (schedule::IsReceive(action.op)) {
-        const int64_t ready_ns = std::max(timed.start_ns, sent_ns[action]);
+        const int64_t ready_ns = std::max(timed.start_ns, sent_ns[Alone(action)]);
         samples.bytes += static_cast<double>(timed.bytes);
         samples.passing_ns += static_cast<double>(timed.end_ns - ready_ns);
         arrived_ns[{ComputeOf(action.op), action.stage, action.micro_batch}] = timed.end_ns;

@@ -67,7 +67,7 @@ class Transport {
                                              const kernels::Tensor& tensor) = 0;
 
   // Starts what has been posted: from here on it needs nothing more of this rank. What is posted
-  // between two flushes may be performed as one group (schedule/lowering.h, Transfers::kGrouped).
+  // between two flushes may be performed as one group (schedule/schedule.h, Transfers::kGrouped).
   virtual absl::Status Flush() = 0;
 
   // Later work of the rank's stream comes after the transfer (either end). An empty ticket is done.

@@ -246,7 +246,7 @@ std::string ToScheduleCsv(const Schedule& schedule) {
       if (list[i].op == Op::kStep || IsCollective(list[i].op)) continue;
       absl::StrAppend(&text, separator);
       separator = ",";
-      if (list[i].overlaps_next) {
+      if (IsCompute(list[i].op) && list[i].overlaps_next) {
         STAGECOACH_CHECK(i + 1 < list.size(), ToString(list[i]));
         absl::StrAppend(&text, "(", CellOf(list[i]), ";", CellOf(list[i + 1]), ")", kOverlap);
         ++i;

@@ -10,7 +10,8 @@ std::vector<Delivery> DeliveriesOf(const Trace& trace) {
   for (Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
     const std::vector<TimedAction>& list = trace.list_of(rank);
     for (size_t i = 0; i < list.size(); ++i) {
-      if (IsReceive(list[i].action.op)) receives.emplace(list[i].action, std::make_pair(rank, i));
+      if (IsReceive(list[i].action.op))
+        receives.emplace(Alone(list[i].action), std::make_pair(rank, i));
     }
   }
   std::vector<Delivery> messages;

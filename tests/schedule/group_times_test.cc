@@ -111,13 +111,15 @@ class Equations {
       }
       const int64_t start_ns = std::max(clock_ns, group == 0 ? 0 : ends[group - 1]);
       int64_t end_ns = start_ns;
-      for (; i < list.size() && IsTransfer(list[i].op); ++i) {
-        group_of[list[i]] = group;
-        starts_[list[i]] = start_ns;
-        group_id_[list[i]] = {r, group};
-        const Action send = IsSend(list[i].op) ? list[i] : OtherEnd(list[i]);
+      for (bool joined = true; joined; ++i) {
+        joined = list[i].overlaps_next;
+        const Action transfer = Alone(list[i]);
+        group_of[transfer] = group;
+        starts_[transfer] = start_ns;
+        group_id_[transfer] = {r, group};
+        const Action send = IsSend(transfer.op) ? transfer : OtherEnd(transfer);
         end_ns = std::max(end_ns, arrivals_[send]);
-        if (!IsSend(list[i].op)) continue;
+        if (!IsSend(transfer.op)) continue;
         const auto [lane, is_new] = last_on_lane.insert({{send.op, send.stage}, group});
         if (!is_new) awaited_ns = std::max(awaited_ns, ends[lane->second]);
         lane->second = group;
@@ -129,8 +131,9 @@ class Equations {
 
   void SetArrivals(const std::vector<Action>& list) {
     std::map<Rank, Action> last_to;
-    for (const Action& action : list) {
-      if (!IsSend(action.op)) continue;
+    for (const Action& listed : list) {
+      if (!IsSend(listed.op)) continue;
+      const Action action = Alone(listed);
       int64_t passes_ns = std::max(starts_[action], starts_[OtherEnd(action)]);
       const auto [last, is_new] = last_to.insert({PeerOf(schedule_, action), action});
       const bool same_group = !is_new && group_id_[last->second] == group_id_[action];
@@ -168,7 +171,7 @@ TEST(SimulateInGroups, AGroupIsDoneWhenAllOfItIs) {
     const Schedule lowered = FromText({0, 1}, 2, {sender[0], receiver});
     return SimulateDurations(lowered, costs, Sends::kGrouped).value().step_ns;
   };
-  EXPECT_EQ(end_ns("RECV_F1.0 RECV_F1.1 F1.0 F1.1"), 20 + 100 + 100);
+  EXPECT_EQ(end_ns("RECV_F1.0+ RECV_F1.1 F1.0 F1.1"), 20 + 100 + 100);
   EXPECT_EQ(end_ns("RECV_F1.0 F1.0 RECV_F1.1 F1.1"), 10 + 100 + 100);
 }
 
@@ -195,7 +198,7 @@ TEST(SimulateInGroups, AnActionWaitsForTheSendBeforeTheLastOnEachLane) {
 // out.)
 TEST(SimulateInGroups, MessagesOfOnePairOfRanksPassOneAfterTheOther) {
   const Schedule lowered =
-      FromText({0, 1, 0, 1}, 1, {"F0.0 SEND_F2.0 SEND_F0.0", "RECV_F3.0 RECV_F1.0 F1.0 F3.0"});
+      FromText({0, 1, 0, 1}, 1, {"F0.0 SEND_F2.0+ SEND_F0.0", "RECV_F3.0+ RECV_F1.0 F1.0 F3.0"});
   Costs costs;
   costs.stages.resize(4);
   costs.stages[1].forward_ns = 1;

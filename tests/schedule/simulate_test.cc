@@ -199,7 +199,8 @@ TEST(Simulate, TraceKeepsTheRulesOfTraces) {
       int64_t free_ns = 0;
       for (size_t i = 0; i < list.size(); ++i) {
         EXPECT_EQ(list[i].action, lowered.list_of(rank)[i]);
-        const bool second = i > 0 && list[i - 1].action.overlaps_next;
+        const bool second =
+            i > 0 && IsCompute(list[i].action.op) && list[i - 1].action.overlaps_next;
         EXPECT_EQ(list[i].reached_ns, second ? list[i - 1].reached_ns : free_ns);
         EXPECT_GE(list[i].start_ns, list[i].reached_ns);
         EXPECT_GE(list[i].end_ns, list[i].start_ns);
@@ -215,7 +216,7 @@ TEST(Simulate, TraceKeepsTheRulesOfTraces) {
     for (const std::vector<TimedAction>& list : trace.actions) {
       for (const TimedAction& timed : list) {
         if (!IsReceive(timed.action.op)) continue;
-        EXPECT_EQ(timed.end_ns, std::max(timed.start_ns, sent[timed.action]))
+        EXPECT_EQ(timed.end_ns, std::max(timed.start_ns, sent[Alone(timed.action)]))
             << ToString(timed.action);
       }
     }

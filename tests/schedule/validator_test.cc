@@ -255,7 +255,8 @@ TEST(Validate, RefusesPairsThatCannotBeOverlapped) {
                            "F0.0 F0.1 B0.0 W0.0+ B0.1 W0.1"}) {
     Schedule lowered = FromText({0}, 2, {std::string(list)});
     lowered.actions[0].push_back({Op::kStep, StageId(0), MicroBatch()});
-    ExpectRefused(Validate(lowered), "it overlaps the next action, but the two are not an F and");
+    ExpectRefused(Validate(lowered),
+                  "it overlaps the next action, but the two are neither an F and");
   }
 }
 

@@ -13,8 +13,6 @@
 namespace stagecoach::kernels {
 namespace {
 
-// Multiprocessors that transfers may occupy; the others are left to the products.
-constexpr int kMaxCtas = 8;
 // Of the messages that open connections.
 constexpr int64_t kFirstBytes = 256;
 // For launching a group whose connections are open: only the host works, and waits for no other
@@ -106,7 +104,6 @@ absl::Status NcclCommunicator::Connect(const CommunicatorOptions& options) {
   std::memcpy(id.internal, options.id.data(), sizeof(id.internal));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  config.maxCTAs = kMaxCtas;
   RETURN_IF_ERROR(Checked(ncclCommInitRankConfig(&communicator_, ranks_, id, rank_, &config),
                           "ncclCommInitRankConfig"));
   absl::Status status = Settle("ncclCommInitRankConfig", options.deadline);

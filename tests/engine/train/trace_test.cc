@@ -78,7 +78,7 @@ TEST_P(Traces, ReachActionsInOrderWaitAndPerformThem) {
 TEST_P(Traces, MessagesArriveAtBothEndsAtOnceAndBeforeTheyAreRead) {
   std::map<Action, TimedAction> performed;
   for (const std::vector<TimedAction>& list : trace_.actions) {
-    for (const TimedAction& timed : list) performed[timed.action] = timed;
+    for (const TimedAction& timed : list) performed[Alone(timed.action)] = timed;
   }
   int messages = 0;
   for (const auto& [action, receive] : performed) {

@@ -28,6 +28,9 @@ class Clique {
     std::atomic<int64_t> transfer{0};  // the present one, from 1, which the next two are of
     int64_t bytes = 0;
     int64_t type = 0;
+    // Of its group: which of those on its path it is, from 1, and how many this rank sends to the
+    // other in it, and receives.
+    int64_t pass = 0, forth = 0, back = 0;
   };
   // From one rank to another. Once both are at the same transfer, its bytes pass through `chunk`,
   // of which the sender counts how often it was filled and the receiver how often it was emptied.

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "tests/testing/cuda/machine.h"
 
 namespace stagecoach::testing::cuda {
 namespace {
@@ -34,6 +38,15 @@ void ExpectSame(const ncclComm& communicator, const Transfer& transfer) {
                    absl::StrCat("NCCL: rank ", from, " sends ", path.send.bytes, " bytes of type ",
                                 path.send.type, " to rank ", to, ", which receives ",
                                 path.receive.bytes, " bytes of type ", path.receive.type));
+  STAGECOACH_CHECK(
+      !Machine::Get().options().nccl_groups_match ||
+          (path.send.pass == path.receive.pass && path.send.forth == path.receive.back &&
+           path.send.back == path.receive.forth),
+      absl::StrCat("NCCL: groups of rank ", from, " and rank ", to,
+                   " differ in what the two exchange: the message is number ", path.send.pass,
+                   " of ", path.send.forth, " there, with ", path.send.back,
+                   " in return, and number ", path.receive.pass, " of ", path.receive.back,
+                   " here, with ", path.receive.forth, " in return"));
 }
 
 // Moves the next chunk of an end, if it is time; true once all have been moved.
@@ -57,16 +70,35 @@ bool MoveChunk(Clique::Path& path, Transfer& transfer) {
   return false;
 }
 
+int64_t CountIn(const Group& group, bool is_send, int peer) {
+  return std::count_if(group.transfers.begin(), group.transfers.end(), [&](const Transfer& other) {
+    return other.is_send == is_send && other.peer == peer;
+  });
+}
+
+// Whether a batch before that of `transfer` is still being performed on its channel.
+bool IsBehindABatch(const Group& group, const Transfer& transfer) {
+  return std::any_of(group.transfers.begin(), group.transfers.end(), [&](const Transfer& other) {
+    return !other.done && other.place.channel == transfer.place.channel &&
+           other.place.batch < transfer.place.batch;
+  });
+}
+
 // Ends of one path meet in the order in which they were posted.
-void Advance(ncclComm& communicator, Transfer& transfer) {
+void Advance(const Group& group, Transfer& transfer) {
+  ncclComm& communicator = *group.communicator;
   ncclComm::Count& count = CountOf(communicator, transfer);
   if (transfer.done || transfer.number != count.done + 1) return;
+  if (IsBehindABatch(group, transfer)) return;
   Clique::Path& path = PathOf(communicator, transfer);
   Clique::End& own = transfer.is_send ? path.send : path.receive;
   const Clique::End& other = transfer.is_send ? path.receive : path.send;
   if (own.transfer != transfer.number) {
     own.bytes = transfer.bytes;
     own.type = transfer.type;
+    own.pass = transfer.pass;
+    own.forth = CountIn(group, /*is_send=*/true, transfer.peer);
+    own.back = CountIn(group, /*is_send=*/false, transfer.peer);
     own.transfer = transfer.number;
   }
   // The other may be ahead, if this end is all but done.
@@ -79,8 +111,18 @@ void Advance(ncclComm& communicator, Transfer& transfer) {
 
 void Start(Group& group) {
   group.started = true;
-  for (Transfer& transfer : group.transfers) {
-    transfer.number = ++CountOf(*group.communicator, transfer).started;
+  ncclComm& communicator = *group.communicator;
+  std::vector<NcclEnd> ends;
+  for (const Transfer& transfer : group.transfers)
+    ends.push_back({transfer.is_send, transfer.peer});
+  const std::vector<NcclPlace> places = NcclPlaces(ends, communicator.rank, communicator.ranks,
+                                                   Machine::Get().options().nccl_channels);
+  std::map<std::pair<bool, int>, int64_t> passes;
+  for (size_t i = 0; i < group.transfers.size(); ++i) {
+    Transfer& transfer = group.transfers[i];
+    transfer.place = places[i];
+    transfer.pass = ++passes[{transfer.is_send, transfer.peer}];
+    transfer.number = ++CountOf(communicator, transfer).started;
   }
 }
 
@@ -110,7 +152,7 @@ bool MayEnd(Group& group, cudaStream_t stream) {
     Start(group);
   }
   if (!group.started) return false;
-  for (Transfer& transfer : group.transfers) Advance(communicator, transfer);
+  for (Transfer& transfer : group.transfers) Advance(group, transfer);
   return std::all_of(group.transfers.begin(), group.transfers.end(),
                      [](const Transfer& transfer) { return transfer.done; });
 }

@@ -13,13 +13,15 @@
 #include <utility>
 
 #include "tests/testing/cuda/nccl_clique.h"
+#include "tests/testing/nccl_batches.h"
 
 // What happens between communicators of the stand-in of NCCL. All is to be called with the lock of
 // Locked() held, as `ready` and `run` of operations are.
 //
 // There is no buffering. A group occupies its streams from the moment it is the first operation of
 // each until all its transfers are done, and nothing of a transfer moves unless the groups of both
-// its ends occupy their streams. It moves when the streams of both are looked at.
+// its ends occupy their streams. It moves when the streams of both are looked at, and once all is
+// done that is in earlier batches of its channel (tests/testing/nccl_batches.h).
 namespace stagecoach::testing::cuda {
 
 // One end of a transfer.
@@ -32,6 +34,8 @@ struct Transfer {
   cudaStream_t stream = nullptr;
 
   int64_t number = 0;  // on its path, from 1; 0: not started
+  int64_t pass = 0;    // of those in its group on its path, from 1
+  NcclPlace place;
   int64_t chunks = 0;  // that this end has moved
   bool done = false;
 };

@@ -134,12 +134,12 @@ TEST_F(Nccl, AGroupOnTwoStreamsStartsOnceBothHaveComeToIt) {
     EXPECT_EQ(ncclRecv(self.in, 1, ncclUint8, 1, self.communicator, self.other_stream),
               ncclSuccess);
   });
-  Launch(1, [](Rank& self) { EXPECT_EQ(self.Receive(0, 1), ncclSuccess); });
-  EXPECT_FALSE(rank(1).IsDone());
   Launch(1, [](Rank& self) {
-    EXPECT_EQ(self.Send(2, 1), ncclSuccess);
+    EXPECT_EQ(self.Receive(0, 1), ncclSuccess);
     EXPECT_EQ(self.Send(0, 1), ncclSuccess);
   });
+  EXPECT_FALSE(rank(1).IsDone());
+  Launch(1, [](Rank& self) { EXPECT_EQ(self.Send(2, 1), ncclSuccess); });
   EXPECT_FALSE(rank(1).IsDone());  // serial: that one comes too late
   // Else rank 0's stream would wait for ever.
   EXPECT_EQ(ncclCommAbort(std::exchange(rank(2).communicator, nullptr)), ncclSuccess);
@@ -153,10 +153,12 @@ TEST_F(Nccl, AGroupOnTwoStreamsOccupiesBoth) {
     EXPECT_EQ(ncclRecv(self.in, 1, ncclUint8, 1, self.communicator, self.other_stream),
               ncclSuccess);
   });
-  Launch(1, [](Rank& self) { EXPECT_EQ(self.Receive(0, 1), ncclSuccess); });
   EXPECT_FALSE(rank(0).IsDone());
   EXPECT_FALSE(rank(0).IsDone(rank(0).other_stream));
-  Launch(1, [](Rank& self) { EXPECT_EQ(self.Send(0, 1), ncclSuccess); });
+  Launch(1, [](Rank& self) {
+    EXPECT_EQ(self.Receive(0, 1), ncclSuccess);
+    EXPECT_EQ(self.Send(0, 1), ncclSuccess);
+  });
   EXPECT_TRUE(rank(0).IsDone());
   EXPECT_TRUE(rank(0).IsDone(rank(0).other_stream));
 }

@@ -62,6 +62,8 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
                      absl::StrCat("$STAGECOACH_CUDA_STAND_IN: delay is no number: ", value));
   } else if (key == "driver") {
     options.driver = NumberOf(key, value) != 0;
+  } else if (key == "nccl_channels") {
+    options.nccl_channels = static_cast<int>(NumberOf(key, value));
   } else if (key == "fail") {
     FailCall(NumberOf(key, value));
   } else if (key == "fail_operation") {

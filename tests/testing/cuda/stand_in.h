@@ -39,6 +39,10 @@ struct StandInOptions {
   double delay = 0.5;
   bool driver = true;              // false: as where no driver is installed
   int64_t failing_operation = -1;  // FailOperation
+  int nccl_channels = 1;           // a power of two
+  // Aborts where the groups of two ranks differ in what the two exchange, which NCCL leaves
+  // undefined. False: transfers then wait as its batches make them wait.
+  bool nccl_groups_match = true;
 };
 
 // Starts anew. Everything made before must have been given back. Without a call, the options are

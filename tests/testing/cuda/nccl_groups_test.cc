@@ -1,0 +1,135 @@
+// How transfers of one group wait for one another.
+
+#include <cstddef>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/schedule.h"
+#include "tests/schedule/perform_groups.h"
+#include "tests/testing/cuda/nccl_rank.h"
+#include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/nccl_batches.h"
+
+namespace stagecoach::testing::cuda {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+
+TEST(NcclPlaces, SecondTransferToAPeerIsInTheBatchBehind) {
+  const std::vector<NcclEnd> group = {{true, 1}, {true, 1}, {false, 1}, {true, 2}};
+  EXPECT_THAT(NcclPlaces(group, /*rank=*/0, /*ranks=*/4, /*channels=*/1),
+              ElementsAre(NcclPlace{0, 0}, NcclPlace{0, 1}, NcclPlace{0, 0}, NcclPlace{0, 0}));
+}
+
+// The send to the next rank is in the round of the receive from the one before.
+TEST(NcclPlaces, RoundsAreDealtToChannels) {
+  const std::vector<NcclEnd> group = {{true, 1}, {false, 3}, {true, 2}, {true, 3}};
+  EXPECT_THAT(NcclPlaces(group, /*rank=*/0, /*ranks=*/4, /*channels=*/4),
+              ElementsAre(NcclPlace{2, 0}, NcclPlace{2, 0}, NcclPlace{1, 0}, NcclPlace{3, 0}));
+  EXPECT_THAT(NcclPlaces(group, /*rank=*/0, /*ranks=*/4, /*channels=*/2),
+              ElementsAre(NcclPlace{1, 0}, NcclPlace{1, 0}, NcclPlace{0, 0}, NcclPlace{1, 0}));
+}
+
+TEST(NcclPlaces, ABatchHasRoundsOfOneBlock) {
+  std::vector<NcclEnd> group;
+  std::vector<NcclPlace> expected;
+  for (int peer = 1; peer < 20; ++peer) {
+    group.push_back({true, peer});
+    expected.push_back({0, peer / 8});
+  }
+  EXPECT_THAT(NcclPlaces(group, /*rank=*/0, /*ranks=*/20, /*channels=*/1),
+              ElementsAreArray(expected));
+}
+
+class NcclGroups : public Nccl {
+ protected:
+  void StartAnew(const StandInOptions& options, int ranks) {
+    ranks_.clear();
+    Reset(options);
+    StartConnected(ranks);
+  }
+
+  // Whether all ranks come to the end of a lowered schedule, of which they perform the transfers.
+  bool TransfersEnd(const schedule::Schedule& lowered) {
+    for (const auto& self : ranks_) {
+      const std::vector<schedule::Action>& list = lowered.list_of(schedule::Rank(self->rank));
+      for (size_t i = 0; i < list.size(); ++i) {
+        if (!schedule::IsTransfer(list[i].op)) continue;
+        const size_t end = schedule::EndOfGroup(list, i);
+        Launch(static_cast<size_t>(self->rank), [&](Rank& rank) {
+          for (; i < end; ++i) Post(rank, list[i], PeerOf(lowered, list[i]).value());
+        });
+        --i;
+      }
+    }
+    bool all_done = true;
+    for (const auto& self : ranks_) all_done &= self->IsDone();
+    return all_done;
+  }
+
+ private:
+  static void Post(Rank& rank, const schedule::Action& action, int peer) {
+    constexpr size_t kBytes = 100;
+    EXPECT_EQ(IsSend(action.op) ? rank.Send(peer, kBytes) : rank.Receive(peer, kBytes),
+              ncclSuccess);
+  }
+};
+
+constexpr StandInOptions OnChannels(int channels, bool groups_match) {
+  return {.delay = 0.3, .nccl_channels = channels, .nccl_groups_match = groups_match};
+}
+
+TEST_F(NcclGroups, LargerGroupsOfDualPipeVHang) {
+  const schedule::Schedule lowered =
+      Lower(schedule::DualPipeV({2, 6}).value(), {.transfers = schedule::Transfers::kGrouped})
+          .value();
+  for (const int channels : {1, 2, 32}) {
+    StartAnew(OnChannels(channels, /*groups_match=*/true), 2);
+    EXPECT_TRUE(TransfersEnd(lowered)) << channels;
+    StartAnew(OnChannels(channels, /*groups_match=*/false), 2);
+    EXPECT_FALSE(TransfersEnd(WithLargestGroups(lowered))) << channels;
+  }
+}
+
+// What two ranks exchange at once is in one group of both, or the stand-in refuses it.
+TEST_F(NcclGroups, ThatDifferBetweenTwoRanksAreRefused) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto exchange = [this] {
+    StartConnected(2);
+    Launch(0, [](Rank& self) {
+      EXPECT_EQ(self.Send(1, 100), ncclSuccess);
+      EXPECT_EQ(self.Receive(1, 100), ncclSuccess);
+    });
+    Launch(1, [](Rank& self) { EXPECT_EQ(self.Receive(0, 100), ncclSuccess); });
+    Launch(1, [](Rank& self) { EXPECT_EQ(self.Send(0, 100), ncclSuccess); });
+    EXPECT_TRUE(rank(0).IsDone());
+  };
+  EXPECT_DEATH(exchange(), "differ in what the two exchange");
+}
+
+// Rank 0 has the message of rank 2 in the batch behind that of rank 1, which has not come. On two
+// channels, neither waits for the other.
+TEST_F(NcclGroups, ABatchWaitsForTheOneBeforeOnItsChannel) {
+  for (const int channels : {1, 2}) {
+    StartAnew(OnChannels(channels, /*groups_match=*/false), 3);
+    Launch(0, [](Rank& self) {
+      EXPECT_EQ(self.Receive(1, 100), ncclSuccess);
+      EXPECT_EQ(self.Receive(1, 100), ncclSuccess);
+      EXPECT_EQ(self.Receive(2, 100), ncclSuccess);
+    });
+    Launch(2, [](Rank& self) { EXPECT_EQ(self.Send(0, 100), ncclSuccess); });
+    EXPECT_TRUE(rank(2).IsDone());
+    Launch(1, [](Rank& self) { EXPECT_EQ(self.Send(0, 100), ncclSuccess); });
+    EXPECT_TRUE(rank(1).IsDone());
+    EXPECT_FALSE(rank(0).IsDone());
+    Launch(1, [](Rank& self) { EXPECT_EQ(self.Send(0, 100), ncclSuccess); });
+    EXPECT_TRUE(rank(0).IsDone());
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::testing::cuda
