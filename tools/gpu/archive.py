@@ -8,6 +8,7 @@ programs find them by the run path that options_for() has the linker write into 
 import gzip
 import os
 import pathlib
+import platform
 import re
 import shutil
 import subprocess
@@ -176,15 +177,37 @@ def check_libraries(prefix):
     return f"{oldest[0]}.{oldest[1]}"
 
 
+def needed_glibc(manifest):
+    """The C library that the text of a MANIFEST asks for, as (2, 34)."""
+    match = re.match(r"needs: glibc (\d+)\.(\d+) or later", manifest)
+    if not match:
+        raise ArchiveError("its MANIFEST does not say which C library it needs")
+    return int(match.group(1)), int(match.group(2))
+
+
+def check_system(manifest, libc):
+    """ArchiveError unless the C library, as platform.libc_ver() names it, is new enough."""
+    needed = needed_glibc(manifest)
+    name, version = libc
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if name != "glibc" or found < needed:
+        raise ArchiveError(f"its libraries need glibc {needed[0]}.{needed[1]} or later; here is "
+                           f"{name or 'no glibc'} {version}".rstrip())
+
+
 def unpack(archive, prefix):
-    """Unpacks the archive, unless that has been done since it was made."""
+    """Unpacks the archive, unless that has been done since it was made.
+
+    ArchiveError if its libraries do not run with the C library of this system.
+    """
     stamp = prefix / "unpacked"
     made = str(archive.stat().st_mtime_ns)
     if stamp.exists() and stamp.read_text() == made:
         return
-    shutil.rmtree(prefix, ignore_errors=True)
-    prefix.mkdir(parents=True)
     with tarfile.open(archive) as tar:
+        check_system(tar.extractfile("./MANIFEST").read().decode(), platform.libc_ver())
+        shutil.rmtree(prefix, ignore_errors=True)
+        prefix.mkdir(parents=True)
         # Older Pythons do not know the argument.
         safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(prefix, **safe)

@@ -42,6 +42,27 @@ def _nccl_of_python(python):
     return output_of([python, "-c", "import nvidia.nccl as n; print(list(n.__path__)[0])"]).strip()
 
 
+def _cublas_of_python(python):
+    """The folder in which Python's packages have cuBLASLt with its headers; None if nowhere."""
+    folders = output_of([python, "-c", "import nvidia; print(*nvidia.__path__, sep='\\n')"])
+    for folder in map(pathlib.Path, folders.splitlines()):
+        for header in sorted(folder.glob("*/include/cublasLt.h")):
+            return header.parent.parent
+    return None
+
+
+def cublas_options(nvcc, python):
+    """Arguments of CMake, and variables, for a toolkit that lacks cuBLASLt."""
+    toolkit = pathlib.Path(nvcc).resolve().parent.parent
+    if any(toolkit.glob("**/include/cublasLt.h")):
+        return [], {}
+    found = _cublas_of_python(python)
+    libraries = sorted(found.glob("lib/libcublasLt.so*")) if found else []
+    if not libraries:
+        return [], {}
+    return [f"-DCUDA_cublasLt_LIBRARY={libraries[0]}"], {"CPATH": str(found / "include")}
+
+
 def configure_and_build(log, root, build_dir, archive_path, prefix, python):
     """Leaves the programs in `build_dir`. CannotGoOn if the build fails."""
     nvcc = _nvcc()
@@ -57,20 +78,25 @@ def configure_and_build(log, root, build_dir, archive_path, prefix, python):
     nccl = _nccl_of_python(python)
     if nccl:
         options.append(f"-DNCCL_ROOT={nccl}")
+    of_cublas, variables = cublas_options(nvcc, python)
+    options += of_cublas
     try:
-        _configure(log, options, build_dir, archive_path, prefix)
+        _configure(log, options, variables, build_dir, archive_path, prefix)
         known = log.run(["cmake", "--build", build_dir, "--target", "help"])[1]
         targets = [name for name in _TARGETS if re.search(rf"(?m)^(\.\.\. )?{name}\b", known)]
         jobs = len(os.sched_getaffinity(0))
         log.say(f"of {_TARGETS} there are {targets}")
-        log.run(["cmake", "--build", build_dir, "--parallel", jobs, "--target", *targets])
+        log.run(["cmake", "--build", build_dir, "--parallel", jobs, "--target", *targets],
+                env=variables)
     except StepFailed as error:
         raise CannotGoOn(f"the build failed: {error}") from None
+    except archive.ArchiveError as error:
+        raise CannotGoOn(f"{archive_path} is of no use here: {error}") from None
 
 
-def _configure(log, options, build_dir, archive_path, prefix):
+def _configure(log, options, variables, build_dir, archive_path, prefix):
     if not (prefix / "unpacked").exists():
-        status, _ = log.run(["cmake", *options], accept=ANY_STATUS)
+        status, _ = log.run(["cmake", *options], env=variables, accept=ANY_STATUS)
         if status == 0:
             return
         if not archive_path.exists():
@@ -82,4 +108,5 @@ def _configure(log, options, build_dir, archive_path, prefix):
     if archive_path.exists():
         archive.unpack(archive_path, prefix)
     log.say(f"with the libraries in {prefix}")
-    log.run(["cmake", *options, *archive.options_for(prefix)], env=archive.environment_for(prefix))
+    log.run(["cmake", *options, *archive.options_for(prefix)],
+            env={**variables, **archive.environment_for(prefix)})

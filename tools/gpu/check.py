@@ -60,7 +60,7 @@ class Step:
 
     name: str
     title: str
-    limit_s: float
+    limit_s: float  # and more, where earlier steps have left some of theirs
     run: object
 
 
@@ -199,13 +199,15 @@ class Check:
     def run(self):
         """Runs all steps. True if each of them is good."""
         stopped = ""
+        later_s = sum(step.limit_s for step in self.steps)
         for step, result in zip(self.steps, self.results):
             left = self._deadline - time.monotonic()
+            later_s -= step.limit_s
             if stopped or left < _LEAST_SECONDS:
                 result.reason = stopped or "no time was left"
                 continue
             try:
-                self._run_step(step, result, min(step.limit_s, left))
+                self._run_step(step, result, min(left, max(step.limit_s, left - later_s)))
             except CannotGoOn as error:
                 stopped = str(error)
             self.write()

@@ -21,11 +21,17 @@ _FASHION_MNIST = "share/datasets/fashion-mnist"
 _EXIT_NO_TORCH = 77
 
 
-def _tiny_run(epochs=1):
-    # Sizes that fit no tile.
-    return ["--data", "synthetic:192x37x5", "--layers", "4", "--width", "76", "--batch", "48",
-            "--epochs", str(epochs)]
+_NCCL_RANKS = 4
+# Orders that differ in which messages are one group, with two stages on a device or one.
+_SCHEDULES_OF_NCCL = ("1f1b", "dualpipe-v", "interleaved", "auto")
+# Under compute-sanitizer a test takes a hundred times as long: one of so many is run.
+_SANITIZED_SHARE = 25
 
+
+def _tiny_run(epochs=1, layers=4):
+    # Sizes that fit no tile.
+    return ["--data", "synthetic:192x37x5", "--layers", str(layers), "--width", "76",
+            "--batch", "48", "--epochs", str(epochs)]
 
 
 def json_lines(text):
@@ -59,20 +65,20 @@ class GpuCheck:
 
     def steps(self):
         steps = [
-            Step("build", "Configure and build for this GPU", 300, self.build),
-            Step("devices", "What this machine has", 30, self.devices),
-            Step("parity", "Tests on the GPU, against the CPU", 150, self.parity),
-            Step("step", "Default network, a step of batch 4,096 on one device", 90,
+            Step("build", "Configure and build for this GPU", 160, self.build),
+            Step("devices", "What this machine has", 10, self.devices),
+            Step("parity", "Tests on the GPU, against the CPU", 80, self.parity),
+            Step("step", "Default network, a step of batch 4,096 on one device", 40,
                  self.bench("step")),
-            Step("torch", "The same network in PyTorch", 150, self.torch),
-            Step("kernels", "AdamW and LayerNorm against copies", 45, self.bench("kernels")),
-            Step("stages", "Four stages on one GPU against one stage", 60,
+            Step("torch", "The same network in PyTorch", 70, self.torch),
+            Step("kernels", "AdamW and LayerNorm against copies", 20, self.bench("kernels")),
+            Step("stages", "Four stages on one GPU against one stage", 30,
                  self.bench("stages")),
-            Step("train", "stagecoach train: loss, accuracy, memory", 60, self.train),
-            Step("nccl", "Four processes that exchange by NCCL", 60, self.nccl),
-            Step("memcheck", "compute-sanitizer memcheck", 60, self.sanitizer("memcheck")),
-            Step("racecheck", "compute-sanitizer racecheck", 60, self.sanitizer("racecheck")),
-            Step("synccheck", "compute-sanitizer synccheck", 60, self.sanitizer("synccheck")),
+            Step("train", "stagecoach train: loss, accuracy, memory", 30, self.train),
+            Step("nccl", "Four processes that exchange by NCCL", 40, self.nccl),
+            Step("memcheck", "compute-sanitizer memcheck", 20, self.sanitizer("memcheck")),
+            Step("racecheck", "compute-sanitizer racecheck", 20, self.sanitizer("racecheck")),
+            Step("synccheck", "compute-sanitizer synccheck", 15, self.sanitizer("synccheck")),
         ]
         return steps if self.builds else steps[1:]
 
@@ -182,10 +188,18 @@ class GpuCheck:
             log.figures += check_training(json_lines(log.run(command)[1]), precision)
 
     def nccl(self, log):
-        ranks = 4
-        run = [*_tiny_run(), "--deadline", "30"]
-        _, text = log.run(self.train_command(ranks, "--exchange", "copies", *run))
+        # The same bits for every schedule.
+        run = [*_tiny_run(layers=10), "--microbatches", "8", "--deadline", "30"]
+        _, text = log.run(self.train_command(_NCCL_RANKS, "--exchange", "copies", *run))
         expected = hashes(json_lines(text))
+        for schedule in _SCHEDULES_OF_NCCL:
+            ranks = self.nccl_run(log, schedule, run, expected)
+            log.figures.append(Figure(f"{schedule}: ranks that report the bits of one process",
+                                      ranks))
+
+    def nccl_run(self, log, schedule, run, expected):
+        """How many ranks report the expected hashes. StepFailed if one reports others."""
+        ranks = _NCCL_RANKS
         one_gpu = self.gpus < ranks
         with tempfile.TemporaryDirectory(prefix="gpu_check.") as place:
             environments = [{
@@ -193,21 +207,21 @@ class GpuCheck:
                 "STAGECOACH_RENDEZVOUS": f"file:{place}",
                 **({"NCCL_HOSTID": f"stage{rank}", **_NCCL_ON_ONE_GPU} if one_gpu else {}),
             } for rank in range(ranks)]
-            command = self.train_command(ranks, "--exchange", "nccl", *run)
+            command = self.train_command(ranks, "--exchange", "nccl", "--schedule", schedule, *run)
             answers = log.run_together([command] * ranks, environments, accept=ANY_STATUS)
         if one_gpu and any("Duplicate GPU" in text for _, text in answers):
             raise StepSkipped("NCCL refuses several ranks on one GPU")
         for rank, (status, text) in enumerate(answers):
             if status != 0:
                 last = (text.strip().splitlines() or ["no output"])[-1]
-                raise StepFailed(f"rank {rank} ended with status {status}: {last}")
+                raise StepFailed(f"{schedule}: rank {rank} ended with status {status}: {last}")
         found = [hashes(json_lines(text)) for _, text in answers]
         if not any(found):
-            raise StepFailed("no rank reported the end of its run")
+            raise StepFailed(f"{schedule}: no rank reported the end of its run")
         if any(one and one != expected for one in found):
-            raise StepFailed("the losses or parameters differ from those of one process")
-        log.figures.append(Figure("ranks that report the bits of one process",
-                                  sum(map(bool, found))))
+            raise StepFailed(f"{schedule}: the losses or parameters differ from those of one "
+                             "process")
+        return sum(map(bool, found))
 
     def sanitizer(self, tool):
         def run(log):
@@ -226,8 +240,10 @@ class GpuCheck:
             commands += [[test] for test in self.gpu_test_programs(log)
                          if "/tests/kernels/" in test]
             for command in commands:
-                status, text = log.run(sanitize + command, {"STAGECOACH_REQUIRE_GPU": "1"},
-                                       accept=ANY_STATUS)
+                status, text = log.run(
+                    sanitize + command,
+                    {"STAGECOACH_REQUIRE_GPU": "1", "GTEST_TOTAL_SHARDS": str(_SANITIZED_SHARE),
+                     "GTEST_SHARD_INDEX": "0"}, accept=ANY_STATUS)
                 if "Device not supported" in text:
                     raise StepSkipped("compute-sanitizer does not support this device")
                 if status != 0:

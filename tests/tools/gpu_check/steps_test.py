@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""How tools/gpu_check judges what it runs: with programs of ours for those that need a GPU."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.dont_write_bytecode = True
+
+from folder import LONG_S, ROOT, Folder, has_text
+from gpu import build, steps
+from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, StepFailed
+
+EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
+          for loss in (2.0, 1.5)]
+END = {"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices": [
+    {"device": "cuda:0", "measured_peak_bytes": 10, "predicted_peak_bytes": 10}]}
+
+
+class TrainingTest(unittest.TestCase):
+    def test_passes_if_the_loss_falls_and_the_memory_is_as_predicted(self):
+        figures = steps.check_training([*EPOCHS, END], "bf16")
+        self.assertIn(("bf16: test accuracy", 0.8), [(f.name, f.value) for f in figures])
+
+    def test_fails_if_the_loss_does_not_fall(self):
+        with self.assertRaisesRegex(StepFailed, "the loss rose from 1.5 to 2.0"):
+            steps.check_training([*EPOCHS[::-1], END], "fp32")
+
+    def test_fails_if_a_loss_is_no_number(self):
+        with self.assertRaisesRegex(StepFailed, "a loss is not a number"):
+            steps.check_training([EPOCHS[0], {**EPOCHS[1], "loss": None}, END], "fp32")
+
+    def test_fails_if_a_device_held_something_else_than_predicted(self):
+        end = {**END, "devices": [{**END["devices"][0], "measured_peak_bytes": 11}]}
+        with self.assertRaisesRegex(StepFailed, "cuda:0 held 11 bytes, predicted were 10"):
+            steps.check_training([*EPOCHS, end], "fp32")
+
+    def test_fails_if_the_run_did_not_come_to_its_end(self):
+        with self.assertRaisesRegex(StepFailed, "did not report"):
+            steps.check_training(EPOCHS, "fp32")
+
+
+# Programs that answer as the real ones do on a machine with one GPU.
+STAGECOACH = """\
+#!/bin/sh
+if [ "$1" = devices ]; then
+  echo '{"devices": [{"kind": "cpu"}, {"kind": "cuda", "name": "NVIDIA T"}], "cuda": {"nccl": "2.28"}}'
+  exit
+fi
+echo '{"event": "epoch", "loss": 2.0, "test_accuracy": 0.7, "samples_per_second": 10}'
+echo '{"event": "epoch", "loss": 1.0, "test_accuracy": 0.8, "samples_per_second": 10}'
+[ -z "$STAGECOACH_RANK" ] || %s
+echo '{"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices": []}'
+"""
+BENCH = """\
+#!/bin/sh
+echo '{"id": "step_bf16", "name": "step", "value": 5.0, "unit": "ms"}'
+echo '{"id": "rate", "name": "share", "value": 0.7, "unit": "", "target": ">= 0.6", "met": true}'
+"""
+TORCH = """\
+#!/bin/sh
+case $2 in
+  *torch_step.py) echo '{"torch": "2.11", "ms": {"eager": 9.0, "compiled": 6.0}}' ;;
+  *) case $1 in *torch_step.py) echo '{"torch": "2.11", "ms": {"eager": 9.0, "compiled": 6.0}}' ;; esac ;;
+esac
+"""
+
+
+class ProgramTest(Folder):
+    """The whole program, with programs of ours in place of those that need a GPU."""
+
+    def setUp(self):
+        super().setUp()
+        self.fake_stagecoach(of_a_rank=":")
+        self.write("build/bench/cuda_bench", BENCH, 0o755)
+        self.fake_tests("echo '[  PASSED  ] 7 tests.'")
+
+    def fake_stagecoach(self, of_a_rank):
+        self.write("build/tools/stagecoach", STAGECOACH % of_a_rank, 0o755)
+
+    def fake_tests(self, script):
+        program = self.write("build/gpu_test", f"#!/bin/sh\n{script}\n", 0o755)
+        self.write("build/CTestTestfile.cmake", f"""\
+            add_test(on_gpu "{program}" "--gtest_filter=A.B")
+            set_tests_properties(on_gpu PROPERTIES LABELS gpu)
+            add_test(elsewhere "/bin/false")
+            set_tests_properties(elsewhere PROPERTIES LABELS unit)
+            """)
+
+    def gpu_check(self, only, *more):
+        """Its exit status and its steps by name."""
+        process = subprocess.run(
+            [sys.executable, ROOT / "tools/gpu_check", self.folder / "out", "--build-dir",
+             self.folder / "build", "--only", only, *more], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True)
+        found = {step["step"]: step for step in self.results()["steps"]}
+        return process.returncode, found
+
+    def test_passes_where_all_is_well(self):
+        status, found = self.gpu_check("devices,parity,step,kernels,stages,train,nccl")
+        self.assertEqual({step["status"] for step in found.values()}, {PASSED})
+        self.assertEqual(status, 0)
+        self.assertEqual(self.results()["facts"]["gpus"], "NVIDIA T")
+
+    def test_fails_if_a_test_fails_and_names_it(self):
+        self.fake_tests("echo '[  FAILED  ] Norm.IsRight/3, where GetParam() = 5 (2 ms)'; exit 1")
+        status, found = self.gpu_check("parity")
+        self.assertEqual(status, 1)
+        self.assertEqual(found["parity"]["reason"], "gpu_test (1 failed, first Norm.IsRight/3)")
+
+    def test_runs_tests_where_a_missing_gpu_is_a_failure(self):
+        self.fake_tests('[ "$STAGECOACH_REQUIRE_GPU" = 1 ] && echo "[  PASSED  ] 2 tests."')
+        _, found = self.gpu_check("parity")
+        self.assertEqual(found["parity"]["figures"][0]["value"], 2)
+
+    def test_fails_if_there_is_no_test_for_gpus(self):
+        self.write("build/CTestTestfile.cmake", "")
+        _, found = self.gpu_check("parity")
+        self.assertEqual(found["parity"]["reason"], "no built test has the label gpu")
+
+    def test_keeps_the_figures_of_a_benchmark_that_does_not_end_well(self):
+        self.write("build/bench/cuda_bench", BENCH + "kill -SEGV $$\n", 0o755)
+        _, found = self.gpu_check("step")
+        self.assertEqual((found["step"]["status"], len(found["step"]["figures"])), (FAILED, 2))
+
+    def test_compares_with_pytorch_in_the_same_run(self):
+        python = self.write("python", TORCH, 0o755)
+        _, found = self.gpu_check("step,torch", "--python", python)
+        ratio = found["torch"]["figures"][-1]
+        self.assertEqual((ratio["value"], ratio["met"]), (6.0 / 5.0, True))
+
+    def test_skips_pytorch_where_it_is_not(self):
+        python = self.write("python", "#!/bin/sh\nexit 77\n", 0o755)
+        status, found = self.gpu_check("torch", "--python", python)
+        self.assertEqual((status, found["torch"]["status"]), (0, SKIPPED))
+
+    def test_fails_if_a_rank_computes_something_else(self):
+        self.fake_stagecoach(of_a_rank="""{
+          echo '{"event": "end", "step_losses_hash": "1", "parameters_hash": "3", "devices": []}'
+          exit
+        }""")
+        _, found = self.gpu_check("nccl")
+        self.assertEqual(found["nccl"]["reason"],
+                         "1f1b: the losses or parameters differ from those of one process")
+
+    def test_gives_the_last_word_of_a_rank_that_fails(self):
+        self.fake_stagecoach(of_a_rank="{ echo stagecoach: no such peer; exit 69; }")
+        _, found = self.gpu_check("nccl")
+        self.assertEqual(found["nccl"]["reason"],
+                         "1f1b: rank 0 ended with status 69: stagecoach: no such peer")
+
+    def test_exchanges_by_nccl_under_schedules_with_different_groups(self):
+        _, found = self.gpu_check("nccl")
+        self.assertEqual([figure["name"].split(":")[0] for figure in found["nccl"]["figures"]],
+                         ["1f1b", "dualpipe-v", "interleaved", "auto"])
+        log = (self.folder / "out/nccl.log").read_text()
+        self.assertEqual(log.count("--exchange nccl --schedule dualpipe-v"), 4)
+
+    def test_skips_nccl_where_it_refuses_one_gpu_for_several_ranks(self):
+        self.fake_stagecoach(of_a_rank="{ echo 'Duplicate GPU detected : rank 1'; exit 70; }")
+        status, found = self.gpu_check("nccl")
+        self.assertEqual((status, found["nccl"]["status"]), (0, SKIPPED))
+
+    def test_runs_nothing_more_where_there_is_no_gpu(self):
+        self.write("build/tools/stagecoach", """\
+            #!/bin/sh
+            echo '{"devices": [], "cuda": {"usable": false, "reason": "there is no driver"}}'
+            """, 0o755)
+        status, found = self.gpu_check("devices,parity")
+        self.assertEqual(status, 1)
+        self.assertEqual(found["devices"]["reason"], "there is no usable GPU: there is no driver")
+        self.assertEqual(found["parity"]["status"], NOT_RUN)
+
+    def test_ends_what_it_started_when_it_is_told_to_end(self):
+        pid_file = self.folder / "pid"
+        self.fake_tests(f"echo $$ >{pid_file}; sleep 1000")
+        process = subprocess.Popen(
+            [sys.executable, ROOT / "tools/gpu_check", self.folder / "out", "--build-dir",
+             self.folder / "build", "--only", "parity"], stdout=subprocess.DEVNULL)
+        while not has_text(pid_file):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(LONG_S), 1)
+        self.assert_ends(int(pid_file.read_text()))
+        self.assertEqual(self.results()["steps"][0]["reason"], "interrupted")
+
+
+class PlanTest(Folder):
+    def test_has_steps_of_different_names_whose_limits_fit_into_the_whole(self):
+        check = steps.GpuCheck(ROOT, self.folder, self.folder, tuning=self.folder)
+        names = [step.name for step in check.steps()]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
+        self.assertLess(sum(step.limit_s for step in check.steps()), 9 * 60)
+
+
+class BuildTest(Folder):
+    def cublas_options(self):
+        """For a toolkit in the folder toolkit and Python packages in the folder nvidia."""
+        nvcc = self.write("toolkit/bin/nvcc", "")
+        python = self.write("python", f"#!/bin/sh\necho {self.folder}/nvidia\n", 0o755)
+        return build.cublas_options(nvcc, python)
+
+    def test_takes_cublas_from_python_where_the_toolkit_has_none(self):
+        self.assertEqual(self.cublas_options(), ([], {}))
+        for name in ("include/cublasLt.h", "lib/libcublasLt.so.13"):
+            self.write(f"nvidia/cu13/{name}", "")
+        wheel = self.folder / "nvidia/cu13"
+        self.assertEqual(self.cublas_options(),
+                         ([f"-DCUDA_cublasLt_LIBRARY={wheel}/lib/libcublasLt.so.13"],
+                          {"CPATH": f"{wheel}/include"}))
+        self.write("toolkit/targets/x86_64-linux/include/cublasLt.h", "")
+        self.assertEqual(self.cublas_options(), ([], {}))
+
+
+if __name__ == "__main__":
+    unittest.main()
