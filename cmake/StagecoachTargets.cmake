@@ -78,7 +78,7 @@ function(stagecoach_test)
   if(STAGECOACH_TEST_SHARDS)
     math(EXPR last "${STAGECOACH_TEST_SHARDS} - 1")
     foreach(shard RANGE ${last})
-      add_test(NAME ${ARG_NAME}.${shard} COMMAND ${ARG_NAME} --gtest_brief=1)
+      add_test(NAME ${ARG_NAME}.${shard} COMMAND ${ARG_NAME})
       set_tests_properties(${ARG_NAME}.${shard} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 1200 ENVIRONMENT
         "${STAGECOACH_TEST_ENVIRONMENT};GTEST_TOTAL_SHARDS=${STAGECOACH_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
     endforeach()
