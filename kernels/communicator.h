@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/deadline.h"
+#include "absl/time/time.h"
 
 namespace stagecoach::kernels {
 
@@ -20,8 +20,8 @@ struct CommunicatorOptions {
   // Ranks with which this one exchanges tensors: connections to them are opened at the start, in
   // both directions, so that no step waits for that.
   std::vector<int> peers;
-  base::Deadline deadline = base::Deadline::Never();  // of the start
-  int max_groups = 1;  // that are launched between two calls of Restart
+  absl::Duration deadline = absl::Minutes(5);  // of each wait for other ranks
+  int max_groups = 1;                          // that are launched between two calls of Restart
   // Asked now and then while the host waits for other ranks, if it is given; an error ends the
   // wait.
   std::function<absl::Status()> poll;
@@ -35,11 +35,14 @@ struct CommunicatorOptions {
 // must launch their groups in an order without cycles (schedule/validator.h, rule 6).
 //
 // Jobs of the device's stream only, but for Abort. Errors name the peer and the library's reason.
+// The destructor waits for the other ranks to finish as well, for at most half the deadline and
+// kLongestGoodbye; after an error it does not.
 class Communicator {
  public:
   // A launched group, counted from the last Restart.
   using Group = int32_t;
 
+  static constexpr absl::Duration kLongestGoodbye = absl::Seconds(10);
   virtual ~Communicator() = default;
 
   // Adds a transfer to the group that is being collected.
@@ -60,8 +63,10 @@ class Communicator {
 
   // The first asynchronous error of the group, if any; never waits.
   virtual absl::Status Poll() = 0;
-  // Gives up: transfers that wait for peers end, and every later call fails. Thread-safe, but no
-  // other call of this communicator may be going on.
+  // Gives up: transfers that wait for peers end, and every later call fails. Returns within
+  // kLongestAbort, also where a peer has stopped without ending. Thread-safe, but no other call of
+  // this communicator may be going on.
+  static constexpr absl::Duration kLongestAbort = absl::Milliseconds(500);
   virtual void Abort() = 0;
 };
 

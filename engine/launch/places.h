@@ -20,17 +20,15 @@ std::string FailureText(int rank, const absl::Status& why);
 // Aborted, "rank 2 has failed: why", from such a text.
 absl::Status FailureOf(const std::string& text);
 
-// How long rank 0 keeps the store open for the others once it no longer needs it itself.
-inline constexpr absl::Duration kFarewell = absl::Seconds(5);
-
 // `parent` is the folder of the place, in which the launch has one of its own.
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectFolder(const Launch& launch,
-                                                          const std::string& parent);
+                                                          const std::string& parent,
+                                                          absl::Duration deadline);
 
 // `address` is "host:port" or "[host]:port".
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
                                                        const std::string& address,
-                                                       base::Deadline deadline);
+                                                       absl::Duration deadline);
 
 }  // namespace stagecoach::engine
 

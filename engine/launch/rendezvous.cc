@@ -64,6 +64,13 @@ absl::StatusOr<std::string> Rendezvous::Get(const std::string& key, base::Deadli
 absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string& text,
                                                                base::Deadline deadline) {
   RETURN_IF_ERROR(CheckValue(text));
+  absl::StatusOr<std::vector<std::string>> texts = GatherTexts(text, deadline);
+  failed_ = failed_ || !texts.ok();
+  return texts;
+}
+
+absl::StatusOr<std::vector<std::string>> Rendezvous::GatherTexts(const std::string& text,
+                                                                 base::Deadline deadline) {
   const int64_t gather = gathers_++;
   RETURN_IF_ERROR(DoSet(GatherKey(gather, rank_), text, deadline));
   std::vector<std::string> texts;
@@ -92,19 +99,21 @@ absl::Status Rendezvous::Barrier(base::Deadline deadline) {
 }
 
 void Rendezvous::Fail(const absl::Status& why, base::Deadline deadline) {
+  failed_ = true;
   DoSet(kFailedKey, FailureText(rank_, why), deadline).IgnoreError();
 }
 
 absl::Status Rendezvous::CheckOthers(base::Deadline deadline) {
   const absl::StatusOr<std::string> failed = DoLook(kFailedKey, deadline);
   if (absl::IsNotFound(failed.status())) return absl::OkStatus();
+  failed_ = true;
   RETURN_IF_ERROR(failed.status());
   const bool is_own = absl::StartsWith(*failed, absl::StrCat(rank_, " "));
   return is_own ? absl::OkStatus() : FailureOf(*failed);
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,
-                                                              base::Deadline deadline) {
+                                                              absl::Duration deadline) {
   STAGECOACH_CHECK(launch.rank >= 0 && launch.rank < launch.ranks,
                    absl::StrCat("rank ", launch.rank, " of ", launch.ranks));
   if (launch.rendezvous.empty()) {
@@ -119,7 +128,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& laun
   if (absl::ConsumePrefix(&place, "tcp://")) {
     rendezvous = ConnectTcp(launch, std::string(place), deadline);
   } else if (absl::ConsumePrefix(&place, "file:") && absl::StartsWith(place, "/")) {
-    rendezvous = ConnectFolder(launch, std::string(place));
+    rendezvous = ConnectFolder(launch, std::string(place), deadline);
   }
   if (rendezvous.ok()) return rendezvous;
   return base::Annotate(rendezvous.status(),

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_LAUNCH_RENDEZVOUS_H_
 #define STAGECOACH_ENGINE_LAUNCH_RENDEZVOUS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "engine/launch/launch.h"
 
@@ -17,19 +19,22 @@ namespace stagecoach::engine {
 // connection, and beside it: the name of an NCCL group, the status of each rank, a few numbers.
 // Keys have 1 to 256 bytes, values any up to 1 MiB; each key is set once.
 //
-// Every wait has a deadline (DeadlineExceeded, at once, or ten seconds late where rank 0 does
-// not answer). Unavailable: a rank that must still come has left instead, or was killed. The tcp
+// Every wait has a deadline (DeadlineExceeded, at once, or a second late where rank 0 does not
+// answer). Unavailable: a rank that must still come has left instead, or was killed. The tcp
 // place notices both at once; the file place cannot see that a rank was killed, and waits for the
 // deadline. Aborted: a rank has reported that it has failed (Fail), which ends all waits. For
 // one thread at a time.
 //
 // Rank 0's is the last to go: its destructor waits until the others that have connected have
-// destroyed theirs, since they may still be reading, but for at most five seconds. So let the first
-// use of a rendezvous be an AllGather or a Barrier: after it, no rank can be too late.
+// destroyed theirs, since they may still be reading, but for at most kLongestFarewell and half the
+// deadline with which it has connected, and after a failure for kFarewellOfTheFailed. So let the
+// first use of a rendezvous be an AllGather or a Barrier: after it, no rank can be too late.
 class Rendezvous {
  public:
   static constexpr int64_t kMaxKeyBytes = 256;
   static constexpr int64_t kMaxValueBytes = int64_t{1} << 20;
+  static constexpr absl::Duration kLongestFarewell = absl::Seconds(5);
+  static constexpr absl::Duration kFarewellOfTheFailed = absl::Seconds(1);
 
   virtual ~Rendezvous() = default;
   Rendezvous(const Rendezvous&) = delete;
@@ -65,7 +70,13 @@ class Rendezvous {
   absl::Status CheckOthers(base::Deadline deadline);
 
  protected:
-  Rendezvous(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  Rendezvous(int rank, int ranks, absl::Duration deadline)
+      : rank_(rank), ranks_(ranks), deadline_(deadline) {}
+
+  // How long rank 0 keeps the store open for the others once it no longer needs it itself.
+  absl::Duration farewell() const {
+    return failed_ ? kFarewellOfTheFailed : std::min(kLongestFarewell, deadline_ / 2);
+  }
 
  private:
   // What a place provides. Keys and values are within the limits.
@@ -80,8 +91,13 @@ class Rendezvous {
   virtual absl::StatusOr<std::string> DoLook(const std::string& key, base::Deadline deadline) = 0;
   virtual absl::Status DoRemove(const std::string& key, base::Deadline deadline) = 0;
 
+  absl::StatusOr<std::vector<std::string>> GatherTexts(const std::string& text,
+                                                       base::Deadline deadline);
+
   int rank_;
   int ranks_;
+  absl::Duration deadline_;
+  bool failed_ = false;  // here, or another rank as far as is known here
   int64_t gathers_ = 0;
 };
 
@@ -105,7 +121,7 @@ class Rendezvous {
 // there already, so that two processes claim it. FailedPrecondition: the store is that of another
 // launch, or of another number of ranks.
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,
-                                                              base::Deadline deadline);
+                                                              absl::Duration deadline);
 
 }  // namespace stagecoach::engine
 

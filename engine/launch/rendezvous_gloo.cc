@@ -118,8 +118,9 @@ std::string LeftKey(int rank) { return absl::StrCat("left/", rank); }
 
 class FolderRendezvous final : public Rendezvous {
  public:
-  FolderRendezvous(const Launch& launch, std::unique_ptr<Files> files, std::string folder)
-      : Rendezvous(launch.rank, launch.ranks),
+  FolderRendezvous(const Launch& launch, std::unique_ptr<Files> files, std::string folder,
+                   absl::Duration deadline)
+      : Rendezvous(launch.rank, launch.ranks, deadline),
         files_(std::move(files)),
         folder_(std::move(folder)) {}
 
@@ -127,10 +128,10 @@ class FolderRendezvous final : public Rendezvous {
     if (!arrived_) return;
     DoSet(LeftKey(rank()), "", base::Deadline::Never()).IgnoreError();
     if (rank() != 0) return;
-    const base::Deadline farewell = base::Deadline::After(kFarewell);
+    const base::Deadline end = base::Deadline::After(farewell());
     for (int rank = 1; rank < ranks(); ++rank) {
       const bool arrived = IsSet(ArrivedKey(rank));
-      while (arrived && !IsSet(LeftKey(rank)) && !farewell.Expired()) {
+      while (arrived && !IsSet(LeftKey(rank)) && !end.Expired()) {
         std::this_thread::sleep_for(absl::ToChronoMilliseconds(kLongestPause));
       }
     }
@@ -138,7 +139,7 @@ class FolderRendezvous final : public Rendezvous {
     std::error_code error;
     do {
       std::filesystem::remove_all(folder_, error);
-    } while (error == std::errc::no_such_file_or_directory && !farewell.Expired());
+    } while (error == std::errc::no_such_file_or_directory && !end.Expired());
   }
 
   absl::Status Arrive() {
@@ -236,14 +237,15 @@ absl::Status MakeFolder(const std::string& folder) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectFolder(const Launch& launch,
-                                                          const std::string& parent) {
+                                                          const std::string& parent,
+                                                          absl::Duration deadline) {
   const std::string folder = absl::StrCat(parent, "/", FolderName(launch.id));
   RETURN_IF_ERROR(MakeFolder(folder));
   ASSIGN_OR_RETURN(std::unique_ptr<Files> files,
                    Guard([&]() -> absl::StatusOr<std::unique_ptr<Files>> {
                      return std::make_unique<Files>(folder);
                    }));
-  auto rendezvous = std::make_unique<FolderRendezvous>(launch, std::move(files), folder);
+  auto rendezvous = std::make_unique<FolderRendezvous>(launch, std::move(files), folder, deadline);
   RETURN_IF_ERROR(rendezvous->Arrive());
   return rendezvous;
 }

@@ -14,19 +14,20 @@ namespace stagecoach::engine {
 namespace {
 
 // The server itself ends a Get at its deadline; if even that answer is late, it has failed.
-// Longer than a busy machine keeps it waiting.
-constexpr absl::Duration kGrace = absl::Seconds(10);
+constexpr absl::Duration kGrace = absl::Seconds(1);
 
 class TcpRendezvous final : public Rendezvous {
  public:
-  TcpRendezvous(const Launch& launch, std::unique_ptr<StoreServer> server)
-      : Rendezvous(launch.rank, launch.ranks), server_(std::move(server)) {}
+  TcpRendezvous(const Launch& launch, std::unique_ptr<StoreServer> server, absl::Duration deadline)
+      : Rendezvous(launch.rank, launch.ranks, deadline), server_(std::move(server)) {}
 
   ~TcpRendezvous() override {
-    if (!socket_.valid()) return;
-    SendAll(socket_, Encode({.kind = Request::Kind::kLeave}), base::Deadline::After(kGrace))
-        .IgnoreError();
-    socket_ = Descriptor();
+    if (socket_.valid()) {
+      SendAll(socket_, Encode({.kind = Request::Kind::kLeave}), base::Deadline::After(kGrace))
+          .IgnoreError();
+      socket_ = Descriptor();
+    }
+    if (server_ != nullptr) server_->Stop(farewell());
   }
 
   // Once, until it is OK.
@@ -108,7 +109,8 @@ class TcpRendezvous final : public Rendezvous {
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
                                                        const std::string& text,
-                                                       base::Deadline deadline) {
+                                                       absl::Duration longest_wait) {
+  const base::Deadline deadline = base::Deadline::After(longest_wait);
   ASSIGN_OR_RETURN(Address address, ParseAddress(text));
   std::unique_ptr<StoreServer> server;
   if (launch.rank == 0) {
@@ -117,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
     // Under its public name it might not reach itself.
     if (!IsLoopback(address.host)) address.host = "127.0.0.1";
   }
-  auto rendezvous = std::make_unique<TcpRendezvous>(launch, std::move(server));
+  auto rendezvous = std::make_unique<TcpRendezvous>(launch, std::move(server), longest_wait);
   absl::Duration pause = absl::Milliseconds(5);
   while (true) {
     const absl::Status status = rendezvous->Join(address, launch.id, deadline);

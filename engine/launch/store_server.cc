@@ -42,8 +42,9 @@ StoreServer::StoreServer(Descriptor socket, Descriptor stop, std::string id, int
       presence_(static_cast<size_t>(ranks), Presence::kHere),
       joined_(static_cast<size_t>(ranks), false) {}
 
-StoreServer::~StoreServer() {
+void StoreServer::Stop(absl::Duration farewell) {
   if (!thread_.joinable()) return;
+  farewell_ = farewell;
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }
@@ -62,12 +63,12 @@ void StoreServer::Run() {
     if (!stopping_) continue;
     const bool done = std::all_of(connections_.begin(), connections_.end(),
                                   [](const Connection& connection) { return connection.rank < 0; });
-    if (done || farewell_.Expired()) return;
+    if (done || end_.Expired()) return;
   }
 }
 
 void StoreServer::WaitForSomething() {
-  base::Deadline first = farewell_;
+  base::Deadline first = end_;
   const auto until = [&first](base::Deadline deadline) {
     if (deadline.time() < first.time()) first = deadline;
   };
@@ -85,7 +86,7 @@ void StoreServer::WaitForSomething() {
   if (poll(polled.data(), polled.size(), PollTimeout(first)) <= 0) return;
   if (polled[0].revents != 0) {
     stopping_ = true;
-    farewell_ = base::Deadline::After(kFarewell);
+    end_ = base::Deadline::After(farewell_);
   }
   size_t index = 2;
   for (Connection& connection : connections_) {

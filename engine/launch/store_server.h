@@ -32,8 +32,10 @@ class StoreServer {
   // `socket` listens. Only ranks of the launch `id` may join.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(Descriptor socket, std::string id,
                                                             int ranks);
-  // Waits until all ranks that have joined have left, for at most kFarewell (places.h).
-  ~StoreServer();
+  ~StoreServer() { Stop(absl::ZeroDuration()); }
+  // Waits until all ranks that have joined have left, for at most `farewell`, and ends the thread.
+  // The first call counts.
+  void Stop(absl::Duration farewell);
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
@@ -87,8 +89,9 @@ class StoreServer {
   std::vector<Presence> presence_;
   std::vector<bool> joined_;
   std::list<Connection> connections_;
+  absl::Duration farewell_ = absl::ZeroDuration();  // set before stop_ is
   bool stopping_ = false;
-  base::Deadline farewell_ = base::Deadline::Never();
+  base::Deadline end_ = base::Deadline::Never();
   base::Deadline accept_after_ = base::Deadline::After(absl::ZeroDuration());
   std::thread thread_;
 };

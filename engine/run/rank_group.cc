@@ -157,7 +157,7 @@ absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
         .ranks = options_.ranks,
         .rank = rank,
         .peers = PeersOf(lowered, schedule::Rank(rank)),
-        .deadline = Deadline(),
+        .deadline = options_.deadline,
         // Every transfer might be a group, and every collective is one.
         .max_groups = static_cast<int>(lowered.list_of(schedule::Rank(rank)).size())};
     absl::StatusOr<std::unique_ptr<Transport>> transport =
@@ -219,8 +219,9 @@ absl::Status RankGroup::Fail(const absl::Status& own) {
   absl::Status before;
   {
     base::MutexLock lock(rendezvous_mutex_);
-    options_.rendezvous->Fail(own, Deadline());
-    before = options_.rendezvous->CheckOthers(Deadline());
+    const base::Deadline deadline = Deadline();
+    options_.rendezvous->Fail(own, deadline);
+    before = options_.rendezvous->CheckOthers(deadline);
   }
   if (before.ok()) return NoteFirst(own);
   return NoteFirst(

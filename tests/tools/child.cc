@@ -139,6 +139,14 @@ Child::~Child() {
   close(error_);
 }
 
+bool Child::WaitUntilStopped() {
+  siginfo_t info = {};
+  // Its end is left for Wait.
+  STAGECOACH_CHECK(waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) == 0,
+                   "waitid failed");
+  return info.si_code == CLD_STOPPED;
+}
+
 bool Child::ReadMore() {
   char buffer[4096];
   ssize_t n;

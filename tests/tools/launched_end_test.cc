@@ -3,9 +3,12 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/child.h"
@@ -140,6 +143,98 @@ TEST_P(LaunchedKilled, EndsTheOthersOverTcp) {
 
 INSTANTIATE_TEST_SUITE_P(Rank, LaunchedKilled, ::testing::Values(0, 1, 2),
                          ::testing::PrintToStringParamName());
+
+// ---- A process that stops without ending. NCCL sees nothing of that, and even its own end waits.
+
+struct StopPlace {
+  const char* name;
+  const char* call;  // of a library, at which the process stops itself; "": while it trains
+  bool trained;      // by then the others have done what they were to do
+};
+
+class LaunchedStopped : public ::testing::TestWithParam<std::tuple<StopPlace, size_t>> {
+ protected:
+  static constexpr int kDeadlineSeconds = 2;
+
+  static StopPlace stop() { return std::get<0>(GetParam()); }
+  static size_t victim() { return std::get<1>(GetParam()); }
+  static bool WhileItTrains() { return *stop().call == '\0'; }
+
+  static VariablesOf VariablesAt(const std::string& place) {
+    return [at = At(3, place)](int rank) {
+      std::string stand_in = "gpus=4,nccl_end_waits=1";
+      if (static_cast<size_t>(rank) == victim() && !WhileItTrains()) {
+        absl::StrAppend(&stand_in, ",stop_at=", stop().call);
+      }
+      Variables variables = at(rank);
+      variables.emplace_back("STAGECOACH_CUDA_STAND_IN", stand_in);
+      return variables;
+    };
+  }
+
+  static void ExpectEnd(const Finished& process) {
+    const auto left_behind = ContainsRegex(
+        "stagecoach: ncclComm[A-Z][a-z]+ of rank [0-2] of 3 has not returned; the process ends "
+        "without it\n$");
+    if (stop().trained) {
+      EXPECT_EQ(process.exit_status, 0) << process.err;
+      EXPECT_THAT(process.err, AnyOf(IsEmpty(), left_behind));
+      return;
+    }
+    EXPECT_THAT(process.exit_status,
+                AnyOf(kStatusInternal, kStatusUnavailable, kStatusBadConfiguration));
+    EXPECT_THAT(process.err,
+                AllOf(StartsWith("stagecoach train: "), ContainsRegex(" in time|timed out")));
+  }
+
+  // The others end by themselves, soon after the deadline at the latest.
+  static void StopOne(const std::string& place) {
+    Arguments arguments = RankArguments({"--json", "--deadline", absl::StrCat(kDeadlineSeconds)});
+    if (!stop().trained) arguments = Joined(arguments, Forever());
+    const std::vector<std::unique_ptr<Child>> children =
+        Start(3, VariablesAt(place), Same(arguments));
+    if (WhileItTrains()) {
+      ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
+      children[victim()]->Signal(SIGSTOP);
+    }
+    ASSERT_TRUE(children[victim()]->WaitUntilStopped());
+    const absl::Time stopped = absl::Now();
+    for (size_t rank = 0; rank < children.size(); ++rank) {
+      if (rank != victim()) ExpectEnd(children[rank]->Wait());
+    }
+    // Two seconds are enough; a busy machine may take more.
+    EXPECT_LT(absl::Now() - stopped, absl::Seconds(kDeadlineSeconds + 2 + 5));
+  }
+};
+
+TEST_P(LaunchedStopped, DoesNotKeepTheOthers) {
+  const CudaMachine machine("gpus=4");
+  StopOne(TcpPlace());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    At, LaunchedStopped,
+    ::testing::Combine(::testing::Values(StopPlace{"Start", "cudaGetDeviceCount", false},
+                                         StopPlace{"Joining", "ncclCommInitRankConfig", false},
+                                         StopPlace{"Connecting", "ncclGroupEnd", false},
+                                         StopPlace{"Training", "", false},
+                                         StopPlace{"Goodbye", "ncclCommFinalize", true},
+                                         StopPlace{"End", "ncclCommDestroy", true}),
+                       ::testing::Values(size_t{0}, size_t{1})),
+    [](const ::testing::TestParamInfo<std::tuple<StopPlace, size_t>>& tested) {
+      return absl::StrCat(std::get<0>(tested.param).name, "OfRank", std::get<1>(tested.param));
+    });
+
+class LaunchedStoppedAtAFilePlace : public LaunchedStopped {};
+
+TEST_P(LaunchedStoppedAtAFilePlace, DoesNotKeepTheOthers) {
+  const CudaMachine machine("gpus=4");
+  StopOne(FilePlace(machine));
+}
+
+INSTANTIATE_TEST_SUITE_P(WhileItTrains, LaunchedStoppedAtAFilePlace,
+                         ::testing::Values(std::make_tuple(StopPlace{"Training", "", false},
+                                                           size_t{1})));
 
 // The GPU of one process fails long after training has begun.
 TEST(LaunchedGpuFailure, EndsTheOthers) {

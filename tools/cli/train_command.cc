@@ -177,7 +177,7 @@ absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous
 absl::StatusOr<std::unique_ptr<engine::Rendezvous>> Meet(const engine::Launch& launch,
                                                          const RunOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<engine::Rendezvous> rendezvous,
-                   From(Origin::kConfiguration, ConnectRendezvous(launch, DeadlineOf(options))));
+                   From(Origin::kConfiguration, ConnectRendezvous(launch, LongestWait(options))));
   RETURN_IF_ERROR(From(Origin::kConfiguration, rendezvous->Barrier(DeadlineOf(options))));
   return rendezvous;
 }

@@ -1,11 +1,13 @@
 #include "kernels/cuda/runtime/nccl_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/returns_within.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
@@ -15,10 +17,6 @@ namespace {
 
 // Of the messages that open connections.
 constexpr int64_t kFirstBytes = 256;
-// For launching a group whose connections are open: only the host works, and waits for no other
-// rank.
-constexpr absl::Duration kLongestLaunch = absl::Seconds(60);
-
 // What NCCL does in the background takes some ten microseconds when it does not wait for other
 // ranks.
 Patience PatienceWithNccl() {
@@ -94,6 +92,7 @@ NcclCommunicator::NcclCommunicator(CudaStream& stream, const CommunicatorOptions
     : stream_(stream),
       ranks_(options.ranks),
       rank_(options.rank),
+      deadline_(options.deadline),
       poll_(options.poll),
       issued_(std::move(issued)),
       done_(std::move(done)),
@@ -106,8 +105,9 @@ absl::Status NcclCommunicator::Connect(const CommunicatorOptions& options) {
   config.blocking = 0;
   RETURN_IF_ERROR(Checked(ncclCommInitRankConfig(&communicator_, ranks_, id, rank_, &config),
                           "ncclCommInitRankConfig"));
-  absl::Status status = Settle("ncclCommInitRankConfig", options.deadline);
-  if (status.ok()) status = OpenConnections(options);
+  const base::Deadline deadline = base::Deadline::After(deadline_);
+  absl::Status status = Settle("ncclCommInitRankConfig", deadline);
+  if (status.ok()) status = OpenConnections(options.peers, deadline);
   if (!absl::IsDeadlineExceeded(status)) return status;
   return absl::DeadlineExceededError(
       absl::StrCat(Name(), ": not all ranks joined the group in time (", status.message(),
@@ -116,18 +116,19 @@ absl::Status NcclCommunicator::Connect(const CommunicatorOptions& options) {
 }
 
 // NCCL connects two ranks when they first exchange something, and its host waits for that.
-absl::Status NcclCommunicator::OpenConnections(const CommunicatorOptions& options) {
-  if (options.peers.empty()) return absl::OkStatus();
-  const auto count = static_cast<int64_t>(options.peers.size());
+absl::Status NcclCommunicator::OpenConnections(const std::vector<int>& peers,
+                                               base::Deadline deadline) {
+  if (peers.empty()) return absl::OkStatus();
+  const auto count = static_cast<int64_t>(peers.size());
   const cudaStream_t communication = stream_.communication();
   absl::Status status = CudaStatus(cudaMemsetAsync(scratch_.data(), 0, kFirstBytes, communication),
                                    "cudaMemsetAsync");
   for (int64_t i = 0; status.ok() && i < count; ++i) {
-    const int peer = options.peers[static_cast<size_t>(i)];
+    const int peer = peers[static_cast<size_t>(i)];
     status = Send(peer, scratch_.data(), kFirstBytes);
     if (status.ok()) status = Receive(peer, scratch_.data() + (1 + i) * kFirstBytes, kFirstBytes);
   }
-  if (status.ok()) status = IssueGroup(options.deadline);
+  if (status.ok()) status = IssueGroup(deadline);
   if (status.ok()) status = issued_.Record(communication);
   for (const Patience patience = PatienceWithNccl(); status.ok(); patience.Wait()) {
     const absl::StatusOr<bool> reached = issued_.Reached();
@@ -135,7 +136,7 @@ absl::Status NcclCommunicator::OpenConnections(const CommunicatorOptions& option
     if (!status.ok() || *reached) break;
     status = poll_ ? poll_() : absl::OkStatus();
     if (status.ok()) status = Poll();
-    if (status.ok() && options.deadline.Expired()) {
+    if (status.ok() && deadline.Expired()) {
       status = absl::DeadlineExceededError("connections to peers are not open");
     }
   }
@@ -152,10 +153,21 @@ NcclCommunicator::~NcclCommunicator() {
 bool NcclCommunicator::SayGoodbye() {
   if (broken_ || State() != ncclSuccess) return false;
   if (!Checked(ncclCommFinalize(communicator_), "ncclCommFinalize").ok()) return false;
-  const base::Deadline deadline = base::Deadline::After(absl::FromChrono(kGoodbye));
+  const base::Deadline deadline = base::Deadline::After(std::min(kLongestGoodbye, deadline_ / 2));
   if (!Settle("ncclCommFinalize", deadline).ok()) return false;
-  static_cast<void>(ncclCommDestroy(communicator_));
+  End(ncclCommDestroy, "ncclCommDestroy", deadline.Remaining());
   return true;
+}
+
+void NcclCommunicator::End(ncclResult_t (*end)(ncclComm_t), const char* call,
+                           absl::Duration limit) {
+  const ncclComm_t communicator = std::exchange(communicator_, nullptr);
+  const auto work = [end, communicator, gpu = stream_.gpu()] {
+    const GpuScope scope(gpu);
+    static_cast<void>(end(communicator));
+  };
+  // That it has not is said when the process ends.
+  static_cast<void>(base::ReturnsWithin(limit, absl::StrCat(call, " of ", Name()), work));
 }
 
 absl::Status NcclCommunicator::Send(int to, const void* data, int64_t bytes) {
@@ -186,7 +198,7 @@ absl::StatusOr<Communicator::Group> NcclCommunicator::Launch() {
   const cudaStream_t communication = stream_.communication();
   RETURN_IF_ERROR(issued_.Record(stream_.compute()));
   RETURN_IF_ERROR(issued_.ComeAfter(communication));
-  RETURN_IF_ERROR(IssueGroup(base::Deadline::After(kLongestLaunch)));
+  RETURN_IF_ERROR(IssueGroup(base::Deadline::After(deadline_)));
   RETURN_IF_ERROR(done_[static_cast<size_t>(launched_)].Record(communication));
   return launched_++;
 }
@@ -249,10 +261,12 @@ absl::Status NcclCommunicator::Poll() {
 
 void NcclCommunicator::Abort() {
   if (aborted_.load() || communicator_ == nullptr) return;
-  const GpuScope scope(stream_.gpu());
-  groups_done();
+  {
+    const GpuScope scope(stream_.gpu());
+    groups_done();
+  }
   aborted_.store(true);
-  static_cast<void>(ncclCommAbort(std::exchange(communicator_, nullptr)));
+  End(ncclCommAbort, "ncclCommAbort", kLongestAbort);
 }
 
 absl::Status NcclCommunicator::Settle(const char* call, base::Deadline deadline) {

@@ -33,12 +33,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> CreateNcclCommunicator(
     CudaStream& stream, const CommunicatorOptions& options);
 
 // A Communicator by NCCL. Its communicators are nonblocking, so that every wait of the host has a
-// deadline. Groups run on the stream's communication stream. The destructor waits for the other
-// ranks to finish as well, for at most kGoodbye; after an error it does not wait.
+// deadline. Groups run on the stream's communication stream. What blocks even then, to abort and to
+// destroy, is left to threads that may be left behind (base/returns_within.h).
 class NcclCommunicator final : public Communicator {
  public:
-  static constexpr std::chrono::seconds kGoodbye{10};
-
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       CudaStream& stream, const CommunicatorOptions& options);
   ~NcclCommunicator() override;
@@ -65,7 +63,7 @@ class NcclCommunicator final : public Communicator {
                    std::vector<CudaEvent> done, DeviceMemory scratch);
 
   absl::Status Connect(const CommunicatorOptions& options);
-  absl::Status OpenConnections(const CommunicatorOptions& options);
+  absl::Status OpenConnections(const std::vector<int>& peers, base::Deadline deadline);
   absl::Status Add(Transfer transfer);
   // Issues what was collected to the communication stream.
   absl::Status IssueGroup(base::Deadline deadline);
@@ -78,10 +76,13 @@ class NcclCommunicator final : public Communicator {
   absl::Status Checked(ncclResult_t result, const char* call);
   absl::Status CheckUsable() const;
   bool SayGoodbye();
+  // Gives the communicator to `end`, which blocks. Returns after `limit` at the latest.
+  void End(ncclResult_t (*end)(ncclComm_t), const char* call, absl::Duration limit);
   std::string Name() const;  // "rank 2 of 4"
 
   CudaStream& stream_;
   const int ranks_, rank_;
+  const absl::Duration deadline_;
   const std::function<absl::Status()> poll_;
   const CudaEvent issued_;             // the compute stream's end when a group is launched
   const std::vector<CudaEvent> done_;  // of each group since Restart

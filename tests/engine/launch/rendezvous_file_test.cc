@@ -32,7 +32,7 @@ TEST_F(FileRendezvousTest, KeepsLaunchesInOneFolderApart) {
   for (const std::string id : {"a", "b", ""}) {
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([this, id, rank] {
-        auto rendezvous = ConnectRendezvous(LaunchOf(rank, 2, id), Soon());
+        auto rendezvous = ConnectRendezvous(LaunchOf(rank, 2, id), kLong);
         ASSERT_OK(rendezvous);
         for (int i = 0; i < 10; ++i) {
           ASSERT_THAT((*rendezvous)->AllGather(id, Soon()).value(), ElementsAre(id, id));

@@ -31,8 +31,10 @@
 namespace stagecoach::engine {
 
 // Long enough never to pass where all goes well; and for what must not come.
-inline base::Deadline Soon() { return base::Deadline::After(absl::Seconds(60)); }
-inline base::Deadline Short() { return base::Deadline::After(absl::Milliseconds(100)); }
+inline constexpr absl::Duration kLong = absl::Seconds(60);
+inline constexpr absl::Duration kShort = absl::Milliseconds(100);
+inline base::Deadline Soon() { return base::Deadline::After(kLong); }
+inline base::Deadline Short() { return base::Deadline::After(kShort); }
 
 inline std::string NewFolder() {
   std::string name = ::testing::TempDir() + "/rendezvousXXXXXX";
@@ -111,7 +113,7 @@ class RendezvousTest : public ::testing::TestWithParam<Place> {
   }
 
   absl::StatusOr<std::unique_ptr<Rendezvous>> Connect(int rank, int ranks) const {
-    return ConnectRendezvous(LaunchOf(rank, ranks), Soon());
+    return ConnectRendezvous(LaunchOf(rank, ranks), kLong);
   }
 
   // A thread per rank.

@@ -93,7 +93,7 @@ TEST_F(TcpRendezvousTest, ThoseWhoLookSeeThatARankWasKilled) {
 }
 
 TEST_F(TcpRendezvousTest, NamesRankZeroWhenItDoesNotCome) {
-  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), Short()),
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), kShort),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr(place_), HasSubstr("rank 0 does not answer"))));
 }
@@ -101,7 +101,7 @@ TEST_F(TcpRendezvousTest, NamesRankZeroWhenItDoesNotCome) {
 TEST_F(TcpRendezvousTest, GivesUpOnAServerThatSaysNothing) {
   ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
   ASSERT_OK_AND_ASSIGN(const Descriptor mute, Listen(address));
-  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), Short()),
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), kShort),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
@@ -114,9 +114,9 @@ TEST_F(TcpRendezvousTest, RefusesAPortThatIsTaken) {
 TEST_F(TcpRendezvousTest, RefusesRanksOfAnotherLaunch) {
   auto zero = Connect(0, 2);
   ASSERT_OK(zero);
-  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2, "other"), Soon()),
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2, "other"), kLong),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("\"other\"")));
-  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 3), Soon()),
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 3), kLong),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("launch of 2")));
 }
 

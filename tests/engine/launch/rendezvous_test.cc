@@ -131,13 +131,13 @@ TEST_P(RendezvousTest, RefusesWhatIsBeyondItsLimits) {
 
 TEST_P(RendezvousTest, NamesAllRanksThatDoNotCome) {
   for (int absentees = 1; absentees <= 2; ++absentees) {
-    auto rendezvous = ConnectRendezvous(LaunchOf(0, 4, absl::StrCat(absentees)), Soon());
+    auto rendezvous = ConnectRendezvous(LaunchOf(0, 4, absl::StrCat(absentees)), kLong);
     ASSERT_OK(rendezvous);
-    auto other = ConnectRendezvous(LaunchOf(2, 4, absl::StrCat(absentees)), Soon());
+    auto other = ConnectRendezvous(LaunchOf(2, 4, absl::StrCat(absentees)), kLong);
     ASSERT_OK(other);
     std::unique_ptr<Rendezvous> third;
     if (absentees == 1) {
-      ASSERT_OK_AND_ASSIGN(third, ConnectRendezvous(LaunchOf(3, 4, "1"), Soon()));
+      ASSERT_OK_AND_ASSIGN(third, ConnectRendezvous(LaunchOf(3, 4, "1"), kLong));
       EXPECT_THAT(third->Barrier(Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
     }
     EXPECT_THAT((*other)->Barrier(Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -234,7 +234,7 @@ TEST_P(RendezvousTest, ServesOneLaunchAfterAnotherAtOnePlace) {
 }
 
 TEST(Rendezvous, SaysWhatToSetWhereThereIsNoPlace) {
-  EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 4, .launcher = "mpirun"}, Soon()),
+  EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 4, .launcher = "mpirun"}, kLong),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("mpirun"), HasSubstr("STAGECOACH_RENDEZVOUS=tcp://"))));
 }
@@ -243,7 +243,7 @@ TEST(Rendezvous, RefusesPlacesThatCannotBeRead) {
   for (const std::string place :
        {"here", "file:relative", "tcp://", "tcp://host", "tcp://host:", "tcp://:1", "tcp://host:0",
         "tcp://host:65536", "tcp://[::1:7", "tcp://host:1x", "udp://host:1"}) {
-    EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 2, .rendezvous = place}, Soon()),
+    EXPECT_THAT(ConnectRendezvous({.rank = 1, .ranks = 2, .rendezvous = place}, kLong),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(place)));
   }
 }

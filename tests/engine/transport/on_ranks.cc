@@ -33,7 +33,7 @@ std::vector<absl::Status> OnRanks(int ranks, absl::FunctionRef<absl::Status(Rend
       own.rank = own.local_rank = rank;
       statuses[static_cast<size_t>(rank)] = [&]() -> absl::Status {
         ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
-                         ConnectRendezvous(own, base::Deadline::After(kDeadline)));
+                         ConnectRendezvous(own, kDeadline));
         // All are there before one may fail and go.
         RETURN_IF_ERROR(rendezvous->Barrier(base::Deadline::After(kDeadline)));
         return work(*rendezvous);

@@ -71,7 +71,7 @@ struct Group {
   Device& device(int rank) { return *devices[static_cast<size_t>(rank)]; }
   Communicator& communicator(int rank) { return *communicators[static_cast<size_t>(rank)]; }
 
-  absl::Status Connect(const std::string& id, base::Deadline deadline, int max_groups) {
+  absl::Status Connect(const std::string& id, absl::Duration deadline, int max_groups) {
     communicators.resize(devices.size());
     return FirstError(OnAllRanks(ranks(), [&](int rank) -> absl::Status {
       ASSIGN_OR_RETURN(communicators[static_cast<size_t>(rank)],
@@ -106,7 +106,7 @@ class CudaCommunicatorTest : public CudaBackendTest {
   }
   static Group CreateGroup(int ranks, int max_groups = 4) {
     Group group = CreateDevices(ranks);
-    EXPECT_OK(group.Connect(NewId(), base::Deadline::After(kAMinute), max_groups));
+    EXPECT_OK(group.Connect(NewId(), kAMinute, max_groups));
     return group;
   }
 };
@@ -272,11 +272,8 @@ TEST_F(CudaCommunicatorTest, GivesEachGroupAnIdOfItsOwn) { EXPECT_NE(NewId(), Ne
 TEST_F(CudaCommunicatorTest, DoesNotWaitForARankThatNeverComes) {
   const auto device = CreateDevice();
   EXPECT_THAT(
-      device->CreateCommunicator({.id = NewId(),
-                                  .ranks = 2,
-                                  .rank = 1,
-                                  .peers = {0},
-                                  .deadline = base::Deadline::After(kAMoment)}),
+      device->CreateCommunicator(
+          {.id = NewId(), .ranks = 2, .rank = 1, .peers = {0}, .deadline = kAMoment}),
       StatusIs(absl::StatusCode::kDeadlineExceeded,
                AllOf(HasSubstr("rank 1 of 2"), HasSubstr("not all ranks joined the group"))));
 }
@@ -291,7 +288,7 @@ TEST_F(CudaCommunicatorTest, DoesNotWaitForAPeerThatDoesNotConnect) {
                              .ranks = 2,
                              .rank = rank,
                              .peers = rank == 0 ? std::vector<int>{1} : std::vector<int>{},
-                             .deadline = base::Deadline::After(absl::Seconds(1))})
+                             .deadline = absl::Seconds(1)})
         .status();
   });
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kDeadlineExceeded));
@@ -300,8 +297,7 @@ TEST_F(CudaCommunicatorTest, DoesNotWaitForAPeerThatDoesNotConnect) {
 TEST_F(CudaCommunicatorTest, RefusesTwoRanksOnOneGpu) {
   Group group;
   for (int rank = 0; rank < 2; ++rank) group.devices.push_back(CreateDevice(0));
-  EXPECT_THAT(group.Connect(NewId(), base::Deadline::After(kAMinute), 1).message(),
-              HasSubstr("Duplicate GPU"));
+  EXPECT_THAT(group.Connect(NewId(), kAMinute, 1).message(), HasSubstr("Duplicate GPU"));
 }
 
 // Rank 0 waits for a message that rank 1 does not send.
@@ -368,7 +364,7 @@ TEST_F(CudaCommunicatorTest, EndsWithoutWaitingAfterItsPeerHasDied) {
 
 // Two ranks come together, exchange something and part. Deadlines are `patience` away.
 absl::Status MeetOnce(Group& group, const std::string& id, absl::Duration patience) {
-  RETURN_IF_ERROR(group.Connect(id, base::Deadline::After(patience), 1));
+  RETURN_IF_ERROR(group.Connect(id, patience, 1));
   return FirstError(OnAllRanks(2, [&](int rank) -> absl::Status {
     ASSIGN_OR_RETURN(const Buffer out, group.device(rank).Allocate(4));
     ASSIGN_OR_RETURN(const Buffer in, group.device(rank).Allocate(4));

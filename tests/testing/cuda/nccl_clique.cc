@@ -122,13 +122,17 @@ bool Clique::SharesGpu() const {
 
 bool Clique::HasLostRank() const {
   for (int rank = 0; rank < shared_->ranks; ++rank) {
-    const Member& member = shared_->members[static_cast<size_t>(rank)];
-    if (rank == rank_ || member.state != State::kHere) continue;
-    // A rank of this process lives as long as the caller. Others may leave after they were seen.
-    const bool elsewhere = member.process != getpid();
-    if (elsewhere && !IsLocked(rank) && member.state == State::kHere) return true;
+    if (rank != rank_ && HasEnded(rank)) return true;
   }
   return false;
+}
+
+bool Clique::IsLast() const {
+  for (int rank = 0; rank < shared_->ranks; ++rank) {
+    const bool here = shared_->members[static_cast<size_t>(rank)].state == State::kHere;
+    if (rank != rank_ && here && !HasEnded(rank)) return false;
+  }
+  return true;
 }
 
 Clique::Path& Clique::path(int from, int to) const {
@@ -139,6 +143,13 @@ Clique::Path& Clique::path(int from, int to) const {
 bool Clique::Lock(int rank) const {
   struct flock lock = ByteOf(rank);
   return fcntl(file_, F_OFD_SETLK, &lock) == 0;
+}
+
+// A rank of this process lives as long as the caller. Others may leave after they were seen.
+bool Clique::HasEnded(int rank) const {
+  const Member& member = shared_->members[static_cast<size_t>(rank)];
+  return member.state == State::kHere && member.process != getpid() && !IsLocked(rank) &&
+         member.state == State::kHere;
 }
 
 bool Clique::IsLocked(int rank) const {

@@ -60,6 +60,8 @@ class Clique {
   bool SharesGpu() const;
   // Whether the process of a rank has ended that had come and not left.
   bool HasLostRank() const;
+  // Whether this rank is the last: the others have left, have ended or have not come.
+  bool IsLast() const;
 
   Path& path(int from, int to) const;
 
@@ -82,6 +84,7 @@ class Clique {
   // Each rank that is here has a lock on the byte of its number, which ends with its process.
   bool Lock(int rank) const;
   bool IsLocked(int rank) const;
+  bool HasEnded(int rank) const;
 
   const int file_;
   Shared* const shared_;

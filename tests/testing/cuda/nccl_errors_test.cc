@@ -1,7 +1,9 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <cstddef>
+#include <thread>
 #include <utility>
 
 #include "gmock/gmock.h"
@@ -47,6 +49,25 @@ TEST_F(Nccl, AGroupWithAnErrorPostsNothing) {
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
   EXPECT_EQ(rank(0).State(), ncclSuccess);
   EXPECT_TRUE(rank(0).IsDone());
+}
+
+TEST_F(Nccl, EndsOnceTheOthersEndIfAskedTo) {
+  Reset({.nccl_end_waits = true});
+  StartConnected(3);
+  std::atomic<bool> ended{false};
+  std::thread first([&] {
+    EXPECT_EQ(ncclCommAbort(std::exchange(rank(0).communicator, nullptr)), ncclSuccess);
+    ended = true;
+  });
+  EXPECT_EQ(rank(1).StateAtLast(), ncclSuccess);  // asked many times
+  std::thread second([&] {
+    EXPECT_EQ(ncclCommDestroy(std::exchange(rank(1).communicator, nullptr)), ncclSuccess);
+  });
+  EXPECT_EQ(rank(2).StateAtLast(), ncclSuccess);
+  EXPECT_FALSE(ended);
+  EXPECT_EQ(ncclCommAbort(std::exchange(rank(2).communicator, nullptr)), ncclSuccess);
+  first.join();
+  second.join();
 }
 
 TEST_F(Nccl, GroupsNest) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/cuda/machine.h"
 #include "tests/testing/cuda/nccl_calls.h"
 #include "tests/testing/cuda/stand_in.h"
 
@@ -21,13 +22,18 @@ std::vector<std::unique_ptr<Clique>>& Cliques() {
   return *cliques;
 }
 
-void Release(ncclComm& communicator) {
+void Release(ncclComm& communicator, const char* call) {
+  std::unique_ptr<Clique> clique;
   Locked([&] {
     communicator.state = State::kGone;
-    communicator.clique = nullptr;
+    clique = std::move(communicator.clique);
     communicator.launching = nullptr;
     communicator.groups.clear();
   });
+  clique->Leave();
+  if (Machine::Get().options().nccl_end_waits) {
+    WaitUntil(call, [&] { return clique->IsLast(); });
+  }
   CountCommunicator(-1);
 }
 
@@ -95,7 +101,7 @@ ncclResult_t Create(ncclComm_t* handle, int ranks, const ncclUniqueId& id, int r
     });
     made.polls_left = 0;
     if (made.error != ncclSuccess) {
-      Release(made);
+      Release(made, "ncclCommInitRankConfig");
       return made.error;
     }
   }
@@ -142,6 +148,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId c
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  stand_in::StopIfAsked("ncclCommFinalize");
   stand_in::Progress();
   const ncclResult_t ready = stand_in::CheckReady(comm);
   if (ready != ncclSuccess) return ready;
@@ -159,22 +166,24 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  stand_in::StopIfAsked("ncclCommDestroy");
   stand_in::Progress();
   if (comm == nullptr) return ncclSuccess;
   const ncclResult_t ready = stand_in::CheckReady(comm);
   if (ready != ncclSuccess) return ready;
   // Finalizes what has not been, and then blocks.
   stand_in::WaitUntil("ncclCommDestroy", [comm] { return comm->groups.empty(); });
-  stand_in::Release(*comm);
+  stand_in::Release(*comm, "ncclCommDestroy");
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  stand_in::StopIfAsked("ncclCommAbort");
   stand_in::Progress();
   if (comm == nullptr) return ncclSuccess;
   const ncclResult_t exists = stand_in::CheckExists(comm);
   if (exists != ncclSuccess) return exists;
-  stand_in::Release(*comm);
+  stand_in::Release(*comm, "ncclCommAbort");
   return ncclSuccess;
 }
 

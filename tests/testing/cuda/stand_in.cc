@@ -1,5 +1,7 @@
 #include "tests/testing/cuda/stand_in.h"
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -64,6 +66,10 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
     options.driver = NumberOf(key, value) != 0;
   } else if (key == "nccl_channels") {
     options.nccl_channels = static_cast<int>(NumberOf(key, value));
+  } else if (key == "nccl_end_waits") {
+    options.nccl_end_waits = NumberOf(key, value) != 0;
+  } else if (key == "stop_at") {
+    options.stop_at = value;
   } else if (key == "fail") {
     FailCall(NumberOf(key, value));
   } else if (key == "fail_operation") {
@@ -121,7 +127,13 @@ std::string failed_call() {
   return counters.failed;
 }
 
+void StopIfAsked(const char* call) {
+  static std::atomic<bool> has_stopped{false};
+  if (Machine::Get().options().stop_at == call && !has_stopped.exchange(true)) raise(SIGSTOP);
+}
+
 bool MustFail(const char* call) {
+  StopIfAsked(call);
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
   if (++counters.calls != counters.failing) return false;

@@ -43,11 +43,17 @@ struct StandInOptions {
   // Aborts where the groups of two ranks differ in what the two exchange, which NCCL leaves
   // undefined. False: transfers then wait as its batches make them wait.
   bool nccl_groups_match = true;
+  // ncclCommAbort and ncclCommDestroy wait until all other ranks have come to theirs, or their
+  // processes have ended: in NCCL, threads that serve other ranks of a host do.
+  bool nccl_end_waits = false;
+  // The process stops itself (SIGSTOP) at its first call of this name; "": at none.
+  std::string stop_at;
 };
 
 // Starts anew. Everything made before must have been given back. Without a call, the options are
 // the defaults, or what $STAGECOACH_CUDA_STAND_IN says:
-// "gpus=2,memory=64MB,seed=7,order=descending,delay=0,driver=0,fail=120,fail_operation=50".
+// "gpus=2,memory=64MB,seed=7,order=descending,delay=0,driver=0,fail=120,fail_operation=50,
+// nccl_end_waits=1,stop_at=ncclCommAbort".
 void Reset(const StandInOptions& options);
 
 // Calls made since Reset, of all libraries (those that give things back and ask for errors are not
@@ -87,6 +93,8 @@ void FailCommunicator(int rank, int64_t groups = 0);
 
 // Counts a call. True if it is the one that is to fail.
 bool MustFail(const char* call);
+// Stops the process here if the options say so. For calls that are not counted.
+void StopIfAsked(const char* call);
 
 // The calling thread's current GPU, the GPU of a stream, and that of the live allocation which all
 // of `bytes` bytes from `address` lie in; -1: there is no such stream or allocation, or no driver.
