@@ -60,9 +60,7 @@ class CudaLinear final : public LinearOp {
       product_bytes_ =
           std::max(product_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
     }
-    const int64_t sums_bytes =
-        std::max(ColumnSumsWorkspaceBytes(R_, O_), O_ * SizeOf(DType::kFloat32));
-    workspace_bytes_ = kScratchAlignment + product_bytes_ + AlignScratch(sums_bytes);
+    workspace_bytes_ = kScratchAlignment + product_bytes_ + AlignScratch(SumsBytes());
     return absl::OkStatus();
   }
 
@@ -78,14 +76,7 @@ class CudaLinear final : public LinearOp {
     }
     RETURN_IF_ERROR(forward_product_->Run(compute, {.a = w.data, .b = x.data, .d = y.data},
                                           ProductWorkspace(workspace)));
-    return CudaStatus(bias_after_product_(compute, element_type(),
-                                          {.rows = R_,
-                                           .columns = O_,
-                                           .product = y.data,
-                                           .bias = b.data,
-                                           .z = activation_ == Activation::kGelu ? z.data : nullptr,
-                                           .y = y.data}),
-                      "LaunchBias");
+    return FollowWithBias(bias_after_product_, compute, y.data, b.data, z.data);
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
@@ -123,14 +114,7 @@ class CudaLinear final : public LinearOp {
                                       .accumulate = accumulate},
                                      ProductWorkspace(workspace)));
     if (db_follows_) {
-      return CudaStatus(LaunchColumnSums(compute, element_type(),
-                                         {.rows = R_,
-                                          .columns = O_,
-                                          .matrix = dz.data,
-                                          .sums = db.f32(),
-                                          .accumulate = accumulate,
-                                          .workspace = sums}),
-                        "LaunchColumnSums");
+      return FollowWithSums(compute, dz.data, db.f32(), accumulate, sums);
     }
     if (!accumulate) return absl::OkStatus();
     return CudaStatus(LaunchAddFloats(compute, O_, sums, db.f32()), "LaunchAddFloats");
@@ -175,7 +159,24 @@ class CudaLinear final : public LinearOp {
     }
     Product product = ForwardProduct();
     product.epilogue = epilogue;
-    return blas.Plan(product);
+    const Apart apart = {.after_plain = [this](cudaStream_t stream,
+                                               const MatmulPlan::Operands& operands, std::byte*) {
+      return FollowWithBias(WayOf(activation_).bias_after_product, stream, operands.d,
+                            operands.bias, operands.aux);
+    }};
+    return blas.Plan(product, &apart);
+  }
+
+  absl::Status FollowWithBias(LaunchBiasFunction* launch, cudaStream_t stream, void* y,
+                              const void* bias, void* z) const {
+    return CudaStatus(launch(stream, element_type(),
+                             {.rows = R_,
+                              .columns = O_,
+                              .product = y,
+                              .bias = bias,
+                              .z = activation_ == Activation::kGelu ? z : nullptr,
+                              .y = y}),
+                      "LaunchBias");
   }
 
   absl::Status PrepareForward(BlasLt& blas) {
@@ -193,7 +194,22 @@ class CudaLinear final : public LinearOp {
   absl::Status PrepareBackwardWeight(BlasLt& blas) {
     Product product = BackwardWeightProduct();
     product.epilogue = Epilogue::kBiasGradient;
-    absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product);
+    // As in all micro-batches but the first.
+    const Apart apart = {
+        .after_fused =
+            [this](cudaStream_t stream, const MatmulPlan::Operands& operands, std::byte* scratch) {
+              return CudaStatus(
+                  LaunchAddFloats(stream, O_, static_cast<const float*>(operands.bias_gradient),
+                                  reinterpret_cast<float*>(scratch)),
+                  "LaunchAddFloats");
+            },
+        .after_plain =
+            [this](cudaStream_t stream, const MatmulPlan::Operands& operands, std::byte* scratch) {
+              return FollowWithSums(stream, operands.a, static_cast<float*>(operands.bias_gradient),
+                                    /*accumulate=*/true, reinterpret_cast<float*>(scratch));
+            },
+        .scratch_bytes = SumsBytes()};
+    absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product, &apart);
     db_follows_ = absl::IsUnimplemented(plan.status());
     if (db_follows_) {
       product.epilogue = Epilogue::kNone;
@@ -202,6 +218,21 @@ class CudaLinear final : public LinearOp {
     RETURN_IF_ERROR(plan.status());
     dw_product_ = *plan;
     return absl::OkStatus();
+  }
+
+  absl::Status FollowWithSums(cudaStream_t stream, const void* dz, float* db, bool accumulate,
+                              float* workspace) const {
+    return CudaStatus(LaunchColumnSums(stream, element_type(),
+                                       {.rows = R_,
+                                        .columns = O_,
+                                        .matrix = dz,
+                                        .sums = db,
+                                        .accumulate = accumulate,
+                                        .workspace = workspace}),
+                      "LaunchColumnSums");
+  }
+  int64_t SumsBytes() const {
+    return std::max(ColumnSumsWorkspaceBytes(R_, O_), O_ * SizeOf(DType::kFloat32));
   }
 
   ElementType element_type() const { return ElementTypeOf(type_); }

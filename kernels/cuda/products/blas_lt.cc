@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/products/measure_matmul.h"
 #include "kernels/cuda/runtime/handles.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -47,12 +46,12 @@ absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(int gpu, Precision precis
                                             std::move(owner), std::move(tuning)));
 }
 
-absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product) {
+absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product, const Apart* apart) {
   base::MutexLock lock(mutex_);
   const std::string key = product.ToString();
   auto plan = plans_.find(key);
   if (plan == plans_.end()) {
-    absl::StatusOr<std::unique_ptr<MatmulPlan>> created = CreatePlan(product);
+    absl::StatusOr<std::unique_ptr<MatmulPlan>> created = CreatePlan(product, apart);
     if (!created.ok()) created = base::Annotate(created.status(), absl::StrCat("product ", key));
     if (!created.ok() && !absl::IsUnimplemented(created.status())) return created.status();
     plan = plans_.emplace(key, std::move(created)).first;
@@ -72,18 +71,38 @@ std::vector<std::string> BlasLt::choices() {
   return texts;
 }
 
-absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& product) const {
+absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& product,
+                                                               const Apart* apart) const {
   const GpuScope scope(gpu_);
   RETURN_IF_ERROR(scope.status());
   ASSIGN_OR_RETURN(std::unique_ptr<MatmulPlan> plan,
                    MatmulPlan::Create(handle_.get(), product, precision_,
                                       MatmulWorkspaceBytes(product, compute_major_)));
-  ASSIGN_OR_RETURN(const MatmulPlan::CandidateAlgorithm candidate, Choose(*plan));
+  ASSIGN_OR_RETURN(const MatmulPlan::CandidateAlgorithm candidate, Choose(*plan, apart));
   plan->Use(candidate);
   return plan;
 }
 
-absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan) const {
+absl::StatusOr<Algorithm> BlasLt::Measure(
+    MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,
+    MatmulPlan* plain, const Apart* apart) const {
+  Followed followed = {.operands_of = plan.product()};
+  if (apart != nullptr) {
+    followed.follow = apart->after_fused;
+    followed.scratch_bytes = apart->scratch_bytes;
+  }
+  ASSIGN_OR_RETURN(const MeasuredAlgorithm fused, FindFastest(gpu_, plan, candidates, followed));
+  if (plain == nullptr) return fused.candidate.algorithm;
+  followed.follow = apart->after_plain;
+  const MatmulPlan::CandidateAlgorithm own = plain->candidate();
+  ASSIGN_OR_RETURN(const MeasuredAlgorithm separate,
+                   FindFastest(gpu_, *plain, {&own, 1}, followed));
+  if (IsFaster(separate.milliseconds, fused.milliseconds)) return Algorithm{.apart = 1};
+  return fused.candidate.algorithm;
+}
+
+absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan,
+                                                              const Apart* apart) const {
   ASSIGN_OR_RETURN(const std::vector<MatmulPlan::CandidateAlgorithm> candidates, plan.Candidates());
   if (candidates.empty()) {
     return absl::UnimplementedError(
@@ -92,11 +111,19 @@ absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan) 
   if (tuning_ == nullptr) return candidates.front();
   const std::string key = absl::StrCat(model_, ", cuBLASLt ", CublasLtVersionText(), ", ",
                                        PrecisionName(precision_), ", ", plan.product().ToString());
-  ASSIGN_OR_RETURN(const Algorithm choice, tuning_->Choose(key, [&]() -> absl::StatusOr<Algorithm> {
-    ASSIGN_OR_RETURN(const MatmulPlan::CandidateAlgorithm fastest,
-                     FindFastest(gpu_, plan, candidates));
-    return fastest.algorithm;
+  // Planned first, with a choice of its own in the file.
+  std::unique_ptr<MatmulPlan> plain;
+  if (apart != nullptr) {
+    Product product = plan.product();
+    product.epilogue = Epilogue::kNone;
+    ASSIGN_OR_RETURN(plain, CreatePlan(product, nullptr));
+  }
+  ASSIGN_OR_RETURN(const Algorithm choice, tuning_->Choose(key, [&] {
+    return Measure(plan, candidates, plain.get(), apart);
   }));
+  if (choice.apart != 0) {
+    return absl::UnimplementedError("the product without it and a kernel after it are faster");
+  }
   const auto chosen = std::find_if(candidates.begin(), candidates.end(),
                                    [&](const MatmulPlan::CandidateAlgorithm& candidate) {
                                      return candidate.algorithm == choice;

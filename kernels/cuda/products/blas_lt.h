@@ -3,6 +3,7 @@
 
 #include <cublasLt.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,8 +12,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/mutex.h"
 #include "kernels/cuda/products/matmul_plan.h"
+#include "kernels/cuda/products/measure_matmul.h"
 #include "kernels/cuda/products/tuning.h"
 #include "kernels/device.h"
 
@@ -20,6 +23,13 @@ namespace stagecoach::kernels {
 
 // The version of the library as it prints it: "13.1.0".
 std::string CublasLtVersionText();
+
+// How to do without a product's epilogue: by kernels that follow it.
+struct Apart {
+  Followed::Function after_fused;  // what follows even with the epilogue; may be empty
+  Followed::Function after_plain;
+  int64_t scratch_bytes = 0;  // of either
+};
 
 // The products of one device: each is planned once, and has one algorithm, which depends on the
 // product, the GPU's model, the version of cuBLASLt and the tuning file alone, not on what else was
@@ -35,8 +45,9 @@ class BlasLt {
   // epilogue (without one it has all products), or no algorithm for it that runs and repeats. With
   // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
   // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
-  // Thread-safe.
-  absl::StatusOr<const MatmulPlan*> Plan(const Product& product);
+  // With `apart` and a tuning file, that request also compares the product with its epilogue to
+  // the plain one and a kernel after it: Unimplemented if that is faster. Thread-safe.
+  absl::StatusOr<const MatmulPlan*> Plan(const Product& product, const Apart* apart = nullptr);
 
   // Device::choices: the version of cuBLASLt, and the algorithm of each product that has been asked
   // for on GPUs of this model, or "none". Thread-safe.
@@ -55,9 +66,13 @@ class BlasLt {
   BlasLt(int gpu, Precision precision, int compute_major, std::string model, Handle handle,
          std::shared_ptr<TuningTable> tuning);
 
-  absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product) const;
+  absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product,
+                                                         const Apart* apart) const;
   // Which of the candidates the plan is to use.
-  absl::StatusOr<MatmulPlan::CandidateAlgorithm> Choose(MatmulPlan& plan) const;
+  absl::StatusOr<MatmulPlan::CandidateAlgorithm> Choose(MatmulPlan& plan, const Apart* apart) const;
+  absl::StatusOr<Algorithm> Measure(MatmulPlan& plan,
+                                    absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,
+                                    MatmulPlan* plain, const Apart* apart) const;
 
   const int gpu_;
   const Precision precision_;

@@ -95,12 +95,6 @@ absl::StatusOr<Algorithm> Identify(const cublasLtMatmulAlgo_t& library) {
   return algorithm;
 }
 
-// Both say that the library does not have what it was asked for: the second where a rule of an
-// epilogue is not met.
-bool IsRefusal(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
-}
-
 bool IsAligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kMatmulAlignment == 0;
 }
@@ -126,6 +120,12 @@ absl::StatusOr<std::unique_ptr<MatmulPlan>> MatmulPlan::Create(cublasLtHandle_t 
                                                                int64_t workspace_bytes) {
   STAGECOACH_CHECK(product.epilogue != Epilogue::kBiasGradient || !product.transpose_a,
                    "the gradient of the bias is of an operand that is not transposed");
+  // A rule of the library, of which it would say that we are wrong.
+  constexpr int64_t kAuxMultiple = 8;
+  if (product.epilogue == Epilogue::kGeluAuxBias && product.m % kAuxMultiple != 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("cuBLASLt stores aux only with multiples of ", kAuxMultiple, " rows"));
+  }
   std::unique_ptr<MatmulPlan> plan(new MatmulPlan(handle, product, workspace_bytes));
   RETURN_IF_ERROR(plan->Describe(precision));
   return plan;
@@ -200,7 +200,7 @@ absl::StatusOr<bool> MatmulPlan::PassesCheck(const cublasLtMatmulAlgo_t& algorit
   cublasLtMatmulHeuristicResult_t result = {};
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(
       handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm, &result);
-  if (IsRefusal(status) || status == CUBLAS_STATUS_ARCH_MISMATCH) return false;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) return false;
   RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoCheck"));
   return result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
 }
@@ -213,7 +213,7 @@ absl::StatusOr<std::vector<MatmulPlan::CandidateAlgorithm>> MatmulPlan::Candidat
       handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), preference.get(),
       kMaxCandidates, results.data(), &found);
   std::vector<CandidateAlgorithm> candidates;
-  if (IsRefusal(status)) return candidates;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return candidates;
   RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoGetHeuristic"));
   for (int i = 0; i < found; ++i) {
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];

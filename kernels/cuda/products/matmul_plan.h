@@ -77,7 +77,8 @@ class MatmulPlan {
     bool accumulate = false;        // D += product; not with an epilogue that reads a bias
   };
 
-  // Without an algorithm. `handle` outlives it.
+  // Without an algorithm. `handle` outlives it. Unimplemented: an extent that the epilogue cannot
+  // have.
   static absl::StatusOr<std::unique_ptr<MatmulPlan>> Create(cublasLtHandle_t handle,
                                                             const Product& product,
                                                             Precision precision,
@@ -96,6 +97,7 @@ class MatmulPlan {
 
   const Product& product() const { return product_; }
   const Algorithm& algorithm() const { return candidate_.algorithm; }
+  const CandidateAlgorithm& candidate() const { return candidate_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:

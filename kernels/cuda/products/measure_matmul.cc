@@ -22,8 +22,6 @@ constexpr float kSampleMs = 1.0F;
 // that more would not tell more.
 constexpr float kMaxRuns = 16.0F;
 constexpr size_t kSamples = 5;
-// What the time of a later candidate must be below, as a part of the least time before it.
-constexpr float kWorthIt = 0.98F;
 
 // Parts of one allocation. Measures them if there is no memory yet.
 class Layout {
@@ -53,26 +51,38 @@ struct Places {
   Range results;               // all that is written, and gaps; whole words
   std::vector<Range> written;  // without the gaps
   std::byte* workspace = nullptr;
+  std::byte* scratch = nullptr;  // of what follows
   unsigned long long* fingerprint = nullptr;
 };
 
-Places Arrange(const MatmulPlan& plan, Layout& layout) {
+Places Arrange(const MatmulPlan& plan, const Followed& followed, Layout& layout) {
   const Product& product = plan.product();
+  const Epilogue epilogue = followed.operands_of.epilogue;
+  const bool is_fused = product.epilogue == epilogue;
   const int64_t bias_bytes = product.m * SizeOf(product.result_type);
   Places places;
   MatmulPlan::Operands& operands = places.operands;
   operands.a = layout.Take(product.a_bytes());
   operands.b = layout.Take(product.b_bytes());
   operands.bias = layout.Take(bias_bytes);
-  const int64_t before_bytes = layout.used_bytes();
-  const auto take_result = [&](int64_t bytes) {
-    return places.written.emplace_back(Range{layout.Take(bytes), bytes}).begin;
+  // Results of what follows are no results of the product.
+  const auto take_epilogue = [&](int64_t bytes) {
+    std::byte* const memory = layout.Take(bytes);
+    if (is_fused) places.written.push_back({memory, bytes});
+    return memory;
   };
-  operands.d = take_result(product.d_bytes());
-  if (product.epilogue == Epilogue::kBiasGradient) operands.bias_gradient = take_result(bias_bytes);
-  if (product.epilogue == Epilogue::kGeluAuxBias) operands.aux = take_result(product.d_bytes());
+  const auto take_results = [&] {
+    if (epilogue == Epilogue::kBiasGradient) operands.bias_gradient = take_epilogue(bias_bytes);
+    if (epilogue == Epilogue::kGeluAuxBias) operands.aux = take_epilogue(product.d_bytes());
+  };
+  if (!is_fused) take_results();
+  const int64_t before_bytes = layout.used_bytes();
+  operands.d = layout.Take(product.d_bytes());
+  places.written.push_back({operands.d, product.d_bytes()});
+  if (is_fused) take_results();
   places.results = {operands.d, layout.used_bytes() - before_bytes};
   places.workspace = layout.Take(plan.workspace_bytes());
+  places.scratch = layout.Take(followed.scratch_bytes);
   places.fingerprint =
       reinterpret_cast<unsigned long long*>(layout.Take(sizeof(*places.fingerprint)));
   return places;
@@ -81,10 +91,11 @@ Places Arrange(const MatmulPlan& plan, Layout& layout) {
 // Where a product can run by itself: a stream, and memory for all its operands.
 class Bench {
  public:
-  static absl::StatusOr<Bench> Create(int gpu, const MatmulPlan& plan);
+  // `followed` outlives it.
+  static absl::StatusOr<Bench> Create(int gpu, const MatmulPlan& plan, const Followed& followed);
 
-  // Milliseconds of a run. Unimplemented if the library does not run the algorithm in use, or if it
-  // does not repeat its bits; other errors are the GPU's.
+  // Milliseconds of a run with what follows it. Unimplemented if the library does not run the
+  // algorithm in use, or if it does not repeat its bits; other errors are the GPU's.
   absl::StatusOr<float> Measure(const MatmulPlan& plan) const;
 
  private:
@@ -95,7 +106,8 @@ class Bench {
     CudaEvent begin, end;
   };
 
-  Bench(Parts parts, const Places& places) : parts_(std::move(parts)), places_(places) {}
+  Bench(Parts parts, const Places& places, const Followed& followed)
+      : parts_(std::move(parts)), places_(places), followed_(&followed) {}
 
   absl::Status Fill(const Range& range, int byte) const;
   absl::Status FillOperands(const Product& product) const;
@@ -111,11 +123,12 @@ class Bench {
 
   Parts parts_;
   Places places_;
+  const Followed* followed_;
 };
 
-absl::StatusOr<Bench> Bench::Create(int gpu, const MatmulPlan& plan) {
+absl::StatusOr<Bench> Bench::Create(int gpu, const MatmulPlan& plan, const Followed& followed) {
   Layout sizes(nullptr);
-  Arrange(plan, sizes);
+  Arrange(plan, followed, sizes);
   ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(gpu, sizes.used_bytes()));
   ASSIGN_OR_RETURN(PinnedMemory fingerprint, PinnedMemory::Allocate(gpu, sizeof(uint64_t)));
   ASSIGN_OR_RETURN(CudaStreamHandle stream,
@@ -123,16 +136,16 @@ absl::StatusOr<Bench> Bench::Create(int gpu, const MatmulPlan& plan) {
   ASSIGN_OR_RETURN(CudaEvent begin, CudaEvent::Create(gpu, CudaEvent::Timing::kOn));
   ASSIGN_OR_RETURN(CudaEvent end, CudaEvent::Create(gpu, CudaEvent::Timing::kOn));
   Layout layout(memory.data());
-  const Places places = Arrange(plan, layout);
+  const Places places = Arrange(plan, followed, layout);
   const Range all = {memory.data(), layout.used_bytes()};
   Bench bench({.stream = std::move(stream),
                .memory = std::move(memory),
                .fingerprint = std::move(fingerprint),
                .begin = std::move(begin),
                .end = std::move(end)},
-              places);
+              places, followed);
   RETURN_IF_ERROR(bench.Fill(all, 0));
-  RETURN_IF_ERROR(bench.FillOperands(plan.product()));
+  RETURN_IF_ERROR(bench.FillOperands(followed.operands_of));
   return bench;
 }
 
@@ -184,7 +197,11 @@ absl::StatusOr<uint64_t> Bench::FingerprintOfRun(const MatmulPlan& plan, int fil
 
 absl::StatusOr<float> Bench::Time(const MatmulPlan& plan, int runs) const {
   RETURN_IF_ERROR(parts_.begin.Record(stream()));
-  for (int run = 0; run < runs; ++run) RETURN_IF_ERROR(Run(plan));
+  for (int run = 0; run < runs; ++run) {
+    RETURN_IF_ERROR(Run(plan));
+    if (!followed_->follow) continue;
+    RETURN_IF_ERROR(followed_->follow(stream(), places_.operands, places_.scratch));
+  }
   RETURN_IF_ERROR(parts_.end.Record(stream()));
   RETURN_IF_ERROR(Finish());
   float milliseconds = 0.0F;
@@ -217,12 +234,17 @@ absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan) const {
 
 }  // namespace
 
-absl::StatusOr<MatmulPlan::CandidateAlgorithm> FindFastest(
-    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates) {
+bool IsFaster(float milliseconds, float least_before) {
+  constexpr float kWorthIt = 0.98F;
+  return milliseconds <= least_before * kWorthIt;
+}
+
+absl::StatusOr<MeasuredAlgorithm> FindFastest(
+    int gpu, MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,
+    const Followed& followed) {
   STAGECOACH_CHECK(!candidates.empty(), "nothing to choose from");
-  ASSIGN_OR_RETURN(const Bench bench, Bench::Create(gpu, plan));
-  std::optional<MatmulPlan::CandidateAlgorithm> fastest;
-  float least = 0.0F;
+  ASSIGN_OR_RETURN(const Bench bench, Bench::Create(gpu, plan, followed));
+  std::optional<MeasuredAlgorithm> fastest;
   absl::Status refusal;
   for (const MatmulPlan::CandidateAlgorithm& candidate : candidates) {
     plan.Use(candidate);
@@ -232,9 +254,8 @@ absl::StatusOr<MatmulPlan::CandidateAlgorithm> FindFastest(
       continue;
     }
     RETURN_IF_ERROR(milliseconds.status());
-    if (fastest.has_value() && *milliseconds > least * kWorthIt) continue;
-    fastest = candidate;
-    least = *milliseconds;
+    if (fastest.has_value() && !IsFaster(*milliseconds, fastest->milliseconds)) continue;
+    fastest = {candidate, *milliseconds};
   }
   if (!fastest.has_value()) {
     return base::Annotate(refusal, "none of the library's algorithms can be used; the last one");

@@ -24,7 +24,7 @@ namespace stagecoach::kernels {
 namespace {
 
 constexpr char kFormat[] = "stagecoach-tuning";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 constexpr absl::Duration kLongestMeasurement = absl::Minutes(10);
 
@@ -84,7 +84,8 @@ absl::Status ForEachField(AnyAlgorithm& algorithm, Visit visit) {
   RETURN_IF_ERROR(visit("swizzle", algorithm.swizzle));
   RETURN_IF_ERROR(visit("custom_option", algorithm.custom_option));
   RETURN_IF_ERROR(visit("inner_shape", algorithm.inner_shape));
-  return visit("cluster_shape", algorithm.cluster_shape);
+  RETURN_IF_ERROR(visit("cluster_shape", algorithm.cluster_shape));
+  return visit("apart", algorithm.apart);
 }
 
 absl::StatusOr<std::map<std::string, Algorithm>> Parse(const std::string& text) {
@@ -112,8 +113,10 @@ absl::StatusOr<std::map<std::string, Algorithm>> Parse(const std::string& text) 
 }  // namespace
 
 std::string Algorithm::ToString() const {
+  if (apart != 0) return "apart";
   std::string text;
   STAGECOACH_CHECK_OK(ForEachField(*this, [&](const char* name, int64_t value) {
+    if (std::strcmp(name, "apart") == 0) return absl::OkStatus();
     absl::StrAppend(&text, text.empty() ? "" : ", ", name, " ", value);
     return absl::OkStatus();
   }));

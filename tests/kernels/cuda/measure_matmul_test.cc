@@ -10,6 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/products/blas_lt.h"
+#include "kernels/device.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/blas_lt_fixture.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
 #include "tests/testing/cuda/stand_in.h"
@@ -114,6 +117,94 @@ TEST_F(MeasureMatmul, ChecksAnAlgorithmThatIsTheOnlyOne) {
                                                   HasSubstr("its bits differ from run to run")));
 }
 
+// ---- With the epilogue, or a kernel after the product without it.
+
+class EpilogueOrApart : public MeasureMatmul {
+ protected:
+  // All products take kRunNs, those with an epilogue more, and what follows so much. Whether the
+  // product is then computed with its epilogue.
+  bool IsFused(const Product& product, int epilogue_percent, int after_plain_percent,
+               int after_fused_percent = 0) const {
+    Product plain = product;
+    plain.epilogue = Epilogue::kNone;
+    cuda::BlasFaults faults;
+    for (const Product& either : {product, plain}) {
+      for (const int32_t id : CandidatesOf(either)) faults.extra_ns[id] = kRunNs;
+    }
+    faults.epilogue_extra_ns = kRunNs / 100 * epilogue_percent;
+    cuda::SetBlasFaults(faults);
+    std::filesystem::remove(tuning_file());
+    const absl::StatusOr<Blas> blas = Blas::Create(tuning_file());
+    STAGECOACH_CHECK_OK(blas);
+    const Apart apart = {.after_fused = Taking(after_fused_percent),
+                         .after_plain = Taking(after_plain_percent)};
+    const absl::StatusOr<const MatmulPlan*> plan = blas->blas->Plan(product, &apart);
+    EXPECT_TRUE(plan.ok() || absl::IsUnimplemented(plan.status())) << plan.status();
+    return plan.ok();
+  }
+
+  static Followed::Function Taking(int percent) {
+    return [percent](cudaStream_t stream, const MatmulPlan::Operands&, std::byte*) {
+      const cudaError_t error = cuda::Enqueue(
+          stream, {.name = "what follows", .run = [] {}, .extra_ns = kRunNs / 100 * percent});
+      return error == cudaSuccess ? absl::OkStatus() : absl::InternalError("cannot enqueue");
+    };
+  }
+};
+
+TEST_F(EpilogueOrApart, IsWhatTakesLessTime) {
+  for (const Product& product : Products()) {
+    if (product.epilogue == Epilogue::kNone) continue;
+    EXPECT_TRUE(IsFused(product, 30, 40)) << product.ToString();
+    EXPECT_FALSE(IsFused(product, 40, 30)) << product.ToString();
+  }
+}
+
+TEST_F(EpilogueOrApart, IsTheEpilogueWhereTimesAreAlike) {
+  EXPECT_TRUE(IsFused(Products()[0], 11, 10));
+  EXPECT_FALSE(IsFused(Products()[0], 14, 10));
+}
+
+TEST_F(EpilogueOrApart, CountsWhatFollowsTheEpilogue) {
+  EXPECT_TRUE(IsFused(Products()[3], 10, 30, /*after_fused_percent=*/10));
+  EXPECT_FALSE(IsFused(Products()[3], 10, 30, /*after_fused_percent=*/40));
+}
+
+TEST_F(EpilogueOrApart, IsKeptInTheFile) {
+  const Product& product = Products()[0];
+  ASSERT_FALSE(IsFused(product, 50, 10));
+  const nlohmann::json kept = ReadTuning();
+  EXPECT_EQ(kept["choices"].size(), 2U) << "of the product with its epilogue, and without";
+  cuda::SetBlasFaults({});
+  ASSERT_OK_AND_ASSIGN(const Blas later, Blas::Create(tuning_file()));
+  const Apart apart = {.after_plain = Taking(1000)};
+  EXPECT_THAT(later.blas->Plan(product, &apart), StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_EQ(ReadTuning(), kept);
+}
+
+TEST_F(EpilogueOrApart, IsTheEpilogueWhereNothingIsMeasured) {
+  cuda::SetBlasFaults({.epilogue_extra_ns = kRunNs});
+  ASSERT_OK_AND_ASSIGN(const Blas untuned, Blas::Create());
+  const Apart apart = {.after_plain = Taking(0)};
+  EXPECT_OK(untuned.blas->Plan(Products()[0], &apart));
+}
+
+// Forward and backward pass of a layer choose each for itself.
+TEST_F(EpilogueOrApart, IsChosenByLinearLayers) {
+  cuda::SetBlasFaults({.epilogue_extra_ns = kRunNs});
+  ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<Device> device,
+      Backend().CreateDevice({.precision = Precision::kBfloat16, .tuning_file = tuning_file()}));
+  ASSERT_OK(device->ops().Create(
+      LinearShape{.rows = 64, .inputs = 32, .outputs = 48, .activation = Activation::kGelu}));
+  const nlohmann::json choices = ReadTuning()["choices"];
+  int apart = 0;
+  for (const auto& [key, choice] : choices.items()) {
+    apart += choice["apart"].get<int>();
+  }
+  EXPECT_EQ(apart, 2);
+}
+
 TEST_F(MeasureMatmul, SaysWhyNoneServes) {
   const std::vector<int32_t> ids = CandidatesOf(product_);
   cuda::SetBlasFaults({.failing = {ids.begin(), ids.end()}});
@@ -158,7 +249,7 @@ TEST_F(MeasureMatmul, GivesBackWhatMeasuringTook) {
   // What each of the two has: nothing but objects of its library and of its stream.
   const cuda::Live live = cuda::live();
   EXPECT_EQ(live.allocations, 0);
-  EXPECT_EQ(live.streams, 4);
+  EXPECT_EQ(live.streams, 6);
   EXPECT_EQ(live.blas_objects, 2 * of_one);
 }
 

@@ -32,7 +32,8 @@ constexpr Algorithm kFirst{.id = 66,
                            .swizzle = 1,
                            .custom_option = 5,
                            .inner_shape = 7,
-                           .cluster_shape = 3};
+                           .cluster_shape = 3,
+                           .apart = 1};
 constexpr Algorithm kSecond{.id = 67, .tile = 23};
 
 class Tuning : public ::testing::Test {
@@ -159,15 +160,15 @@ INSTANTIATE_TEST_SUITE_P(
     Texts, TuningRefusal,
     ::testing::Values(
         "", "not JSON", "{}", R"({"format": "stagecoach-plan", "version": 1, "choices": {}})",
-        R"({"format": "stagecoach-tuning", "version": 2, "choices": {}})",
-        R"({"format": "stagecoach-tuning", "version": 1})",
-        R"({"format": "stagecoach-tuning", "version": 1, "choices": {"a": {"id": 1}}})",
-        R"({"format": "stagecoach-tuning", "version": 1, "choices": {"a": {"id": 1, "tile": -1,
+        R"({"format": "stagecoach-tuning", "version": 1, "choices": {}})",
+        R"({"format": "stagecoach-tuning", "version": 2})",
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1}}})",
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1, "tile": -1,
             "stages": 0, "split_k": 1, "reduction": 0, "swizzle": 0, "custom_option": 0,
-            "inner_shape": 0, "cluster_shape": 0}}})",
-        R"({"format": "stagecoach-tuning", "version": 1, "choices": {"a": {"id": 1, "tile": 1,
+            "inner_shape": 0, "cluster_shape": 0, "apart": 0}}})",
+        R"({"format": "stagecoach-tuning", "version": 2, "choices": {"a": {"id": 1, "tile": 1,
             "stages": 0, "split_k": 1, "reduction": 0, "swizzle": 0, "custom_option": 0,
-            "inner_shape": 0, "cluster_shape": 65536}}})"));
+            "inner_shape": 0, "cluster_shape": 65536, "apart": 0}}})"));
 
 TEST_F(Tuning, NoticesAFileThatWasDamagedAfterItWasOpened) {
   ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));

@@ -122,11 +122,14 @@ cublasStatus_t Launch(Product product, const cublasLtMatmulAlgo_t* algo, void* w
   }
   ExpectMemory(product, GpuOfStream(stream));
   const auto extra = faults.extra_ns.find(algorithm->id);
+  const int64_t extra_ns =
+      (extra == faults.extra_ns.end() ? 0 : extra->second) +
+      (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : faults.epilogue_extra_ns);
   const cudaError_t error =
       Enqueue(stream, {.name = "cublasLtMatmul",
                        .ready = nullptr,
                        .run = RunOf(product, faults.unsteady.contains(algorithm->id)),
-                       .extra_ns = extra == faults.extra_ns.end() ? 0 : extra->second});
+                       .extra_ns = extra_ns});
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -26,6 +26,8 @@ struct BlasFaults {
   std::set<int32_t> unsteady;
   // Time of the GPU's clock that a run takes beyond the time it takes here.
   std::map<int32_t, int64_t> extra_ns;
+  // The same of runs of products with an epilogue, besides.
+  int64_t epilogue_extra_ns = 0;
 };
 
 // Until the next Reset, for all calls that follow. Thread-safe.
