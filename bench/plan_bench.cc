@@ -97,7 +97,7 @@ partition::Plan CutPlan(const Contest& contest, const partition::Profile& profil
   const partition::SizedLayers layers = LayersAt(profile, contest.micro_batch_rows);
   return Value(partition::MakePlan(
                    {.layers = layers.layers,
-                    .loss = layers.loss(contest.micro_batches),
+                    .ends = layers.ends(contest.micro_batches),
                     .devices = contest.devices,
                     .schedule = partition::GeneratedSchedule("1f1b", contest.micro_batches),
                     .micro_batch_rows = contest.micro_batch_rows}))

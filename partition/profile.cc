@@ -55,13 +55,14 @@ absl::Status CheckSize(const SizedLayers& size, const SizedLayers& first) {
       return error("output_gradient_last_use is F, expected B or W");
     }
   }
-  for (const int64_t bytes : {size.loss_workspace_bytes, size.loss_bytes_per_micro_batch}) {
-    if (bytes < 0 || bytes > kMaxSizeBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the loss takes ", bytes, " bytes, expected 0 to ", kMaxSizeBytes));
-    }
-  }
-  return absl::OkStatus();
+  const auto check = [](const char* what, int64_t bytes) -> absl::Status {
+    if (0 <= bytes && bytes <= kMaxSizeBytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " takes ", bytes, " bytes, expected 0 to ", kMaxSizeBytes));
+  };
+  RETURN_IF_ERROR(check("the feed", size.feed_bytes_per_micro_batch));
+  RETURN_IF_ERROR(check("the loss", size.loss_workspace_bytes));
+  return check("the loss", size.loss_bytes_per_micro_batch);
 }
 
 absl::Status CheckNames(const std::vector<LayerCost>& layers) {
@@ -178,6 +179,7 @@ SizedLayers LayersAt(const Profile& profile, int64_t rows) {
   if (from_rows == rows) return at;
   at.micro_batch_rows = rows;
   for (LayerCost& layer : at.layers) ScaleLayer(layer, rows, from_rows);
+  at.feed_bytes_per_micro_batch = Scaled(at.feed_bytes_per_micro_batch, rows, from_rows);
   at.loss_workspace_bytes = Scaled(at.loss_workspace_bytes, rows, from_rows);
   return at;
 }

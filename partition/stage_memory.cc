@@ -105,7 +105,7 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
           .splits_backward = schedule.SplitsBackward(stage)};
 }
 
-StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
+StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& ends,
                         const StagePosition& position, std::vector<LayerPlaces>* places) {
   STAGECOACH_CHECK(!layers.empty(), "a stage has at least one layer");
   if (places != nullptr) places->clear();
@@ -121,9 +121,10 @@ StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const LossMemory& 
     if (i + 1 < layers.size()) layout.AddBoundary(layer, layers[i + 1]);
   }
   layout.Finish(stage);
+  if (position.is_first) stage.other_resident_bytes += ends.feed_resident_bytes;
   if (position.is_last) {
-    stage.workspace_bytes = std::max(stage.workspace_bytes, loss.workspace_bytes);
-    stage.other_resident_bytes += loss.resident_bytes;
+    stage.workspace_bytes = std::max(stage.workspace_bytes, ends.loss_workspace_bytes);
+    stage.other_resident_bytes += ends.loss_resident_bytes;
   }
 
   const LayerMemory& first = layers.front();

@@ -11,10 +11,14 @@
 
 namespace stagecoach::partition {
 
-// What the loss adds to the last stage.
-struct LossMemory {
-  int64_t workspace_bytes = 0;  // scratch while the loss is computed (targets included)
-  int64_t resident_bytes = 0;   // results of all micro-batches
+// What the two ends of a model add to the stages that have them.
+struct EndMemory {
+  // First stage: the inputs of a step's micro-batches, where they are copied ahead.
+  int64_t feed_resident_bytes = 0;
+  // Last stage: scratch while the loss is computed (targets included), and the results of all
+  // micro-batches.
+  int64_t loss_workspace_bytes = 0;
+  int64_t loss_resident_bytes = 0;
 };
 
 struct StagePosition {
@@ -60,7 +64,7 @@ struct LayerPlaces {
 //    after the layers.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
-schedule::StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const LossMemory& loss,
+schedule::StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& ends,
                                   const StagePosition& position,
                                   std::vector<LayerPlaces>* places = nullptr);
 

@@ -48,10 +48,11 @@ bool Feed::IsPrepared(const Batch& batch, int micro_batch) const {
                           absl::MakeConstSpan(prepared_rows_).subspan(begin, rows);
 }
 
-void Feed::Prepare(const Batch& next) {
+absl::Status Feed::Prepare(const Batch& next) {
   prepared_data_ = nullptr;
+  fed_ = 0;
   const bool has_places = features_.bytes() + targets_.bytes() > 0;
-  if (next.data == nullptr || !has_places) return;
+  if (next.data == nullptr || !has_places) return absl::OkStatus();
   half_ = 1 - half_;  // what this run uses may not have been copied yet
   for (int micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
     if (options_.features > 0) {
@@ -61,8 +62,13 @@ void Feed::Prepare(const Batch& next) {
       WriteTargets(next, micro_batch, PlaceOf(targets_, micro_batch, target_bytes()));
     }
   }
+  if (ahead_ != nullptr) {
+    RETURN_IF_ERROR(device_->stream().CopyAhead(ahead_, PlaceOf(features_, 0, feature_bytes()),
+                                                options_.micro_batches * feature_bytes()));
+  }
   prepared_data_ = next.data;
   prepared_rows_.assign(next.rows.begin(), next.rows.end());
+  return absl::OkStatus();
 }
 
 absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x) {
@@ -70,9 +76,15 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
     WriteFeatures(batch, micro_batch, static_cast<std::byte*>(x.data));
     return absl::OkStatus();
   }
-  std::byte* const place = PlaceOf(features_, micro_batch, x.bytes());
-  if (!IsPrepared(batch, micro_batch)) WriteFeatures(batch, micro_batch, place);
-  return device_->stream().CopyFromHost(x.data, place, x.bytes());
+  kernels::Stream& stream = device_->stream();
+  if (ahead_ != nullptr && IsPrepared(batch, micro_batch)) {
+    RETURN_IF_ERROR(stream.Copy(x.data, ahead_ + micro_batch * x.bytes(), x.bytes()));
+  } else {
+    std::byte* const place = PlaceOf(features_, micro_batch, x.bytes());
+    WriteFeatures(batch, micro_batch, place);
+    RETURN_IF_ERROR(stream.CopyFromHost(x.data, place, x.bytes()));
+  }
+  return ++fed_ == options_.micro_batches ? stream.AllowCopyAhead() : absl::OkStatus();
 }
 
 absl::Status Feed::Targets(const Batch& batch, int micro_batch, const Tensor& targets) {

@@ -29,7 +29,8 @@ struct Batch {
 // Brings the samples of a step to a device. Where the host cannot write the device's memory, each
 // micro-batch has two places in host memory from which it is copied in the stream's order, so that
 // feeding never waits: one is for the run of the schedule at hand, the other for the next run, if
-// that is prepared meanwhile.
+// that is prepared meanwhile. The features of a run that was prepared are copied ahead as a whole,
+// beside the work of the run before, to a place in the device's memory.
 class Feed {
  public:
   struct Options {
@@ -41,18 +42,24 @@ class Feed {
   Feed() = default;  // feeds nothing
   static absl::StatusOr<Feed> Create(kernels::Device& device, const Options& options);
 
-  // Jobs of the device's stream; micro-batches in any order. Between two calls for the same
-  // micro-batch the stream must have finished.
+  // Where the device has feature_bytes() for each micro-batch of a step, for features that are
+  // copied ahead; to be called once, before all that follows, if features are fed to a device whose
+  // memory is not the host's.
+  void PlaceAhead(std::byte* place) { ahead_ = place; }
+  int64_t feature_bytes() const;  // of a micro-batch
+
+  // Jobs of the device's stream; micro-batches in any order, each once in a run. Between two calls
+  // for the same micro-batch the stream must have finished.
   //   x (rows, features) of the activation type; padding is 0
   //   targets (rows, shape of a target), without padding
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Targets(const Batch& batch, int micro_batch, const kernels::Tensor& targets);
 
-  // Does the host's part of the next run while the device is busy with this one: a job of the
-  // device's stream, after this run's calls of the functions above. If that run has another batch
-  // after all, this was for nothing. The data must stay as it is until then. No data: nothing is
-  // known of the next run.
-  void Prepare(const Batch& next);
+  // Does the host's part of the next run while the device is busy with this one, and copies its
+  // features ahead: a job of the device's stream, after this run's calls of the functions above. If
+  // that run has another batch after all, this was for nothing. The data must stay as it is until
+  // then. No data: nothing is known of the next run.
+  absl::Status Prepare(const Batch& next);
 
  private:
   Feed(kernels::Device& device, const Options& options) : device_(&device), options_(options) {}
@@ -63,13 +70,14 @@ class Feed {
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
-  int64_t feature_bytes() const;  // of a micro-batch
   int64_t target_bytes() const;
 
   kernels::Device* device_ = nullptr;
   Options options_;
   kernels::HostBuffer features_, targets_;  // empty where the device's memory is the host's
   int half_ = 0;                            // of both, which this run uses
+  std::byte* ahead_ = nullptr;              // null where features are not copied ahead
+  int fed_ = 0;  // micro-batches of this run whose features were asked for
   const Dataset* prepared_data_ = nullptr;
   std::vector<int64_t> prepared_rows_;
   kernels::HostBuffer row_;  // (features) float32, before it is rounded

@@ -54,10 +54,10 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   return chain;
 }
 
-void Chain::LayOut(const partition::StagePosition& position, const partition::LossMemory& loss) {
+void Chain::LayOut(const partition::StagePosition& position, const partition::EndMemory& ends) {
   std::vector<partition::LayerMemory> layers;
   for (const ChainedLayer& chained : layers_) layers.push_back(chained.spec.memory);
-  memory_ = LayOutStage(layers, loss, position, &places_);
+  memory_ = LayOutStage(layers, ends, position, &places_);
   DeferSums();
 }
 

@@ -30,7 +30,7 @@ class Chain {
                                        const LayerContext& context, int first_index);
   // Lays it out, once, before any other call below. `splits_backward` in the position:
   // BackwardInput and BackwardWeight will be called apart; otherwise Backward.
-  void LayOut(const partition::StagePosition& position, const partition::LossMemory& loss);
+  void LayOut(const partition::StagePosition& position, const partition::EndMemory& ends);
 
   int size() const { return static_cast<int>(layers_.size()); }
   const LayerSpec& spec(int i) const { return layers_[static_cast<size_t>(i)].spec; }

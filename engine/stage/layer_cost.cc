@@ -9,11 +9,19 @@ int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows) {
   return AlignTensor(micro_batch_rows * loss.target.bytes());
 }
 
-partition::LossMemory BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows,
-                                  int micro_batches) {
-  return {
-      .workspace_bytes = BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
-      .resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
+int64_t BytesOfFeed(const kernels::Device& device, const Shape& input, int64_t micro_batch_rows) {
+  if (device.memory_is_host()) return 0;
+  return micro_batch_rows * input.elements() * SizeOf(device.activation_type());
+}
+
+partition::EndMemory BytesOfEnds(const kernels::Device& device, const Shape& input,
+                                 const LossSpec& loss, int64_t micro_batch_rows,
+                                 int micro_batches) {
+  return {.feed_resident_bytes =
+              AlignTensor(micro_batches * BytesOfFeed(device, input, micro_batch_rows)),
+          .loss_workspace_bytes =
+              BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
+          .loss_resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
 }
 
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,

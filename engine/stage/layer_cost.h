@@ -17,9 +17,12 @@ namespace stagecoach::engine {
 // The targets of a micro-batch are in the workspace, with the loss's scratch behind them; results
 // are two doubles for each micro-batch.
 inline constexpr int64_t kLossBytesPerMicroBatch = 2 * sizeof(double);
-partition::LossMemory BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows,
-                                  int micro_batches);
 int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows);  // rounded up
+// The inputs of a step are copied ahead to a place of their own where the host cannot write them
+// into the device's memory: one micro-batch there. `input`: of one sample.
+int64_t BytesOfFeed(const kernels::Device& device, const Shape& input, int64_t micro_batch_rows);
+partition::EndMemory BytesOfEnds(const kernels::Device& device, const Shape& input,
+                                 const LossSpec& loss, int64_t micro_batch_rows, int micro_batches);
 
 // Of a run that clips gradients (Optimizer::clip_norm): the squared norm of each parameter, in
 // double. Where results are shared: what the loss keeps of each micro-batch.

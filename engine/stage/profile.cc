@@ -45,8 +45,10 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.output = input;
   ASSIGN_OR_RETURN(profile.loss_spec,
                    model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));
-  profile.loss_workspace_bytes =
-      BytesOfLoss(profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1).workspace_bytes;
+  profile.feed_bytes_per_micro_batch = BytesOfFeed(device, model.input, options.micro_batch_rows);
+  profile.loss_workspace_bytes = BytesOfEnds(device, model.input, profile.loss_spec,
+                                             options.micro_batch_rows, /*micro_batches=*/1)
+                                     .loss_workspace_bytes;
   profile.loss_bytes_per_micro_batch = kLossBytesPerMicroBatch;
   profile.collectives =
       BytesOfCollectives(profile.parameters, options.optimizer, options.shares_results);

@@ -78,14 +78,11 @@ absl::Status Stage::PrepareFeed() {
 }
 
 void Stage::LayOut() {
-  partition::LossMemory loss;
-  if (options_.is_last) {
-    loss = BytesOfLoss(loss_spec_, options_.micro_batch_rows, options_.micro_batches);
-  }
   chain_.LayOut({.is_first = options_.is_first,
                  .is_last = options_.is_last,
                  .splits_backward = options_.splits_backward},
-                loss);
+                BytesOfEnds(device_, options_.input, loss_spec_, options_.micro_batch_rows,
+                            options_.micro_batches));
 }
 
 absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
@@ -101,7 +98,7 @@ void Stage::PlaceParameters(std::byte* resident) {
   std::byte* values = resident;
   std::byte* gradients = values + AlignBlock(memory().parameter_bytes);
   std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
-  std::byte* const others = states + AlignBlock(memory().optimizer_bytes);
+  std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
   const auto take = [](std::byte*& area, DType of, const Shape& shape) {
     const Tensor tensor{area, of, shape};
@@ -120,6 +117,10 @@ void Stage::PlaceParameters(std::byte* resident) {
     if (type != DType::kFloat32) tensors.working = take(states, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
     gradients_.push_back(tensors.gradient);
+  }
+  if (options_.is_first && !device_.memory_is_host()) {
+    feed_.PlaceAhead(others);
+    others += AlignTensor(options_.micro_batches * feed_.feature_bytes());
   }
   results_ = {others, DType::kFloat64, Shape{options_.micro_batches, 2}};
 }

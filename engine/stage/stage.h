@@ -87,7 +87,7 @@ class Stage {
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
                        MicroBatch micro_batch, kernels::Recording& recording);
   // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).
-  void PrepareNext(const Batch& next) { feed_.Prepare(next); }
+  absl::Status PrepareNext(const Batch& next) { return feed_.Prepare(next); }
   // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
   // if not null, is applied to each layer once its gradients are complete with this micro-batch.
   absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call,

@@ -47,7 +47,7 @@ absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
     return SearchPlan(profile, options);
   }
   return partition::MakePlan({.layers = profile.layers,
-                              .loss = profile.loss(options.micro_batches),
+                              .ends = profile.ends(options.micro_batches),
                               .devices = options.devices,
                               .schedule = MakerOf(options),
                               .micro_batch_rows = options.micro_batch_rows,
@@ -84,9 +84,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
 }
 
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given) {
-  const partition::LossMemory loss = profile.loss(given.plan.micro_batches());
+  const partition::EndMemory ends = profile.ends(given.plan.micro_batches());
   ASSIGN_OR_RETURN(partition::PreparedPlan plan,
-                   PreparePlan(std::move(given.plan), profile.layers, loss, given.transfers,
+                   PreparePlan(std::move(given.plan), profile.layers, ends, given.transfers,
                                profile.collectives));
   return PreparedRun{std::move(plan), model, given.optimizer, given.device, std::move(profile)};
 }

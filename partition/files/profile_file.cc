@@ -82,6 +82,17 @@ absl::Status ReadLoss(const json& document, ObjectReader& reader, Profile& profi
   return loss.reader().Finish();
 }
 
+absl::Status ReadFeed(const json& document, ObjectReader& reader, Profile& profile) {
+  ASSIGN_OR_RETURN(std::optional<ObjectReader> object, reader.OptionalObject("feed"));
+  if (!object.has_value()) return absl::OkStatus();
+  SizedReader feed(document["feed"], *std::move(object), profile.sizes.size());
+  ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, feed.OptionalBytes("bytes_per_micro_batch"));
+  for (size_t i = 0; i < profile.sizes.size(); ++i) {
+    profile.sizes[i].feed_bytes_per_micro_batch = bytes[i];
+  }
+  return feed.reader().Finish();
+}
+
 absl::StatusOr<std::vector<FileLayer>> ReadLayers(const json& document, const ArrayReader& array,
                                                   size_t sizes) {
   std::vector<FileLayer> layers;
@@ -179,6 +190,7 @@ absl::StatusOr<Profile> ReadProfile(const json& document) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> rows, ReadRows(document, reader));
   profile.sizes.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) profile.sizes[i].micro_batch_rows = rows[i];
+  RETURN_IF_ERROR(ReadFeed(document, reader, profile));
   RETURN_IF_ERROR(ReadLoss(document, reader, profile));
   ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray("layers"));
   RETURN_IF_ERROR(reader.Finish());
@@ -219,22 +231,27 @@ absl::StatusOr<Profile> ReadProfileFile(const std::string& path) {
 }
 
 std::string ToProfileJson(const Profile& profile) {
-  std::vector<int64_t> rows, workspace, results;
+  std::vector<int64_t> rows, feed, workspace, results;
   for (const SizedLayers& size : profile.sizes) {
     rows.push_back(size.micro_batch_rows);
+    feed.push_back(size.feed_bytes_per_micro_batch);
     workspace.push_back(size.loss_workspace_bytes);
     results.push_back(size.loss_bytes_per_micro_batch);
   }
   const ordered_json loss = {{"workspace_bytes", OneOrAll(workspace)},
                              {"bytes_per_micro_batch", OneOrAll(results)}};
+  // Few models have one: it is written where there is one.
+  const bool feeds = std::any_of(feed.begin(), feed.end(), [](int64_t bytes) { return bytes > 0; });
+  const ordered_json feed_object = {{"bytes_per_micro_batch", OneOrAll(feed)}};
   const int64_t norm_bytes = profile.collectives.norm_bytes;
   std::string text =
       absl::StrCat("{\n  \"format\": \"", kProfileFormat, "\",\n  \"version\": ", kProfileVersion,
                    ",\n  \"model\": ", Dump(profile.model),
                    ",\n  \"updates_in_backward\": ", profile.updates_in_backward ? "true" : "false",
                    norm_bytes == 0 ? "" : absl::StrCat(",\n  \"norm_bytes\": ", norm_bytes),
-                   ",\n  \"micro_batch_rows\": ", Dump(rows), ",\n  \"loss\": ", Dump(loss),
-                   ",\n  \"layers\": [");
+                   ",\n  \"micro_batch_rows\": ", Dump(rows),
+                   feeds ? absl::StrCat(",\n  \"feed\": ", Dump(feed_object)) : "",
+                   ",\n  \"loss\": ", Dump(loss), ",\n  \"layers\": [");
   std::vector<std::vector<std::string>> after(static_cast<size_t>(profile.num_layers()));
   for (const Edge& edge : profile.edges) {
     after[static_cast<size_t>(edge.consumer)].push_back(

@@ -13,16 +13,18 @@ namespace stagecoach::partition {
 // Profiles as JSON, described with an example in docs/profiles.md:
 //
 //   {"format": "stagecoach-profile", "version": 1, "model": "mlp", "micro_batch_rows": [16, 32],
+//    "feed": {"bytes_per_micro_batch": [0, 0]},
 //    "loss": {"workspace_bytes": [128, 256], "bytes_per_micro_batch": 16},
 //    "layers": [{"name": "linear", "parameters": 1000, "forward_ms": [1.5, 2.9], ...,
 //                "after": ["name", ...]}, ...]}
 //
 // "updates_in_backward" (Profile) is false by default; the program writes true for its own models.
 // "norm_bytes" is what every device tells the others of its gradients' norms
-// (Profile::collectives), where they are clipped; 0 by default. Only "format", "version", and of
-// each layer "name", "forward_ms" and its backward time are required. A number of a layer or the
-// loss may be a list, with one for each of the sizes in micro_batch_rows (default: [1]). Times are
-// in milliseconds, kept to the picosecond. Per layer:
+// (Profile::collectives), where they are clipped; 0 by default. "feed" and
+// "loss" are what the first and the last stage keep besides (EndMemory). Only "format", "version",
+// and of each layer "name", "forward_ms" and its backward time are required. A number of a layer or
+// the loss may be a list, with one for each of the sizes in micro_batch_rows (default: [1]). Times
+// are in milliseconds, kept to the picosecond. Per layer:
 //
 //   forward_ms, backward_input_ms, backward_weight_ms; or backward_ms in place of the latter two:
 //     half each for a layer with parameters, else all for the input

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const LoweredPlan& lowered,
                                                   const std::vector<LayerCost>& layers,
-                                                  const LossMemory& loss) {
+                                                  const EndMemory& ends) {
   std::vector<LayerMemory> of_layers = MemoryOf(layers);
   for (const int layer : plan.recomputed) {
     of_layers[static_cast<size_t>(layer)] = RecomputedMemory(layers[static_cast<size_t>(layer)]);
@@ -21,7 +21,7 @@ std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const Lowere
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto first = static_cast<size_t>(plan.first(stage));
     const size_t count = static_cast<size_t>(plan.last(stage)) + 1 - first;
-    memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), loss,
+    memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), ends,
                                  PositionOf(lowered.training, schedule::StageId(stage))));
   }
   return memory;
@@ -30,7 +30,7 @@ std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const Lowere
 }  // namespace
 
 absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>& layers,
-                                         const LossMemory& loss, schedule::Transfers transfers,
+                                         const EndMemory& ends, schedule::Transfers transfers,
                                          const schedule::CollectiveMemory& collectives) {
   PreparedPlan prepared;
   ASSIGN_OR_RETURN(prepared.lowered, LowerPlan(plan, transfers, collectives));
@@ -43,7 +43,7 @@ absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>
                                                         &layers);
   ASSIGN_OR_RETURN(prepared.report,
                    ReportPlan(plan, prepared.lowered, same,
-                              MemoryOfStages(plan, prepared.lowered, layers, loss)));
+                              MemoryOfStages(plan, prepared.lowered, layers, ends)));
   prepared.plan = std::move(plan);
   return prepared;
 }

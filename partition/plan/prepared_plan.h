@@ -23,7 +23,7 @@ struct PreparedPlan {
 // those of LowerPlan; InvalidArgument if the plan is for another number of layers, or a size is
 // negative.
 absl::StatusOr<PreparedPlan> PreparePlan(
-    Plan plan, const std::vector<LayerCost>& layers, const LossMemory& loss,
+    Plan plan, const std::vector<LayerCost>& layers, const EndMemory& ends,
     schedule::Transfers transfers = schedule::Transfers::kSeparate,
     const schedule::CollectiveMemory& collectives = {});
 

@@ -287,17 +287,17 @@ absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::TableOf(
     auto& table = tables_[{rows, candidate.micro_batches, 0}];
     if (table != nullptr) return table;
     SizedLayers sized = LayersAt(request_.profile, rows);
-    const LossMemory loss = sized.loss(candidate.micro_batches);
-    table = std::make_shared<const LayerTable>(std::move(sized.layers), loss,
+    const EndMemory ends = sized.ends(candidate.micro_batches);
+    table = std::make_shared<const LayerTable>(std::move(sized.layers), ends,
                                                request_.profile.updates_in_backward,
                                                request_.profile.collectives);
     return table;
   }
   ASSIGN_OR_RETURN(const std::vector<int> order, OrderOf(candidate));
   SizedLayers sized = LayersAt(request_.profile, rows);
-  const LossMemory loss = sized.loss(candidate.micro_batches);
+  const EndMemory ends = sized.ends(candidate.micro_batches);
   return std::make_shared<const LayerTable>(InOrder(sized.layers, request_.profile.edges, order),
-                                            loss, request_.profile.updates_in_backward,
+                                            ends, request_.profile.updates_in_backward,
                                             request_.profile.collectives);
 }
 

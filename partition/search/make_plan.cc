@@ -40,7 +40,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
 absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
   const auto layers = std::make_shared<const LayerTable>(
-      request.layers, request.loss, /*updates_in_backward=*/false, request.collectives);
+      request.layers, request.ends, /*updates_in_backward=*/false, request.collectives);
   std::vector<RankDevices> groups;
   for (int device = 0; device < devices; ++device) {
     RankDevices& group = groups.emplace_back();

@@ -24,7 +24,7 @@ ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks 
 
 struct PlanRequest {
   std::vector<LayerCost> layers;
-  LossMemory loss;
+  EndMemory ends;
   int devices = 1;
   ScheduleMaker schedule;  // must give one to train with
   int64_t micro_batch_rows = 1;

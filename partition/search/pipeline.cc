@@ -63,12 +63,12 @@ RankDevices RankDevicesOf(const Cluster& cluster, int first, int count) {
   return group;
 }
 
-LayerTable::LayerTable(std::vector<LayerCost> given, const LossMemory& loss_memory,
+LayerTable::LayerTable(std::vector<LayerCost> given, const EndMemory& end_memory,
                        bool is_updated_in_backward,
                        const schedule::CollectiveMemory& collective_memory)
     : layers(std::move(given)),
       memory(MemoryOf(layers)),
-      loss(loss_memory),
+      ends(end_memory),
       updates_in_backward(is_updated_in_backward),
       collectives(collective_memory),
       forward_ns(SumsBefore(layers, &LayerCost::forward_ns)),
@@ -166,14 +166,14 @@ StageMemory Pipeline::Memory(int first, int last, int stage,
           .subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
   const auto begin = std::lower_bound(recomputed.begin(), recomputed.end(), first);
   if (begin == recomputed.end() || *begin > last) {
-    return LayOutStage(range, table.loss, peaks_.position(stage));
+    return LayOutStage(range, table.ends, peaks_.position(stage));
   }
   absl::InlinedVector<LayerMemory, 16> layers(range.begin(), range.end());
   for (auto layer = begin; layer != recomputed.end() && *layer <= last; ++layer) {
     layers[static_cast<size_t>(*layer - first)] =
         RecomputedMemory(table.layers[static_cast<size_t>(*layer)]);
   }
-  return LayOutStage(layers, table.loss, peaks_.position(stage));
+  return LayOutStage(layers, table.ends, peaks_.position(stage));
 }
 
 std::vector<StageMemory> Pipeline::Memories(const Cut& cut) const {

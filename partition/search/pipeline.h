@@ -24,14 +24,14 @@ namespace stagecoach::partition {
 
 // The layers of a model as one device of a rank sees them, and sums over them from the first.
 struct LayerTable {
-  LayerTable(std::vector<LayerCost> layers, const LossMemory& loss,
-             bool updates_in_backward = false, const schedule::CollectiveMemory& collectives = {});
+  LayerTable(std::vector<LayerCost> layers, const EndMemory& ends, bool updates_in_backward = false,
+             const schedule::CollectiveMemory& collectives = {});
 
   int num_layers() const { return static_cast<int>(layers.size()); }
 
   std::vector<LayerCost> layers;
   std::vector<LayerMemory> memory;  // of the layers
-  LossMemory loss;
+  EndMemory ends;
   bool updates_in_backward;                // Profile has the same
   schedule::CollectiveMemory collectives;  // Profile has the same
   // Index: layer; the times of all layers before it. One more than there are layers.

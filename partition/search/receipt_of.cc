@@ -61,9 +61,9 @@ absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluste
 
 std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profile, int replicas) {
   SizedLayers sized = LayersAt(profile, plan.micro_batch_rows / replicas);
-  const LossMemory loss = sized.loss(plan.micro_batches());
+  const EndMemory ends = sized.ends(plan.micro_batches());
   if (!plan.order.empty()) sized.layers = InOrder(sized.layers, profile.edges, plan.order);
-  return std::make_shared<const LayerTable>(std::move(sized.layers), loss,
+  return std::make_shared<const LayerTable>(std::move(sized.layers), ends,
                                             profile.updates_in_backward, profile.collectives);
 }
 

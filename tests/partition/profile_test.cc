@@ -31,7 +31,10 @@ Profile TwoSizes() {
   std::mt19937 random(1);
   const std::vector<LayerCost> layers = NamedLayers(random, 4);
   return {.model = "m",
-          .sizes = {{.micro_batch_rows = 8, .layers = layers, .loss_workspace_bytes = 100},
+          .sizes = {{.micro_batch_rows = 8,
+                     .layers = layers,
+                     .feed_bytes_per_micro_batch = 20,
+                     .loss_workspace_bytes = 100},
                     {.micro_batch_rows = 32, .layers = layers, .loss_bytes_per_micro_batch = 16}}};
 }
 
@@ -59,6 +62,9 @@ TEST(PartitionProfile, RefusesWhatIsNoProfile) {
   profile = TwoSizes();
   profile.sizes[1].layers.pop_back();
   ExpectRefused(profile, HasSubstr("32 rows: 3 layers, expected the 4 of the first size"));
+  profile = TwoSizes();
+  profile.sizes[0].feed_bytes_per_micro_batch = -1;
+  ExpectRefused(profile, HasSubstr("8 rows: the feed takes -1 bytes"));
   profile = TwoSizes();
   profile.sizes[0].loss_workspace_bytes = -1;
   ExpectRefused(profile, HasSubstr("8 rows: the loss takes -1 bytes"));
@@ -136,6 +142,7 @@ TEST(PartitionProfile, OtherSizesAreScaledFromTheNearest) {
   layer.recompute_stash_bytes = 3;
   const SizedLayers at = LayersAt(profile, 12);
   EXPECT_EQ(at.micro_batch_rows, 12);
+  EXPECT_EQ(at.feed_bytes_per_micro_batch, 30);
   EXPECT_EQ(at.loss_workspace_bytes, 150);
   EXPECT_EQ(at.layers[1].forward_ns, 15);
   EXPECT_EQ(at.layers[1].step_ns, 7);

@@ -55,9 +55,10 @@ inline std::vector<LayerCost> RandomLayers(std::mt19937& random, int count) {
   return layers;
 }
 
-inline LossMemory RandomLoss(std::mt19937& random) {
-  return {.workspace_bytes = static_cast<int64_t>(random() % 5000),
-          .resident_bytes = static_cast<int64_t>(random() % 500)};
+inline EndMemory RandomEnds(std::mt19937& random) {
+  return {.feed_resident_bytes = static_cast<int64_t>(random() % 500),
+          .loss_workspace_bytes = static_cast<int64_t>(random() % 5000),
+          .loss_resident_bytes = static_cast<int64_t>(random() % 500)};
 }
 
 }  // namespace stagecoach::partition

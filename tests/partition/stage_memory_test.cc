@@ -28,8 +28,8 @@ LayerCost Layer(int64_t input_bytes, int64_t output_bytes) {
 }
 
 StageMemory Aggregate(const std::vector<LayerCost>& layers, const StagePosition& position,
-                      const LossMemory& loss = {}) {
-  return LayOutStage(MemoryOf(layers), loss, position);
+                      const EndMemory& ends = {}) {
+  return LayOutStage(MemoryOf(layers), ends, position);
 }
 
 TEST(LayOutStage, AddsWhatIsKeptForTheWholeRun) {
@@ -170,12 +170,19 @@ TEST(LayOutStage, WorkspaceAddsSlotsScratchAndFusedGradients) {
   EXPECT_EQ(Aggregate(layers, kMiddle).workspace_bytes, 2 * 128 + 1024 + 64);
 }
 
+TEST(LayOutStage, FeedCountsOnTheFirstStageOnly) {
+  const EndMemory ends = {.feed_resident_bytes = 24};
+  EXPECT_EQ(Aggregate({Layer(64, 64)}, {.is_first = true}, ends).other_resident_bytes, 24);
+  EXPECT_EQ(Aggregate({Layer(64, 64)}, kMiddle, ends).other_resident_bytes, 0);
+  EXPECT_EQ(Aggregate({Layer(64, 64)}, {.is_last = true}, ends).other_resident_bytes, 0);
+}
+
 TEST(LayOutStage, LossCountsOnTheLastStageOnly) {
-  const LossMemory loss = {.workspace_bytes = 512, .resident_bytes = 8};
-  const StageMemory last = Aggregate({Layer(64, 64)}, {.is_last = true}, loss);
+  const EndMemory ends = {.loss_workspace_bytes = 512, .loss_resident_bytes = 8};
+  const StageMemory last = Aggregate({Layer(64, 64)}, {.is_last = true}, ends);
   EXPECT_EQ(last.workspace_bytes, 512);
   EXPECT_EQ(last.other_resident_bytes, 8);
-  const StageMemory middle = Aggregate({Layer(64, 64)}, kMiddle, loss);
+  const StageMemory middle = Aggregate({Layer(64, 64)}, kMiddle, ends);
   EXPECT_EQ(middle.workspace_bytes, 0);
   EXPECT_EQ(middle.other_resident_bytes, 0);
 }
@@ -183,7 +190,8 @@ TEST(LayOutStage, LossCountsOnTheLastStageOnly) {
 TEST(LayOutStage, LossSharesTheScratchOfTheLayers) {
   LayerCost layer = Layer(64, 64);
   layer.memory.workspace_bytes = 1024;
-  EXPECT_EQ(Aggregate({layer}, {.is_last = true}, {.workspace_bytes = 512}).workspace_bytes, 1024);
+  EXPECT_EQ(Aggregate({layer}, {.is_last = true}, {.loss_workspace_bytes = 512}).workspace_bytes,
+            1024);
 }
 
 // A part of an area that something has to itself.

@@ -56,8 +56,8 @@ TEST(Profile, WritesAFileWithTheSizesThatTheEngineHas) {
   for (size_t size = 0; size < 2; ++size) {
     EXPECT_EQ(written.sizes[size].micro_batch_rows, expected.sizes[size].micro_batch_rows);
     for (int m = 1; m < 10; ++m) {
-      EXPECT_EQ(written.sizes[size].loss(m).resident_bytes,
-                expected.sizes[size].loss(m).resident_bytes);
+      EXPECT_EQ(written.sizes[size].ends(m).loss_resident_bytes,
+                expected.sizes[size].ends(m).loss_resident_bytes);
     }
     for (size_t i = 0; i < 4; ++i) {
       const partition::LayerCost& layer = written.sizes[size].layers[i];

@@ -114,8 +114,8 @@ TEST(AnalyzeModel, SizesTheLoss) {
   ASSERT_OK_AND_ASSIGN(
       const ModelProfile profile,
       AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}}, {.micro_batch_rows = 17}));
-  EXPECT_EQ(profile.loss(5).workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
-  EXPECT_EQ(profile.loss(5).resident_bytes, 128);         // 5 pairs of doubles
+  EXPECT_EQ(profile.ends(5).loss_workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
+  EXPECT_EQ(profile.ends(5).loss_resident_bytes, 128);         // 5 pairs of doubles
 }
 
 TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {

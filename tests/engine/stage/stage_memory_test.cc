@@ -75,7 +75,7 @@ void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options,
   TestDevice device(options.device.threads);
   ASSERT_OK_AND_ASSIGN(const ModelProfile profile, AnalyzeModel(model, options));
   const auto layers = absl::MakeConstSpan(profile.layers);
-  const partition::LossMemory loss = profile.loss(micro_batches);
+  const partition::EndMemory ends = profile.ends(micro_batches);
   for (int first = 0; first < model.num_layers(); ++first) {
     for (int last = first; last < model.num_layers(); ++last) {
       for (int place = 0; place < 8; ++place) {
@@ -99,7 +99,7 @@ void ExpectStagesAsAggregated(const Model& model, const ProfileOptions& options,
           const auto range =
               layers.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
           EXPECT_EQ(stage->memory(),
-                    partition::LayOutStage(partition::MemoryOf(range), loss, position))
+                    partition::LayOutStage(partition::MemoryOf(range), ends, position))
               << "layers " << first << " to " << last << ", place " << place;
           return absl::OkStatus();
         }));

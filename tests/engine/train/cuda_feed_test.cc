@@ -72,7 +72,10 @@ class Feeding {
                                       .micro_batches = kMicroBatches,
                                       .features = kFeatures,
                                       .target = TargetSpec::ClassLabel(kRowsOfData)})
-                  .value()) {}
+                  .value()),
+        ahead_(device_->Allocate(kMicroBatches * feed_.feature_bytes()).value()) {
+    feed_.PlaceAhead(ahead_.data());
+  }
 
   Fed Run(const Batch& batch, const Batch& next) {
     kernels::Stream& stream = device_->stream();
@@ -88,7 +91,7 @@ class Feeding {
       EXPECT_OK(stream.CopyToHost(host_.data(), features_.data(), features_.bytes()));
       EXPECT_OK(
           stream.CopyToHost(host_.data() + features_.bytes(), labels_.data(), labels_.bytes()));
-      feed_.Prepare(next);
+      EXPECT_OK(feed_.Prepare(next));
       EXPECT_OK(stream.Finish(base::Deadline::Never(), [] { return absl::OkStatus(); }));
     });
     return Read();
@@ -118,6 +121,7 @@ class Feeding {
   const kernels::Buffer features_, labels_;
   const kernels::HostBuffer host_;
   Feed feed_;
+  const kernels::Buffer ahead_;
 };
 
 class CudaFeed : public ::testing::TestWithParam<Precision> {

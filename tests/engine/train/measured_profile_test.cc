@@ -48,7 +48,7 @@ TEST(MeasureModel, SizesAsTheAnalysisDoes) {
     EXPECT_EQ(measured.layers[i].name, analyzed.layers[i].name);
     EXPECT_EQ(measured.layers[i].flops, analyzed.layers[i].flops);
   }
-  EXPECT_EQ(measured.loss(3).resident_bytes, analyzed.loss(3).resident_bytes);
+  EXPECT_EQ(measured.ends(3).loss_resident_bytes, analyzed.ends(3).loss_resident_bytes);
 }
 
 // Layer i sleeps for i ms in F and for 4 - i ms in B: no other layer's times are as long.

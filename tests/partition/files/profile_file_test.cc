@@ -134,6 +134,7 @@ Profile RandomProfile(std::mt19937& random) {
     rows += 1 + static_cast<int64_t>(random() % 20);
     SizedLayers size = {.micro_batch_rows = rows,
                         .layers = RandomLayers(random, count),
+                        .feed_bytes_per_micro_batch = static_cast<int64_t>(random() % 2 * 60),
                         .loss_workspace_bytes = static_cast<int64_t>(random() % 100),
                         .loss_bytes_per_micro_batch = static_cast<int64_t>(random() % 100)};
     for (int i = 0; i < count; ++i) {

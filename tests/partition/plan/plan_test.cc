@@ -235,8 +235,9 @@ TEST(PreparePlan, PredictsThePeakOfOneStage) {
   memory.workspace_bytes = 1280;
   const Plan plan = {
       .first_layer = {0}, .num_layers = 1, .schedule = GeneratedSchedule("gpipe", 1)(1).value()};
-  ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                       PreparePlan(plan, layers, {.workspace_bytes = 256, .resident_bytes = 256}));
+  ASSERT_OK_AND_ASSIGN(
+      const PreparedPlan prepared,
+      PreparePlan(plan, layers, {.loss_workspace_bytes = 256, .loss_resident_bytes = 256}));
   const int64_t resident_bytes = 1024 + 1024 + 2048 + 256;
   const int64_t during_forward_bytes = 256 + 512 + 768 + 512;  // input, output, stash, gradient
   EXPECT_EQ(prepared.report.ranks[0].peak_bytes(), resident_bytes + 1280 + during_forward_bytes);
@@ -271,10 +272,10 @@ TEST(PreparePlan, PeakOfADeviceCountsAllItsStages) {
 TEST(PreparePlan, PlansMemoryForTheTransfersAskedFor) {
   std::mt19937 random(7);
   const std::vector<LayerCost> layers = RandomLayers(random, 6);
-  const LossMemory loss = RandomLoss(random);
+  const EndMemory ends = RandomEnds(random);
   for (const auto transfers : {schedule::Transfers::kSeparate, schedule::Transfers::kGrouped}) {
     ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                         PreparePlan(SmallPlan(), layers, loss, transfers));
+                         PreparePlan(SmallPlan(), layers, ends, transfers));
     std::vector<schedule::StageMemory> memory;
     for (const StageReport& stage : prepared.report.stages) memory.push_back(stage.memory);
     const schedule::Schedule training = prepared.lowered.training;
@@ -302,7 +303,7 @@ std::vector<std::string> TableOf(const PlanReport& report) {
 TEST(PlanTable, HasARowForEachStageThatEndsWithThePeakOfItsDevice) {
   std::mt19937 random(1);
   ASSERT_OK_AND_ASSIGN(const PreparedPlan prepared,
-                       PreparePlan(SmallPlan(), RandomLayers(random, 6), RandomLoss(random)));
+                       PreparePlan(SmallPlan(), RandomLayers(random, 6), RandomEnds(random)));
   const std::vector<std::string> lines = TableOf(prepared.report);
   ASSERT_EQ(lines.size(), 2 + prepared.report.stages.size());  // header and rule
   EXPECT_THAT(lines[2], HasSubstr("0-1"));

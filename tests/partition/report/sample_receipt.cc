@@ -121,7 +121,7 @@ Receipt SampleReceipt(const SampleShape& shape) {
   const Plan plan = SamplePlan(shape);
   const std::vector<LayerCost> layers = SampleLayers(plan.num_layers);
   static_cast<PreparedPlan&>(receipt) =
-      PreparePlan(plan, layers, {.workspace_bytes = 1 << 20}).value();
+      PreparePlan(plan, layers, {.loss_workspace_bytes = 1 << 20}).value();
   receipt.model = "gpt-small";
   for (const LayerCost& layer : layers) receipt.layer_names.push_back(layer.name);
   for (int device = 0; device < shape.devices; ++device) {

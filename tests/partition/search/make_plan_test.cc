@@ -36,7 +36,7 @@ int64_t LargestPeak(const PlanReport& report) {
 }
 
 int64_t LargestPeak(const Plan& plan, const PlanRequest& request) {
-  return LargestPeak(PreparePlan(plan, request.layers, request.loss, request.transfers)->report);
+  return LargestPeak(PreparePlan(plan, request.layers, request.ends, request.transfers)->report);
 }
 
 // Slowest stage, sum of squares, first layers: the order of PartitionChain.
@@ -93,7 +93,7 @@ PlanRequest RandomRequest(std::mt19937& random) {
   PlanRequest request;
   const int layers = 1 + static_cast<int>(random() % 6);
   request.layers = RandomLayers(random, layers);
-  request.loss = RandomLoss(random);
+  request.ends = RandomEnds(random);
   request.devices = 1 + static_cast<int>(random() % layers);
   const char* const names[] = {"1f1b", "gpipe", "zb-h1"};
   request.schedule = GeneratedSchedule(names[random() % 3], 1 + static_cast<int>(random() % 6));
@@ -345,7 +345,7 @@ TEST(MakePlan, NeverReturnsACutThatDoesNotFitTheDevices) {
     const char* const names[] = {"interleaved", "zb-v", "v-min", "looped-bfs"};
     PlanRequest request = {
         .layers = RandomLayers(random, 4 + static_cast<int>(random() % 4)),
-        .loss = RandomLoss(random),
+        .ends = RandomEnds(random),
         .devices = 2,
         .schedule = GeneratedSchedule(names[random() % 4], 2 + 2 * static_cast<int>(random() % 3)),
         .transfers = i % 2 == 0 ? schedule::Transfers::kSeparate : schedule::Transfers::kGrouped};

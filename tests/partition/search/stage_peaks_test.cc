@@ -21,15 +21,15 @@ using schedule::Transfers;
 // The peaks of ranges of `layers` under a generated schedule.
 class Peaks {
  public:
-  Peaks(const std::vector<LayerCost>& layers, const LossMemory& loss, const std::string& name,
+  Peaks(const std::vector<LayerCost>& layers, const EndMemory& ends, const std::string& name,
         int devices, int micro_batches, Transfers transfers = Transfers::kSeparate)
-      : layers_(layers), loss_(loss), peaks_(Make(name, devices, micro_batches, transfers)) {}
+      : layers_(layers), ends_(ends), peaks_(Make(name, devices, micro_batches, transfers)) {}
 
   StagePeaks* operator->() { return &peaks_; }
 
   schedule::StageMemory Memory(int first, int last, int stage) const {
     return LayOutStage(MemoryOf(absl::MakeConstSpan(layers_).subspan(first, last - first + 1)),
-                       loss_, peaks_.position(stage));
+                       ends_, peaks_.position(stage));
   }
   int64_t AtLeast(int first, int last, int stage) const {
     return peaks_.AtLeast(stage, Memory(first, last, stage));
@@ -49,7 +49,7 @@ class Peaks {
   }
 
   std::vector<LayerCost> layers_;
-  LossMemory loss_;
+  EndMemory ends_;
   StagePeaks peaks_;
 };
 
@@ -91,7 +91,7 @@ TEST(StagePeaks, BoundNeverExceedsThePeak) {
       if (!made.ok()) continue;  // it refuses this shape
       const int stages = made->num_stages();
       const std::vector<LayerCost> layers = RandomLayers(random, stages + 2);
-      Peaks peaks(layers, RandomLoss(random), name, devices, micro_batches,
+      Peaks peaks(layers, RandomEnds(random), name, devices, micro_batches,
                   i % 2 == 0 ? Transfers::kSeparate : Transfers::kGrouped);
       for (int stage = 0; stage < stages; ++stage) {
         const int64_t at_least_bytes = peaks.AtLeast(stage, stage + 2, stage);
