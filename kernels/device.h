@@ -103,7 +103,17 @@ class Job {
 // Issued work that can be issued again with one call (Stream::Replay). Made by a device.
 class Recording {
  public:
+  // How its work is issued, as of the last Replay.
+  enum class Form : uint8_t {
+    kDirect,  // a CPU device does the work when it is issued
+    kPlain,   // call by call: it has not been recorded yet, or cannot be
+    kGraph,   // as what was recorded
+  };
+
   virtual ~Recording() = default;
+  virtual Form form() const = 0;
+  // Why it cannot be recorded; "" if it can as far as is known.
+  virtual std::string why_plain() const { return ""; }
 };
 
 // Moments in a stream's order. Made by a device for a fixed number of slots; reusable.
@@ -153,6 +163,12 @@ class Stream {
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) = 0;
   virtual absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) = 0;
+
+  // Copies from the host beside the work of the stream, by an engine of its own where there is one:
+  // after the work that the stream had been given at the last AllowCopyAhead, and before Finish
+  // returns, so that work issued later finds it done.
+  virtual absl::Status AllowCopyAhead() = 0;
+  virtual absl::Status CopyAhead(void* to, const void* from_host, int64_t bytes) = 0;
 
   // Issues the work of `issue`, which must issue the same work to this stream, on the same memory,
   // every time that it is called for the same recording, and nothing that waits for the host. An

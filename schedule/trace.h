@@ -28,6 +28,8 @@ struct TimedAction {
   // Of a transfer: the message's bytes. Of a compute action: what the rank has stashed after it.
   // 0 if unknown.
   int64_t bytes = 0;
+  // Of a compute action on an accelerator: it was issued as a graph, with one call.
+  bool as_graph = false;
 
   friend bool operator==(const TimedAction&, const TimedAction&) = default;
 };

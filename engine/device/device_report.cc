@@ -11,12 +11,14 @@ namespace stagecoach::engine {
 std::string MeasurementsToText(const DeviceReport& report) {
   const nlohmann::json text = {report.device,         report.measured_peak_bytes,
                                report.overhead_bytes, report.peak_stashed,
-                               report.busy,           report.measured_stash_bytes};
+                               report.busy,           report.measured_stash_bytes,
+                               report.graphs,         report.graph_issues,
+                               report.plain_issues,   report.why_plain};
   return text.dump();
 }
 
 absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
-  constexpr size_t kFields = 6;
+  constexpr size_t kFields = 10;
   ASSIGN_OR_RETURN(const nlohmann::json parsed, base::ParseJson(text));
   ASSIGN_OR_RETURN(const base::ArrayReader fields, base::ArrayReader::Create(parsed));
   if (fields.size() != kFields) {
@@ -30,6 +32,10 @@ absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
   report.peak_stashed = static_cast<int>(peak_stashed);
   ASSIGN_OR_RETURN(report.busy, fields.Double(4));
   ASSIGN_OR_RETURN(report.measured_stash_bytes, fields.Int64(5));
+  ASSIGN_OR_RETURN(report.graphs, fields.Int64(6));
+  ASSIGN_OR_RETURN(report.graph_issues, fields.Int64(7));
+  ASSIGN_OR_RETURN(report.plain_issues, fields.Int64(8));
+  ASSIGN_OR_RETURN(report.why_plain, fields.String(9));
   return absl::OkStatus();
 }
 

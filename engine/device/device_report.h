@@ -19,7 +19,14 @@ struct DeviceReport {
   int peak_stashed = 0;
   int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
   int64_t measured_stash_bytes = 0;
-  double busy = 0.0;  // share of the time of all steps and evaluations in which it computed
+  // Share of the time of steps and evaluations in which it computed: of all on a CPU device, of
+  // those that were measured on others.
+  double busy = 0.0;
+  // Of compute actions on an accelerator, 0 on a CPU device: how many, of training and evaluation,
+  // are recorded graphs; how often one was issued as a graph, with one call, and plainly, call by
+  // call; and why first not as a graph.
+  int64_t graphs = 0, graph_issues = 0, plain_issues = 0;
+  std::string why_plain;
 };
 
 // The part of a report that only the device's own process knows (its name and the measurements), as

@@ -27,12 +27,17 @@ absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule
   return PerformAll({.bound = *training_,
                      .batch = batch,
                      .step = &step,
+                     .is_measured = step.is_measured || trace != nullptr,
                      .timed = trace == nullptr ? absl::Span<TimedAction>()
                                                : absl::MakeSpan(trace->actions[rank])});
 }
 
-absl::Status Executor::Evaluate(const Batch& batch) {
-  return PerformAll({.bound = *evaluation_, .batch = batch, .step = nullptr, .timed = {}});
+absl::Status Executor::Evaluate(const Batch& batch, bool is_measured) {
+  return PerformAll({.bound = *evaluation_,
+                     .batch = batch,
+                     .step = nullptr,
+                     .is_measured = is_measured,
+                     .timed = {}});
 }
 
 absl::Status Executor::PerformAll(const Run& run) {
@@ -48,7 +53,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   }
   const absl::Status status = Finish(run);
   if (!status.ok()) return At(run, FirstNotDone(run), status);
-  RETURN_IF_ERROR(ReadTimes(run));
+  if (run.is_measured) RETURN_IF_ERROR(ReadTimes(run));
   counters_.peak_bytes = arena_.peak_bytes();
   counters_.peak_stash_bytes =
       std::max(counters_.peak_stash_bytes, run.bound.blocks.peak_stash_bytes());
@@ -75,7 +80,7 @@ absl::Status Executor::PerformAt(const Run& run, int position) {
   const auto index = static_cast<size_t>(position);
   const Program& program = run.bound.program;
   RETURN_IF_ERROR(run.bound.blocks.Begin(position));
-  RETURN_IF_ERROR(Mark(program.instructions[index], Moment::kReached));
+  RETURN_IF_ERROR(Mark(run, program.instructions[index], Moment::kReached));
   RETURN_IF_ERROR(Perform(run, position));
   if (index + 1 == program.instructions.size()) {
     // The list ends when its last sends have been taken: their blocks end with it.
@@ -128,16 +133,31 @@ absl::Status Executor::Compute(const Run& run, int position) {
     if (block == Instruction::kNothing) break;
     run.bound.blocks.Stash(block);
   }
-  RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   stream.BeginRange(instruction.name.c_str());
   const absl::Status status = Issue(run, position);
   stream.EndRange();
   RETURN_IF_ERROR(status);
-  return EndWork(instruction, position);
+  CountIssue(run, position);
+  return EndWork(run, position);
 }
 
-absl::Status Executor::EndWork(const Instruction& instruction, int position) {
-  RETURN_IF_ERROR(Mark(instruction, Moment::kEnd));
+void Executor::CountIssue(const Run& run, int position) {
+  using Form = kernels::Recording::Form;
+  const auto index = static_cast<size_t>(position);
+  const kernels::Recording& recording = *run.bound.recordings[index];
+  const Form form = recording.form();
+  if (form == Form::kGraph) ++counters_.graph_issues;
+  if (form == Form::kPlain) {
+    ++counters_.plain_issues;
+    if (counters_.why_plain.empty()) counters_.why_plain = recording.why_plain();
+  }
+  if (!run.timed.empty()) run.timed[index].as_graph = form == Form::kGraph;
+}
+
+absl::Status Executor::EndWork(const Run& run, int position) {
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kEnd));
   return options_.device->stream().Report(position);
 }
 
@@ -176,7 +196,7 @@ absl::Status Executor::Transfer(const Run& run, int position) {
   const bool sends = schedule::IsSend(instruction.action.op);
   // One send per lane is outstanding: the memory plan counts on it.
   if (instruction.awaits != Instruction::kNothing) RETURN_IF_ERROR(Await(instruction.awaits));
-  RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   Transport& transport = *options_.transport;
   ASSIGN_OR_RETURN(
       tickets_[index],
@@ -195,11 +215,11 @@ absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   if (!instruction.works) return absl::OkStatus();
   RETURN_IF_ERROR(KeepUp(instruction));
-  RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   UpdateStep update = run.step->update;
   if (norm_.has_value()) update.gradient_scale = norm_->scale();
   RETURN_IF_ERROR(instruction.stage->Update(update));
-  return EndWork(instruction, position);
+  return EndWork(run, position);
 }
 
 absl::Status Executor::SumOwnSquares() {
@@ -212,14 +232,14 @@ absl::Status Executor::SumOwnSquares() {
 absl::Status Executor::ExchangeNorms(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   RETURN_IF_ERROR(KeepUp(instruction));
-  RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(SumOwnSquares());
-  RETURN_IF_ERROR(Mark(instruction, Moment::kOwnPartDone));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kOwnPartDone));
   RETURN_IF_ERROR(norm_->Exchange(*options_.transport, instruction.ranks,
                                   base::Deadline::After(options_.deadline)));
-  RETURN_IF_ERROR(Mark(instruction, Moment::kAllPartsThere));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kAllPartsThere));
   RETURN_IF_ERROR(norm_->Combine());
-  return EndWork(instruction, position);
+  return EndWork(run, position);
 }
 
 absl::Status Executor::ShareResults(const Run& run, int position) {
@@ -227,15 +247,15 @@ absl::Status Executor::ShareResults(const Run& run, int position) {
   RETURN_IF_ERROR(KeepUp(instruction));
   RETURN_IF_ERROR(
       shared_results_->Exchange(*options_.transport, instruction.ranks, options_.deadline));
-  RETURN_IF_ERROR(Mark(instruction, Moment::kStart));
+  RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(shared_results_->Fetch());
-  return EndWork(instruction, position);
+  return EndWork(run, position);
 }
 
 absl::Status Executor::Finish(const Run& run) {
   if (loss_stage_ != nullptr) RETURN_IF_ERROR(loss_stage_->FetchResults());
   const Batch next = run.step == nullptr ? Batch{} : run.step->next;
-  for (const std::unique_ptr<Stage>& stage : stages_) stage->PrepareNext(next);
+  for (const std::unique_ptr<Stage>& stage : stages_) RETURN_IF_ERROR(stage->PrepareNext(next));
   return Patiently([&](absl::FunctionRef<absl::Status()> poll) {
     return options_.device->stream().Finish(base::Deadline::Never(), poll);
   });
@@ -280,6 +300,7 @@ absl::Status Executor::ReadTimes(const Run& run) {
     if (works) counters_.compute_ns += timed.end_ns - timed.start_ns;
     if (run.timed.empty()) continue;
     timed.bytes = run.timed[index].bytes;
+    timed.as_graph = run.timed[index].as_graph;
     run.timed[index] = timed;
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -31,15 +32,20 @@ namespace stagecoach::engine {
 struct TrainStep {
   UpdateStep update;
   std::chrono::steady_clock::time_point start = {};  // of the step, for its trace
-  Batch next = {};  // that the next run will be given, if it is known (Feed::Prepare)
+  bool is_measured = false;  // adds to ExecutorCounters::compute_ns, as it does with a trace
+  Batch next = {};           // that the next run will be given, if it is known (Feed::Prepare)
 };
 
 // Time and memory of one rank, since creation.
 struct ExecutorCounters {
-  int64_t compute_ns = 0;  // in compute actions and updates
+  int64_t compute_ns = 0;  // in compute actions and updates of the runs that were measured
   int64_t peak_bytes = 0;  // largest extent of the arena in use
   int peak_stashed = 0;  // most micro-batches, counted per stage, that were between F and B at once
   int64_t peak_stash_bytes = 0;  // most that was stashed at once, as schedule/memory.h defines it
+  // Of compute actions on an accelerator (kernels::Recording): how many, of both schedules, are
+  // graphs; how often runs have issued one as a graph, and plainly; why first not as a graph.
+  int64_t graphs = 0, graph_issues = 0, plain_issues = 0;
+  std::string why_plain;
 };
 
 // Unimplemented if the schedule has an UNSHARD, RESHARD or REDUCE: there is one replica of every
@@ -79,8 +85,9 @@ class Executor {
 
   // Performs the list once, until the device is done. Errors say which action of which rank failed.
   // If there is a `trace`, fills the rank's list of it, which has the length of the schedule's.
+  // To measure times costs an accelerator's host several calls an action.
   absl::Status Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace);
-  absl::Status Evaluate(const Batch& batch);
+  absl::Status Evaluate(const Batch& batch, bool is_measured);
 
   const ExecutorCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
@@ -101,7 +108,8 @@ class Executor {
     Bound& bound;
     const Batch& batch;
     const TrainStep* step;                    // null in evaluation
-    absl::Span<schedule::TimedAction> timed;  // by position; empty if the times are not wanted
+    bool is_measured;                         // the moments of actions are marked
+    absl::Span<schedule::TimedAction> timed;  // by position; empty if there is no trace
   };
 
   Executor(const Options& options, kernels::Arena arena,
@@ -118,6 +126,7 @@ class Executor {
   absl::Status Perform(const Run& run, int position);
   absl::Status Compute(const Run& run, int position);
   absl::Status Issue(const Run& run, int position);
+  void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
   absl::Status ExchangeNorms(const Run& run, int position);
@@ -127,7 +136,7 @@ class Executor {
   // Come before and after what has work for the device (Instruction::works). The first waits until
   // the device is at most Instruction::kMostAhead behind.
   absl::Status KeepUp(const Instruction& instruction);
-  absl::Status EndWork(const Instruction& instruction, int position);
+  absl::Status EndWork(const Run& run, int position);
   // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
   // failed, and the deadline. That is one of waits for other ranks: it starts anew with every
   // action that is done.
@@ -139,15 +148,15 @@ class Executor {
   // ever.
   absl::Status WarmUp();
   absl::Status Await(int32_t transfer);
-  absl::Status Mark(const Instruction& instruction, Moment moment) {
-    return timeline_->Mark(SlotOf(instruction, moment));
+  absl::Status Mark(const Run& run, const Instruction& instruction, Moment moment) {
+    return run.is_measured ? timeline_->Mark(SlotOf(instruction, moment)) : absl::OkStatus();
   }
   static int SlotOf(const Instruction& instruction, Moment moment) {
     return instruction.first_slot + static_cast<int>(moment);
   }
   // Fetches what the host wants to know, and waits for the device.
   absl::Status Finish(const Run& run);
-  // Reads the moments of a finished run.
+  // Reads the moments of a finished run that was measured.
   absl::Status ReadTimes(const Run& run);
   absl::StatusOr<schedule::TimedAction> TimesOf(const Run& run, int position) const;
   int FirstNotDone(const Run& run) const;

@@ -151,7 +151,8 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
 absl::Status Executor::WarmUp() {
   const Batch nothing;
   for (Bound* const bound : {training_.get(), evaluation_.get()}) {
-    const Run run = {.bound = *bound, .batch = nothing, .step = nullptr, .timed = {}};
+    const Run run = {
+        .bound = *bound, .batch = nothing, .step = nullptr, .is_measured = false, .timed = {}};
     const auto actions = static_cast<int>(bound->program.instructions.size());
     for (int round = 0; round < 2; ++round) {
       for (int position = 0; position < actions; ++position) {
@@ -160,6 +161,13 @@ absl::Status Executor::WarmUp() {
         const absl::Status status = Issue(run, position);
         if (!status.ok()) return At(run, position, status);
       }
+    }
+  }
+  for (const Bound* const bound : {training_.get(), evaluation_.get()}) {
+    for (const auto& recording : bound->recordings) {
+      const bool is_graph =
+          recording != nullptr && recording->form() == kernels::Recording::Form::kGraph;
+      counters_.graphs += is_graph ? 1 : 0;
     }
   }
   if (norm_.has_value()) {

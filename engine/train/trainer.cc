@@ -47,8 +47,8 @@ class PipelineTrainer final : public Trainer {
 
  private:
   absl::Status CreateRank(int rank);
-  // A run of the schedule by all ranks.
-  absl::Status RunSchedule(absl::FunctionRef<absl::Status(int)> function);
+  // A run of the schedule by all ranks; `function(rank, is_measured)`.
+  absl::Status RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function);
   // Among processes: products are computed in one way wherever they are.
   absl::Status CheckChoices();
   // What the plan says of a rank's device, and what was measured, of one that is here.
@@ -67,7 +67,8 @@ class PipelineTrainer final : public Trainer {
   std::vector<int64_t> evaluation_rows_;
   std::unique_ptr<StepTraces> traces_;  // null without tracing
   int64_t steps_ = 0;
-  int64_t run_ns_ = 0;
+  int64_t runs_ = 0;         // of either schedule
+  int64_t measured_ns_ = 0;  // of those that were measured
 };
 
 absl::Status PipelineTrainer::Initialize() {
@@ -136,12 +137,20 @@ absl::Status PipelineTrainer::CreateRank(int rank) {
   return absl::OkStatus();
 }
 
-absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int)> function) {
+absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function) {
+  // On an accelerator a few runs stand for all: early ones, so that there are some, and then one in
+  // so many.
+  constexpr int64_t kMeasuredOf = 16;
+  const bool is_early = (runs_ & (runs_ - 1)) == 0;
+  const bool is_measured = options_.device.kind == DeviceKind::kCpu || traces_ != nullptr ||
+                           is_early || runs_ % kMeasuredOf == 0;
+  ++runs_;
   const auto start = std::chrono::steady_clock::now();
-  absl::Status status = group_->Together(function);
-  run_ns_ +=
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
-          .count();
+  absl::Status status = group_->Together([&](int rank) { return function(rank, is_measured); });
+  const auto took = std::chrono::steady_clock::now() - start;
+  if (is_measured) {
+    measured_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
+  }
   return status;
 }
 
@@ -187,8 +196,11 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
   const Batch batch{
       .data = &data, .rows = rows, .step = number, .first_sample = steps_ * plan().batch_rows()};
-  RETURN_IF_ERROR(RunSchedule(
-      [&](int rank) { return executors_[static_cast<size_t>(rank)]->Train(batch, step, trace); }));
+  RETURN_IF_ERROR(RunSchedule([&](int rank, bool is_measured) {
+    TrainStep own = step;
+    own.is_measured = is_measured;
+    return executors_[static_cast<size_t>(rank)]->Train(batch, own, trace);
+  }));
   steps_ = number;
   if (trace != nullptr) traces_->End(number);
   const LossResult sum = SumResults();
@@ -214,8 +226,9 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
     const Batch batch{
         .data = &data, .rows = evaluation_rows_, .step = steps_, .first_sample = begin};
-    RETURN_IF_ERROR(RunSchedule(
-        [&](int rank) { return executors_[static_cast<size_t>(rank)]->Evaluate(batch); }));
+    RETURN_IF_ERROR(RunSchedule([&](int rank, bool is_measured) {
+      return executors_[static_cast<size_t>(rank)]->Evaluate(batch, is_measured);
+    }));
     const LossResult sum = SumResults();
     evaluation.rows = end;
     evaluation.loss += sum.loss;
@@ -239,8 +252,12 @@ void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
   report.overhead_bytes = device.overhead_bytes();
   report.peak_stashed = counters.peak_stashed;
   report.measured_stash_bytes = counters.peak_stash_bytes;
-  if (run_ns_ > 0) {
-    report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(run_ns_);
+  report.graphs = counters.graphs;
+  report.graph_issues = counters.graph_issues;
+  report.plain_issues = counters.plain_issues;
+  report.why_plain = counters.why_plain;
+  if (measured_ns_ > 0) {
+    report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(measured_ns_);
   }
 }
 

@@ -16,7 +16,10 @@
 namespace stagecoach::kernels {
 namespace {
 
-class CpuRecording final : public Recording {};
+class CpuRecording final : public Recording {
+ public:
+  Form form() const override { return Form::kDirect; }
+};
 
 class CpuTimeline final : public Timeline {
  public:

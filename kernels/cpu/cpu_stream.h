@@ -49,6 +49,10 @@ class CpuStream final : public Stream {
   absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) override {
     return Copy(to_host, from, bytes);
   }
+  absl::Status AllowCopyAhead() override { return absl::OkStatus(); }
+  absl::Status CopyAhead(void* to, const void* from_host, int64_t bytes) override {
+    return Copy(to, from_host, bytes);
+  }
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status Report(int32_t position) override;
   int32_t reported() const override { return reported_.load(std::memory_order_acquire); }

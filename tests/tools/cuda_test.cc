@@ -105,6 +105,23 @@ TEST(CudaTrain, MeasuredPeaksEqualThePredictedOnes) {
   }
 }
 
+TEST(CudaTrain, CountsGraphs) {
+  {
+    const CudaMachine machine("gpus=2");
+    for (const nlohmann::json& device : EventsOf({"--device", "cuda"}).back()["devices"]) {
+      EXPECT_GT(device["graphs"]["captured"], 0);
+      EXPECT_GT(device["graphs"]["replayed"], device["graphs"]["captured"]);
+      EXPECT_EQ(device["graphs"]["plain"], 0);
+    }
+  }
+  const CudaMachine machine("gpus=2,graphs=0");
+  const Finished run = RunStagecoach(SmallRun({"--device", "cuda"}));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.out,
+              ::testing::ContainsRegex("cuda:1: [0-9]+ of [0-9]+ actions took more than one call, "
+                                       "for want of a CUDA graph: cudaStreamBeginCapture"));
+}
+
 // What has room in groups, which receive later, need not have it with copies.
 TEST(CudaTrain, PlansForTheTransfersThatItPerforms) {
   const CudaMachine machine("gpus=2");

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <memory>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -150,6 +151,8 @@ struct StopPlace {
   const char* name;
   const char* call;  // of a library, at which the process stops itself; "": while it trains
   bool trained;      // by then the others have done what they were to do
+
+  friend void PrintTo(const StopPlace& place, std::ostream* out) { *out << place.name; }
 };
 
 class LaunchedStopped : public ::testing::TestWithParam<std::tuple<StopPlace, size_t>> {
@@ -234,7 +237,8 @@ TEST_P(LaunchedStoppedAtAFilePlace, DoesNotKeepTheOthers) {
 
 INSTANTIATE_TEST_SUITE_P(WhileItTrains, LaunchedStoppedAtAFilePlace,
                          ::testing::Values(std::make_tuple(StopPlace{"Training", "", false},
-                                                           size_t{1})));
+                                                           size_t{1})),
+                         [](const auto&) { return "Rank1"; });
 
 // The GPU of one process fails long after training has begun.
 TEST(LaunchedGpuFailure, EndsTheOthers) {

@@ -86,18 +86,25 @@ ordered_json DeviceToJson(const partition::PlanReport& plan, size_t rank,
   }
   // Of a device with one stage, "stage" and "layers" say it all.
   const partition::StageReport& first = plan.of(ids.front());
-  return {{"device", device.device},
-          {"stage", ids.front().value()},
-          {"layers", {first.first_layer, first.last_layer}},
-          {"parameters", parameters},
-          {"stages", std::move(stages)},
-          {"predicted_peak_bytes", device.predicted_peak_bytes},
-          {"measured_peak_bytes", device.measured_peak_bytes},
-          {"overhead_bytes", device.overhead_bytes},
-          {"peak_stashed", device.peak_stashed},
-          {"predicted_stash_bytes", device.predicted_stash_bytes},
-          {"measured_stash_bytes", device.measured_stash_bytes},
-          {"busy", device.busy}};
+  ordered_json json = {{"device", device.device},
+                       {"stage", ids.front().value()},
+                       {"layers", {first.first_layer, first.last_layer}},
+                       {"parameters", parameters},
+                       {"stages", std::move(stages)},
+                       {"predicted_peak_bytes", device.predicted_peak_bytes},
+                       {"measured_peak_bytes", device.measured_peak_bytes},
+                       {"overhead_bytes", device.overhead_bytes},
+                       {"peak_stashed", device.peak_stashed},
+                       {"predicted_stash_bytes", device.predicted_stash_bytes},
+                       {"measured_stash_bytes", device.measured_stash_bytes},
+                       {"busy", device.busy}};
+  if (device.graph_issues + device.plain_issues > 0) {  // an accelerator
+    json["graphs"] = {{"captured", device.graphs},
+                      {"replayed", device.graph_issues},
+                      {"plain", device.plain_issues},
+                      {"why_plain", device.why_plain}};
+  }
+  return json;
 }
 
 class JsonReport final : public Report {

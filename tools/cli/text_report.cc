@@ -69,6 +69,18 @@ std::string DeviceTable(const partition::PlanReport& plan,
   return table.ToString();
 }
 
+// A line for each device that did not issue all work as graphs; "" if there is none.
+std::string DescribePlainIssues(const std::vector<engine::DeviceReport>& devices) {
+  std::string lines;
+  for (const engine::DeviceReport& device : devices) {
+    if (device.plain_issues == 0) continue;
+    absl::StrAppend(&lines, device.device, ": ", base::FormatCount(device.plain_issues), " of ",
+                    Counted(device.plain_issues + device.graph_issues, "action", "actions"),
+                    " took more than one call, for want of a CUDA graph: ", device.why_plain, "\n");
+  }
+  return lines;
+}
+
 // Data, model and plan in a few lines and a table.
 std::string DescribeRun(const Run& run) {
   int64_t parameters = 0;
@@ -127,6 +139,7 @@ class TextReport final : public Report {
   void End(const Run& run, const Outcome& outcome) override {
     Draw("");
     absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
+    absl::PrintF("%s", DescribePlainIssues(outcome.devices));
     absl::PrintF(
         "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
         Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),

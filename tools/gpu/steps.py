@@ -291,7 +291,13 @@ def check_training(events, precision):
             raise StepFailed(f"{precision}: {device['device']} held "
                              f"{device['measured_peak_bytes']} bytes, predicted were "
                              f"{device['predicted_peak_bytes']}")
-    figures = [Figure(f"{precision}: loss of epoch {i + 1}", loss) for i, loss in enumerate(losses)]
+        graphs = device.get("graphs", {})
+        if graphs.get("plain", 0) > 0:
+            raise StepFailed(f"{precision}: {device['device']} issued {graphs['plain']} actions "
+                             f"without a graph: {graphs['why_plain']}")
+    replayed = sum(d.get("graphs", {}).get("replayed", 0) for d in ends[0]["devices"])
+    figures = [Figure(f"{precision}: actions issued as graphs", replayed)]
+    figures += [Figure(f"{precision}: loss of epoch {i + 1}", loss) for i, loss in enumerate(losses)]
     figures.append(Figure(f"{precision}: test accuracy", epochs[-1]["test_accuracy"]))
     figures.append(Figure(f"{precision}: samples/s", epochs[-1]["samples_per_second"]))
     figures.append(Figure(f"{precision}: memory of all devices, measured = predicted",

@@ -46,7 +46,7 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
   }
   const cudaError_t launched = cudaGraphLaunch(graph_.get(), stream);
   if (IsNoGraph(launched)) {  // its memory on the GPU is taken at the first launch
-    RETURN_IF_ERROR(BePlain());
+    RETURN_IF_ERROR(BePlain(launched, "cudaGraphLaunch"));
     return issue();
   }
   return CudaStatus(launched, "cudaGraphLaunch");
@@ -55,7 +55,7 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
 absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue) {
   // Thread-local: what other devices' threads do meanwhile does not matter to this capture.
   const cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-  if (IsNoGraph(begun)) return BePlain();
+  if (IsNoGraph(begun)) return BePlain(begun, "cudaStreamBeginCapture");
   RETURN_IF_ERROR(CudaStatus(begun, "cudaStreamBeginCapture"));
   const absl::Status issued = issue();
   cudaGraph_t captured = nullptr;
@@ -63,20 +63,21 @@ absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl:
   const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
   const CudaGraph graph(gpu_, captured);
   // Errors of `issue` are then only what the refused call returned; to issue it again will tell.
-  if (IsNoGraph(ended)) return BePlain();
+  if (IsNoGraph(ended)) return BePlain(ended, "cudaStreamEndCapture");
   RETURN_IF_ERROR(issued);
   RETURN_IF_ERROR(CudaStatus(ended, "cudaStreamEndCapture"));
   cudaGraphExec_t exec = nullptr;
   const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph.get(), 0);
-  if (IsNoGraph(instantiated)) return BePlain();
+  if (IsNoGraph(instantiated)) return BePlain(instantiated, "cudaGraphInstantiate");
   RETURN_IF_ERROR(CudaStatus(instantiated, "cudaGraphInstantiate"));
   graph_ = CudaGraphExec(gpu_, exec);
   state_ = State::kCaptured;
   return absl::OkStatus();
 }
 
-absl::Status CudaRecording::BePlain() {
+absl::Status CudaRecording::BePlain(cudaError_t error, const char* call) {
   static_cast<void>(cudaGetLastError());  // it would be the next call's
+  why_plain_ = std::string(CudaStatus(error, call).message());
   graph_ = {};
   state_ = State::kPlain;
   return absl::OkStatus();

@@ -3,6 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+#include <string>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "kernels/cuda/runtime/handles.h"
@@ -15,6 +18,9 @@ class CudaRecording final : public Recording {
  public:
   explicit CudaRecording(int gpu) : gpu_(gpu) {}
 
+  Form form() const override { return state_ == State::kCaptured ? Form::kGraph : Form::kPlain; }
+  std::string why_plain() const override { return why_plain_; }
+
   // Stream::Replay: issues the work to `stream`, a stream of the GPU and the same one every time.
   // The first call is plain, for libraries load their code at its first use, which cannot be
   // captured; the second captures; later ones launch what was captured. What cannot be made a
@@ -25,11 +31,13 @@ class CudaRecording final : public Recording {
   enum class State : uint8_t { kNew, kWarm, kCaptured, kPlain };
 
   absl::Status Capture(cudaStream_t stream, absl::FunctionRef<absl::Status()> issue);
-  absl::Status BePlain();
+  // From now on, for `error` of `call`.
+  absl::Status BePlain(cudaError_t error, const char* call);
 
   const int gpu_;
   State state_ = State::kNew;
   CudaGraphExec graph_;
+  std::string why_plain_;
 };
 
 }  // namespace stagecoach::kernels

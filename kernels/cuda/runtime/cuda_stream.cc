@@ -2,9 +2,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -13,7 +11,6 @@
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
 #include "kernels/cuda/runtime/patience.h"
-#include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -40,18 +37,21 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
   using Timing = CudaEvent::Timing;
   ASSIGN_OR_RETURN(CudaStreamHandle compute, CudaStreamHandle::Create(gpu, Priority::kNormal));
   ASSIGN_OR_RETURN(CudaStreamHandle communication, CudaStreamHandle::Create(gpu, Priority::kHigh));
-  ASSIGN_OR_RETURN(PinnedMemory progress, PinnedMemory::Allocate(gpu, sizeof(int32_t)));
-  std::memset(progress.data(), 0, sizeof(int32_t));
-  ASSIGN_OR_RETURN(std::byte* const progress_on_device, progress.DeviceAddress());
+  ASSIGN_OR_RETURN(CudaStreamHandle copies, CudaStreamHandle::Create(gpu, Priority::kNormal));
+  ASSIGN_OR_RETURN(Progress progress, Progress::Create(gpu, compute.get()));
   ASSIGN_OR_RETURN(CudaEvent computed, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(CudaEvent communicated, CudaEvent::Create(gpu, Timing::kOff));
+  ASSIGN_OR_RETURN(CudaEvent copied, CudaEvent::Create(gpu, Timing::kOff));
+  ASSIGN_OR_RETURN(CudaEvent copies_allowed, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(std::unique_ptr<ClockMapping> clock, ClockMapping::Create(gpu, compute.get()));
   return Parts{.compute = std::move(compute),
                .communication = std::move(communication),
+               .copies = std::move(copies),
                .progress = std::move(progress),
-               .progress_on_device = reinterpret_cast<int32_t*>(progress_on_device),
                .computed = std::move(computed),
                .communicated = std::move(communicated),
+               .copied = std::move(copied),
+               .copies_allowed = std::move(copies_allowed),
                .clock = std::move(clock)};
 }
 
@@ -69,10 +69,12 @@ CudaStream::CudaStream(int gpu, Parts parts)
     : gpu_(gpu),
       compute_(std::move(parts.compute)),
       communication_(std::move(parts.communication)),
+      copies_(std::move(parts.copies)),
       progress_(std::move(parts.progress)),
-      progress_on_device_(parts.progress_on_device),
       computed_(std::move(parts.computed)),
       communicated_(std::move(parts.communicated)),
+      copied_(std::move(parts.copied)),
+      copies_allowed_(std::move(parts.copies_allowed)),
       clock_(std::move(parts.clock)),
       queue_([] {}) {}
 
@@ -88,17 +90,14 @@ absl::Status CudaStream::CopyToHost(void* to_host, const void* from, int64_t byt
   return CopyInOrder(to_host, from, bytes, cudaMemcpyDeviceToHost, compute());
 }
 
+absl::Status CudaStream::CopyAhead(void* to, const void* from_host, int64_t bytes) {
+  RETURN_IF_ERROR(copies_allowed_.ComeAfter(copies_.get()));
+  copies_ahead_ = true;
+  return CopyInOrder(to, from_host, bytes, cudaMemcpyHostToDevice, copies_.get());
+}
+
 absl::Status CudaStream::Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) {
   return static_cast<CudaRecording&>(recording).Play(compute(), issue);
-}
-
-absl::Status CudaStream::Report(int32_t position) {
-  return CudaStatus(LaunchReport(compute(), progress_on_device_, position), "LaunchReport");
-}
-
-int32_t CudaStream::reported() const {
-  return std::atomic_ref(*reinterpret_cast<int32_t*>(progress_.data()))
-      .load(std::memory_order_acquire);
 }
 
 absl::Status CudaStream::WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) {
@@ -114,6 +113,7 @@ absl::Status CudaStream::WaitForReport(int32_t position, absl::FunctionRef<absl:
 absl::Status CudaStream::Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) {
   RETURN_IF_ERROR(computed_.Record(compute()));
   RETURN_IF_ERROR(communicated_.Record(communication()));
+  if (std::exchange(copies_ahead_, false)) RETURN_IF_ERROR(copied_.Record(copies_.get()));
   RETURN_IF_ERROR(WaitUntil([this] { return AllDone(); }, deadline, poll));
   return clock_->Refresh();
 }
@@ -122,7 +122,8 @@ absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> don
                                    base::Deadline deadline,
                                    absl::FunctionRef<absl::Status()> poll) const {
   constexpr std::chrono::milliseconds kPollInterval{1};
-  const Patience patience(std::chrono::microseconds(100), std::chrono::microseconds(100));
+  // The end of a step is not slept through; what takes longer than any step is.
+  const Patience patience(std::chrono::seconds(2), std::chrono::milliseconds(1));
   Patience::Clock::time_point next_poll = patience.start() + kPollInterval;
   for (;;) {
     ASSIGN_OR_RETURN(const bool is_done, done());
@@ -140,9 +141,11 @@ absl::Status CudaStream::WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> don
 }
 
 absl::StatusOr<bool> CudaStream::AllDone() const {
-  ASSIGN_OR_RETURN(const bool computed, computed_.Reached());
-  if (!computed) return false;
-  return communicated_.Reached();
+  for (const CudaEvent* const end : {&computed_, &communicated_, &copied_}) {
+    ASSIGN_OR_RETURN(const bool reached, end->Reached());
+    if (!reached) return false;
+  }
+  return true;
 }
 
 void CudaStream::BeginRange(const char* name) { nvtxRangePushA(name); }

@@ -12,14 +12,15 @@
 #include "base/deadline.h"
 #include "kernels/cuda/runtime/cuda_timeline.h"
 #include "kernels/cuda/runtime/handles.h"
+#include "kernels/cuda/runtime/progress.h"
 #include "kernels/device.h"
 #include "kernels/job_queue.h"
 
 namespace stagecoach::kernels {
 
 // The stream of a CUDA device: a thread that performs the jobs, with the GPU as its current one; a
-// CUDA stream for what operations issue, and one of high priority for what arrives and leaves
-// (handovers and communicators), which are ordered by events.
+// CUDA stream for what operations issue, one of high priority for what arrives and leaves
+// (handovers and communicators), and one for copies ahead, which are ordered by events.
 class CudaStream final : public Stream {
  public:
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int gpu);
@@ -36,9 +37,11 @@ class CudaStream final : public Stream {
   absl::Status Copy(void* to, const void* from, int64_t bytes) override;
   absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) override;
   absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) override;
+  absl::Status AllowCopyAhead() override { return copies_allowed_.Record(compute()); }
+  absl::Status CopyAhead(void* to, const void* from_host, int64_t bytes) override;
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
-  absl::Status Report(int32_t position) override;
-  int32_t reported() const override;
+  absl::Status Report(int32_t position) override { return progress_.Report(compute(), position); }
+  int32_t reported() const override { return progress_.reported(); }
   absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
   absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
   void* native_handle() const override { return compute(); }
@@ -48,10 +51,9 @@ class CudaStream final : public Stream {
  private:
   // What Create makes before there is a stream.
   struct Parts {
-    CudaStreamHandle compute, communication;
-    PinnedMemory progress;
-    int32_t* progress_on_device;
-    CudaEvent computed, communicated;
+    CudaStreamHandle compute, communication, copies;
+    Progress progress;
+    CudaEvent computed, communicated, copied, copies_allowed;
     std::unique_ptr<ClockMapping> clock;
   };
   static absl::StatusOr<Parts> CreateParts(int gpu);
@@ -59,14 +61,16 @@ class CudaStream final : public Stream {
 
   absl::Status WaitUntil(absl::FunctionRef<absl::StatusOr<bool>()> done, base::Deadline deadline,
                          absl::FunctionRef<absl::Status()> poll) const;
-  // Both streams have come to the end of what was issued.
+  // All streams have come to the end of what was issued.
   absl::StatusOr<bool> AllDone() const;
 
   const int gpu_;
-  const CudaStreamHandle compute_, communication_;
-  const PinnedMemory progress_;  // one int32 that the device writes
-  int32_t* const progress_on_device_;
-  const CudaEvent computed_, communicated_;  // the ends of both streams, as of the last Finish
+  const CudaStreamHandle compute_, communication_, copies_;
+  const Progress progress_;
+  // The ends of the streams, as of the last Finish.
+  const CudaEvent computed_, communicated_, copied_;
+  const CudaEvent copies_allowed_;
+  bool copies_ahead_ = false;  // since the last Finish
   const std::unique_ptr<ClockMapping> clock_;
   JobQueue queue_;  // last: its thread starts when all else exists, and ends first
 };

@@ -232,7 +232,10 @@ absl::Status NcclCommunicator::IssueTransfers() {
 
 absl::Status NcclCommunicator::ComeAfter(Group group) {
   RETURN_IF_ERROR(CheckUsable());
-  return done_.at(static_cast<size_t>(group)).ComeAfter(stream_.compute());
+  if (group <= awaited_) return absl::OkStatus();
+  RETURN_IF_ERROR(done_.at(static_cast<size_t>(group)).ComeAfter(stream_.compute()));
+  awaited_ = group;
+  return absl::OkStatus();
 }
 
 int32_t NcclCommunicator::groups_done() const {
@@ -251,6 +254,7 @@ absl::StatusOr<std::chrono::steady_clock::time_point> NcclCommunicator::DoneAt(G
 
 void NcclCommunicator::Restart() {
   launched_ = 0;
+  awaited_ = -1;
   known_done_ = 0;
 }
 

@@ -94,6 +94,7 @@ class NcclCommunicator final : public Communicator {
   bool broken_ = false;                // an error was seen: nothing but to abort
   std::atomic<bool> aborted_{false};
   int32_t launched_ = 0;
+  Group awaited_ = -1;  // the last that the compute stream comes after, and with it all before
   mutable int32_t known_done_ = 0;
 };
 

@@ -18,7 +18,11 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
                              .overhead_bytes = 2,
                              .peak_stashed = 3,
                              .measured_stash_bytes = 4,
-                             .busy = 1.0 / 3.0};
+                             .busy = 1.0 / 3.0,
+                             .graphs = 5,
+                             .graph_issues = 6,
+                             .plain_issues = 7,
+                             .why_plain = "cudaGraphLaunch: \"none\""};
   DeviceReport heard;
   ASSERT_OK(ReadMeasurements(MeasurementsToText(told), heard));
   EXPECT_EQ(heard.device, told.device);
@@ -27,6 +31,10 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
   EXPECT_EQ(heard.peak_stashed, told.peak_stashed);
   EXPECT_EQ(heard.measured_stash_bytes, told.measured_stash_bytes);
   EXPECT_EQ(heard.busy, told.busy);
+  EXPECT_EQ(heard.graphs, told.graphs);
+  EXPECT_EQ(heard.graph_issues, told.graph_issues);
+  EXPECT_EQ(heard.plain_issues, told.plain_issues);
+  EXPECT_EQ(heard.why_plain, told.why_plain);
 }
 
 TEST(DeviceReport, KeepsWhatIsNotMeasured) {
@@ -37,8 +45,10 @@ TEST(DeviceReport, KeepsWhatIsNotMeasured) {
 
 TEST(DeviceReport, RefusesOtherTexts) {
   DeviceReport heard;
-  for (const char* text : {"", "0 1", "{}", "[]", R"(["cuda:0", 1, 2, 3, 0.5])",
-                           R"(["cuda:0", 1, 2, -1, 0.5, 4])", R"([0, 1, 2, 3, 0.5, 4])"}) {
+  for (const char* text :
+       {"", "0 1", "{}", "[]", R"(["cuda:0", 1, 2, 3, 0.5])",
+        R"(["cuda:0", 1, 2, -1, 0.5, 4, 0, 0, 0, ""])", R"([0, 1, 2, 3, 0.5, 4, 0, 0, 0, ""])",
+        R"(["cuda:0", 1, 2, 3, 0.5, 4, 0, 0, 0, 0])"}) {
     EXPECT_THAT(ReadMeasurements(text, heard), StatusIs(absl::StatusCode::kInvalidArgument))
         << text;
   }

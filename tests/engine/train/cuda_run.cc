@@ -40,6 +40,14 @@ void PrintTo(const TinyAnswer& answer, std::ostream* out) {
        << answer.evaluation_loss << ", parameters " << answer.final_hash;
 }
 
+int64_t ComputeActions(const schedule::Schedule& schedule) {
+  int64_t actions = 0;
+  for (const auto& list : schedule.actions) {
+    for (const schedule::Action& action : list) actions += schedule::IsCompute(action.op) ? 1 : 0;
+  }
+  return actions;
+}
+
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
   partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
                                   kTinyMicroBatchRows, run.chunks);

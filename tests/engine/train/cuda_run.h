@@ -51,6 +51,9 @@ struct TinyAnswer {
 };
 void PrintTo(const TinyAnswer& answer, std::ostream* out);
 
+// Of all ranks.
+int64_t ComputeActions(const schedule::Schedule& schedule);
+
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run);
 // A trainer that trains kTinySteps steps and evaluates on rows that are no whole number of batches.
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer);

@@ -299,6 +299,7 @@ TEST_F(CudaTraining, TracesEveryAction) {
       EXPECT_LE(timed.reached_ns, timed.start_ns) << ToString(timed.action);
       EXPECT_LE(timed.start_ns, timed.end_ns) << ToString(timed.action);
       if (!schedule::IsCompute(timed.action.op)) continue;
+      EXPECT_TRUE(timed.as_graph) << ToString(timed.action);
       EXPECT_LE(last_end_ns, timed.start_ns) << ToString(timed.action);
       last_end_ns = timed.end_ns;
     }
@@ -308,6 +309,25 @@ TEST_F(CudaTraining, TracesEveryAction) {
   for (const DeviceReport& device : devices) {
     EXPECT_GT(device.busy, 0.0) << device.device;
     EXPECT_LE(device.busy, 1.0) << device.device;
+  }
+}
+
+TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
+  for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+    const auto trainer = TinyTrainer(OnCuda(2, schedule, Place::kOneGpu)).value();
+    ASSERT_OK(AnswerOf(*trainer));
+    const partition::LoweredPlan& lowered = trainer->run().lowered;
+    const int64_t trained = ComputeActions(lowered.training);
+    const int64_t evaluated = ComputeActions(lowered.evaluation);
+    int64_t graphs = 0, issues = 0;
+    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+    for (const DeviceReport& device : devices) {
+      EXPECT_EQ(device.plain_issues, 0) << schedule << ", " << device.why_plain;
+      graphs += device.graphs;
+      issues += device.graph_issues;
+    }
+    EXPECT_EQ(graphs, trained + evaluated) << schedule;
+    EXPECT_EQ(issues, kTinySteps * trained + 2 * evaluated) << schedule;
   }
 }
 

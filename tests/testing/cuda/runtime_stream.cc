@@ -205,6 +205,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   return Call("cudaStreamBeginCapture", [&](Machine& machine, Machine::Lock&) {
+    if (!machine.options().graphs) return cudaErrorNotSupported;
     StreamState* const state = machine.Find(stream);
     if (state == nullptr) return cudaErrorInvalidResourceHandle;
     if (state->capture != nullptr) return cudaErrorIllegalState;

@@ -1,6 +1,9 @@
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdio>
+#include <cstring>
 
 #include "tests/testing/cuda/call.h"
 
@@ -76,6 +79,24 @@ const ErrorText* FindName(cudaError_t error) {
   return nullptr;
 }
 
+// Errors of the driver have the runtime's numbers.
+CUresult StreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
+                            unsigned int flags) {
+  if (!Machine::Get().options().memory_operations) return CUDA_ERROR_NOT_SUPPORTED;
+  const cudaError_t error = Call("cuStreamWriteValue32", [&](Machine& machine, Machine::Lock&) {
+    auto* const where = reinterpret_cast<uint32_t*>(address);
+    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT || address % sizeof(*where) != 0 ||
+        !machine.InHostMemory(where, sizeof(*where))) {
+      return cudaErrorInvalidValue;
+    }
+    const auto write = [where, value] {
+      std::atomic_ref(*where).store(value, std::memory_order_release);
+    };
+    return machine.Enqueue(stream, {.name = "cuStreamWriteValue32", .run = write});
+  });
+  return static_cast<CUresult>(error);
+}
+
 }  // namespace
 }  // namespace stagecoach::testing::cuda
 
@@ -89,6 +110,24 @@ cudaError_t cudaGetDeviceCount(int* count) {
         return cudaSuccess;
       },
       cudaErrorNoDevice);
+}
+
+#if CUDART_VERSION >= 12050
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function,
+                                             unsigned int version, unsigned long long /*flags*/,
+                                             cudaDriverEntryPointQueryResult* result) {
+#else
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function,
+                                    unsigned long long /*flags*/,
+                                    cudaDriverEntryPointQueryResult* result) {
+  constexpr unsigned int version = CUDART_VERSION;
+#endif
+  return SystemCall("cudaGetDriverEntryPoint", [&](Machine&, Machine::Lock&) {
+    const bool known = std::strcmp(symbol, "cuStreamWriteValue32") == 0 && version >= 11070;
+    *function = known ? reinterpret_cast<void*>(cuda::StreamWriteValue32) : nullptr;
+    *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int gpu) {

@@ -19,8 +19,9 @@ namespace stagecoach::testing::cuda {
 namespace {
 
 struct Counters {
-  std::mutex mutex;  // of the next three
+  std::mutex mutex;  // of the next four
   int64_t calls = 0;
+  std::map<std::string, int64_t> by_name;
   int64_t failing = 0;  // number of the call that is to fail; 0: none
   std::string failed;
   std::atomic<int64_t> blas_objects{0}, communicators{0};
@@ -66,6 +67,8 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
     options.driver = NumberOf(key, value) != 0;
   } else if (key == "nccl_channels") {
     options.nccl_channels = static_cast<int>(NumberOf(key, value));
+  } else if (key == "graphs") {
+    options.graphs = NumberOf(key, value) != 0;
   } else if (key == "nccl_end_waits") {
     options.nccl_end_waits = NumberOf(key, value) != 0;
   } else if (key == "stop_at") {
@@ -105,6 +108,7 @@ void Reset(const StandInOptions& options) {
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
   counters.calls = counters.failing = 0;
+  counters.by_name.clear();
   counters.failed.clear();
   SetBlasFaults({});
 }
@@ -113,6 +117,12 @@ int64_t calls() {
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
   return counters.calls;
+}
+
+std::map<std::string, int64_t> CallsByName() {
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  return counters.by_name;
 }
 
 void FailCall(int64_t call) {
@@ -136,6 +146,7 @@ bool MustFail(const char* call) {
   StopIfAsked(call);
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
+  ++counters.by_name[call];
   if (++counters.calls != counters.failing) return false;
   counters.failed = call;
   return true;

@@ -6,11 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
-// CPU stand-ins for the calls of the CUDA runtime, cuBLASLt and NCCL that the CUDA backend makes,
-// linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that the backend that
-// ships runs where there is no GPU.
+// CPU stand-ins for the calls of the CUDA runtime, its driver, cuBLASLt and NCCL that the CUDA
+// backend makes, linked in place of those libraries (libstagecoach_cuda_stand_in.so), so that the
+// backend that ships runs where there is no GPU.
 //
 // Nothing runs by itself: streams are queues, and whichever thread makes a call of a library
 // performs a random number of the operations that are ready, in an order that is random but for
@@ -43,6 +44,8 @@ struct StandInOptions {
   // Aborts where the groups of two ranks differ in what the two exchange, which NCCL leaves
   // undefined. False: transfers then wait as its batches make them wait.
   bool nccl_groups_match = true;
+  bool graphs = true;             // false: as where nothing can be captured
+  bool memory_operations = true;  // false: the driver has no cuStreamWriteValue32
   // ncclCommAbort and ncclCommDestroy wait until all other ranks have come to theirs, or their
   // processes have ended: in NCCL, threads that serve other ranks of a host do.
   bool nccl_end_waits = false;
@@ -59,6 +62,8 @@ void Reset(const StandInOptions& options);
 // Calls made since Reset, of all libraries (those that give things back and ask for errors are not
 // counted, and never fail).
 int64_t calls();
+// The same by their names.
+std::map<std::string, int64_t> CallsByName();
 // Call number `call` (1: the next one) fails as that library fails, with an error of its own kind;
 // 0: none does.
 void FailCall(int64_t call);

@@ -38,6 +38,18 @@ class TrainingTest(unittest.TestCase):
         with self.assertRaisesRegex(StepFailed, "cuda:0 held 11 bytes, predicted were 10"):
             steps.check_training([*EPOCHS, end], "fp32")
 
+    def test_fails_if_an_action_is_no_graph(self):
+        graphs = {"captured": 4, "replayed": 7, "plain": 2, "why_plain": "cudaGraphLaunch: no"}
+        end = {**END, "devices": [{**END["devices"][0], "graphs": graphs}]}
+        with self.assertRaisesRegex(StepFailed, "cuda:0 issued 2 actions without a graph: cudaGra"):
+            steps.check_training([*EPOCHS, end], "fp32")
+
+    def test_counts_graphs(self):
+        graphs = {"captured": 4, "replayed": 7, "plain": 0, "why_plain": ""}
+        end = {**END, "devices": [{**END["devices"][0], "graphs": graphs}]}
+        figures = steps.check_training([*EPOCHS, end], "fp32")
+        self.assertIn(("fp32: actions issued as graphs", 7), [(f.name, f.value) for f in figures])
+
     def test_fails_if_the_run_did_not_come_to_its_end(self):
         with self.assertRaisesRegex(StepFailed, "did not report"):
             steps.check_training(EPOCHS, "fp32")

@@ -1,0 +1,103 @@
+// What the host calls to have actions performed, in a step that is not measured.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedule/schedule.h"
+#include "tests/engine/train/cuda_run.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/cuda/stand_in.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+namespace cuda = ::stagecoach::testing::cuda;
+
+using Calls = std::map<std::string, int64_t>;
+
+// The calls of one step. Those before it are measured (RunSchedule), and record graphs.
+Calls CallsOfAStep(Trainer& trainer) {
+  const auto data = SmallData(kTinyBatchRows);
+  const std::vector<int64_t> rows = Rows(0, kTinyBatchRows);
+  for (int step = 0; step < 3; ++step) EXPECT_OK(trainer.Step(*data, rows, rows));
+  const Calls before = cuda::CallsByName();
+  EXPECT_OK(trainer.Step(*data, rows, rows));
+  Calls calls = cuda::CallsByName();
+  for (const auto& [name, number] : before) calls[name] -= number;
+  return calls;
+}
+
+class CudaFixedCosts : public ::testing::TestWithParam<Exchange> {
+ protected:
+  void SetUp() override { cuda::Reset({}); }
+};
+
+TEST_P(CudaFixedCosts, AreFewCallsAnAction) {
+  TinyRun run{.devices = 2, .schedule = "1f1b"};
+  run.options.device = {.kind = DeviceKind::kCuda};
+  run.options.exchange = GetParam();
+  const auto trainer = TinyTrainer(run).value();
+  const int64_t actions = ComputeActions(trainer->run().lowered.training);
+  Calls calls = CallsOfAStep(*trainer);
+
+  EXPECT_EQ(calls["cudaGraphLaunch"], actions);
+  EXPECT_EQ(calls["cudaEventElapsedTime"], 0) << "times are read";
+  // Each action, each rank's step, and the start of each list.
+  EXPECT_EQ(calls["cuStreamWriteValue32"], actions + 2 + 2);
+  EXPECT_LT(calls["cudaLaunchKernelEx"], actions) << "only losses and updates are plain kernels";
+  // Inputs and targets, results, numbers of samples; and one copy ahead.
+  EXPECT_LE(calls["cudaMemcpyAsync"], 2 * kTinyMicroBatches + 4);
+
+  int64_t sum = 0;
+  for (const auto& [name, number] : calls) {
+    // How often the host looks whether the step is done depends on the machine.
+    if (name != "cudaEventQuery" && name != "cudaStreamQuery") sum += number;
+  }
+  const double each = static_cast<double>(sum) / static_cast<double>(actions);
+  RecordProperty("calls_per_compute_action", std::to_string(each));
+  EXPECT_LT(each, GetParam() == Exchange::kCopies ? 7.6 : 8.3);
+}
+
+INSTANTIATE_TEST_SUITE_P(By, CudaFixedCosts, ::testing::Values(Exchange::kCopies, Exchange::kNccl),
+                         [](const ::testing::TestParamInfo<Exchange>& tested) {
+                           return tested.param == Exchange::kCopies ? "Copies" : "Nccl";
+                         });
+
+TEST(CudaGraphs, ThatCannotBeAreCountedWithTheReason) {
+  TinyRun run{.devices = 2, .schedule = "1f1b"};
+  run.options.device = {.kind = DeviceKind::kCuda};
+  cuda::Reset({.graphs = false});
+  {
+    const auto trainer = TinyTrainer(run).value();
+    ASSERT_OK(AnswerOf(*trainer));
+    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+    for (const DeviceReport& device : devices) {
+      EXPECT_EQ(device.graphs, 0);
+      EXPECT_EQ(device.graph_issues, 0);
+      EXPECT_GT(device.plain_issues, 0);
+      EXPECT_THAT(device.why_plain, ::testing::HasSubstr("cudaStreamBeginCapture"));
+    }
+  }
+  cuda::Reset({});
+}
+
+// A driver without memory operations: kernels report.
+TEST(CudaProgress, IsReportedByKernelsWhereTheDriverHasNothing) {
+  TinyRun run{.devices = 2, .schedule = "1f1b"};
+  run.options.device = {.kind = DeviceKind::kCuda};
+  cuda::Reset({});
+  const TinyAnswer expected = AnswerOf(run).value();
+  cuda::Reset({.memory_operations = false});
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer answer, AnswerOf(run));
+  EXPECT_EQ(answer, expected);
+  EXPECT_EQ(cuda::CallsByName()["cuStreamWriteValue32"], 0);
+  cuda::Reset({});
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
