@@ -29,6 +29,8 @@ CudaBackend& CudaBackendTest::Backend() {
   return **backend;
 }
 
+int CudaBackendTest::NumGpus() { return static_cast<int>(Backend().Inspect().gpus.size()); }
+
 std::unique_ptr<Device> CudaBackendTest::CreateDevice(int gpu) {
   absl::StatusOr<std::unique_ptr<Device>> device =
       Backend().CreateDevice({.gpu = gpu, .name = absl::StrCat("cuda:", gpu)});

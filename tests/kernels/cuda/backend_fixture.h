@@ -27,6 +27,7 @@ class CudaBackendTest : public ::testing::Test {
   // The simulated machine starts anew; nothing may be left of the one before.
   static void StartMachine(const testing::cuda::StandInOptions& options);
   static CudaBackend& Backend();
+  static int NumGpus();
   // Device "cuda:<gpu>" without a limit, which must come to be.
   static std::unique_ptr<Device> CreateDevice(int gpu = 0);
 };

@@ -1,5 +1,6 @@
 #include "kernels/handover.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -20,7 +21,14 @@ struct Way {
   int from = 0, to = 0;
 };
 
-class CudaHandoverTest : public CudaBackendTest, public ::testing::WithParamInterface<Way> {};
+class CudaHandoverTest : public CudaBackendTest, public ::testing::WithParamInterface<Way> {
+ protected:
+  void SetUp() override {
+    CudaBackendTest::SetUp();
+    const int needed = std::max(GetParam().from, GetParam().to) + 1;
+    if (NumGpus() < needed) GTEST_SKIP() << "needs " << needed << " GPUs";
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Ways, CudaHandoverTest, ::testing::Values(Way{0, 0}, Way{0, 1}, Way{3, 1}),
                          [](const ::testing::TestParamInfo<Way>& way) {
@@ -139,6 +147,7 @@ TEST_P(CudaHandoverTest, TellsWhenTheCopyWasDone) {
 using CudaHandoverFailureTest = CudaBackendTest;
 
 TEST_F(CudaHandoverFailureTest, EveryFailureIsClean) {
+  if (!testing::cuda::IsSimulated()) GTEST_SKIP() << "nothing fails on purpose";
   CudaBackend& backend = Backend();
   const Scenario scenario = [&](World& world) -> absl::Status {
     for (int gpu = 0; gpu < 2; ++gpu) {

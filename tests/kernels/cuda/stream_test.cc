@@ -85,6 +85,7 @@ TEST_F(CudaStreamTest, FinishReturnsTheErrorOfThePoll) {
 }
 
 TEST_F(CudaStreamTest, FinishReturnsTheErrorOfTheWork) {
+  if (!testing::cuda::IsSimulated()) GTEST_SKIP() << "nothing fails on purpose";
   const auto device = CreateDevice();
   ASSERT_OK(RunJob(*device, [](Stream& stream) { return stream.Report(1); }));
   ASSERT_OK(FinishStream(*device));  // or the first report might be what fails
@@ -130,6 +131,7 @@ TEST_F(CudaStreamTest, IssuesPlainlyWhatCannotBeRecorded) {
 }
 
 TEST_F(CudaStreamTest, IssuesPlainlyWhatThereIsNoMemoryToRecord) {
+  if (!testing::cuda::IsSimulated()) GTEST_SKIP() << "nothing fails on purpose";
   for (int64_t call = 1;; ++call) {
     ASSERT_LT(call, 20) << "no graph is made";
     const auto device = CreateDevice();

@@ -96,6 +96,8 @@ StandInOptions OptionsOfEnvironment() {
   return options;
 }
 
+bool IsSimulated() { return true; }
+
 void Reset(const StandInOptions& options) {
   STAGECOACH_CHECK(
       options.gpus >= 1 && options.memory_bytes >= 1 && options.delay >= 0 && options.delay < 1,

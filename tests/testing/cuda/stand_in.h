@@ -53,6 +53,10 @@ struct StandInOptions {
   std::string stop_at;
 };
 
+// False in test programs that run on GPUs (tests/kernels/cuda/hardware.cc): there the machine is what
+// it is, and nothing fails on purpose.
+bool IsSimulated();
+
 // Starts anew. Everything made before must have been given back. Without a call, the options are
 // the defaults, or what $STAGECOACH_CUDA_STAND_IN says:
 // "gpus=2,memory=64MB,seed=7,order=descending,delay=0,driver=0,fail=120,fail_operation=50,
