@@ -19,10 +19,10 @@ namespace stagecoach::engine {
 // connection, and beside it: the name of an NCCL group, the status of each rank, a few numbers.
 // Keys have 1 to 256 bytes, values any up to 1 MiB; each key is set once.
 //
-// Every wait has a deadline (DeadlineExceeded, at once, or a second late where rank 0 does not
-// answer). Unavailable: a rank that must still come has left instead, or was killed. The tcp
-// place notices both at once; the file place cannot see that a rank was killed, and waits for the
-// deadline. Aborted: a rank has reported that it has failed (Fail), which ends all waits. For
+// Every wait has a deadline (DeadlineExceeded). Unavailable: rank 0 does not answer, which is known
+// a second after the deadline; or a rank that must still come has left instead, or was killed. The
+// tcp place notices both at once; the file place cannot see that a rank was killed, and waits for
+// the deadline. Aborted: a rank has reported that it has failed (Fail), which ends all waits. For
 // one thread at a time.
 //
 // Rank 0's is the last to go: its destructor waits until the others that have connected have

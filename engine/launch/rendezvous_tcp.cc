@@ -81,11 +81,11 @@ class TcpRendezvous final : public Rendezvous {
     absl::StatusOr<std::string> frame = Exchange(request, deadline);
     if (frame.ok()) return DecodeReply(*frame);
     // What is under way cannot be told from the answer to the next request.
-    broken_ = base::Annotate(
-        frame.status(),
-        absl::IsUnavailable(frame.status())
-            ? "rank 0 was killed, or its connection was lost, and with it the rendezvous"
-            : "rank 0, which keeps the rendezvous");
+    broken_ = absl::IsDeadlineExceeded(frame.status())
+                  ? absl::UnavailableError("rank 0, which keeps the rendezvous, does not answer")
+                  : base::Annotate(frame.status(),
+                                   "rank 0 was killed, or its connection was lost, and with it the "
+                                   "rendezvous");
     return broken_;
   }
 

@@ -54,7 +54,8 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 }
 
 TEST(Usage, ACommandIsNeeded) {
-  ExpectFailure({}, kStatusUsage, HasSubstr("train, plan, profile, simulate, trace or devices"));
+  ExpectFailure({}, kStatusUsage,
+                HasSubstr("train, plan, profile, simulate, trace, launch or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

@@ -179,15 +179,17 @@ class LaunchedStopped : public ::testing::TestWithParam<std::tuple<StopPlace, si
     const auto left_behind = ContainsRegex(
         "stagecoach: ncclComm[A-Z][a-z]+ of rank [0-2] of 3 has not returned; the process ends "
         "without it\n$");
-    if (stop().trained) {
+    // At rank 0's store the others may not have heard yet that all are done.
+    const bool may_fail = victim() == 0 && process.exit_status != 0;
+    if (stop().trained && !may_fail) {
       EXPECT_EQ(process.exit_status, 0) << process.err;
       EXPECT_THAT(process.err, AnyOf(IsEmpty(), left_behind));
       return;
     }
     EXPECT_THAT(process.exit_status,
                 AnyOf(kStatusInternal, kStatusUnavailable, kStatusBadConfiguration));
-    EXPECT_THAT(process.err,
-                AllOf(StartsWith("stagecoach train: "), ContainsRegex(" in time|timed out")));
+    EXPECT_THAT(process.err, AllOf(StartsWith("stagecoach train: "),
+                                   ContainsRegex(" in time|timed out|does not answer")));
   }
 
   // The others end by themselves, soon after the deadline at the latest.

@@ -4,9 +4,9 @@
 #include <list>
 
 #include "absl/strings/str_cat.h"
+#include "engine/launch/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/free_port.h"
 #include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
@@ -64,8 +64,9 @@ std::string FilePlace(const CudaMachine& machine) {
 }
 
 std::string TcpPlace() {
-  static auto* const ports = new std::list<testing::FreePort>;
-  return absl::StrCat("tcp://localhost:", ports->emplace_back().number());
+  static auto* const ports = new std::list<engine::FreePort>;
+  return absl::StrCat("tcp://localhost:",
+                      ports->emplace_back(engine::FreePort::Take().value()).number());
 }
 
 void ExpectSuccess(const std::vector<Finished>& all) {
@@ -76,9 +77,9 @@ void ExpectSuccess(const std::vector<Finished>& all) {
 }
 
 void ExpectError(const Finished& process, const Matcher<int>& exit_status,
-                 const Matcher<std::string>& line) {
+                 const Matcher<std::string>& line, const std::string& command) {
   EXPECT_THAT(process.exit_status, exit_status);
-  ExpectOneLine(process.err, AllOf(StartsWith("stagecoach train: "), line));
+  ExpectOneLine(process.err, AllOf(StartsWith("stagecoach " + command + ": "), line));
 }
 
 }  // namespace stagecoach::tools

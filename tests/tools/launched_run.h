@@ -45,7 +45,7 @@ std::vector<Finished> Launch(int ranks, const VariablesOf& variables, const Argu
 void ExpectSuccess(const std::vector<Finished>& all);
 // The process ended by itself, with one line that says why.
 void ExpectError(const Finished& process, const ::testing::Matcher<int>& exit_status,
-                 const ::testing::Matcher<std::string>& line);
+                 const ::testing::Matcher<std::string>& line, const std::string& command = "train");
 
 }  // namespace stagecoach::tools
 

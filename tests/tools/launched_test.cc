@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/launch/free_port.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/testing/free_port.h"
 #include "tests/tools/child.h"
 #include "tests/tools/cuda_machine.h"
 #include "tests/tools/launched_run.h"
@@ -141,7 +141,7 @@ TEST(LaunchedBy, Mpirun) {
 
 TEST(LaunchedBy, Torchrun) {
   const CudaMachine machine("gpus=4");
-  const testing::FreePort port;
+  const engine::FreePort port = engine::FreePort::Take().value();
   const VariablesOf torchrun = [&port](int rank) {
     return Variables{{"RANK", absl::StrCat(rank)},
                      {"WORLD_SIZE", "2"},

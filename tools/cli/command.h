@@ -2,6 +2,8 @@
 #define STAGECOACH_TOOLS_CLI_COMMAND_H_
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tools/cli/cli11_fwd.h"
@@ -13,6 +15,8 @@ namespace stagecoach::tools {
 struct Command {
   CLI::App* flags = nullptr;
   std::function<absl::StatusOr<int>()> run;
+  // Given what comes after "--" before it runs; null: nothing may come there.
+  std::vector<std::string>* rest = nullptr;
 };
 
 }  // namespace stagecoach::tools

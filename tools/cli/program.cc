@@ -1,11 +1,13 @@
 #include "tools/cli/program.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "base/status_macros.h"
 #include "tools/cli/devices_command.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/launch_command.h"
 #include "tools/cli/plan_command.h"
 #include "tools/cli/profile_command.h"
 #include "tools/cli/simulate_command.h"
@@ -62,16 +65,24 @@ absl::Status FinishOutput() {
   return absl::DataLossError(absl::StrCat("cannot write the output: ", std::strerror(errno)));
 }
 
-absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& commands) {
+// `rest`: what comes after "--", if that is there.
+absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& commands,
+                               const std::optional<std::vector<std::string>>& rest) {
   for (const Command& command : commands) {
     if (!command.flags->parsed()) continue;
     RETURN_IF_ERROR(CheckNothingLeft(*command.flags));
+    if (rest.has_value() && command.rest == nullptr) {
+      return UsageError(*command.flags, "unknown argument \"--\"");
+    }
+    if (rest.has_value()) *command.rest = *rest;
     ASSIGN_OR_RETURN(const int status, command.run());
     RETURN_IF_ERROR(FinishOutput());
     return status;
   }
   RETURN_IF_ERROR(CheckNothingLeft(app));
-  return UsageError(app, "a command is needed: train, plan, profile, simulate, trace or devices");
+  if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
+  return UsageError(
+      app, "a command is needed: train, plan, profile, simulate, trace, launch or devices");
 }
 
 }  // namespace
@@ -85,9 +96,9 @@ int RunProgram(int argc, char** argv) {
   app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
-  const std::vector<Command> commands = {AddTrainCommand(app),   AddPlanCommand(app),
-                                         AddProfileCommand(app), AddSimulateCommand(app),
-                                         AddTraceCommand(app),   AddDevicesCommand(app)};
+  const std::vector<Command> commands = {
+      AddTrainCommand(app), AddPlanCommand(app),   AddProfileCommand(app), AddSimulateCommand(app),
+      AddTraceCommand(app), AddLaunchCommand(app), AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {
@@ -95,9 +106,14 @@ int RunProgram(int argc, char** argv) {
     return chosen.empty() ? app : *chosen[0];
   };
   const auto command_name = [&] { return &parsed() == &app ? "" : parsed().get_name(); };
+  char** const end = argv + argc;
+  char** const dashes = std::find_if(
+      argv, end, [](const char* argument) { return std::strcmp(argument, "--") == 0; });
+  std::optional<std::vector<std::string>> rest;
+  if (dashes != end) rest.emplace(dashes + 1, end);
   try {
-    app.parse(argc, argv);
-    const absl::StatusOr<int> status = RunCommand(app, commands);
+    app.parse(static_cast<int>(dashes - argv), argv);
+    const absl::StatusOr<int> status = RunCommand(app, commands, rest);
     return status.ok() ? *status : Fail(command_name(), status.status());
   } catch (const CLI::ParseError& error) {
     // --help and --version also come this way.

@@ -21,10 +21,10 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/deadline.h"
+#include "engine/launch/free_port.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
 #include "gtest/gtest.h"
-#include "tests/testing/free_port.h"
 #include "tests/testing/status_matchers.h"
 
 // Ranks that are threads or processes, and the places where they meet.
@@ -129,7 +129,7 @@ class RendezvousTest : public ::testing::TestWithParam<Place> {
     for (std::thread& thread : threads) thread.join();
   }
 
-  const testing::FreePort port_;
+  const FreePort port_ = FreePort::Take().value();
   std::string folder_;
   std::string place_;
 };

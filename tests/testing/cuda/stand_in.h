@@ -53,8 +53,8 @@ struct StandInOptions {
   std::string stop_at;
 };
 
-// False in test programs that run on GPUs (tests/kernels/cuda/hardware.cc): there the machine is what
-// it is, and nothing fails on purpose.
+// False in test programs that run on GPUs (tests/kernels/cuda/hardware.cc): there the machine is
+// what it is, and nothing fails on purpose.
 bool IsSimulated();
 
 // Starts anew. Everything made before must have been given back. Without a call, the options are

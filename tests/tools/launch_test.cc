@@ -1,0 +1,189 @@
+// `stagecoach launch`: processes that start together and end together, whatever they run.
+#include <signal.h>
+#include <sys/types.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
+#include "tests/tools/child.h"
+#include "tests/tools/cuda_machine.h"
+#include "tests/tools/launched_run.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+Arguments LaunchOf(int processes, const Arguments& more) {
+  return Joined({"launch", "--processes", absl::StrCat(processes)}, more);
+}
+// A script in each process.
+Arguments Shell(const std::string& script) { return {"--", "sh", "-c", script}; }
+
+std::string ReadText(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// What has been killed may be there for a moment more.
+bool IsGone(const std::string& pid) {
+  for (int i = 0; i < 500; ++i) {
+    std::string state = ReadText(absl::StrCat("/proc/", pid, "/stat"));
+    state.erase(0, state.rfind(')') + 1);
+    if (state.empty() || absl::StartsWith(state, " Z")) return true;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return false;
+}
+
+TEST(Launch, TellsEachProcessItsRankAndPassesOnWhatItSays) {
+  const Finished run = RunStagecoach(LaunchOf(
+      3, Shell("echo $STAGECOACH_RANK of $STAGECOACH_RANKS, $RANK of $WORLD_SIZE; echo hm >&2")));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.OutLines(),
+              UnorderedElementsAre("0 of 3, 0 of 3", "[1] 1 of 3, 1 of 3", "[2] 2 of 3, 2 of 3"));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("[0] hm\n"), HasSubstr("[1] hm\n"), HasSubstr("[2] hm\n")));
+}
+
+TEST(Launch, PassesOnALineThatDoesNotEnd) {
+  const Finished run = RunStagecoach(LaunchOf(2, Shell("printf \"line\\nrest of $RANK\"")));
+  EXPECT_THAT(run.OutLines(),
+              UnorderedElementsAre("line", "rest of 0", "[1] line", "[1] rest of 1"));
+}
+
+TEST(Launch, WritesOutputToFiles) {
+  const testing::TestFolder folder;
+  const std::string logs = (folder.path() / "of" / "run").string();
+  const Finished run = RunStagecoach(
+      LaunchOf(2, Joined({"--log-dir", logs}, Shell("echo out $RANK; echo err $RANK >&2"))));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.out + run.err, IsEmpty());
+  EXPECT_EQ(ReadText(logs + "/rank-1.out"), "out 1\n");
+  EXPECT_EQ(ReadText(logs + "/rank-0.err"), "err 0\n");
+}
+
+TEST(Launch, EndsAllWhenOneFailsWithItsStatus) {
+  const Finished run = RunStagecoach(LaunchOf(
+      3, Joined({"--patience", "0.2"}, Shell("[ $RANK != 1 ] || exit 7; exec sleep 600"))));
+  EXPECT_EQ(run.exit_status, 7);
+  EXPECT_EQ(run.err, "stagecoach launch: rank 1 ended with status 7\n");
+}
+
+TEST(Launch, KillsWhatDoesNotEndWhenAsked) {
+  const Finished run = RunStagecoach(LaunchOf(
+      2, Joined({"--patience", "0.5"},
+                Shell("trap '' TERM; [ $RANK != 1 ] || exit 7; while true; do sleep 0.1; done"))));
+  EXPECT_EQ(run.exit_status, 7);
+}
+
+TEST(Launch, SaysWhichSignalKilledTheFirst) {
+  const Finished run = RunStagecoach(LaunchOf(
+      2, Joined({"--patience", "0"}, Shell("[ $RANK != 0 ] || kill -9 $$; exec sleep 600"))));
+  EXPECT_EQ(run.exit_status, 128 + SIGKILL);
+  EXPECT_EQ(run.err, "stagecoach launch: rank 0 was killed by signal 9 (Killed)\n");
+}
+
+// Ranks 0 and 1 end first, but for what has happened to rank 2.
+TEST(Launch, ReportsTheProcessThatTheOthersBlame) {
+  const Finished run = RunStagecoach(
+      LaunchOf(3, Shell("if [ $RANK = 2 ]; then sleep 0.5; echo no memory >&2; exit 65; fi; "
+                        "echo \"rank $RANK: rank 2 has failed: no memory\" >&2; exit 70")));
+  EXPECT_EQ(run.exit_status, 65);
+  EXPECT_THAT(run.err, EndsWith("stagecoach launch: rank 2 ended with status 65\n"));
+}
+
+TEST(Launch, LeavesNothingBehindThatAProcessHasStarted) {
+  const testing::TestFolder folder;
+  const std::string file = (folder.path() / "pid").string();
+  const Finished run =
+      RunStagecoach(LaunchOf(1, Shell("sleep 600 >/dev/null 2>&1 & echo $! > " + file)));
+  EXPECT_EQ(run.exit_status, 0);
+  const std::string text = ReadText(file);
+  ASSERT_THAT(text, EndsWith("\n"));
+  EXPECT_TRUE(IsGone(text.substr(0, text.size() - 1)));
+}
+
+TEST(Launch, LeavesNothingBehindWhereItIsKilledItself) {
+  const testing::TestFolder folder;
+  const std::string place = folder.path().string();
+  Child launch(LaunchOf(
+      2, Shell("echo $$ > " + place + "/$RANK; [ $RANK != 0 ] || while [ ! -s " + place +
+               "/1 ]; do sleep 0.05; done; [ $RANK != 0 ] || echo ready; exec sleep 600")));
+  ASSERT_TRUE(launch.WaitForOutput("ready"));
+  launch.Signal(SIGKILL);
+  EXPECT_EQ(launch.Wait().signal, SIGKILL);
+  for (const char* rank : {"/0", "/1"}) {
+    const std::string text = ReadText(place + rank);
+    ASSERT_THAT(text, EndsWith("\n"));
+    EXPECT_TRUE(IsGone(text.substr(0, text.size() - 1)));
+  }
+}
+
+class LaunchSignal : public ::testing::TestWithParam<int> {};
+
+TEST_P(LaunchSignal, IsPassedOnOnce) {
+  Child launch(LaunchOf(1, Shell("n=0; trap 'n=$((n + 1))' INT TERM HUP; echo ready; "
+                                 "while [ $n = 0 ]; do sleep 0.05; done; sleep 0.2; exit 9$n")));
+  ASSERT_TRUE(launch.WaitForOutput("ready"));
+  launch.Signal(GetParam());
+  const Finished run = launch.Wait();
+  EXPECT_EQ(run.exit_status, 91);
+  EXPECT_THAT(run.err, Not(HasSubstr("stagecoach"))) << "nothing has failed";
+}
+
+INSTANTIATE_TEST_SUITE_P(Number, LaunchSignal, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         ::testing::PrintToStringParamName());
+
+TEST(Launch, SaysThatThereIsNoSuchProgram) {
+  const Finished run = RunStagecoach(LaunchOf(1, {"--", "./no-such-program"}));
+  EXPECT_EQ(run.exit_status, 127);
+  EXPECT_THAT(run.err, HasSubstr("[0] cannot run ./no-such-program: No such file"));
+}
+
+TEST(Launch, RefusesWhatCannotBe) {
+  ExpectError(RunStagecoach({"launch", "--", "train"}), kStatusUsage, HasSubstr("--processes"),
+              "launch");
+  ExpectError(RunStagecoach(LaunchOf(2, {})), kStatusUsage, HasSubstr("-- COMMAND"), "launch");
+  ExpectError(RunStagecoach(LaunchOf(0, {"--", "true"})), kStatusUsage, HasSubstr("1 to"),
+              "launch");
+  ExpectError(RunStagecoach(LaunchOf(1, {"--log-dir", "/dev/null/x", "--", "true"})), kStatusUsage,
+              HasSubstr("--log-dir: cannot make /dev/null/x"), "launch");
+}
+
+TEST(Launch, TrainsAsOneProcessDoes) {
+  const CudaMachine machine("gpus=2");
+  const Arguments train = RankArguments(Joined(Deadline(), {"--json", "--stages", "2"}));
+  const Finished alone = RunStagecoach(train);
+  const Finished launched = RunStagecoach(LaunchOf(2, Joined({"--"}, train)));
+  ASSERT_EQ(launched.exit_status, 0) << launched.err;
+  EXPECT_THAT(launched.err, IsEmpty());
+  EXPECT_EQ(launched.Events().back()["parameters_hash"], alone.Events().back()["parameters_hash"]);
+}
+
+TEST(Launch, ReportsTheRankThatFailedToTrain) {
+  const CudaMachine machine("gpus=2,fail_operation=1500");
+  const Finished run =
+      RunStagecoach(LaunchOf(2, Joined({"--"}, RankArguments(Joined(Forever(), Deadline())))));
+  EXPECT_EQ(run.exit_status, kStatusInternal) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("stagecoach launch: rank "));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

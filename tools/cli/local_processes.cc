@@ -1,0 +1,302 @@
+#include "tools/cli/local_processes.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <regex>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/deadline.h"
+#include "base/status_macros.h"
+#include "engine/launch/socket.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::Descriptor;
+
+constexpr absl::Duration kFromTermToKill = absl::Seconds(2);
+constexpr int kCannotExecute = 127;
+
+// A stream of one process, whose whole lines are passed on.
+class Relay {
+ public:
+  Relay(Descriptor from, std::FILE* to, std::string prefix)
+      : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {}
+
+  const Descriptor& from() const { return from_; }
+  const std::string& last_line() const { return last_line_; }
+
+  // Once there is something to read. Closes at the end.
+  void PassOn() {
+    char buffer[64 << 10];
+    const ssize_t bytes = read(from_.get(), buffer, sizeof(buffer));
+    if (bytes < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (bytes <= 0) {
+      End();
+      return;
+    }
+    rest_.append(buffer, static_cast<size_t>(bytes));
+    for (size_t end; (end = rest_.find('\n')) != std::string::npos;) {
+      Write(rest_.substr(0, end));
+      rest_.erase(0, end + 1);
+    }
+    std::fflush(to_);
+  }
+  // Passes on what came without the end of a line.
+  void End() {
+    if (!rest_.empty()) Write(std::exchange(rest_, ""));
+    std::fflush(to_);
+    from_ = Descriptor();
+  }
+
+ private:
+  void Write(const std::string& line) {
+    std::fprintf(to_, "%s%s\n", prefix_.c_str(), line.c_str());
+    if (!line.empty()) last_line_ = line;
+  }
+
+  Descriptor from_;
+  std::FILE* const to_;
+  const std::string prefix_;
+  std::string rest_, last_line_;
+};
+
+struct Process {
+  int rank = 0;
+  pid_t pid = -1;
+  std::optional<Relay> out, err;  // none where a file takes it
+  std::optional<int> status;      // as a shell reports it, once it has ended
+  bool was_told_to_end = false;   // by this program
+};
+
+struct Pipe {
+  Descriptor read, write;
+};
+
+absl::StatusOr<Pipe> MakePipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
+  return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+absl::StatusOr<Descriptor> MakeFile(const std::string& path) {
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
+  return file;
+}
+
+// In the new process: does not return.
+[[noreturn]] void Execute(const LocalProcesses& all, int rank, pid_t parent, int in, int out,
+                          int err) {
+  // A group of its own: what the terminal sends to this one's is passed on once.
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kCannotExecute);
+  dup2(in, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const auto& [name, value] : all.variables(rank)) setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> argv;
+  for (const std::string& word : all.command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  std::fprintf(stderr, "cannot run %s: %s\n", argv[0], std::strerror(errno));
+  _exit(kCannotExecute);
+}
+
+int ShellStatus(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+class Group {
+ public:
+  explicit Group(const LocalProcesses& given) : given_(given) {}
+  ~Group() { Signal(SIGKILL); }
+
+  absl::StatusOr<int> Run() {
+    RETURN_IF_ERROR(CatchSignals());
+    processes_.reserve(static_cast<size_t>(given_.processes));  // failed_ points to them
+    for (int rank = 0; rank < given_.processes; ++rank) RETURN_IF_ERROR(Start(rank));
+    while (IsRunning()) {
+      WaitForSomething();
+      EndTheRest();
+    }
+    Signal(SIGKILL);  // what they have started themselves and left
+    for (Process& process : processes_) {
+      for (std::optional<Relay>* const relay : {&process.out, &process.err}) Drain(*relay);
+    }
+    return Conclude();
+  }
+
+ private:
+  absl::Status CatchSignals() {
+    sigset_t caught;
+    sigemptyset(&caught);
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&caught, signal);
+    // Blocked from here on: the program ends when its processes have.
+    sigprocmask(SIG_BLOCK, &caught, nullptr);
+    signals_ = Descriptor(signalfd(-1, &caught, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_.valid()) return absl::ErrnoToStatus(errno, "cannot wait for signals");
+    return absl::OkStatus();
+  }
+
+  absl::Status Start(int rank) {
+    Process process{.rank = rank};
+    Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC)), out, err;
+    if (given_.log_dir.empty()) {
+      ASSIGN_OR_RETURN(Pipe out_pipe, MakePipe());
+      ASSIGN_OR_RETURN(Pipe err_pipe, MakePipe());
+      out = std::move(out_pipe.write);
+      err = std::move(err_pipe.write);
+      const std::string prefix = absl::StrCat("[", rank, "] ");
+      process.out.emplace(std::move(out_pipe.read), stdout, rank == 0 ? "" : prefix);
+      process.err.emplace(std::move(err_pipe.read), stderr, prefix);
+    } else {
+      ASSIGN_OR_RETURN(out, MakeFile(absl::StrCat(given_.log_dir, "/rank-", rank, ".out")));
+      ASSIGN_OR_RETURN(err, MakeFile(absl::StrCat(given_.log_dir, "/rank-", rank, ".err")));
+    }
+    std::fflush(nullptr);
+    const pid_t parent = getpid();
+    process.pid = fork();
+    if (process.pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
+    if (process.pid == 0) Execute(given_, rank, parent, in.get(), out.get(), err.get());
+    setpgid(process.pid, process.pid);  // whichever of the two comes first
+    processes_.push_back(std::move(process));
+    return absl::OkStatus();
+  }
+
+  bool IsRunning() const {
+    return std::any_of(processes_.begin(), processes_.end(),
+                       [](const Process& process) { return !process.status.has_value(); });
+  }
+
+  void WaitForSomething() {
+    std::vector<pollfd> polled = {{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
+    std::vector<Relay*> relays;
+    for (Process& process : processes_) {
+      for (std::optional<Relay>* const relay : {&process.out, &process.err}) {
+        if (!relay->has_value() || !(*relay)->from().valid()) continue;
+        relays.push_back(&**relay);
+        polled.push_back({.fd = (*relay)->from().get(), .events = POLLIN, .revents = 0});
+      }
+    }
+    if (poll(polled.data(), polled.size(), engine::PollTimeout(next_)) < 0) return;
+    for (size_t i = 0; i < relays.size(); ++i) {
+      if (polled[i + 1].revents != 0) relays[i]->PassOn();
+    }
+    if (polled[0].revents != 0) HandleSignals();
+  }
+
+  void HandleSignals() {
+    signalfd_siginfo info = {};
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      if (info.ssi_signo == SIGCHLD) continue;
+      for (Process& process : processes_) process.was_told_to_end = true;
+      Signal(static_cast<int>(info.ssi_signo));
+    }
+    for (Process& process : processes_) {
+      int status = 0;
+      if (process.status.has_value() || waitpid(process.pid, &status, WNOHANG) <= 0) continue;
+      process.status = ShellStatus(status);
+      if (*process.status == 0 || process.was_told_to_end) continue;
+      failed_.push_back(&process);
+      if (failed_.size() == 1) next_ = base::Deadline::After(given_.patience);
+    }
+  }
+
+  // To each process and those that it has started.
+  void Signal(int signal) {
+    for (const Process& process : processes_) kill(-process.pid, signal);
+  }
+
+  // Once one has failed: asks the others to end, and then makes them.
+  void EndTheRest() {
+    if (failed_.empty() || !next_.Expired()) return;
+    for (Process& process : processes_) {
+      if (!process.status.has_value()) process.was_told_to_end = true;
+    }
+    Signal(std::exchange(asked_, true) ? SIGKILL : SIGTERM);
+    next_ = base::Deadline::After(kFromTermToKill);
+  }
+
+  // What is still in the pipe of a process that has ended.
+  static void Drain(std::optional<Relay>& relay) {
+    if (!relay.has_value()) return;
+    const base::Deadline end = base::Deadline::After(absl::Seconds(1));
+    while (relay->from().valid() && !end.Expired()) {
+      pollfd polled = {.fd = relay->from().get(), .events = POLLIN, .revents = 0};
+      if (poll(&polled, 1, engine::PollTimeout(end)) > 0) relay->PassOn();
+    }
+    if (relay->from().valid()) relay->End();
+  }
+
+  // The first that failed, or the one that it and others name as the cause.
+  const Process& FindCause() const {
+    static const auto* const blames = new std::regex("rank ([0-9]+) (has failed|was killed)");
+    const Process* cause = failed_.front();
+    for (size_t step = 0; step < failed_.size() && cause->err.has_value(); ++step) {
+      std::smatch match;
+      const std::string& line = cause->err->last_line();
+      if (!std::regex_search(line, match, *blames)) break;
+      const std::string blamed = match[1];
+      const auto found = std::find_if(failed_.begin(), failed_.end(), [&](const Process* other) {
+        return absl::StrCat(other->rank) == blamed;
+      });
+      if (found == failed_.end() || *found == cause) break;
+      cause = *found;
+    }
+    return *cause;
+  }
+
+  int Conclude() const {
+    if (failed_.empty()) {
+      int status = 0;  // of those that have ended by a signal that was passed on
+      for (const Process& process : processes_) status = std::max(status, *process.status);
+      return status;
+    }
+    const Process& cause = FindCause();
+    const int status = *cause.status;
+    const std::string how = status > 128 ? absl::StrCat("was killed by signal ", status - 128, " (",
+                                                        strsignal(status - 128), ")")
+                                         : absl::StrCat("ended with status ", status);
+    const std::string where = given_.log_dir.empty() ? ""
+                                                     : absl::StrCat("; see ", given_.log_dir,
+                                                                    "/rank-", cause.rank, ".err");
+    std::fprintf(stderr, "stagecoach launch: rank %d %s%s\n", cause.rank, how.c_str(),
+                 where.c_str());
+    return status;
+  }
+
+  const LocalProcesses& given_;
+  Descriptor signals_;
+  std::vector<Process> processes_;
+  std::vector<const Process*> failed_;             // in the order in which they ended
+  base::Deadline next_ = base::Deadline::Never();  // when the others are made to end
+  bool asked_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<int> RunLocalProcesses(const LocalProcesses& processes) {
+  return Group(processes).Run();
+}
+
+}  // namespace stagecoach::tools

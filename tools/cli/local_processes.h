@@ -1,0 +1,41 @@
+#ifndef STAGECOACH_TOOLS_CLI_LOCAL_PROCESSES_H_
+#define STAGECOACH_TOOLS_CLI_LOCAL_PROCESSES_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+// Processes of one run on this machine: started together, ended together.
+namespace stagecoach::tools {
+
+struct LocalProcesses {
+  int processes = 1;
+  std::vector<std::string>
+      command;  // the program, by path or as the shell would find it; arguments
+  // What each is told besides the variables of this process.
+  std::function<std::vector<std::pair<std::string, std::string>>(int rank)> variables;
+  // Where each process's output goes, as DIR/rank-N.out and DIR/rank-N.err; "": to this one's.
+  std::string log_dir;
+  // How long the others have to end by themselves once one has failed.
+  absl::Duration patience = absl::Seconds(10);
+};
+
+// Starts them and waits until all have ended. Lines of their output are passed on as they come,
+// with
+// "[rank] " in front, but for what rank 0 prints to stdout. SIGINT, SIGTERM and SIGHUP are passed
+// on to all. When one has failed, or was killed, the others are asked to end after `patience`
+// (SIGTERM), and killed two seconds later; all of them die with this process, whatever kills it.
+//
+// The exit status: 0 if all have ended with it. Otherwise that of the process that failed first, by
+// its own account ("rank 2 has failed" points to rank 2), 128 and the number of the signal if it
+// was killed; a line on stderr says which that is.
+// Unavailable: a process or a file cannot be made; none is left then.
+absl::StatusOr<int> RunLocalProcesses(const LocalProcesses& processes);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_LOCAL_PROCESSES_H_
