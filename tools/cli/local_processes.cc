@@ -15,9 +15,9 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <regex>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
@@ -120,6 +120,21 @@ absl::StatusOr<Descriptor> MakeFile(const std::string& path) {
   execvp(argv[0], argv.data());
   std::fprintf(stderr, "cannot run %s: %s\n", argv[0], std::strerror(errno));
   _exit(kCannotExecute);
+}
+
+// The rank that a line says has failed: 2 in "rank 1: rank 2 has failed: no memory".
+std::optional<int> BlamedIn(absl::string_view line) {
+  constexpr absl::string_view kRank = "rank ";
+  for (const absl::string_view what : {" has failed", " was killed"}) {
+    const size_t end = line.find(what);
+    if (end == absl::string_view::npos) continue;
+    const size_t begin = line.rfind(kRank, end);
+    int rank = 0;
+    if (begin == absl::string_view::npos) continue;
+    const size_t number = begin + kRank.size();
+    if (absl::SimpleAtoi(line.substr(number, end - number), &rank)) return rank;
+  }
+  return std::nullopt;
 }
 
 int ShellStatus(int status) {
@@ -250,17 +265,13 @@ class Group {
 
   // The first that failed, or the one that it and others name as the cause.
   const Process& FindCause() const {
-    static const auto* const blames = new std::regex("rank ([0-9]+) (has failed|was killed)");
     const Process* cause = failed_.front();
     for (size_t step = 0; step < failed_.size() && cause->err.has_value(); ++step) {
-      std::smatch match;
-      const std::string& line = cause->err->last_line();
-      if (!std::regex_search(line, match, *blames)) break;
-      const std::string blamed = match[1];
+      const std::optional<int> blamed = BlamedIn(cause->err->last_line());
       const auto found = std::find_if(failed_.begin(), failed_.end(), [&](const Process* other) {
-        return absl::StrCat(other->rank) == blamed;
+        return other->rank == blamed && other != cause;
       });
-      if (found == failed_.end() || *found == cause) break;
+      if (found == failed_.end()) break;
       cause = *found;
     }
     return *cause;
