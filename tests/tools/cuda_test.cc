@@ -108,7 +108,8 @@ TEST(CudaTrain, MeasuredPeaksEqualThePredictedOnes) {
 TEST(CudaTrain, CountsGraphs) {
   {
     const CudaMachine machine("gpus=2");
-    for (const nlohmann::json& device : EventsOf({"--device", "cuda"}).back()["devices"]) {
+    const nlohmann::json end = EventsOf({"--device", "cuda"}).back();
+    for (const nlohmann::json& device : end["devices"]) {
       EXPECT_GT(device["graphs"]["captured"], 0);
       EXPECT_GT(device["graphs"]["replayed"], device["graphs"]["captured"]);
       EXPECT_EQ(device["graphs"]["plain"], 0);
