@@ -99,10 +99,12 @@ class Layout {
 
 }  // namespace
 
-StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage) {
+StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage,
+                         const Replication& replication) {
   return {.is_first = schedule.is_first(stage),
           .is_last = schedule.is_last(stage),
-          .splits_backward = schedule.SplitsBackward(stage)};
+          .splits_backward = schedule.SplitsBackward(stage),
+          .replication = replication};
 }
 
 StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& ends,
@@ -114,13 +116,14 @@ StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& e
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerMemory& layer = layers[i];
     stage.parameter_bytes += layer.parameter_bytes;
-    stage.gradient_bytes += layer.parameter_bytes;
     stage.optimizer_bytes += layer.optimizer_bytes;
     stage.other_resident_bytes += layer.other_resident_bytes;
     layout.AddLayer(layer);
     if (i + 1 < layers.size()) layout.AddBoundary(layer, layers[i + 1]);
   }
   layout.Finish(stage);
+  stage.gradient_bytes = position.replication.gradient_copies() * stage.parameter_bytes;
+  stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position.replication.replicas);
   if (position.is_first) stage.other_resident_bytes += ends.feed_resident_bytes;
   if (position.is_last) {
     stage.workspace_bytes = std::max(stage.workspace_bytes, ends.loss_workspace_bytes);

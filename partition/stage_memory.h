@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "partition/layer_cost.h"
+#include "partition/replication.h"
 #include "schedule/memory.h"
 #include "schedule/schedule.h"
 
@@ -25,10 +26,12 @@ struct StagePosition {
   bool is_first = false;         // its input is data: no gradient of it is computed
   bool is_last = false;          // it computes the loss
   bool splits_backward = false;  // the schedule has B and W apart for some micro-batch
+  Replication replication = {};
 };
 
-// Of a stage of a schedule.
-StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage);
+// Of a stage of a schedule that each of the replicas performs.
+StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId stage,
+                         const Replication& replication);
 
 // A place in one of a stage's areas.
 struct Place {

@@ -33,11 +33,11 @@ enum class Op : uint8_t {
   kSendActivation,     // sends the stage's output to the next stage's rank
   kReceiveGradient,    // posts a receive of the output's gradient from the next stage's rank
   kSendGradient,       // sends the gradient of the stage's input to the previous stage's rank
-  // Of the whole stage, without a micro-batch. The first three concern replicas of the stage: the
-  // engine, which has one of each, refuses schedules with them (engine/train/trainer.h).
+  // Of the whole stage, without a micro-batch. The first three concern replicas of the stage; the
+  // engine performs the third of them.
   kUnshard,          // gathers the stage's parameters from the replicas that share them
   kReshard,          // gives the gathered parameters back
-  kReduceGradients,  // sums the stage's gradients over its replicas
+  kReduceGradients,  // REDUCE: starts to sum the stage's gradients over its replicas
   kStep,             // finishes the stage's parameter update
   // Collectives, which name a group of ranks instead of a stage. Each is one moment for all ranks
   // of its group: they wait for one another.
@@ -71,6 +71,8 @@ constexpr bool IsReceive(Op op) {
   return op == Op::kReceiveActivation || op == Op::kReceiveGradient;
 }
 constexpr bool IsTransfer(Op op) { return IsSend(op) || IsReceive(op); }
+// Goes on beside the actions that follow.
+constexpr bool RunsBeside(Op op) { return IsTransfer(op) || op == Op::kReduceGradients; }
 constexpr bool HasMicroBatch(Op op) { return op < Op::kUnshard; }
 constexpr bool IsCollective(Op op) { return op >= Op::kExchangeNorms; }
 // Which of the collectives: 0 to kNumCollectiveOps - 1. Pre-condition: IsCollective(op).

@@ -16,7 +16,7 @@ struct StageTimes {
   int64_t backward_input_ns = 0;     // B
   int64_t backward_weight_ns = 0;    // W
   int64_t backward_ns = 0;           // BW as one operation
-  int64_t reduce_ns = 0;             // gradients over replicas, once
+  int64_t reduce_ns = 0;             // gradients over replicas, once; beside everything else
   int64_t step_ns = 0;               // the optimizer, once
   int64_t output_bytes = 0;          // of the activation it sends to the next stage
   int64_t input_gradient_bytes = 0;  // of the gradient it sends to the previous stage

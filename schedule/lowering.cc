@@ -126,12 +126,20 @@ void GroupByMoment(std::vector<TransferAt>& transfers) {
   }
 }
 
+// Whether the action is the last that adds to its stage's gradients.
+bool CompletesGradients(const Schedule& schedule, const Action& action) {
+  return (action.op == Op::kBackward || action.op == Op::kBackwardWeight) &&
+         action.micro_batch.value() + 1 == schedule.num_micro_batches;
+}
+
 // Appends the actions of a rank to `lowered`. Its arrivals are in the order of their slots.
 void LowerList(const Schedule& compute, const std::vector<Action>& list,
                const std::vector<int64_t>& ends, const std::vector<Arrival>& arrivals,
-               Transfers transfers, std::vector<Action>& lowered) {
+               const LoweringOptions& options, std::vector<Action>& lowered) {
   auto arrival = arrivals.begin();
-  std::vector<TransferAt> sends;  // of the operation before
+  // Of the operation before.
+  std::vector<TransferAt> sends;
+  std::vector<Action> reductions;
   for (size_t i = 0; i <= list.size(); ++i) {
     const bool starts_operation =
         i == list.size() ||
@@ -143,13 +151,18 @@ void LowerList(const Schedule& compute, const std::vector<Action>& list,
       }
       between.insert(between.end(), sends.begin(), sends.end());
       sends.clear();
-      if (transfers == Transfers::kGrouped) GroupByMoment(between);
+      if (options.transfers == Transfers::kGrouped) GroupByMoment(between);
       for (const TransferAt& transfer : between) lowered.push_back(transfer.action);
+      lowered.insert(lowered.end(), reductions.begin(), reductions.end());
+      reductions.clear();
     }
     if (i == list.size()) break;
     lowered.push_back(list[i]);
     if (const std::optional<Action> send = SendAfter(compute, list[i])) {
       sends.push_back({*send, ends[i]});
+    }
+    if (options.reduce_gradients && CompletesGradients(compute, list[i])) {
+      reductions.push_back({.op = Op::kReduceGradients, .stage = list[i].stage});
     }
   }
 }
@@ -225,10 +238,8 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
   const bool trains = compute.HasBackward();
   for (size_t r = 0; r < compute.actions.size(); ++r) {
     FixSlots(arrivals[r]);
-    LowerList(compute, compute.actions[r], ends[r], arrivals[r], options.transfers,
-              lowered.actions[r]);
+    LowerList(compute, compute.actions[r], ends[r], arrivals[r], options, lowered.actions[r]);
   }
-  if (trains && options.reduce_gradients) AppendToEachStage(Op::kReduceGradients, lowered);
   if (trains) AppendToEachStage(Op::kStep, lowered);
   AddCollectives(options, lowered);
   return lowered;

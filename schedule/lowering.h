@@ -7,7 +7,7 @@
 namespace stagecoach::schedule {
 
 struct LoweringOptions {
-  // Adds a REDUCE per stage before the steps: for stages with replicas.
+  // Adds a REDUCE per stage as soon as its gradients are complete: for stages with replicas.
   bool reduce_gradients = false;
   // Adds a NORM to every list, before its STEPs, if the schedule trains: for gradients that are
   // clipped by their global norm.
@@ -21,10 +21,11 @@ struct LoweringOptions {
 // Turns a compute schedule into a lowered one (schedule.h). Between two operations of a rank (an
 // action, or an overlapped pair) stand, in this order,
 //  - the receives that are posted there;
-//  - the sends of what the first of the two operations has filled
-// (in groups, of each moment: see below).
-// If the schedule trains, every rank's list ends with one STEP per stage, stages ascending, after
-// one REDUCE per stage if asked for; then come the collectives (AddCollectives).
+//  - the sends of what the first of the two operations has filled;
+//  - if asked for, the REDUCE of each stage whose gradients the first of the two has completed.
+// (Transfers in groups, of each moment: see below.)
+// If the schedule trains, every rank's list ends with one STEP per stage, stages ascending; then
+// come the collectives (AddCollectives).
 //
 // Under Transfers::kSeparate a receive is posted
 //      before the last operation that ends no later than its send is posted, if every F, B and W

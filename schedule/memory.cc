@@ -22,6 +22,7 @@ absl::Status CheckStageMemory(const Schedule& schedule, StageId stage, const Sta
       {"optimizer_bytes", memory.optimizer_bytes},
       {"other_resident_bytes", memory.other_resident_bytes},
       {"workspace_bytes", memory.workspace_bytes},
+      {"reduction_bytes", memory.reduction_bytes},
       {"input_bytes", memory.input_bytes},
       {"output_bytes", memory.output_bytes},
       {"stash_bytes", memory.stash_bytes},
@@ -50,14 +51,25 @@ absl::Status CheckStageMemory(const Schedule& schedule, StageId stage, const Sta
 
 }  // namespace
 
+int64_t ReductionAreaBytes(absl::Span<const StageMemory> stages, const Schedule& schedule,
+                           Rank rank) {
+  int64_t bytes = 0;
+  for (const StageId stage : schedule.StagesOf(rank)) {
+    bytes = std::max(bytes, stages[static_cast<size_t>(stage.value())].reduction_bytes);
+  }
+  return AlignBlock(bytes);
+}
+
 int64_t NormTableBytes(const CollectiveMemory& memory, const Schedule& schedule) {
   if (memory.norm_bytes == 0) return 0;
   return AlignBlock((schedule.num_ranks() + 1) * memory.norm_bytes + kNormResultBytes);
 }
 
 int64_t ResultTableBytes(const CollectiveMemory& memory, const Schedule& schedule, Rank rank) {
-  if (schedule.rank_of(StageId(schedule.num_stages() - 1)) == rank) return 0;
-  return AlignBlock(schedule.num_micro_batches * memory.result_bytes);
+  const bool has_own = schedule.rank_of(StageId(schedule.num_stages() - 1)) == rank;
+  const int of_all = memory.replicas > 1 ? memory.replicas : 0;
+  return AlignBlock((of_all + (has_own ? 0 : 1)) * schedule.num_micro_batches *
+                    memory.result_bytes);
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
@@ -90,8 +102,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
     return absl::InvalidArgumentError(absl::StrCat("memory of collectives: ", bytes,
                                                    " bytes, must be in [0, ", kMaxSizeBytes, "]"));
   }
-  resident_bytes +=
-      NormTableBytes(collectives, lowered) + ResultTableBytes(collectives, lowered, rank);
+  resident_bytes += NormTableBytes(collectives, lowered) +
+                    ResultTableBytes(collectives, lowered, rank) +
+                    ReductionAreaBytes(stages, lowered, rank);
   for (const StageId stage : own_stages) lifetimes.AddStage(stage);
   MemoryPlan plan = lifetimes.Finish();
   plan.resident_bytes = resident_bytes;

@@ -31,6 +31,8 @@ struct StageMemory {
   int64_t other_resident_bytes = 0;  // results, tables
   // Scratch of one action; the stages of a rank share one such area, as large as the largest.
   int64_t workspace_bytes = 0;
+  // What a REDUCE receives; shared by the stages of a rank alike.
+  int64_t reduction_bytes = 0;
   // Per micro-batch.
   int64_t input_bytes = 0;  // the stage's input: received, or filled by F on the first stage
   LastUse input_last_use = LastUse::kBackwardWeight;
@@ -54,13 +56,18 @@ struct CollectiveMemory {
   // rank), and kNormResultBytes. 0: norms are not exchanged.
   int64_t norm_bytes = 0;
   // RESULTS: of each micro-batch. Every rank keeps them but that of the last stage, which has them
-  // anyway. 0: results are not shared.
+  // anyway; with replicas, every rank also keeps those of all replicas. 0: results are not shared.
   int64_t result_bytes = 0;
+  int replicas = 1;
 
   friend bool operator==(const CollectiveMemory&, const CollectiveMemory&) = default;
 };
 // The norm of all gradients, and by what they are scaled.
 inline constexpr int64_t kNormResultBytes = 2 * sizeof(double);
+
+// The area of its REDUCEs: as large as the largest of its stages needs.
+int64_t ReductionAreaBytes(absl::Span<const StageMemory> stages, const Schedule& schedule,
+                           Rank rank);
 
 // Of one rank: its tables lie one after the other, each aligned.
 int64_t NormTableBytes(const CollectiveMemory& memory, const Schedule& schedule);

@@ -36,7 +36,15 @@ struct CollectiveGroup {
 //  - Neighboring stages on one rank hand over in place: nothing is sent or received between them.
 //  - A collective starts once every rank of its group has come to it, and each goes on when it is
 //    done.
+//  - A REDUCE only starts the sum; NORM and the stage's STEP wait for it. A rank's sums are made
+//    one after the other, beside everything else.
 // That is the meaning under Transfers::kSeparate; the other one is below.
+//
+// Replicas. Where stages have replicas, each replica performs the whole schedule on micro-batches
+// of its own, which count from 0 in each: the lists here are those of any one of them. A REDUCE
+// and a RESULTS wait for the same of all replicas. So a schedule that comes to its end alone does
+// so with replicas: let all replicas perform, in step, what the one performs; whenever one has come
+// to a REDUCE, all have.
 // Regular value type.
 struct Schedule {
   std::string name;  // as the generator is named, for example "1f1b"

@@ -46,12 +46,13 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs
   Simulation simulation;
   VirtualTime run(schedule, costs, options.sends);
   RETURN_IF_ERROR(run.Run(options.keep_trace ? &simulation.trace : nullptr));
-  // The same order with messages and collectives that take no time tells what is due to
+  // The same order with messages, reductions and collectives that take no time tells what is due to
   // communication. It is never slower: under a fixed order, every start is a maximum of sums of
   // durations.
   Costs free_messages = costs;
   free_messages.links.clear();
   free_messages.collectives = {};
+  for (StageTimes& times : free_messages.stages) times.reduce_ns = 0;
   VirtualTime without(schedule, free_messages, options.sends);
   RETURN_IF_ERROR(without.Run(nullptr));
 

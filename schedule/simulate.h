@@ -20,7 +20,8 @@ enum class Sends : uint8_t {
   // As the runtime does: a message passes once its send and its receive are posted, and at most one
   // per lane is outstanding (schedule.h); the ranks go on meanwhile.
   kRendezvous,
-  // As kRendezvous, but the sender goes on only once its message has passed.
+  // As kRendezvous, but the sender goes on only once its message has passed, and a rank only once
+  // its REDUCE is done.
   kBlocking,
   // As Transfers::kGrouped says (schedule.h): in groups, on a stream of their own. A message takes
   // its link's time from when the groups of both its ends have started and the one before it in its
@@ -43,15 +44,15 @@ struct SimulationOptions {
 
 // One rank's share of a step. busy_ns and the three kinds of idle time sum to the step exactly.
 struct RankTimes {
-  int64_t busy_ns = 0;   // in compute actions, reduction and step
+  int64_t busy_ns = 0;   // in compute actions and step
   int64_t start_ns = 0;  // of its first action that takes time
   int64_t end_ns = 0;    // of its last
   // Idle because
   int64_t imbalance_ns = 0;   // other ranks have more to do: the busiest one's busy_ns less its own
   int64_t dependency_ns = 0;  // of the order: what the step would take beyond the busiest rank's
                               // time if messages took none
-  int64_t communication_ns = 0;  // messages and collectives take time: the step less what it would
-                                 // take if they took none
+  int64_t communication_ns = 0;  // messages, reductions and collectives take time: the step less
+                                 // what it would take if they took none
   // The memory planner's (memory.h); 0 if the costs have no sizes.
   int64_t peak_bytes = 0;
   int64_t peak_stash_bytes = 0;

@@ -14,7 +14,8 @@ namespace stagecoach::schedule {
 //
 // A rank reaches an action, waits until it can start (its inputs are there; the previous send on
 // its lane was taken), and starts it:
-//   compute, REDUCE, STEP  occupy the rank from start to end;
+//   compute, STEP  occupy the rank from start to end;
+//   REDUCE         starts the sum at start; end is when it was there;
 //   collective             starts when all ranks of its group have reached it; all wait until end;
 //   receive                posted at start; end is when the message had arrived;
 //   send                   posted at start; end is when the message had been taken.

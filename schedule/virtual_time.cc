@@ -18,6 +18,7 @@ VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sen
       lanes_(2 * schedule.rank_of_stage.size(), nullptr),
       states_(schedule.actions.size()),
       collectives_(schedule.groups.size() * kNumCollectiveOps),
+      reduced_ns_(schedule.rank_of_stage.size(), 0),
       pair_ns_(2 * schedule.actions.size(), 0),
       ranks_(schedule.actions.size()) {
   for (std::vector<InTransit>& messages : messages_) {
@@ -138,8 +139,6 @@ int64_t VirtualTime::DurationNs(const Action& action) const {
       return times.backward_weight_ns + update_ns;
     case Op::kBackward:
       return times.backward_ns + update_ns;
-    case Op::kReduceGradients:
-      return times.reduce_ns;
     case Op::kStep:
       return costs_.updates_in_backward ? 0 : times.step_ns;
     default:
@@ -177,10 +176,21 @@ bool VirtualTime::Compute(Rank rank, const Action& action) {
 }
 
 bool VirtualTime::PerformOfStage(Rank rank, const Action& action) {
-  const RankState& state = StateOf(rank);
+  RankState& state = StateOf(rank);
   const int64_t awaited_ns = DoneNs(rank, state.groups_awaited);
   if (awaited_ns == kNotYet) return false;
-  Occupy(rank, action, std::max(state.clock_ns, awaited_ns), DurationNs(action));
+  const int64_t ready_ns = std::max(state.clock_ns, awaited_ns);
+  int64_t& reduced_ns = reduced_ns_[static_cast<size_t>(action.stage.value())];
+  if (action.op == Op::kReduceGradients) {
+    reduced_ns = std::max(ready_ns, state.reduced_ns) + costs_.of(action.stage).reduce_ns;
+    state.reduced_ns = reduced_ns;
+    Record(rank, action, ready_ns, reduced_ns);
+    state.clock_ns = sends_ == Sends::kBlocking ? reduced_ns : ready_ns;
+    return true;
+  }
+  const bool uses_gradients = action.op == Op::kStep;
+  Occupy(rank, action, uses_gradients ? std::max(ready_ns, reduced_ns) : ready_ns,
+         DurationNs(action));
   return true;
 }
 
@@ -193,7 +203,9 @@ bool VirtualTime::PerformCollective(Rank rank, const Action& action) {
     const int64_t groups_done_ns = DoneNs(rank, static_cast<int32_t>(state.groups.size()));
     if (groups_done_ns == kNotYet) return false;
     state.stands_before_collective = true;
-    collective.start_ns = std::max({collective.start_ns, state.clock_ns, groups_done_ns});
+    const int64_t reduced_ns = action.op == Op::kExchangeNorms ? state.reduced_ns : 0;
+    collective.start_ns =
+        std::max({collective.start_ns, state.clock_ns, groups_done_ns, reduced_ns});
     if (++collective.arrivals == members.size()) {
       for (const Rank member : members) Wake(member);
     }

@@ -73,6 +73,7 @@ class VirtualTime {
     int64_t clock_ns = 0;
     bool waits = false;
     bool stands_before_collective = false;  // which counts it among its arrivals
+    int64_t reduced_ns = 0;                 // when its last REDUCE so far is done
     std::vector<Group> groups;              // posted so far
     int32_t groups_started = 0;
     int32_t groups_done = 0;
@@ -143,6 +144,7 @@ class VirtualTime {
   std::vector<const InTransit*> lanes_;             // the last one sent; index: 2 * stage + kind
   std::vector<RankState> states_;                   // index: rank
   std::vector<CollectiveState> collectives_;        // index: group and operation
+  std::vector<int64_t> reduced_ns_;  // when the gradients of a stage are summed; index: stage
   std::vector<Rank> runnable_;
   // When the last message of the group that starts has passed to and from each rank. Index: 2 *
   // rank, + 1 from it.

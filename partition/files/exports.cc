@@ -36,13 +36,6 @@ absl::Status CheckCanFollow(const Plan& plan, absl::string_view program) {
         " performs the layers as the model has them, but the plan takes them in another "
         "order"));
   }
-  for (Rank rank(1); rank.value() < plan.num_ranks(); ++rank) {
-    if (plan.replicas_of(rank) == plan.replicas_of(Rank(0))) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        program, " gives every stage the same number of devices, but in the plan rank 0 has ",
-        plan.replicas_of(Rank(0)), " and rank ", rank.value(), " has ", plan.replicas_of(rank),
-        "; plan with the same number of replicas for all"));
-  }
   return absl::OkStatus();
 }
 
@@ -134,11 +127,11 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
   };
   add("split_points", NamesOf(plan.first_layer, 1, layer_names));
   add("stages", plan.num_stages());
-  add("microbatches", plan.micro_batches());
+  add("microbatches", plan.schedule.num_micro_batches);
   add("microbatch_rows", plan.micro_batch_rows);
   add("schedule", plan.schedule.name);
   add("rank_of_stage", rank_of_stage);
-  if (plan.replicas_of(Rank(0)) > 1) add("replicas", plan.replicas_of(Rank(0)));
+  if (plan.replicas() > 1) add("replicas", plan.replicas());
   if (!plan.recomputed.empty()) {
     add("recomputed_layers", NamesOf(plan.recomputed, 0, layer_names));
   }

@@ -12,16 +12,14 @@ namespace stagecoach::partition {
 // Plans in the words of other programs (docs/plan-files.md says how each is applied).
 // `layer_names`: in the order of the plan. InvalidArgument, with the reason: the plan fails
 // CheckPlan, there are not as many names as layers, or the program cannot follow the plan. None of
-// them can where
-//  - the layers of a graph are taken in another order than the model performs them;
-//  - ranks have different numbers of replicas.
+// them can where the layers of a graph are taken in another order than the model performs them.
 
 // For torch.distributed.pipelining, an object with a key per line:
 //   split_points       names of the modules with which a stage begins, but for the first stage
-//   stages, microbatches, microbatch_rows
+//   stages, microbatches (of each replica), microbatch_rows
 //   schedule           name of the order that ToTorchScheduleCsv writes
 //   rank_of_stage
-//   replicas           devices of every rank, if above 1
+//   replicas           of every stage, if above 1
 //   recomputed_layers  names of the modules to checkpoint, if any
 absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
                                             absl::Span<const std::string> layer_names);

@@ -31,6 +31,7 @@ constexpr int64_t kMaxPlanBytes = int64_t{256} << 20;
 constexpr int64_t kMaxRows = int64_t{1} << 32;  // so that rows of a batch cannot overflow
 // Of a schedule that is given by its name, which costs the file nothing.
 constexpr int64_t kMaxGeneratedPasses = int64_t{1} << 22;
+constexpr int64_t kMaxBlocks = schedule::kMaxPasses;
 constexpr absl::string_view kPlanFormat = "stagecoach-plan";
 constexpr int64_t kPlanVersion = 1;
 
@@ -93,21 +94,48 @@ absl::StatusOr<std::vector<Rank>> ReadStages(const ArrayReader& stages, Plan& pl
   return ranks;
 }
 
+absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches) {
+  if (reader.OptionalArray("replicas").ok() && reader.Has("replicas")) {
+    return reader.Error("replicas", "must be one number: all ranks have the same now");
+  }
+  ASSIGN_OR_RETURN(const int64_t replicas,
+                   reader.OptionalInt64("replicas", 1, {.min = 1, .max = kMaxDevices}));
+  ASSIGN_OR_RETURN(const int64_t blocks, reader.OptionalInt64("gradient_blocks", replicas,
+                                                              {.min = 1, .max = kMaxBlocks}));
+  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks)};
+  // Each key is refused for what it does to those before it.
+  const struct {
+    const char* key;
+    Replication replication;
+    int micro_batches;
+  } steps[] = {{"replicas", {plan.replicas(), plan.replicas()}, plan.replicas()},
+               {"gradient_blocks", plan.replication, plan.replication.gradient_blocks},
+               {"micro_batches", plan.replication, micro_batches}};
+  for (const auto& step : steps) {
+    const absl::Status status = CheckReplication(step.replication, step.micro_batches);
+    if (!status.ok()) return reader.Error(step.key, status.message());
+  }
+  return absl::OkStatus();
+}
+
+// Of each replica; all together perform `micro_batches`.
 absl::StatusOr<Schedule> ReadGenerated(ObjectReader& reader, const std::string& name,
-                                       int num_stages, int micro_batches) {
+                                       int num_stages, int replicas, int micro_batches) {
   ASSIGN_OR_RETURN(const int chunks, ReadInt(reader, "chunks", {.min = 1, .max = num_stages}));
   if (num_stages % chunks != 0) {
     return reader.Error("chunks",
                         absl::StrCat(num_stages, " stages cannot be divided into ranks of ", chunks,
                                      " chunks each"));
   }
-  if (num_stages * int64_t{micro_batches} > kMaxGeneratedPasses) {
-    return reader.Error("micro_batches",
-                        absl::StrCat("must be at most ", kMaxGeneratedPasses / num_stages, " of ",
-                                     num_stages, " stages, found ", micro_batches));
+  const int of_each = micro_batches / replicas;
+  if (num_stages * int64_t{of_each} > kMaxGeneratedPasses) {
+    return reader.Error(
+        "micro_batches",
+        absl::StrCat("must be at most ", kMaxGeneratedPasses / num_stages * replicas, " of ",
+                     num_stages, " stages, found ", micro_batches));
   }
   absl::StatusOr<Schedule> made = schedule::Generate(
-      name, {.ranks = num_stages / chunks, .micro_batches = micro_batches, .chunks = chunks});
+      name, {.ranks = num_stages / chunks, .micro_batches = of_each, .chunks = chunks});
   if (made.ok()) return made;
   const bool is_unlike_any =
       absl::IsNotFound(made.status()) && !absl::EndsWith(made.status().message(), "?");
@@ -117,15 +145,20 @@ absl::StatusOr<Schedule> ReadGenerated(ObjectReader& reader, const std::string& 
                    is_unlike_any ? "; any other schedule is written in full, as an object" : ""));
 }
 
-absl::StatusOr<Schedule> ReadEmbedded(ObjectReader& reader, int micro_batches) {
+absl::StatusOr<Schedule> ReadEmbedded(ObjectReader& reader, int replicas, int micro_batches) {
   if (reader.Has("chunks")) {
     return reader.Error("chunks", "is only for a schedule that is given by its name");
   }
   ASSIGN_OR_RETURN(ObjectReader object, reader.RequiredObject("schedule"));
   ASSIGN_OR_RETURN(Schedule schedule, schedule::ReadSchedule(object));
-  if (schedule.num_micro_batches == micro_batches) return schedule;
-  return reader.Error("micro_batches", absl::StrCat("must be ", schedule.num_micro_batches,
-                                                    ", as in the schedule, found ", micro_batches));
+  const int64_t expected = int64_t{replicas} * schedule.num_micro_batches;
+  if (expected == micro_batches) return schedule;
+  return reader.Error(
+      "micro_batches",
+      absl::StrCat(
+          "must be ", expected, ", as in the schedule",
+          replicas > 1 ? absl::StrCat(", which each of ", replicas, " replicas performs") : "",
+          ", found ", micro_batches));
 }
 
 absl::Status CheckRanks(const ArrayReader& stages, const std::vector<Rank>& ranks,
@@ -146,24 +179,16 @@ absl::Status ReadSchedule(ObjectReader& reader, bool is_named, const ArrayReader
   const int num_stages = static_cast<int>(ranks.size());
   if (is_named) {
     ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("schedule"));
-    ASSIGN_OR_RETURN(plan.schedule, ReadGenerated(reader, name, num_stages, micro_batches));
+    ASSIGN_OR_RETURN(plan.schedule,
+                     ReadGenerated(reader, name, num_stages, plan.replicas(), micro_batches));
   } else {
-    ASSIGN_OR_RETURN(plan.schedule, ReadEmbedded(reader, micro_batches));
+    ASSIGN_OR_RETURN(plan.schedule, ReadEmbedded(reader, plan.replicas(), micro_batches));
   }
   if (plan.schedule.num_stages() != num_stages) {
     return reader.Error("stages", absl::StrCat("must be ", plan.schedule.num_stages(),
                                                ", as in the schedule, found ", num_stages));
   }
   return CheckRanks(stages, ranks, plan.schedule);
-}
-
-absl::Status ReadReplicas(const ArrayReader& array, Plan& plan) {
-  if (static_cast<int>(array.size()) != plan.num_ranks()) {
-    return absl::InvalidArgumentError(absl::StrCat(array.path(), ": must be ", plan.num_ranks(),
-                                                   " numbers, one per rank, found ", array.size()));
-  }
-  ASSIGN_OR_RETURN(plan.replicas, ReadInts(array, {.min = 1, .max = kMaxDevices}));
-  return absl::OkStatus();
 }
 
 absl::Status ReadRecomputed(const ArrayReader& array, Plan& plan) {
@@ -204,6 +229,7 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   ASSIGN_OR_RETURN(const ArrayReader stages, reader.RequiredArray("stages"));
   if (stages.size() == 0) return reader.Error("stages", "must have at least one stage");
   ASSIGN_OR_RETURN(const std::vector<Rank> ranks, ReadStages(stages, plan));
+  RETURN_IF_ERROR(ReadReplication(reader, plan, micro_batches));
   RETURN_IF_ERROR(ReadSchedule(reader, is_named, stages, ranks, plan, micro_batches));
 
   const auto read_if_there = [&](absl::string_view key,
@@ -211,7 +237,6 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
     ASSIGN_OR_RETURN(const std::optional<ArrayReader> array, reader.OptionalArray(key));
     return array.has_value() ? read(*array, plan) : absl::OkStatus();
   };
-  RETURN_IF_ERROR(read_if_there("replicas", ReadReplicas));
   RETURN_IF_ERROR(read_if_there("recomputed_layers", ReadRecomputed));
   RETURN_IF_ERROR(read_if_there("order", ReadOrder));
   RETURN_IF_ERROR(reader.Finish());
@@ -283,7 +308,9 @@ std::string ToPlanJson(const PlanFile& file) {
                     ",\n  \"chunks\": ", chunks);
   }
   absl::StrAppend(&text, ",\n  \"stages\": ", StageLines(plan));
-  AppendList("replicas", plan.replicas, text);
+  const auto [replicas, blocks] = plan.replication;
+  if (replicas > 1) absl::StrAppend(&text, ",\n  \"replicas\": ", replicas);
+  if (blocks != replicas) absl::StrAppend(&text, ",\n  \"gradient_blocks\": ", blocks);
   AppendList("recomputed_layers", plan.recomputed, text);
   AppendList("order", plan.order, text);
   if (chunks == 0) {

@@ -65,24 +65,6 @@ absl::Status CheckRecomputed(const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckReplicas(const Plan& plan) {
-  if (plan.replicas.empty()) return absl::OkStatus();
-  if (static_cast<int>(plan.replicas.size()) != plan.num_ranks()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the plan gives replicas of %d ranks, its schedule has %d",
-                        plan.replicas.size(), plan.num_ranks()));
-  }
-  for (int rank = 0; rank < plan.num_ranks(); ++rank) {
-    const int replicas = plan.replicas[static_cast<size_t>(rank)];
-    if (replicas >= 1 && replicas <= kMaxDevices && replicas <= plan.micro_batch_rows) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "rank %d of the plan has %d replicas: expected 1 to %d, and at least a row for each (a "
-        "micro-batch has %d)",
-        rank, replicas, kMaxDevices, plan.micro_batch_rows));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckOrder(const Plan& plan) {
   if (plan.order.empty()) return absl::OkStatus();
   std::vector<bool> seen(static_cast<size_t>(plan.num_layers));
@@ -99,12 +81,33 @@ absl::Status CheckOrder(const Plan& plan) {
                                                     plan.order.size(), plan.num_layers));
 }
 
-schedule::LoweringOptions OptionsFor(bool is_replicated, schedule::Transfers transfers,
+schedule::LoweringOptions OptionsFor(const Replication& replication, schedule::Transfers transfers,
                                      const schedule::CollectiveMemory& collectives) {
-  return {.reduce_gradients = is_replicated,
+  return {.reduce_gradients = replication.is_needed(),
           .exchange_norms = collectives.norm_bytes > 0,
           .share_results = collectives.result_bytes > 0,
           .transfers = transfers};
+}
+
+// Of a schedule that trains: gradients are summed over replicas if there are any.
+absl::Status CheckReductions(const Schedule& lowered, bool is_replicated) {
+  std::vector<bool> reduces(static_cast<size_t>(lowered.num_stages()));
+  for (const std::vector<schedule::Action>& list : lowered.actions) {
+    for (const schedule::Action& action : list) {
+      if (action.op != schedule::Op::kReduceGradients) continue;
+      reduces[static_cast<size_t>(action.stage.value())] = true;
+    }
+  }
+  for (size_t stage = 0; stage < reduces.size(); ++stage) {
+    if (reduces[stage] == is_replicated) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        is_replicated ? "the schedule has no REDUCE of stage %d, whose gradients must be summed "
+                        "over the replicas; add it"
+                      : "the schedule has a REDUCE of stage %d, of which there is one replica: "
+                        "remove it, or ask for replicas",
+        stage));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
@@ -115,20 +118,11 @@ absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
   }
   AddCollectives(options, lowered);
   RETURN_IF_ERROR(schedule::Validate(lowered, options.transfers));
+  if (lowered.HasBackward()) RETURN_IF_ERROR(CheckReductions(lowered, options.reduce_gradients));
   return lowered;
 }
 
 }  // namespace
-
-int Plan::first_device_of(Rank rank) const {
-  int device = 0;
-  for (Rank before(0); before.value() < rank.value(); ++before) device += replicas_of(before);
-  return device;
-}
-
-bool Plan::is_replicated() const {
-  return std::any_of(replicas.begin(), replicas.end(), [](int count) { return count > 1; });
-}
 
 int Plan::stage_of(int layer) const {
   const auto next = std::upper_bound(first_layer.begin(), first_layer.end(), layer);
@@ -154,22 +148,25 @@ absl::Status CheckPlan(const Plan& plan) {
   }
   RETURN_IF_ERROR(CheckSchedule(plan));
   RETURN_IF_ERROR(CheckTrains(plan.schedule));
-  RETURN_IF_ERROR(CheckReplicas(plan));
+  RETURN_IF_ERROR(CheckReplication(plan.replication, plan.micro_batches()));
   RETURN_IF_ERROR(CheckRecomputed(plan));
   return CheckOrder(plan);
 }
 
 absl::Status CheckPerformable(const Plan& plan) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerAndValidate(plan.schedule, {.reduce_gradients = plan.is_replicated()}).status();
+  return LowerAndValidate(plan.schedule, {.reduce_gradients = plan.replication.is_needed()})
+      .status();
 }
 
-absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, bool is_replicated,
+absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, const Replication& replication,
                                            schedule::Transfers transfers,
                                            const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckTrains(schedule));
-  LoweredPlan lowered = {.transfers = transfers, .collectives = collectives};
-  const schedule::LoweringOptions options = OptionsFor(is_replicated, transfers, collectives);
+  LoweredPlan lowered = {
+      .transfers = transfers, .collectives = collectives, .replication = replication};
+  lowered.collectives.replicas = replication.replicas;
+  const schedule::LoweringOptions options = OptionsFor(replication, transfers, collectives);
   ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, options));
   ASSIGN_OR_RETURN(const Schedule forward,
                    schedule::ForwardOnly(schedule.rank_of_stage, schedule.num_ranks(),
@@ -181,7 +178,7 @@ absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, bool is_rep
 absl::StatusOr<LoweredPlan> LowerPlan(const Plan& plan, schedule::Transfers transfers,
                                       const schedule::CollectiveMemory& collectives) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  return LowerSchedules(plan.schedule, plan.is_replicated(), transfers, collectives);
+  return LowerSchedules(plan.schedule, plan.replication, transfers, collectives);
 }
 
 }  // namespace stagecoach::partition

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "partition/layer_cost.h"
 #include "partition/plan/rank_report.h"
+#include "partition/replication.h"
 #include "partition/stage_memory.h"
 #include "schedule/memory.h"
 #include "schedule/schedule.h"
@@ -18,42 +19,41 @@
 namespace stagecoach::partition {
 
 // How a model is spread over devices, and in which order they work: stage i has the layers first(i)
-// to last(i) and is on rank schedule.rank_of(i). A rank is a device, or a group of devices that
-// hold the same parameters and divide the rows of every micro-batch evenly.
+// to last(i) and is on rank schedule.rank_of(i). A rank is a device; with replicas, it is a group
+// of devices, one of each replica: they hold the same parameters, and each performs the rank's list
+// with micro-batches of its own.
 struct Plan {
   std::vector<int> first_layer;  // of each stage; ascending, starts with 0
   int num_layers = 0;
   int64_t micro_batch_rows = 1;
-  schedule::Schedule schedule;       // one to train with; compute or lowered
-  std::vector<int> replicas = {};    // devices of each rank; empty: one each
+  schedule::Schedule schedule;  // of each replica: one to train with; compute or lowered
+  Replication replication = {};
   std::vector<int> recomputed = {};  // layers that do F again within B; ascending
   // Of a profile that is a graph: the order of its layers that is cut; empty: as they are.
   std::vector<int> order = {};
 
   int num_stages() const { return static_cast<int>(first_layer.size()); }
   int num_ranks() const { return schedule.num_ranks(); }
-  int replicas_of(schedule::Rank rank) const {
-    return replicas.empty() ? 1 : replicas[static_cast<size_t>(rank.value())];
-  }
-  // Of the first one of a rank: ranks take devices in turn.
-  int first_device_of(schedule::Rank rank) const;
-  int num_devices() const { return first_device_of(schedule::Rank(num_ranks())); }
-  bool is_replicated() const;
+  int replicas() const { return replication.replicas; }
+  // Ranks take devices in turn, the replicas of a rank one after the other.
+  int first_device_of(schedule::Rank rank) const { return rank.value() * replicas(); }
+  int num_devices() const { return num_ranks() * replicas(); }
   int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
   }
   // The stage that has the layer, which is in [0, num_layers).
   int stage_of(int layer) const;
-  int micro_batches() const { return schedule.num_micro_batches; }
+  int micro_batches() const { return schedule.num_micro_batches * replicas(); }  // of all replicas
   int64_t batch_rows() const { return micro_batches() * micro_batch_rows; }
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 // InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
-// counts are positive, the schedule trains as many stages, at least one on every rank, and
-// replicas, recomputed layers and order are of as many ranks and layers.
+// counts are positive, the schedule trains as many stages, at least one on every rank, the replicas
+// can divide the micro-batches (CheckReplication), and recomputed layers and order are of as many
+// layers.
 absl::Status CheckPlan(const Plan& plan);
 
 // What the ranks of a plan perform, lowered and proved: the schedule to train with, and F alone
@@ -62,6 +62,7 @@ struct LoweredPlan {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // for which they were lowered
   schedule::Schedule training, evaluation;
   schedule::CollectiveMemory collectives;
+  Replication replication;
 };
 
 // Lowers a plan for transfers of that kind, with those collectives that are given memory. A
@@ -71,9 +72,9 @@ struct LoweredPlan {
 absl::StatusOr<LoweredPlan> LowerPlan(
     const Plan& plan, schedule::Transfers transfers = schedule::Transfers::kSeparate,
     const schedule::CollectiveMemory& collectives = {});
-// LowerPlan of every plan with that schedule, whatever its cut. `is_replicated`: some rank has
-// several devices.
-absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule, bool is_replicated,
+// LowerPlan of every plan with that schedule and those replicas, whatever its cut.
+absl::StatusOr<LoweredPlan> LowerSchedules(const schedule::Schedule& schedule,
+                                           const Replication& replication,
                                            schedule::Transfers transfers,
                                            const schedule::CollectiveMemory& collectives);
 // OK if the plan's schedule can be lowered and performed; else an error of LowerPlan.
@@ -102,10 +103,10 @@ struct PlanReport {
   }
 };
 
-// What a lowered plan takes whose stages' memory is known. `layers`: of the whole model, as one
-// device of the stage's rank has them; index stage. Errors: those of ReportRank.
+// What a lowered plan takes whose stages' memory is known. `layers`: of the whole model. Errors:
+// those of ReportRank.
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
-                                      absl::Span<const std::vector<LayerCost>* const> layers,
+                                      absl::Span<const LayerCost> layers,
                                       absl::Span<const schedule::StageMemory> memory);
 
 // What of a device's peak is neither weights, gradients or optimizer state of its stages nor stash.

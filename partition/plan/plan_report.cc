@@ -37,7 +37,7 @@ int64_t BufferBytes(const PlanReport& report, Rank rank) {
 }
 
 absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lowered,
-                                      absl::Span<const std::vector<LayerCost>* const> layers,
+                                      absl::Span<const LayerCost> layers,
                                       absl::Span<const StageMemory> memory) {
   PlanReport report;
   double batch_ns = 0;
@@ -48,12 +48,12 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lower
                        .last_layer = plan.last(stage),
                        .memory = memory[index]};
     for (int i = own.first_layer; i <= own.last_layer; ++i) {
-      const LayerCost& layer = (*layers[index])[static_cast<size_t>(i)];
+      const LayerCost& layer = layers[static_cast<size_t>(i)];
       const bool is_done_again =
           std::binary_search(plan.recomputed.begin(), plan.recomputed.end(), i);
       own.parameters += layer.parameters;
-      own.time_share += is_done_again ? Recomputed(layer).batch_ns(plan.micro_batches())
-                                      : layer.batch_ns(plan.micro_batches());
+      own.time_share += is_done_again ? Recomputed(layer).batch_ns(plan.schedule.num_micro_batches)
+                                      : layer.batch_ns(plan.schedule.num_micro_batches);
     }
     batch_ns += own.time_share;
     report.stages.push_back(own);

@@ -21,8 +21,9 @@ std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const Lowere
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto first = static_cast<size_t>(plan.first(stage));
     const size_t count = static_cast<size_t>(plan.last(stage)) + 1 - first;
-    memory.push_back(LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), ends,
-                                 PositionOf(lowered.training, schedule::StageId(stage))));
+    memory.push_back(
+        LayOutStage(absl::MakeConstSpan(of_layers).subspan(first, count), ends,
+                    PositionOf(lowered.training, schedule::StageId(stage), lowered.replication)));
   }
   return memory;
 }
@@ -39,10 +40,8 @@ absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>
                                                       plan.num_layers, layers.size()));
   }
   RETURN_IF_ERROR(CheckLayers(layers));
-  const std::vector<const std::vector<LayerCost>*> same(static_cast<size_t>(plan.num_stages()),
-                                                        &layers);
   ASSIGN_OR_RETURN(prepared.report,
-                   ReportPlan(plan, prepared.lowered, same,
+                   ReportPlan(plan, prepared.lowered, layers,
                               MemoryOfStages(plan, prepared.lowered, layers, ends)));
   prepared.plan = std::move(plan);
   return prepared;

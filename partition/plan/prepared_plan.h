@@ -19,9 +19,8 @@ struct PreparedPlan {
   PlanReport report;  // of one device of each rank
 };
 
-// Prepares a plan that is given. `layers`: of the whole model, as one device has them. Errors:
-// those of LowerPlan; InvalidArgument if the plan is for another number of layers, or a size is
-// negative.
+// Prepares a plan that is given. `layers`: of the whole model. Errors: those of LowerPlan;
+// InvalidArgument if the plan is for another number of layers, or a size is negative.
 absl::StatusOr<PreparedPlan> PreparePlan(
     Plan plan, const std::vector<LayerCost>& layers, const EndMemory& ends,
     schedule::Transfers transfers = schedule::Transfers::kSeparate,

@@ -1,10 +1,7 @@
 #include "partition/plan/receipt.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/units.h"
 
 namespace stagecoach::partition {
@@ -15,19 +12,12 @@ std::string Counted(int64_t count, absl::string_view noun) {
 }
 
 std::string Choice::ToString() const {
-  std::string text = absl::StrCat(schedule, schedule == "auto" ? " (searched order), " : ", ",
-                                  micro_batches, " micro-batch", micro_batches == 1 ? "" : "es",
-                                  " of ", Counted(micro_batch_rows, "row"), ", ",
-                                  Counted(static_cast<int64_t>(replicas.size()), "rank"));
+  std::string text =
+      absl::StrCat(schedule, schedule == "auto" ? " (searched order), " : ", ", micro_batches,
+                   " micro-batch", micro_batches == 1 ? "" : "es", " of ",
+                   Counted(micro_batch_rows, "row"), ", ", Counted(ranks, "rank"));
   if (chunks > 1) absl::StrAppend(&text, " of ", chunks, " stages");
-  const bool is_even = std::all_of(replicas.begin(), replicas.end(),
-                                   [&](int count) { return count == replicas.front(); });
-  if (is_even && !replicas.empty() && replicas.front() > 1) {
-    absl::StrAppend(&text, " on ", replicas.front(), " devices",
-                    replicas.size() > 1 ? " each" : "");
-  } else if (!is_even) {
-    absl::StrAppend(&text, " on ", absl::StrJoin(replicas, " + "), " devices");
-  }
+  if (replicas > 1) absl::StrAppend(&text, ", ", replicas, " replicas");
   if (recomputed_layers > 0) {
     absl::StrAppend(&text, ", ", Counted(recomputed_layers, "layer"), " recomputed");
   }
@@ -46,7 +36,7 @@ absl::Status CheckFits(const Receipt& receipt) {
   for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
     const int64_t peak_bytes = receipt.report.of(rank).peak_bytes();
     const int first = receipt.plan.first_device_of(rank);
-    for (int i = 0; i < receipt.plan.replicas_of(rank); ++i) {
+    for (int i = 0; i < receipt.plan.replicas(); ++i) {
       const ClusterDevice& device = receipt.cluster.devices[static_cast<size_t>(first + i)];
       const int64_t excess_bytes = peak_bytes - device.memory_bytes;
       if (device.memory_bytes == 0 || excess_bytes <= most_excess_bytes) continue;

@@ -22,13 +22,13 @@ enum class PlanObjective : uint8_t {
   kBottleneck,  // what the busiest rank takes for one step: of steps that overlap without end
 };
 
-// What one stage does in the simulated step, on each of its devices; its layers and memory are in
+// What one stage does in the simulated step, in each replica; its layers and memory are in
 // PlanReport::stages. Times are per micro-batch, but for the update.
 struct StageReceipt {
   std::vector<int> devices;  // of the cluster: those of its rank
   int64_t forward_ns = 0;
   int64_t backward_ns = 0;  // B and W, and F once more in layers that recompute
-  int64_t update_ns = 0;    // once per step: of its parameters, and of gradients over replicas
+  int64_t update_ns = 0;    // once per step: of its parameters, and the sum over replicas
   int64_t receive_ns = 0;   // its input, and the gradient of its output
   int64_t send_ns = 0;      // its output, and the gradient of its input
   int in_flight = 0;        // the most micro-batches it has between F and B at once
@@ -39,13 +39,14 @@ struct StageReceipt {
 struct Choice {
   std::string schedule;
   int chunks = 1;
-  int micro_batches = 1;
+  int micro_batches = 1;  // of all replicas
   int64_t micro_batch_rows = 1;
-  std::vector<int> replicas;  // of each rank
+  int ranks = 1;
+  int replicas = 1;
   int recomputed_layers = 0;
   double objective_ns = 0;
 
-  // "zb-h1, 8 micro-batches of 16 rows, 4 stages", with replicas, chunks and recomputation where
+  // "zb-h1, 8 micro-batches of 16 rows, 4 ranks", with chunks, replicas and recomputation where
   // there are any.
   std::string ToString() const;
 };

@@ -38,7 +38,7 @@ ordered_json StageJson(const Receipt& receipt, StageId id) {
   return {{"first_layer", first},
           {"last_layer", last},
           {"devices", stage.devices},
-          {"replicas", receipt.plan.replicas_of(rank)},
+          {"replicas", receipt.plan.replicas()},
           {"forward_ms", InMs(stage.forward_ns)},
           {"backward_ms", InMs(stage.backward_ns)},
           {"update_ms", InMs(stage.update_ns)},

@@ -33,7 +33,7 @@ std::string Text(const std::string& text) {
 std::string DeviceLabel(const Receipt& receipt, Rank rank) {
   const std::string name = DevicesOf(receipt, rank);
   if (name.find_first_not_of("0123456789-") != std::string::npos) return name;
-  return absl::StrCat(receipt.plan.replicas_of(rank) == 1 ? "device " : "devices ", name);
+  return absl::StrCat(receipt.plan.replicas() == 1 ? "device " : "devices ", name);
 }
 
 // A share of a bar: its meaning, its color (a custom property of the style), its size.
@@ -146,9 +146,9 @@ std::string Tiles(const Receipt& receipt) {
                 absl::StrCat("of ", Counted(plan.micro_batch_rows, "row", "rows"), ", ",
                              base::FormatCount(plan.batch_rows()), " a step"));
   tiles += Tile("devices", absl::StrCat(plan.num_devices()),
-                plan.is_replicated()
-                    ? absl::StrCat(Counted(plan.num_ranks(), "rank", "ranks"), ", replicated")
-                    : "one per rank");
+                plan.replicas() > 1 ? absl::StrCat(Counted(plan.num_ranks(), "rank", "ranks"), ", ",
+                                                   plan.replicas(), " replicas")
+                                    : "one per rank");
   return absl::StrCat("<dl class=\"card tiles\">", tiles, FullestTile(receipt), "</dl>\n");
 }
 

@@ -33,7 +33,7 @@ RankMemory MemoryOf(const Receipt& receipt, Rank rank) {
     memory.optimizer += own.optimizer_bytes;
   }
   const int first = receipt.plan.first_device_of(rank);
-  for (int device = first; device < first + receipt.plan.replicas_of(rank); ++device) {
+  for (int device = first; device < first + receipt.plan.replicas(); ++device) {
     const int64_t bytes = receipt.cluster.devices[static_cast<size_t>(device)].memory_bytes;
     if (bytes > 0 && (memory.limit == 0 || bytes < memory.limit)) memory.limit = bytes;
   }
@@ -46,8 +46,8 @@ std::string DevicesOf(const Receipt& receipt, Rank rank) {
   };
   const int first = receipt.plan.first_device_of(rank);
   const absl::string_view from = name(first);
-  const absl::string_view to = name(first + receipt.plan.replicas_of(rank) - 1);
-  if (receipt.plan.replicas_of(rank) == 1) return std::string(from);
+  const absl::string_view to = name(first + receipt.plan.replicas() - 1);
+  if (receipt.plan.replicas() == 1) return std::string(from);
   // Names that differ in the number at their end share what stands before it.
   const size_t from_stem = from.find_last_not_of(kDigits) + 1;
   const size_t to_stem = to.find_last_not_of(kDigits) + 1;

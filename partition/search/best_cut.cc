@@ -107,14 +107,10 @@ class Search {
   }
 
   absl::Status Improve() {
-    // Then the start is what was asked for: PartitionChain is exact. (With replicas, it knows the
-    // time of reductions but for their rounding.)
+    // Then the start is what was asked for: PartitionChain is exact, but for reductions.
     if (options_.objective == PlanObjective::kBottleneck && pipeline_.has_one_stage_per_rank() &&
-        pipeline_.is_uniform()) {
-      if (best_.has_value()) {
-        best_->is_optimal =
-            best_->cut.recomputed.empty() && pipeline_.devices_of(0).devices.size() == 1;
-      }
+        !pipeline_.replication().is_needed()) {
+      if (best_.has_value()) best_->is_optimal = best_->cut.recomputed.empty();
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));

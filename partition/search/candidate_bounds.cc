@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -14,53 +13,29 @@
 
 namespace stagecoach::partition {
 
-double SimpleBoundNs(absl::Span<const RankDevices> groups, int micro_batches, bool is_in_turn) {
-  const auto time_of = [&](const RankDevices& group, size_t layer) {
-    return group.layers->layers[layer].batch_ns(micro_batches) / group.speed;
-  };
-  const auto layers = static_cast<size_t>(groups.front().layers->num_layers());
-  // How many batches of the whole model each rank would do in a ns. The longest time of a rank is
-  // at least any weighted mean of all; by these weights it is exact if ranks differ in speed alone.
-  std::vector<double> rates;
-  for (const RankDevices& group : groups) {
-    double all_ns = 0;
-    for (size_t i = 0; i < layers; ++i) all_ns += time_of(group, i);
-    rates.push_back(all_ns > 0 ? 1 / all_ns : 1);
-  }
-  const double all_rates = std::accumulate(rates.begin(), rates.end(), 0.0);
-  double divided_ns = 0;
+double SimpleBoundNs(const LayerTable& table, absl::Span<const double> speeds, int micro_batches,
+                     bool is_in_turn) {
+  const double most_speed = *std::max_element(speeds.begin(), speeds.end());
+  double all_ns = 0;
   double before_ns = 0;  // F and B of the layers before, once
   double longest_ns = 0;
-  for (size_t i = 0; i < layers; ++i) {
-    double least_share_ns = std::numeric_limits<double>::infinity();
-    double least_batch_ns = least_share_ns;
-    double least_both_ns = least_share_ns;
-    for (size_t rank = 0; rank < groups.size(); ++rank) {
-      const LayerCost& layer = groups[rank].layers->layers[i];
-      const double both_ns = (layer.forward_ns + layer.backward_input_ns) / groups[rank].speed;
-      const double batch_ns = time_of(groups[rank], i);
-      least_share_ns = std::min(least_share_ns, batch_ns * rates[rank] / all_rates);
-      least_batch_ns = std::min(least_batch_ns, batch_ns);
-      least_both_ns = std::min(least_both_ns, both_ns);
-    }
-    const double turn_ns = std::max(before_ns + micro_batches * least_both_ns, least_batch_ns);
-    longest_ns = std::max(longest_ns, turn_ns);
-    if (is_in_turn) before_ns += least_both_ns;
-    divided_ns += least_share_ns;
+  for (const LayerCost& layer : table.layers) {
+    const double both_ns = (layer.forward_ns + layer.backward_input_ns) / most_speed;
+    const double batch_ns = layer.batch_ns(micro_batches);
+    longest_ns = std::max({longest_ns, before_ns + micro_batches * both_ns, batch_ns / most_speed});
+    if (is_in_turn) before_ns += both_ns;
+    all_ns += batch_ns;
   }
-  return std::max(longest_ns, divided_ns);
+  // The longest time of a rank is at least the mean of all, weighted by their speeds.
+  return std::max(longest_ns, all_ns / std::accumulate(speeds.begin(), speeds.end(), 0.0));
 }
 
-absl::StatusOr<double> ChainBoundNs(absl::Span<const RankDevices> groups, int micro_batches,
-                                    PlanObjective objective, bool is_fused) {
-  const LayerTable& table = *groups.front().layers;
-  double most_speed = 0;
+absl::StatusOr<double> ChainBoundNs(const LayerTable& table, absl::Span<const double> speeds,
+                                    int micro_batches, PlanObjective objective, bool is_fused) {
   ChainProblem problem;
-  problem.stages = static_cast<int>(groups.size());
-  for (const RankDevices& group : groups) {
-    problem.speeds.push_back(group.speed);
-    most_speed = std::max(most_speed, group.speed);
-  }
+  problem.stages = static_cast<int>(speeds.size());
+  problem.speeds.assign(speeds.begin(), speeds.end());
+  const double most_speed = *std::max_element(speeds.begin(), speeds.end());
   const auto solve = [&](const std::function<double(const LayerCost&)>& layer_ns,
                          const std::function<double(size_t)>& start_ns) -> absl::StatusOr<double> {
     problem.layer_ns.clear();
@@ -78,17 +53,16 @@ absl::StatusOr<double> ChainBoundNs(absl::Span<const RankDevices> groups, int mi
                    solve(all_ns, [&](size_t i) { return table.forward_ns[i]; }));
   if (is_fused) {
     // A rank's update delays those before it only if it is part of its last backward pass.
-    const bool updates_in_backward =
-        table.updates_in_backward && groups.front().devices.size() == 1;
-    ASSIGN_OR_RETURN(
-        const double fused_ns,
-        solve(
-            [&](const LayerCost& layer) {
-              return layer.batch_ns(micro_batches) - (updates_in_backward ? 0 : layer.step_ns);
-            },
-            [&](size_t i) {
-              return table.forward_ns[i] + table.backward_input_ns[i] + table.backward_weight_ns[i];
-            }));
+    ASSIGN_OR_RETURN(const double fused_ns,
+                     solve(
+                         [&](const LayerCost& layer) {
+                           return layer.batch_ns(micro_batches) -
+                                  (table.updates_in_backward ? 0 : layer.step_ns);
+                         },
+                         [&](size_t i) {
+                           return table.forward_ns[i] + table.backward_input_ns[i] +
+                                  table.backward_weight_ns[i];
+                         }));
     return std::max(busy_ns, fused_ns);
   }
   ASSIGN_OR_RETURN(const double turn_ns,
@@ -100,17 +74,15 @@ absl::StatusOr<double> ChainBoundNs(absl::Span<const RankDevices> groups, int mi
   return std::max(busy_ns, turn_ns);
 }
 
-double RoundingNs(absl::Span<const RankDevices> groups, int chunks, int micro_batches) {
+double RoundingNs(const LayerTable& table, absl::Span<const double> speeds, int chunks,
+                  int micro_batches) {
   const auto is_whole = [](double ns) { return ns == std::floor(ns); };
-  bool is_exact = true;
-  for (const RankDevices& group : groups) {
-    is_exact = is_exact && group.speed == 1.0;
-    for (const LayerCost& layer : group.layers->layers) {
-      is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&
-                 is_whole(layer.backward_weight_ns) && is_whole(layer.step_ns);
-    }
+  bool is_exact = std::all_of(speeds.begin(), speeds.end(), [](double own) { return own == 1.0; });
+  for (const LayerCost& layer : table.layers) {
+    is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&
+               is_whole(layer.backward_weight_ns) && is_whole(layer.step_ns);
   }
-  const double stages = chunks * static_cast<double>(groups.size());
+  const double stages = chunks * static_cast<double>(speeds.size());
   return is_exact ? 0.0 : 2.0 * (chunks * micro_batches + stages);
 }
 

@@ -23,13 +23,15 @@ namespace stagecoach::partition {
 struct Candidate {
   std::string schedule;  // of a generator; "" for the one that was given
   int chunks = 1;        // stages per rank
-  int micro_batches = 1;
+  int ranks = 1;
+  Replication replication;  // each replica has so many ranks: together all devices
+  int micro_batches = 1;    // of all replicas
   int64_t micro_batch_rows = 1;
-  std::vector<int> replicas;  // devices of each rank; their sum is that of the cluster
   double lower_bound_ns = 0;  // of the objective, whatever the cut
 
-  int num_ranks() const { return static_cast<int>(replicas.size()); }
-  int num_stages() const { return chunks * num_ranks(); }
+  int num_stages() const { return chunks * ranks; }
+  int replicas() const { return replication.replicas; }
+  int micro_batches_of_each() const { return micro_batches / replicas(); }
 };
 
 // All combinations for a request, and what is needed to judge them. Thread-compatible.
@@ -56,11 +58,6 @@ class CandidateSpace {
   // and W are one operation.
   absl::StatusOr<double> LowerBoundNs(const Candidate& candidate, bool is_fused);
 
-  // The bound of any plan for the devices, however they are grouped: all work at all speed.
-  double WorkBoundNs() const;
-  // False where there are too many devices to try all ways to group them.
-  bool has_all_groupings() const { return has_all_groupings_; }
-
   // In which the layers of a graph are cut into its stages; empty for a chain.
   absl::StatusOr<std::vector<int>> OrderOf(const Candidate& candidate);
 
@@ -71,26 +68,20 @@ class CandidateSpace {
   absl::StatusOr<const GraphCut*> GraphCutOf(const Candidate& candidate);
   // Whether stage s is on rank s, and no other is.
   bool IsInOrder(const Candidate& candidate) const;
-  // The devices of so many ranks with the fastest slowest stage; empty if they are equally many, or
-  // the question takes too long.
-  std::vector<int> UnequalGroups(int ranks) const;
-  // Adds the schedules that are asked for, with those ranks.
-  absl::Status AddShapes(const std::vector<int>& replicas);
-  absl::Status AddShape(const std::vector<int>& replicas, int64_t micro_batch_rows);
+  // Adds the schedules that are asked for, with so many replicas.
+  absl::Status AddShapes(int replicas);
+  absl::Status AddShape(int replicas, int64_t micro_batch_rows);
   absl::Status Add(Candidate candidate);
-  absl::StatusOr<std::shared_ptr<const LayerTable>> TableOf(const Candidate& candidate,
-                                                            int devices);
-  absl::StatusOr<std::vector<RankDevices>> DevicesOfRanks(const Candidate& candidate,
-                                                          double memory_share);
+  absl::StatusOr<std::shared_ptr<const LayerTable>> LayersOf(const Candidate& candidate);
 
   const PlannerRequest& request_;
   std::vector<Candidate> candidates_;
-  bool has_all_groupings_ = true;
   absl::Status refusal_;  // the first reason for which a combination was left out
-  // By rows of a device, micro-batches, and stages (which matter for the order of a graph).
+  // By rows, micro-batches of each replica, and replicas.
   std::map<std::tuple<int64_t, int, int>, std::shared_ptr<const LayerTable>> tables_;
-  std::map<std::tuple<std::vector<int>, int, int64_t>, GraphCut> graph_cuts_;  // ..., stages, rows
-  std::map<std::tuple<std::vector<int>, int64_t, int, bool>, double> bounds_;
+  // By replicas, stages, and rows; and whether B and W are one operation.
+  std::map<std::tuple<int, int, int64_t>, GraphCut> graph_cuts_;
+  std::map<std::tuple<int, int, int64_t, bool>, double> bounds_;
 };
 
 }  // namespace stagecoach::partition

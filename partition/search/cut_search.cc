@@ -16,7 +16,6 @@ using schedule::StageMemory;
 // The limits that a repair tries between one that is too loose and one that fits.
 constexpr int kRepairSteps = 6;
 constexpr int64_t kRepairPrecision = 128;
-constexpr int64_t kMaxLayerBytes = std::numeric_limits<int64_t>::max();
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // A lower bound of what the layer adds to any stage, for each micro-batch in flight. `given_bytes`:
@@ -30,12 +29,6 @@ int64_t LeastStashBytes(const LayerCost& layer, int64_t given_bytes, bool may_re
   }
   const bool keeps_input = memory.input_last_use != schedule::LastUse::kForward;
   return own_bytes + (keeps_input ? std::min(memory.input_bytes, given_bytes) : 0);
-}
-
-double BatchNs(const LayerTable& table, int micro_batches) {
-  return micro_batches * (table.forward_ns.back() + table.backward_input_ns.back() +
-                          table.backward_weight_ns.back()) +
-         table.step_ns.back();
 }
 
 }  // namespace
@@ -52,8 +45,11 @@ CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute)
 }
 
 ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
-  const LayerTable& table = *pipeline_.devices_of(0).layers;
+  const LayerTable& table = pipeline_.layers();
   const int micro_batches = pipeline_.micro_batches();
+  // At the end of a step a rank waits for its gradients; of steps that overlap it need not.
+  const bool waits_for_reductions =
+      measure == StageMeasure::kFillAndDrain || !pipeline_.overlaps_messages();
   ChainProblem problem;
   problem.stages = pipeline_.num_stages();
   problem.micro_batches = micro_batches;
@@ -62,8 +58,10 @@ ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
   int64_t before_bytes = 0;
   for (size_t i = 0; i < table.layers.size(); ++i) {
     const LayerCost& layer = table.layers[i];
-    problem.layer_ns.push_back(layer.batch_ns(micro_batches) +
-                               pipeline_.ReductionNsOf(layer.memory.parameter_bytes));
+    problem.layer_ns.push_back(layer.batch_ns(micro_batches));
+    if (waits_for_reductions) {
+      problem.layer_ns.back() += pipeline_.ReductionNsOf(layer.memory.parameter_bytes);
+    }
     problem.boundary_bytes.push_back(before_bytes);
     before_bytes = layer.memory.output_bytes + layer.memory.passing_bytes;
     if (measure == StageMeasure::kFillAndDrain) {
@@ -72,10 +70,7 @@ ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
     }
   }
   for (int stage = 0; stage < problem.stages; ++stage) {
-    // Groups of another size see fewer or more rows of each micro-batch.
-    const RankDevices& group = pipeline_.devices_of_stage(stage);
-    const double rows = BatchNs(*group.layers, micro_batches) / BatchNs(table, micro_batches);
-    problem.speeds.push_back(rows > 0 ? group.speed / rows : group.speed);
+    problem.speeds.push_back(pipeline_.devices_of_stage(stage).speed);
     if (stage + 1 == problem.stages) continue;
     problem.links.push_back(pipeline_.LinkBetween(stage, stage + 1));
     has_messages = has_messages || problem.links.back() != schedule::Link();
@@ -91,20 +86,15 @@ ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
 }
 
 void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
-  problem_.layer_bytes.assign(problem_.layer_ns.size(), kMaxLayerBytes);
-  problem_.layer_stash_bytes.assign(problem_.layer_ns.size(), kMaxLayerBytes);
-  for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
-    int64_t given_bytes = 0;
-    for (size_t i = 0; i < problem_.layer_ns.size(); ++i) {
-      const LayerCost& layer = pipeline_.devices_of(rank).layers->layers[i];
-      const int64_t kept_bytes = 2 * layer.memory.parameter_bytes + layer.memory.optimizer_bytes +
-                                 layer.memory.other_resident_bytes;
-      problem_.layer_bytes[i] = std::min(problem_.layer_bytes[i], kept_bytes);
-      problem_.layer_stash_bytes[i] = std::min(problem_.layer_stash_bytes[i],
-                                               LeastStashBytes(layer, given_bytes, may_recompute_));
-      given_bytes = layer.memory.output_bytes;
-    }
-    if (pipeline_.is_uniform()) break;  // all ranks see the same layers
+  // Parameters, and the sums of their gradients.
+  const int copies = 1 + pipeline_.replication().gradient_copies();
+  int64_t given_bytes = 0;
+  for (const LayerCost& layer : pipeline_.layers().layers) {
+    problem_.layer_bytes.push_back(copies * layer.memory.parameter_bytes +
+                                   layer.memory.optimizer_bytes +
+                                   layer.memory.other_resident_bytes);
+    problem_.layer_stash_bytes.push_back(LeastStashBytes(layer, given_bytes, may_recompute_));
+    given_bytes = layer.memory.output_bytes;
   }
   for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
     problem_.budget_bytes.push_back(limits[static_cast<size_t>(pipeline_.rank_of(stage))]);
@@ -134,11 +124,10 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
     const StageMemory memory = pipeline_.Memory(first, last, stage, recomputed);
     return pipeline_.peaks().AtLeast(stage, memory) <= limit_bytes;
   };
-  const LayerTable& table = *pipeline_.devices_of_stage(stage).layers;
   if (may_recompute_) {
     const StageRange range = {first, last, stage};
-    entry->second =
-        LeastRecomputation(table.layers, {range}, LeastSavedBytes(range, limit_bytes), fits);
+    entry->second = LeastRecomputation(pipeline_.layers().layers, {range},
+                                       LeastSavedBytes(range, limit_bytes), fits);
   } else {
     entry->second.fits = fits({});
   }
@@ -276,7 +265,7 @@ absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
   if (!may_recompute_) return exhausted;
   absl::Status status;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
-    const RankDevices& group = pipeline_.devices_of(rank);
+    const int64_t limit_bytes = pipeline_.devices_of(rank).memory_bytes;
     std::vector<StageRange> ranges;
     for (int stage = 0; stage < pipeline_.num_stages(); ++stage) {
       if (pipeline_.rank_of(stage) != rank) continue;
@@ -289,18 +278,18 @@ absl::StatusOr<Cut> CutSearch::WithRecomputation(std::vector<int> first_layer) {
         memory[static_cast<size_t>(range.stage)] =
             pipeline_.Memory(range.first, range.last, range.stage, chosen);
       }
-      if (pipeline_.peaks().RankAtLeast(schedule::Rank(rank), memory) > group.memory_bytes) {
+      if (pipeline_.peaks().RankAtLeast(schedule::Rank(rank), memory) > limit_bytes) {
         return false;
       }
       const absl::StatusOr<int64_t> peak_bytes =
           pipeline_.peaks().RankPeakBytes(schedule::Rank(rank), memory);
       status.Update(peak_bytes.status());
-      return peak_bytes.ok() && *peak_bytes <= group.memory_bytes;
+      return peak_bytes.ok() && *peak_bytes <= limit_bytes;
     };
     const int64_t least_saved_bytes =
-        ranges.size() == 1 ? LeastSavedBytes(ranges.front(), group.memory_bytes) : 0;
+        ranges.size() == 1 ? LeastSavedBytes(ranges.front(), limit_bytes) : 0;
     const FitOfRange fit =
-        LeastRecomputation(group.layers->layers, ranges, least_saved_bytes, fits);
+        LeastRecomputation(pipeline_.layers().layers, ranges, least_saved_bytes, fits);
     RETURN_IF_ERROR(status);
     is_exact_ = is_exact_ && fit.is_exact;
     if (!fit.fits) return exhausted;

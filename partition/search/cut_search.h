@@ -23,9 +23,7 @@ enum class StageMeasure : uint8_t {
   kFillAndDrain,
 };
 
-// Searches the cuts of a pipeline by PartitionChain over the exact peaks of its stages. If ranks
-// have different numbers of devices, their times for a layer are assumed to differ by one factor
-// for all layers, so only the memory is exact.
+// Searches the cuts of a pipeline by PartitionChain over the exact peaks of its stages.
 class CutSearch {
  public:
   // Layers that can do F again within B do so where `may_recompute` and memory is short.

@@ -73,10 +73,9 @@ std::string AtLeast(int64_t bytes) {
 }
 
 std::string DevicesOf(const PlannerRequest& request, const Candidate& candidate, int rank) {
-  int first = 0;
-  for (int before = 0; before < rank; ++before) first += candidate.replicas[before];
+  const int first = rank * candidate.replicas();
   std::vector<std::string> names;
-  for (int i = 0; i < candidate.replicas[rank]; ++i) {
+  for (int i = 0; i < candidate.replicas(); ++i) {
     names.push_back(request.cluster.devices[static_cast<size_t>(first + i)].name);
   }
   return absl::StrCat(names.size() == 1 ? "device " : "each of the devices ",
@@ -160,11 +159,9 @@ std::vector<Candidate> FrugalOnes(const CandidateSpace& space, bool is_any_sched
     const auto* const known = std::find(std::begin(kFrugal), std::end(kFrugal), candidate.schedule);
     if (!is_any_schedule || known != std::end(kFrugal)) frugal.push_back(candidate);
   }
-  const auto rows = [](const Candidate& candidate) {
-    return static_cast<double>(candidate.micro_batch_rows) / candidate.replicas.front();
-  };
-  std::stable_sort(frugal.begin(), frugal.end(),
-                   [&](const Candidate& a, const Candidate& b) { return rows(a) < rows(b); });
+  std::stable_sort(frugal.begin(), frugal.end(), [](const Candidate& a, const Candidate& b) {
+    return a.micro_batch_rows < b.micro_batch_rows;
+  });
   if (frugal.size() > kMostTried) frugal.resize(kMostTried);
   return frugal;
 }
@@ -302,9 +299,8 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space)
                      CutSearch(*pipeline, request.may_recompute).Roomiest(kMisfitPrecision));
     ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline->ExcessBytes(cut));
     if (closest.has_value() && excess_bytes >= least_bytes) continue;
-    ASSIGN_OR_RETURN(std::vector<int> order, space.OrderOf(candidate));
-    ASSIGN_OR_RETURN(closest, MakeReceipt(*pipeline, cut, std::move(order), request.profile,
-                                          request.cluster, request.objective));
+    ASSIGN_OR_RETURN(
+        closest, MakeReceipt(*pipeline, cut, request.profile, request.cluster, request.objective));
     least_bytes = excess_bytes;
   }
   if (!closest.has_value() || least_bytes <= 0) {

@@ -69,13 +69,12 @@ absl::Status FoundPlans::Refine(FoundPlan plan) {
 
 // Whether it is certain that no cut fits, and not only that none was found.
 bool FoundPlans::IsProvenMisfit(const Pipeline& pipeline) const {
-  const std::vector<LayerCost>& layers = pipeline.devices_of(0).layers->layers;
+  const std::vector<LayerCost>& layers = pipeline.layers().layers;
   const bool recomputes =
       request_.may_recompute && std::any_of(layers.begin(), layers.end(), [](const auto& layer) {
         return layer.recompute_stash_bytes.has_value();
       });
-  return !recomputes && pipeline.has_one_stage_per_rank() && pipeline.is_uniform() &&
-         request_.profile.is_chain();
+  return !recomputes && pipeline.has_one_stage_per_rank() && request_.profile.is_chain();
 }
 
 void FoundPlans::NoteBound(double lower_bound_ns) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "partition/cluster.h"
+#include "partition/plan/split_plan.h"
 #include "partition/search/cut_search.h"
 #include "partition/search/pipeline.h"
 #include "schedule/generators.h"
@@ -41,20 +43,33 @@ absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
   const auto layers = std::make_shared<const LayerTable>(
       request.layers, request.ends, /*updates_in_backward=*/false, request.collectives);
-  std::vector<RankDevices> groups;
-  for (int device = 0; device < devices; ++device) {
-    RankDevices& group = groups.emplace_back();
-    group.devices = {device};
-    group.layers = layers;
-    if (request.device_memory_bytes > 0) group.memory_bytes = request.device_memory_bytes;
-  }
-  Cluster cluster = UniformCluster(devices);
+  const Replication& replication = request.replication;
+  RETURN_IF_ERROR(CheckReplication(replication, schedule.num_micro_batches * replication.replicas));
+  Cluster cluster = UniformCluster(devices * replication.replicas, request.device_memory_bytes);
   cluster.transfers = request.transfers;
-  return Pipeline::Create(schedule, request.micro_batch_rows, std::move(groups), cluster);
+  return Pipeline::Create({.micro_batch_rows = request.micro_batch_rows,
+                           .schedule = schedule,
+                           .replication = replication},
+                          layers, cluster);
 }
 
 absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
   return CutSearch(pipeline, /*may_recompute=*/false).Find(StageMeasure::kBottleneck);
+}
+
+// The plan with stages divided for reductions, if they can be and it fits.
+absl::StatusOr<std::optional<PreparedPlan>> Divided(const PlanRequest& request, const Plan& plan) {
+  Plan divided = SplitForReduction(plan, request.layers);
+  if (divided.num_stages() == plan.num_stages()) return std::optional<PreparedPlan>();
+  ASSIGN_OR_RETURN(PreparedPlan prepared,
+                   PreparePlan(std::move(divided), request.layers, request.ends, request.transfers,
+                               request.collectives));
+  for (const RankReport& rank : prepared.report.ranks) {
+    const bool fits =
+        request.device_memory_bytes == 0 || rank.peak_bytes() <= request.device_memory_bytes;
+    if (!fits) return std::optional<PreparedPlan>();
+  }
+  return std::optional<PreparedPlan>(std::move(prepared));
 }
 
 // 0 if no number of devices fits. More devices need not need less: they also keep more
@@ -135,7 +150,9 @@ absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request) {
   const absl::StatusOr<Pipeline::Cut> cut = FindCut(pipeline);
   if (absl::IsResourceExhausted(cut.status())) return DoesNotFit(request, pipeline);
   RETURN_IF_ERROR(cut.status());
-  return pipeline.Prepare(*cut);
+  ASSIGN_OR_RETURN(PreparedPlan prepared, pipeline.Prepare(*cut));
+  ASSIGN_OR_RETURN(std::optional<PreparedPlan> divided, Divided(request, prepared.plan));
+  return divided.has_value() ? *std::move(divided) : std::move(prepared);
 }
 
 }  // namespace stagecoach::partition

@@ -25,14 +25,17 @@ ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks 
 struct PlanRequest {
   std::vector<LayerCost> layers;
   EndMemory ends;
-  int devices = 1;
-  ScheduleMaker schedule;  // must give one to train with
+  int devices = 1;  // of each replica
+  Replication replication = {};
+  ScheduleMaker schedule;  // of each replica; must give one to train with
   int64_t micro_batch_rows = 1;
   int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LowerPlan
   schedule::CollectiveMemory collectives = {};                     // as in LowerPlan
 };
 
+// With replicas, stages are divided further where that fits (partition/plan/split_plan.h).
+//
 // The cut with the fastest slowest stage (PartitionChain over LayerCost::batch_ns) whose predicted
 // peak fits every device; the peaks are those of its report. Exact where every device has one
 // stage. With several, a cut that exceeds the budget is repaired by bounding what each stage may

@@ -9,8 +9,6 @@
 namespace stagecoach::partition {
 namespace {
 
-using schedule::Rank;
-
 // A trace has an entry per action; a larger one is of no use to a reader.
 constexpr int64_t kMaxTracedActions = 200'000;
 
@@ -44,14 +42,13 @@ StageReceipt StageOf(const Pipeline& pipeline, int stage, const schedule::Costs&
 }  // namespace
 
 absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cut& cut,
-                                    std::vector<int> order, const Profile& profile,
-                                    const Cluster& cluster, PlanObjective objective) {
+                                    const Profile& profile, const Cluster& cluster,
+                                    PlanObjective objective) {
   Receipt receipt;
   ASSIGN_OR_RETURN(static_cast<PreparedPlan&>(receipt), pipeline.Prepare(cut));
-  receipt.plan.order = std::move(order);
   receipt.model = profile.model;
   receipt.cluster = cluster;
-  for (const LayerCost& layer : pipeline.devices_of(0).layers->layers) {
+  for (const LayerCost& layer : pipeline.layers().layers) {
     receipt.layer_names.push_back(layer.name);
   }
   receipt.costs = pipeline.CostsOf(cut);
@@ -76,14 +73,12 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
   receipt.lower_bound_ns = receipt.objective_ns;
   receipt.choice = {.schedule = receipt.plan.schedule.name,
                     .chunks = pipeline.num_stages() / pipeline.num_ranks(),
-                    .micro_batches = pipeline.micro_batches(),
+                    .micro_batches = receipt.plan.micro_batches(),
                     .micro_batch_rows = receipt.plan.micro_batch_rows,
-                    .replicas = {},
+                    .ranks = receipt.plan.num_ranks(),
+                    .replicas = receipt.plan.replicas(),
                     .recomputed_layers = static_cast<int>(cut.recomputed.size()),
                     .objective_ns = receipt.objective_ns};
-  for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
-    receipt.choice.replicas.push_back(receipt.plan.replicas_of(rank));
-  }
   return receipt;
 }
 

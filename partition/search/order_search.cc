@@ -47,10 +47,10 @@ constexpr int64_t kMaxRefinedStart = int64_t{1} << 17;
 constexpr int64_t kMaxRefinedFound = int64_t{1} << 13;
 
 // What decides how large a search is and what it may find, but for the cut.
-using Shape = std::tuple<int, std::vector<int>, int>;
+using Shape = std::tuple<int, int, int>;
 
 Shape ShapeOf(const Candidate& candidate) {
-  return {candidate.chunks, candidate.replicas, candidate.micro_batches};
+  return {candidate.chunks, candidate.replicas(), candidate.micro_batches};
 }
 
 // A cut that an order of our own is made for, with the schedule it was found under.
@@ -83,13 +83,13 @@ class OrderSearch {
   // The best few that were found to fit, unless they are far behind.
   std::vector<Start> BestStarts() const {
     std::vector<Start> starts;
-    std::map<std::pair<int, std::vector<int>>, size_t> count;  // by chunks and replicas
+    std::map<std::pair<int, int>, size_t> count;  // by chunks and replicas
     for (const FoundPlan& plan : plans_.plans()) {
       const Candidate& own = plan.candidate;
       if (!IsSearched(own, plan.schedule)) continue;
       if (plans_.IsFar(plan.found.objective_ns, kFarBehind) || starts.size() == kMostBest) break;
       if (plans_.IsHopeless(own.lower_bound_ns) ||
-          ++count[{own.chunks, own.replicas}] > kBestOfAKind) {
+          ++count[{own.chunks, own.replicas()}] > kBestOfAKind) {
         continue;
       }
       starts.push_back({own, plan.schedule, plan.found});
@@ -99,12 +99,12 @@ class OrderSearch {
 
   static bool IsSearched(const Candidate& candidate, const Schedule& schedule) {
     const bool is_v = candidate.chunks == 2 && schedule.rank_of_stage.back() == Rank(0);
-    return candidate.num_ranks() > 1 && (candidate.chunks == 1 || is_v);
+    return candidate.ranks > 1 && (candidate.chunks == 1 || is_v);
   }
 
   // By the time it takes.
   static int64_t SearchSize(const Candidate& candidate) {
-    return int64_t{candidate.num_ranks()} * candidate.micro_batches * candidate.chunks;
+    return int64_t{candidate.ranks} * candidate.micro_batches_of_each() * candidate.chunks;
   }
 
   // For each shape that is not hopeless the best few cuts that no memory limits; the most promising
@@ -243,8 +243,8 @@ class OrderSearch {
     const std::vector<double> room = RoomOf(pipeline, report);
     if (*std::min_element(room.begin(), room.end()) <= 0) return absl::OkStatus();
     schedule::AutomaticRequest search;
-    search.ranks = candidate.num_ranks();
-    search.micro_batches = candidate.micro_batches;
+    search.ranks = candidate.ranks;
+    search.micro_batches = candidate.micro_batches_of_each();
     search.chunks = candidate.chunks;
     search.placement = candidate.chunks == 2 ? Placement::kV : Placement::kLoop;
     search.costs = pipeline.CostsOf(cut);

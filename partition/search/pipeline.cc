@@ -31,36 +31,51 @@ Link Slower(const Link& a, const Link& b) {
   return slower;
 }
 
-// Devices of the two groups exchange in pairs, the smaller group's devices with several each.
+// Of the devices of two ranks, those of the same replica exchange.
 Link SlowestBetween(const RankDevices& from, const RankDevices& to, const Cluster& cluster) {
   Link slowest;
-  const size_t pairs = std::max(from.devices.size(), to.devices.size());
-  for (size_t i = 0; i < pairs; ++i) {
-    slowest = Slower(slowest, cluster.LinkBetween(from.devices[i * from.devices.size() / pairs],
-                                                  to.devices[i * to.devices.size() / pairs]));
+  for (size_t i = 0; i < from.devices.size(); ++i) {
+    slowest = Slower(slowest, cluster.LinkBetween(from.devices[i], to.devices[i]));
   }
   return slowest;
 }
 
-Link SlowestWithin(const RankDevices& group, const Cluster& cluster) {
+// Devices that are not all on one host have neighbors that are not, so it is enough to look at
+// these, and at the links that are neither of the two usual ones.
+Link SlowestWithin(absl::Span<const int> devices, const Cluster& cluster) {
   Link slowest;
-  for (size_t i = 0; i + 1 < group.devices.size(); ++i) {
-    slowest = Slower(slowest, cluster.LinkBetween(group.devices[i], group.devices[i + 1]));
+  for (size_t i = 0; i + 1 < devices.size(); ++i) {
+    slowest = Slower(slowest, cluster.LinkBetween(devices[i], devices[i + 1]));
+  }
+  const auto is_within = [&](int device) {
+    return device >= devices.front() && device <= devices.back();
+  };
+  for (const ClusterLink& own : cluster.exceptions) {
+    if (is_within(own.from) && is_within(own.to)) slowest = Slower(slowest, own.link);
   }
   return slowest;
+}
+
+RankDevices DevicesOfRank(const Cluster& cluster, int first, int count) {
+  RankDevices own;
+  for (int i = 0; i < count; ++i) {
+    const ClusterDevice& device = cluster.devices[static_cast<size_t>(first + i)];
+    own.devices.push_back(first + i);
+    own.speed = i == 0 ? device.speed : std::min(own.speed, device.speed);
+    if (device.memory_bytes > 0) own.memory_bytes = std::min(own.memory_bytes, device.memory_bytes);
+  }
+  own.link = SlowestWithin(own.devices, cluster);
+  return own;
 }
 
 }  // namespace
 
-RankDevices RankDevicesOf(const Cluster& cluster, int first, int count) {
-  RankDevices group;
-  for (int i = 0; i < count; ++i) {
-    const ClusterDevice& own = cluster.devices[static_cast<size_t>(first + i)];
-    group.devices.push_back(first + i);
-    group.speed = i == 0 ? own.speed : std::min(group.speed, own.speed);
-    if (own.memory_bytes > 0) group.memory_bytes = std::min(group.memory_bytes, own.memory_bytes);
+std::vector<RankDevices> DevicesOfRanks(const Cluster& cluster, int replicas) {
+  std::vector<RankDevices> ranks;
+  for (int first = 0; first + replicas <= cluster.size(); first += replicas) {
+    ranks.push_back(DevicesOfRank(cluster, first, replicas));
   }
-  return group;
+  return ranks;
 }
 
 LayerTable::LayerTable(std::vector<LayerCost> given, const EndMemory& end_memory,
@@ -76,30 +91,41 @@ LayerTable::LayerTable(std::vector<LayerCost> given, const EndMemory& end_memory
       backward_weight_ns(SumsBefore(layers, &LayerCost::backward_weight_ns)),
       step_ns(SumsBefore(layers, &LayerCost::step_ns)) {}
 
-Pipeline::Pipeline(Plan plan, std::vector<RankDevices> groups, schedule::Sends sends,
-                   StagePeaks peaks)
-    : plan_(std::move(plan)), groups_(std::move(groups)), sends_(sends), peaks_(std::move(peaks)) {}
+std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_batch_rows,
+                                          int micro_batches, const Replication& replication,
+                                          absl::Span<const int> order) {
+  SizedLayers sized = LayersAt(profile, micro_batch_rows);
+  const EndMemory ends = sized.ends(micro_batches);
+  if (!order.empty()) sized.layers = InOrder(sized.layers, profile.edges, order);
+  // Between a layer's gradient and its update the replicas' gradients are summed.
+  const bool updates_in_backward = profile.updates_in_backward && !replication.is_needed();
+  return std::make_shared<const LayerTable>(std::move(sized.layers), ends, updates_in_backward,
+                                            profile.collectives);
+}
 
-absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
-                                          int64_t micro_batch_rows, std::vector<RankDevices> groups,
+Pipeline::Pipeline(Plan plan, std::shared_ptr<const LayerTable> layers,
+                   std::vector<RankDevices> devices, schedule::Sends sends, StagePeaks peaks)
+    : plan_(std::move(plan)),
+      layers_(std::move(layers)),
+      devices_(std::move(devices)),
+      sends_(sends),
+      peaks_(std::move(peaks)) {}
+
+absl::StatusOr<Pipeline> Pipeline::Create(Plan plan, std::shared_ptr<const LayerTable> layers,
                                           const Cluster& cluster) {
-  Plan plan = {.micro_batch_rows = micro_batch_rows, .schedule = schedule};
-  for (const RankDevices& group : groups) {
-    plan.replicas.push_back(static_cast<int>(group.devices.size()));
-  }
-  if (!plan.is_replicated()) plan.replicas.clear();
-  const int layers = groups.front().layers->num_layers();
-  if (schedule.num_stages() > layers) {
+  const int num_stages = plan.schedule.num_stages();
+  if (num_stages > layers->num_layers()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages", layers,
-                        schedule.num_stages(), layers));
+        absl::StrFormat("cannot cut %d layers into %d stages: use at most %d stages",
+                        layers->num_layers(), num_stages, layers->num_layers()));
   }
-  ASSIGN_OR_RETURN(LoweredPlan lowered,
-                   LowerSchedules(schedule, plan.is_replicated(), cluster.transfers,
-                                  groups.front().layers->collectives));
+  ASSIGN_OR_RETURN(LoweredPlan lowered, LowerSchedules(plan.schedule, plan.replication,
+                                                       cluster.transfers, layers->collectives));
   const schedule::Sends sends =
       cluster.overlaps_messages ? schedule::SendsOf(cluster.transfers) : schedule::Sends::kBlocking;
-  Pipeline pipeline(std::move(plan), std::move(groups), sends, StagePeaks(std::move(lowered)));
+  std::vector<RankDevices> devices = DevicesOfRanks(cluster, plan.replicas());
+  Pipeline pipeline(std::move(plan), std::move(layers), std::move(devices), sends,
+                    StagePeaks(std::move(lowered)));
   for (int from = 0; from < pipeline.num_ranks(); ++from) {
     for (int to = 0; to < pipeline.num_ranks(); ++to) {
       pipeline.links_.push_back(
@@ -107,23 +133,24 @@ absl::StatusOr<Pipeline> Pipeline::Create(const schedule::Schedule& schedule,
                      : SlowestBetween(pipeline.devices_of(from), pipeline.devices_of(to), cluster));
     }
   }
-  pipeline.cluster_ = cluster;
   const bool is_free = std::all_of(pipeline.links_.begin(), pipeline.links_.end(),
                                    [](const Link& link) { return link == Link(); });
   if (is_free) pipeline.links_.clear();
   return pipeline;
 }
 
-// 2 (n - 1) messages of a part in n (Patarasuk and Yuan 2009).
-int64_t Pipeline::ReductionNs(const RankDevices& group, const Cluster& cluster, int64_t bytes) {
-  const auto count = static_cast<int64_t>(group.devices.size());
+// Each device sends to every other one its part in n of the gradients to be summed, and then its
+// own part of the sums: 2 (n - 1) messages of a part in n, as many bytes as a ring takes
+// (Patarasuk and Yuan 2009).
+int64_t Pipeline::ReductionNs(int rank, int64_t bytes) const {
+  const int64_t count = replication().replicas;
   if (count < 2) return 0;
-  return 2 * (count - 1) * SlowestWithin(group, cluster).TransferNs((bytes + count - 1) / count);
+  return 2 * (count - 1) * devices_of(rank).link.TransferNs((bytes + count - 1) / count);
 }
 
 double Pipeline::ReductionNsOf(int64_t bytes) const {
-  const auto count = static_cast<double>(devices_of(0).devices.size());
-  const double rate = SlowestWithin(devices_of(0), cluster_).bytes_per_second;
+  const double count = replication().replicas;
+  const double rate = devices_of(0).link.bytes_per_second;
   if (count < 2 || rate == 0) return 0;
   return 2e9 * (count - 1) / count * static_cast<double>(bytes) / rate;
 }
@@ -131,18 +158,6 @@ double Pipeline::ReductionNsOf(int64_t bytes) const {
 schedule::Link Pipeline::LinkBetween(int stage, int next_stage) const {
   if (links_.empty()) return {};
   return links_[static_cast<size_t>(rank_of(stage) * num_ranks() + rank_of(next_stage))];
-}
-
-int64_t Pipeline::MessageBytes(int from_stage, int to_stage, int64_t bytes) const {
-  const auto from = static_cast<int64_t>(devices_of_stage(from_stage).devices.size());
-  const auto to = static_cast<int64_t>(devices_of_stage(to_stage).devices.size());
-  return from <= to ? bytes : (bytes * from + to - 1) / to;
-}
-
-bool Pipeline::is_uniform() const {
-  return std::all_of(groups_.begin(), groups_.end(), [this](const RankDevices& group) {
-    return group.devices.size() == groups_.front().devices.size();
-  });
 }
 
 int Pipeline::Last(const Cut& cut, int stage) const {
@@ -160,7 +175,7 @@ Plan Pipeline::PlanOf(const Cut& cut) const {
 
 StageMemory Pipeline::Memory(int first, int last, int stage,
                              absl::Span<const int> recomputed) const {
-  const LayerTable& table = *devices_of_stage(stage).layers;
+  const LayerTable& table = layers();
   const auto range =
       absl::MakeConstSpan(table.memory)
           .subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
@@ -186,8 +201,7 @@ std::vector<StageMemory> Pipeline::Memories(const Cut& cut) const {
 }
 
 schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
-  const RankDevices& group = devices_of_stage(stage);
-  const LayerTable& table = *group.layers;
+  const LayerTable& table = layers();
   const auto first = static_cast<size_t>(cut.first_layer[static_cast<size_t>(stage)]);
   const auto end = static_cast<size_t>(Last(cut, stage)) + 1;
   const auto sum = [&](const std::vector<double>& sums) { return sums[end] - sums[first]; };
@@ -196,7 +210,8 @@ schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
     if (layer < static_cast<int>(first) || layer >= static_cast<int>(end)) continue;
     again_ns += table.layers[static_cast<size_t>(layer)].forward_ns;
   }
-  const auto time = [&](double ns) { return std::llround(ns / group.speed); };
+  const double speed = devices_of_stage(stage).speed;
+  const auto time = [&](double ns) { return std::llround(ns / speed); };
   const double backward_input_ns = sum(table.backward_input_ns) + again_ns;
   const double backward_weight_ns = sum(table.backward_weight_ns);
   schedule::StageTimes times = {.forward_ns = time(sum(table.forward_ns)),
@@ -208,15 +223,12 @@ schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
   for (size_t layer = first; layer < end; ++layer) {
     gradient_bytes += table.layers[layer].memory.parameter_bytes;
   }
-  times.reduce_ns = ReductionNs(group, cluster_, gradient_bytes);
+  times.reduce_ns = ReductionNs(rank_of(stage), gradient_bytes);
   if (stage + 1 < num_stages()) {
     const LayerMemory& last = table.layers[end - 1].memory;
-    times.output_bytes = MessageBytes(stage, stage + 1, last.output_bytes + last.passing_bytes);
+    times.output_bytes = last.output_bytes + last.passing_bytes;
   }
-  if (stage > 0) {
-    times.input_gradient_bytes =
-        MessageBytes(stage, stage - 1, table.layers[first].memory.input_bytes);
-  }
+  if (stage > 0) times.input_gradient_bytes = table.layers[first].memory.input_bytes;
   return times;
 }
 
@@ -224,17 +236,12 @@ schedule::Costs Pipeline::CostsOf(const Cut& cut) const {
   schedule::Costs costs;
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
   costs.links = links_;
-  // A reduction stands between a layer's gradient and its update.
-  costs.updates_in_backward = plan_.replicas.empty() && devices_of(0).layers->updates_in_backward;
+  costs.updates_in_backward = layers().updates_in_backward;
   return costs;
 }
 
 absl::StatusOr<PlanReport> Pipeline::Report(const Cut& cut) const {
-  std::vector<const std::vector<LayerCost>*> layers;
-  for (int stage = 0; stage < num_stages(); ++stage) {
-    layers.push_back(&devices_of_stage(stage).layers->layers);
-  }
-  return ReportPlan(PlanOf(cut), peaks_.lowered(), layers, Memories(cut));
+  return ReportPlan(PlanOf(cut), peaks_.lowered(), layers().layers, Memories(cut));
 }
 
 absl::StatusOr<PreparedPlan> Pipeline::Prepare(const Cut& cut) const {
@@ -264,7 +271,7 @@ double Pipeline::BusiestNs(const Cut& cut) const {
 
 double Pipeline::BottleneckNs(const Cut& cut) const {
   struct Load {
-    double compute_ns = 0, receive_ns = 0, send_ns = 0;
+    double compute_ns = 0, receive_ns = 0, send_ns = 0, reduce_ns = 0;
   };
   std::vector<Load> loads(static_cast<size_t>(num_ranks()));
   const schedule::Costs costs = CostsOf(cut);
@@ -273,7 +280,8 @@ double Pipeline::BottleneckNs(const Cut& cut) const {
     Load& load = loads[static_cast<size_t>(rank_of(stage))];
     load.compute_ns += static_cast<double>(
         micro_batches() * (times.forward_ns + times.backward_input_ns + times.backward_weight_ns) +
-        times.reduce_ns + times.step_ns);
+        times.step_ns);
+    load.reduce_ns += static_cast<double>(times.reduce_ns);
     if (stage + 1 == num_stages() || rank_of(stage) == rank_of(stage + 1)) continue;
     const int64_t back_bytes = costs.stages[static_cast<size_t>(stage) + 1].input_gradient_bytes;
     const auto both_ns = static_cast<double>(
@@ -284,10 +292,10 @@ double Pipeline::BottleneckNs(const Cut& cut) const {
   }
   double bottleneck_ns = 0;
   for (const Load& load : loads) {
-    bottleneck_ns =
-        std::max(bottleneck_ns, overlaps_messages()
-                                    ? std::max({load.compute_ns, load.receive_ns, load.send_ns})
-                                    : load.compute_ns + load.receive_ns + load.send_ns);
+    const auto [compute_ns, receive_ns, send_ns, reduce_ns] = load;
+    bottleneck_ns = std::max(
+        bottleneck_ns, overlaps_messages() ? std::max({compute_ns, receive_ns, send_ns, reduce_ns})
+                                           : compute_ns + receive_ns + send_ns + reduce_ns);
   }
   return bottleneck_ns;
 }

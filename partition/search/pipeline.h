@@ -14,6 +14,8 @@
 #include "partition/layer_cost.h"
 #include "partition/plan/plan.h"
 #include "partition/plan/prepared_plan.h"
+#include "partition/profile.h"
+#include "partition/replication.h"
 #include "partition/search/stage_peaks.h"
 #include "partition/stage_memory.h"
 #include "schedule/costs.h"
@@ -22,7 +24,7 @@
 
 namespace stagecoach::partition {
 
-// The layers of a model as one device of a rank sees them, and sums over them from the first.
+// The layers of a model, and sums over them from the first.
 struct LayerTable {
   LayerTable(std::vector<LayerCost> layers, const EndMemory& ends, bool updates_in_backward = false,
              const schedule::CollectiveMemory& collectives = {});
@@ -32,43 +34,40 @@ struct LayerTable {
   std::vector<LayerCost> layers;
   std::vector<LayerMemory> memory;  // of the layers
   EndMemory ends;
-  bool updates_in_backward;                // Profile has the same
+  bool updates_in_backward;                // Profile has the same; never with replicas
   schedule::CollectiveMemory collectives;  // Profile has the same
   // Index: layer; the times of all layers before it. One more than there are layers.
   std::vector<double> forward_ns, backward_input_ns, backward_weight_ns, step_ns;
 };
 
+// The layers of a profile at that many rows, for replicas that perform so many micro-batches each.
+// `order`: of a graph's layers; empty for a chain.
+std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_batch_rows,
+                                          int micro_batches, const Replication& replication,
+                                          absl::Span<const int> order);
+
 inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
 
-// The devices of one rank: each has the rank's stages and an equal part of the rows of every
-// micro-batch.
+// The devices of one rank: one for each replica.
 struct RankDevices {
   std::vector<int> devices;                // of the cluster
   double speed = 1.0;                      // of the slowest
   int64_t memory_bytes = kUnlimitedBytes;  // of the smallest
-  std::shared_ptr<const LayerTable> layers;
+  schedule::Link link;                     // the slowest between two of them
 };
 
-// The `count` devices of the cluster from `first` on, as the group of a rank; without its layers.
-RankDevices RankDevicesOf(const Cluster& cluster, int first, int count);
+// Of so many replicas of each rank: ranks take the devices of a cluster in turn.
+std::vector<RankDevices> DevicesOfRanks(const Cluster& cluster, int replicas);
 
 // A schedule on given devices: all that a cut of the model into its stages is judged by.
 // Thread-compatible.
 class Pipeline {
  public:
-  // `schedule`: compute or lowered, one to train with. `groups`: one per rank, with equally many
-  // layers, at least one per stage. InvalidArgument: fewer layers than stages; FailedPrecondition:
-  // the schedule cannot be performed with the cluster's transfers.
-  static absl::StatusOr<Pipeline> Create(const schedule::Schedule& schedule,
-                                         int64_t micro_batch_rows, std::vector<RankDevices> groups,
+  // `plan`: without its cut; has as many devices as the cluster. `layers`: of its rows and
+  // replication, in its order. InvalidArgument: fewer layers than stages; FailedPrecondition: the
+  // schedule cannot be performed with the cluster's transfers.
+  static absl::StatusOr<Pipeline> Create(Plan plan, std::shared_ptr<const LayerTable> layers,
                                          const Cluster& cluster);
-
-  // How long the devices of a group take to add up so many bytes of gradients: a ring.
-  static int64_t ReductionNs(const RankDevices& group, const Cluster& cluster, int64_t bytes);
-
-  // The same of the groups of this pipeline, where they are all alike; the rounding aside, a sum
-  // over layers.
-  double ReductionNsOf(int64_t bytes) const;
 
   // A choice of layers for the stages.
   struct Cut {
@@ -78,14 +77,15 @@ class Pipeline {
     friend bool operator==(const Cut&, const Cut&) = default;
   };
 
-  int num_layers() const { return devices_of(0).layers->num_layers(); }
+  const LayerTable& layers() const { return *layers_; }
+  int num_layers() const { return layers_->num_layers(); }
   int num_stages() const { return plan_.schedule.num_stages(); }
   int num_ranks() const { return plan_.num_ranks(); }
-  int micro_batches() const { return plan_.micro_batches(); }
-  bool is_uniform() const;  // all ranks have equally many devices
+  int micro_batches() const { return plan_.schedule.num_micro_batches; }  // of each replica
+  const Replication& replication() const { return plan_.replication; }
   bool has_one_stage_per_rank() const { return num_stages() == num_ranks(); }
   int rank_of(int stage) const { return plan_.schedule.rank_of_stage[stage].value(); }
-  const RankDevices& devices_of(int rank) const { return groups_[static_cast<size_t>(rank)]; }
+  const RankDevices& devices_of(int rank) const { return devices_[static_cast<size_t>(rank)]; }
   const RankDevices& devices_of_stage(int stage) const { return devices_of(rank_of(stage)); }
   StagePeaks& peaks() { return peaks_; }
   const schedule::Schedule& training() const { return peaks_.lowered().training; }
@@ -96,9 +96,13 @@ class Pipeline {
   // Of the messages between two stages; of no duration between stages of one rank.
   schedule::Link LinkBetween(int stage, int next_stage) const;
   bool overlaps_messages() const { return sends_ != schedule::Sends::kBlocking; }
+  // How long the replicas of a rank take to sum so many bytes of gradients.
+  int64_t ReductionNs(int rank, int64_t bytes) const;
+  // About the same of any rank, as a sum over layers has it: without latency and rounding.
+  double ReductionNsOf(int64_t bytes) const;
 
   int Last(const Cut& cut, int stage) const;
-  // Everything the stage takes, on one device of its rank.
+  // Everything the stage takes, on each device of its rank.
   schedule::StageMemory Memory(int first, int last, int stage,
                                absl::Span<const int> recomputed) const;
   std::vector<schedule::StageMemory> Memories(const Cut& cut) const;
@@ -106,31 +110,30 @@ class Pipeline {
   absl::StatusOr<PlanReport> Report(const Cut& cut) const;
   absl::StatusOr<PreparedPlan> Prepare(const Cut& cut) const;
 
-  // What the busiest rank computes in one step, messages and reduction aside: a lower bound of
+  // What the busiest rank computes in one step, messages and reductions aside: a lower bound of
   // StepNs and BottleneckNs that costs little.
   double BusiestNs(const Cut& cut) const;
   // Of one step, as the runtime performs it.
   absl::StatusOr<int64_t> StepNs(const Cut& cut) const;
-  // What the busiest rank takes for one step, with reduction and update, and with its messages as
-  // the cluster has it (Cluster::overlaps_messages).
+  // What the busiest rank takes for one step: to compute, with its updates; to receive; to send; to
+  // sum gradients. The most of these where the cluster overlaps messages, else their sum.
   double BottleneckNs(const Cut& cut) const;
   // How much the rank that fits least is above its memory; at most 0 if the cut fits.
   absl::StatusOr<int64_t> ExcessBytes(const Cut& cut);
 
  private:
-  Pipeline(Plan plan, std::vector<RankDevices> groups, schedule::Sends sends, StagePeaks peaks);
+  Pipeline(Plan plan, std::shared_ptr<const LayerTable> layers, std::vector<RankDevices> devices,
+           schedule::Sends sends, StagePeaks peaks);
 
   Plan PlanOf(const Cut& cut) const;
-  // By which a message of the layers' size shrinks or grows between groups of different sizes.
-  int64_t MessageBytes(int from_stage, int to_stage, int64_t bytes) const;
   schedule::StageTimes TimesOf(const Cut& cut, int stage) const;
 
   Plan plan_;  // without its cut
-  std::vector<RankDevices> groups_;
+  std::shared_ptr<const LayerTable> layers_;
+  std::vector<RankDevices> devices_;  // index: rank
   schedule::Sends sends_;
   StagePeaks peaks_;
   std::vector<schedule::Link> links_;  // index: sender * ranks + receiver; empty: no time
-  Cluster cluster_;
 };
 
 }  // namespace stagecoach::partition

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "partition/plan/split_plan.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/candidates.h"
 #include "partition/search/explain.h"
@@ -128,21 +129,38 @@ class Planner {
 
   absl::StatusOr<Receipt> ReceiptFor(const FoundPlan& plan) {
     ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(plan.candidate, plan.schedule));
-    ASSIGN_OR_RETURN(std::vector<int> order, space_.OrderOf(plan.candidate));
-    return MakeReceipt(pipeline, plan.found.cut, std::move(order), request_.profile,
-                       request_.cluster, request_.objective);
+    return MakeReceipt(pipeline, plan.found.cut, request_.profile, request_.cluster,
+                       request_.objective);
+  }
+
+  // The same with stages divided for reductions, if that is faster and fits.
+  absl::StatusOr<Receipt> DividedIfFaster(const FoundPlan& found, Receipt receipt) {
+    ASSIGN_OR_RETURN(const Pipeline whole, space_.PipelineOf(found.candidate, found.schedule));
+    const Plan plan = SplitForReduction(receipt.plan, whole.layers().layers);
+    if (plan.num_stages() == receipt.plan.num_stages()) return receipt;
+    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(found.candidate, plan.schedule));
+    ASSIGN_OR_RETURN(Receipt divided,
+                     MakeReceipt(pipeline, {plan.first_layer, plan.recomputed}, request_.profile,
+                                 request_.cluster, request_.objective));
+    if (divided.objective_ns >= receipt.objective_ns || !CheckFits(divided).ok()) return receipt;
+    divided.lower_bound_ns = std::min(receipt.lower_bound_ns, divided.objective_ns);
+    divided.runner_up = std::move(receipt.runner_up);
+    divided.runner_up_reason = std::move(receipt.runner_up_reason);
+    divided.changes = std::move(receipt.changes);
+    divided.considered = receipt.considered;
+    divided.simulated = receipt.simulated;
+    return divided;
   }
 
   static bool AreOfOneChoice(const FoundPlan& a, const FoundPlan& b) {
     return a.schedule.name == b.schedule.name && a.candidate.chunks == b.candidate.chunks &&
            a.candidate.micro_batches == b.candidate.micro_batches &&
-           a.candidate.replicas == b.candidate.replicas;
+           a.candidate.replication == b.candidate.replication;
   }
 
   absl::StatusOr<Receipt> Finish() {
     const FoundPlan& best = plans_.best();
     ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best));
-    if (!space_.has_all_groupings()) plans_.NoteBound(space_.WorkBoundNs());
     if (TakesAnyOrder()) plans_.NoteBound(space_.candidates().front().lower_bound_ns);
     receipt.lower_bound_ns = std::min(receipt.objective_ns, plans_.bound_ns());
     const auto other =
@@ -156,7 +174,7 @@ class Planner {
     ASSIGN_OR_RETURN(receipt.changes, WhatWouldChange(request_, space_, best.candidate, receipt));
     receipt.considered = considered_;
     receipt.simulated = plans_.simulated();
-    return receipt;
+    return DividedIfFaster(best, std::move(receipt));
   }
 
   const PlannerRequest& request_;

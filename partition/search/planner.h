@@ -20,14 +20,17 @@ inline constexpr char kAnySchedule[] = "auto";
 struct PlannerRequest {
   Profile profile;
   Cluster cluster;
-  // Rows of one step, over all devices: micro-batches * rows of each. >= 1.
+  // Rows of one step, over all replicas: micro-batches * rows of each. >= 1.
   int64_t batch_rows = 1;
 
-  std::string schedule = kAnySchedule;           // or a name of schedule::Generators()
-  std::optional<schedule::Schedule> given = {};  // in place of a name; one to train with
-  std::optional<int> chunks = {};                // stages per rank
-  std::optional<int> micro_batches = {};         // else one for each size of the profile that fits
-  std::optional<int> replicas = 1;               // devices of every rank; unset: searched
+  std::string schedule = kAnySchedule;  // or a name of schedule::Generators()
+  // In place of a name: one to train with, of each replica.
+  std::optional<schedule::Schedule> given = {};
+  std::optional<int> chunks = {};         // stages per rank
+  std::optional<int> micro_batches = {};  // of all replicas; else one for each size of the profile
+  std::optional<int> replicas = 1;        // unset: all powers of two that divide the devices
+  // Replication has the same. Unset: as many as replicas; else replicas must divide it.
+  std::optional<int> gradient_blocks = {};
   // Whether layers that can (LayerCost::recompute_stash_bytes) may do F again where memory is
   // short.
   bool may_recompute = true;
@@ -43,7 +46,8 @@ struct PlannerRequest {
 // Deterministic but for Receipt::planning.
 //
 // InvalidArgument: those of CheckProfile and CheckCluster; a schedule or number that is refused for
-// every shape, with the reason; a batch that does not divide. ResourceExhausted: nothing fits; the
+// every shape, with the reason; a batch that does not divide; replicas or gradient blocks that
+// CheckReplication refuses. ResourceExhausted: nothing fits; the
 // message says by how much, where, and what the cheapest change would be, and holds the table of
 // the plan that comes closest.
 absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request);

@@ -1,7 +1,5 @@
 #include "partition/search/receipt_of.h"
 
-#include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -11,8 +9,6 @@
 
 namespace stagecoach::partition {
 namespace {
-
-using schedule::Rank;
 
 absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluster& cluster) {
   RETURN_IF_ERROR(CheckPlan(plan));
@@ -27,12 +23,6 @@ absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluste
   if (plan.order.empty() && !profile.is_chain()) {
     return absl::InvalidArgumentError(
         "the model is a graph: the plan needs the order of its layers");
-  }
-  for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    if (plan.micro_batch_rows % plan.replicas_of(rank) == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a micro-batch of %d rows cannot be divided evenly among %d replicas",
-                        plan.micro_batch_rows, plan.replicas_of(rank)));
   }
   const std::vector<LayerCost>& layers = profile.sizes.front().layers;
   for (const int layer : plan.recomputed) {
@@ -59,25 +49,6 @@ absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluste
   return absl::OkStatus();
 }
 
-std::shared_ptr<const LayerTable> TableOf(const Plan& plan, const Profile& profile, int replicas) {
-  SizedLayers sized = LayersAt(profile, plan.micro_batch_rows / replicas);
-  const EndMemory ends = sized.ends(plan.micro_batches());
-  if (!plan.order.empty()) sized.layers = InOrder(sized.layers, profile.edges, plan.order);
-  return std::make_shared<const LayerTable>(std::move(sized.layers), ends,
-                                            profile.updates_in_backward, profile.collectives);
-}
-
-absl::StatusOr<Pipeline> PipelineOf(const Plan& plan, const Profile& profile,
-                                    const Cluster& cluster) {
-  std::vector<RankDevices> groups;
-  for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    RankDevices& group = groups.emplace_back(
-        RankDevicesOf(cluster, plan.first_device_of(rank), plan.replicas_of(rank)));
-    group.layers = TableOf(plan, profile, plan.replicas_of(rank));
-  }
-  return Pipeline::Create(plan.schedule, plan.micro_batch_rows, std::move(groups), cluster);
-}
-
 }  // namespace
 
 absl::StatusOr<Receipt> ReceiptOf(const Plan& plan, const Profile& profile, const Cluster& cluster,
@@ -85,9 +56,13 @@ absl::StatusOr<Receipt> ReceiptOf(const Plan& plan, const Profile& profile, cons
   RETURN_IF_ERROR(CheckProfile(profile));
   RETURN_IF_ERROR(CheckCluster(cluster));
   RETURN_IF_ERROR(CheckAgainst(plan, profile, cluster));
-  ASSIGN_OR_RETURN(const Pipeline pipeline, PipelineOf(plan, profile, cluster));
-  return MakeReceipt(pipeline, {plan.first_layer, plan.recomputed}, plan.order, profile, cluster,
-                     objective);
+  ASSIGN_OR_RETURN(
+      const Pipeline pipeline,
+      Pipeline::Create(plan,
+                       TableOf(profile, plan.micro_batch_rows, plan.schedule.num_micro_batches,
+                               plan.replication, plan.order),
+                       cluster));
+  return MakeReceipt(pipeline, {plan.first_layer, plan.recomputed}, profile, cluster, objective);
 }
 
 }  // namespace stagecoach::partition

@@ -34,6 +34,7 @@ std::vector<int> PeakStashes(const schedule::Schedule& training) {
   return peaks;
 }
 
+// Without what a rank has once for all its stages.
 int64_t ResidentBytes(const StageMemory& memory) {
   return AlignBlock(memory.parameter_bytes) + AlignBlock(memory.gradient_bytes) +
          AlignBlock(memory.optimizer_bytes) + AlignBlock(memory.other_resident_bytes);
@@ -60,9 +61,9 @@ void AppendSizes(const StageMemory& memory, std::vector<int64_t>& sizes) {
   sizes.insert(
       sizes.end(),
       {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
-       memory.other_resident_bytes, memory.workspace_bytes, memory.input_bytes, memory.output_bytes,
-       memory.stash_bytes, memory.weight_stash_bytes, memory.gradient_stash_bytes,
-       memory.output_gradient_bytes, memory.input_gradient_bytes,
+       memory.other_resident_bytes, memory.workspace_bytes, memory.reduction_bytes,
+       memory.input_bytes, memory.output_bytes, memory.stash_bytes, memory.weight_stash_bytes,
+       memory.gradient_stash_bytes, memory.output_gradient_bytes, memory.input_gradient_bytes,
        static_cast<int64_t>(memory.input_last_use), static_cast<int64_t>(memory.output_last_use),
        static_cast<int64_t>(memory.output_gradient_last_use)});
 }
@@ -73,7 +74,7 @@ StagePeaks::StagePeaks(LoweredPlan lowered)
     : lowered_(std::move(lowered)), in_flight_(PeakStashes(lowered_.training)) {
   const schedule::Schedule& training = lowered_.training;
   for (StageId stage(0); stage.value() < training.num_stages(); ++stage) {
-    positions_.push_back(PositionOf(training, stage));
+    positions_.push_back(PositionOf(training, stage, lowered_.replication));
   }
   for (Rank rank(0); rank.value() < training.num_ranks(); ++rank) {
     stages_of_.push_back(training.StagesOf(rank));
@@ -112,7 +113,7 @@ std::vector<StagePeaks::Moment> StagePeaks::FullestMoments(
 int64_t StagePeaks::RankAtLeast(Rank rank, absl::Span<const StageMemory> stages) const {
   const auto index = static_cast<size_t>(rank.value());
   const std::vector<StageId>& own = stages_of_[index];
-  int64_t resident_bytes = 0;
+  int64_t resident_bytes = ReductionAreaBytes(stages, lowered_.training, rank);
   int64_t workspace_bytes = 0;
   for (const StageId stage : own) {
     const StageMemory& memory = stages[static_cast<size_t>(stage.value())];
@@ -173,7 +174,8 @@ int64_t StagePeaks::AtLeast(int stage, const StageMemory& memory) const {
 
 int64_t StagePeaks::Bound(int stage, const StageMemory& memory) const {
   const auto index = static_cast<size_t>(stage);
-  return ResidentBytes(memory) + AlignBlock(memory.workspace_bytes) +
+  return ResidentBytes(memory) + AlignBlock(memory.reduction_bytes) +
+         AlignBlock(memory.workspace_bytes) +
          LiveBytes(memory, in_flight_[index], /*is_acting=*/true, positions_[index].is_last,
                    /*has_input_of_its_own=*/true);
 }

@@ -31,12 +31,11 @@ constexpr Look kInput = {'B', '-', 120, "B backward: input"};
 constexpr Look kWeights = {'W', '-', 222, "W backward: weights"};
 constexpr Look kBoth = {'B', '=', 114, "B= backward: input and weights"};
 constexpr Look kOverlapped = {'&', '-', 139, "& F and B together"};
-constexpr Look kReduction = {'R', '-', 180, "R reduction"};
 constexpr Look kStep = {'S', '-', 182, "S step"};
 constexpr Look kExchange = {'X', '-', 246, "X exchange among all ranks"};
 constexpr Look kParameters = {'U', '-', 109, "U parameters gathered, given back"};
-constexpr const Look* kLooks[] = {&kForward,   &kInput, &kWeights,  &kBoth,      &kOverlapped,
-                                  &kReduction, &kStep,  &kExchange, &kParameters};
+constexpr const Look* kLooks[] = {&kForward,    &kInput, &kWeights,  &kBoth,
+                                  &kOverlapped, &kStep,  &kExchange, &kParameters};
 
 const Look& LookOf(Op op) {
   switch (op) {
@@ -48,8 +47,6 @@ const Look& LookOf(Op op) {
       return kWeights;
     case Op::kBackward:
       return kBoth;
-    case Op::kReduceGradients:
-      return kReduction;
     case Op::kStep:
       return kStep;
     case Op::kExchangeNorms:

@@ -21,12 +21,11 @@ struct Color {
   int lightness;
 };
 
-constexpr std::array<Color, 8> kColors = {{
+constexpr std::array<Color, 7> kColors = {{
     {'f', "forward", 213, 85, 73},
     {'b', "backward: input", 152, 48, 63},
     {'w', "backward: weights", 40, 88, 67},
     {'d', "backward: input and weights", 178, 44, 60},
-    {'r', "reduction", 335, 60, 74},
     {'s', "step", 268, 58, 76},
     {'x', "exchange among all ranks", 15, 30, 72},
     {'u', "parameters gathered or given back", 215, 14, 70},
@@ -59,8 +58,6 @@ char ColorOf(Op op) {
       return 'w';
     case Op::kBackward:
       return 'd';
-    case Op::kReduceGradients:
-      return 'r';
     case Op::kStep:
       return 's';
     case Op::kExchangeNorms:

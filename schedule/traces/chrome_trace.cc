@@ -1,6 +1,7 @@
 #include "schedule/traces/chrome_trace.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -58,12 +59,12 @@ const char* CatapultColor(Op op) {
 
 int64_t ShownNs(const TimedAction& timed) {
   const int64_t ns = std::max<int64_t>(0, timed.end_ns - timed.start_ns);
-  return IsTransfer(timed.action.op) ? ns + 1 : ns;
+  return RunsBeside(timed.action.op) ? ns + 1 : ns;
 }
 
 // Which thread of its process shows each action. Viewers garble slices of a thread that overlap
-// without one containing the other, so a transfer goes to the first thread of its kind that is free
-// again: 1, 3, 5, ... for sends and 2, 4, 6, ... for receives.
+// without one containing the other, so what runs beside the rest goes to the first thread of its
+// kind that is free again: 1, 4, 7, ... for sends, 2, 5, ... for receives, 3, 6, ... for REDUCE.
 class Threads {
  public:
   explicit Threads(const std::vector<TimedAction>& list) {
@@ -71,28 +72,34 @@ class Threads {
   }
 
   size_t Of(size_t action) const { return thread_of_[action]; }
+  // Index: thread; "" if nothing is shown there.
   std::vector<std::string> Names() const {
+    constexpr std::array<const char*, kKinds> kNames = {"send", "receive", "reduce"};
     std::vector<std::string> names = {"compute"};
     for (size_t thread = 1; thread < free_ns_.size(); ++thread) {
-      const size_t ordinal = (thread + 1) / 2;
-      names.push_back(absl::StrCat(thread % 2 == 1 ? "send" : "receive",
-                                   ordinal == 1 ? "" : absl::StrCat(" ", ordinal)));
+      const size_t ordinal = (thread - 1) / kKinds + 1;
+      names.push_back(free_ns_[thread] == 0
+                          ? ""
+                          : absl::StrCat(kNames[(thread - 1) % kKinds],
+                                         ordinal == 1 ? "" : absl::StrCat(" ", ordinal)));
     }
     return names;
   }
 
  private:
   size_t Choose(const TimedAction& timed) {
-    if (!IsTransfer(timed.action.op)) return 0;
-    size_t thread = IsSend(timed.action.op) ? 1 : 2;
-    while (thread < free_ns_.size() && free_ns_[thread] > timed.start_ns) thread += 2;
+    const Op op = timed.action.op;
+    if (!RunsBeside(op)) return 0;
+    size_t thread = IsSend(op) ? 1 : IsReceive(op) ? 2 : 3;
+    while (thread < free_ns_.size() && free_ns_[thread] > timed.start_ns) thread += kKinds;
     free_ns_.resize(std::max(free_ns_.size(), thread + 1), 0);
     free_ns_[thread] = timed.start_ns + ShownNs(timed);
     return thread;
   }
 
+  static constexpr size_t kKinds = 3;
   std::vector<size_t> thread_of_;
-  std::vector<int64_t> free_ns_ = {0, 0, 0};
+  std::vector<int64_t> free_ns_ = {0};
 };
 
 void AppendNames(int rank, const Threads& threads, std::vector<std::string>& events) {
@@ -103,6 +110,7 @@ void AppendNames(int rank, const Threads& threads, std::vector<std::string>& eve
                                 "}}"));
   const std::vector<std::string> names = threads.Names();
   for (size_t thread = 0; thread < names.size(); ++thread) {
+    if (names[thread].empty()) continue;
     events.push_back(absl::StrCat(R"({"ph":"M","pid":)", rank, R"(,"tid":)", thread,
                                   R"(,"name":"thread_name","args":{"name":")", names[thread],
                                   R"("}})"));

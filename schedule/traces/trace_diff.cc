@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kPartedPercent = 5;
 
-bool Occupies(Op op) { return !IsTransfer(op); }
+bool Occupies(Op op) { return !RunsBeside(op); }
+bool WaitsForReductions(Op op) { return op == Op::kStep || op == Op::kExchangeNorms; }
 
 Cause WorkCause(const std::vector<TimedAction>& list, size_t i) {
   const bool overlapped =
@@ -52,12 +53,17 @@ std::vector<TimeSplit> SplitByAction(const std::vector<TimedAction>& list, int64
     splits[position][cause] += until_ns - now_ns;
     now_ns = until_ns;
   };
+  int64_t reduced_ns = 0;  // when the last REDUCE so far was done
   size_t last_send = 0;
   int64_t last_sent_ns = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     const TimedAction& timed = list[i];
     advance(i, Cause::kExecutor, timed.reached_ns);
+    if (WaitsForReductions(timed.action.op)) {
+      advance(i, Cause::kOfStage, std::min(timed.start_ns, reduced_ns));
+    }
     advance(i, WaitCause(timed.action.op), timed.start_ns);
+    if (timed.action.op == Op::kReduceGradients) reduced_ns = timed.end_ns;
     if (Occupies(timed.action.op)) advance(i, WorkCause(list, i), timed.end_ns);
     if (!IsSend(timed.action.op)) continue;
     if (i + 1 < list.size()) {

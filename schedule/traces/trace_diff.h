@@ -21,7 +21,7 @@ enum class Cause : uint8_t {
   kBackwardWeight,  // W
   kBackward,        // BW
   kOverlapped,      // F and B meant to be performed together, whether they were or not
-  kOfStage,         // STEP, REDUCE, UNSHARD, RESHARD, and collectives
+  kOfStage,         // STEP and NORM, also waiting for REDUCE; UNSHARD, RESHARD, RESULTS
   kActivations,     // an F has been reached and waits until it can start
   kGradients,       // the same of B or BW
   kSends,           // a send waits for the one before it, or keeps its rank until its message was

@@ -46,7 +46,7 @@ std::vector<Box> BoxesOf(const std::vector<TimedAction>& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     Box box = {list[i], overlaps_last ? Band::kLower : Band::kWhole};
     overlaps_last = false;
-    if (IsTransfer(list[i].action.op) || list[i].start_ns == list[i].end_ns) continue;
+    if (RunsBeside(list[i].action.op) || list[i].start_ns == list[i].end_ns) continue;
     overlaps_last = list[i].action.overlaps_next && i + 1 < list.size() &&
                     list[i + 1].start_ns < list[i].end_ns;
     if (overlaps_last) box.band = Band::kUpper;

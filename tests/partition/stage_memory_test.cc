@@ -47,6 +47,23 @@ TEST(LayOutStage, AddsWhatIsKeptForTheWholeRun) {
   EXPECT_EQ(stage.other_resident_bytes, 32);
 }
 
+TEST(LayOutStage, HasASumOfGradientsForEachSubtreeAndRoomToReceiveThoseOfOthers) {
+  std::vector<LayerCost> layers(2);
+  layers[0].memory.parameter_bytes = 3072;
+  layers[1].memory.parameter_bytes = 1024;
+  const auto lay_out = [&](const Replication& replication) {
+    return LayOutStage(MemoryOf(layers), {}, {.replication = replication});
+  };
+  EXPECT_EQ(lay_out({1, 1}).gradient_bytes, 4096);
+  EXPECT_EQ(lay_out({1, 1}).reduction_bytes, 0);
+  EXPECT_EQ(lay_out({1, 4}).gradient_bytes, 3 * 4096);
+  EXPECT_EQ(lay_out({1, 4}).reduction_bytes, 0);
+  EXPECT_EQ(lay_out({2, 4}).gradient_bytes, 2 * 4096);
+  EXPECT_EQ(lay_out({2, 4}).reduction_bytes, 2048);
+  EXPECT_EQ(lay_out({4, 4}).gradient_bytes, 4096);
+  EXPECT_EQ(lay_out({4, 4}).reduction_bytes, 3 * 1024);
+}
+
 TEST(LayOutStage, AddsTheStashesOfLayers) {
   std::vector<LayerCost> layers(2);
   layers[0].memory.stash_bytes = 64;

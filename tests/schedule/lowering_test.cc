@@ -18,8 +18,11 @@
 namespace stagecoach::schedule {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<std::string> LoweredLists(const Schedule& compute) {
   std::vector<std::string> text;
@@ -155,10 +158,38 @@ TEST(Lower, KeepsOverlappedPairsTogether) {
   EXPECT_GT(pairs, 0);
 }
 
-TEST(Lower, AddsAReductionPerStageIfAskedFor) {
-  const Schedule lowered = Lower(ZeroBubbleV({2, 3}).value(), {.reduce_gradients = true}).value();
-  const std::string list = ToText(lowered.actions[0]);
-  EXPECT_THAT(list, ::testing::EndsWith("REDUCE0 REDUCE3 STEP0 STEP3"));
+// What others wait for leaves first.
+TEST(Lower, AddsAReductionAfterTheSendsOfAStagesLastGradient) {
+  for (const Transfers transfers : {Transfers::kSeparate, Transfers::kGrouped}) {
+    const LoweringOptions options = {.reduce_gradients = true, .transfers = transfers};
+    const Schedule two = Lower(OneFOneB({2, 2}).value(), options).value();
+    EXPECT_THAT(ToText(two.actions[0]), EndsWith("BW0.1 REDUCE0 STEP0"));
+    EXPECT_THAT(ToText(two.actions[1]), EndsWith("BW1.1 SEND_B1.1 REDUCE1 STEP1"));
+    // Stage 3 is done long before stage 0.
+    const Schedule v = Lower(ZeroBubbleV({2, 3}).value(), options).value();
+    EXPECT_THAT(ToText(v.actions[0]),
+                AllOf(HasSubstr("REDUCE3 B0.1 "), EndsWith("B0.2 W0.2 REDUCE0 STEP0 STEP3")));
+  }
+}
+
+TEST(Lower, AddsOneReductionPerStageIfAskedFor) {
+  for (const Generator& generator : Generators()) {
+    for (const bool is_asked_for : {false, true}) {
+      const Schedule compute = generator.generate({4, 8}).value();
+      const Schedule lowered = Lower(compute, {.reduce_gradients = is_asked_for}).value();
+      EXPECT_TRUE(Validate(lowered).ok()) << generator.name;
+      int64_t reductions = 0;
+      for (const std::vector<Action>& list : lowered.actions) {
+        reductions += std::count_if(list.begin(), list.end(), [](const Action& action) {
+          return action.op == Op::kReduceGradients;
+        });
+      }
+      EXPECT_EQ(reductions, is_asked_for ? compute.num_stages() : 0) << generator.name;
+    }
+  }
+  const Schedule evaluation = ForwardOnly({Rank(0), Rank(1)}, 2, 1).value();
+  EXPECT_THAT(ToText(Lower(evaluation, {.reduce_gradients = true}).value().actions[1]),
+              Not(HasSubstr("REDUCE")));
 }
 
 // Whatever the order of the compute actions: if every rank can come to its end at all, it does so

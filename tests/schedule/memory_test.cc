@@ -118,6 +118,21 @@ TEST(PlanMemory, FusedBackwardHasNoGradientStash) {
   }
 }
 
+// They are made one after the other.
+TEST(PlanMemory, ReductionsOfARankShareOneArea) {
+  const Schedule schedule = Lower(HandwrittenV(), {.reduce_gradients = true}).value();
+  std::vector<StageMemory> stages = TypicalStages(schedule);
+  const int64_t without = PlanMemory(schedule, Rank(0), stages).value().resident_bytes;
+  stages[0].reduction_bytes = 256;
+  stages[1].reduction_bytes = 4096;  // on the other rank
+  stages[3].reduction_bytes = 1000;
+  EXPECT_EQ(ReductionAreaBytes(stages, schedule, Rank(0)), 1024);
+  EXPECT_EQ(PlanMemory(schedule, Rank(0), stages).value().resident_bytes, without + 1024);
+  stages[3].reduction_bytes = -1;
+  EXPECT_THAT(std::string(PlanMemory(schedule, Rank(0), stages).status().message()),
+              HasSubstr("reduction_bytes"));
+}
+
 // Of one rank: 0 F0, 1 F1, 2 BW0, 3 B1, 4 W1, 5 STEP.
 TEST(PlanMemory, FusedBackwardOfAStageThatAlsoSplitsHasAGradientStashOfItsOwn) {
   const Schedule schedule = Lower(FromText({0}, 2, {"F0.0 F0.1 BW0.0 B0.1 W0.1"})).value();

@@ -77,8 +77,7 @@ TEST(Simulate, BusyTimeIsTheSumOfARanksActions) {
       int64_t expected = 0;
       for (const StageId stage : lowered.StagesOf(rank)) {
         const StageTimes& t = costs.of(stage);
-        expected += 7 * (t.forward_ns + t.backward_input_ns + t.backward_weight_ns) + t.reduce_ns +
-                    t.step_ns;
+        expected += 7 * (t.forward_ns + t.backward_input_ns + t.backward_weight_ns) + t.step_ns;
       }
       EXPECT_EQ(simulation.ranks[static_cast<size_t>(rank.value())].busy_ns, expected);
     }
@@ -89,6 +88,7 @@ TEST(Simulate, MessagesThatTakeNoTimeCauseNoIdleTime) {
   ForManyRuns([](const Schedule& lowered, Costs costs, Sends sends) {
     costs.links.clear();
     costs.collectives = {};
+    for (StageTimes& times : costs.stages) times.reduce_ns = 0;
     const Simulation simulation = Simulate(lowered, costs, {.sends = sends}).value();
     for (const RankTimes& rank : simulation.ranks) EXPECT_EQ(rank.communication_ns, 0);
   });
@@ -109,6 +109,72 @@ TEST(Simulate, ASlowStageIsTheImbalanceOfTheOthers) {
   const Simulation simulation = Simulate(GPipe({3, 4}).value(), costs).value();
   EXPECT_EQ(simulation.ranks[0].imbalance_ns, 4 * 5);
   EXPECT_EQ(simulation.ranks[1].imbalance_ns, 0);
+}
+
+// One rank with two stages; its list is F0.0 F1.0 BW1.0 REDUCE1 BW0.0 REDUCE0, then what `end`
+// says. Stage 1 is done at 40 and stage 0 at 60.
+Simulation Reduced(const std::string& end, int64_t reduce_0_ns, int64_t reduce_1_ns,
+                   Sends sends = Sends::kRendezvous) {
+  Schedule lowered = FromText({0, 0}, 1, {"F0.0 F1.0 BW1.0 REDUCE1 BW0.0 REDUCE0 STEP0 STEP1"});
+  const LoweringOptions options = {.exchange_norms = end == "NORM"};
+  AddCollectives(options, lowered);
+  Costs costs;
+  costs.stages.assign(2, {.forward_ns = 10, .backward_ns = 20, .step_ns = 5});
+  costs.stages[0].reduce_ns = reduce_0_ns;
+  costs.stages[1].reduce_ns = reduce_1_ns;
+  return Simulate(lowered, costs, {.sends = sends, .keep_trace = true}).value();
+}
+
+const TimedAction& TimesOf(const Simulation& simulation, Op op, int stage) {
+  const std::vector<TimedAction>& list = simulation.trace.list_of(Rank(0));
+  return *std::find_if(list.begin(), list.end(), [&](const TimedAction& timed) {
+    return timed.action.op == op && (stage < 0 || timed.action.stage == StageId(stage));
+  });
+}
+
+// From 40 to 55 the gradients of stage 1 are summed; its STEP is at 65.
+TEST(Simulate, HidesAReductionBehindOtherWork) {
+  const Simulation simulation = Reduced("", 0, 15);
+  EXPECT_EQ(simulation.step_ns, 70);
+  EXPECT_EQ(TimesOf(simulation, Op::kReduceGradients, 1).start_ns, 40);
+  EXPECT_EQ(TimesOf(simulation, Op::kReduceGradients, 1).end_ns, 55);
+  EXPECT_EQ(TimesOf(simulation, Op::kStep, 0).start_ns, 60);
+  EXPECT_EQ(TimesOf(simulation, Op::kStep, 1).start_ns, 65);
+  EXPECT_EQ(simulation.ranks[0].busy_ns, 70);
+  EXPECT_EQ(simulation.ranks[0].communication_ns, 0);
+}
+
+TEST(Simulate, AStepWaitsForTheReductionOfItsStage) {
+  const Simulation simulation = Reduced("", 9, 15);
+  EXPECT_EQ(TimesOf(simulation, Op::kStep, 0).reached_ns, 60);
+  EXPECT_EQ(TimesOf(simulation, Op::kStep, 0).start_ns, 69);
+  EXPECT_EQ(simulation.step_ns, 79);
+  EXPECT_EQ(simulation.ranks[0].busy_ns, 70);
+  EXPECT_EQ(simulation.ranks[0].communication_ns, 9);
+}
+
+// That of stage 1 ends at 75; that of stage 0, ready at 60, is made from then on.
+TEST(Simulate, MakesTheReductionsOfARankOneAfterTheOther) {
+  const Simulation simulation = Reduced("", 9, 35);
+  EXPECT_EQ(TimesOf(simulation, Op::kReduceGradients, 1).end_ns, 75);
+  EXPECT_EQ(TimesOf(simulation, Op::kReduceGradients, 0).start_ns, 60);
+  EXPECT_EQ(TimesOf(simulation, Op::kReduceGradients, 0).end_ns, 84);
+  EXPECT_EQ(TimesOf(simulation, Op::kStep, 0).start_ns, 84);
+  EXPECT_EQ(simulation.step_ns, 94);
+}
+
+TEST(Simulate, NormsWaitForAllReductions) {
+  const Simulation simulation = Reduced("NORM", 9, 35);
+  EXPECT_EQ(TimesOf(simulation, Op::kExchangeNorms, -1).start_ns, 84);
+  EXPECT_EQ(simulation.step_ns, 94);
+}
+
+// REDUCE1 delays BW0 until 55, and REDUCE0 the steps until 84.
+TEST(Simulate, ARankThatDoesNotOverlapMessagesWaitsForItsReductions) {
+  const Simulation simulation = Reduced("", 9, 15, Sends::kBlocking);
+  EXPECT_EQ(TimesOf(simulation, Op::kBackward, 0).start_ns, 55);
+  EXPECT_EQ(simulation.step_ns, 94);
+  EXPECT_EQ(simulation.ranks[0].communication_ns, 24);
 }
 
 // Two ranks, one micro-batch, each thing taking a time of its own: every time can be told by hand.
@@ -204,8 +270,8 @@ TEST(Simulate, TraceKeepsTheRulesOfTraces) {
         EXPECT_EQ(list[i].reached_ns, second ? list[i - 1].reached_ns : free_ns);
         EXPECT_GE(list[i].start_ns, list[i].reached_ns);
         EXPECT_GE(list[i].end_ns, list[i].start_ns);
-        const bool occupies = !IsTransfer(list[i].action.op) ||
-                              (IsSend(list[i].action.op) && sends == Sends::kBlocking);
+        const bool occupies = !RunsBeside(list[i].action.op) ||
+                              (!IsReceive(list[i].action.op) && sends == Sends::kBlocking);
         free_ns = occupies ? list[i].end_ns : list[i].start_ns;
         if (IsSend(list[i].action.op)) {
           sent[OtherEnd(list[i].action)] = list[i].end_ns;

@@ -39,8 +39,8 @@ void ForEveryAction(Body body) {
   for (const Schedule& original : ValidSchedules()) {
     for (size_t r = 0; r < original.actions.size(); ++r) {
       for (size_t i = 0; i < original.actions[r].size(); ++i) {
-        SCOPED_TRACE(testing::Message() << original.name << " rank " << r << ": "
-                                        << ToText(original.actions[r]) << ", position " << i);
+        SCOPED_TRACE(::testing::Message() << original.name << " rank " << r << ": "
+                                          << ToText(original.actions[r]) << ", position " << i);
         Schedule mutant = original;
         body(mutant, mutant.actions[r], i);
       }

@@ -63,7 +63,7 @@ absl::StatusOr<Profile> ReadProfile(const PlanFlags& flags) {
 
 // Micro-batch sizes for a batch: all that divide it into a sensible number, or the one asked for.
 absl::StatusOr<std::vector<int64_t>> SizesFor(const PlanFlags& flags, int64_t batch,
-                                              std::optional<int> micro_batches) {
+                                              std::optional<int64_t> micro_batches) {
   if (micro_batches.has_value()) {
     RETURN_IF_ERROR(CheckBatch(batch, *micro_batches));
     return std::vector<int64_t>{batch / *micro_batches};
@@ -81,7 +81,8 @@ absl::StatusOr<std::vector<int64_t>> SizesFor(const PlanFlags& flags, int64_t ba
 }
 
 absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::DeviceSpec& device,
-                                     int64_t batch, int devices, std::optional<int> micro_batches) {
+                                     int64_t batch, int devices,
+                                     std::optional<int64_t> micro_batches) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                    From(Origin::kConfiguration, SizesFor(flags, batch, micro_batches)));
   ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
@@ -94,9 +95,10 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::Devic
                   : AnalyzeProfile(workload.model, name, sizes, options));
 }
 
-absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, std::optional<int> of_schedule) {
+absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, int64_t usual_devices) {
   if (flags.cluster.empty()) {
-    return partition::UniformCluster(flags.devices.value_or(of_schedule.value_or(kDefaultStages)),
+    const auto devices = std::min<int64_t>(usual_devices, partition::kMaxDevices);
+    return partition::UniformCluster(flags.devices.value_or(static_cast<int>(devices)),
                                      flags.device_memory_bytes);
   }
   ASSIGN_OR_RETURN(Cluster cluster, From(Origin::kData, partition::ReadClusterFile(flags.cluster)));
@@ -179,7 +181,11 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           "Equal parts of a batch [auto: by the sizes in the profile]", CountOrAuto())
       ->group(group);
   AddFlag(app, "--replicas", "N|auto", flags.replicas,
-          "Devices that share the work of each rank, for files [1]", CountOrAuto())
+          "Copies of the model that share each batch: 1, 2, 4, ... [1]", CountOrAuto())
+      ->group(group);
+  AddFlag(app, "--gradient-blocks", "N", flags.gradient_blocks,
+          "Parts of a batch whose gradients form a binary tree [as replicas]",
+          [](const std::string& text) { return ParseCount(text, 1, kMaxPlanned); })
       ->group(group);
   AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
           "Forward passes repeated to save memory, for files [auto]",
@@ -222,32 +228,32 @@ void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
 
 absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
   PlannerRequest request;
-  std::optional<int> micro_batches = flags.micro_batches;
+  std::optional<int64_t> micro_batches = flags.micro_batches;
   if (schedule::IsScheduleFile(flags.schedule)) {
+    // With replicas, PlanJointly checks the micro-batches, of which the file has each one's share.
     ASSIGN_OR_RETURN(request.given,
-                     ReadScheduleOption(flags.schedule, {.stages = {},
-                                                         .micro_batches = flags.micro_batches,
-                                                         .chunks = flags.chunks.value_or(0)}));
-    micro_batches = request.given->num_micro_batches;
+                     ReadScheduleOption(
+                         flags.schedule,
+                         {.stages = {},
+                          .micro_batches = flags.replicas == 1 ? flags.micro_batches : std::nullopt,
+                          .chunks = flags.chunks.value_or(0)}));
+    const int ranks = request.given->num_ranks();
+    ASSIGN_OR_RETURN(request.cluster,
+                     ClusterOf(flags, int64_t{ranks} * flags.replicas.value_or(1)));
+    const int replicas = flags.replicas.value_or(std::max(request.cluster.size() / ranks, 1));
+    micro_batches = int64_t{replicas} * request.given->num_micro_batches;
   } else {
     request.schedule = flags.schedule;
+    ASSIGN_OR_RETURN(request.cluster, ClusterOf(flags, kDefaultStages));
   }
-  ASSIGN_OR_RETURN(
-      request.cluster,
-      ClusterOf(flags, request.given.has_value() ? std::optional<int>(request.given->num_ranks())
-                                                 : std::nullopt));
   request.chunks = flags.chunks;
   request.micro_batches = flags.micro_batches;
   request.replicas = flags.replicas;
+  request.gradient_blocks = flags.gradient_blocks;
   request.may_recompute = flags.may_recompute;
   request.objective = flags.objective;
   if (!IsProfileFile(flags)) {
     const int devices = request.cluster.size();
-    if (flags.replicas != 1) {
-      return From(Origin::kUsage,
-                  absl::UnimplementedError("--replicas: models are trained without replicas; plan "
-                                           "them with a profile from a file"));
-    }
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
     ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
     TellOfMissingGpus(flags.run.device, device, devices);

@@ -28,7 +28,8 @@ struct PlanFlags {
   std::string schedule = partition::kAnySchedule;  // name, "auto" or file
   std::optional<int> chunks, micro_batches;        // unset: searched
   std::optional<int64_t> batch;
-  std::optional<int> replicas = 1;  // unset: searched
+  std::optional<int> replicas = 1;     // unset: searched
+  std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool may_recompute = true;
   partition::PlanObjective objective = partition::PlanObjective::kStep;
 };

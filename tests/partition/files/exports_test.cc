@@ -92,10 +92,11 @@ TEST(Exports, TorchPlanNamesTheModulesWithWhichStagesBegin) {
       "stages": 4, "microbatches": 4, "microbatch_rows": 16, "schedule": "zb-v",
       "rank_of_stage": [0, 1, 1, 0]})")
                       .value());
-  plan.replicas = {2, 2};
+  plan.replication = {2, 4};
   plan.recomputed = {1, 6};
   const nlohmann::json more = base::ParseJson(ToTorchPlanJson(plan, Names(7)).value()).value();
   EXPECT_EQ(more["replicas"], 2);
+  EXPECT_EQ(more["microbatches"], 4);  // of each
   EXPECT_THAT(more["recomputed_layers"], ElementsAre("block.0", "head"));
 }
 
@@ -186,8 +187,6 @@ TEST(Exports, MegatronRefusesStagesInAV) {
 }
 
 TEST(Exports, WhatNoProgramFollowsIsRefusedByAll) {
-  Plan replicas = PlanOf("1f1b", 2, 4, {0, 2}, 4);
-  replicas.replicas = {1, 2};
   Plan order = PlanOf("1f1b", 2, 4, {0, 2}, 4);
   order.order = {0, 2, 1, 3};
   Plan broken = PlanOf("1f1b", 2, 4, {0, 2}, 4);
@@ -198,7 +197,6 @@ TEST(Exports, WhatNoProgramFollowsIsRefusedByAll) {
     EXPECT_THAT(ToDeepSpeedParts(plan), IsRefusal(reason));
     EXPECT_THAT(ToMegatronLayout(plan, Names(4)), IsRefusal(reason));
   };
-  expect_refused(replicas, "rank 0 has 1 and rank 1 has 2");
   expect_refused(order, "in another order");
   expect_refused(broken, "stage 1 of the plan");
   order.order = {0, 1, 2, 3};

@@ -54,7 +54,8 @@ constexpr char kTwoStages[] = R"({
     {"first_layer": 0, "last_layer": 9, "rank": 0},
     {"first_layer": 10, "last_layer": 19, "rank": 1}
   ],
-  "replicas": [1, 2],
+  "replicas": 2,
+  "gradient_blocks": 4,
   "recomputed_layers": [3, 4]
 }
 )";
@@ -74,8 +75,9 @@ TEST(PlanFile, ReadsWhatTheDocumentationShows) {
   EXPECT_THAT(plan.first_layer, ::testing::ElementsAre(0, 10));
   EXPECT_EQ(plan.num_layers, 20);
   EXPECT_EQ(plan.micro_batch_rows, 16);
-  EXPECT_EQ(plan.schedule, schedule::Generate("zb-h1", {.ranks = 2, .micro_batches = 8}).value());
-  EXPECT_THAT(plan.replicas, ::testing::ElementsAre(1, 2));
+  EXPECT_EQ(plan.micro_batches(), 8);
+  EXPECT_EQ(plan.schedule, schedule::Generate("zb-h1", {.ranks = 2, .micro_batches = 4}).value());
+  EXPECT_EQ(plan.replication, (Replication{2, 4}));
   EXPECT_THAT(plan.recomputed, ::testing::ElementsAre(3, 4));
   EXPECT_EQ(ToPlanJson(*file), kTwoStages);
 }
@@ -131,18 +133,15 @@ TEST(PlanFile, RoundTripKeepsEveryFieldOfRandomPlans) {
     const absl::Span<const schedule::Generator> generators = schedule::Generators();
     const schedule::Generator& generator = generators[random() % generators.size()];
     const int ranks = 1 + static_cast<int>(random() % 4);
-    PlanFile file = FileOf(generator.name, ranks, 3 * ranks);
+    PlanFile file = FileOf(generator.name, ranks, 8 * ranks);
     Plan& plan = file.plan;
     file.model = i % 5 == 0 ? "" : "a \"model\"\n\xC3\xA9";
     for (int& first : plan.first_layer)
       first = first == 0 ? 0 : first - static_cast<int>(random() % 2);
     plan.num_layers += static_cast<int>(random() % 3);
     plan.micro_batch_rows = 4 + random() % 100;
-    if (random() % 2 == 0) {
-      for (int rank = 0; rank < plan.num_ranks(); ++rank) {
-        plan.replicas.push_back(1 + static_cast<int>(random() % 4));
-      }
-    }
+    plan.replication.replicas = 1 << random() % 3;
+    plan.replication.gradient_blocks = plan.replicas() << random() % 4;
     for (int layer = 0; layer < plan.num_layers; ++layer) {
       if (random() % 3 == 0) plan.recomputed.push_back(layer);
     }
@@ -195,9 +194,16 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
       {"\"rank\": 1", "\"rank\": 2", "$.stages[1].rank: ", "must be from 0 to 1, found 2"},
       {"\"rank\": 1", "\"ranks\": 1", "$.stages[1]: ", "the key \"rank\" is missing"},
       {"\"rank\": 1", "\"rank\": 1, \"devices\": 2", "$.stages[1]", "devices"},
-      {"[1, 2]", "[1]", "$.replicas: ", "must be 2 numbers, one per rank, found 1"},
-      {"[1, 2]", "[1, 0]", "$.replicas[1]: ", "must be from 1 to 4096, found 0"},
-      {"[1, 2]", "[1, 17]", "$: ", "17 replicas"},  // of 16 rows
+      {"\"replicas\": 2", "\"replicas\": [2, 2]",
+       "$.replicas: ", "must be one number: all ranks have the same now"},
+      {"\"replicas\": 2", "\"replicas\": 0", "$.replicas: ", "must be from 1 to 4096, found 0"},
+      {"\"replicas\": 2", "\"replicas\": 3", "$.replicas: ", "3 replicas: must be a power of two"},
+      {"\"replicas\": 2", "\"replicas\": 8", "$.gradient_blocks: ", "4 gradient blocks for 8"},
+      {"\"gradient_blocks\": 4", "\"gradient_blocks\": 6", "$.gradient_blocks: ", "power of two"},
+      {"\"gradient_blocks\": 4", "\"gradient_blocks\": 16",
+       "$.micro_batches: ", "8 micro-batches cannot be divided evenly into 16"},
+      {"\"micro_batches\": 8", "\"micro_batches\": 6",
+       "$.micro_batches: ", "6 micro-batches cannot be divided evenly into 4"},
       {"[3, 4]", "[3, 20]", "$.recomputed_layers[1]: ", "must be from 0 to 19, found 20"},
       {"[3, 4]", "[4, 4]", "$.recomputed_layers[1]: ", "must be above the 4 before it, found 4"},
       {"\"recomputed_layers\"", "\"recompute_layers\"", "$", "recomputed_layers"},
@@ -217,7 +223,22 @@ TEST(PlanFile, NamesTheLine) {
       ParsePlanJson(With("\"rank\": 1", "\"rank\": 0")),
       StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("line 12: $.stages[1].rank")));
   EXPECT_THAT(ParsePlanJson(With("[3, 4]", "[3, 4")),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("16:1")));
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("17:1")));
+}
+
+TEST(PlanFile, WritesReplicationOnlyWhereItIsNotTheUsual) {
+  PlanFile file = FileOf("1f1b", 2, 4);
+  EXPECT_THAT(ToPlanJson(file), AllOf(Not(HasSubstr("replicas")), Not(HasSubstr("gradient"))));
+  file.plan.replication = {2, 2};
+  EXPECT_THAT(ToPlanJson(file), AllOf(HasSubstr("\"replicas\": 2"), Not(HasSubstr("gradient")),
+                                      HasSubstr("\"micro_batches\": 8")));
+  file.plan.replication = {1, 4};
+  EXPECT_THAT(ToPlanJson(file),
+              AllOf(Not(HasSubstr("replicas")), HasSubstr("\"gradient_blocks\": 4")));
+  file.plan.schedule.name = "mine";  // written in full
+  file.plan.replication = {2, 8};
+  ASSERT_OK_AND_ASSIGN(const PlanFile read, ParsePlanJson(ToPlanJson(file)));
+  EXPECT_EQ(read, file);
 }
 
 TEST(PlanFile, RefusesAnOrderWithALayerTwice) {
@@ -252,6 +273,11 @@ TEST(PlanFile, SaysWhereAScheduleInFullIsWrong) {
                        EndsWith("$.micro_batches: must be 2, as in the schedule, found 3")));
   EXPECT_THAT(parse("\"rank_of_stage\": [0, 1]", "\"rank_of_stage\": [1, 0]"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("$.schedule.ranks[")));
+  // Of each of two replicas.
+  EXPECT_THAT(parse("  \"micro_batch_rows\"", "  \"replicas\": 2,\n  \"micro_batch_rows\""),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       EndsWith("$.micro_batches: must be 4, as in the schedule, which each of 2 "
+                                "replicas performs, found 2")));
   PlanFile forward = file;
   forward.plan.schedule = schedule::ForwardOnly(file.plan.schedule.rank_of_stage, 2, 2).value();
   EXPECT_THAT(ParsePlanJson(ToPlanJson(forward)),
@@ -268,7 +294,7 @@ TEST(PlanFile, RefusesHostileTexts) {
   // A short text must not make a schedule of many gigabytes.
   EXPECT_THAT(ParsePlanJson(With("\"micro_batches\": 8", "\"micro_batches\": 16777216")),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("$.micro_batches: must be at most 2097152 of 2 stages")));
+                       HasSubstr("$.micro_batches: must be at most 4194304 of 2 stages")));
 }
 
 TEST(PlanFile, OfEveryPrefixIsRefused) {

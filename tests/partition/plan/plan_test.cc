@@ -21,8 +21,15 @@ namespace {
 
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
+auto IsReduction() {
+  return ::testing::Field(&schedule::Action::op, schedule::Op::kReduceGradients);
+}
 
 Plan SmallPlan() {
   return {.first_layer = {0, 2, 3},
@@ -47,6 +54,21 @@ TEST(Plan, BatchRowsAreCountedInSixtyFourBits) {
   plan.schedule.num_micro_batches = 1 << 20;
   plan.micro_batch_rows = 1 << 20;
   EXPECT_EQ(plan.batch_rows(), int64_t{1} << 40);
+}
+
+TEST(Plan, ReplicasOfARankAreConsecutiveDevices) {
+  Plan plan = SmallPlan();
+  plan.replication = {2, 4};
+  EXPECT_EQ(plan.num_ranks(), 3);
+  EXPECT_EQ(plan.num_devices(), 6);
+  EXPECT_EQ(plan.first_device_of(schedule::Rank(2)), 4);
+  EXPECT_EQ(plan.micro_batches(), 8);
+  EXPECT_EQ(plan.batch_rows(), 8);
+  EXPECT_OK(CheckPlan(plan));
+  plan.replication = {2, 16};
+  EXPECT_THAT(CheckPlan(plan),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("8 micro-batches cannot be divided evenly into 16")));
 }
 
 TEST(CheckPlan, AcceptsStagesThatCoverTheLayers) { EXPECT_OK(CheckPlan(SmallPlan())); }
@@ -153,6 +175,35 @@ TEST(LowerPlan, RefusesOneThatCannotBePerformed) {
   plan.schedule.actions[1].pop_back();
   EXPECT_THAT(LowerPlan(plan), StatusIs(absl::StatusCode::kFailedPrecondition));
   EXPECT_THAT(CheckPerformable(plan), StatusIs(absl::StatusCode::kFailedPrecondition));
+}
+
+TEST(LowerPlan, SumsGradientsOverReplicas) {
+  Plan plan = SmallPlan();
+  EXPECT_THAT(plan.schedule.actions, Each(Not(Contains(IsReduction()))));
+  plan.replication = {2, 2};
+  ASSERT_OK_AND_ASSIGN(const LoweredPlan lowered, LowerPlan(plan));
+  EXPECT_EQ(lowered.replication, plan.replication);
+  EXPECT_THAT(lowered.training.actions, Each(Contains(IsReduction()).Times(1)));
+  EXPECT_THAT(lowered.evaluation.actions, Each(Not(Contains(IsReduction()))));
+  plan.schedule = lowered.training;
+  EXPECT_EQ(LowerPlan(plan)->training, plan.schedule);
+}
+
+TEST(LowerPlan, RefusesReductionsThatAreMissingOrNeedless) {
+  Plan plan = SmallPlan();
+  plan.schedule = LowerPlan(plan)->training;
+  plan.replication = {2, 2};
+  EXPECT_THAT(LowerPlan(plan),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "the schedule has no REDUCE of stage 0, whose gradients must be summed over "
+                       "the replicas; add it"));
+  plan.schedule = SmallPlan().schedule;
+  plan.schedule = LowerPlan(plan)->training;
+  plan.replication = {1, 2};
+  EXPECT_THAT(LowerPlan(plan),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "the schedule has a REDUCE of stage 0, of which there is one replica: "
+                       "remove it, or ask for replicas"));
 }
 
 TEST(LowerPlan, RefusesABadPlan) {

@@ -207,6 +207,7 @@ TEST(ReceiptJson, SaysWhatTheReceiptSays) {
   EXPECT_EQ(read["model"], "gpt-small");
   EXPECT_THAT(read["recomputed_layers"], ElementsAre(2, 5));
   EXPECT_EQ(read["runner_up"]["schedule"], "1f1b");
+  EXPECT_EQ(read["runner_up"]["replicas"], 2);
   EXPECT_EQ(read["runner_up"]["reason"], receipt.runner_up_reason);
   EXPECT_EQ(read["changes"].get<std::vector<std::string>>(), receipt.changes);
   EXPECT_EQ(read["considered"], 96);

@@ -47,17 +47,16 @@ std::vector<LayerCost> SampleLayers(int count) {
 
 Plan SamplePlan(const SampleShape& shape) {
   Plan plan;
-  plan.schedule = schedule::Generate(shape.schedule, {.ranks = shape.devices / shape.replicas,
-                                                      .micro_batches = shape.micro_batches})
-                      .value();
+  plan.schedule =
+      schedule::Generate(shape.schedule, {.ranks = shape.devices / shape.replicas,
+                                          .micro_batches = shape.micro_batches / shape.replicas})
+          .value();
   plan.micro_batch_rows = 16;
   for (int stage = 0; stage < plan.schedule.num_stages(); ++stage) {
     plan.first_layer.push_back(stage * shape.layers_per_stage);
   }
   plan.num_layers = plan.num_stages() * shape.layers_per_stage;
-  if (shape.replicas > 1) {
-    plan.replicas.assign(static_cast<size_t>(plan.schedule.num_ranks()), shape.replicas);
-  }
+  plan.replication = {shape.replicas, shape.replicas};
   return plan;
 }
 
@@ -106,7 +105,7 @@ std::vector<StageReceipt> SampleStages(const Receipt& receipt) {
     stash[static_cast<size_t>(index)].forward = 1;
     stage.in_flight = static_cast<int>(
         std::lround(schedule::PeakStash(plan.schedule, stash)[static_cast<size_t>(rank.value())]));
-    for (int i = 0; i < plan.replicas_of(rank); ++i) {
+    for (int i = 0; i < plan.replicas(); ++i) {
       stage.devices.push_back(plan.first_device_of(rank) + i);
     }
     stages.push_back(std::move(stage));
@@ -139,13 +138,13 @@ Receipt SampleReceipt(const SampleShape& shape) {
 
   receipt.objective_ns = static_cast<double>(receipt.simulation.step_ns);
   receipt.lower_bound_ns = 0.97 * receipt.objective_ns;
-  receipt.choice = {
-      .schedule = plan.schedule.name,
-      .chunks = plan.num_stages() / plan.num_ranks(),
-      .micro_batches = plan.micro_batches(),
-      .micro_batch_rows = plan.micro_batch_rows,
-      .replicas = std::vector<int>(static_cast<size_t>(plan.num_ranks()), shape.replicas),
-      .objective_ns = receipt.objective_ns};
+  receipt.choice = {.schedule = plan.schedule.name,
+                    .chunks = plan.num_stages() / plan.num_ranks(),
+                    .micro_batches = plan.micro_batches(),
+                    .micro_batch_rows = plan.micro_batch_rows,
+                    .ranks = plan.num_ranks(),
+                    .replicas = shape.replicas,
+                    .objective_ns = receipt.objective_ns};
   receipt.runner_up = receipt.choice;
   receipt.runner_up->schedule = "1f1b";
   receipt.runner_up->objective_ns = 1.061 * receipt.objective_ns;

@@ -10,7 +10,7 @@ namespace stagecoach::partition {
 
 struct SampleShape {
   int devices = 4;
-  int micro_batches = 8;
+  int micro_batches = 8;  // of all replicas
   std::string schedule = "zb-h1";
   int layers_per_stage = 5;
   int replicas = 1;                          // of every rank

@@ -156,45 +156,103 @@ TEST(PlanJointly, SaysWhatIsMissingAndWhatWouldFit) {
                              HasSubstr("it would fit with 169.3 kB more memory"))));
 }
 
-TEST(PlanJointly, PutsReplicasWhereOneStageIsMostOfTheWork) {
+// Two replicas of two ranks, with four micro-batches each; a message takes 100 ns. The last B of
+// rank 0 ends after 5 F (6000 ns) and 5 BW (12,000) and 4 messages; then both replicas of stage 0
+// send 19,200 bytes twice, 3000 ns each time. Rank 1 was done long before.
+PlannerRequest TwoReplicas() {
   PlannerRequest request = EqualLayers(4, 0);
-  SizedLayers& sized = request.profile.sizes.front();
-  sized.layers.resize(2);
-  sized.layers[0].forward_ns = 30'000;
-  sized.layers[0].backward_input_ns = 0;
-  sized.layers[0].backward_weight_ns = 60'000;
-  sized.layers[1].forward_ns = 10'000;
-  sized.layers[1].backward_input_ns = 10'000;
-  sized.layers[1].backward_weight_ns = 10'000;
-  request.replicas.reset();
-  request.batch_rows = 96;
-  // Replicas of the second layer would wait for its gradients.
-  sized.layers[1].memory.parameter_bytes = int64_t{1} << 30;
-  request.cluster.within_host.bytes_per_second = 1e12;
-  request.objective = PlanObjective::kBottleneck;
-  const Receipt receipt = PlanJointly(request).value();
-  EXPECT_EQ(receipt.plan.replicas, (std::vector<int>{3, 1}));
-  EXPECT_EQ(receipt.stages[0].devices, (std::vector<int>{0, 1, 2}));
+  request.schedule = "1f1b";
+  request.replicas = 2;
+  request.cluster.within_host.bytes_per_second = 6.4e9;
+  return request;
 }
 
-// Too many devices to try all ways to group them.
-TEST(PlanJointly, FindsUnequalGroupsOfManyDevices) {
-  PlannerRequest request = EqualLayers(8, 0);
-  SizedLayers& sized = request.profile.sizes.front();
-  sized.layers.resize(3);
-  sized.layers[0].forward_ns = 60'000;
-  for (size_t i = 1; i < 3; ++i) {
-    sized.layers[i].memory.parameter_bytes = int64_t{1} << 34;  // dear to add up
-    sized.layers[i].forward_ns = sized.layers[i].backward_input_ns = 5'000;
+TEST(PlanJointly, DealsMicroBatchesToReplicas) {
+  const Receipt receipt = PlanJointly(TwoReplicas()).value();
+  EXPECT_EQ(receipt.simulation.step_ns, 5 * 18'000 + 400 + 2 * 3000);
+  EXPECT_EQ(receipt.objective_ns, 96'400);
+  const Plan& plan = receipt.plan;
+  EXPECT_EQ(plan.first_layer, (std::vector<int>{0, 6}));
+  EXPECT_EQ(plan.replication, (Replication{2, 2}));
+  EXPECT_EQ(plan.micro_batches(), 8);
+  EXPECT_EQ(plan.schedule, schedule::Generate("1f1b", {.ranks = 2, .micro_batches = 4}).value());
+  EXPECT_EQ(receipt.stages[0].devices, (std::vector<int>{0, 1}));
+  EXPECT_EQ(receipt.stages[1].devices, (std::vector<int>{2, 3}));
+  EXPECT_EQ(receipt.stages[0].update_ns, 6000);
+  EXPECT_EQ(receipt.choice.ToString(), "1f1b, 8 micro-batches of 1 row, 2 ranks, 2 replicas");
+}
+
+// Parameters and one sum of gradients, or two; and half of a sum to receive.
+TEST(PlanJointly, CountsTheMemoryOfReplicasAndGradientBlocks) {
+  PlannerRequest request = TwoReplicas();
+  constexpr int64_t kStageBytes = 6 * 6400;
+  const auto training_of = [](const Receipt& receipt) {
+    return receipt.report.of(schedule::Rank(0)).training;
+  };
+  const Receipt two = PlanJointly(request).value();
+  EXPECT_EQ(training_of(two).resident_bytes, 2 * kStageBytes + kStageBytes / 2);
+  request.gradient_blocks = 4;
+  const Receipt four = PlanJointly(request).value();
+  EXPECT_EQ(four.plan.replication, (Replication{2, 4}));
+  EXPECT_EQ(training_of(four).resident_bytes, 3 * kStageBytes + kStageBytes / 2);
+  EXPECT_EQ(four.objective_ns, two.objective_ns);
+  // Of one replica that performs as many micro-batches, there is no area to receive in.
+  request = EqualLayers(2, 0);
+  request.schedule = "1f1b";
+  request.batch_rows = 4;
+  const Receipt one = PlanJointly(request).value();
+  EXPECT_EQ(training_of(one).resident_bytes, 2 * kStageBytes);
+  EXPECT_EQ(training_of(one).dynamic_bytes, training_of(two).dynamic_bytes);
+}
+
+// What fits to the byte does, and a byte less does not.
+TEST(PlanJointly, FitsTheExactMemoryOfReplicas) {
+  PlannerRequest request = TwoReplicas();
+  request.gradient_blocks = 8;
+  const Receipt free = PlanJointly(request).value();
+  int64_t most_bytes = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    most_bytes = std::max(most_bytes, free.report.of(schedule::Rank(rank)).peak_bytes());
   }
-  request.cluster.within_host.bytes_per_second = 1e12;
+  for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = most_bytes;
+  EXPECT_EQ(PlanJointly(request).value().plan, free.plan);
+  --request.cluster.devices[1].memory_bytes;
+  const absl::StatusOr<Receipt> less = PlanJointly(request);
+  if (less.ok()) {
+    EXPECT_NE(less->plan.first_layer, free.plan.first_layer);
+  }
+}
+
+TEST(PlanJointly, SearchesTheNumberOfReplicas) {
+  PlannerRequest request = EqualLayers(4, 0);
+  request.schedule = "1f1b";
   request.replicas.reset();
-  request.batch_rows = 120;
+  const Receipt free = PlanJointly(request).value();
+  EXPECT_EQ(free.plan.replicas(), 4);  // no bubble, and nothing to pay for it
+  EXPECT_EQ(free.objective_ns, 12 * 3000 * 2);
+  EXPECT_EQ(free.gap(), 0);
+  request.cluster.within_host.bytes_per_second = 1e6;
+  EXPECT_EQ(PlanJointly(request).value().plan.replicas(), 1);
+  // Only those that have whole blocks.
+  request.cluster.within_host = {};
+  request.gradient_blocks = 2;
+  EXPECT_EQ(PlanJointly(request).value().plan.replication, (Replication{2, 2}));
+}
+
+// A step that overlaps others takes as long as its busiest resource, or as all of them together.
+TEST(PlanJointly, ABottleneckCanBeTheSumOfGradients) {
+  PlannerRequest request = EqualLayers(2, 0);
+  request.schedule = "1f1b";
+  request.replicas = 2;
   request.objective = PlanObjective::kBottleneck;
-  const Receipt receipt = PlanJointly(request).value();
-  EXPECT_EQ(receipt.plan.replicas, (std::vector<int>{6, 1, 1}));
-  request.replicas = 8;
-  EXPECT_LT(receipt.objective_ns, PlanJointly(request).value().objective_ns);
+  const double compute_ns = 4 * 12 * 3000.0;
+  request.cluster.within_host.bytes_per_second = 76'800e9 / 100'000;
+  EXPECT_EQ(PlanJointly(request).value().objective_ns, compute_ns);
+  request.cluster.overlaps_messages = false;
+  EXPECT_EQ(PlanJointly(request).value().objective_ns, compute_ns + 100'000);
+  request.cluster.overlaps_messages = true;
+  request.cluster.within_host.bytes_per_second = 76'800e9 / 200'000;
+  EXPECT_EQ(PlanJointly(request).value().objective_ns, 200'000);
 }
 
 TEST(PlanJointly, FollowsTheSpeedsOfDevices) {
@@ -213,13 +271,6 @@ TEST(PlanJointly, BoundsUnequalRanksByTheirSpeeds) {
   const Receipt speeds = PlanJointly(request).value();
   const double work_ns = 12 * 3000.0 * 64;
   EXPECT_GT(speeds.lower_bound_ns, 0.99 * work_ns / 1.1);
-
-  request = EqualLayers(6, 0);
-  request.replicas.reset();
-  request.batch_rows = 24;
-  const Receipt replicas = PlanJointly(request).value();
-  EXPECT_LE(replicas.lower_bound_ns, replicas.objective_ns);
-  EXPECT_GT(replicas.lower_bound_ns, 0.99 * replicas.objective_ns);
 }
 
 TEST(PlanJointly, RefusesWhatCannotBe) {
@@ -235,8 +286,23 @@ TEST(PlanJointly, RefusesWhatCannotBe) {
                                              HasSubstr("cannot cut 12 layers into 13 stages")));
   request = EqualLayers(4, 0);
   request.replicas = 3;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             "3 replicas of every stage do not divide 4 devices"));
+  request = EqualLayers(6, 0);
+  request.replicas = 3;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("3 replicas: must be a power of two")));
+  request = EqualLayers(4, 0);
+  request.replicas = 4;
+  request.gradient_blocks = 2;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("2 gradient blocks for 4 replicas")));
+  request.gradient_blocks.reset();
+  request.micro_batches = 2;
   EXPECT_THAT(PlanJointly(request),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 replicas of every stage")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "2 micro-batches cannot be divided evenly into 4 gradient blocks, one for "
+                       "each replica: use a multiple of 4"));
   request = EqualLayers(4, 0);
   request.schedule = "zb-v";
   request.chunks = 3;
@@ -274,7 +340,19 @@ TEST(PlanJointly, SaysHowTheRanksOfAGivenScheduleTakeTheDevices) {
                        "for 2 replicas of every stage, or use 4 devices"));
   request.batch_rows = 16;
   request.replicas = 2;
-  EXPECT_OK(PlanJointly(request));
+  EXPECT_EQ(PlanJointly(request).value().plan.micro_batches(), 16);
+  request.micro_batches = 8;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "8 micro-batches are asked for, but the schedule is for 8, and there are 2 "
+                       "replicas: ask for 16, or leave it open"));
+  request.micro_batches.reset();
+  request.cluster = UniformCluster(12);
+  request.batch_rows = 24;
+  request.replicas.reset();
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("3 replicas: must be a power of two")));
+  request.replicas = 2;
   request.cluster = UniformCluster(6);
   for (const bool has_replicas : {true, false}) {
     if (!has_replicas) request.replicas.reset();

@@ -1,25 +1,19 @@
 // The networks that PipeDream (Narayanan et al. 2019) was published with, and what is known to be
 // best for them.
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/exact/graph.h"
 #include "partition/files/pipedream_profile.h"
 #include "partition/profile.h"
-#include "partition/search/groups.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
 namespace {
-
-using ::testing::ElementsAre;
 
 Profile Published(const std::string& name) {
   const absl::StatusOr<Profile> profile = ReadPipedreamProfile(
@@ -87,47 +81,6 @@ TEST(Published, Resnet50IsCutBetweenAntichains) {
     EXPECT_GE(cut.bottleneck_ns, total_ns / stages);
     EXPECT_LT(cut.bottleneck_ns, 1.2 * total_ns / stages);
   }
-}
-
-// The cost of a stage in PipeDream's own optimizer, in seconds: computing, and summing gradients
-// over the m replicas (4 (m - 1) / m of the parameters), are shared by the replicas; so are its
-// input and its output, each passing twice. The slowest of the three counts.
-double PipedreamStage(const Profile& profile, const GroupProblem::Stage& stage,
-                      double bytes_per_second) {
-  const std::vector<LayerCost>& layers = profile.sizes[0].layers;
-  const double m = stage.devices;
-  double compute = 0, parameters = 0;
-  for (int i = stage.first; i <= stage.last; ++i) {
-    compute += layers[i].batch_ns(1) / 1e9;
-    parameters += static_cast<double>(layers[i].memory.parameter_bytes);
-  }
-  double slowest = (compute + 4 * (m - 1) * parameters / (bytes_per_second * m)) / m;
-  const auto transfer = [&](int producer) {
-    const auto bytes = static_cast<double>(layers[producer].memory.output_bytes);
-    slowest = std::max(slowest, 2 * bytes / (bytes_per_second * m));
-  };
-  if (stage.first > 0) transfer(stage.first - 1);
-  if (stage.last + 1 < profile.num_layers()) transfer(stage.last);
-  return slowest;
-}
-
-// Layers 0 to 16 on three devices, 17 to 39 on one; sending 102,760,448 bytes is the bottleneck.
-TEST(Published, PipedreamsPlanForVgg16) {
-  const Profile profile = Published("vgg16");
-  GroupCut best = {.bottleneck_ns = std::numeric_limits<double>::infinity()};
-  for (int stages = 1; stages <= 4; ++stages) {
-    const GroupProblem problem = {.layers = profile.num_layers(),
-                                  .devices = 4,
-                                  .stages = stages,
-                                  .stage_ns = [&](const GroupProblem::Stage& stage) {
-                                    return 1e9 * PipedreamStage(profile, stage, 1e9);
-                                  }};
-    ASSERT_OK_AND_ASSIGN(const GroupCut cut, PartitionOverGroups(problem));
-    if (cut.bottleneck_ns < best.bottleneck_ns) best = cut;
-  }
-  EXPECT_THAT(best.first_layer, ElementsAre(0, 17));
-  EXPECT_THAT(best.devices, ElementsAre(3, 1));
-  EXPECT_NEAR(best.bottleneck_ns, 1e9 * 0.205520896, 1e-3);
 }
 
 }  // namespace

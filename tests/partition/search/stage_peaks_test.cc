@@ -22,8 +22,11 @@ using schedule::Transfers;
 class Peaks {
  public:
   Peaks(const std::vector<LayerCost>& layers, const EndMemory& ends, const std::string& name,
-        int devices, int micro_batches, Transfers transfers = Transfers::kSeparate)
-      : layers_(layers), ends_(ends), peaks_(Make(name, devices, micro_batches, transfers)) {}
+        int devices, int micro_batches, Transfers transfers = Transfers::kSeparate,
+        const Replication& replication = {})
+      : layers_(layers),
+        ends_(ends),
+        peaks_(Make(name, devices, micro_batches, transfers, replication)) {}
 
   StagePeaks* operator->() { return &peaks_; }
 
@@ -40,12 +43,9 @@ class Peaks {
 
  private:
   static StagePeaks Make(const std::string& name, int devices, int micro_batches,
-                         Transfers transfers) {
-    Plan plan = {.first_layer = {},
-                 .schedule = GeneratedSchedule(name, micro_batches)(devices).value()};
-    plan.num_layers = plan.schedule.num_stages();
-    for (int stage = 0; stage < plan.num_layers; ++stage) plan.first_layer.push_back(stage);
-    return StagePeaks(LowerPlan(plan, transfers).value());
+                         Transfers transfers, const Replication& replication) {
+    const schedule::Schedule made = GeneratedSchedule(name, micro_batches)(devices).value();
+    return StagePeaks(LowerSchedules(made, replication, transfers, {}).value());
   }
 
   std::vector<LayerCost> layers_;
@@ -92,7 +92,7 @@ TEST(StagePeaks, BoundNeverExceedsThePeak) {
       const int stages = made->num_stages();
       const std::vector<LayerCost> layers = RandomLayers(random, stages + 2);
       Peaks peaks(layers, RandomEnds(random), name, devices, micro_batches,
-                  i % 2 == 0 ? Transfers::kSeparate : Transfers::kGrouped);
+                  i % 2 == 0 ? Transfers::kSeparate : Transfers::kGrouped, {1 << i % 3, 4});
       for (int stage = 0; stage < stages; ++stage) {
         const int64_t at_least_bytes = peaks.AtLeast(stage, stage + 2, stage);
         const int64_t peak_bytes = peaks.PeakBytes(stage, stage + 2, stage);
@@ -117,14 +117,16 @@ TEST(StagePeaks, PeakOfARankCountsAllItsStages) {
   const std::vector<LayerCost> layers = RandomLayers(random, 8);
   const Plan plan = {.first_layer = {0, 1, 4, 6},
                      .num_layers = 8,
-                     .schedule = GeneratedSchedule("zb-v", 5)(2).value()};
+                     .schedule = GeneratedSchedule("zb-v", 5)(2).value(),
+                     .replication = {2, 2}};
   const PlanReport report = PreparePlan(plan, layers, {})->report;
-  Peaks peaks(layers, {}, "zb-v", 2, 5);
+  Peaks peaks(layers, {}, "zb-v", 2, 5, Transfers::kSeparate, plan.replication);
   const std::vector<schedule::StageMemory> stages = {peaks.Memory(0, 0, 0), peaks.Memory(1, 3, 1),
                                                      peaks.Memory(4, 5, 2), peaks.Memory(6, 7, 3)};
   for (schedule::Rank rank(0); rank.value() < 2; ++rank) {
     ASSERT_OK_AND_ASSIGN(const int64_t peak_bytes, peaks->RankPeakBytes(rank, stages));
     EXPECT_EQ(peak_bytes, report.of(rank).peak_bytes());
+    EXPECT_LE(peaks->RankAtLeast(rank, stages), peak_bytes);
     // Remembered, and the same.
     ASSERT_OK_AND_ASSIGN(const int64_t again_bytes, peaks->RankPeakBytes(rank, stages));
     EXPECT_EQ(again_bytes, peak_bytes);

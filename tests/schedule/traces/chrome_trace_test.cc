@@ -171,8 +171,8 @@ TEST(ChromeTrace, LeadsAnArrowFromEachSendToItsReceive) {
         const json& start = starts.at(event["id"]);
         EXPECT_TRUE(within(start) && within(event)) << start << event;
         EXPECT_LE(Nanoseconds(start["ts"]), Nanoseconds(event["ts"]));
-        EXPECT_EQ(start["tid"].get<int>() % 2, 1);
-        EXPECT_EQ(event["tid"].get<int>() % 2, 0);
+        EXPECT_EQ(start["tid"].get<int>() % 3, 1);
+        EXPECT_EQ(event["tid"].get<int>() % 3, 2);
         EXPECT_NE(start["pid"], event["pid"]);
       }
       size_t sent = 0;
@@ -182,6 +182,21 @@ TEST(ChromeTrace, LeadsAnArrowFromEachSendToItsReceive) {
       EXPECT_EQ(arrows, sent) << name;
     }
   }
+}
+
+TEST(ChromeTrace, ShowsReductionsOnThreadsOfTheirOwn) {
+  const json events = Events(TraceFromText(
+      {0, 0}, 1, {"BW1.0@0-10 REDUCE1@10-25 BW0.0@10-20 REDUCE0@20-30 STEP0@20:30-35"}));
+  std::map<int, std::string> names;
+  std::map<std::string, int> thread_of;
+  for (const json& event : events) {
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+    if (event["ph"] == "X") thread_of[event["name"]] = event["tid"];
+  }
+  EXPECT_EQ(names, (std::map<int, std::string>{{0, "compute"}, {3, "reduce"}, {6, "reduce 2"}}));
+  EXPECT_EQ(thread_of["REDUCE1"], 3);
+  EXPECT_EQ(thread_of["REDUCE0"], 6);
+  EXPECT_EQ(thread_of["STEP0"], 0);
 }
 
 struct Edit {

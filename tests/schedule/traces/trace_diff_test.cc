@@ -37,7 +37,7 @@ TEST(SplitByCause, DividesARankAsByHand) {
   const Trace trace = TraceFromText(
       {0, 1}, 2,
       {"F0.0@3-10 SEND_F0.0@10-25 F0.1@10-20 SEND_F0.1@21:25-40 BW0.0@30:33-53 W0.1@54:56-61 "
-       "REDUCE0@61-63 STEP0@63-70",
+       "REDUCE0@61-63 STEP0@61:63-70",
        "RECV_F1.0@0-25 F1.0@1:25-30 BW1.0@30-50 SEND_B1.0@50-90"});
   const std::vector<TimeSplit> splits = SplitByCause(trace);
   EXPECT_EQ(Nonzero(splits[0]), (Causes{{"F", 17},

@@ -1,0 +1,46 @@
+#ifndef STAGECOACH_PARTITION_REPLICATION_H_
+#define STAGECOACH_PARTITION_REPLICATION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace stagecoach::partition {
+
+// How often every stage of a plan is there, and in which order gradients are summed. Each replica
+// takes an equal number of consecutive micro-batches of a batch. All the micro-batches form
+// `gradient_blocks` equal blocks; within a block, gradients are summed in order, and the blocks in
+// a balanced binary tree. Each replica sums the blocks that it has, a subtree; then they exchange
+// (engine/run/reduction.h). So the bits depend on gradient_blocks, but not on replicas.
+// Regular value type.
+struct Replication {
+  int replicas = 1;         // a power of two
+  int gradient_blocks = 1;  // a power of two, at least `replicas`
+
+  bool is_needed() const { return replicas > 1; }
+  int blocks_per_replica() const { return gradient_blocks / replicas; }
+  // How many sums each replica has at once: of the block at hand, and of subtrees that wait for
+  // their other half. 1 + log2(blocks_per_replica()).
+  int gradient_copies() const;
+
+  friend bool operator==(const Replication&, const Replication&) = default;
+};
+
+// InvalidArgument, naming the option to change, unless both are as Replication says, and the
+// `micro_batches` of a batch can be divided into the blocks.
+absl::Status CheckReplication(const Replication& replication, int64_t micro_batches);
+
+// A stage's gradients are exchanged in parts of at most so many bytes.
+inline constexpr int64_t kReductionPartBytes = int64_t{4} << 20;
+
+// Of `bytes` bytes (a multiple of kTensorAlignment) each replica sums and hands out a shard: so
+// many bytes, the last ones perhaps fewer.
+int64_t ShardBytes(int64_t bytes, int replicas);
+
+// Memory for what a replica receives of the others while it sums `gradient_bytes` of gradients: two
+// parts at once, if there are as many. 0 for one replica.
+int64_t ReductionBytes(int64_t gradient_bytes, int replicas);
+
+}  // namespace stagecoach::partition
+
+#endif  // STAGECOACH_PARTITION_REPLICATION_H_

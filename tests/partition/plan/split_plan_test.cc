@@ -1,0 +1,91 @@
+#include "partition/plan/split_plan.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/cluster.h"
+#include "partition/search/make_plan.h"
+#include "partition/search/planner.h"
+#include "schedule/generators.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr int64_t kPart = kLeastPartBytes;
+
+std::vector<LayerCost> LayersOf(const std::vector<int64_t>& bytes) {
+  std::vector<LayerCost> layers;
+  for (const int64_t own : bytes) {
+    LayerCost& layer = layers.emplace_back();
+    layer.name = "layer" + std::to_string(layers.size());
+    layer.forward_ns = 1e6;
+    layer.backward_input_ns = layer.backward_weight_ns = 1e6;
+    layer.memory = {.parameter_bytes = own, .input_bytes = 64, .output_bytes = 64};
+  }
+  return layers;
+}
+
+Plan TwoReplicas(int layers) {
+  return {.first_layer = {0},
+          .num_layers = layers,
+          .schedule = schedule::OneFOneB({1, 2}).value(),
+          .replication = {.replicas = 2, .gradient_blocks = 2}};
+}
+
+std::vector<int> FirstLayers(const std::vector<int64_t>& bytes) {
+  const Plan plan = TwoReplicas(static_cast<int>(bytes.size()));
+  const Plan split = SplitForReduction(plan, LayersOf(bytes));
+  EXPECT_OK(CheckPlan(split));
+  EXPECT_EQ(split.batch_rows(), plan.batch_rows());
+  return split.first_layer;
+}
+
+TEST(SplitForReduction, GivesPartsAboutEqualGradients) {
+  EXPECT_THAT(FirstLayers({kPart, kPart}), ElementsAre(0, 1));
+  EXPECT_THAT(FirstLayers({kPart, 0, kPart - 1}), ElementsAre(0));  // too little for two
+  EXPECT_THAT(FirstLayers({kPart, kPart, 0, 0, kPart}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(FirstLayers({3 * kPart, kPart}), ElementsAre(0, 1));
+  EXPECT_THAT(FirstLayers(std::vector<int64_t>(16, kPart)), ElementsAre(0, 4, 8, 12));
+  EXPECT_THAT(FirstLayers({9 * kPart}), ElementsAre(0));  // a layer is not divided
+}
+
+TEST(SplitForReduction, LeavesOneReplicaAsItIs) {
+  Plan plan = TwoReplicas(2);
+  plan.replication = {};
+  EXPECT_EQ(SplitForReduction(plan, LayersOf({kPart, kPart})), plan);
+}
+
+// Four layers of two parts' gradients on two replicas whose link takes as long for each as its
+// backward passes: but for the first part's, the sums are hidden.
+TEST(SplitForReduction, HidesReductions) {
+  PlannerRequest request;
+  const std::vector<LayerCost> layers = LayersOf(std::vector<int64_t>(4, kPart));
+  request.profile = {.sizes = {{.micro_batch_rows = 1, .layers = layers}}};
+  request.cluster = UniformCluster(2);
+  request.cluster.within_host = {.latency_ns = 0, .bytes_per_second = kPart * 1e3 / 2};
+  request.batch_rows = 4;
+  request.schedule = "1f1b";
+  request.replicas = 2;
+  const Receipt receipt = PlanJointly(request).value();
+  EXPECT_THAT(receipt.plan.first_layer, ElementsAre(0, 1, 2, 3));
+  // Two micro-batches of 4 layers x 3 ms; the exchange of a layer takes 2 ms.
+  EXPECT_EQ(receipt.simulation.step_ns, 24'000'000 + 2'000'000);
+}
+
+TEST(SplitForReduction, IsWhatATrainedPlanHas) {
+  const PlanRequest request = {
+      .layers = LayersOf({kPart, kPart}),
+      .replication = {.replicas = 2, .gradient_blocks = 2},
+      .schedule = GeneratedSchedule("1f1b", 2),
+  };
+  EXPECT_THAT(MakePlan(request).value().plan.first_layer, ElementsAre(0, 1));
+}
+
+}  // namespace
+}  // namespace stagecoach::partition

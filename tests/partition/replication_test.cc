@@ -1,0 +1,87 @@
+#include "partition/replication.h"
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+
+TEST(Replication, KeepsASumOfTheBlockAtHandAndOfEachSubtreeThatWaits) {
+  EXPECT_EQ(Replication().gradient_copies(), 1);
+  EXPECT_EQ((Replication{1, 2}).gradient_copies(), 2);
+  EXPECT_EQ((Replication{1, 4}).gradient_copies(), 3);
+  EXPECT_EQ((Replication{2, 2}).gradient_copies(), 1);
+  EXPECT_EQ((Replication{2, 4}).gradient_copies(), 2);
+  EXPECT_EQ((Replication{4, 64}).gradient_copies(), 5);
+}
+
+TEST(CheckReplication, AcceptsPowersOfTwoThatDivideEvenly) {
+  EXPECT_OK(CheckReplication({1, 1}, 7));
+  EXPECT_OK(CheckReplication({1, 4}, 12));
+  EXPECT_OK(CheckReplication({4, 4}, 4));
+  EXPECT_OK(CheckReplication({4096, 4096}, 8192));
+}
+
+TEST(CheckReplication, SaysWhatToChange) {
+  const struct {
+    Replication replication;
+    int64_t micro_batches;
+    const char* message;
+  } refusals[] = {
+      {{0, 1},
+       8,
+       "0 replicas: must be a power of two up to 4096, so that gradients are summed in "
+       "one binary tree"},
+      {{3, 3},
+       9,
+       "3 replicas: must be a power of two up to 4096, so that gradients are summed in "
+       "one binary tree"},
+      {{8192, 8192},
+       8192,
+       "8192 replicas: must be a power of two up to 4096, so that gradients "
+       "are summed in one binary tree"},
+      {{2, 6}, 12, "6 gradient blocks: must be a power of two, to be summed in a binary tree"},
+      {{1, -4}, 12, "-4 gradient blocks: must be a power of two, to be summed in a binary tree"},
+      {{4, 2},
+       8,
+       "2 gradient blocks for 4 replicas: use a multiple of the replicas, so that each "
+       "has whole blocks"},
+      {{2, 2},
+       7,
+       "7 micro-batches cannot be divided evenly into 2 gradient blocks, one for each "
+       "replica: use a multiple of 2"},
+      {{2, 8},
+       12,
+       "12 micro-batches cannot be divided evenly into 8 gradient blocks: use a "
+       "multiple of 8"},
+  };
+  for (const auto& refusal : refusals) {
+    EXPECT_THAT(CheckReplication(refusal.replication, refusal.micro_batches),
+                StatusIs(absl::StatusCode::kInvalidArgument, refusal.message));
+  }
+}
+
+TEST(ShardBytes, AreAlignedAndCoverAll) {
+  EXPECT_EQ(ShardBytes(1024, 1), 1024);
+  EXPECT_EQ(ShardBytes(1024, 4), 256);
+  EXPECT_EQ(ShardBytes(1024 + kTensorAlignment, 4), 256 + kTensorAlignment);
+  EXPECT_EQ(ShardBytes(0, 4), 0);
+}
+
+// A shard of each other replica; of two parts at once, if there are two.
+TEST(ReductionBytes, AreThoseOfTwoPartsFromAllOthers) {
+  EXPECT_EQ(ReductionBytes(1024, 1), 0);
+  EXPECT_EQ(ReductionBytes(0, 4), 0);
+  EXPECT_EQ(ReductionBytes(1024, 2), 512);
+  EXPECT_EQ(ReductionBytes(1024, 4), 3 * 256);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes, 4), 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, 4), 2 * 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, 2), kReductionPartBytes);
+}
+
+}  // namespace
+}  // namespace stagecoach::partition
