@@ -11,9 +11,10 @@ namespace stagecoach::engine {
 using kernels::DType;
 using kernels::Tensor;
 
-int64_t Batch::ValidRows(int micro_batch, int64_t micro_batch_rows) const {
-  const int64_t begin = micro_batch * micro_batch_rows;
-  return std::clamp<int64_t>(static_cast<int64_t>(rows.size()) - begin, 0, micro_batch_rows);
+absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_rows) const {
+  const auto size = static_cast<size_t>(micro_batch_rows);
+  const size_t begin = static_cast<size_t>(first_micro_batch + micro_batch) * size;
+  return rows.subspan(std::min(begin, rows.size()), size);
 }
 
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
@@ -41,11 +42,10 @@ std::byte* Feed::PlaceOf(const kernels::HostBuffer& staging, int micro_batch, in
 }
 
 bool Feed::IsPrepared(const Batch& batch, int micro_batch) const {
-  if (batch.data != prepared_data_ || batch.rows.size() != prepared_rows_.size()) return false;
-  const auto begin = static_cast<size_t>(micro_batch * options_.micro_batch_rows);
-  const auto rows = static_cast<size_t>(batch.ValidRows(micro_batch, options_.micro_batch_rows));
-  return rows == 0 || batch.rows.subspan(begin, rows) ==
-                          absl::MakeConstSpan(prepared_rows_).subspan(begin, rows);
+  if (batch.data != prepared_data_) return false;
+  const Batch prepared = {.data = prepared_data_, .rows = prepared_rows_};
+  return batch.RowsOf(micro_batch, options_.micro_batch_rows) ==
+         prepared.RowsOf(micro_batch, options_.micro_batch_rows);
 }
 
 absl::Status Feed::Prepare(const Batch& next) {
@@ -67,7 +67,11 @@ absl::Status Feed::Prepare(const Batch& next) {
                                                 options_.micro_batches * feature_bytes()));
   }
   prepared_data_ = next.data;
-  prepared_rows_.assign(next.rows.begin(), next.rows.end());
+  prepared_rows_.clear();
+  for (int micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
+    const absl::Span<const int64_t> rows = next.RowsOf(micro_batch, options_.micro_batch_rows);
+    prepared_rows_.insert(prepared_rows_.end(), rows.begin(), rows.end());
+  }
   return absl::OkStatus();
 }
 
@@ -98,8 +102,8 @@ absl::Status Feed::Targets(const Batch& batch, int micro_batch, const Tensor& ta
 }
 
 void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const {
-  const int64_t begin = micro_batch * options_.micro_batch_rows;
-  const int64_t valid_rows = batch.ValidRows(micro_batch, options_.micro_batch_rows);
+  const absl::Span<const int64_t> rows = batch.RowsOf(micro_batch, options_.micro_batch_rows);
+  const auto valid_rows = static_cast<int64_t>(rows.size());
   const DType type = device_->activation_type();
   const int64_t row_bytes = options_.features * SizeOf(type);
   const bool rounds = type != DType::kFloat32;
@@ -107,7 +111,7 @@ void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) 
     std::byte* const row = place + i * row_bytes;
     const auto values = absl::MakeSpan(reinterpret_cast<float*>(rounds ? row_.data() : row),
                                        static_cast<size_t>(options_.features));
-    batch.data->CopyNumbers(0, batch.rows[static_cast<size_t>(begin + i)], values);
+    batch.data->CopyNumbers(0, rows[static_cast<size_t>(i)], values);
     if (rounds) {
       std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(row),
                      kernels::ToBfloat16);
@@ -118,12 +122,10 @@ void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) 
 }
 
 void Feed::WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const {
-  const int64_t begin = micro_batch * options_.micro_batch_rows;
-  const int64_t valid_rows = batch.ValidRows(micro_batch, options_.micro_batch_rows);
   const int64_t bytes = options_.target.bytes();
-  for (int64_t i = 0; i < valid_rows; ++i) {
-    batch.data->CopyTarget(batch.rows[static_cast<size_t>(begin + i)],
-                           absl::MakeSpan(place + i * bytes, static_cast<size_t>(bytes)));
+  for (const int64_t row : batch.RowsOf(micro_batch, options_.micro_batch_rows)) {
+    batch.data->CopyTarget(row, absl::MakeSpan(place, static_cast<size_t>(bytes)));
+    place += bytes;
   }
 }
 

@@ -14,16 +14,18 @@
 namespace stagecoach::engine {
 
 // Samples of one step: rows of a data set, cut into equal micro-batches in order. Fewer than a
-// whole batch only in evaluation: the missing rows at the end are padding.
+// whole batch only in evaluation: the missing rows at the end are padding. Each replica takes
+// consecutive micro-batches, which it counts from 0.
 struct Batch {
   const Dataset* data = nullptr;
   absl::Span<const int64_t> rows;
   // Of which run it is and the number of its first sample: SampleNumbers says how they count.
   int64_t step = 0;
   int64_t first_sample = 0;
+  int first_micro_batch = 0;  // of this replica
 
-  // How many rows of a micro-batch are not padding.
-  int64_t ValidRows(int micro_batch, int64_t micro_batch_rows) const;
+  // The rows of one of this replica's micro-batches, without padding.
+  absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows) const;
 };
 
 // Brings the samples of a step to a device. Where the host cannot write the device's memory, each

@@ -1,36 +1,31 @@
 #ifndef STAGECOACH_ENGINE_DEVICE_MESH_H_
 #define STAGECOACH_ENGINE_DEVICE_MESH_H_
 
-#include <cstddef>
-#include <vector>
-
 #include "schedule/action.h"
 
 namespace stagecoach::engine {
 
-// Which device each rank is on. A rank is a place in a schedule, the owner of stages (and, once
-// stages have replicas, one replica of it); a device is what performs its list. Devices count from
-// 0, without gaps. Regular value type.
+// Which device performs which rank for which replica. A rank is a place in a schedule, the owner of
+// stages; each replica has one device for every rank. Devices count from 0: those of a rank one
+// after the other, in the order of replicas. Regular value type.
 class Mesh {
  public:
-  // Rank i on device i.
-  static Mesh OneDeviceEach(int ranks) {
-    Mesh mesh;
-    for (int rank = 0; rank < ranks; ++rank) mesh.device_of_rank_.push_back(rank);
-    return mesh;
-  }
+  Mesh(int ranks, int replicas) : ranks_(ranks), replicas_(replicas) {}
 
-  int num_ranks() const { return static_cast<int>(device_of_rank_.size()); }
-  int num_devices() const { return num_ranks(); }
-  // Pre-condition: `rank` is one of the mesh.
-  int device_of(schedule::Rank rank) const {
-    return device_of_rank_[static_cast<size_t>(rank.value())];
+  int num_ranks() const { return ranks_; }
+  int num_replicas() const { return replicas_; }
+  int num_devices() const { return ranks_ * replicas_; }
+  // Pre-condition for the following: what they are given is of the mesh.
+  int device_of(schedule::Rank rank, int replica) const {
+    return rank.value() * replicas_ + replica;
   }
+  schedule::Rank rank_of(int device) const { return schedule::Rank(device / replicas_); }
+  int replica_of(int device) const { return device % replicas_; }
 
   friend bool operator==(const Mesh&, const Mesh&) = default;
 
  private:
-  std::vector<int> device_of_rank_;  // index: rank; all different
+  int ranks_, replicas_;
 };
 
 }  // namespace stagecoach::engine

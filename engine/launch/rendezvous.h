@@ -42,6 +42,8 @@ class Rendezvous {
 
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  // By which the other ranks reach this one's host, as far as the place tells; else "".
+  virtual std::string own_address() const { return ""; }
 
   // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/",
   // nor be "failed".

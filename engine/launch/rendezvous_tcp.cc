@@ -18,8 +18,12 @@ constexpr absl::Duration kGrace = absl::Seconds(1);
 
 class TcpRendezvous final : public Rendezvous {
  public:
-  TcpRendezvous(const Launch& launch, std::unique_ptr<StoreServer> server, absl::Duration deadline)
-      : Rendezvous(launch.rank, launch.ranks, deadline), server_(std::move(server)) {}
+  // `host`: of the place.
+  TcpRendezvous(const Launch& launch, std::string host, std::unique_ptr<StoreServer> server,
+                absl::Duration deadline)
+      : Rendezvous(launch.rank, launch.ranks, deadline),
+        host_(std::move(host)),
+        server_(std::move(server)) {}
 
   ~TcpRendezvous() override {
     if (socket_.valid()) {
@@ -28,6 +32,11 @@ class TcpRendezvous final : public Rendezvous {
       socket_ = Descriptor();
     }
     if (server_ != nullptr) server_->Stop(farewell());
+  }
+
+  // The others reach rank 0 at the place, and this rank where it has reached rank 0 from.
+  std::string own_address() const override {
+    return server_ != nullptr ? host_ : LocalHost(socket_);
   }
 
   // Once, until it is OK.
@@ -99,6 +108,7 @@ class TcpRendezvous final : public Rendezvous {
     }
   }
 
+  const std::string host_;
   std::unique_ptr<StoreServer> server_;  // of rank 0; outlives the connection to it
   Descriptor socket_;
   Incoming in_;
@@ -112,6 +122,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
                                                        absl::Duration longest_wait) {
   const base::Deadline deadline = base::Deadline::After(longest_wait);
   ASSIGN_OR_RETURN(Address address, ParseAddress(text));
+  const std::string host = address.host;
   std::unique_ptr<StoreServer> server;
   if (launch.rank == 0) {
     ASSIGN_OR_RETURN(Descriptor socket, Listen(address));
@@ -119,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
     // Under its public name it might not reach itself.
     if (!IsLoopback(address.host)) address.host = "127.0.0.1";
   }
-  auto rendezvous = std::make_unique<TcpRendezvous>(launch, std::move(server), longest_wait);
+  auto rendezvous = std::make_unique<TcpRendezvous>(launch, host, std::move(server), longest_wait);
   absl::Duration pause = absl::Milliseconds(5);
   while (true) {
     const absl::Status status = rendezvous->Join(address, launch.id, deadline);

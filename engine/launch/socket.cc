@@ -209,6 +209,17 @@ absl::StatusOr<std::string> ReceiveSome(const Descriptor& socket, base::Deadline
   }
 }
 
+std::string LocalHost(const Descriptor& socket) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  std::array<char, NI_MAXHOST> host = {};
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (getsockname(socket.get(), any, &length) != 0) return "";
+  if (getnameinfo(any, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0)
+    return "";
+  return host.data();
+}
+
 int PollTimeout(base::Deadline deadline) {
   if (deadline.IsNever()) return -1;
   const int64_t ms = absl::ToInt64Milliseconds(deadline.Remaining() + absl::Nanoseconds(999999));

@@ -61,6 +61,9 @@ absl::Status SendAll(const Descriptor& socket, absl::string_view bytes, base::De
 // At least one byte of what arrives. Unavailable: the other end has gone away.
 absl::StatusOr<std::string> ReceiveSome(const Descriptor& socket, base::Deadline deadline);
 
+// The number of the address of this end; "" if it has none.
+std::string LocalHost(const Descriptor& socket);
+
 // What poll() takes: milliseconds, rounded up, -1 for ever.
 int PollTimeout(base::Deadline deadline);
 

@@ -72,8 +72,11 @@ int Executor::FirstNotDone(const Run& run) const {
 
 absl::Status Executor::At(const Run& run, int position, const absl::Status& status) const {
   const Action& action = run.bound.program.instructions[static_cast<size_t>(position)].action;
-  return base::Annotate(
-      status, absl::StrCat("rank ", options_.transport->rank().value(), ", ", ToString(action)));
+  const std::string replica = options_.replicas == nullptr
+                                  ? ""
+                                  : absl::StrCat(" of replica ", options_.replicas->rank().value());
+  return base::Annotate(status, absl::StrCat("rank ", options_.transport->rank().value(), replica,
+                                             ", ", ToString(action)));
 }
 
 absl::Status Executor::PerformAt(const Run& run, int position) {
@@ -112,8 +115,9 @@ absl::Status Executor::Perform(const Run& run, int position) {
       return Transfer(run, position);
     case Op::kUnshard:
     case Op::kReshard:
+      break;  // never here: CheckKeepsParameters
     case Op::kReduceGradients:
-      break;  // never here: CheckIsOfOneReplica
+      return Reduce(run, position);
     case Op::kStep:
       return Step(run, position);
     case Op::kExchangeNorms:
@@ -211,10 +215,19 @@ absl::Status Executor::Await(int32_t transfer) {
                                   base::Deadline::After(options_.deadline));
 }
 
+absl::Status Executor::Reduce(const Run& run, int position) {
+  RETURN_IF_ERROR(
+      Mark(run, run.bound.program.instructions[static_cast<size_t>(position)], Moment::kStart));
+  return reduction_->Start();
+}
+
 absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   if (!instruction.works) return absl::OkStatus();
   RETURN_IF_ERROR(KeepUp(instruction));
+  if (reduction_ != nullptr) {
+    RETURN_IF_ERROR(reduction_->Await(instruction.action.stage, *options_.transport));
+  }
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   UpdateStep update = run.step->update;
   if (norm_.has_value()) update.gradient_scale = norm_->scale();
@@ -232,6 +245,7 @@ absl::Status Executor::SumOwnSquares() {
 absl::Status Executor::ExchangeNorms(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   RETURN_IF_ERROR(KeepUp(instruction));
+  if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(SumOwnSquares());
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kOwnPartDone));
@@ -276,19 +290,21 @@ absl::Status Executor::Patiently(
   base::Deadline deadline = base::Deadline::After(options_.deadline);
   return wait([&]() -> absl::Status {
     RETURN_IF_ERROR(options_.transport->Poll());
+    if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->Poll());
     if (const int32_t now = stream.reported(); now != done) {
       done = now;
       deadline = base::Deadline::After(options_.deadline);
     }
-    if (options_.transport->ranks() == 1 || !deadline.Expired()) return absl::OkStatus();
+    const bool is_alone = options_.transport->ranks() == 1 && reduction_ == nullptr;
+    if (is_alone || !deadline.Expired()) return absl::OkStatus();
     return absl::DeadlineExceededError("timed out waiting for other ranks");
   });
 }
 
-LossResult Executor::Result(MicroBatch micro_batch) const {
-  if (loss_stage_ != nullptr) return loss_stage_->Result(micro_batch);
-  STAGECOACH_CHECK(shared_results_.has_value(), "the loss is on another rank");
-  return shared_results_->Received(micro_batch);
+LossResult Executor::Result(int replica, MicroBatch micro_batch) const {
+  if (shared_results_.has_value()) return shared_results_->Result(replica, micro_batch);
+  STAGECOACH_CHECK(loss_stage_ != nullptr, "the loss is on another rank");
+  return loss_stage_->Result(micro_batch);
 }
 
 absl::Status Executor::ReadTimes(const Run& run) {
@@ -327,6 +343,9 @@ absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) cons
   } else if (schedule::IsTransfer(instruction.action.op)) {
     ASSIGN_OR_RETURN(start, at(Moment::kStart));
     ASSIGN_OR_RETURN(end, options_.transport->DeliveredAt(tickets_[index]));
+  } else if (instruction.action.op == Op::kReduceGradients) {
+    ASSIGN_OR_RETURN(start, at(Moment::kStart));
+    ASSIGN_OR_RETURN(end, reduction_->DoneAt(instruction.action.stage));
   }
   // Two devices' clocks agree to within some ten microseconds (Timeline::At), no more: what one saw
   // delivered may seem to be before the other reached it.

@@ -17,6 +17,7 @@
 #include "engine/run/block_table.h"
 #include "engine/run/gradient_norm.h"
 #include "engine/run/program.h"
+#include "engine/run/reduction.h"
 #include "engine/run/sample_numbers.h"
 #include "engine/run/shared_results.h"
 #include "engine/stage/stage.h"
@@ -48,9 +49,8 @@ struct ExecutorCounters {
   std::string why_plain;
 };
 
-// Unimplemented if the schedule has an UNSHARD, RESHARD or REDUCE: there is one replica of every
-// stage.
-absl::Status CheckIsOfOneReplica(const schedule::Schedule& schedule);
+// Unimplemented if the schedule has an UNSHARD or RESHARD: every replica keeps all parameters.
+absl::Status CheckKeepsParameters(const schedule::Schedule& schedule);
 
 // Interprets one rank's list of actions: gives every action its buffers, calls the stage, and
 // exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
@@ -69,6 +69,9 @@ class Executor {
   struct Options {
     kernels::Device* device = nullptr;
     Transport* transport = nullptr;
+    // Of RankGroup, where there are replicas: for REDUCE.
+    kernels::Device* beside = nullptr;
+    Transport* replicas = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters
     const ParameterTable* parameters = nullptr;  // of the whole model
@@ -79,7 +82,7 @@ class Executor {
 
   // `stages`: those of this rank, ascending. Takes the rank's memory from the device.
   // FailedPrecondition: a schedule has other collectives than the run: NORM if gradients are
-  // clipped, in training; RESULTS if results are shared. Unimplemented: CheckIsOfOneReplica.
+  // clipped, in training; RESULTS if results are shared. Unimplemented: CheckKeepsParameters.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
       const Options& options, std::vector<std::unique_ptr<Stage>> stages);
 
@@ -91,10 +94,13 @@ class Executor {
 
   const ExecutorCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
-  // Of a micro-batch of the last run, if the loss is on this rank or results are shared.
-  LossResult Result(MicroBatch micro_batch) const;
+  // Of a replica's micro-batch of the last run, if results are shared; else of this one's, if the
+  // loss is on this rank.
+  LossResult Result(int replica, MicroBatch micro_batch) const;
   // The global gradient norm of the last clipped step.
   double gradient_norm() const { return norm_.has_value() ? norm_->value() : 0.0; }
+  // Sent to other replicas of the rank since creation.
+  int64_t reduction_bytes() const { return reduction_ != nullptr ? reduction_->sent_bytes() : 0; }
 
  private:
   // A schedule with its buffers, and what its actions issue.
@@ -117,7 +123,7 @@ class Executor {
 
   // Places the stages and binds the programs.
   absl::Status PlaceAll();
-  // `resident`: where the tables of collectives lie.
+  // `resident`: where the tables of collectives and the area of REDUCEs lie.
   absl::Status PlaceCollectives(std::byte* resident);
   absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
 
@@ -128,6 +134,7 @@ class Executor {
   absl::Status Issue(const Run& run, int position);
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
+  absl::Status Reduce(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
   absl::Status ExchangeNorms(const Run& run, int position);
   absl::Status ShareResults(const Run& run, int position);
@@ -170,8 +177,9 @@ class Executor {
   std::optional<SampleNumberTable> sample_numbers_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
   std::unique_ptr<kernels::Timeline> timeline_;
-  std::optional<GradientNorm> norm_;  // if gradients are clipped
-  Stage* loss_stage_ = nullptr;       // null if it is on another rank
+  std::unique_ptr<Reduction> reduction_;  // if there are replicas
+  std::optional<GradientNorm> norm_;      // if gradients are clipped
+  Stage* loss_stage_ = nullptr;           // null if it is on another rank
   std::optional<SharedResults> shared_results_;
   int stashed_ = 0;  // micro-batches between F and B
   ExecutorCounters counters_;

@@ -18,7 +18,7 @@ using schedule::Op;
 
 // Whether the schedule, which is validated, has the collectives of a run and no others.
 absl::Status CheckCollectives(const schedule::Schedule& schedule, bool clips, bool shares_results) {
-  RETURN_IF_ERROR(CheckIsOfOneReplica(schedule));
+  RETURN_IF_ERROR(CheckKeepsParameters(schedule));
   const std::vector<Action>& list = schedule.list_of(Rank(0));  // a collective is of all ranks
   const auto has = [&](Op op) {
     return std::any_of(list.begin(), list.end(),
@@ -39,17 +39,13 @@ absl::Status CheckCollectives(const schedule::Schedule& schedule, bool clips, bo
 
 }  // namespace
 
-absl::Status CheckIsOfOneReplica(const schedule::Schedule& schedule) {
+absl::Status CheckKeepsParameters(const schedule::Schedule& schedule) {
   for (const std::vector<Action>& list : schedule.actions) {
     for (const Action& action : list) {
-      if (action.op != Op::kUnshard && action.op != Op::kReshard &&
-          action.op != Op::kReduceGradients) {
-        continue;
-      }
+      if (action.op != Op::kUnshard && action.op != Op::kReshard) continue;
       return absl::UnimplementedError(
           absl::StrCat("the schedule has a ", ToString(action),
-                       ", which is for replicas of the stage, but a stage trains on one device so "
-                       "far: remove it"));
+                       ", but parameters are not divided among replicas so far: remove it"));
     }
   }
   return absl::OkStatus();
@@ -142,9 +138,22 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
     resident += schedule::NormTableBytes(memory, schedule);
   }
   if (memory.result_bytes > 0) {
-    ASSIGN_OR_RETURN(shared_results_,
-                     SharedResults::Create(device, resident, schedule, loss_stage_));
+    ASSIGN_OR_RETURN(shared_results_, SharedResults::Create(device, resident, schedule, loss_stage_,
+                                                            options_.replicas));
+    resident += schedule::ResultTableBytes(memory, schedule, options_.transport->rank());
   }
+  if (options_.replicas == nullptr) return absl::OkStatus();
+  Reduction::Options reduction = {.device = &device,
+                                  .beside = options_.beside,
+                                  .replicas = options_.replicas,
+                                  .deadline = options_.deadline,
+                                  .received = resident,
+                                  .sums = {}};
+  for (const Instruction& instruction : training_->program.instructions) {
+    if (instruction.action.op != Op::kReduceGradients) continue;
+    reduction.sums.push_back({instruction.action.stage, instruction.stage->all_gradients()});
+  }
+  ASSIGN_OR_RETURN(reduction_, Reduction::Create(std::move(reduction)));
   return absl::OkStatus();
 }
 

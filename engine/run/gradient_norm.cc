@@ -32,7 +32,8 @@ Tensor GradientNorm::Squares(absl::Span<const ModelParameter> own) const {
 
 absl::Status GradientNorm::Exchange(Transport& transport, absl::Span<const Rank> ranks,
                                     base::Deadline deadline) {
-  return AllGather(transport, ranks, device_->stream(), own_squares_, all_squares_, deadline);
+  return AllGather(transport, ranks, device_->stream(), Message::Kind::kNorms, own_squares_,
+                   all_squares_, deadline);
 }
 
 absl::Status GradientNorm::Combine() {

@@ -163,7 +163,7 @@ class Compiler {
     instruction.peer = PeerOf(in_.schedule, action);
     instruction.message = {.kind = forward ? Message::Kind::kActivation : Message::Kind::kGradient,
                            // The earlier of the two stages.
-                           .boundary = forward == sends ? action.stage : Previous(action.stage),
+                           .stage = forward == sends ? action.stage : Previous(action.stage),
                            .micro_batch = action.micro_batch};
     const size_t lane = forward ? 0 : 1;
     if (sends) {

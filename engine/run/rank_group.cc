@@ -2,11 +2,15 @@
 
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/launch/host_address.h"
+#include "engine/run/reduction.h"
+#include "engine/transport/gloo.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda_backend.h"
 
@@ -17,6 +21,9 @@ using schedule::Schedule;
 
 // How often a working process checks the others for failures.
 constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
+// How long, and how often, one that misses another looks for the reason.
+constexpr absl::Duration kLongestPatience = absl::Seconds(1);
+constexpr absl::Duration kPatiencePause = absl::Milliseconds(20);
 
 // With which ranks a rank exchanges tensors.
 std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank) {
@@ -40,33 +47,39 @@ absl::StatusOr<std::string> NewCommunicatorId() {
 
 absl::Status CheckRankGroup(const RankGroupOptions& options) {
   const DeviceSpec& device = options.device;
-  if (!device.gpus.empty() && static_cast<int>(device.gpus.size()) < options.ranks) {
+  if (!device.gpus.empty() && static_cast<int>(device.gpus.size()) < options.devices()) {
     return absl::InvalidArgumentError(absl::StrCat(device.gpus.size(), " GPUs are named for ",
-                                                   options.ranks, " devices; name one for each"));
+                                                   options.devices(),
+                                                   " devices; name one for each"));
   }
   if (options.exchange == Exchange::kNccl && device.kind != DeviceKind::kCuda) {
     return absl::InvalidArgumentError("NCCL connects CUDA devices only");
   }
   if (options.rendezvous == nullptr) return absl::OkStatus();
-  if (options.rendezvous->ranks() != options.ranks) {
+  if (options.rendezvous->ranks() != options.devices()) {
     return absl::InvalidArgumentError(absl::StrCat("there are ", options.rendezvous->ranks(),
-                                                   " processes for ", options.ranks,
+                                                   " processes for ", options.devices(),
                                                    " devices; start one for each"));
   }
-  if (!UsesNccl(options) || options.device.kind != DeviceKind::kCuda) {
+  if (options.exchange == Exchange::kCopies) {
     return absl::InvalidArgumentError(
-        "only CUDA devices that use NCCL can be in several processes; train in one process");
+        "copies are for devices of one process: train in one, or let the exchange be chosen");
+  }
+  if (options.device.kind == DeviceKind::kCuda && options.replicas > 1) {
+    return absl::UnimplementedError(
+        "replicas on CUDA devices train in one process so far; start one process, or use 1 "
+        "replica");
   }
   return absl::OkStatus();
 }
 
 bool UsesNccl(const RankGroupOptions& options) {
   if (options.exchange != Exchange::kAuto) return options.exchange == Exchange::kNccl;
-  if (options.device.kind == DeviceKind::kCpu || options.ranks == 1) return false;
+  if (options.device.kind == DeviceKind::kCpu || options.devices() == 1) return false;
   if (options.rendezvous != nullptr) return true;
   const std::vector<int>& gpus = options.device.gpus;
   return gpus.empty() ||
-         static_cast<int>(std::set<int>(gpus.begin(), gpus.end()).size()) >= options.ranks;
+         static_cast<int>(std::set<int>(gpus.begin(), gpus.end()).size()) >= options.devices();
 }
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOptions& options,
@@ -74,50 +87,86 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOpt
   RETURN_IF_ERROR(CheckRankGroup(options));
   std::unique_ptr<RankGroup> group(new RankGroup(options));
   RETURN_IF_ERROR(group->MakeDevices());
-  RETURN_IF_ERROR(UsesNccl(options) ? group->ConnectByNccl(lowered)
-                                    : group->ConnectByCopies(lowered));
+  if (UsesNccl(options)) {
+    RETURN_IF_ERROR(group->ConnectByNccl(lowered));
+  } else if (options.rendezvous != nullptr) {
+    RETURN_IF_ERROR(group->ConnectByGloo());
+  } else {
+    group->ConnectByCopies(lowered);
+  }
+  group->is_connected_ = true;
   return group;
 }
 
 RankGroup::~RankGroup() { Disconnect(); }
 
 void RankGroup::Disconnect() {
+  is_connected_ = false;
   // Transports use one another's devices, and jobs use the transports.
-  for (const int rank : local_ranks_) device(rank).stream().Run([] {});
+  for (const int index : local_devices_) {
+    if (beside(index) != nullptr) beside(index)->stream().Run([] {});
+    device(index).stream().Run([] {});
+  }
   // All at the same time: ranks of a communicator may wait for each other to say goodbye.
-  static_cast<void>(OnEach([this](int rank) {
-    ranks_[static_cast<size_t>(rank)].transport.reset();
+  static_cast<void>(OnEach([this](int index) {
+    Member& member = members_[Index(index)];
+    member.transport.reset();
+    if (member.beside != nullptr) {
+      member.beside->stream().Run([&member] { member.replicas.reset(); });
+    }
     return absl::OkStatus();
   }));
 }
 
 absl::Status RankGroup::MakeDevices() {
-  ranks_.resize(static_cast<size_t>(options_.ranks));
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    if (options_.rendezvous != nullptr && options_.rendezvous->rank() != rank) continue;
-    State& state = ranks_[static_cast<size_t>(rank)];
-    ASSIGN_OR_RETURN(state.device,
-                     MakeDevice(options_.device, mesh_.device_of(schedule::Rank(rank))));
-    state.job = std::make_unique<Job>();
-    local_ranks_.push_back(rank);
+  members_.resize(Index(mesh_.num_devices()));
+  // Its work is light, and takes no memory.
+  DeviceSpec beside = options_.device;
+  beside.threads = 1;
+  beside.memory_bytes = 0;
+  beside.tuning_file.clear();
+  for (int index = 0; index < mesh_.num_devices(); ++index) {
+    if (options_.rendezvous != nullptr && options_.rendezvous->rank() != index) continue;
+    Member& member = members_[Index(index)];
+    ASSIGN_OR_RETURN(member.device, MakeDevice(options_.device, index));
+    if (mesh_.num_replicas() > 1) {
+      ASSIGN_OR_RETURN(member.beside, MakeDevice(beside, index));
+    }
+    member.job = std::make_unique<Job>();
+    local_devices_.push_back(index);
   }
   return absl::OkStatus();
 }
 
-absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
-  InProcessOptions in_process;
-  // More than a rank ever has outstanding to one other: both kinds of messages of all its stages.
-  in_process.max_outstanding = 2 * lowered.num_micro_batches * lowered.num_stages();
-  for (const int rank : local_ranks_) in_process.devices.push_back(&device(rank));
-  std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(in_process);
-  for (const int rank : local_ranks_) {
-    ranks_[static_cast<size_t>(rank)].transport = std::move(transports[static_cast<size_t>(rank)]);
+void RankGroup::ConnectByCopies(const Schedule& lowered) {
+  for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
+    InProcessOptions in_process;
+    // More than a rank ever has outstanding to one other: both kinds of messages of all its stages.
+    in_process.max_outstanding = 2 * lowered.num_micro_batches * lowered.num_stages();
+    for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
+      in_process.devices.push_back(&device(mesh_.device_of(rank, replica)));
+    }
+    std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(in_process);
+    for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
+      members_[Index(mesh_.device_of(rank, replica))].transport =
+          std::move(transports[Index(rank.value())]);
+    }
   }
-  return absl::OkStatus();
+  if (mesh_.num_replicas() == 1) return;
+  for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
+    InProcessOptions in_process{.max_outstanding = Reduction::kMostOutstanding};
+    for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
+      in_process.devices.push_back(beside(mesh_.device_of(rank, replica)));
+    }
+    std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(in_process);
+    for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
+      members_[Index(mesh_.device_of(rank, replica))].replicas =
+          std::move(transports[Index(replica)]);
+    }
+  }
 }
 
-// Rank 0 names the group.
-absl::StatusOr<std::string> RankGroup::AgreeOnId() {
+absl::Status RankGroup::CompareFingerprints() {
   ASSIGN_OR_RETURN(const std::vector<std::string> fingerprints, Gather(options_.fingerprint));
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
     if (fingerprints[rank] == fingerprints.front()) continue;
@@ -126,9 +175,52 @@ absl::StatusOr<std::string> RankGroup::AgreeOnId() {
                      " does not train the same as rank 0: start all processes with "
                      "the same model, plan and options"));
   }
-  ASSIGN_OR_RETURN(const std::vector<std::string> ids,
-                   Gather(local_ranks_.front() == 0 ? NewCommunicatorId() : ""));
-  return ids.front();
+  return absl::OkStatus();
+}
+
+absl::Status RankGroup::ConnectByGloo() {
+  RETURN_IF_ERROR(CompareFingerprints());
+  const auto gather = [this](const std::string& text) { return Gather(text); };
+  ASSIGN_OR_RETURN(const std::string address,
+                   AgreeOnAddress(options_.rendezvous->own_address(), gather));
+  const int index = local_devices_.front();
+  const int replica = mesh_.replica_of(index);
+  const schedule::Rank rank = mesh_.rank_of(index);
+  std::vector<int> of_replica, of_rank;  // the processes of the others, each of which has a device
+  for (schedule::Rank other(0); other.value() < mesh_.num_ranks(); ++other) {
+    of_replica.push_back(mesh_.device_of(other, replica));
+  }
+  for (int other = 0; other < mesh_.num_replicas(); ++other) {
+    of_rank.push_back(mesh_.device_of(rank, other));
+  }
+  const absl::Status connected = OnEach([&](int) -> absl::Status {
+    ASSIGN_OR_RETURN(const std::shared_ptr<GlooMesh> mesh,
+                     GlooMesh::Connect({.process = index,
+                                        .processes = mesh_.num_devices(),
+                                        .address = address,
+                                        .gather = gather,
+                                        .deadline = options_.deadline}));
+    Member& member = members_[Index(index)];
+    member.transport = mesh->Join(rank, of_replica, /*channel=*/0);
+    if (mesh_.num_replicas() > 1) {
+      member.replicas = mesh->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
+    }
+    return absl::OkStatus();
+  });
+  return connected.ok() ? Agree(connected) : Fail(connected);
+}
+
+// Device 0 names the groups.
+absl::StatusOr<std::vector<std::string>> RankGroup::AgreeOnIds() {
+  RETURN_IF_ERROR(CompareFingerprints());
+  const int groups = mesh_.num_replicas() == 1 ? 1 : mesh_.num_replicas() + mesh_.num_ranks();
+  std::vector<std::string> ids;
+  for (int i = 0; i < groups; ++i) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                     Gather(local_devices_.front() == 0 ? NewCommunicatorId() : ""));
+    ids.push_back(all.front());
+  }
+  return ids;
 }
 
 absl::StatusOr<std::vector<std::string>> RankGroup::Gather(const absl::StatusOr<std::string>& own) {
@@ -149,43 +241,71 @@ absl::Status RankGroup::Agree(const absl::Status& own) {
   return Gather("").status();
 }
 
+absl::StatusOr<std::unique_ptr<Transport>> RankGroup::JoinCommunicator(
+    kernels::Device& on, kernels::CommunicatorOptions options) {
+  options.deadline = options_.deadline;
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      CreateCommunicatorTransport(on, std::move(options), abort_);
+  if (transport.ok()) return transport;
+  const absl::Status failure = Fail(transport.status());
+  abort_->Raise(failure);  // the others need not wait for this rank
+  return failure;
+}
+
 absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
-  ASSIGN_OR_RETURN(const std::string id, AgreeOnId());
-  const absl::Status any = OnEach([&](int rank) -> absl::Status {
-    const kernels::CommunicatorOptions options = {
-        .id = id,
-        .ranks = options_.ranks,
-        .rank = rank,
-        .peers = PeersOf(lowered, schedule::Rank(rank)),
-        .deadline = options_.deadline,
-        // Every transfer might be a group, and every collective is one.
-        .max_groups = static_cast<int>(lowered.list_of(schedule::Rank(rank)).size())};
-    absl::StatusOr<std::unique_ptr<Transport>> transport =
-        CreateCommunicatorTransport(device(rank), options, abort_);
-    if (!transport.ok()) {
-      const absl::Status failure = Fail(transport.status());
-      abort_->Raise(failure);  // the others need not wait for this rank
-      return failure;
-    }
-    ranks_[static_cast<size_t>(rank)].transport = *std::move(transport);
+  ASSIGN_OR_RETURN(const std::vector<std::string> ids, AgreeOnIds());
+  absl::Status any = OnEach([&](int index) -> absl::Status {
+    const schedule::Rank rank = mesh_.rank_of(index);
+    ASSIGN_OR_RETURN(
+        members_[Index(index)].transport,
+        JoinCommunicator(device(index),
+                         {.id = ids[Index(mesh_.replica_of(index))],
+                          .ranks = mesh_.num_ranks(),
+                          .rank = rank.value(),
+                          .peers = PeersOf(lowered, rank),
+                          // Every transfer might be a group, and every collective is one.
+                          .max_groups = static_cast<int>(lowered.list_of(rank).size())}));
     return absl::OkStatus();
   });
+  if (any.ok() && mesh_.num_replicas() > 1) {
+    any = OnEach([&](int index) -> absl::Status {
+      Member& member = members_[Index(index)];
+      const int own = mesh_.replica_of(index);
+      std::vector<int> peers;
+      for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
+        if (replica != own) peers.push_back(replica);
+      }
+      const int rank = mesh_.rank_of(index).value();
+      absl::Status status;
+      member.beside->stream().Run([&] {
+        absl::StatusOr<std::unique_ptr<Transport>> joined =
+            JoinCommunicator(*member.beside, {.id = ids[Index(mesh_.num_replicas() + rank)],
+                                              .ranks = mesh_.num_replicas(),
+                                              .rank = own,
+                                              .peers = peers,
+                                              .max_groups = Reduction::kMostGroups});
+        status = joined.status();
+        if (joined.ok()) member.replicas = *std::move(joined);
+      });
+      return status;
+    });
+  }
   return any.ok() ? any : status();
 }
 
 absl::Status RankGroup::OnEach(absl::FunctionRef<absl::Status(int)> function) {
-  for (const int rank : local_ranks_) {
-    Job& job = *ranks_[static_cast<size_t>(rank)].job;
+  for (const int index : local_devices_) {
+    Job& job = *members_[Index(index)].job;
     job.function = &function;
-    job.rank = rank;
-    kernels::Stream& stream = device(rank).stream();
+    job.device = index;
+    kernels::Stream& stream = device(index).stream();
     // The queue is empty between calls, so there is room.
     STAGECOACH_CHECK_OK(stream.Submit(job));
     STAGECOACH_CHECK_OK(stream.Record(job.done));
   }
   absl::Status first;
-  for (const int rank : local_ranks_) {
-    Job& job = *ranks_[static_cast<size_t>(rank)].job;
+  for (const int index : local_devices_) {
+    Job& job = *members_[Index(index)].job;
     Await(job);
     first.Update(job.status);
   }
@@ -210,7 +330,17 @@ void RankGroup::LookAtOthers() {
     base::MutexLock lock(rendezvous_mutex_);
     failure = options_.rendezvous->CheckOthers(Deadline());
   }
-  if (!failure.ok()) abort_->Raise(NoteFirst(failure));
+  if (!failure.ok()) AbortAll(NoteFirst(failure));
+}
+
+void RankGroup::AbortAll(const absl::Status& reason) {
+  abort_->Raise(reason);
+  if (!is_connected_) return;
+  for (const int index : local_devices_) {
+    const Member& member = members_[Index(index)];
+    if (member.transport != nullptr) member.transport->Abort(reason);
+    if (member.replicas != nullptr) member.replicas->Abort(reason);
+  }
 }
 
 absl::Status RankGroup::Fail(const absl::Status& own) {
@@ -220,12 +350,28 @@ absl::Status RankGroup::Fail(const absl::Status& own) {
   {
     base::MutexLock lock(rendezvous_mutex_);
     const base::Deadline deadline = Deadline();
-    options_.rendezvous->Fail(own, deadline);
-    before = options_.rendezvous->CheckOthers(deadline);
+    before = FailureElsewhere(own);
+    if (before.ok()) {
+      options_.rendezvous->Fail(own, deadline);
+      before = options_.rendezvous->CheckOthers(deadline);
+    }
   }
   if (before.ok()) return NoteFirst(own);
   return NoteFirst(
       absl::Status(before.code(), absl::StrCat(before.message(), "; here: ", own.message())));
+}
+
+// A connection that has been closed says that another process is gone, but not why: it may be about
+// to tell.
+absl::Status RankGroup::FailureElsewhere(const absl::Status& own) {
+  if (!absl::IsUnavailable(own)) return absl::OkStatus();
+  const base::Deadline patience = base::Deadline::After(kLongestPatience);
+  absl::Status failure;
+  while (failure.ok() && !patience.Expired()) {
+    failure = options_.rendezvous->CheckOthers(Deadline());
+    if (failure.ok()) std::this_thread::sleep_for(absl::ToChronoMilliseconds(kPatiencePause));
+  }
+  return failure;
 }
 
 absl::Status RankGroup::NoteFirst(const absl::Status& error) {
@@ -236,13 +382,14 @@ absl::Status RankGroup::NoteFirst(const absl::Status& error) {
 
 absl::Status RankGroup::Together(absl::FunctionRef<absl::Status(int)> function) {
   RETURN_IF_ERROR(status());
-  const absl::Status any = OnEach([&](int rank) {
-    absl::Status status = function(rank);
+  const absl::Status any = OnEach([&](int index) {
+    absl::Status status = function(index);
     if (!status.ok()) {
       // Before the abort: the others are to hear the reason first, and then that NCCL has failed.
       status = Fail(status);
-      transport(rank).Abort(status);
-      static_cast<void>(transport(rank).Poll());  // ends this rank's own transfers
+      transport(index).Abort(status);
+      if (replicas(index) != nullptr) replicas(index)->Abort(status);
+      static_cast<void>(transport(index).Poll());  // ends this rank's own transfers
     }
     return status;
   });

@@ -25,25 +25,30 @@ namespace stagecoach::engine {
 // How devices exchange tensors. It determines how ranks perform transfers (TransfersOf), for which
 // schedules are lowered, and so how a simulation of the run sends (schedule::SendsOf).
 enum class Exchange : uint8_t {
-  kAuto,    // kNccl between several GPUs or several processes, kCopies otherwise
+  // CPU devices: kCopies; among several processes, over TCP (transport/gloo.h). CUDA devices:
+  // kNccl between several GPUs or several processes, kCopies otherwise.
+  kAuto,
   kCopies,  // straight from one device's memory to another's, within this process
   kNccl,    // NCCL, at most one device on each GPU
 };
 
 struct RankGroupOptions {
-  int ranks = 1;  // each on a device of its own
+  int ranks = 1;     // of the schedule
+  int replicas = 1;  // of each rank, each on a device of its own
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
-  // One process per rank: this one performs rank rendezvous->rank(). Null: this process performs
-  // all.
+  // One process per device: this one has device rendezvous->rank(). Null: this process has all.
   Rendezvous* rendezvous = nullptr;
   // A text that must be the same in all processes; its form does not matter.
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
+
+  int devices() const { return ranks * replicas; }
 };
 
 // InvalidArgument: devices that cannot exchange tensors in that way, a device without a GPU, or
-// another number of processes than ranks.
+// another number of processes than devices. Unimplemented: replicas on CUDA devices of several
+// processes.
 absl::Status CheckRankGroup(const RankGroupOptions& options);
 
 // Whether those devices exchange tensors by NCCL, and so perform transfers in groups.
@@ -70,20 +75,25 @@ class RankGroup {
   RankGroup& operator=(const RankGroup&) = delete;
 
   const Mesh& mesh() const { return mesh_; }
-  // The ranks of this process, ascending.
-  const std::vector<int>& local_ranks() const { return local_ranks_; }
-  kernels::Device& device(int rank) const { return *ranks_[static_cast<size_t>(rank)].device; }
-  Transport& transport(int rank) const { return *ranks_[static_cast<size_t>(rank)].transport; }
+  // The devices of this process, by their numbers in the mesh, ascending.
+  const std::vector<int>& local_devices() const { return local_devices_; }
+  kernels::Device& device(int index) const { return *members_[Index(index)].device; }
+  // Connects a device with those of the other ranks of its replica.
+  Transport& transport(int device) const { return *members_[Index(device)].transport; }
+  // Connects it with those of the other replicas of its rank, for work beside that of the device:
+  // on a second device of the same place. Null if there is one replica.
+  Transport* replicas(int device) const { return members_[Index(device)].replicas.get(); }
+  kernels::Device* beside(int device) const { return members_[Index(device)].beside.get(); }
 
-  // Calls function(rank) for each rank of this process, in a job of its device's stream, all at the
-  // same time. The first error by rank.
+  // Calls function(device) for each device of this process, in a job of its stream, all at the same
+  // time. The first error by device.
   absl::Status OnEach(absl::FunctionRef<absl::Status(int)> function);
   // The same for what the ranks do together: the first to fail ends the waits of the others, and
   // its error is returned now and from then on.
   absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
-  // Among processes: every rank's text, by rank, once all have called this at the same place. A
-  // rank that comes with an error, which it is given back, ends the wait of all others: Aborted. In
-  // one process: `own` alone.
+  // Among processes: every process's text, by rank, once all have called this at the same place. A
+  // process that comes with an error, which it is given back, ends the wait of all others: Aborted.
+  // In one process: `own` alone.
   absl::StatusOr<std::vector<std::string>> Gather(const absl::StatusOr<std::string>& own);
   // The same without texts.
   absl::Status Agree(const absl::Status& own);
@@ -96,37 +106,53 @@ class RankGroup {
 
  private:
   struct Job final : kernels::Job {
-    void Run() override { status = (*function)(rank); }
+    void Run() override { status = (*function)(device); }
     const absl::FunctionRef<absl::Status(int)>* function = nullptr;
-    int rank = 0;
+    int device = 0;
     absl::Status status;
     kernels::Event done;
   };
-  struct State {
-    std::unique_ptr<kernels::Device> device;
-    std::unique_ptr<Transport> transport;
+  struct Member {
+    std::unique_ptr<kernels::Device> device, beside;
+    std::unique_ptr<Transport> transport, replicas;
     std::unique_ptr<Job> job;
   };
 
   explicit RankGroup(const RankGroupOptions& options)
-      : options_(options), mesh_(Mesh::OneDeviceEach(options.ranks)) {}
+      : options_(options), mesh_(options.ranks, options.replicas) {}
+  static size_t Index(int device) { return static_cast<size_t>(device); }
   base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
   absl::Status MakeDevices();
-  absl::Status ConnectByCopies(const schedule::Schedule& lowered);
+  void ConnectByCopies(const schedule::Schedule& lowered);
+  absl::Status ConnectByGloo();
   absl::Status ConnectByNccl(const schedule::Schedule& lowered);
-  absl::StatusOr<std::string> AgreeOnId();
+  // Connects a device of this process with the other ranks of a communicator, of which it is
+  // `options.rank`, by `on`, the device or the one beside.
+  absl::StatusOr<std::unique_ptr<Transport>> JoinCommunicator(kernels::Device& on,
+                                                              kernels::CommunicatorOptions options);
+  // FailedPrecondition if the processes do not train the same.
+  absl::Status CompareFingerprints();
+  // Names for the groups of devices that communicate: those of each replica, then those of each
+  // rank.
+  absl::StatusOr<std::vector<std::string>> AgreeOnIds();
   // Waits for what OnEach has submitted, and looks after the other processes meanwhile.
   void Await(Job& job);
   void LookAtOthers();
+  // Ends what the devices of this process wait for.
+  void AbortAll(const absl::Status& reason);
   // Records a failure of this process and tells the others. Returns the group's: an earlier failure
   // elsewhere is likely to be its cause. Thread-safe.
   absl::Status Fail(const absl::Status& own);
+  // Why another process is gone, if `own` says that one is and the reason comes to be known. Holds
+  // the rendezvous.
+  absl::Status FailureElsewhere(const absl::Status& own);
   absl::Status NoteFirst(const absl::Status& error);
 
   const RankGroupOptions options_;
   const Mesh mesh_;
-  std::vector<int> local_ranks_;
-  std::vector<State> ranks_;  // empty where a rank is elsewhere
+  std::vector<int> local_devices_;
+  bool is_connected_ = false;    // the members stay as they are
+  std::vector<Member> members_;  // index: device; empty where one is elsewhere
   const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators
   base::Mutex rendezvous_mutex_;  // held to use options_.rendezvous: jobs tell their failures there
   base::Mutex mutex_;

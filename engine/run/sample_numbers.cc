@@ -18,7 +18,9 @@ absl::Status SampleNumberTable::Set(const Batch& batch) {
   auto* const numbers = reinterpret_cast<SampleNumbers*>(staging_.data());
   const int64_t micro_batches = staging_.bytes() / static_cast<int64_t>(sizeof(SampleNumbers));
   for (int64_t i = 0; i < micro_batches; ++i) {
-    numbers[i] = {.step = batch.step, .first_sample = batch.first_sample + i * micro_batch_rows_};
+    numbers[i] = {
+        .step = batch.step,
+        .first_sample = batch.first_sample + (batch.first_micro_batch + i) * micro_batch_rows_};
   }
   return device_->stream().CopyFromHost(table_.data(), staging_.data(), staging_.bytes());
 }

@@ -57,7 +57,10 @@ Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameter
       chain_(std::move(chain)),
       input_({options.input}, options.micro_batch_rows, device.activation_type()),
       output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
-      parameters_(parameters) {}
+      parameters_(parameters),
+      blocks_(options.micro_batches, options.replication.blocks_per_replica()) {
+  for (int i = 0; i < options.micro_batches; ++i) folds_.push_back(blocks_.FoldsAfter(i));
+}
 
 absl::Status Stage::PrepareLoss(const LossFactory& factory) {
   loss_ = factory();
@@ -80,7 +83,8 @@ absl::Status Stage::PrepareFeed() {
 void Stage::LayOut() {
   chain_.LayOut({.is_first = options_.is_first,
                  .is_last = options_.is_last,
-                 .splits_backward = options_.splits_backward},
+                 .splits_backward = options_.splits_backward,
+                 .replication = options_.replication},
                 BytesOfEnds(device_, options_.input, loss_spec_, options_.micro_batch_rows,
                             options_.micro_batches));
 }
@@ -98,6 +102,9 @@ void Stage::PlaceParameters(std::byte* resident) {
   std::byte* values = resident;
   std::byte* gradients = values + AlignBlock(memory().parameter_bytes);
   std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
+  const int64_t copy_bytes = memory().parameter_bytes;
+  all_gradients_ = {gradients, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
+  gradients_.resize(static_cast<size_t>(options_.replication.gradient_copies()));
   std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
   const auto take = [](std::byte*& area, DType of, const Shape& shape) {
@@ -116,7 +123,11 @@ void Stage::PlaceParameters(std::byte* resident) {
     }
     if (type != DType::kFloat32) tensors.working = take(states, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
-    gradients_.push_back(tensors.gradient);
+    for (size_t copy = 0; copy < gradients_.size(); ++copy) {
+      gradients_[copy].push_back(
+          {static_cast<std::byte*>(tensors.gradient.data) + static_cast<int64_t>(copy) * copy_bytes,
+           DType::kFloat32, shape});
+    }
   }
   if (options_.is_first && !device_.memory_is_host()) {
     feed_.PlaceAhead(others);
@@ -180,7 +191,7 @@ LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call) const 
           .dx = input_.At(0, blocks.input_gradient),
           .dy = output_.At(0, blocks.output_gradient),
           .parameters = values_,
-          .gradients = gradients_,
+          .gradients = gradients_.front(),
           .stash = blocks.stash,
           .weight_stash = blocks.weight_stash,
           .gradient_stash = blocks.gradient_stash,
@@ -208,15 +219,16 @@ absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, Micro
   }
   const Tensor result{results_.f64() + int64_t{2} * micro_batch.value(), DType::kFloat64, Shape{2}};
   const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
-  return loss_->Compute({.stream = device_.stream(),
-                         .call = args.call,
-                         .y = args.y,
-                         .targets = targets,
-                         .valid_rows = batch.ValidRows(micro_batch.value(), rows),
-                         .scale = scale,
-                         .dy = args.dy,
-                         .result = result,
-                         .workspace = args.workspace + BytesOfTargets(loss_spec_, rows)});
+  return loss_->Compute(
+      {.stream = device_.stream(),
+       .call = args.call,
+       .y = args.y,
+       .targets = targets,
+       .valid_rows = static_cast<int64_t>(batch.RowsOf(micro_batch.value(), rows).size()),
+       .scale = scale,
+       .dy = args.dy,
+       .result = result,
+       .workspace = args.workspace + BytesOfTargets(loss_spec_, rows)});
 }
 
 absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& call,
@@ -228,34 +240,53 @@ absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& 
 absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext& call,
                                    MicroBatch micro_batch, const UpdateStep* update,
                                    kernels::Recording& recording) {
-  LayerArgs args = Args(blocks, call);
-  args.accumulate = micro_batch.value() > 0;
-  return RunBackward(update, recording, [&](Chain::AfterLayer after_layer) {
-    return chain_.BackwardWeight(args, after_layer);
-  });
+  return RunBackward(Args(blocks, call), micro_batch, update, recording,
+                     [&](const LayerArgs& args, Chain::AfterLayer after_layer) {
+                       return chain_.BackwardWeight(args, after_layer);
+                     });
 }
 
 absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call,
                              MicroBatch micro_batch, const UpdateStep* update,
                              kernels::Recording& recording) {
-  LayerArgs args = Args(blocks, call);
-  args.accumulate = micro_batch.value() > 0;
-  return RunBackward(update, recording, [&](Chain::AfterLayer after_layer) {
-    return chain_.Backward(args, after_layer);
-  });
+  return RunBackward(Args(blocks, call), micro_batch, update, recording,
+                     [&](const LayerArgs& args, Chain::AfterLayer after_layer) {
+                       return chain_.Backward(args, after_layer);
+                     });
 }
 
-absl::Status Stage::RunBackward(const UpdateStep* update, kernels::Recording& recording,
-                                absl::FunctionRef<absl::Status(Chain::AfterLayer)> run) {
+absl::Status Stage::RunBackward(
+    LayerArgs args, MicroBatch micro_batch, const UpdateStep* update, kernels::Recording& recording,
+    absl::FunctionRef<absl::Status(const LayerArgs&, Chain::AfterLayer)> run) {
+  args.accumulate = !blocks_.is_first(micro_batch.value());
+  args.gradients = gradients_[static_cast<size_t>(blocks_.CopyOf(micro_batch.value()))];
+  const auto& folds = folds_[static_cast<size_t>(micro_batch.value())];
   if (update == nullptr) {
-    return device_.stream().Replay(recording,
-                                   [&] { return run([](int) { return absl::OkStatus(); }); });
+    return device_.stream().Replay(recording, [&] {
+      return run(args, [&](int layer) { return FoldGradients(layer, folds); });
+    });
   }
   // An update is different in every step, so this cannot be a recording.
-  return run([&](int layer) {
+  return run(args, [&](int layer) -> absl::Status {
+    RETURN_IF_ERROR(FoldGradients(layer, folds));
     return UpdateParameters(options_.optimizer, *update, device_,
                             *layer_parameters_[static_cast<size_t>(layer)]);
   });
+}
+
+absl::Status Stage::FoldGradients(int layer, absl::Span<const GradientBlocks::Fold> folds) {
+  const auto first = static_cast<size_t>(chain_.first_parameter(layer));
+  const auto end = static_cast<size_t>(chain_.first_parameter(layer + 1));
+  const auto copy = [this](int index, size_t parameter) -> const Tensor& {
+    return gradients_[static_cast<size_t>(index)][parameter];
+  };
+  for (const GradientBlocks::Fold& fold : folds) {
+    for (size_t i = first; i < end; ++i) {
+      RETURN_IF_ERROR(device_.ops().elementwise().Add(device_.stream(), copy(fold.left, i),
+                                                      copy(0, i), copy(fold.to, i)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Stage::Update(const UpdateStep& update) {

@@ -14,7 +14,9 @@
 #include "engine/model/chain.h"
 #include "engine/model/model.h"
 #include "engine/model/parameter_table.h"
+#include "engine/stage/gradient_blocks.h"
 #include "engine/stage/optimizer.h"
+#include "partition/replication.h"
 #include "schedule/action.h"
 #include "schedule/memory.h"
 
@@ -37,7 +39,8 @@ struct StageOptions {
   bool splits_backward = false;  // it is asked for B and W apart
   Shape input;                   // of one sample
   int64_t micro_batch_rows = 1;
-  int micro_batches = 1;
+  int micro_batches = 1;  // of one replica
+  partition::Replication replication;
   Optimizer optimizer;
   // Whether Backward and BackwardWeight will be given updates to apply.
   bool updates_in_backward = false;
@@ -88,8 +91,9 @@ class Stage {
                        MicroBatch micro_batch, kernels::Recording& recording);
   // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).
   absl::Status PrepareNext(const Batch& next) { return feed_.Prepare(next); }
-  // B, W and BW. Gradients are overwritten by micro-batch 0 and added to by the others. `update`,
-  // if not null, is applied to each layer once its gradients are complete with this micro-batch.
+  // B, W and BW. Gradients are summed in the order of GradientBlocks, by micro-batches in order.
+  // `update`, if not null, is applied to each layer once its gradients are complete with this
+  // micro-batch.
   absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call,
                              kernels::Recording& recording);
   absl::Status BackwardWeight(const StageBlocks& blocks, const CallContext& call,
@@ -98,6 +102,9 @@ class Stage {
   absl::Status Backward(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch,
                         const UpdateStep* update, kernels::Recording& recording);
 
+  // The gradients of all parameters, one after the other, once they are complete: (n) float32. What
+  // lies between the parameters is 0.
+  const Tensor& all_gradients() const { return all_gradients_; }
   // The sum of squares of each parameter's gradient, in order: (parameters().size()) float64.
   absl::Status SquaredNorms(const Tensor& squares);
   // Updates all layers.
@@ -125,9 +132,14 @@ class Stage {
   absl::Status Finish();
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
   absl::Status ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch);
-  // What BackwardWeight and Backward share: `run` is given what to do after each layer.
-  absl::Status RunBackward(const UpdateStep* update, kernels::Recording& recording,
-                           absl::FunctionRef<absl::Status(Chain::AfterLayer)> run);
+  // What BackwardWeight and Backward share: `run` is given where gradients go, and what to do after
+  // each layer.
+  absl::Status RunBackward(
+      LayerArgs args, MicroBatch micro_batch, const UpdateStep* update,
+      kernels::Recording& recording,
+      absl::FunctionRef<absl::Status(const LayerArgs&, Chain::AfterLayer)> run);
+  // Adds copies of the gradients of a layer.
+  absl::Status FoldGradients(int layer, absl::Span<const GradientBlocks::Fold> folds);
 
   kernels::Device& device_;
   const StageOptions options_;
@@ -136,7 +148,11 @@ class Stage {
   const absl::Span<const ModelParameter> parameters_;
   // Index: position among parameters_.
   std::vector<kernels::ParameterTensors> tensors_;
-  std::vector<Tensor> values_, gradients_;  // as layers take them
+  std::vector<Tensor> values_;  // as layers take them
+  const GradientBlocks blocks_;
+  std::vector<std::vector<GradientBlocks::Fold>> folds_;  // index: micro-batch
+  std::vector<std::vector<Tensor>> gradients_;            // by copy (GradientBlocks)
+  Tensor all_gradients_;
   std::unique_ptr<kernels::ParameterGroup> all_parameters_;
   std::vector<std::unique_ptr<kernels::ParameterGroup>>
       layer_parameters_;  // if they are updated so

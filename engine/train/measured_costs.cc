@@ -44,7 +44,7 @@ double Median(std::vector<double> values) {
 // One number per trace for each thing that is measured.
 struct StageSamples {
   std::array<std::vector<double>, kNumComputeOps> passes;  // index: Op
-  std::vector<double> step;
+  std::vector<double> step, reduce;
 };
 using CollectiveSamples = std::array<std::vector<double>, schedule::kNumCollectiveOps>;
 struct LinkSamples {
@@ -80,9 +80,18 @@ struct StageSums {
 void AddStages(const Trace& trace, bool updates_in_backward, std::vector<StageSamples>& samples) {
   std::vector<StageSums> sums(samples.size());
   for (const std::vector<TimedAction>& list : trace.actions) {
+    int64_t reduced_ns = 0;
     for (const TimedAction& timed : list) {
       const Action& action = timed.action;
       if (schedule::IsCollective(action.op)) continue;
+      if (action.op == Op::kReduceGradients) {
+        // Those of a rank are performed one after the other.
+        const int64_t start_ns = std::max(timed.start_ns, reduced_ns);
+        reduced_ns = std::max(timed.end_ns, start_ns);
+        samples[static_cast<size_t>(action.stage.value())].reduce.push_back(
+            static_cast<double>(reduced_ns - start_ns));
+        continue;
+      }
       StageSums& stage = sums[static_cast<size_t>(action.stage.value())];
       const auto duration_ns = static_cast<double>(timed.end_ns - timed.start_ns);
       const bool completes = action.op == Op::kBackwardWeight || action.op == Op::kBackward;
@@ -161,6 +170,7 @@ StageTimes TimesOf(const StageSamples& samples, const schedule::StageMemory& mem
                       .backward_input_ns = of(Op::kBackwardInput),
                       .backward_weight_ns = of(Op::kBackwardWeight),
                       .backward_ns = of(Op::kBackward),
+                      .reduce_ns = std::llround(Median(samples.reduce)),
                       .step_ns = std::llround(Median(samples.step)),
                       .output_bytes = memory.output_bytes,
                       .input_gradient_bytes = memory.input_gradient_bytes};

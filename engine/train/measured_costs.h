@@ -23,7 +23,9 @@ namespace stagecoach::engine {
 // A pass that the schedule does not have apart is estimated: BW as B + W; B and W, where there was
 // only BW, as half of it each. Overlapped pairs were performed one after the other: they take the
 // sum of both. `memory` (index: stage) gives the sizes of messages.
-// A collective takes what it took the slowest of its ranks once all had come to it (median).
+// A REDUCE takes what it took once the one before it of its rank was done, with the waits for other
+// replicas (median). A collective takes what it took the slowest of its ranks once all had come to
+// it (median).
 schedule::Costs MeasureCosts(absl::Span<const schedule::Trace> traces, bool updates_in_backward,
                              std::vector<schedule::StageMemory> memory,
                              const schedule::CollectiveMemory& collective_memory = {});

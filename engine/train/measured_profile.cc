@@ -30,10 +30,10 @@ constexpr float kLearningRate = 1e-6F;  // the values stay what they are
 
 // The same work with every layer as a stage of its own, where it was.
 partition::Plan StagePerLayer(const partition::Plan& plan) {
-  partition::Plan fine = {
-      .num_layers = plan.num_layers,
-      .micro_batch_rows = plan.micro_batch_rows,
-      .schedule = {.name = plan.schedule.name, .num_micro_batches = plan.micro_batches()}};
+  partition::Plan fine = {.num_layers = plan.num_layers,
+                          .micro_batch_rows = plan.micro_batch_rows,
+                          .schedule = {.name = plan.schedule.name,
+                                       .num_micro_batches = plan.schedule.num_micro_batches}};
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     for (int layer = plan.first(stage); layer <= plan.last(stage); ++layer) {
       fine.first_layer.push_back(layer);

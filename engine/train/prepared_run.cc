@@ -11,14 +11,20 @@ namespace stagecoach::engine {
 namespace {
 
 schedule::Transfers TransfersFor(const PlanOptions& options) {
-  return TransfersOf(
-      {.ranks = options.devices, .device = options.device, .exchange = options.exchange});
+  return TransfersOf({.ranks = options.devices,
+                      .replicas = options.replication.replicas,
+                      .device = options.device,
+                      .exchange = options.exchange});
+}
+
+int OwnMicroBatches(const PlanOptions& options) {
+  return options.micro_batches / options.replication.replicas;
 }
 
 // A schedule that is given is made for one number of devices only.
 partition::ScheduleMaker MakerOf(const PlanOptions& options) {
   if (!options.given.has_value()) {
-    return partition::GeneratedSchedule(options.schedule, options.micro_batches, options.chunks);
+    return partition::GeneratedSchedule(options.schedule, OwnMicroBatches(options), options.chunks);
   }
   return [given = *options.given](int devices) -> absl::StatusOr<schedule::Schedule> {
     if (devices == given.num_ranks()) return given;
@@ -32,10 +38,13 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
                                                    const PlanOptions& options) {
   partition::PlannerRequest request;
   request.profile = JoinProfiles("", {profile});
-  request.cluster = partition::UniformCluster(options.devices, options.device.memory_bytes);
+  request.cluster = partition::UniformCluster(options.devices * options.replication.replicas,
+                                              options.device.memory_bytes);
   request.cluster.transfers = TransfersFor(options);
   request.batch_rows = options.micro_batches * options.micro_batch_rows;
   request.micro_batches = options.micro_batches;
+  request.replicas = options.replication.replicas;
+  request.gradient_blocks = options.replication.gradient_blocks;
   if (options.chunks > 0) request.chunks = options.chunks;
   ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
   return partition::PreparedPlan(std::move(receipt));
@@ -43,12 +52,14 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
 
 absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
                                                  const PlanOptions& options) {
+  RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
   if (!options.given.has_value() && options.schedule == partition::kAnySchedule) {
     return SearchPlan(profile, options);
   }
   return partition::MakePlan({.layers = profile.layers,
-                              .ends = profile.ends(options.micro_batches),
+                              .ends = profile.ends(OwnMicroBatches(options)),
                               .devices = options.devices,
+                              .replication = options.replication,
                               .schedule = MakerOf(options),
                               .micro_batch_rows = options.micro_batch_rows,
                               .device_memory_bytes = options.device.memory_bytes,
@@ -84,7 +95,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
 }
 
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given) {
-  const partition::EndMemory ends = profile.ends(given.plan.micro_batches());
+  const partition::EndMemory ends = profile.ends(given.plan.schedule.num_micro_batches);
   ASSIGN_OR_RETURN(partition::PreparedPlan plan,
                    PreparePlan(std::move(given.plan), profile.layers, ends, given.transfers,
                                profile.collectives));

@@ -24,6 +24,12 @@ struct PreparedRun : partition::PreparedPlan {
   Optimizer optimizer;
   DeviceSpec device;  // each of them
   ModelProfile profile;
+
+  // Whether parameters are updated within the backward pass: not while gradients are still to be
+  // summed over replicas.
+  bool updates_in_backward() const {
+    return profile.updates_in_backward && !plan.replication.is_needed();
+  }
 };
 
 // A given plan, and the devices to perform it on.
@@ -37,11 +43,13 @@ struct GivenPlan {
 
 // What to find a plan for.
 struct PlanOptions {
-  int devices = 1;
+  int devices = 1;  // of each replica
+  partition::Replication replication = {};
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
-  std::optional<schedule::Schedule> given = {};  // instead of a name; for as many devices
-  int chunks = 0;                                // stages per device; 0: the schedule's own number
-  int micro_batches = 1;
+  // Instead of a name: that of each replica; for as many devices.
+  std::optional<schedule::Schedule> given = {};
+  int chunks = 0;         // stages per device; 0: the schedule's own number
+  int micro_batches = 1;  // of all replicas
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;  // its state takes memory
   DeviceSpec device;    // each of them
@@ -51,7 +59,7 @@ struct PlanOptions {
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
 // model; under kAnySchedule, into those of the fastest plan that partition::PlanJointly finds.
-// Errors: those of AnalyzeModel and partition::MakePlan or PlanJointly.
+// Errors: those of AnalyzeModel, CheckReplication, and partition::MakePlan or PlanJointly.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
 // The same of a model whose profile, with these options, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/hash.h"
@@ -24,17 +25,33 @@ std::string HexDigest(absl::Span<const T> values) {
   return hasher.HexDigest();
 }
 
-// Each tensor is hashed where it is. Those of other processes stay empty.
-absl::Status HashOwn(RankGroup& group, Executors executors, std::vector<std::string>& digests) {
-  return group.OnEach([&](int rank) -> absl::Status {
-    for (const auto& stage : executors[static_cast<size_t>(rank)]->stages()) {
+// Each tensor is hashed where it is. Index: replica; parameter. Those of other processes stay
+// empty.
+using Digests = std::vector<std::vector<std::string>>;
+absl::Status HashOwn(RankGroup& group, Executors executors, Digests& digests) {
+  return group.OnEach([&](int device) -> absl::Status {
+    std::vector<std::string>& own = digests[static_cast<size_t>(group.mesh().replica_of(device))];
+    for (const auto& stage : executors[static_cast<size_t>(device)]->stages()) {
       for (const ModelParameter& parameter : stage->parameters()) {
         ASSIGN_OR_RETURN(const std::vector<float> values, stage->CopyParameter(parameter.id));
-        digests[static_cast<size_t>(parameter.id.value())] = HexDigest(absl::MakeConstSpan(values));
+        own[static_cast<size_t>(parameter.id.value())] = HexDigest(absl::MakeConstSpan(values));
       }
     }
     return absl::OkStatus();
   });
+}
+
+absl::Status CheckReplicasAgree(const Digests& digests, const ParameterTable& parameters) {
+  for (size_t replica = 1; replica < digests.size(); ++replica) {
+    for (const ModelParameter& parameter : parameters.all()) {
+      const auto id = static_cast<size_t>(parameter.id.value());
+      if (digests[replica][id] == digests.front()[id]) continue;
+      return absl::DataLossError(absl::StrCat("replica ", replica,
+                                              " has other values than replica 0 of the parameter ",
+                                              parameter.name));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NotTheSameModel() {
@@ -73,31 +90,40 @@ absl::StatusOr<std::vector<float>> PassOn(RankGroup& group, const std::vector<fl
 
 absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors,
                                            const ParameterTable& parameters) {
-  std::vector<std::string> digests(static_cast<size_t>(parameters.size()));
+  const auto replicas = static_cast<size_t>(group.mesh().num_replicas());
+  const auto count = static_cast<size_t>(parameters.size());
+  Digests digests(replicas, std::vector<std::string>(count));
   const absl::Status hashed = HashOwn(group, executors, digests);
   const absl::StatusOr<std::string> own =
-      hashed.ok() ? absl::StatusOr<std::string>(absl::StrJoin(digests, ",")) : hashed;
+      hashed.ok() ? absl::StatusOr<std::string>(absl::StrJoin(
+                        digests, ";",
+                        [&](std::string* text, const std::vector<std::string>& of_replica) {
+                          text->append(absl::StrJoin(of_replica, ","));
+                        }))
+                  : hashed;
   ASSIGN_OR_RETURN(const std::vector<std::string> all, group.Gather(own));
   for (const std::string& text : all) {
-    const std::vector<std::string> theirs = absl::StrSplit(text, ',');
-    if (!digests.empty() && theirs.size() != digests.size()) return NotTheSameModel();
-    for (size_t i = 0; i < digests.size(); ++i) {
-      if (digests[i].empty()) digests[i] = theirs[i];
+    const std::vector<std::string> of_replicas = absl::StrSplit(text, ';');
+    if (of_replicas.size() != replicas) return NotTheSameModel();
+    for (size_t replica = 0; replica < replicas; ++replica) {
+      const std::vector<std::string> theirs = absl::StrSplit(of_replicas[replica], ',');
+      if (count > 0 && theirs.size() != count) return NotTheSameModel();
+      for (size_t i = 0; i < count; ++i) {
+        if (digests[replica][i].empty()) digests[replica][i] = theirs[i];
+      }
     }
   }
-  const std::string text = absl::StrJoin(digests, "");
+  RETURN_IF_ERROR(CheckReplicasAgree(digests, parameters));
+  const std::string text = absl::StrJoin(digests.front(), "");
   return HexDigest(absl::MakeConstSpan(text.data(), text.size()));
 }
 
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
-                                                 const ModelParameter& parameter,
-                                                 schedule::Rank owner) {
-  const auto rank = static_cast<size_t>(owner.value());
+                                                 const ModelParameter& parameter, int owner) {
+  const auto rank = static_cast<size_t>(owner);
   absl::StatusOr<std::vector<float>> own = std::vector<float>();
   if (executors[rank] != nullptr) {
-    group.device(owner.value()).stream().Run([&] {
-      own = CopyFrom(*executors[rank], parameter.id);
-    });
+    group.device(owner).stream().Run([&] { own = CopyFrom(*executors[rank], parameter.id); });
   }
   // The text tells the others which parameter this process asks for.
   const absl::StatusOr<std::string> asked =

@@ -10,24 +10,23 @@
 #include "engine/model/parameter_table.h"
 #include "engine/run/executor.h"
 #include "engine/run/rank_group.h"
-#include "schedule/action.h"
 
 namespace stagecoach::engine {
 
 // The parameters of a run, on whatever ranks they are. Among processes all call these at the same
 // place and have the same answer; if one fails, all do.
 
-// By rank; null where a rank is elsewhere.
+// By device; null where a device is elsewhere.
 using Executors = absl::Span<const std::unique_ptr<Executor>>;
 
-// Fingerprint of all parameters of the model, in the order of their ids.
+// Fingerprint of all parameters of the model, in the order of their ids. DataLoss, naming the first
+// one, if replicas have different values.
 absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors,
                                            const ParameterTable& parameters);
 
-// A copy of a parameter, which is on rank `owner`.
+// A copy of a parameter, which is on the device `owner`.
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
-                                                 const ModelParameter& parameter,
-                                                 schedule::Rank owner);
+                                                 const ModelParameter& parameter, int owner);
 
 }  // namespace stagecoach::engine
 

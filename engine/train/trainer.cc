@@ -46,24 +46,26 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
 
  private:
-  absl::Status CreateRank(int rank);
-  // A run of the schedule by all ranks; `function(rank, is_measured)`.
+  absl::Status CreateExecutor(int device);
+  // A run of the schedule by all devices; `function(device, is_measured)`.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function);
   // Among processes: products are computed in one way wherever they are.
   absl::Status CheckChoices();
-  // What the plan says of a rank's device, and what was measured, of one that is here.
-  DeviceReport ReportPlanned(int rank) const;
-  void AddMeasurements(int rank, DeviceReport& report) const;
+  // The batch as the replica of a device takes it.
+  Batch OwnBatch(const Batch& batch, int device) const;
+  // What the plan says of a device, and what was measured, of one that is here.
+  DeviceReport ReportPlanned(int device) const;
+  void AddMeasurements(int index, DeviceReport& report) const;
   absl::Status CheckTraced();
   absl::Status CheckData(const Dataset& data) const;
-  // One that knows the results of a run.
-  const Executor& AnyExecutor() const;
+  // One that knows the results of a run of the replica.
+  const Executor& ExecutorOf(int replica) const;
   LossResult SumResults() const;
 
   const PreparedRun run_;
   const TrainerOptions options_;
   std::unique_ptr<RankGroup> group_;
-  std::vector<std::unique_ptr<Executor>> executors_;  // index: rank; null where it is elsewhere
+  std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
   std::unique_ptr<StepTraces> traces_;  // null without tracing
   int64_t steps_ = 0;
@@ -78,9 +80,10 @@ absl::Status PipelineTrainer::Initialize() {
   RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
-  executors_.resize(static_cast<size_t>(plan().num_ranks()));
+  executors_.resize(static_cast<size_t>(plan().num_devices()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
-  RETURN_IF_ERROR(group_->Agree(group_->Together([&](int rank) { return CreateRank(rank); })));
+  RETURN_IF_ERROR(
+      group_->Agree(group_->Together([&](int device) { return CreateExecutor(device); })));
   RETURN_IF_ERROR(CheckChoices());
   evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
   if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
@@ -99,33 +102,36 @@ absl::Status PipelineTrainer::CheckChoices() {
   return CheckSameChoices(choices);
 }
 
-absl::Status PipelineTrainer::CreateRank(int rank) {
+absl::Status PipelineTrainer::CreateExecutor(int device) {
+  const schedule::Rank rank = group_->mesh().rank_of(device);
   std::vector<std::unique_ptr<Stage>> stages;
-  for (StageId id : run_.lowered.training.StagesOf(schedule::Rank(rank))) {
+  for (StageId id : run_.lowered.training.StagesOf(rank)) {
     const int index = id.value();
-    StageOptions options{
-        .id = id,
-        .first_layer = plan().first(index),
-        .last_layer = plan().last(index),
-        .is_first = run_.lowered.training.is_first(id),
-        .is_last = run_.lowered.training.is_last(id),
-        .splits_backward = run_.lowered.training.SplitsBackward(id),
-        .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
-        .micro_batch_rows = plan().micro_batch_rows,
-        .micro_batches = plan().micro_batches(),
-        .optimizer = options_.optimizer,
-        .updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind)};
-    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(rank), run_.model,
+    StageOptions options{.id = id,
+                         .first_layer = plan().first(index),
+                         .last_layer = plan().last(index),
+                         .is_first = run_.lowered.training.is_first(id),
+                         .is_last = run_.lowered.training.is_last(id),
+                         .splits_backward = run_.lowered.training.SplitsBackward(id),
+                         .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
+                         .micro_batch_rows = plan().micro_batch_rows,
+                         .micro_batches = plan().schedule.num_micro_batches,
+                         .replication = plan().replication,
+                         .optimizer = options_.optimizer,
+                         .updates_in_backward = run_.updates_in_backward()};
+    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(device), run_.model,
                                                                  run_.profile.parameters, options));
     STAGECOACH_CHECK(stage->memory() == run_.report.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));
   }
-  const partition::RankReport& predicted = run_.report.of(schedule::Rank(rank));
+  const partition::RankReport& predicted = run_.report.of(rank);
   ASSIGN_OR_RETURN(
-      executors_[static_cast<size_t>(rank)],
-      Executor::Create({.device = &group_->device(rank),
-                        .transport = &group_->transport(rank),
+      executors_[static_cast<size_t>(device)],
+      Executor::Create({.device = &group_->device(device),
+                        .transport = &group_->transport(device),
+                        .beside = group_->beside(device),
+                        .replicas = group_->replicas(device),
                         .deadline = options_.deadline,
                         .seed = options_.seed,
                         .parameters = &run_.profile.parameters,
@@ -146,7 +152,7 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bo
                            is_early || runs_ % kMeasuredOf == 0;
   ++runs_;
   const auto start = std::chrono::steady_clock::now();
-  absl::Status status = group_->Together([&](int rank) { return function(rank, is_measured); });
+  absl::Status status = group_->Together([&](int device) { return function(device, is_measured); });
   const auto took = std::chrono::steady_clock::now() - start;
   if (is_measured) {
     measured_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
@@ -158,21 +164,24 @@ absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
   return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target);
 }
 
-const Executor& PipelineTrainer::AnyExecutor() const {
+const Executor& PipelineTrainer::ExecutorOf(int replica) const {
   if (options_.rendezvous != nullptr) {
     return *executors_[static_cast<size_t>(options_.rendezvous->rank())];
   }
   const StageId last(plan().num_stages() - 1);
-  return *executors_[static_cast<size_t>(run_.lowered.training.rank_of(last).value())];
+  const schedule::Rank rank = run_.lowered.training.rank_of(last);
+  return *executors_[static_cast<size_t>(group_->mesh().device_of(rank, replica))];
 }
 
 LossResult PipelineTrainer::SumResults() const {
-  const Executor& executor = AnyExecutor();
   LossResult sum;
-  for (int i = 0; i < plan().micro_batches(); ++i) {
-    const LossResult result = executor.Result(MicroBatch(i));
-    sum.loss += result.loss;
-    sum.correct += result.correct;
+  for (int replica = 0; replica < plan().replicas(); ++replica) {
+    const Executor& executor = ExecutorOf(replica);
+    for (int i = 0; i < plan().schedule.num_micro_batches; ++i) {
+      const LossResult result = executor.Result(replica, MicroBatch(i));
+      sum.loss += result.loss;
+      sum.correct += result.correct;
+    }
   }
   return sum;
 }
@@ -196,10 +205,13 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
   const Batch batch{
       .data = &data, .rows = rows, .step = number, .first_sample = steps_ * plan().batch_rows()};
-  RETURN_IF_ERROR(RunSchedule([&](int rank, bool is_measured) {
+  RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
     TrainStep own = step;
     own.is_measured = is_measured;
-    return executors_[static_cast<size_t>(rank)]->Train(batch, own, trace);
+    own.next = OwnBatch(step.next, device);
+    const bool is_traced = group_->mesh().replica_of(device) == 0;
+    return executors_[static_cast<size_t>(device)]->Train(OwnBatch(batch, device), own,
+                                                          is_traced ? trace : nullptr);
   }));
   steps_ = number;
   if (trace != nullptr) traces_->End(number);
@@ -208,7 +220,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                     .correct = sum.correct,
                     .rows = static_cast<int64_t>(rows.size()),
                     .learning_rate = step.update.learning_rate,
-                    .gradient_norm = AnyExecutor().gradient_norm()};
+                    .gradient_norm = ExecutorOf(0).gradient_norm()};
 }
 
 absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
@@ -226,8 +238,9 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
     for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
     const Batch batch{
         .data = &data, .rows = evaluation_rows_, .step = steps_, .first_sample = begin};
-    RETURN_IF_ERROR(RunSchedule([&](int rank, bool is_measured) {
-      return executors_[static_cast<size_t>(rank)]->Evaluate(batch, is_measured);
+    RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
+      return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device),
+                                                               is_measured);
     }));
     const LossResult sum = SumResults();
     evaluation.rows = end;
@@ -238,15 +251,21 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
   return evaluation;
 }
 
-DeviceReport PipelineTrainer::ReportPlanned(int rank) const {
-  const partition::RankReport& predicted = run_.report.ranks[static_cast<size_t>(rank)];
+Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {
+  Batch own = batch;
+  own.first_micro_batch = group_->mesh().replica_of(device) * plan().schedule.num_micro_batches;
+  return own;
+}
+
+DeviceReport PipelineTrainer::ReportPlanned(int device) const {
+  const partition::RankReport& predicted = run_.report.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
           .predicted_stash_bytes = predicted.training.peak_stash_bytes};
 }
 
-void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
-  const kernels::Device& device = group_->device(rank);
-  const ExecutorCounters& counters = executors_[static_cast<size_t>(rank)]->counters();
+void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
+  const kernels::Device& device = group_->device(index);
+  const ExecutorCounters& counters = executors_[static_cast<size_t>(index)]->counters();
   report.device = device.name();
   report.measured_peak_bytes = counters.peak_bytes;
   report.overhead_bytes = device.overhead_bytes();
@@ -263,9 +282,11 @@ void PipelineTrainer::AddMeasurements(int rank, DeviceReport& report) const {
 
 absl::StatusOr<std::vector<DeviceReport>> PipelineTrainer::Devices() {
   std::vector<DeviceReport> reports;
-  for (int rank = 0; rank < plan().num_ranks(); ++rank) reports.push_back(ReportPlanned(rank));
-  for (const int rank : group_->local_ranks()) {
-    AddMeasurements(rank, reports[static_cast<size_t>(rank)]);
+  for (int device = 0; device < plan().num_devices(); ++device) {
+    reports.push_back(ReportPlanned(device));
+  }
+  for (const int device : group_->local_devices()) {
+    AddMeasurements(device, reports[static_cast<size_t>(device)]);
   }
   if (options_.rendezvous == nullptr) return reports;
   const DeviceReport& own = reports[static_cast<size_t>(options_.rendezvous->rank())];
@@ -294,8 +315,7 @@ absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   RETURN_IF_ERROR(CheckTraced());
   std::vector<schedule::StageMemory> memory;
   for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
-  const bool updates_in_backward = UpdatesInBackward(options_.optimizer, options_.device.kind);
-  return MeasureCosts(traces_->Recent(steps_), updates_in_backward, std::move(memory),
+  return MeasureCosts(traces_->Recent(steps_), run_.updates_in_backward(), std::move(memory),
                       run_.lowered.collectives);
 }
 
@@ -309,7 +329,8 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
   const ModelParameter& parameter = run_.profile.parameters[id];
   const StageId stage(plan().stage_of(parameter.layer));
-  return CopyParameter(*group_, executors_, parameter, run_.lowered.training.rank_of(stage));
+  return CopyParameter(*group_, executors_, parameter,
+                       group_->mesh().device_of(run_.lowered.training.rank_of(stage), 0));
 }
 
 // The status of what is to become a trainer. Whatever it is, the others need not wait for this

@@ -32,7 +32,7 @@ struct TrainerOptions {
   uint64_t seed = 1;  // of the initial parameters
   DeviceSpec device;  // each of them
   Exchange exchange = Exchange::kAuto;
-  // For one process per device: this process trains rank rendezvous->rank() of the plan, and every
+  // For one process per device: this process has device rendezvous->rank() of the plan, and every
   // process makes a trainer of the same model, plan and options and calls it alike. CUDA devices
   // only. It outlives the trainer. Null: all devices are in this process.
   Rendezvous* rendezvous = nullptr;
@@ -63,14 +63,13 @@ struct Evaluation {
 // same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
 using StopFunction = std::function<absl::StatusOr<bool>()>;
 
-// Unimplemented, with the reason, if the plan asks for what trainers do not do yet: replicas, and
-// the UNSHARD, RESHARD and REDUCE of a schedule for them, layers that recompute, layers in another
-// order than the model's.
+// Unimplemented, with the reason, if the plan asks for what trainers do not do yet: UNSHARD and
+// RESHARD in its schedule, layers that recompute, layers in another order than the model's.
 absl::Status CheckSupported(const partition::Plan& plan);
 
-// Trains a model that is spread over devices. The same model, data, seed, optimizer, batch and
-// number of micro-batches give the same bits whatever the number of stages and devices, the
-// schedule and the threads per device.
+// Trains a model that is spread over devices. The same model, data, seed, optimizer, batch, number
+// of micro-batches and number of gradient blocks give the same bits whatever the number of stages,
+// replicas and devices, the schedule and the threads per device.
 //
 // After the first error of a step, every later call returns that error. Among processes all make
 // the same calls, but for the const ones, and have the same results; an error of one ends the calls
@@ -111,11 +110,13 @@ class Trainer {
   virtual const PreparedRun& run() const = 0;
   const partition::Plan& plan() const { return run().plan; }
   virtual int64_t steps() const = 0;  // done so far
-  // All devices of the run, by rank; run().report says which stages they hold.
+  // All devices of the run: those of each rank one after the other, in the order of replicas.
+  // run().report says which stages a rank holds.
   virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;
 
-  // When everything of the last step happened, on one clock for all ranks, which began with the
-  // call of Step. FailedPrecondition unless options.trace is set and a step has been done.
+  // When everything of the last step happened in the first replica, on one clock for all ranks,
+  // which began with the call of Step. FailedPrecondition unless options.trace is set and a step
+  // has been done.
   virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
 
   // What the last kTracedSteps steps cost (engine/train/measured_costs.h), for

@@ -7,13 +7,7 @@
 namespace stagecoach::engine {
 
 absl::Status CheckSupported(const partition::Plan& plan) {
-  RETURN_IF_ERROR(CheckIsOfOneReplica(plan.schedule));
-  for (schedule::Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    if (plan.replicas_of(rank) == 1) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("the plan gives rank ", rank.value(), " ", plan.replicas_of(rank),
-                     " replicas, but a rank trains on one device so far: plan with 1 replica"));
-  }
+  RETURN_IF_ERROR(CheckKeepsParameters(plan.schedule));
   if (!plan.recomputed.empty()) {
     return absl::UnimplementedError(
         absl::StrCat("the plan recomputes layer ", plan.recomputed.front(),
@@ -30,6 +24,7 @@ absl::Status CheckSupported(const partition::Plan& plan) {
 
 RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options) {
   return {.ranks = plan.num_ranks(),
+          .replicas = plan.replicas(),
           .device = options.device,
           .exchange = options.exchange,
           .rendezvous = options.rendezvous,

@@ -5,7 +5,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "base/status_macros.h"
-#include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -36,8 +35,9 @@ absl::Status WaitForAll(Transport& transport, const Tickets& tickets, base::Dead
 }  // namespace
 
 absl::Status AllGather(Transport& transport, absl::Span<const Rank> ranks, kernels::Stream& stream,
-                       const Tensor& mine, const Tensor& all, base::Deadline deadline) {
-  constexpr Message kMessage = {.kind = Message::Kind::kNorms};
+                       Message::Kind kind, const Tensor& mine, const Tensor& all,
+                       base::Deadline deadline) {
+  const Message message = {.kind = kind};
   const size_t own = IndexOf(transport.rank(), ranks);
   RETURN_IF_ERROR(stream.Copy(PartOf(all, mine, own).data, mine.data, mine.bytes()));
   Tickets tickets;
@@ -46,36 +46,10 @@ absl::Status AllGather(Transport& transport, absl::Span<const Rank> ranks, kerne
     const size_t from = (own + distance) % ranks.size();
     const size_t to = (own + ranks.size() - distance) % ranks.size();
     ASSIGN_OR_RETURN(tickets.emplace_back(),
-                     transport.PostReceive(ranks[from], kMessage, PartOf(all, mine, from)));
-    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(ranks[to], kMessage, mine));
+                     transport.PostReceive(ranks[from], message, PartOf(all, mine, from)));
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(ranks[to], message, mine));
   }
   return WaitForAll(transport, tickets, deadline);
-}
-
-absl::Status ReduceScatter(Transport& transport, absl::Span<const Rank> ranks,
-                           kernels::Device& device, const Tensor& parts, const Tensor& received,
-                           const Tensor& sum, base::Deadline deadline) {
-  constexpr Message kMessage = {.kind = Message::Kind::kAddends};
-  const size_t own = IndexOf(transport.rank(), ranks);
-  Tickets tickets;
-  for (size_t distance = 1; distance < ranks.size(); ++distance) {
-    const size_t from = (own + distance) % ranks.size();
-    const size_t to = (own + ranks.size() - distance) % ranks.size();
-    ASSIGN_OR_RETURN(tickets.emplace_back(),
-                     transport.PostReceive(ranks[from], kMessage, PartOf(received, sum, from)));
-    ASSIGN_OR_RETURN(tickets.emplace_back(),
-                     transport.PostSend(ranks[to], kMessage, PartOf(parts, sum, to)));
-  }
-  RETURN_IF_ERROR(WaitForAll(transport, tickets, deadline));
-  const auto addend = [&](size_t from) {
-    return PartOf(from == own ? parts : received, sum, from);
-  };
-  kernels::Stream& stream = device.stream();
-  RETURN_IF_ERROR(stream.Copy(sum.data, addend(0).data, sum.bytes()));
-  for (size_t from = 1; from < ranks.size(); ++from) {
-    RETURN_IF_ERROR(device.ops().elementwise().Add(stream, sum, addend(from), sum));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

@@ -15,21 +15,11 @@ namespace stagecoach::engine {
 // each must call the function with the same ones at the same place of its order of messages. In the
 // stream's order, as all transfers. `deadline` is that of all waits.
 
-// Every rank contributes `mine`, all of them of the same shape; `all` gets them in order of rank,
-// with one more, outermost dimension.
+// Every rank contributes `mine`, all of them of the same shape and kind of message; `all` gets them
+// in order of rank, with one more, outermost dimension.
 absl::Status AllGather(Transport& transport, absl::Span<const Rank> ranks, kernels::Stream& stream,
-                       const kernels::Tensor& mine, const kernels::Tensor& all,
+                       Message::Kind kind, const kernels::Tensor& mine, const kernels::Tensor& all,
                        base::Deadline deadline);
-
-// Every rank contributes a part for each of the ranks: `parts`, in order of rank, with one more,
-// outermost dimension than a part has. `sum`, of the shape of a part, gets the sum of what all
-// ranks contribute for this one, added up in order of rank whatever the transport: ((0 + 1) + 2) +
-// ... float32, or the activation type of `device`, which is that of the transport. `received`:
-// scratch of the shape of `parts`.
-absl::Status ReduceScatter(Transport& transport, absl::Span<const Rank> ranks,
-                           kernels::Device& device, const kernels::Tensor& parts,
-                           const kernels::Tensor& received, const kernels::Tensor& sum,
-                           base::Deadline deadline);
 
 }  // namespace stagecoach::engine
 

@@ -5,12 +5,23 @@
 namespace stagecoach::engine {
 
 std::string ToString(const Message& message) {
-  if (message.kind == Message::Kind::kNorms) return "norms of the gradients";
-  if (message.kind == Message::Kind::kResults) return "results of the loss";
-  if (message.kind == Message::Kind::kAddends) return "addends of a sum";
-  return absl::StrCat(message.kind == Message::Kind::kActivation ? "activation" : "gradient",
-                      " of stage ", message.boundary.value(), ", micro-batch ",
-                      message.micro_batch.value());
+  const int stage = message.stage.value();
+  const int number = message.micro_batch.value();
+  switch (message.kind) {
+    case Message::Kind::kActivation:
+      return absl::StrCat("activation of stage ", stage, ", micro-batch ", number);
+    case Message::Kind::kGradient:
+      return absl::StrCat("gradient of stage ", stage, ", micro-batch ", number);
+    case Message::Kind::kNorms:
+      return "norms of the gradients";
+    case Message::Kind::kResults:
+      return "results of the loss";
+    case Message::Kind::kAddends:
+      return absl::StrCat("gradients of stage ", stage, " from one replica, part ", number);
+    case Message::Kind::kSums:
+      return absl::StrCat("gradients of stage ", stage, " summed, part ", number);
+  }
+  return "?";
 }
 
 }  // namespace stagecoach::engine

@@ -23,10 +23,12 @@ using schedule::StageId;
 
 // What a tensor on its way between two ranks is: both ends state it, and a difference is an error.
 struct Message {
-  enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults, kAddends };
+  enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults, kAddends, kSums };
   Kind kind = Kind::kActivation;
-  StageId boundary;  // the earlier of the two neighboring stages; none for all but the first two
-  MicroBatch micro_batch;
+  // Of an activation or gradient, the earlier of the two neighboring stages; of addends and sums,
+  // whose gradients they are of.
+  StageId stage;
+  MicroBatch micro_batch;  // of addends and sums, which part of the gradients
 
   friend bool operator==(const Message&, const Message&) = default;
 };

@@ -2,6 +2,7 @@
 #define STAGECOACH_KERNELS_OPS_ELEMENTWISE_H_
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 
@@ -15,6 +16,10 @@ class ElementwiseOps {
 
   // y = a + b. `y` may be `a` or `b`.
   virtual absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) = 0;
+  // y = the sum of the addends, a power of two of them, in a balanced binary tree over their order:
+  // ((0 + 1) + (2 + 3)) + ... float32. `y` may be one of the addends, which may change.
+  virtual absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends,
+                               const Tensor& y) = 0;
   // y = x. The memory must not overlap.
   virtual absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) = 0;
 };

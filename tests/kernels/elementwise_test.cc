@@ -61,6 +61,29 @@ TEST_P(CpuElementwise, CopyCopies) {
   EXPECT_EQ(BytesOf(y), BytesOf(x));
 }
 
+// In floats, so that the order matters; into each of the addends.
+TEST_P(CpuElementwise, SumTreeAddsInABalancedTree) {
+  for (const size_t count : {1, 2, 4, 8}) {
+    std::vector<std::vector<float>> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(RandomNormal(GetParam(), 10 + i));
+    std::vector<std::vector<float>> sums = values;
+    for (size_t width = count / 2; width > 0; width /= 2) {
+      for (size_t i = 0; i < width; ++i) {
+        for (size_t k = 0; k < sums[i].size(); ++k) {
+          sums[i][k] = sums[2 * i][k] + sums[2 * i + 1][k];
+        }
+      }
+    }
+    for (size_t into = 0; into < count; ++into) {
+      std::vector<Tensor> addends;
+      for (const std::vector<float>& own : values) addends.push_back(device_.Operand(shape_, own));
+      const Tensor& y = addends[into];
+      EXPECT_OK(device_.Run([&](Stream& stream) { return ops_.SumTree(stream, addends, y); }));
+      EXPECT_EQ(TestDevice::Values(y), ToDouble(sums.front())) << into << " of " << count;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Elements, CpuElementwise,
                          ::testing::Values(0, 1, 2, 15, 16, 17, 1000, 32768, 32769, 100003),
                          ::testing::PrintToStringParamName());

@@ -18,6 +18,7 @@ inline bool IsExtent(int64_t value) { return value >= 1 && value <= kMaxExtent; 
 class CpuElementwiseOps final : public ElementwiseOps {
  public:
   absl::Status Add(Stream& stream, const Tensor& a, const Tensor& b, const Tensor& y) override;
+  absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends, const Tensor& y) override;
   absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override;
 };
 

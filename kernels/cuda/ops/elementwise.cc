@@ -1,6 +1,9 @@
 #include <memory>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
 #include "kernels/cuda/device/extents.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/ops/elementwise_kernels.h"
@@ -18,8 +21,28 @@ class CudaElementwise final : public ElementwiseOps {
                       "LaunchAdd");
   }
 
+  absl::Status SumTree(Stream& stream, absl::Span<const Tensor> addends, const Tensor& y) override {
+    if (addends.size() <= kMostAddends) return SumFew(stream, addends, y);
+    // The roots of subtrees are addends themselves.
+    absl::InlinedVector<Tensor, kMostAddends> roots;
+    for (size_t i = 0; i < addends.size(); i += kMostAddends) {
+      RETURN_IF_ERROR(SumFew(stream, addends.subspan(i, kMostAddends), addends[i]));
+      roots.push_back(addends[i]);
+    }
+    return SumTree(stream, roots, y);
+  }
+
   absl::Status Copy(Stream& stream, const Tensor& x, const Tensor& y) override {
     return stream.Copy(y.data, x.data, y.bytes());
+  }
+
+ private:
+  static absl::Status SumFew(Stream& stream, absl::Span<const Tensor> addends, const Tensor& y) {
+    Addends pointers = {};
+    for (size_t i = 0; i < addends.size(); ++i) pointers.values[i] = addends[i].f32();
+    return CudaStatus(LaunchSumTree(AsCuda(stream).compute(), y.elements(), pointers,
+                                    static_cast<int>(addends.size()), y.f32()),
+                      "LaunchSumTree");
   }
 };
 

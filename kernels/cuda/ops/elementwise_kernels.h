@@ -13,6 +13,16 @@ namespace stagecoach::kernels {
 cudaError_t LaunchAdd(cudaStream_t stream, ElementType type, int64_t elements, const void* a,
                       const void* b, void* y);
 
+inline constexpr int kMostAddends = 64;
+struct Addends {
+  const float* values[kMostAddends];
+};
+
+// y = the sum of the first `count` addends (a power of two up to kMostAddends) in a balanced binary
+// tree. y may be one of them.
+cudaError_t LaunchSumTree(cudaStream_t stream, int64_t elements, const Addends& addends, int count,
+                          float* y);
+
 }  // namespace stagecoach::kernels
 
 #endif  // STAGECOACH_KERNELS_CUDA_OPS_ELEMENTWISE_KERNELS_H_

@@ -177,14 +177,14 @@ TEST_F(CudaProcesses, MustBeAsManyAsDevices) {
       Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 processes"))));
 }
 
-TEST_F(CudaProcesses, AreNotForCpuDevices) {
+TEST_F(CudaProcesses, CannotCopyFromOneToAnother) {
   EXPECT_THAT(OnRanks(2,
                       [&](Rendezvous& own) {
                         TinyRun run = RunOf(2, &own, 0.0F);
-                        run.options.device = {};
+                        run.options.exchange = Exchange::kCopies;
                         return TinyTrainer(run).status();
                       }),
-              Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("CUDA"))));
+              Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of one process"))));
 }
 
 TEST_F(CudaProcesses, HearWhyAnotherCannotBegin) {

@@ -50,7 +50,7 @@ int64_t ComputeActions(const schedule::Schedule& schedule) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
   partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
-                                  kTinyMicroBatchRows, run.chunks);
+                                  kTinyMicroBatchRows, run.chunks, run.replication);
   if (!run.first_layer.empty()) plan.first_layer = run.first_layer;
   return Trainer::Create(run.model, plan, run.options);
 }

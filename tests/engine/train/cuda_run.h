@@ -8,6 +8,7 @@
 
 #include "engine/model/model.h"
 #include "engine/train/trainer.h"
+#include "partition/replication.h"
 
 // A run of a small network that is quick under the emulator of CUDA kernels.
 namespace stagecoach::engine {
@@ -37,6 +38,7 @@ struct TinyRun {
   std::string schedule = "gpipe";
   int chunks = 0;                // 0: the schedule's own number
   std::vector<int> first_layer;  // of each stage; empty: as even as possible
+  partition::Replication replication = {};
   TrainerOptions options;
 };
 

@@ -71,11 +71,13 @@ std::string Describe(const Optimizer& optimizer, Precision precision) {
 }
 
 // The answer of one stage on one device; the same in every call.
-const TinyAnswer& Expected(const Optimizer& optimizer, Precision precision) {
+const TinyAnswer& Expected(const Optimizer& optimizer, Precision precision, int blocks = 1) {
   static auto* const answers = new std::map<std::string, TinyAnswer>;
-  TinyAnswer& answer = (*answers)[Describe(optimizer, precision)];
+  TinyAnswer& answer = (*answers)[absl::StrCat(Describe(optimizer, precision), blocks)];
   if (answer.losses.empty()) {
-    answer = AnswerOf(OnCuda(1, "gpipe", Place::kOneGpu, optimizer, precision)).value();
+    TinyRun run = OnCuda(1, "gpipe", Place::kOneGpu, optimizer, precision);
+    run.replication = {1, blocks};
+    answer = AnswerOf(run).value();
   }
   return answer;
 }
@@ -84,14 +86,27 @@ struct Partition {
   int devices = 1;
   std::string schedule;
   Place place = Place::kOneGpu;
+  partition::Replication replication = {};
+
+  int all_devices() const { return devices * replication.replicas; }
 };
+
+TinyRun OnCuda(const Partition& partition, const Optimizer& optimizer, Precision precision) {
+  TinyRun run =
+      OnCuda(partition.devices, partition.schedule, partition.place, optimizer, precision);
+  run.replication = partition.replication;
+  if (partition.place == Place::kOneGpu) {
+    run.options.device.gpus.assign(static_cast<size_t>(partition.all_devices()), 0);
+  }
+  return run;
+}
 
 class CudaPartitions : public CudaTraining, public ::testing::WithParamInterface<Partition> {
  protected:
   void SetUp() override {
     CudaTraining::SetUp();
     if (IsSkipped()) return;
-    if (GetParam().place != Place::kOneGpu && NumGpus() < GetParam().devices) {
+    if (GetParam().place != Place::kOneGpu && NumGpus() < GetParam().all_devices()) {
       GTEST_SKIP() << "there are " << NumGpus() << " GPUs";
     }
   }
@@ -109,9 +124,8 @@ TEST_P(CudaPartitions, NeverChangeTheAnswer) {
   for (const auto& [optimizer, precision] : cases) {
     SCOPED_TRACE(Describe(optimizer, precision));
     ASSERT_OK_AND_ASSIGN(const TinyAnswer answer,
-                         AnswerOf(OnCuda(partition.devices, partition.schedule, partition.place,
-                                         optimizer, precision)));
-    EXPECT_EQ(answer, Expected(optimizer, precision));
+                         AnswerOf(OnCuda(partition, optimizer, precision)));
+    EXPECT_EQ(answer, Expected(optimizer, precision, partition.replication.gradient_blocks));
   }
 }
 
@@ -119,9 +133,8 @@ TEST_P(CudaPartitions, TakeThePredictedMemory) {
   const Partition& partition = GetParam();
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
     SCOPED_TRACE(PrecisionName(precision));
-    TinyRun run = OnCuda(partition.devices, partition.schedule, partition.place, Optimizer::AdamW(),
-                         precision);
-    ASSERT_OK_AND_ASSIGN(const auto trainer, TinyTrainer(run));
+    ASSERT_OK_AND_ASSIGN(const auto trainer,
+                         TinyTrainer(OnCuda(partition, Optimizer::AdamW(), precision)));
     ASSERT_OK(AnswerOf(*trainer));
     ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
     for (const DeviceReport& device : devices) {
@@ -145,6 +158,9 @@ std::vector<Partition> AllPartitions() {
       if (has_room) all.push_back({4, schedule, place});
     }
     all.push_back({3, "1f1b", place});
+    all.push_back({1, "1f1b", place, {.replicas = 2, .gradient_blocks = 4}});
+    all.push_back({2, "zb-h1", place, {.replicas = 2, .gradient_blocks = 4}});
+    all.push_back({1, "gpipe", place, {.replicas = 4, .gradient_blocks = 4}});
   }
   return all;
 }
@@ -153,6 +169,9 @@ std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
   constexpr const char* kPlaces[] = {"OneGpu", "Copies", "Nccl"};
   std::string name = absl::StrCat(test.param.schedule, "_Devices", test.param.devices, "_",
                                   kPlaces[static_cast<int>(test.param.place)]);
+  if (test.param.replication.is_needed()) {
+    absl::StrAppend(&name, "_Replicas", test.param.replication.replicas);
+  }
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

@@ -89,6 +89,20 @@ TEST(MeasureCosts, FindsTheCostsOfASimulation) {
   }
 }
 
+// Also where one waits for the one before it: the second stage of a rank is done first.
+TEST(MeasureCosts, FindsTheReductionsOfASimulation) {
+  const Schedule lowered =
+      schedule::Lower(schedule::Interleaved({.ranks = 2, .micro_batches = 4}).value(),
+                      {.reduce_gradients = true})
+          .value();
+  Costs costs = RandomCosts(4, /*updates_in_backward=*/false, 7);
+  for (StageTimes& times : costs.stages) times.reduce_ns = 40'000 + times.forward_ns;
+  const Costs measured = MeasureCosts({SimulatedTrace(lowered, costs)}, false, costs.memory);
+  for (size_t stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(measured.stages[stage].reduce_ns, costs.stages[stage].reduce_ns) << stage;
+  }
+}
+
 TEST(MeasureCosts, PredictTheStepThatTheyWereMeasuredOn) {
   for (const char* name : {"1f1b", "interleaved", "zb-h1", "dualpipe-v"}) {
     const Schedule lowered =

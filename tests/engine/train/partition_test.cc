@@ -58,11 +58,13 @@ struct Partition {
   std::string schedule = "gpipe";
   int chunks = 0;  // 0: the schedule's own number
   int threads = 1;
+  int replicas = 1;
+  int blocks = 1;  // of gradients
 };
 
 partition::Plan PlanFor(const Partition& partition) {
   return EvenPlan(SmallModel(), partition.devices, partition.schedule, kCutMicroBatches,
-                  kCutMicroBatchRows, partition.chunks);
+                  kCutMicroBatchRows, partition.chunks, {partition.replicas, partition.blocks});
 }
 
 std::unique_ptr<Trainer> TrainerFor(const partition::Plan& plan, const Optimizer& optimizer,
@@ -111,10 +113,10 @@ std::string Describe(const Optimizer& optimizer) {
 }
 
 // The answer of one stage on one device with one thread; the same in every call.
-const Answer& Expected(const Optimizer& optimizer) {
+const Answer& Expected(const Optimizer& optimizer, int blocks = 1) {
   static auto* const answers = new std::map<std::string, Answer>;
-  Answer& answer = (*answers)[Describe(optimizer)];
-  if (answer.losses.empty()) answer = AnswerOf(*TrainerOn(Partition{}, optimizer));
+  Answer& answer = (*answers)[absl::StrCat(Describe(optimizer), blocks)];
+  if (answer.losses.empty()) answer = AnswerOf(*TrainerOn(Partition{.blocks = blocks}, optimizer));
   return answer;
 }
 
@@ -123,7 +125,7 @@ class Partitions : public ::testing::TestWithParam<Partition> {};
 TEST_P(Partitions, NeverChangeTheAnswer) {
   for (const Optimizer& optimizer : Optimizers()) {
     SCOPED_TRACE(Describe(optimizer));
-    EXPECT_EQ(AnswerOf(*TrainerOn(GetParam(), optimizer)), Expected(optimizer));
+    EXPECT_EQ(AnswerOf(*TrainerOn(GetParam(), optimizer)), Expected(optimizer, GetParam().blocks));
   }
 }
 
@@ -181,6 +183,17 @@ std::vector<Partition> AllPartitions() {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h2", "dualpipe-v"}) {
     all.push_back({2, schedule, 0, /*threads=*/2});
   }
+  for (const int blocks : {2, 4}) {
+    for (int replicas = 1; replicas <= blocks; replicas *= 2) {
+      all.push_back({1, "gpipe", 0, 1, replicas, blocks});
+      all.push_back({2, "1f1b", 0, replicas, replicas, blocks});
+    }
+  }
+  for (const char* schedule :
+       {"interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"}) {
+    all.push_back({2, schedule, 0, 1, /*replicas=*/2, /*blocks=*/4});
+  }
+  all.push_back({4, "zb-h1", 0, 1, /*replicas=*/4, /*blocks=*/4});
   return all;
 }
 
@@ -189,7 +202,10 @@ std::string NameOfPartition(const ::testing::TestParamInfo<Partition>& test) {
   std::string name =
       absl::StrCat(partition.schedule, "_Devices", partition.devices,
                    partition.chunks > 0 ? absl::StrCat("_Chunks", partition.chunks) : "",
-                   partition.threads > 1 ? absl::StrCat("_Threads", partition.threads) : "");
+                   partition.threads > 1 ? absl::StrCat("_Threads", partition.threads) : "",
+                   partition.blocks > 1
+                       ? absl::StrCat("_Replicas", partition.replicas, "_Blocks", partition.blocks)
+                       : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -207,10 +223,8 @@ TEST(PartitionsTest, StagesMayBeOnAnyRank) {
   }
 }
 
-// There are no replicas for which they would have an effect.
-TEST(PartitionsTest, OperationsOfReplicasAreRefused) {
-  for (const schedule::Op op :
-       {schedule::Op::kUnshard, schedule::Op::kReshard, schedule::Op::kReduceGradients}) {
+TEST(PartitionsTest, DividedParametersAreRefused) {
+  for (const schedule::Op op : {schedule::Op::kUnshard, schedule::Op::kReshard}) {
     partition::Plan plan = PlanFor({2, "1f1b"});
     plan.schedule = schedule::Lower(plan.schedule).value();
     std::vector<schedule::Action>& list = plan.schedule.actions[1];
@@ -238,6 +252,12 @@ TEST(PartitionsTest, CollectivesThatTheRunDoesNotWantAreRefused) {
   plan.schedule = schedule::Lower(compute, {.share_results = true}).value();
   EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has a RESULTS")));
+}
+
+TEST(PartitionsTest, AnotherNumberOfGradientBlocksGivesAnotherAnswer) {
+  const Optimizer optimizer = Optimizer::AdamW();
+  EXPECT_NE(Expected(optimizer, 2).final_hash, Expected(optimizer, 1).final_hash);
+  EXPECT_NE(Expected(optimizer, 4).final_hash, Expected(optimizer, 2).final_hash);
 }
 
 TEST(PartitionsTest, ClippingActsInTheseRuns) {

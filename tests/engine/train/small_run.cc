@@ -61,11 +61,15 @@ Model SmallModel() {
 }
 
 partition::Plan EvenPlan(const Model& model, int devices, const std::string& schedule,
-                         int micro_batches, int64_t micro_batch_rows, int chunks) {
-  const auto made = partition::GeneratedSchedule(schedule, micro_batches, chunks)(devices);
+                         int micro_batches, int64_t micro_batch_rows, int chunks,
+                         const partition::Replication& replication) {
+  const auto made =
+      partition::GeneratedSchedule(schedule, micro_batches / replication.replicas, chunks)(devices);
   STAGECOACH_CHECK_OK(made);
-  partition::Plan plan{
-      .num_layers = model.num_layers(), .micro_batch_rows = micro_batch_rows, .schedule = *made};
+  partition::Plan plan{.num_layers = model.num_layers(),
+                       .micro_batch_rows = micro_batch_rows,
+                       .schedule = *made,
+                       .replication = replication};
   const int stages = made->num_stages();
   for (int stage = 0; stage < stages; ++stage) {
     plan.first_layer.push_back(stage * model.num_layers() / stages);

@@ -27,9 +27,11 @@ inline constexpr int64_t kSmallClasses = 4;
 Model SmallModel();
 
 // A generated schedule whose stages have as equal numbers of layers as possible; `chunks` stages
-// per device (0: the schedule's own number). Aborts if the schedule refuses the shape.
+// per device (0: the schedule's own number). `devices` are those of each replica, `micro_batches`
+// those of all. Aborts if the schedule refuses the shape.
 partition::Plan EvenPlan(const Model& model, int devices, const std::string& schedule,
-                         int micro_batches, int64_t micro_batch_rows, int chunks = 0);
+                         int micro_batches, int64_t micro_batch_rows, int chunks = 0,
+                         const partition::Replication& replication = {});
 
 // Synthetic data for SmallModel; the same in every call.
 std::shared_ptr<const Dataset> SmallData(int64_t rows);

@@ -46,14 +46,6 @@ void ExpectUnsupported(const partition::Plan& plan, const std::string& reason) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
 }
 
-TEST(Trainer, RefusesReplicas) {
-  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
-  plan.replicas = {1, 1};
-  EXPECT_OK(CheckSupported(plan));
-  plan.replicas = {1, 2};
-  ExpectUnsupported(plan, "rank 1 2 replicas");
-}
-
 TEST(Trainer, RefusesRecomputation) {
   partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
   plan.recomputed = {3, 5};

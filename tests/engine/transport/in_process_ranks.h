@@ -55,10 +55,10 @@ inline absl::Status Gather(Transport& own, const std::vector<double>& mine,
                            std::vector<double>& all, base::Deadline deadline) {
   const auto count = static_cast<int64_t>(mine.size());
   std::vector<double> copy = mine;
-  return AllGather(own, AllRanks(own.ranks()), DeviceOf(own.rank().value()).stream(),
-                   {copy.data(), kernels::DType::kFloat64, kernels::Shape{count}},
-                   {all.data(), kernels::DType::kFloat64, kernels::Shape{own.ranks(), count}},
-                   deadline);
+  return AllGather(
+      own, AllRanks(own.ranks()), DeviceOf(own.rank().value()).stream(), Message::Kind::kNorms,
+      {copy.data(), kernels::DType::kFloat64, kernels::Shape{count}},
+      {all.data(), kernels::DType::kFloat64, kernels::Shape{own.ranks(), count}}, deadline);
 }
 
 // Runs `work` for every rank, each in a thread of its own.

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/device.h"
+#include "tests/engine/transport/gloo_ranks.h"
 #include "tests/engine/transport/in_process_ranks.h"
 #include "tests/testing/status_matchers.h"
 
@@ -27,6 +28,7 @@ using kernels::Tensor;
 using ::stagecoach::testing::IsOk;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -45,16 +47,31 @@ TEST(Message, IsPrintedAsPeopleSayIt) {
   EXPECT_EQ(ToString(Gradient(0)), "gradient of stage 0, micro-batch 0");
 }
 
-TEST(InProcessTransport, KnowsItsRank) {
-  const Transports ranks = Connect(3);
+// What every transport does for tensors in host memory.
+enum class Kind { kInProcess, kGloo };
+
+class AnyTransport : public ::testing::TestWithParam<Kind> {
+ protected:
+  static Transports ConnectAny(int ranks, int max_outstanding = 1) {
+    return GetParam() == Kind::kGloo ? ConnectGloo(ranks) : Connect(ranks, max_outstanding);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AnyTransport, ::testing::Values(Kind::kInProcess, Kind::kGloo),
+                         [](const ::testing::TestParamInfo<Kind>& tested) {
+                           return tested.param == Kind::kGloo ? "Gloo" : "InProcess";
+                         });
+
+TEST_P(AnyTransport, KnowsItsRank) {
+  const Transports ranks = ConnectAny(3);
   ASSERT_EQ(ranks.size(), 3);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks[static_cast<size_t>(rank)]->rank(), Rank(rank));
   }
 }
 
-TEST(InProcessTransport, DeliversToAReceiveThatIsPostedFirst) {
-  Transports ranks = Connect(2);
+TEST_P(AnyTransport, DeliversToAReceiveThatIsPostedFirst) {
+  Transports ranks = ConnectAny(2);
   std::vector<float> from = {1, 2, 3}, to(3);
   ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
@@ -63,8 +80,8 @@ TEST(InProcessTransport, DeliversToAReceiveThatIsPostedFirst) {
   EXPECT_EQ(to, from);
 }
 
-TEST(InProcessTransport, DeliversToAReceiveThatIsPostedLast) {
-  Transports ranks = Connect(2);
+TEST_P(AnyTransport, DeliversToAReceiveThatIsPostedLast) {
+  Transports ranks = ConnectAny(2);
   std::vector<float> from = {1, 2, 3}, to(3);
   ASSERT_OK_AND_ASSIGN(auto send, ranks[0]->PostSend(kOne, Activation(0), View(from)));
   ASSERT_OK_AND_ASSIGN(auto receive, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
@@ -88,9 +105,9 @@ TEST(InProcessTransport, BothEndsKnowWhenAMessageWasDelivered) {
   EXPECT_EQ(ranks[0]->DeliveredAt(send).value(), ranks[1]->DeliveredAt(receive).value());
 }
 
-TEST(InProcessTransport, MatchesMessagesInTheOrderOfTheirPosts) {
+TEST_P(AnyTransport, MatchesMessagesInTheOrderOfTheirPosts) {
   constexpr int kMessages = 5;
-  Transports ranks = Connect(2, kMessages);
+  Transports ranks = ConnectAny(2, kMessages);
   std::vector<std::vector<float>> from, to(kMessages, std::vector<float>(1));
   for (int i = 0; i < kMessages; ++i) from.push_back({static_cast<float>(i)});
   std::vector<Transport::Ticket> tickets;
@@ -106,8 +123,8 @@ TEST(InProcessTransport, MatchesMessagesInTheOrderOfTheirPosts) {
   EXPECT_EQ(to, from);
 }
 
-TEST(InProcessTransport, KeepsTheTwoDirectionsApart) {
-  Transports ranks = Connect(2);
+TEST_P(AnyTransport, KeepsTheTwoDirectionsApart) {
+  Transports ranks = ConnectAny(2);
   std::vector<float> up = {1}, down = {2}, at_one(1), at_zero(1);
   ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(up)));
   ASSERT_OK(ranks[1]->PostSend(kZero, Gradient(0), View(down)));
@@ -129,8 +146,8 @@ TEST(InProcessTransport, BuffersNothing) {
   EXPECT_THAT(to, ElementsAre(2));
 }
 
-TEST(InProcessTransport, AnEmptyTicketIsDone) {
-  Transports ranks = Connect(1);
+TEST_P(AnyTransport, AnEmptyTicketIsDone) {
+  Transports ranks = ConnectAny(1);
   EXPECT_OK(ranks[0]->Wait({}, Short()));
 }
 
@@ -157,26 +174,26 @@ TEST(InProcessTransport, RefusesAnotherSizeThanTheOtherEndPosted) {
   EXPECT_THAT(to, Each(-1.0F));
 }
 
-TEST(InProcessTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
-  Transports ranks = Connect(3);
+TEST_P(AnyTransport, ADeadlineNamesWhatAReceiverWaitedFor) {
+  Transports ranks = ConnectAny(3);
   std::vector<float> to(1);
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[2]->PostReceive(kOne, Gradient(7), View(to)));
-  EXPECT_THAT(
-      ranks[2]->Wait(ticket, Short()),
-      StatusIs(absl::StatusCode::kDeadlineExceeded,
-               HasSubstr("rank 2 timed out waiting for rank 1 to send the gradient of stage 0, "
-                         "micro-batch 7")));
+  EXPECT_THAT(ranks[2]->Wait(ticket, Short()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       ContainsRegex("(rank|process) 2 timed out waiting for (rank|process) 1 to "
+                                     "send the gradient of stage 0, "
+                                     "micro-batch 7")));
 }
 
-TEST(InProcessTransport, ADeadlineNamesWhatASenderWaitedFor) {
-  Transports ranks = Connect(3);
+TEST_P(AnyTransport, ADeadlineNamesWhatASenderWaitedFor) {
+  Transports ranks = ConnectAny(3);
   std::vector<float> from(1);
   ASSERT_OK_AND_ASSIGN(auto ticket, ranks[0]->PostSend(kOne, Activation(4), View(from)));
-  EXPECT_THAT(
-      ranks[0]->Wait(ticket, Short()),
-      StatusIs(absl::StatusCode::kDeadlineExceeded,
-               HasSubstr("rank 0 timed out waiting for rank 1 to take the activation of stage 0, "
-                         "micro-batch 4")));
+  EXPECT_THAT(ranks[0]->Wait(ticket, Short()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       ContainsRegex("(rank|process) 0 timed out waiting for (rank|process) 1 to "
+                                     "take the activation of stage 0, "
+                                     "micro-batch 4")));
 }
 
 TEST(InProcessTransport, RefusesMoreSendsThanMayBeOutstanding) {
@@ -280,10 +297,65 @@ class Neighbors {
   uint64_t draws_ = 0;
 };
 
-TEST(InProcessTransport, SurvivesRandomDelays) {
-  Transports ranks = Connect(4, 2);
+TEST_P(AnyTransport, SurvivesRandomDelays) {
+  Transports ranks = ConnectAny(4, 2);
   EXPECT_THAT(OnThreads(ranks, [](Transport& own) { return Neighbors(own).Exchange(300); }),
               Each(IsOk()));
+}
+
+TEST(GlooTransport, AnAbortEndsTheWaitsOfItsOwnEnd) {
+  Transports ranks = ConnectGloo(2);
+  std::vector<float> to(1);
+  ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(0), View(to)));
+  std::thread aborting([&] { ranks[1]->Abort(absl::DataLossError("first")); });
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  aborting.join();
+  ranks[1]->Abort(absl::InternalError("second"));
+  EXPECT_THAT(ranks[1]->Poll(), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  EXPECT_THAT(ranks[1]->PostReceive(kZero, Activation(1), View(to)),
+              StatusIs(absl::StatusCode::kDataLoss, "first"));
+}
+
+TEST(GlooTransport, AProcessThatGoesEndsTheWaitsForIt) {
+  std::vector<float> data(1);  // outlives what is posted
+  Transports ranks = ConnectGloo(3);
+  ASSERT_OK_AND_ASSIGN(auto ticket, ranks[1]->PostReceive(kZero, Activation(2), View(data)));
+  ranks[0].reset();
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("process 0 is gone"),
+                             HasSubstr("send the activation of stage 0, micro-batch 2"))));
+  EXPECT_THAT(ranks[2]->PostSend(kOne, Gradient(0), View(data)), IsOk());  // others go on
+}
+
+// Of one mesh, as a process has them: with the ranks of its replica, and with its replicas.
+TEST(GlooTransport, GroupsOfDifferentChannelsAreApart) {
+  std::vector<float> one = {1}, two = {2}, to_first(1), to_second(1);
+  const std::vector<std::shared_ptr<GlooMesh>> meshes = GlooMeshes(2);
+  std::vector<std::unique_ptr<Transport>> first, second;
+  for (int i = 0; i < 2; ++i) {
+    first.push_back(meshes[static_cast<size_t>(i)]->Join(Rank(i), {0, 1}, 0));
+    second.push_back(meshes[static_cast<size_t>(i)]->Join(Rank(1 - i), {1, 0}, 1));
+  }
+  ASSERT_OK(second[0]->PostSend(kZero, Activation(0), View(two)));
+  ASSERT_OK(first[0]->PostSend(kOne, Activation(0), View(one)));
+  ASSERT_OK_AND_ASSIGN(auto from_first,
+                       first[1]->PostReceive(kZero, Activation(0), View(to_first)));
+  ASSERT_OK_AND_ASSIGN(auto from_second,
+                       second[1]->PostReceive(kOne, Activation(0), View(to_second)));
+  EXPECT_OK(first[1]->Wait(from_first, Long()));
+  EXPECT_OK(second[1]->Wait(from_second, Long()));
+  EXPECT_THAT(to_first, ElementsAre(1));
+  EXPECT_THAT(to_second, ElementsAre(2));
+}
+
+TEST(GlooMesh, SaysWhereItCannotListen) {
+  EXPECT_THAT(GlooMesh::Connect({.process = 0,
+                                 .processes = 2,
+                                 .address = "192.0.2.1",  // of no host
+                                 .gather = nullptr,
+                                 .deadline = absl::Seconds(1)}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot listen at 192.0.2.1")));
 }
 
 }  // namespace

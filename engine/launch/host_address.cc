@@ -1,0 +1,41 @@
+#include "engine/launch/host_address.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr char kLoopback[] = "127.0.0.1";
+
+std::string HostName() {
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// Equal for processes that share their loopback interface.
+std::string HostIdentity() {
+  std::array<char, 64> space = {};
+  const ssize_t length = readlink("/proc/self/ns/net", space.data(), space.size() - 1);
+  return absl::StrCat(HostName(), " ", length > 0 ? space.data() : "");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> AgreeOnAddress(
+    absl::string_view own_address,
+    absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(const std::string&)> gather) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> hosts, gather(HostIdentity()));
+  const bool is_one_host = std::all_of(
+      hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts.front(); });
+  if (is_one_host) return std::string(kLoopback);
+  return own_address.empty() ? HostName() : std::string(own_address);
+}
+
+}  // namespace stagecoach::engine

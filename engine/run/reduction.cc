@@ -1,0 +1,240 @@
+#include "engine/run/reduction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/deadline.h"
+#include "base/status_macros.h"
+#include "kernels/ops/ops.h"
+#include "partition/replication.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::Tensor;
+
+// How long a wait lasts before it looks for failures elsewhere.
+constexpr absl::Duration kTokenLookInterval = absl::Milliseconds(20);
+constexpr int64_t kTokenBytes = 64;
+// The two ends of the tokens, and which rank each is to the other.
+constexpr size_t kOwnEnd = 0, kEndBeside = 1;
+
+// The elements [begin, begin + bytes / 4) of a tensor, as far as it has them.
+Tensor RangeOf(const Tensor& whole, int64_t offset_bytes, int64_t bytes) {
+  const int64_t begin = std::min(offset_bytes, whole.bytes());
+  const int64_t end = std::min(offset_bytes + bytes, whole.bytes());
+  return {static_cast<std::byte*>(whole.data) + begin, whole.dtype,
+          kernels::Shape{(end - begin) / SizeOf(whole.dtype)}};
+}
+
+// The shard that a replica sums: of no elements where the part is too small for all.
+Tensor ShardOf(const Tensor& part, size_t replica, size_t replicas) {
+  const int64_t bytes = partition::ShardBytes(part.bytes(), static_cast<int>(replicas));
+  return RangeOf(part, static_cast<int64_t>(replica) * bytes, bytes);
+}
+
+Rank RankOf(size_t replica) { return Rank(static_cast<int32_t>(replica)); }
+
+}  // namespace
+
+Reduction::Reduction(Options options)
+    : options_(std::move(options)),
+      replicas_(static_cast<size_t>(options_.replicas->ranks())),
+      own_(static_cast<size_t>(options_.replicas->rank().value())),
+      work_(*this),
+      done_(options_.sums.size()) {
+  for (size_t i = 0; i < 2; ++i) {
+    scattered_[i].reserve(2 * replicas_);
+    gathered_[i].reserve(2 * replicas_);
+  }
+  addends_.reserve(replicas_);
+}
+
+absl::StatusOr<std::unique_ptr<Reduction>> Reduction::Create(Options options) {
+  std::unique_ptr<Reduction> reduction(new Reduction(std::move(options)));
+  const Options& own = reduction->options_;
+  ASSIGN_OR_RETURN(reduction->token_memory_, own.device->AllocateTable(4 * kTokenBytes));
+  reduction->tokens_ = CreateInProcessTransports(
+      {.devices = {own.device, own.beside}, .max_outstanding = static_cast<int>(own.sums.size())});
+  return reduction;
+}
+
+Reduction::~Reduction() {
+  ends_.store(true, std::memory_order_release);
+  static_cast<void>(work_done_.Wait(base::Deadline::Never()));
+}
+
+size_t Reduction::IndexOf(StageId stage) const {
+  const auto found = std::find_if(options_.sums.begin(), options_.sums.end(),
+                                  [stage](const Sum& sum) { return sum.stage == stage; });
+  STAGECOACH_CHECK(found != options_.sums.end(), "the stage has no REDUCE");
+  return static_cast<size_t>(found - options_.sums.begin());
+}
+
+Tensor Reduction::PlaceOf(Token token) const {
+  return {token_memory_.data() + static_cast<int64_t>(token) * kTokenBytes,
+          kernels::DType::kFloat32, kernels::Shape{1}};
+}
+
+absl::Status Reduction::AwaitToken(size_t end, const Transport::Ticket& ticket, Transport& polled) {
+  for (;;) {
+    const absl::Status status =
+        tokens_[end]->Wait(ticket, base::Deadline::After(kTokenLookInterval));
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    RETURN_IF_ERROR(Poll());  // an abort may have that code itself
+    RETURN_IF_ERROR(polled.Poll());
+    if (ends_.load(std::memory_order_acquire)) return absl::CancelledError("the run has ended");
+  }
+}
+
+absl::Status Reduction::Start() {
+  if (started_ == options_.sums.size()) started_ = awaited_ = 0;  // a new run
+  if (started_ == 0) {
+    RETURN_IF_ERROR(work_done_.Wait(base::Deadline::After(options_.deadline)));
+    RETURN_IF_ERROR(Poll());
+    kernels::Stream& stream = options_.beside->stream();
+    RETURN_IF_ERROR(stream.Submit(work_));
+    RETURN_IF_ERROR(stream.Record(work_done_));
+  }
+  const Message message = {Message::Kind::kAddends, options_.sums[started_++].stage, MicroBatch()};
+  return tokens_[kOwnEnd]
+      ->PostSend(RankOf(kEndBeside), message, PlaceOf(Token::kStartSent))
+      .status();
+}
+
+absl::Status Reduction::Await(StageId stage, Transport& rank_transport) {
+  return AwaitFirst(IndexOf(stage) + 1, rank_transport);
+}
+
+absl::Status Reduction::AwaitFirst(size_t count, Transport& rank_transport) {
+  for (; awaited_ < count; ++awaited_) {
+    const Message message = {Message::Kind::kSums, options_.sums[awaited_].stage, MicroBatch()};
+    ASSIGN_OR_RETURN(done_[awaited_], tokens_[kOwnEnd]->PostReceive(RankOf(kEndBeside), message,
+                                                                    PlaceOf(Token::kDoneReceived)));
+    RETURN_IF_ERROR(AwaitToken(kOwnEnd, done_[awaited_], rank_transport));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::chrono::steady_clock::time_point> Reduction::DoneAt(StageId stage) const {
+  return tokens_[kOwnEnd]->DeliveredAt(done_[IndexOf(stage)]);
+}
+
+void Reduction::SumAll() {
+  const absl::Status status = SumEach();
+  if (!status.ok()) tokens_[kEndBeside]->Abort(status);
+}
+
+absl::Status Reduction::SumEach() {
+  Transport& tokens = *tokens_[kEndBeside];
+  for (const Sum& sum : options_.sums) {
+    const Message start = {Message::Kind::kAddends, sum.stage, MicroBatch()};
+    const Message done = {Message::Kind::kSums, sum.stage, MicroBatch()};
+    ASSIGN_OR_RETURN(const Transport::Ticket ticket,
+                     tokens.PostReceive(RankOf(kOwnEnd), start, PlaceOf(Token::kStartReceived)));
+    RETURN_IF_ERROR(AwaitToken(kEndBeside, ticket, *options_.replicas));
+    RETURN_IF_ERROR(
+        base::Annotate(SumOne(sum), absl::StrCat("stage ", sum.stage.value(), " REDUCE")));
+    RETURN_IF_ERROR(tokens.PostSend(RankOf(kOwnEnd), done, PlaceOf(Token::kDoneSent)).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reduction::SumOne(const Sum& sum) {
+  constexpr int64_t kPartBytes = partition::kReductionPartBytes;
+  // How many parts are performed before the transport is restarted: each takes two groups.
+  constexpr int64_t kPartsAtOnce = kMostGroups / 2;
+  const int64_t bytes = sum.gradients.bytes();
+  const int64_t parts = (bytes + kPartBytes - 1) / kPartBytes;
+  const int64_t half_bytes =
+      partition::ReductionBytes(std::min(bytes, kPartBytes), static_cast<int>(replicas_));
+  const auto part = [&](int64_t i) { return RangeOf(sum.gradients, i * kPartBytes, kPartBytes); };
+  const auto message = [&](Message::Kind kind, int64_t i) {
+    return Message{kind, sum.stage, MicroBatch(static_cast<int32_t>(i))};
+  };
+  const auto half = [](int64_t i) { return static_cast<size_t>(i % 2); };
+  const auto received = [&](int64_t i) { return options_.received + (i % 2) * half_bytes; };
+  const auto scatter = [&](int64_t i) {
+    return Scatter(part(i), received(i), message(Message::Kind::kAddends, i), scattered_[half(i)]);
+  };
+  for (int64_t begin = 0; begin < parts; begin += kPartsAtOnce) {
+    const int64_t end = std::min(begin + kPartsAtOnce, parts);
+    options_.replicas->Restart();
+    RETURN_IF_ERROR(scatter(begin));
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + 1 < end) RETURN_IF_ERROR(scatter(i + 1));
+      RETURN_IF_ERROR(WaitFor(scattered_[half(i)]));
+      RETURN_IF_ERROR(AddUp(part(i), received(i)));
+      RETURN_IF_ERROR(WaitFor(gathered_[half(i)]));  // of two parts before
+      RETURN_IF_ERROR(Gather(part(i), message(Message::Kind::kSums, i), gathered_[half(i)]));
+    }
+    for (Tickets& tickets : gathered_) RETURN_IF_ERROR(WaitFor(tickets));
+    RETURN_IF_ERROR(options_.beside->stream().Finish(base::Deadline::After(options_.deadline),
+                                                     [this] { return options_.replicas->Poll(); }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const Message& message,
+                                Tickets& tickets) {
+  tickets.clear();
+  Transport& transport = *options_.replicas;
+  const Tensor own = ShardOf(part, own_, replicas_);
+  // Each replica meets the others in the order of their distance: all pairs of one distance are
+  // apart.
+  for (size_t distance = 1; distance < replicas_; ++distance) {
+    const size_t from = (own_ + distance) % replicas_;
+    const size_t to = (own_ + replicas_ - distance) % replicas_;
+    if (own.bytes() > 0) {
+      const Tensor place = {received + static_cast<int64_t>(distance - 1) * own.bytes(), own.dtype,
+                            own.shape};
+      ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(RankOf(from), message, place));
+    }
+    const Tensor theirs = ShardOf(part, to, replicas_);
+    if (theirs.bytes() == 0) continue;
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, theirs));
+    sent_bytes_.fetch_add(theirs.bytes(), std::memory_order_relaxed);
+  }
+  return transport.Flush();
+}
+
+absl::Status Reduction::AddUp(const Tensor& part, std::byte* received) {
+  const Tensor own = ShardOf(part, own_, replicas_);
+  if (own.bytes() == 0) return absl::OkStatus();
+  addends_.assign(replicas_, own);
+  for (size_t distance = 1; distance < replicas_; ++distance) {
+    addends_[(own_ + distance) % replicas_].data =
+        received + static_cast<int64_t>(distance - 1) * own.bytes();
+  }
+  return options_.beside->ops().elementwise().SumTree(options_.beside->stream(), addends_, own);
+}
+
+absl::Status Reduction::Gather(const Tensor& part, const Message& message, Tickets& tickets) {
+  Transport& transport = *options_.replicas;
+  const Tensor own = ShardOf(part, own_, replicas_);
+  for (size_t distance = 1; distance < replicas_; ++distance) {
+    const size_t from = (own_ + distance) % replicas_;
+    const size_t to = (own_ + replicas_ - distance) % replicas_;
+    const Tensor theirs = ShardOf(part, from, replicas_);
+    if (theirs.bytes() > 0) {
+      ASSIGN_OR_RETURN(tickets.emplace_back(),
+                       transport.PostReceive(RankOf(from), message, theirs));
+    }
+    if (own.bytes() == 0) continue;
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, own));
+    sent_bytes_.fetch_add(own.bytes(), std::memory_order_relaxed);
+  }
+  return transport.Flush();
+}
+
+absl::Status Reduction::WaitFor(Tickets& tickets) {
+  for (const Transport::Ticket& ticket : tickets) {
+    RETURN_IF_ERROR(options_.replicas->Wait(ticket, base::Deadline::After(options_.deadline)));
+  }
+  tickets.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::engine

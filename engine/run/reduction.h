@@ -1,0 +1,116 @@
+#ifndef STAGECOACH_ENGINE_RUN_REDUCTION_H_
+#define STAGECOACH_ENGINE_RUN_REDUCTION_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/transport/transport.h"
+#include "kernels/device.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::engine {
+
+// Sums the gradients of a rank's stages over the replicas of the rank, beside its other work: what
+// a REDUCE starts. A direct reduce-scatter and an all-gather: each replica receives its shard of
+// the gradients of every other, adds all of them in a balanced binary tree over the replicas, and
+// sends the sums to the others. So the bits do not depend on the transport, and each replica sends
+// and receives 2 (replicas - 1) / replicas of the gradients' bytes. They go in parts of
+// partition::kReductionPartBytes, of which the next is on its way while one is added up.
+class Reduction {
+ public:
+  // The gradients that one REDUCE sums.
+  struct Sum {
+    StageId stage;
+    kernels::Tensor gradients;  // of all parameters of the stage, one after the other: (n) float32
+  };
+  struct Options {
+    kernels::Device* device = nullptr;  // of the rank, which has the gradients
+    // The same place with another stream: a second device of the same index. For this work alone.
+    kernels::Device* beside = nullptr;
+    Transport* replicas = nullptr;  // on `beside`: the replicas of the rank
+    absl::Duration deadline;        // of any wait for another replica
+    std::byte* received = nullptr;  // partition::ReductionBytes of the largest of the gradients
+    std::vector<Sum> sums;          // of one run of the schedule, in the order of its list
+  };
+  // What `replicas` must allow (InProcessOptions::max_outstanding,
+  // CommunicatorOptions::max_groups).
+  static constexpr int kMostOutstanding = 8;
+  static constexpr int kMostGroups = 64;
+
+  static absl::StatusOr<std::unique_ptr<Reduction>> Create(Options options);
+  // Waits for the work of the last run, which has ended or is ended by an Abort of `replicas`.
+  ~Reduction();
+  Reduction(const Reduction&) = delete;
+  Reduction& operator=(const Reduction&) = delete;
+
+  // Jobs of the rank's stream, and in its order, each for every sum of a run, in their order:
+  // Starts the next sum, whose gradients the work issued so far has completed. Does not wait.
+  absl::Status Start();
+  // Later work comes after the sum of the stage's gradients. The error of a sum that failed, or of
+  // `rank_transport`, which is polled meanwhile.
+  absl::Status Await(StageId stage, Transport& rank_transport);
+  // The same of all that were started.
+  absl::Status AwaitAll(Transport& rank_transport) { return AwaitFirst(started_, rank_transport); }
+
+  // The error of a sum that failed. Thread-safe.
+  absl::Status Poll() { return tokens_.front()->Poll(); }
+  // Once the rank's stream has finished after Await: when the sum was there.
+  absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt(StageId stage) const;
+  // Sent to other replicas since creation.
+  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  // All sums of a run, one after the other: a job of the stream beside.
+  struct Work final : kernels::Job {
+    explicit Work(Reduction& in) : reduction(in) {}
+    void Run() override { reduction.SumAll(); }
+    Reduction& reduction;
+  };
+  using Tickets = std::vector<Transport::Ticket>;
+
+  explicit Reduction(Options options);
+  size_t IndexOf(StageId stage) const;
+  absl::Status AwaitFirst(size_t count, Transport& rank_transport);
+  // A message without contents orders the streams: from the rank's to the one beside when a sum is
+  // started, and back when it is done.
+  enum class Token : uint8_t { kStartSent, kStartReceived, kDoneSent, kDoneReceived };
+  kernels::Tensor PlaceOf(Token token) const;
+  absl::Status AwaitToken(size_t end, const Transport::Ticket& ticket, Transport& polled);
+
+  void SumAll();
+  absl::Status SumEach();
+  absl::Status SumOne(const Sum& sum);
+  // Of a part of some gradients: sends each replica its shard, and receives those of this one.
+  absl::Status Scatter(const kernels::Tensor& part, std::byte* received, const Message& message,
+                       Tickets& tickets);
+  // Adds up this replica's shard.
+  absl::Status AddUp(const kernels::Tensor& part, std::byte* received);
+  // Sends this replica's shard to the others, and receives theirs.
+  absl::Status Gather(const kernels::Tensor& part, const Message& message, Tickets& tickets);
+  absl::Status WaitFor(Tickets& tickets);
+
+  const Options options_;
+  const size_t replicas_, own_;
+  kernels::Buffer token_memory_;
+  std::vector<std::unique_ptr<Transport>> tokens_;  // the ends: of the rank, and beside it
+  Work work_;
+  kernels::Event work_done_;
+  std::atomic<bool> ends_{false};
+  size_t started_ = 0, awaited_ = 0;  // sums of this run
+  Tickets done_;                      // by sum: its last token
+  std::array<Tickets, 2> scattered_, gathered_;
+  std::vector<kernels::Tensor> addends_;
+  std::atomic<int64_t> sent_bytes_{0};
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_RUN_REDUCTION_H_

@@ -1,0 +1,261 @@
+#include "engine/transport/gloo.h"
+
+#include <gloo/transport/tcp/device.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using gloo::transport::UnboundBuffer;
+using kernels::Tensor;
+using Clock = std::chrono::steady_clock;
+
+// Gloo writes to connections that the other end may have closed.
+void BlockBrokenPipeSignal() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+// Gloo throws; what it throws becomes a status.
+template <typename Function>
+absl::Status Guard(Function function) {
+  try {
+    return function();
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("Gloo: ", error.what()));
+  }
+}
+
+std::chrono::milliseconds TimeLeft(base::Deadline deadline) {
+  constexpr absl::Duration kLong = absl::Hours(24 * 365);
+  const absl::Duration left = std::min(deadline.Remaining(), kLong);
+  return std::chrono::milliseconds(std::max<int64_t>(1, absl::ToInt64Milliseconds(left)));
+}
+
+// What Gloo tells messages between two processes apart by.
+uint64_t SlotOf(int channel, const Message& message) {
+  const auto stage = static_cast<uint64_t>(static_cast<uint16_t>(message.stage.value()));
+  const auto number = static_cast<uint64_t>(static_cast<uint32_t>(message.micro_batch.value()));
+  return static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(message.kind) << 52 |
+         stage << 32 | number;
+}
+
+class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
+ public:
+  explicit Mesh(int process) : process_(process) {}
+
+  absl::Status Connect(const GlooOptions& options) {
+    absl::Status status = Guard([&] {
+      device_ =
+          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
+      context_ = device_->createContext(options.process, options.processes);
+      context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline)));
+      return absl::OkStatus();
+    });
+    // Every pair of processes has addresses of its own. All have equally many bytes.
+    std::string addresses;
+    if (status.ok()) {
+      status = Guard([&] {
+        for (int other = 0; other < options.processes; ++other) {
+          if (other == options.process) continue;
+          const std::vector<char> bytes = context_->createPair(other)->address().bytes();
+          addresses.append(bytes.begin(), bytes.end());
+        }
+        return absl::OkStatus();
+      });
+    }
+    RETURN_IF_ERROR(base::Annotate(status, absl::StrCat("cannot listen at ", options.address)));
+    ASSIGN_OR_RETURN(const std::vector<std::string> all, options.gather(addresses));
+    for (int other = 0; other < options.processes; ++other) {
+      if (other == options.process) continue;
+      const std::string& theirs = all[static_cast<size_t>(other)];
+      const size_t size = theirs.size() / static_cast<size_t>(options.processes - 1);
+      const auto place = static_cast<size_t>(options.process - (options.process > other ? 1 : 0));
+      const std::string address = theirs.substr(place * size, size);
+      RETURN_IF_ERROR(base::Annotate(
+          Guard([&] {
+            context_->getPair(other)->connect({address.begin(), address.end()});
+            return absl::OkStatus();
+          }),
+          absl::StrCat("cannot connect process ", options.process, " with process ", other)));
+    }
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<Transport> Join(Rank rank, std::vector<int> processes, int channel) override;
+
+  gloo::transport::Context& context() { return *context_; }
+
+ private:
+  const int process_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::transport::Context> context_;
+};
+
+class GlooTransport final : public Transport {
+ public:
+  GlooTransport(std::shared_ptr<Mesh> mesh, Rank rank, std::vector<int> processes, int channel)
+      : mesh_(std::move(mesh)), rank_(rank), processes_(std::move(processes)), channel_(channel) {}
+
+  Rank rank() const override { return rank_; }
+  int ranks() const override { return static_cast<int>(processes_.size()); }
+
+  absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
+    return Post(/*is_send=*/true, to, message, tensor);
+  }
+  absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
+                                     const Tensor& tensor) override {
+    return Post(/*is_send=*/false, from, message, tensor);
+  }
+  absl::Status Flush() override { return absl::OkStatus(); }
+
+  absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
+    if (ticket.lane < 0) return absl::OkStatus();
+    Transfer& transfer = transfers_[ticket.index];
+    if (transfer.is_done) return absl::OkStatus();
+    {
+      base::MutexLock lock(mutex_);
+      RETURN_IF_ERROR(abort_reason_);
+      waiting_ = &transfer;
+    }
+    bool is_complete = false;
+    const absl::Status status = Guard([&] {
+      UnboundBuffer& buffer = *transfer.buffer->buffer;
+      is_complete = transfer.is_send ? buffer.waitSend(TimeLeft(deadline))
+                                     : buffer.waitRecv(TimeLeft(deadline));
+      return absl::OkStatus();
+    });
+    base::MutexLock lock(mutex_);
+    waiting_ = nullptr;
+    RETURN_IF_ERROR(abort_reason_);
+    if (!status.ok()) return Explain(transfer, status, deadline);
+    if (!is_complete) return absl::InternalError("a wait ended without a reason");
+    transfer.is_done = true;
+    transfer.done_at = Clock::now();
+    transfer.buffer->is_busy = false;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Clock::time_point> DeliveredAt(const Ticket& ticket) override {
+    return transfers_[ticket.index].done_at;
+  }
+  void Restart() override { transfers_.clear(); }
+
+  absl::Status Poll() override {
+    base::MutexLock lock(mutex_);
+    return abort_reason_;
+  }
+
+  void Abort(const absl::Status& reason) override {
+    base::MutexLock lock(mutex_);
+    if (!abort_reason_.ok()) return;
+    abort_reason_ = reason;
+    if (waiting_ == nullptr) return;
+    UnboundBuffer& buffer = *waiting_->buffer->buffer;
+    waiting_->is_send ? buffer.abortWaitSend() : buffer.abortWaitRecv();
+  }
+
+ private:
+  struct Buffer {
+    std::unique_ptr<UnboundBuffer> buffer;
+    bool is_busy = false;
+  };
+  struct Transfer {
+    Buffer* buffer;
+    bool is_send;
+    Rank peer;
+    Message message;
+    bool is_done = false;
+    Clock::time_point done_at = {};
+  };
+  // The memory of a tensor, and where it goes or comes from.
+  using BufferKey = std::tuple<void*, int64_t, int, bool>;
+
+  absl::StatusOr<Ticket> Post(bool is_send, Rank peer, const Message& message,
+                              const Tensor& tensor) {
+    RETURN_IF_ERROR(Poll());
+    BlockBrokenPipeSignal();
+    Buffer* buffer = nullptr;
+    RETURN_IF_ERROR(base::Annotate(Guard([&] {
+                                     buffer = &BufferOf(is_send, peer, tensor);
+                                     const int process =
+                                         processes_[static_cast<size_t>(peer.value())];
+                                     const uint64_t slot = SlotOf(channel_, message);
+                                     is_send ? buffer->buffer->send(process, slot)
+                                             : buffer->buffer->recv(process, slot);
+                                     return absl::OkStatus();
+                                   }),
+                                   absl::StrCat("process ", ProcessOf(peer), " is gone")));
+    buffer->is_busy = true;
+    transfers_.push_back({buffer, is_send, peer, message});
+    return Ticket{0, static_cast<uint32_t>(transfers_.size() - 1)};
+  }
+
+  // One that nothing is under way of. A run posts the same tensors as the run before.
+  Buffer& BufferOf(bool is_send, Rank peer, const Tensor& tensor) {
+    std::vector<std::unique_ptr<Buffer>>& known =
+        buffers_[BufferKey(tensor.data, tensor.bytes(), peer.value(), is_send)];
+    for (const std::unique_ptr<Buffer>& buffer : known) {
+      if (!buffer->is_busy) return *buffer;
+    }
+    known.push_back(std::make_unique<Buffer>());
+    known.back()->buffer =
+        mesh_->context().createUnboundBuffer(tensor.data, static_cast<size_t>(tensor.bytes()));
+    return *known.back();
+  }
+
+  absl::Status Explain(const Transfer& transfer, const absl::Status& status,
+                       base::Deadline deadline) const {
+    const std::string what =
+        absl::StrCat(transfer.is_send ? "take the " : "send the ", ToString(transfer.message));
+    const int peer = ProcessOf(transfer.peer);
+    if (deadline.Expired()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "process ", ProcessOf(rank_), " timed out waiting for process ", peer, " to ", what));
+    }
+    return absl::UnavailableError(absl::StrCat("process ", peer, " is gone, which was to ", what,
+                                               " (", status.message(), ")"));
+  }
+  int ProcessOf(Rank rank) const { return processes_[static_cast<size_t>(rank.value())]; }
+
+  const std::shared_ptr<Mesh> mesh_;
+  const Rank rank_;
+  const std::vector<int> processes_;  // index: rank
+  const int channel_;
+  std::map<BufferKey, std::vector<std::unique_ptr<Buffer>>> buffers_;
+  std::vector<Transfer> transfers_;  // of this run
+  base::Mutex mutex_;
+  absl::Status abort_reason_ ABSL_GUARDED_BY(mutex_);
+  Transfer* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+std::unique_ptr<Transport> Mesh::Join(Rank rank, std::vector<int> processes, int channel) {
+  return std::make_unique<GlooTransport>(shared_from_this(), rank, std::move(processes), channel);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GlooMesh>> GlooMesh::Connect(const GlooOptions& options) {
+  BlockBrokenPipeSignal();
+  auto mesh = std::make_shared<Mesh>(options.process);
+  RETURN_IF_ERROR(mesh->Connect(options));
+  return std::shared_ptr<GlooMesh>(std::move(mesh));
+}
+
+}  // namespace stagecoach::engine

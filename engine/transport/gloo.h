@@ -1,0 +1,49 @@
+#ifndef STAGECOACH_ENGINE_TRANSPORT_GLOO_H_
+#define STAGECOACH_ENGINE_TRANSPORT_GLOO_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/transport/transport.h"
+
+namespace stagecoach::engine {
+
+struct GlooOptions {
+  int process = 0;  // this one
+  int processes = 1;
+  // Where this process listens: an address of this host that all others reach.
+  std::string address;
+  // Returns every process's text, by process, once all have called it.
+  std::function<absl::StatusOr<std::vector<std::string>>(const std::string&)> gather = nullptr;
+  absl::Duration deadline;  // of connecting
+};
+
+// The TCP connections of this process with all others of a run, made by Gloo, for tensors in host
+// memory. A thread of Gloo's moves what has been posted, beside the work of the devices.
+//
+// A message moves once both its ends are posted, and messages are told apart by what they are
+// (Message), so that a difference between the two ends is found at the deadline. A process that
+// ends or is killed ends the waits of those that wait for it at once, with Unavailable.
+class GlooMesh {
+ public:
+  // All processes call it at the same time, each from a thread that does nothing else than to use
+  // the mesh: in it, and in all that post, SIGPIPE is blocked from then on. Errors of `gather`;
+  // Unavailable or DeadlineExceeded: a connection could not be made.
+  static absl::StatusOr<std::shared_ptr<GlooMesh>> Connect(const GlooOptions& options);
+  virtual ~GlooMesh() = default;
+
+  // One rank's end of a group of ranks. `processes`: of each rank; that of `rank` is this one.
+  // Groups of different `channel`s (below 256) do not see one another's messages. At most one rank
+  // of a process is in the group. It keeps the mesh alive.
+  virtual std::unique_ptr<Transport> Join(Rank rank, std::vector<int> processes, int channel) = 0;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_TRANSPORT_GLOO_H_

@@ -1,0 +1,171 @@
+#include "engine/run/reduction.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "engine/transport/transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "partition/layer_cost.h"
+#include "partition/replication.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::unique_ptr<kernels::Device> MakeCpu() { return kernels::CreateCpuDevice({}).value(); }
+
+// Replicas of a rank that has a stage for each of the sizes, in bytes.
+class Replicas {
+ public:
+  Replicas(int count, std::vector<int64_t> sizes, absl::Duration deadline = absl::Minutes(4))
+      : members_(static_cast<size_t>(count)), sizes_(std::move(sizes)) {
+    std::vector<kernels::Device*> beside;
+    for (Member& member : members_) {
+      member.device = MakeCpu();
+      member.beside = MakeCpu();
+      member.alone = std::move(CreateInProcessTransports({.devices = {member.device.get()}})[0]);
+      beside.push_back(member.beside.get());
+    }
+    transports_ = CreateInProcessTransports(
+        {.devices = beside, .max_outstanding = Reduction::kMostOutstanding});
+    for (size_t i = 0; i < members_.size(); ++i) {
+      Member& member = members_[i];
+      Reduction::Options options = {.device = member.device.get(),
+                                    .beside = member.beside.get(),
+                                    .replicas = transports_[i].get(),
+                                    .deadline = deadline,
+                                    .sums = {}};
+      int64_t most_bytes = 0;
+      for (size_t stage = 0; stage < sizes_.size(); ++stage) {
+        const int64_t elements = sizes_[stage] / 4;
+        member.gradients.emplace_back(static_cast<size_t>(elements));
+        options.sums.push_back(
+            {StageId(static_cast<int32_t>(stage)),
+             kernels::Float32(member.gradients.back().data(), kernels::Shape{elements})});
+        most_bytes = std::max(most_bytes, partition::ReductionBytes(sizes_[stage], count));
+      }
+      member.received.resize(static_cast<size_t>(most_bytes));
+      options.received = member.received.data();
+      member.reduction = Reduction::Create(std::move(options)).value();
+    }
+  }
+
+  std::vector<float>& gradients(size_t replica, size_t stage) {
+    return members_[replica].gradients[stage];
+  }
+  Reduction& reduction(size_t replica) { return *members_[replica].reduction; }
+  Transport& transport(size_t replica) { return *transports_[replica]; }
+
+  // One step of a replica: all sums.
+  absl::Status Sum(size_t replica) {
+    Member& member = members_[replica];
+    absl::Status status;
+    member.device->stream().Run([&] {
+      for (size_t stage = 0; stage < sizes_.size() && status.ok(); ++stage) {
+        status = member.reduction->Start();
+      }
+      if (status.ok()) status = member.reduction->AwaitAll(*member.alone);
+    });
+    return status;
+  }
+  std::vector<absl::Status> SumAll() {
+    std::vector<absl::Status> statuses(members_.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      threads.emplace_back([this, i, &statuses] { statuses[i] = Sum(i); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return statuses;
+  }
+
+ private:
+  struct Member {
+    std::unique_ptr<kernels::Device> device, beside;
+    std::unique_ptr<Transport> alone;
+    std::vector<std::vector<float>> gradients;
+    std::vector<std::byte> received;
+    std::unique_ptr<Reduction> reduction;
+  };
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<Member> members_;
+  const std::vector<int64_t> sizes_;
+};
+
+// In a balanced tree over the replicas.
+std::vector<float> TreeSum(std::vector<std::vector<float>> values) {
+  for (size_t width = values.size() / 2; width > 0; width /= 2) {
+    for (size_t i = 0; i < width; ++i) {
+      for (size_t k = 0; k < values[i].size(); ++k) {
+        values[i][k] = values[2 * i][k] + values[2 * i + 1][k];
+      }
+    }
+  }
+  return values.front();
+}
+
+// Sizes of no part, of one that is too small for all replicas, of one, and of several.
+TEST(Reduction, AddsInABalancedTree) {
+  constexpr int64_t kPart = partition::kReductionPartBytes;
+  const std::vector<int64_t> sizes = {64, kPart, 0, 3 * kPart + 192, 448};
+  for (const size_t count : {2, 4, 8}) {
+    Replicas replicas(static_cast<int>(count), sizes);
+    int64_t shared_bytes = 0;  // that all send in one step
+    for (const int64_t bytes : sizes) {
+      shared_bytes += 2 * static_cast<int64_t>(count - 1) * bytes;
+    }
+    for (uint64_t step = 0; step < 2; ++step) {
+      std::vector<std::vector<float>> expected;
+      for (size_t stage = 0; stage < sizes.size(); ++stage) {
+        std::vector<std::vector<float>> values;
+        for (size_t i = 0; i < count; ++i) {
+          values.push_back(RandomNormal(sizes[stage] / 4, 100 * step + 10 * stage + i));
+          replicas.gradients(i, stage) = values.back();
+        }
+        expected.push_back(TreeSum(values));
+      }
+      for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
+      int64_t sent_bytes = 0;
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t stage = 0; stage < sizes.size(); ++stage) {
+          EXPECT_TRUE(replicas.gradients(i, stage) == expected[stage])
+              << "replica " << i << " of " << count << ", stage " << stage;
+        }
+        sent_bytes += replicas.reduction(i).sent_bytes();
+      }
+      EXPECT_EQ(sent_bytes, static_cast<int64_t>(step + 1) * shared_bytes);
+    }
+  }
+}
+
+TEST(Reduction, AReplicaThatDoesNotComeEndsTheWaitOfTheOthers) {
+  Replicas replicas(2, {256}, /*deadline=*/absl::Milliseconds(50));
+  EXPECT_THAT(replicas.Sum(0),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("stage 0 REDUCE"), HasSubstr("rank 0 timed out waiting"))));
+  EXPECT_THAT(replicas.Sum(0), StatusIs(absl::StatusCode::kDeadlineExceeded));  // from then on
+}
+
+TEST(Reduction, AnAbortEndsTheWaitOfAll) {
+  Replicas replicas(2, {256, 256});
+  std::thread aborting([&] { replicas.transport(1).Abort(absl::DataLossError("cut")); });
+  EXPECT_THAT(replicas.Sum(0), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut")));
+  aborting.join();
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
