@@ -37,9 +37,22 @@ TEST(RankOptions, RefuseAnotherNumberOfStages) {
                        AllOf(HasSubstr("srun"), HasSubstr("2 processes for 4 devices"))));
 }
 
-TEST(RankOptions, RefuseCpuDevices) {
-  EXPECT_THAT(OptionsOfRank(LaunchOf(0, 2, 0), {}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--device cuda")));
+TEST(RankOptions, HaveAProcessForEachReplicaOfAStage) {
+  RunOptions options;
+  options.replicas = 2;
+  EXPECT_EQ(OptionsOfRank(LaunchOf(0, 6, 0), options).value().stages, 3);
+  options.stages = 2;
+  EXPECT_OK(OptionsOfRank(LaunchOf(0, 4, 0), options));
+  EXPECT_THAT(OptionsOfRank(LaunchOf(0, 2, 0), options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("2 processes for 4 devices (2 stages of 2 replicas)")));
+}
+
+TEST(RankOptions, RefuseDevicesThatEachProcessWouldChoose) {
+  RunOptions options;
+  options.device.kind = "auto";
+  EXPECT_THAT(OptionsOfRank(LaunchOf(0, 2, 0), options),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--device cpu or")));
 }
 
 TEST(GpuOfRank, IsThatOfTheLocalRank) {

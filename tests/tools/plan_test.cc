@@ -265,7 +265,9 @@ TEST(Plan, RefusesBadInput) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("--layers"), HasSubstr("--profile")));
   EXPECT_EQ(PlanVgg16({"--compare", "best"}).exit_status, 2);
   EXPECT_EQ(RunStagecoach({"plan", "--profile", directory + "/none.txt"}).exit_status, 65);
-  EXPECT_EQ(RunPlan({"--replicas", "2"}).exit_status, 2);
+  run = PlanVgg16({"--replicas", "3", "--devices", "6"});
+  EXPECT_EQ(run.exit_status, 78);
+  EXPECT_THAT(run.err, HasSubstr("3 replicas: must be a power of two"));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
     const partition::StageReport& report = predicted.stages[stage];
     const partition::RankReport& device = predicted.of(report.rank);
     stages.push_back({{"stage", stage},
-                      {"device", report.rank.value()},
+                      {"device", report.rank.value() * prepared.plan.replicas()},
                       {"first_layer", report.first_layer},
                       {"last_layer", report.last_layer},
                       {"parameters", report.parameters},
@@ -40,8 +40,9 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
                         {"buffers", BufferBytes(predicted, report.rank)}}}});
   }
   ordered_json devices = ordered_json::array();
-  for (size_t device = 0; device < predicted.ranks.size(); ++device) {
-    const partition::RankReport& report = predicted.ranks[device];
+  for (int device = 0; device < prepared.plan.num_devices(); ++device) {
+    const schedule::Rank rank(device / prepared.plan.replicas());
+    const partition::RankReport& report = predicted.of(rank);
     ordered_json own = ordered_json::array();
     int64_t weights = 0;
     int64_t gradients = 0;
@@ -53,8 +54,8 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
       gradients += memory.gradient_bytes;
       optimizer += memory.optimizer_bytes;
     }
-    const schedule::Rank rank(static_cast<int32_t>(device));
     devices.push_back({{"device", device},
+                       {"replica", device % prepared.plan.replicas()},
                        {"stages", std::move(own)},
                        {"predicted_peak_bytes", report.peak_bytes()},
                        {"memory",
@@ -67,14 +68,16 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
   return {{"schedule", prepared.plan.schedule.name},
           {"micro_batches", prepared.plan.micro_batches()},
           {"micro_batch_rows", prepared.plan.micro_batch_rows},
+          {"replicas", prepared.plan.replicas()},
+          {"gradient_blocks", prepared.plan.replication.gradient_blocks},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }
 
 // What the device of a rank held and did.
-ordered_json DeviceToJson(const partition::PlanReport& plan, size_t rank,
+ordered_json DeviceToJson(const partition::PlanReport& plan, size_t index, size_t replicas,
                           const engine::DeviceReport& device) {
-  const std::vector<schedule::StageId>& ids = plan.ranks[rank].stages;
+  const std::vector<schedule::StageId>& ids = plan.ranks[index / replicas].stages;
   ordered_json stages = ordered_json::array();
   int64_t parameters = 0;
   for (const schedule::StageId id : ids) {
@@ -87,6 +90,7 @@ ordered_json DeviceToJson(const partition::PlanReport& plan, size_t rank,
   // Of a device with one stage, "stage" and "layers" say it all.
   const partition::StageReport& first = plan.of(ids.front());
   ordered_json json = {{"device", device.device},
+                       {"replica", index % replicas},
                        {"stage", ids.front().value()},
                        {"layers", {first.first_layer, first.last_layer}},
                        {"parameters", parameters},
@@ -129,8 +133,9 @@ class JsonReport final : public Report {
 
   void End(const Run& run, const Outcome& outcome) override {
     ordered_json devices = ordered_json::array();
-    for (size_t rank = 0; rank < outcome.devices.size(); ++rank) {
-      devices.push_back(DeviceToJson(run.prepared.report, rank, outcome.devices[rank]));
+    const auto replicas = static_cast<size_t>(run.prepared.plan.replicas());
+    for (size_t i = 0; i < outcome.devices.size(); ++i) {
+      devices.push_back(DeviceToJson(run.prepared.report, i, replicas, outcome.devices[i]));
     }
     PrintLine({{"event", "end"},
                {"step_losses_hash", outcome.fit.step_losses_hash},

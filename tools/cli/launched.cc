@@ -1,5 +1,7 @@
 #include "tools/cli/launched.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
@@ -7,12 +9,13 @@
 namespace stagecoach::tools {
 
 absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options) {
-  if (options.device.kind != "cuda") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        launch.launcher, " has started ", launch.ranks,
-        " processes, one for each device, but only CUDA devices can be in several: add --device "
-        "cuda, or start one process"));
+  if (options.device.kind == "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(launch.launcher, " has started ", launch.ranks,
+                     " processes, which must all have the same kind of device: say --device cpu or "
+                     "--device cuda"));
   }
+  const bool is_cuda = options.device.kind == "cuda";
   if (options.device.exchange == "copies") {
     return absl::InvalidArgumentError("--exchange copies is for devices of one process");
   }
@@ -25,14 +28,22 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
         "each process would measure for itself: plan with --profile measured once, and train "
         "--plan");
   }
-  if (options.stages.value_or(launch.ranks) != launch.ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(launch.launcher, " has started ", launch.ranks,
-                                                   " processes for ", *options.stages,
-                                                   " devices; start one for each"));
+  if (is_cuda && options.replicas > 1) {
+    return absl::UnimplementedError(
+        "replicas on CUDA devices train in one process so far: start one, or use --replicas 1");
   }
-  options.device.exchange = "nccl";
+  if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / options.replicas);
+  const int devices = *options.stages * options.replicas;
+  if (options.plan_file.empty() && devices != launch.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        launch.launcher, " has started ", launch.ranks, " processes for ", devices, " devices",
+        options.replicas > 1
+            ? absl::StrCat(" (", *options.stages, " stages of ", options.replicas, " replicas)")
+            : "",
+        "; start one for each"));
+  }
+  if (is_cuda) options.device.exchange = "nccl";
   options.rank = launch.rank;
-  if (!options.stages.has_value()) options.stages = launch.ranks;
   return options;
 }
 
@@ -46,7 +57,7 @@ absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible) {
 }
 
 absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options) {
-  if (!options.device.gpus.empty()) return absl::OkStatus();
+  if (options.device.kind != "cuda" || !options.device.gpus.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
   const kernels::CudaSystem system = backend->Inspect();
   RETURN_IF_ERROR(system.usable);

@@ -10,7 +10,7 @@
 namespace stagecoach::tools {
 
 // The options of this process, but for its GPU. InvalidArgument: what does not go among processes,
-// or another number of them than of stages.
+// or another number of them than of devices (stages of all replicas).
 absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options);
 
 // The GPU of the process among the `visible` ones: that of its local rank; or, where it sees only
@@ -18,7 +18,7 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
 // process). Unavailable if it sees several, but too few.
 absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible);
 
-// Names that GPU in the options, unless --gpus has named one for each device.
+// Names that GPU in the options, unless --gpus has named one for each device, or they are CPUs.
 absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options);
 
 }  // namespace stagecoach::tools

@@ -95,6 +95,12 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
           Describe("Devices to cut the model over", absl::StrCat(kDefaultStages)),
           Count(1, kMaxStages))
       ->group(group);
+  AddFlag(app, "--replicas", "N", options.replicas,
+          "Copies of the model that share each batch: 1, 2, 4, ... [1]", Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--gradient-blocks", "N", options.gradient_blocks,
+          "Parts of a batch whose gradients form a binary tree [as replicas]", Count(1, kMaxInt))
+      ->group(group);
   AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
           Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
           ParseScheduleOption)
@@ -137,8 +143,8 @@ void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
   CLI::Option* plan = app.add_option("--plan", options.plan_file, "Train by the plan in a file")
                           ->option_text("FILE")
                           ->group("Pipeline");
-  for (const char* settled :
-       {"--stages", "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
+  for (const char* settled : {"--stages", "--replicas", "--gradient-blocks", "--schedule",
+                              "--chunks", "--batch", "--microbatches", "--profile"}) {
     plan->excludes(app.get_option(settled));
   }
 }

@@ -74,19 +74,24 @@ bool IsProcess(const RunOptions& options) { return options.rank.has_value(); }
 
 // How the plan is to be found.
 absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
-  engine::PlanOptions plan = {.devices = options.stages.value_or(kDefaultStages),
-                              .schedule = options.schedule,
-                              .chunks = options.chunks,
-                              .micro_batches = options.micro_batches.value_or(kDefaultMicroBatches),
-                              .shares_results = IsProcess(options)};
+  const int blocks = options.gradient_blocks.value_or(options.replicas);
+  engine::PlanOptions plan = {
+      .devices = options.stages.value_or(kDefaultStages),
+      .replication = {options.replicas, blocks},
+      .schedule = options.schedule,
+      .chunks = options.chunks,
+      .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),
+      .shares_results = IsProcess(options)};
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given,
                      ReadScheduleOption(options.schedule, {.stages = options.stages,
                                                            .micro_batches = options.micro_batches,
                                                            .chunks = options.chunks}));
     plan.devices = plan.given->num_ranks();
-    plan.micro_batches = plan.given->num_micro_batches;
+    plan.micro_batches = plan.given->num_micro_batches * options.replicas;
   }
+  RETURN_IF_ERROR(
+      From(Origin::kConfiguration, CheckReplication(plan.replication, plan.micro_batches)));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, plan.micro_batches)));
   plan.micro_batch_rows = options.batch / plan.micro_batches;
   return plan;
@@ -131,6 +136,7 @@ absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const eng
   }
   given.shares_results = IsProcess(options);
   given.transfers = engine::TransfersOf({.ranks = given.plan.num_ranks(),
+                                         .replicas = given.plan.replicas(),
                                          .device = given.device,
                                          .exchange = ExchangeOf(options.device, given.device)});
   ASSIGN_OR_RETURN(engine::PreparedRun run, OnDevices(given.device, PrepareRun(model, given)));
@@ -214,17 +220,18 @@ namespace {
 
 // Before anything is created on GPUs: other programs may use their memory, too.
 absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run) {
-  std::vector<int64_t> bytes(run.report.ranks.size());
-  for (size_t rank = 0; rank < bytes.size(); ++rank) {
-    const bool is_here = !IsProcess(options) || *options.rank == static_cast<int>(rank);
-    if (is_here) bytes[rank] = run.report.ranks[rank].peak_bytes();
+  std::vector<int64_t> bytes(static_cast<size_t>(run.plan.num_devices()));
+  for (int device = 0; device < run.plan.num_devices(); ++device) {
+    const schedule::Rank rank(device / run.plan.replicas());
+    const bool is_here = !IsProcess(options) || *options.rank == device;
+    if (is_here) bytes[static_cast<size_t>(device)] = run.report.of(rank).peak_bytes();
   }
   return CheckGpuMemory(run.device, bytes);
 }
 
 absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
   ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
-  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, plan.num_ranks()));
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, plan.num_devices()));
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
   RETURN_IF_ERROR(CheckRows(*workload.data.train, plan.batch_rows()));
   ASSIGN_OR_RETURN(
@@ -237,7 +244,7 @@ absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
 
 absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
   ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
-  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices));
+  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
   plan.exchange = ExchangeOf(options.device, plan.device);
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
   plan.optimizer = workload.optimizer;

@@ -32,10 +32,15 @@ struct RunOptions {
   int layers = 20;
   int64_t width = 2304;
 
-  std::optional<int> stages;         // devices; unset: kDefaultStages, or those of a schedule file
-  std::string schedule = "1f1b";     // name, "auto" or file (schedule_option.h)
-  int chunks = 0;                    // stages per device; 0: the schedule's own number
-  std::optional<int> micro_batches;  // unset: kDefaultMicroBatches, or those of a schedule file
+  // Devices of each replica; unset: kDefaultStages, or those of a schedule file.
+  std::optional<int> stages;
+  int replicas = 1;
+  std::optional<int> gradient_blocks;  // unset: as many as replicas
+  std::string schedule = "1f1b";       // name, "auto" or file (schedule_option.h)
+  int chunks = 0;                      // stages per device; 0: the schedule's own number
+  // Of all replicas; unset: kDefaultMicroBatches, or as many as there are gradient blocks, or those
+  // of a schedule file for each replica.
+  std::optional<int> micro_batches;
   int64_t batch = 128;
   DeviceChoice device;
   std::optional<int> rank;          // the only one whose device is in this process; unset: all are

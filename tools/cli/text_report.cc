@@ -50,11 +50,12 @@ std::string DeviceTable(const partition::PlanReport& plan,
                   [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
   if (has_overhead) columns.push_back({"libraries", Align::kRight});
   base::TextTable table(columns);
-  for (size_t rank = 0; rank < devices.size(); ++rank) {
-    const engine::DeviceReport& device = devices[rank];
+  const size_t replicas = devices.size() / plan.ranks.size();
+  for (size_t device_index = 0; device_index < devices.size(); ++device_index) {
+    const engine::DeviceReport& device = devices[device_index];
     std::vector<std::string> measured = MeasuredCells(device);
     if (has_overhead) measured.push_back(base::FormatBytes(device.overhead_bytes));
-    const std::vector<schedule::StageId>& ids = plan.ranks[rank].stages;
+    const std::vector<schedule::StageId>& ids = plan.ranks[device_index / replicas].stages;
     for (const schedule::StageId id : ids) {
       const partition::StageReport& stage = plan.of(id);
       const bool is_first = id == ids.front();
@@ -87,17 +88,21 @@ std::string DescribeRun(const Run& run) {
   for (const partition::StageReport& stage : run.prepared.report.stages)
     parameters += stage.parameters;
   const engine::Dataset& train = *run.data.train;
-  return absl::StrCat("data   ", base::FormatCount(train.rows()), " rows to train on, ",
-                      base::FormatCount(run.data.test->rows()), " to test; ",
-                      Counted(train.features(), "feature", "features"), ", ",
-                      Counted(train.classes(), "class", "classes"), "\nmodel  ",
-                      Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
-                      base::FormatCount(parameters), " parameters\nplan   ",
-                      run.prepared.plan.schedule.name, " over ",
-                      Counted(run.prepared.plan.num_stages(), "stage", "stages"), "; a batch is ",
-                      Counted(run.prepared.plan.micro_batches(), "micro-batch", "micro-batches"),
-                      " of ", Counted(run.prepared.plan.micro_batch_rows, "row", "rows"), "\n\n",
-                      PlanTable(run.prepared.report));
+  const partition::Plan& plan = run.prepared.plan;
+  const int blocks = plan.replication.gradient_blocks;
+  return absl::StrCat(
+      "data   ", base::FormatCount(train.rows()), " rows to train on, ",
+      base::FormatCount(run.data.test->rows()), " to test; ",
+      Counted(train.features(), "feature", "features"), ", ",
+      Counted(train.classes(), "class", "classes"), "\nmodel  ",
+      Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
+      base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
+      Counted(plan.num_stages(), "stage", "stages"),
+      plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
+      "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
+      Counted(plan.micro_batch_rows, "row", "rows"),
+      blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "", "\n\n",
+      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
 }
 
 class TextReport final : public Report {

@@ -64,7 +64,7 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;
   for (const partition::RankReport& rank : run.prepared.report.ranks)
-    needed_bytes += rank.peak_bytes();
+    needed_bytes += run.prepared.plan.replicas() * rank.peak_bytes();
   if (memory_bytes > 0 && needed_bytes > memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all devices together need ", base::FormatBytes(needed_bytes), ", this machine has ",
