@@ -58,7 +58,22 @@ absl::StatusOr<std::unique_ptr<Reduction>> Reduction::Create(Options options) {
   ASSIGN_OR_RETURN(reduction->token_memory_, own.device->AllocateTable(4 * kTokenBytes));
   reduction->tokens_ = CreateInProcessTransports(
       {.devices = {own.device, own.beside}, .max_outstanding = static_cast<int>(own.sums.size())});
+  if (!own.beside->memory_is_host()) RETURN_IF_ERROR(reduction->WarmUp());
   return reduction;
+}
+
+absl::Status Reduction::WarmUp() {
+  absl::Status status;
+  kernels::Device& beside = *options_.beside;
+  beside.stream().Run([&] {
+    const Tensor zero = PlaceOf(Token::kStartSent);
+    addends_.assign(replicas_, zero);
+    status = beside.ops().elementwise().SumTree(beside.stream(), addends_, zero);
+    if (!status.ok()) return;
+    status = beside.stream().Finish(base::Deadline::After(options_.deadline),
+                                    [] { return absl::OkStatus(); });
+  });
+  return status;
 }
 
 Reduction::~Reduction() {

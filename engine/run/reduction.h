@@ -77,6 +77,8 @@ class Reduction {
   using Tickets = std::vector<Transport::Ticket>;
 
   explicit Reduction(Options options);
+  // Loads the code of the sum before ranks wait for one another on their GPUs (Executor::WarmUp).
+  absl::Status WarmUp();
   size_t IndexOf(StageId stage) const;
   absl::Status AwaitFirst(size_t count, Transport& rank_transport);
   // A message without contents orders the streams: from the rank's to the one beside when a sum is

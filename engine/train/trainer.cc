@@ -269,6 +269,9 @@ void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
   report.device = device.name();
   report.measured_peak_bytes = counters.peak_bytes;
   report.overhead_bytes = device.overhead_bytes();
+  if (const kernels::Device* const beside = group_->beside(index)) {
+    report.overhead_bytes += beside->overhead_bytes();
+  }
   report.peak_stashed = counters.peak_stashed;
   report.measured_stash_bytes = counters.peak_stash_bytes;
   report.graphs = counters.graphs;

@@ -58,8 +58,6 @@ uint64_t SlotOf(int channel, const Message& message) {
 
 class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
  public:
-  explicit Mesh(int process) : process_(process) {}
-
   absl::Status Connect(const GlooOptions& options) {
     absl::Status status = Guard([&] {
       device_ =
@@ -103,7 +101,6 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   gloo::transport::Context& context() { return *context_; }
 
  private:
-  const int process_;
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
 };
@@ -253,7 +250,7 @@ std::unique_ptr<Transport> Mesh::Join(Rank rank, std::vector<int> processes, int
 
 absl::StatusOr<std::shared_ptr<GlooMesh>> GlooMesh::Connect(const GlooOptions& options) {
   BlockBrokenPipeSignal();
-  auto mesh = std::make_shared<Mesh>(options.process);
+  auto mesh = std::make_shared<Mesh>();
   RETURN_IF_ERROR(mesh->Connect(options));
   return std::shared_ptr<GlooMesh>(std::move(mesh));
 }

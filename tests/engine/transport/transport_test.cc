@@ -110,9 +110,11 @@ TEST_P(AnyTransport, MatchesMessagesInTheOrderOfTheirPosts) {
   Transports ranks = ConnectAny(2, kMessages);
   std::vector<std::vector<float>> from, to(kMessages, std::vector<float>(1));
   for (int i = 0; i < kMessages; ++i) from.push_back({static_cast<float>(i)});
-  std::vector<Transport::Ticket> tickets;
+  std::vector<Transport::Ticket> sends, tickets;
   for (int i = 0; i < kMessages; ++i) {
-    ASSERT_OK(ranks[0]->PostSend(kOne, Activation(i), View(from[static_cast<size_t>(i)])));
+    ASSERT_OK_AND_ASSIGN(
+        sends.emplace_back(),
+        ranks[0]->PostSend(kOne, Activation(i), View(from[static_cast<size_t>(i)])));
   }
   for (int i = 0; i < kMessages; ++i) {
     ASSERT_OK_AND_ASSIGN(
@@ -120,18 +122,21 @@ TEST_P(AnyTransport, MatchesMessagesInTheOrderOfTheirPosts) {
         ranks[1]->PostReceive(kZero, Activation(i), View(to[static_cast<size_t>(i)])));
   }
   for (const Transport::Ticket& ticket : tickets) EXPECT_OK(ranks[1]->Wait(ticket, Long()));
+  for (const Transport::Ticket& send : sends) EXPECT_OK(ranks[0]->Wait(send, Long()));
   EXPECT_EQ(to, from);
 }
 
 TEST_P(AnyTransport, KeepsTheTwoDirectionsApart) {
   Transports ranks = ConnectAny(2);
   std::vector<float> up = {1}, down = {2}, at_one(1), at_zero(1);
-  ASSERT_OK(ranks[0]->PostSend(kOne, Activation(0), View(up)));
-  ASSERT_OK(ranks[1]->PostSend(kZero, Gradient(0), View(down)));
+  ASSERT_OK_AND_ASSIGN(auto sent_up, ranks[0]->PostSend(kOne, Activation(0), View(up)));
+  ASSERT_OK_AND_ASSIGN(auto sent_down, ranks[1]->PostSend(kZero, Gradient(0), View(down)));
   ASSERT_OK_AND_ASSIGN(auto one, ranks[1]->PostReceive(kZero, Activation(0), View(at_one)));
   ASSERT_OK_AND_ASSIGN(auto zero, ranks[0]->PostReceive(kOne, Gradient(0), View(at_zero)));
   EXPECT_OK(ranks[1]->Wait(one, Long()));
   EXPECT_OK(ranks[0]->Wait(zero, Long()));
+  EXPECT_OK(ranks[0]->Wait(sent_up, Long()));
+  EXPECT_OK(ranks[1]->Wait(sent_down, Long()));
   EXPECT_THAT(at_one, ElementsAre(1));
   EXPECT_THAT(at_zero, ElementsAre(2));
 }
