@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/launch/socket.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -35,7 +36,7 @@ absl::StatusOr<std::string> AgreeOnAddress(
   const bool is_one_host = std::all_of(
       hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts.front(); });
   if (is_one_host) return std::string(kLoopback);
-  return own_address.empty() ? HostName() : std::string(own_address);
+  return OwnHost(own_address.empty() ? HostName() : std::string(own_address));
 }
 
 }  // namespace stagecoach::engine

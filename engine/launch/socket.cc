@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -207,6 +208,25 @@ absl::StatusOr<std::string> ReceiveSome(const Descriptor& socket, base::Deadline
       return GoneAway("nothing more arrives");
     }
   }
+}
+
+absl::StatusOr<std::string> OwnHost(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
+    return absl::UnavailableError(absl::StrCat(host, ": ", gai_strerror(error)));
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const Descriptor socket(::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
+    if (socket.valid() && bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0) {
+      return LocalHost(socket);
+    }
+    error = errno;
+  }
+  return absl::UnavailableError(absl::StrCat(host, ": ", std::strerror(error)));
 }
 
 std::string LocalHost(const Descriptor& socket) {

@@ -61,6 +61,10 @@ absl::Status SendAll(const Descriptor& socket, absl::string_view bytes, base::De
 // At least one byte of what arrives. Unavailable: the other end has gone away.
 absl::StatusOr<std::string> ReceiveSome(const Descriptor& socket, base::Deadline deadline);
 
+// The number of an address of this host, which `host` names, to which sockets can be bound.
+// Unavailable: there is none.
+absl::StatusOr<std::string> OwnHost(const std::string& host);
+
 // The number of the address of this end; "" if it has none.
 std::string LocalHost(const Descriptor& socket);
 

@@ -59,26 +59,9 @@ uint64_t SlotOf(int channel, const Message& message) {
 class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
  public:
   absl::Status Connect(const GlooOptions& options) {
-    absl::Status status = Guard([&] {
-      device_ =
-          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
-      context_ = device_->createContext(options.process, options.processes);
-      context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline)));
-      return absl::OkStatus();
-    });
-    // Every pair of processes has addresses of its own. All have equally many bytes.
     std::string addresses;
-    if (status.ok()) {
-      status = Guard([&] {
-        for (int other = 0; other < options.processes; ++other) {
-          if (other == options.process) continue;
-          const std::vector<char> bytes = context_->createPair(other)->address().bytes();
-          addresses.append(bytes.begin(), bytes.end());
-        }
-        return absl::OkStatus();
-      });
-    }
-    RETURN_IF_ERROR(base::Annotate(status, absl::StrCat("cannot listen at ", options.address)));
+    RETURN_IF_ERROR(base::Annotate(Listen(options, addresses),
+                                   absl::StrCat("cannot listen at ", options.address)));
     ASSIGN_OR_RETURN(const std::vector<std::string> all, options.gather(addresses));
     for (int other = 0; other < options.processes; ++other) {
       if (other == options.process) continue;
@@ -101,6 +84,23 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   gloo::transport::Context& context() { return *context_; }
 
  private:
+  // Sets `addresses` to those at which the others reach this process, one for each of them, all of
+  // equally many bytes.
+  absl::Status Listen(const GlooOptions& options, std::string& addresses) {
+    return Guard([&] {
+      device_ =
+          gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
+      context_ = device_->createContext(options.process, options.processes);
+      context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline)));
+      for (int other = 0; other < options.processes; ++other) {
+        if (other == options.process) continue;
+        const std::vector<char> bytes = context_->createPair(other)->address().bytes();
+        addresses.append(bytes.begin(), bytes.end());
+      }
+      return absl::OkStatus();
+    });
+  }
+
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
 };

@@ -17,7 +17,8 @@ namespace stagecoach::engine {
 struct GlooOptions {
   int process = 0;  // this one
   int processes = 1;
-  // Where this process listens: an address of this host that all others reach.
+  // Where this process listens: the number of an address of this host, to which sockets can be
+  // bound and which all others reach.
   std::string address;
   // Returns every process's text, by process, once all have called it.
   std::function<absl::StatusOr<std::vector<std::string>>(const std::string&)> gather = nullptr;

@@ -354,14 +354,5 @@ TEST(GlooTransport, GroupsOfDifferentChannelsAreApart) {
   EXPECT_THAT(to_second, ElementsAre(2));
 }
 
-TEST(GlooMesh, SaysWhereItCannotListen) {
-  EXPECT_THAT(GlooMesh::Connect({.process = 0,
-                                 .processes = 2,
-                                 .address = "192.0.2.1",  // of no host
-                                 .gather = nullptr,
-                                 .deadline = absl::Seconds(1)}),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot listen at 192.0.2.1")));
-}
-
 }  // namespace
 }  // namespace stagecoach::engine
