@@ -21,7 +21,7 @@ int Replication::gradient_copies() const {
 }
 
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches) {
-  const auto [replicas, blocks] = replication;
+  const auto [replicas, blocks, shards_optimizer] = replication;
   if (!IsPowerOfTwo(replicas) || replicas > kMaxDevices) {
     return absl::InvalidArgumentError(
         absl::StrCat(replicas, " replicas: must be a power of two up to ", kMaxDevices,
@@ -36,6 +36,11 @@ absl::Status CheckReplication(const Replication& replication, int64_t micro_batc
         absl::StrCat(blocks, " gradient blocks for ", replicas,
                      " replicas: use a multiple of the replicas, so that each has whole blocks"));
   }
+  if (shards_optimizer && replicas == 1) {
+    return absl::InvalidArgumentError(
+        "a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
+        "shard it");
+  }
   if (micro_batches % blocks != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         micro_batches, " micro-batches cannot be divided evenly into ", blocks,
@@ -45,8 +50,32 @@ absl::Status CheckReplication(const Replication& replication, int64_t micro_batc
   return absl::OkStatus();
 }
 
+int64_t ReductionParts(int64_t gradient_bytes) {
+  return (gradient_bytes + kReductionPartBytes - 1) / kReductionPartBytes;
+}
+
 int64_t ShardBytes(int64_t bytes, int replicas) {
   return AlignTensor((bytes + replicas - 1) / replicas);
+}
+
+ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replicas) {
+  const int64_t begin = part * kReductionPartBytes;
+  const int64_t end = std::min(begin + kReductionPartBytes, gradient_bytes);
+  const int64_t bytes = ShardBytes(end - begin, replicas);
+  return {std::min(begin + replica * bytes, end), std::min(begin + (replica + 1) * bytes, end)};
+}
+
+int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
+                       const Replication& replication) {
+  if (!replication.shards_optimizer) return optimizer_bytes;
+  int64_t shard_bytes = 0;
+  for (int64_t part = 0; part < ReductionParts(parameter_bytes); ++part) {
+    shard_bytes += ShardOf(parameter_bytes, part, 0, replication.replicas).bytes();
+  }
+  // States of a parameter's size, and what a profile may count besides.
+  const int64_t states = parameter_bytes > 0 ? optimizer_bytes / parameter_bytes : 0;
+  return states * shard_bytes +
+         ShardBytes(optimizer_bytes - states * parameter_bytes, replication.replicas);
 }
 
 int64_t ReductionBytes(int64_t gradient_bytes, int replicas) {

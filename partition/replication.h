@@ -12,10 +12,14 @@ namespace stagecoach::partition {
 // `gradient_blocks` equal blocks; within a block, gradients are summed in order, and the blocks in
 // a balanced binary tree. Each replica sums the blocks that it has, a subtree; then they exchange
 // (engine/run/reduction.h). So the bits depend on gradient_blocks, but not on replicas.
+//
+// If they shard the optimizer (ZeRO-1), each replica keeps the optimizer's state only of its shard
+// of the parameters, updates that shard, and the others receive it.
 // Regular value type.
 struct Replication {
-  int replicas = 1;         // a power of two
-  int gradient_blocks = 1;  // a power of two, at least `replicas`
+  int replicas = 1;               // a power of two
+  int gradient_blocks = 1;        // a power of two, at least `replicas`
+  bool shards_optimizer = false;  // only with several replicas
 
   bool is_needed() const { return replicas > 1; }
   int blocks_per_replica() const { return gradient_blocks / replicas; }
@@ -26,16 +30,36 @@ struct Replication {
   friend bool operator==(const Replication&, const Replication&) = default;
 };
 
-// InvalidArgument, naming the option to change, unless both are as Replication says, and the
+// InvalidArgument, naming the option to change, unless all are as Replication says, and the
 // `micro_batches` of a batch can be divided into the blocks.
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches);
 
 // A stage's gradients are exchanged in parts of at most so many bytes.
 inline constexpr int64_t kReductionPartBytes = int64_t{4} << 20;
 
-// Of `bytes` bytes (a multiple of kTensorAlignment) each replica sums and hands out a shard: so
-// many bytes, the last ones perhaps fewer.
+// How many.
+int64_t ReductionParts(int64_t gradient_bytes);
+
+// Of a part of `bytes` bytes (a multiple of kTensorAlignment) each replica sums and hands out a
+// shard: so many bytes, the last ones perhaps fewer.
 int64_t ShardBytes(int64_t bytes, int replicas);
+
+// A range of a stage's gradients, and of its parameters alike, in bytes.
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t bytes() const { return end - begin; }
+
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+// The shard of a replica of one of the parts; empty where the part is too small for all.
+ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replicas);
+
+// What a replica keeps of `optimizer_bytes` of state, which belong to `parameter_bytes` of
+// parameters: all of it, or that of the largest shards.
+int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
+                       const Replication& replication);
 
 // Memory for what a replica receives of the others while it sums `gradient_bytes` of gradients: two
 // parts at once, if there are as many. 0 for one replica.

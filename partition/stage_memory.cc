@@ -122,6 +122,8 @@ StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& e
     if (i + 1 < layers.size()) layout.AddBoundary(layer, layers[i + 1]);
   }
   layout.Finish(stage);
+  stage.optimizer_bytes =
+      OptimizerBytes(stage.optimizer_bytes, stage.parameter_bytes, position.replication);
   stage.gradient_bytes = position.replication.gradient_copies() * stage.parameter_bytes;
   stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position.replication.replicas);
   if (position.is_first) stage.other_resident_bytes += ends.feed_resident_bytes;

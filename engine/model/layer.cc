@@ -12,13 +12,12 @@ using partition::AlignTensor;
 void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   const DType type = context.device.activation_type();
   partition::LayerMemory& memory = spec.memory;
-  int64_t working_bytes = 0;
   for (const ParameterSpec& parameter : spec.parameters) {
     memory.parameter_bytes += AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
     if (type == DType::kFloat32) continue;
-    working_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
+    memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
-  memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes + working_bytes;
+  memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes;
   memory.input_bytes = Bundle({context.input}, context.rows, type).bytes();
   memory.output_bytes = Bundle({spec.output}, context.rows, type).bytes();
   for (int64_t* const area : {&memory.stash_bytes, &memory.weight_stash_bytes,

@@ -218,12 +218,13 @@ absl::Status Executor::Await(int32_t transfer) {
 absl::Status Executor::Reduce(const Run& run, int position) {
   RETURN_IF_ERROR(
       Mark(run, run.bound.program.instructions[static_cast<size_t>(position)], Moment::kStart));
-  return reduction_->Start();
+  return reduction_->Start(run.step->update);
 }
 
 absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   if (!instruction.works) return absl::OkStatus();
+  const bool shards = instruction.stage->options().replication.shards_optimizer;
   RETURN_IF_ERROR(KeepUp(instruction));
   if (reduction_ != nullptr) {
     RETURN_IF_ERROR(reduction_->Await(instruction.action.stage, *options_.transport));
@@ -231,7 +232,12 @@ absl::Status Executor::Step(const Run& run, int position) {
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   UpdateStep update = run.step->update;
   if (norm_.has_value()) update.gradient_scale = norm_->scale();
-  RETURN_IF_ERROR(instruction.stage->Update(update));
+  if (!shards) {
+    RETURN_IF_ERROR(instruction.stage->Update(update));
+  } else if (norm_.has_value()) {
+    RETURN_IF_ERROR(reduction_->Start(update));
+    RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
+  }
   return EndWork(run, position);
 }
 

@@ -125,6 +125,7 @@ class Executor {
   absl::Status PlaceAll();
   // `resident`: where the tables of collectives and the area of REDUCEs lie.
   absl::Status PlaceCollectives(std::byte* resident);
+  absl::Status CreateReduction(std::byte* received);
   absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
 
   absl::Status PerformAll(const Run& run);
@@ -177,9 +178,10 @@ class Executor {
   std::optional<SampleNumberTable> sample_numbers_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
   std::unique_ptr<kernels::Timeline> timeline_;
-  std::unique_ptr<Reduction> reduction_;  // if there are replicas
-  std::optional<GradientNorm> norm_;      // if gradients are clipped
-  Stage* loss_stage_ = nullptr;           // null if it is on another rank
+  std::vector<std::unique_ptr<OptimizerShard>> shards_;  // by stage, if the optimizer is sharded
+  std::unique_ptr<Reduction> reduction_;                 // if there are replicas
+  std::optional<GradientNorm> norm_;                     // if gradients are clipped
+  Stage* loss_stage_ = nullptr;                          // null if it is on another rank
   std::optional<SharedResults> shared_results_;
   int stashed_ = 0;  // micro-batches between F and B
   ExecutorCounters counters_;

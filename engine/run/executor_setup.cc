@@ -142,18 +142,42 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
                                                             options_.replicas));
     resident += schedule::ResultTableBytes(memory, schedule, options_.transport->rank());
   }
-  if (options_.replicas == nullptr) return absl::OkStatus();
-  Reduction::Options reduction = {.device = &device,
-                                  .beside = options_.beside,
-                                  .replicas = options_.replicas,
-                                  .deadline = options_.deadline,
-                                  .received = resident,
-                                  .sums = {}};
+  return options_.replicas == nullptr ? absl::OkStatus() : CreateReduction(resident);
+}
+
+absl::Status Executor::CreateReduction(std::byte* received) {
+  Reduction::Options options = {.device = options_.device,
+                                .beside = options_.beside,
+                                .replicas = options_.replicas,
+                                .deadline = options_.deadline,
+                                .received = received,
+                                .tasks = {}};
+  shards_.resize(static_cast<size_t>(options_.training.schedule->num_stages()));
   for (const Instruction& instruction : training_->program.instructions) {
-    if (instruction.action.op != Op::kReduceGradients) continue;
-    reduction.sums.push_back({instruction.action.stage, instruction.stage->all_gradients()});
+    const Op op = instruction.action.op;
+    if (op != Op::kReduceGradients && op != Op::kStep) continue;
+    const Stage& stage = *instruction.stage;
+    const bool shards = stage.options().replication.shards_optimizer;
+    std::unique_ptr<OptimizerShard>& shard =
+        shards_[static_cast<size_t>(stage.options().id.value())];
+    if (shards && shard == nullptr) {
+      ASSIGN_OR_RETURN(shard,
+                       OptimizerShard::Create({.device = options_.beside,
+                                               .optimizer = stage.options().optimizer,
+                                               .parameters = stage.tensors(),
+                                               .gradients = stage.all_gradients(),
+                                               .states = stage.shard_states(),
+                                               .replicas = options_.replicas->ranks(),
+                                               .replica = options_.replicas->rank().value()}));
+    }
+    Reduction::Task task = {.stage = stage.options().id};
+    const bool updates = shards && norm_.has_value() == (op == Op::kStep);
+    if (op == Op::kReduceGradients) task.added = stage.all_gradients();
+    if (updates) task.shard = shard.get();
+    task.gathered = updates ? stage.all_values() : task.added;
+    if (!task.gathered.empty()) options.tasks.push_back(task);
   }
-  ASSIGN_OR_RETURN(reduction_, Reduction::Create(std::move(reduction)));
+  ASSIGN_OR_RETURN(reduction_, Reduction::Create(std::move(options)));
   return absl::OkStatus();
 }
 

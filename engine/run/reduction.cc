@@ -29,10 +29,11 @@ Tensor RangeOf(const Tensor& whole, int64_t offset_bytes, int64_t bytes) {
           kernels::Shape{(end - begin) / SizeOf(whole.dtype)}};
 }
 
-// The shard that a replica sums: of no elements where the part is too small for all.
+// The shard of a replica: of no elements where the part is too small for all.
 Tensor ShardOf(const Tensor& part, size_t replica, size_t replicas) {
-  const int64_t bytes = partition::ShardBytes(part.bytes(), static_cast<int>(replicas));
-  return RangeOf(part, static_cast<int64_t>(replica) * bytes, bytes);
+  const partition::ByteRange range =
+      partition::ShardOf(part.bytes(), 0, static_cast<int>(replica), static_cast<int>(replicas));
+  return RangeOf(part, range.begin, range.bytes());
 }
 
 Rank RankOf(size_t replica) { return Rank(static_cast<int32_t>(replica)); }
@@ -44,7 +45,7 @@ Reduction::Reduction(Options options)
       replicas_(static_cast<size_t>(options_.replicas->ranks())),
       own_(static_cast<size_t>(options_.replicas->rank().value())),
       work_(*this),
-      done_(options_.sums.size()) {
+      done_(options_.tasks.size()) {
   for (size_t i = 0; i < 2; ++i) {
     scattered_[i].reserve(2 * replicas_);
     gathered_[i].reserve(2 * replicas_);
@@ -57,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Reduction>> Reduction::Create(Options options) {
   const Options& own = reduction->options_;
   ASSIGN_OR_RETURN(reduction->token_memory_, own.device->AllocateTable(4 * kTokenBytes));
   reduction->tokens_ = CreateInProcessTransports(
-      {.devices = {own.device, own.beside}, .max_outstanding = static_cast<int>(own.sums.size())});
+      {.devices = {own.device, own.beside}, .max_outstanding = static_cast<int>(own.tasks.size())});
   if (!own.beside->memory_is_host()) RETURN_IF_ERROR(reduction->WarmUp());
   return reduction;
 }
@@ -82,10 +83,10 @@ Reduction::~Reduction() {
 }
 
 size_t Reduction::IndexOf(StageId stage) const {
-  const auto found = std::find_if(options_.sums.begin(), options_.sums.end(),
-                                  [stage](const Sum& sum) { return sum.stage == stage; });
-  STAGECOACH_CHECK(found != options_.sums.end(), "the stage has no REDUCE");
-  return static_cast<size_t>(found - options_.sums.begin());
+  const auto found = std::find_if(options_.tasks.begin(), options_.tasks.end(),
+                                  [stage](const Task& task) { return task.stage == stage; });
+  STAGECOACH_CHECK(found != options_.tasks.end(), "the stage has no REDUCE");
+  return static_cast<size_t>(found - options_.tasks.begin());
 }
 
 Tensor Reduction::PlaceOf(Token token) const {
@@ -104,8 +105,8 @@ absl::Status Reduction::AwaitToken(size_t end, const Transport::Ticket& ticket, 
   }
 }
 
-absl::Status Reduction::Start() {
-  if (started_ == options_.sums.size()) started_ = awaited_ = 0;  // a new run
+absl::Status Reduction::Start(const UpdateStep& update) {
+  if (started_ == options_.tasks.size()) started_ = awaited_ = 0;  // a new run
   if (started_ == 0) {
     RETURN_IF_ERROR(work_done_.Wait(base::Deadline::After(options_.deadline)));
     RETURN_IF_ERROR(Poll());
@@ -113,7 +114,9 @@ absl::Status Reduction::Start() {
     RETURN_IF_ERROR(stream.Submit(work_));
     RETURN_IF_ERROR(stream.Record(work_done_));
   }
-  const Message message = {Message::Kind::kAddends, options_.sums[started_++].stage, MicroBatch()};
+  const Task& task = options_.tasks[started_++];
+  if (task.shard != nullptr) task.shard->Begin(update);
+  const Message message = {Message::Kind::kAddends, task.stage, MicroBatch()};
   return tokens_[kOwnEnd]
       ->PostSend(RankOf(kEndBeside), message, PlaceOf(Token::kStartSent))
       .status();
@@ -125,7 +128,7 @@ absl::Status Reduction::Await(StageId stage, Transport& rank_transport) {
 
 absl::Status Reduction::AwaitFirst(size_t count, Transport& rank_transport) {
   for (; awaited_ < count; ++awaited_) {
-    const Message message = {Message::Kind::kSums, options_.sums[awaited_].stage, MicroBatch()};
+    const Message message = {Message::Kind::kSums, options_.tasks[awaited_].stage, MicroBatch()};
     ASSIGN_OR_RETURN(done_[awaited_], tokens_[kOwnEnd]->PostReceive(RankOf(kEndBeside), message,
                                                                     PlaceOf(Token::kDoneReceived)));
     RETURN_IF_ERROR(AwaitToken(kOwnEnd, done_[awaited_], rank_transport));
@@ -137,42 +140,47 @@ absl::StatusOr<std::chrono::steady_clock::time_point> Reduction::DoneAt(StageId 
   return tokens_[kOwnEnd]->DeliveredAt(done_[IndexOf(stage)]);
 }
 
-void Reduction::SumAll() {
-  const absl::Status status = SumEach();
+void Reduction::PerformAll() {
+  const absl::Status status = PerformEach();
   if (!status.ok()) tokens_[kEndBeside]->Abort(status);
 }
 
-absl::Status Reduction::SumEach() {
+absl::Status Reduction::PerformEach() {
   Transport& tokens = *tokens_[kEndBeside];
-  for (const Sum& sum : options_.sums) {
-    const Message start = {Message::Kind::kAddends, sum.stage, MicroBatch()};
-    const Message done = {Message::Kind::kSums, sum.stage, MicroBatch()};
+  for (const Task& task : options_.tasks) {
+    const Message start = {Message::Kind::kAddends, task.stage, MicroBatch()};
+    const Message done = {Message::Kind::kSums, task.stage, MicroBatch()};
     ASSIGN_OR_RETURN(const Transport::Ticket ticket,
                      tokens.PostReceive(RankOf(kOwnEnd), start, PlaceOf(Token::kStartReceived)));
     RETURN_IF_ERROR(AwaitToken(kEndBeside, ticket, *options_.replicas));
-    RETURN_IF_ERROR(
-        base::Annotate(SumOne(sum), absl::StrCat("stage ", sum.stage.value(), " REDUCE")));
+    RETURN_IF_ERROR(base::Annotate(
+        Perform(task),
+        absl::StrCat("stage ", task.stage.value(), task.added.empty() ? " STEP" : " REDUCE")));
     RETURN_IF_ERROR(tokens.PostSend(RankOf(kOwnEnd), done, PlaceOf(Token::kDoneSent)).status());
   }
   return absl::OkStatus();
 }
 
-absl::Status Reduction::SumOne(const Sum& sum) {
+absl::Status Reduction::Perform(const Task& task) {
   constexpr int64_t kPartBytes = partition::kReductionPartBytes;
   // How many parts are performed before the transport is restarted: each takes two groups.
   constexpr int64_t kPartsAtOnce = kMostGroups / 2;
-  const int64_t bytes = sum.gradients.bytes();
-  const int64_t parts = (bytes + kPartBytes - 1) / kPartBytes;
+  const int64_t bytes = task.gathered.bytes();
+  const int64_t parts = partition::ReductionParts(bytes);
   const int64_t half_bytes =
       partition::ReductionBytes(std::min(bytes, kPartBytes), static_cast<int>(replicas_));
-  const auto part = [&](int64_t i) { return RangeOf(sum.gradients, i * kPartBytes, kPartBytes); };
+  const auto part = [](const Tensor& all, int64_t i) {
+    return RangeOf(all, i * kPartBytes, kPartBytes);
+  };
   const auto message = [&](Message::Kind kind, int64_t i) {
-    return Message{kind, sum.stage, MicroBatch(static_cast<int32_t>(i))};
+    return Message{kind, task.stage, MicroBatch(static_cast<int32_t>(i))};
   };
   const auto half = [](int64_t i) { return static_cast<size_t>(i % 2); };
   const auto received = [&](int64_t i) { return options_.received + (i % 2) * half_bytes; };
-  const auto scatter = [&](int64_t i) {
-    return Scatter(part(i), received(i), message(Message::Kind::kAddends, i), scattered_[half(i)]);
+  const auto scatter = [&](int64_t i) -> absl::Status {
+    if (task.added.empty()) return absl::OkStatus();
+    return Scatter(part(task.added, i), received(i), message(Message::Kind::kAddends, i),
+                   scattered_[half(i)]);
   };
   for (int64_t begin = 0; begin < parts; begin += kPartsAtOnce) {
     const int64_t end = std::min(begin + kPartsAtOnce, parts);
@@ -181,11 +189,15 @@ absl::Status Reduction::SumOne(const Sum& sum) {
     for (int64_t i = begin; i < end; ++i) {
       if (i + 1 < end) RETURN_IF_ERROR(scatter(i + 1));
       RETURN_IF_ERROR(WaitFor(scattered_[half(i)]));
-      RETURN_IF_ERROR(AddUp(part(i), received(i)));
+      if (!task.added.empty()) RETURN_IF_ERROR(AddUp(part(task.added, i), received(i)));
+      if (task.shard != nullptr) RETURN_IF_ERROR(task.shard->UpdatePart(i));
       RETURN_IF_ERROR(WaitFor(gathered_[half(i)]));  // of two parts before
-      RETURN_IF_ERROR(Gather(part(i), message(Message::Kind::kSums, i), gathered_[half(i)]));
+      RETURN_IF_ERROR(
+          Gather(part(task.gathered, i), message(Message::Kind::kSums, i), gathered_[half(i)]));
     }
     for (Tickets& tickets : gathered_) RETURN_IF_ERROR(WaitFor(tickets));
+    const bool is_last = end == parts;
+    if (is_last && task.shard != nullptr) RETURN_IF_ERROR(task.shard->Finish());
     RETURN_IF_ERROR(options_.beside->stream().Finish(base::Deadline::After(options_.deadline),
                                                      [this] { return options_.replicas->Poll(); }));
   }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "engine/stage/optimizer_shard.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
@@ -19,17 +20,22 @@
 namespace stagecoach::engine {
 
 // Sums the gradients of a rank's stages over the replicas of the rank, beside its other work: what
-// a REDUCE starts. A direct reduce-scatter and an all-gather: each replica receives its shard of
-// the gradients of every other, adds all of them in a balanced binary tree over the replicas, and
-// sends the sums to the others. So the bits do not depend on the transport, and each replica sends
-// and receives 2 (replicas - 1) / replicas of the gradients' bytes. They go in parts of
-// partition::kReductionPartBytes, of which the next is on its way while one is added up.
+// a REDUCE starts. If replicas shard the optimizer, it then updates this replica's shard, and the
+// replicas give each other the new parameters in place of the sums. A direct reduce-scatter and an
+// all-gather: each replica receives its shard of the gradients of every other, adds all of them in
+// a balanced binary tree over the replicas, and sends the sums to the others. So the bits do not
+// depend on the transport, and each replica sends and receives 2 (replicas - 1) / replicas of the
+// gradients' bytes. They go in parts of partition::kReductionPartBytes, of which the next is on its
+// way while one is added up.
 class Reduction {
  public:
-  // The gradients that one REDUCE sums.
-  struct Sum {
+  // What is done with the parameters of a stage, part by part, in this order. The tensors are of
+  // all of them, one after the other: (n) float32.
+  struct Task {
     StageId stage;
-    kernels::Tensor gradients;  // of all parameters of the stage, one after the other: (n) float32
+    kernels::Tensor added;            // gradients of which this replica's shard is summed, or none
+    OptimizerShard* shard = nullptr;  // that is updated, or null
+    kernels::Tensor gathered;         // of which all replicas get all shards
   };
   struct Options {
     kernels::Device* device = nullptr;  // of the rank, which has the gradients
@@ -37,8 +43,10 @@ class Reduction {
     kernels::Device* beside = nullptr;
     Transport* replicas = nullptr;  // on `beside`: the replicas of the rank
     absl::Duration deadline;        // of any wait for another replica
-    std::byte* received = nullptr;  // partition::ReductionBytes of the largest of the gradients
-    std::vector<Sum> sums;          // of one run of the schedule, in the order of its list
+    std::byte* received = nullptr;  // partition::ReductionBytes of the largest that is added
+    // Of one run of the schedule, in the order of its list: first those of REDUCEs, one for each
+    // stage; if updates wait for the norm of all gradients, then those of STEPs.
+    std::vector<Task> tasks;
   };
   // What `replicas` must allow (InProcessOptions::max_outstanding,
   // CommunicatorOptions::max_groups).
@@ -51,27 +59,28 @@ class Reduction {
   Reduction(const Reduction&) = delete;
   Reduction& operator=(const Reduction&) = delete;
 
-  // Jobs of the rank's stream, and in its order, each for every sum of a run, in their order:
-  // Starts the next sum, whose gradients the work issued so far has completed. Does not wait.
-  absl::Status Start();
-  // Later work comes after the sum of the stage's gradients. The error of a sum that failed, or of
+  // Jobs of the rank's stream, and in its order, each for every task of a run, in their order:
+  // Starts the next, whose tensors the work issued so far has completed. Does not wait. `update`:
+  // for its shard, if it has one.
+  absl::Status Start(const UpdateStep& update);
+  // Later work comes after the REDUCE of the stage. The error of a task that failed, or of
   // `rank_transport`, which is polled meanwhile.
   absl::Status Await(StageId stage, Transport& rank_transport);
   // The same of all that were started.
   absl::Status AwaitAll(Transport& rank_transport) { return AwaitFirst(started_, rank_transport); }
 
-  // The error of a sum that failed. Thread-safe.
+  // The error of a task that failed. Thread-safe.
   absl::Status Poll() { return tokens_.front()->Poll(); }
-  // Once the rank's stream has finished after Await: when the sum was there.
+  // Once the rank's stream has finished after Await: when the REDUCE was done.
   absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt(StageId stage) const;
   // Sent to other replicas since creation.
   int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // All sums of a run, one after the other: a job of the stream beside.
+  // All tasks of a run, one after the other: a job of the stream beside.
   struct Work final : kernels::Job {
     explicit Work(Reduction& in) : reduction(in) {}
-    void Run() override { reduction.SumAll(); }
+    void Run() override { reduction.PerformAll(); }
     Reduction& reduction;
   };
   using Tickets = std::vector<Transport::Ticket>;
@@ -81,15 +90,15 @@ class Reduction {
   absl::Status WarmUp();
   size_t IndexOf(StageId stage) const;
   absl::Status AwaitFirst(size_t count, Transport& rank_transport);
-  // A message without contents orders the streams: from the rank's to the one beside when a sum is
-  // started, and back when it is done.
+  // A message without contents orders the streams: from the rank's to the one beside when a task
+  // is started, and back when it is done.
   enum class Token : uint8_t { kStartSent, kStartReceived, kDoneSent, kDoneReceived };
   kernels::Tensor PlaceOf(Token token) const;
   absl::Status AwaitToken(size_t end, const Transport::Ticket& ticket, Transport& polled);
 
-  void SumAll();
-  absl::Status SumEach();
-  absl::Status SumOne(const Sum& sum);
+  void PerformAll();
+  absl::Status PerformEach();
+  absl::Status Perform(const Task& task);
   // Of a part of some gradients: sends each replica its shard, and receives those of this one.
   absl::Status Scatter(const kernels::Tensor& part, std::byte* received, const Message& message,
                        Tickets& tickets);
@@ -106,8 +115,8 @@ class Reduction {
   Work work_;
   kernels::Event work_done_;
   std::atomic<bool> ends_{false};
-  size_t started_ = 0, awaited_ = 0;  // sums of this run
-  Tickets done_;                      // by sum: its last token
+  size_t started_ = 0, awaited_ = 0;  // tasks of this run
+  Tickets done_;                      // by task: its last token
   std::array<Tickets, 2> scattered_, gathered_;
   std::vector<kernels::Tensor> addends_;
   std::atomic<int64_t> sent_bytes_{0};

@@ -93,7 +93,8 @@ absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
   PlaceParameters(resident);
   RETURN_IF_ERROR(InitializeParameters(seed));
   RETURN_IF_ERROR(GroupParameters());
-  if (!device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
+  const bool updates = !options_.replication.shards_optimizer;
+  if (updates && !device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
   RETURN_IF_ERROR(device_.ops().optimizer().RoundParameters(device_.stream(), *all_parameters_));
   return Finish();
 }
@@ -104,6 +105,9 @@ void Stage::PlaceParameters(std::byte* resident) {
   std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
   const int64_t copy_bytes = memory().parameter_bytes;
   all_gradients_ = {gradients, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
+  all_values_ = {values, DType::kFloat32, all_gradients_.shape};
+  shard_states_ = states;
+  const int own_states = options_.replication.shards_optimizer ? 0 : options_.optimizer.states();
   gradients_.resize(static_cast<size_t>(options_.replication.gradient_copies()));
   std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
@@ -118,10 +122,10 @@ void Stage::PlaceParameters(std::byte* resident) {
     tensors.decays = parameter.decays;
     tensors.value = take(values, parameter.type, shape);
     tensors.gradient = take(gradients, DType::kFloat32, shape);
-    for (size_t state = 0; state < static_cast<size_t>(options_.optimizer.states()); ++state) {
+    for (size_t state = 0; state < static_cast<size_t>(own_states); ++state) {
       tensors.states[state] = take(states, DType::kFloat32, shape);
     }
-    if (type != DType::kFloat32) tensors.working = take(states, type, shape);
+    if (type != DType::kFloat32) tensors.working = take(others, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
     for (size_t copy = 0; copy < gradients_.size(); ++copy) {
       gradients_[copy].push_back(

@@ -105,9 +105,15 @@ class Stage {
   // The gradients of all parameters, one after the other, once they are complete: (n) float32. What
   // lies between the parameters is 0.
   const Tensor& all_gradients() const { return all_gradients_; }
+  // Their values, at the same places.
+  const Tensor& all_values() const { return all_values_; }
+  // For an OptimizerShard, if the optimizer is sharded: the parameters without states, and where
+  // the states of a shard are.
+  absl::Span<const kernels::ParameterTensors> tensors() const { return tensors_; }
+  std::byte* shard_states() const { return shard_states_; }
   // The sum of squares of each parameter's gradient, in order: (parameters().size()) float64.
   absl::Status SquaredNorms(const Tensor& squares);
-  // Updates all layers.
+  // Updates all layers. Pre-condition: the optimizer is not sharded.
   absl::Status Update(const UpdateStep& update);
 
   // Copies the loss stage's results to the host, in the stream's order: for Result, once the stream
@@ -152,7 +158,8 @@ class Stage {
   const GradientBlocks blocks_;
   std::vector<std::vector<GradientBlocks::Fold>> folds_;  // index: micro-batch
   std::vector<std::vector<Tensor>> gradients_;            // by copy (GradientBlocks)
-  Tensor all_gradients_;
+  Tensor all_gradients_, all_values_;
+  std::byte* shard_states_ = nullptr;
   std::unique_ptr<kernels::ParameterGroup> all_parameters_;
   std::vector<std::unique_ptr<kernels::ParameterGroup>>
       layer_parameters_;  // if they are updated so

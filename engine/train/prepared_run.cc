@@ -45,6 +45,7 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
   request.micro_batches = options.micro_batches;
   request.replicas = options.replication.replicas;
   request.gradient_blocks = options.replication.gradient_blocks;
+  request.shards_optimizer = options.replication.shards_optimizer;
   if (options.chunks > 0) request.chunks = options.chunks;
   ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
   return partition::PreparedPlan(std::move(receipt));

@@ -102,15 +102,18 @@ absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches
                    reader.OptionalInt64("replicas", 1, {.min = 1, .max = kMaxDevices}));
   ASSIGN_OR_RETURN(const int64_t blocks, reader.OptionalInt64("gradient_blocks", replicas,
                                                               {.min = 1, .max = kMaxBlocks}));
-  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks)};
+  ASSIGN_OR_RETURN(const bool shards_optimizer, reader.OptionalBool("shard_optimizer", false));
+  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks), shards_optimizer};
   // Each key is refused for what it does to those before it.
   const struct {
     const char* key;
     Replication replication;
     int micro_batches;
-  } steps[] = {{"replicas", {plan.replicas(), plan.replicas()}, plan.replicas()},
-               {"gradient_blocks", plan.replication, plan.replication.gradient_blocks},
-               {"micro_batches", plan.replication, micro_batches}};
+  } steps[] = {
+      {"replicas", {plan.replicas(), plan.replicas()}, plan.replicas()},
+      {"gradient_blocks", {plan.replicas(), static_cast<int>(blocks)}, static_cast<int>(blocks)},
+      {"shard_optimizer", plan.replication, static_cast<int>(blocks)},
+      {"micro_batches", plan.replication, micro_batches}};
   for (const auto& step : steps) {
     const absl::Status status = CheckReplication(step.replication, step.micro_batches);
     if (!status.ok()) return reader.Error(step.key, status.message());
@@ -308,9 +311,10 @@ std::string ToPlanJson(const PlanFile& file) {
                     ",\n  \"chunks\": ", chunks);
   }
   absl::StrAppend(&text, ",\n  \"stages\": ", StageLines(plan));
-  const auto [replicas, blocks] = plan.replication;
+  const auto [replicas, blocks, shards_optimizer] = plan.replication;
   if (replicas > 1) absl::StrAppend(&text, ",\n  \"replicas\": ", replicas);
   if (blocks != replicas) absl::StrAppend(&text, ",\n  \"gradient_blocks\": ", blocks);
+  if (shards_optimizer) absl::StrAppend(&text, ",\n  \"shard_optimizer\": true");
   AppendList("recomputed_layers", plan.recomputed, text);
   AppendList("order", plan.order, text);
   if (chunks == 0) {

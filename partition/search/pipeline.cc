@@ -21,6 +21,22 @@ std::vector<double> SumsBefore(absl::Span<const LayerCost> layers, double LayerC
   return sums;
 }
 
+// A sharded optimizer updates only its shard. Unless updates wait for the norm of all gradients,
+// that is part of the REDUCE (engine/run/reduction.h): returns these times, summed as those of
+// LayerTable are.
+std::vector<double> ShardSteps(const Replication& replication, bool waits_for_norm,
+                               std::vector<LayerCost>& layers) {
+  for (LayerCost& layer : layers) {
+    if (replication.shards_optimizer) layer.step_ns /= replication.replicas;
+  }
+  if (!replication.shards_optimizer || waits_for_norm) {
+    return std::vector<double>(layers.size() + 1);
+  }
+  std::vector<double> reduced_ns = SumsBefore(layers, &LayerCost::step_ns);
+  for (LayerCost& layer : layers) layer.step_ns = 0;
+  return reduced_ns;
+}
+
 // What is slower in either.
 Link Slower(const Link& a, const Link& b) {
   Link slower{.latency_ns = std::max(a.latency_ns, b.latency_ns),
@@ -89,7 +105,8 @@ LayerTable::LayerTable(std::vector<LayerCost> given, const EndMemory& end_memory
       forward_ns(SumsBefore(layers, &LayerCost::forward_ns)),
       backward_input_ns(SumsBefore(layers, &LayerCost::backward_input_ns)),
       backward_weight_ns(SumsBefore(layers, &LayerCost::backward_weight_ns)),
-      step_ns(SumsBefore(layers, &LayerCost::step_ns)) {}
+      step_ns(SumsBefore(layers, &LayerCost::step_ns)),
+      reduced_step_ns(layers.size() + 1) {}
 
 std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_batch_rows,
                                           int micro_batches, const Replication& replication,
@@ -99,8 +116,12 @@ std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_
   if (!order.empty()) sized.layers = InOrder(sized.layers, profile.edges, order);
   // Between a layer's gradient and its update the replicas' gradients are summed.
   const bool updates_in_backward = profile.updates_in_backward && !replication.is_needed();
-  return std::make_shared<const LayerTable>(std::move(sized.layers), ends, updates_in_backward,
-                                            profile.collectives);
+  const bool waits_for_norm = profile.collectives.norm_bytes > 0;
+  std::vector<double> reduced_ns = ShardSteps(replication, waits_for_norm, sized.layers);
+  const auto table = std::make_shared<LayerTable>(std::move(sized.layers), ends,
+                                                  updates_in_backward, profile.collectives);
+  table->reduced_step_ns = std::move(reduced_ns);
+  return table;
 }
 
 Pipeline::Pipeline(Plan plan, std::shared_ptr<const LayerTable> layers,
@@ -142,10 +163,10 @@ absl::StatusOr<Pipeline> Pipeline::Create(Plan plan, std::shared_ptr<const Layer
 // Each device sends to every other one its part in n of the gradients to be summed, and then its
 // own part of the sums: 2 (n - 1) messages of a part in n, as many bytes as a ring takes
 // (Patarasuk and Yuan 2009).
-int64_t Pipeline::ReductionNs(int rank, int64_t bytes) const {
+int64_t Pipeline::GatherNs(int rank, int64_t bytes) const {
   const int64_t count = replication().replicas;
   if (count < 2) return 0;
-  return 2 * (count - 1) * devices_of(rank).link.TransferNs((bytes + count - 1) / count);
+  return (count - 1) * devices_of(rank).link.TransferNs((bytes + count - 1) / count);
 }
 
 double Pipeline::ReductionNsOf(int64_t bytes) const {
@@ -223,7 +244,10 @@ schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
   for (size_t layer = first; layer < end; ++layer) {
     gradient_bytes += table.layers[layer].memory.parameter_bytes;
   }
-  times.reduce_ns = ReductionNs(rank_of(stage), gradient_bytes);
+  times.reduce_ns = ReductionNs(rank_of(stage), gradient_bytes) + time(sum(table.reduced_step_ns));
+  // What a clipped step updates, it hands out then.
+  const bool gathers_in_step = replication().shards_optimizer && table.collectives.norm_bytes > 0;
+  if (gathers_in_step) times.step_ns += GatherNs(rank_of(stage), gradient_bytes);
   if (stage + 1 < num_stages()) {
     const LayerMemory& last = table.layers[end - 1].memory;
     times.output_bytes = last.output_bytes + last.passing_bytes;

@@ -38,6 +38,9 @@ struct LayerTable {
   schedule::CollectiveMemory collectives;  // Profile has the same
   // Index: layer; the times of all layers before it. One more than there are layers.
   std::vector<double> forward_ns, backward_input_ns, backward_weight_ns, step_ns;
+  // The same of updates that are part of REDUCEs, beside everything else; their layers' step_ns
+  // is 0.
+  std::vector<double> reduced_step_ns;
 };
 
 // The layers of a profile at that many rows, for replicas that perform so many micro-batches each.
@@ -97,7 +100,9 @@ class Pipeline {
   schedule::Link LinkBetween(int stage, int next_stage) const;
   bool overlaps_messages() const { return sends_ != schedule::Sends::kBlocking; }
   // How long the replicas of a rank take to sum so many bytes of gradients.
-  int64_t ReductionNs(int rank, int64_t bytes) const;
+  int64_t ReductionNs(int rank, int64_t bytes) const { return 2 * GatherNs(rank, bytes); }
+  // To give each other their shards of so many bytes.
+  int64_t GatherNs(int rank, int64_t bytes) const;
   // About the same of any rank, as a sum over layers has it: without latency and rounding.
   double ReductionNsOf(int64_t bytes) const;
 

@@ -1,5 +1,7 @@
 #include "partition/replication.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -58,6 +60,10 @@ TEST(CheckReplication, SaysWhatToChange) {
        12,
        "12 micro-batches cannot be divided evenly into 8 gradient blocks: use a "
        "multiple of 8"},
+      {{1, 4, true},
+       8,
+       "a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
+       "shard it"},
   };
   for (const auto& refusal : refusals) {
     EXPECT_THAT(CheckReplication(refusal.replication, refusal.micro_batches),
@@ -70,6 +76,37 @@ TEST(ShardBytes, AreAlignedAndCoverAll) {
   EXPECT_EQ(ShardBytes(1024, 4), 256);
   EXPECT_EQ(ShardBytes(1024 + kTensorAlignment, 4), 256 + kTensorAlignment);
   EXPECT_EQ(ShardBytes(0, 4), 0);
+}
+
+TEST(ShardOf, DividesEachPartAmongTheReplicas) {
+  constexpr int64_t kBytes = 2 * kReductionPartBytes + 5 * kTensorAlignment;
+  EXPECT_EQ(ReductionParts(kBytes), 3);
+  EXPECT_EQ(ReductionParts(2 * kReductionPartBytes), 2);
+  EXPECT_EQ(ReductionParts(0), 0);
+  EXPECT_EQ(ShardOf(kBytes, 0, 1, 4),
+            (ByteRange{kReductionPartBytes / 4, kReductionPartBytes / 2}));
+  for (const int replicas : {1, 2, 4, 8}) {
+    int64_t next = 0;
+    for (int64_t part = 0; part < 3; ++part) {
+      for (int replica = 0; replica < replicas; ++replica) {
+        const ByteRange shard = ShardOf(kBytes, part, replica, replicas);
+        EXPECT_EQ(shard.begin, next) << part << " " << replica << " of " << replicas;
+        EXPECT_EQ(shard.bytes() % kTensorAlignment, 0);
+        next = shard.end;
+      }
+      EXPECT_EQ(next, std::min((part + 1) * kReductionPartBytes, kBytes));
+    }
+  }
+}
+
+// Two states, and 100 bytes of something else.
+TEST(OptimizerBytes, AreThoseOfTheLargestShards) {
+  constexpr int64_t kBytes = kReductionPartBytes + 3 * kTensorAlignment;
+  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, {2, 2}), 2 * kBytes + 100);
+  constexpr int64_t kShards = kReductionPartBytes / 2 + 2 * kTensorAlignment;
+  EXPECT_EQ(OptimizerBytes(2 * kBytes, kBytes, {2, 2, true}), 2 * kShards);
+  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, {2, 2, true}), 2 * kShards + kTensorAlignment);
+  EXPECT_EQ(OptimizerBytes(0, 0, {2, 2, true}), 0);
 }
 
 // A shard of each other replica; of two parts at once, if there are two.

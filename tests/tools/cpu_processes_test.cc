@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -59,17 +61,15 @@ TEST_P(CpuProcesses, GiveTheAnswerOfOneDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CpuProcesses,
-                         ::testing::Values(Mesh{4, 1}, Mesh{1, 4},
-                                           Mesh{2, 2, {"--clip-norm", "0.05"}}, Mesh{2, 4},
-                                           Mesh{2, 2, {"--schedule", "zb-v"}}),
-                         [](const ::testing::TestParamInfo<Mesh>& tested) {
-                           return absl::StrCat("Stages", tested.param.stages, "Replicas",
-                                               tested.param.replicas,
-                                               tested.param.more.empty()              ? ""
-                                               : tested.param.more[0] == "--schedule" ? "ZbV"
-                                                                                      : "Clipped");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, CpuProcesses,
+    ::testing::Values(Mesh{4, 1}, Mesh{1, 4}, Mesh{2, 2, {"--clip-norm", "0.05"}},
+                      Mesh{2, 4, {"--shard-optimizer"}}, Mesh{2, 2, {"--schedule", "zb-v"}}),
+    [](const ::testing::TestParamInfo<Mesh>& tested) {
+      const std::string more = absl::StrJoin(tested.param.more, "_");
+      return absl::StrCat("Stages", tested.param.stages, "Replicas", tested.param.replicas,
+                          absl::StrReplaceAll(more, {{"-", ""}, {".", ""}}));
+    });
 
 // Two stages of two replicas, all of which train for ever.
 std::vector<std::unique_ptr<Child>> StartFour(const Arguments& deadline) {

@@ -70,6 +70,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
           {"micro_batch_rows", prepared.plan.micro_batch_rows},
           {"replicas", prepared.plan.replicas()},
           {"gradient_blocks", prepared.plan.replication.gradient_blocks},
+          {"shard_optimizer", prepared.plan.replication.shards_optimizer},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }

@@ -187,6 +187,9 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           "Parts of a batch whose gradients form a binary tree [as replicas]",
           [](const std::string& text) { return ParseCount(text, 1, kMaxPlanned); })
       ->group(group);
+  app.add_flag("--shard-optimizer", flags.shards_optimizer,
+               "Divide the optimizer's state among replicas (ZeRO-1)")
+      ->group(group);
   AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
           "Forward passes repeated to save memory, for files [auto]",
           [](const std::string& text) -> absl::StatusOr<bool> {
@@ -250,6 +253,7 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
   request.micro_batches = flags.micro_batches;
   request.replicas = flags.replicas;
   request.gradient_blocks = flags.gradient_blocks;
+  request.shards_optimizer = flags.shards_optimizer;
   request.may_recompute = flags.may_recompute;
   request.objective = flags.objective;
   if (!IsProfileFile(flags)) {

@@ -30,6 +30,7 @@ struct PlanFlags {
   std::optional<int64_t> batch;
   std::optional<int> replicas = 1;     // unset: searched
   std::optional<int> gradient_blocks;  // unset: as many as replicas
+  bool shards_optimizer = false;
   bool may_recompute = true;
   partition::PlanObjective objective = partition::PlanObjective::kStep;
 };

@@ -101,6 +101,9 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--gradient-blocks", "N", options.gradient_blocks,
           "Parts of a batch whose gradients form a binary tree [as replicas]", Count(1, kMaxInt))
       ->group(group);
+  app.add_flag("--shard-optimizer", options.shards_optimizer,
+               "Divide the optimizer's state among replicas (ZeRO-1)")
+      ->group(group);
   AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
           Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
           ParseScheduleOption)
@@ -143,8 +146,8 @@ void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
   CLI::Option* plan = app.add_option("--plan", options.plan_file, "Train by the plan in a file")
                           ->option_text("FILE")
                           ->group("Pipeline");
-  for (const char* settled : {"--stages", "--replicas", "--gradient-blocks", "--schedule",
-                              "--chunks", "--batch", "--microbatches", "--profile"}) {
+  for (const char* settled : {"--stages", "--replicas", "--gradient-blocks", "--shard-optimizer",
+                              "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
     plan->excludes(app.get_option(settled));
   }
 }

@@ -36,8 +36,9 @@ struct RunOptions {
   std::optional<int> stages;
   int replicas = 1;
   std::optional<int> gradient_blocks;  // unset: as many as replicas
-  std::string schedule = "1f1b";       // name, "auto" or file (schedule_option.h)
-  int chunks = 0;                      // stages per device; 0: the schedule's own number
+  bool shards_optimizer = false;
+  std::string schedule = "1f1b";  // name, "auto" or file (schedule_option.h)
+  int chunks = 0;                 // stages per device; 0: the schedule's own number
   // Of all replicas; unset: kDefaultMicroBatches, or as many as there are gradient blocks, or those
   // of a schedule file for each replica.
   std::optional<int> micro_batches;

@@ -49,14 +49,16 @@ class Replicas {
                                     .beside = member.beside.get(),
                                     .replicas = transports_[i].get(),
                                     .deadline = deadline,
-                                    .sums = {}};
+                                    .tasks = {}};
       int64_t most_bytes = 0;
       for (size_t stage = 0; stage < sizes_.size(); ++stage) {
         const int64_t elements = sizes_[stage] / 4;
         member.gradients.emplace_back(static_cast<size_t>(elements));
-        options.sums.push_back(
-            {StageId(static_cast<int32_t>(stage)),
-             kernels::Float32(member.gradients.back().data(), kernels::Shape{elements})});
+        const auto gradients =
+            kernels::Float32(member.gradients.back().data(), kernels::Shape{elements});
+        options.tasks.push_back({.stage = StageId(static_cast<int32_t>(stage)),
+                                 .added = gradients,
+                                 .gathered = gradients});
         most_bytes = std::max(most_bytes, partition::ReductionBytes(sizes_[stage], count));
       }
       member.received.resize(static_cast<size_t>(most_bytes));
@@ -77,7 +79,7 @@ class Replicas {
     absl::Status status;
     member.device->stream().Run([&] {
       for (size_t stage = 0; stage < sizes_.size() && status.ok(); ++stage) {
-        status = member.reduction->Start();
+        status = member.reduction->Start({});
       }
       if (status.ok()) status = member.reduction->AwaitAll(*member.alone);
     });

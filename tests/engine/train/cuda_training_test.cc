@@ -161,6 +161,8 @@ std::vector<Partition> AllPartitions() {
     all.push_back({1, "1f1b", place, {.replicas = 2, .gradient_blocks = 4}});
     all.push_back({2, "zb-h1", place, {.replicas = 2, .gradient_blocks = 4}});
     all.push_back({1, "gpipe", place, {.replicas = 4, .gradient_blocks = 4}});
+    all.push_back(
+        {2, "1f1b", place, {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true}});
   }
   return all;
 }
@@ -170,7 +172,8 @@ std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
   std::string name = absl::StrCat(test.param.schedule, "_Devices", test.param.devices, "_",
                                   kPlaces[static_cast<int>(test.param.place)]);
   if (test.param.replication.is_needed()) {
-    absl::StrAppend(&name, "_Replicas", test.param.replication.replicas);
+    absl::StrAppend(&name, "_Replicas", test.param.replication.replicas,
+                    test.param.replication.shards_optimizer ? "_Sharded" : "");
   }
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -60,11 +61,13 @@ struct Partition {
   int threads = 1;
   int replicas = 1;
   int blocks = 1;  // of gradients
+  bool shards_optimizer = false;
 };
 
 partition::Plan PlanFor(const Partition& partition) {
   return EvenPlan(SmallModel(), partition.devices, partition.schedule, kCutMicroBatches,
-                  kCutMicroBatchRows, partition.chunks, {partition.replicas, partition.blocks});
+                  kCutMicroBatchRows, partition.chunks,
+                  {partition.replicas, partition.blocks, partition.shards_optimizer});
 }
 
 std::unique_ptr<Trainer> TrainerFor(const partition::Plan& plan, const Optimizer& optimizer,
@@ -194,6 +197,10 @@ std::vector<Partition> AllPartitions() {
     all.push_back({2, schedule, 0, 1, /*replicas=*/2, /*blocks=*/4});
   }
   all.push_back({4, "zb-h1", 0, 1, /*replicas=*/4, /*blocks=*/4});
+  for (const auto& [devices, schedule, replicas] :
+       {std::tuple(1, "gpipe", 4), std::tuple(2, "1f1b", 2), std::tuple(2, "zb-v", 4)}) {
+    all.push_back({devices, schedule, 0, 1, replicas, /*blocks=*/4, /*shards_optimizer=*/true});
+  }
   return all;
 }
 
@@ -205,7 +212,8 @@ std::string NameOfPartition(const ::testing::TestParamInfo<Partition>& test) {
                    partition.threads > 1 ? absl::StrCat("_Threads", partition.threads) : "",
                    partition.blocks > 1
                        ? absl::StrCat("_Replicas", partition.replicas, "_Blocks", partition.blocks)
-                       : "");
+                       : "",
+                   partition.shards_optimizer ? "_Sharded" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

@@ -56,6 +56,7 @@ constexpr char kTwoStages[] = R"({
   ],
   "replicas": 2,
   "gradient_blocks": 4,
+  "shard_optimizer": true,
   "recomputed_layers": [3, 4]
 }
 )";
@@ -77,7 +78,7 @@ TEST(PlanFile, ReadsWhatTheDocumentationShows) {
   EXPECT_EQ(plan.micro_batch_rows, 16);
   EXPECT_EQ(plan.micro_batches(), 8);
   EXPECT_EQ(plan.schedule, schedule::Generate("zb-h1", {.ranks = 2, .micro_batches = 4}).value());
-  EXPECT_EQ(plan.replication, (Replication{2, 4}));
+  EXPECT_EQ(plan.replication, (Replication{2, 4, true}));
   EXPECT_THAT(plan.recomputed, ::testing::ElementsAre(3, 4));
   EXPECT_EQ(ToPlanJson(*file), kTwoStages);
 }
@@ -142,6 +143,7 @@ TEST(PlanFile, RoundTripKeepsEveryFieldOfRandomPlans) {
     plan.micro_batch_rows = 4 + random() % 100;
     plan.replication.replicas = 1 << random() % 3;
     plan.replication.gradient_blocks = plan.replicas() << random() % 4;
+    plan.replication.shards_optimizer = plan.replicas() > 1 && random() % 2 == 0;
     for (int layer = 0; layer < plan.num_layers; ++layer) {
       if (random() % 3 == 0) plan.recomputed.push_back(layer);
     }
@@ -200,6 +202,8 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
       {"\"replicas\": 2", "\"replicas\": 3", "$.replicas: ", "3 replicas: must be a power of two"},
       {"\"replicas\": 2", "\"replicas\": 8", "$.gradient_blocks: ", "4 gradient blocks for 8"},
       {"\"gradient_blocks\": 4", "\"gradient_blocks\": 6", "$.gradient_blocks: ", "power of two"},
+      {"\"replicas\": 2", "\"replicas\": 1",
+       "$.shard_optimizer: ", "a sharded optimizer for 1 replica"},
       {"\"gradient_blocks\": 4", "\"gradient_blocks\": 16",
        "$.micro_batches: ", "8 micro-batches cannot be divided evenly into 16"},
       {"\"micro_batches\": 8", "\"micro_batches\": 6",
@@ -223,7 +227,7 @@ TEST(PlanFile, NamesTheLine) {
       ParsePlanJson(With("\"rank\": 1", "\"rank\": 0")),
       StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("line 12: $.stages[1].rank")));
   EXPECT_THAT(ParsePlanJson(With("[3, 4]", "[3, 4")),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("17:1")));
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("18:1")));
 }
 
 TEST(PlanFile, WritesReplicationOnlyWhereItIsNotTheUsual) {

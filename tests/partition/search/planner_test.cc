@@ -205,6 +205,37 @@ TEST(PlanJointly, CountsTheMemoryOfReplicasAndGradientBlocks) {
   EXPECT_EQ(training_of(one).dynamic_bytes, training_of(two).dynamic_bytes);
 }
 
+// Each updates half of its six layers: within the REDUCE, or after the norm and before it hands out
+// what it has updated.
+TEST(PlanJointly, ShardsTheOptimizer) {
+  PlannerRequest request = TwoReplicas();
+  for (LayerCost& layer : request.profile.sizes.front().layers) {
+    layer.step_ns = 100;
+    layer.memory.optimizer_bytes = 2 * layer.memory.parameter_bytes;
+  }
+  constexpr int64_t kUnshardedNs = 96'400;  // but for the update
+  constexpr int64_t kStageBytes = 6 * 6400;
+  const auto resident_of = [](const Receipt& receipt) {
+    return receipt.report.of(schedule::Rank(0)).training.resident_bytes;
+  };
+  const Receipt whole = PlanJointly(request).value();
+  EXPECT_EQ(whole.objective_ns, kUnshardedNs + 600);
+  request.shards_optimizer = true;
+  const Receipt sharded = PlanJointly(request).value();
+  EXPECT_EQ(sharded.plan.replication, (Replication{2, 2, true}));
+  EXPECT_EQ(sharded.objective_ns, kUnshardedNs + 300);
+  EXPECT_EQ(sharded.stages[0].update_ns, 6000 + 300);
+  EXPECT_EQ(resident_of(whole) - resident_of(sharded), kStageBytes);
+  request.profile.collectives.norm_bytes = 8 * 12;
+  EXPECT_EQ(PlanJointly(request).value().objective_ns, kUnshardedNs + 300 + 3000);
+  // One replica has nothing to share; where their number is open, others are considered.
+  request.replicas = 1;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("a sharded optimizer for 1 replica")));
+  request.replicas.reset();
+  EXPECT_OK(PlanJointly(request));
+}
+
 // What fits to the byte does, and a byte less does not.
 TEST(PlanJointly, FitsTheExactMemoryOfReplicas) {
   PlannerRequest request = TwoReplicas();

@@ -54,6 +54,23 @@ TEST(SplitByCause, DividesARankAsByHand) {
             (Causes{{"F", 5}, {"BW", 20}, {"activations", 24}, {"sends", 40}, {"executor", 1}}));
 }
 
+// A REDUCE runs beside: a pass behind it waits for its own input, and only STEP for the REDUCE.
+TEST(SplitByCause, LetsOnlyUpdatesWaitForReductions) {
+  const Trace trace = TraceFromText(
+      {0, 1}, 1,
+      {"F0.0@0-10 SEND_F0.0@10-12 RECV_B0.0@10-30 BW0.0@10:30-40 REDUCE0@40-60 STEP0@40:60-65",
+       "RECV_F1.0@0-12 F1.0@0:12-20 BW1.0@20-30 REDUCE1@30-80 SEND_B1.0@30-30 STEP1@30:80-85"});
+  const std::vector<TimeSplit> splits = SplitByCause(trace);
+  EXPECT_EQ(Nonzero(splits[0]),
+            (Causes{{"F", 10}, {"BW", 10}, {"step", 25}, {"gradients", 20}, {"tail", 20}}));
+  const Trace late = TraceFromText({0, 0}, 1,
+                                   {"F0.0@0-10 F1.0@10-20 BW1.0@20-30 REDUCE1@30-50 "
+                                    "BW0.0@30:35-45 REDUCE0@45-60 STEP0@45:60-65 "
+                                    "STEP1@65-70"});
+  EXPECT_EQ(Nonzero(SplitByCause(late)[0]),
+            (Causes{{"F", 20}, {"BW", 20}, {"step", 25}, {"gradients", 5}}));
+}
+
 // A device that cannot overlap them performs them in turn: the pair as a whole takes its time.
 TEST(DiffTraces, BlamesNeitherHalfOfAPairThatWasPerformedInTurn) {
   const Trace simulated = TraceFromText({0, 0}, 2, {"F0.1+@0-30 BW1.0@0-30 W0.0@30-40"});

@@ -1,0 +1,101 @@
+#include "engine/stage/optimizer_shard.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.h"
+#include "base/status_macros.h"
+#include "kernels/ops/ops.h"
+#include "partition/replication.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::ParameterTensors;
+using kernels::Tensor;
+
+Tensor ElementsOf(const Tensor& whole, int64_t first, int64_t count) {
+  return {static_cast<std::byte*>(whole.data) + first * SizeOf(whole.dtype), whole.dtype,
+          kernels::Shape{count}};
+}
+
+// What of the parameters lies in the range of `gradients`. `states`: of that range, one after the
+// other, `state_bytes` apart.
+std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
+                                       const OptimizerShard::Options& options, std::byte* states,
+                                       int64_t state_bytes) {
+  std::vector<ParameterTensors> pieces;
+  for (const ParameterTensors& parameter : options.parameters) {
+    const Tensor& gradient = parameter.gradient;
+    const int64_t offset = static_cast<const std::byte*>(gradient.data) -
+                           static_cast<const std::byte*>(options.gradients.data);
+    const int64_t begin = std::max(range.begin, offset);
+    const int64_t end = std::min(range.end, offset + gradient.bytes());
+    if (begin >= end) continue;
+    const int64_t first = (begin - offset) / SizeOf(gradient.dtype);
+    const int64_t count = (end - begin) / SizeOf(gradient.dtype);
+    ParameterTensors& piece = pieces.emplace_back();
+    piece.decays = parameter.decays;
+    piece.value = ElementsOf(parameter.value, first, count);
+    piece.gradient = ElementsOf(gradient, first, count);
+    if (!parameter.working.empty()) piece.working = ElementsOf(parameter.working, first, count);
+    for (int state = 0; state < options.optimizer.states(); ++state) {
+      piece.states[static_cast<size_t>(state)] = {
+          states + state * state_bytes + (begin - range.begin), gradient.dtype,
+          kernels::Shape{count}};
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<OptimizerShard>> OptimizerShard::Create(const Options& options) {
+  std::unique_ptr<OptimizerShard> shard(new OptimizerShard(*options.device, options.optimizer));
+  absl::Status status;
+  options.device->stream().Run([&] {
+    status = shard->CreateGroups(options);
+    if (status.ok() && !options.device->memory_is_host()) status = shard->WarmUp();
+  });
+  RETURN_IF_ERROR(status);
+  return shard;
+}
+
+absl::Status OptimizerShard::CreateGroups(const Options& options) {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  const int64_t bytes = options.gradients.bytes();
+  std::byte* states = options.states;
+  for (int64_t part = 0; part < partition::ReductionParts(bytes); ++part) {
+    const auto range = partition::ShardOf(bytes, part, options.replica, options.replicas);
+    ASSIGN_OR_RETURN(
+        parts_.emplace_back(),
+        ops.CreateGroup(device_.stream(), PiecesIn(range, options, states, range.bytes())));
+    states += options.optimizer.states() * range.bytes();
+  }
+  const bool rounds =
+      std::any_of(options.parameters.begin(), options.parameters.end(),
+                  [](const ParameterTensors& tensors) { return !tensors.working.empty(); });
+  if (!rounds) return absl::OkStatus();
+  ASSIGN_OR_RETURN(all_, ops.CreateGroup(device_.stream(), options.parameters));
+  return absl::OkStatus();
+}
+
+absl::Status OptimizerShard::WarmUp() {
+  Optimizer still = optimizer_;
+  still.weight_decay = 0.0F;
+  for (const auto& part : parts_) {
+    RETURN_IF_ERROR(UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device_, *part));
+  }
+  return device_.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+}
+
+absl::Status OptimizerShard::UpdatePart(int64_t part) {
+  return UpdateParameters(optimizer_, step_, device_, *parts_[static_cast<size_t>(part)]);
+}
+
+absl::Status OptimizerShard::Finish() {
+  if (all_ == nullptr) return absl::OkStatus();
+  return device_.ops().optimizer().RoundParameters(device_.stream(), *all_);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,60 @@
+#ifndef STAGECOACH_ENGINE_STAGE_OPTIMIZER_SHARD_H_
+#define STAGECOACH_ENGINE_STAGE_OPTIMIZER_SHARD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/stage/optimizer.h"
+#include "kernels/device.h"
+#include "kernels/ops/optimizer.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::engine {
+
+// The optimizer of one replica's shards of a stage's parameters, one shard in each part of them
+// (partition::ShardOf), where replicas shard the optimizer: it has the state of these alone.
+// Updates are elementwise, so all shards together get the bits that one optimizer gives.
+class OptimizerShard {
+ public:
+  struct Options {
+    kernels::Device* device = nullptr;  // that updates; it has the memory
+    Optimizer optimizer;
+    // Of the stage, without states, their gradients in the order and at the places that they have
+    // in `gradients`; those of values are alike.
+    absl::Span<const kernels::ParameterTensors> parameters;
+    kernels::Tensor gradients;    // (n) float32
+    std::byte* states = nullptr;  // partition::OptimizerBytes of states; 0
+    int replicas = 1;
+    int replica = 0;
+  };
+  static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(const Options& options);
+
+  // What the updates that follow are to do.
+  void Begin(const UpdateStep& step) { step_ = step; }
+  // Jobs of the device's stream, as is Finish. Updates the shard of a part.
+  absl::Status UpdatePart(int64_t part);
+  // Once all parts have the values of all replicas: brings them into the form that layers read.
+  absl::Status Finish();
+
+ private:
+  OptimizerShard(kernels::Device& device, const Optimizer& optimizer)
+      : device_(device), optimizer_(optimizer) {}
+  absl::Status CreateGroups(const Options& options);
+  // An update that changes nothing: it loads what updates need.
+  absl::Status WarmUp();
+
+  kernels::Device& device_;
+  const Optimizer optimizer_;
+  UpdateStep step_;
+  std::vector<std::unique_ptr<kernels::ParameterGroup>> parts_;  // the shard of each
+  std::unique_ptr<kernels::ParameterGroup> all_;  // of all replicas; null if there is no rounding
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_STAGE_OPTIMIZER_SHARD_H_

@@ -1,0 +1,119 @@
+#include "engine/stage/optimizer_shard.h"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/ops.h"
+#include "partition/layer_cost.h"
+#include "partition/replication.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using kernels::ParameterTensors;
+using kernels::Shape;
+using ::stagecoach::testing::RandomNormal;
+
+// Sizes that fall on no boundary of a part or shard: one spans two parts, some lie in one shard.
+constexpr int64_t kSizes[] = {7, 1'500'001, 33, 1, 300'000, 2'000'003, 16};
+constexpr int kUpdates = 3;
+
+// A stage's parameters, laid out as Stage has them.
+struct Parameters {
+  std::vector<float> values, gradients, states;
+  std::vector<ParameterTensors> tensors;
+};
+
+int64_t AlignedElements(int64_t size) {
+  return partition::AlignTensor(size * SizeOf(DType::kFloat32)) / SizeOf(DType::kFloat32);
+}
+
+std::unique_ptr<Parameters> MakeParameters() {
+  auto parameters = std::make_unique<Parameters>();
+  int64_t elements = 0;
+  for (const int64_t size : kSizes) elements += AlignedElements(size);
+  parameters->values = RandomNormal(elements, 1);
+  parameters->gradients = RandomNormal(elements, 2);
+  int64_t begin = 0;
+  for (const int64_t size : kSizes) {
+    ParameterTensors& tensors = parameters->tensors.emplace_back();
+    tensors.value = kernels::Float32(parameters->values.data() + begin, Shape{size});
+    tensors.gradient = kernels::Float32(parameters->gradients.data() + begin, Shape{size});
+    tensors.decays = begin % 64 == 0;
+    begin += AlignedElements(size);
+  }
+  return parameters;
+}
+
+UpdateStep StepAt(int64_t step) { return {.step = step, .learning_rate = 0.01F}; }
+
+// By one optimizer, which has all states.
+std::vector<float> Expected(const Optimizer& optimizer) {
+  const auto device = kernels::CreateCpuDevice({}).value();
+  const auto parameters = MakeParameters();
+  const auto elements = static_cast<int64_t>(parameters->values.size());
+  parameters->states.resize(static_cast<size_t>(2 * elements));
+  for (ParameterTensors& tensors : parameters->tensors) {
+    const int64_t begin = tensors.value.f32() - parameters->values.data();
+    for (int state = 0; state < optimizer.states(); ++state) {
+      tensors.states[static_cast<size_t>(state)] = kernels::Float32(
+          parameters->states.data() + state * elements + begin, tensors.value.shape);
+    }
+  }
+  device->stream().Run([&] {
+    const auto group =
+        device->ops().optimizer().CreateGroup(device->stream(), parameters->tensors).value();
+    for (int step = 1; step <= kUpdates; ++step) {
+      EXPECT_OK(UpdateParameters(optimizer, StepAt(step), *device, *group));
+    }
+  });
+  return parameters->values;
+}
+
+TEST(OptimizerShard, UpdatesAsOneOptimizerDoes) {
+  const auto device = kernels::CreateCpuDevice({}).value();
+  for (const Optimizer& optimizer : {Optimizer::AdamW(), Optimizer::Sgd()}) {
+    const std::vector<float> expected = Expected(optimizer);
+    for (const int replicas : {2, 8}) {
+      // All shards in turn, on the same memory: together they update each element once.
+      const auto parameters = MakeParameters();
+      const auto bytes = static_cast<int64_t>(parameters->values.size() * sizeof(float));
+      const int64_t state_bytes =
+          partition::OptimizerBytes(optimizer.states() * bytes, bytes, {replicas, replicas, true});
+      for (int replica = 0; replica < replicas; ++replica) {
+        std::vector<float> states(static_cast<size_t>(state_bytes) / sizeof(float));
+        ASSERT_OK_AND_ASSIGN(
+            const auto shard,
+            OptimizerShard::Create({.device = device.get(),
+                                    .optimizer = optimizer,
+                                    .parameters = parameters->tensors,
+                                    .gradients = kernels::Float32(
+                                        parameters->gradients.data(),
+                                        Shape{static_cast<int64_t>(parameters->gradients.size())}),
+                                    .states = reinterpret_cast<std::byte*>(states.data()),
+                                    .replicas = replicas,
+                                    .replica = replica}));
+        device->stream().Run([&] {
+          for (int step = 1; step <= kUpdates; ++step) {
+            shard->Begin(StepAt(step));
+            for (int64_t part = 0; part < partition::ReductionParts(bytes); ++part) {
+              EXPECT_OK(shard->UpdatePart(part));
+            }
+            EXPECT_OK(shard->Finish());
+          }
+        });
+      }
+      EXPECT_TRUE(parameters->values == expected) << replicas << " replicas";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
