@@ -33,8 +33,8 @@ struct TrainerOptions {
   DeviceSpec device;  // each of them
   Exchange exchange = Exchange::kAuto;
   // For one process per device: this process has device rendezvous->rank() of the plan, and every
-  // process makes a trainer of the same model, plan and options and calls it alike. CUDA devices
-  // only. It outlives the trainer. Null: all devices are in this process.
+  // process makes a trainer of the same model, plan and options and calls it alike. It outlives the
+  // trainer. Null: all devices are in this process.
   Rendezvous* rendezvous = nullptr;
   // What processes must have alike besides model, plan and these options, in any words.
   std::string fingerprint;
