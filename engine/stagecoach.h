@@ -3,6 +3,8 @@
 
 // Everything that a program which defines, plans and trains a model needs.
 #include "engine/data/load.h"
+#include "engine/launch/launch.h"
+#include "engine/launch/rendezvous.h"
 #include "engine/model/layer.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
@@ -11,6 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/train/fit.h"
 #include "engine/train/measured_profile.h"
+#include "engine/train/parallel.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
 

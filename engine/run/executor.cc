@@ -182,7 +182,9 @@ absl::Status Executor::Issue(const Run& run, int position) {
       if (run.step != nullptr) {
         counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
       }
-      return stage.Forward(blocks, call, run.batch, micro_batch, recording);
+      RETURN_IF_ERROR(stage.Forward(blocks, call, run.batch, micro_batch, recording));
+      return &stage == loss_stage_ && !run.batch.wants_loss ? FetchOutput(blocks, micro_batch)
+                                                            : absl::OkStatus();
     case Op::kBackwardInput:
       --stashed_;
       return stage.BackwardInput(blocks, call, recording);
@@ -192,6 +194,11 @@ absl::Status Executor::Issue(const Run& run, int position) {
       --stashed_;
       return stage.Backward(blocks, call, micro_batch, update, recording);
   }
+}
+
+absl::Status Executor::FetchOutput(const StageBlocks& blocks, MicroBatch micro_batch) {
+  const Tensor output = Output(micro_batch);
+  return options_.device->stream().CopyToHost(output.data, blocks.output, output.bytes());
 }
 
 absl::Status Executor::Transfer(const Run& run, int position) {
@@ -311,6 +318,14 @@ LossResult Executor::Result(int replica, MicroBatch micro_batch) const {
   if (shared_results_.has_value()) return shared_results_->Result(replica, micro_batch);
   STAGECOACH_CHECK(loss_stage_ != nullptr, "the loss is on another rank");
   return loss_stage_->Result(micro_batch);
+}
+
+Tensor Executor::Output(MicroBatch micro_batch) const {
+  STAGECOACH_CHECK(loss_stage_ != nullptr, "the last stage is on another rank");
+  Tensor output = {nullptr, options_.device->activation_type(),
+                   options_.output.Batched(loss_stage_->options().micro_batch_rows)};
+  output.data = outputs_.data() + micro_batch.value() * output.bytes();
+  return output;
 }
 
 absl::Status Executor::ReadTimes(const Run& run) {

@@ -75,6 +75,7 @@ class Executor {
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters
     const ParameterTable* parameters = nullptr;  // of the whole model
+    Shape output;                                // of one sample: what the last layer gives
     float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
     schedule::CollectiveMemory collectives;      // that the plans of memory count with
     Work training, evaluation;                   // both place the same stages alike
@@ -91,6 +92,14 @@ class Executor {
   // To measure times costs an accelerator's host several calls an action.
   absl::Status Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace);
   absl::Status Evaluate(const Batch& batch, bool is_measured);
+
+  // Takes the host memory for Output, where the last stage is: before the first evaluation of a
+  // batch that wants no loss, and while no rank is at work, since it may wait for the GPU.
+  absl::Status PrepareOutputs();
+  // What the last layer gave for a micro-batch of the last evaluation, which wanted no loss:
+  // (rows of a micro-batch, output) of the activation type, padding included, in host memory.
+  // Pre-condition: the last stage is on this rank.
+  Tensor Output(MicroBatch micro_batch) const;
 
   const ExecutorCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
@@ -133,6 +142,7 @@ class Executor {
   absl::Status Perform(const Run& run, int position);
   absl::Status Compute(const Run& run, int position);
   absl::Status Issue(const Run& run, int position);
+  absl::Status FetchOutput(const StageBlocks& blocks, MicroBatch micro_batch);
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
   absl::Status Reduce(const Run& run, int position);
@@ -181,7 +191,8 @@ class Executor {
   std::vector<std::unique_ptr<OptimizerShard>> shards_;  // by stage, if the optimizer is sharded
   std::unique_ptr<Reduction> reduction_;                 // if there are replicas
   std::optional<GradientNorm> norm_;                     // if gradients are clipped
-  Stage* loss_stage_ = nullptr;                          // null if it is on another rank
+  Stage* loss_stage_ = nullptr;                          // the last; null if it is on another rank
+  kernels::HostBuffer outputs_;  // (micro_batches, rows, output), once they are prepared
   std::optional<SharedResults> shared_results_;
   int stashed_ = 0;  // micro-batches between F and B
   ExecutorCounters counters_;

@@ -181,6 +181,13 @@ absl::Status Executor::CreateReduction(std::byte* received) {
   return absl::OkStatus();
 }
 
+absl::Status Executor::PrepareOutputs() {
+  if (loss_stage_ == nullptr || outputs_.bytes() > 0) return absl::OkStatus();
+  const int64_t bytes = loss_stage_->options().micro_batches * Output(MicroBatch(0)).bytes();
+  ASSIGN_OR_RETURN(outputs_, options_.device->AllocateHost(bytes));
+  return absl::OkStatus();
+}
+
 absl::Status Executor::WarmUp() {
   const Batch nothing;
   for (Bound* const bound : {training_.get(), evaluation_.get()}) {

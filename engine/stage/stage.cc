@@ -209,7 +209,8 @@ absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, 
     RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
   }
   RETURN_IF_ERROR(device_.stream().Replay(recording, [&] { return chain_.Forward(args); }));
-  return options_.is_last ? ComputeLoss(args, batch, micro_batch) : absl::OkStatus();
+  const bool computes_loss = options_.is_last && batch.wants_loss;
+  return computes_loss ? ComputeLoss(args, batch, micro_batch) : absl::OkStatus();
 }
 
 absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch) {

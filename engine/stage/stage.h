@@ -84,9 +84,10 @@ class Stage {
   // stream that has finished then.
   absl::Status Place(std::byte* resident, uint64_t seed);
 
-  // F: fills the input from the batch on the first stage; computes the loss, and its gradient if
-  // there is a block for it, on the last. `recording`, here and below: always the same one for the
-  // same operation on the same blocks and call context of the same micro-batch.
+  // F: fills the input from the batch on the first stage; computes the loss, if the batch wants it,
+  // and its gradient, if there is a block for it, on the last. `recording`, here and below: always
+  // the same one for the same operation on the same blocks and call context of the same
+  // micro-batch.
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
                        MicroBatch micro_batch, kernels::Recording& recording);
   // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).

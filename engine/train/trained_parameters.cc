@@ -1,8 +1,6 @@
 #include "engine/train/trained_parameters.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -10,12 +8,10 @@
 #include "absl/strings/str_split.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "engine/train/gathered_values.h"
 
 namespace stagecoach::engine {
 namespace {
-
-// Of a parameter that is passed on in parts.
-constexpr int64_t kPartValues = Rendezvous::kMaxValueBytes / static_cast<int64_t>(sizeof(float));
 
 template <typename T>
 std::string HexDigest(absl::Span<const T> values) {
@@ -66,26 +62,6 @@ absl::StatusOr<std::vector<float>> CopyFrom(const Executor& executor, ParameterI
   return absl::InternalError("the parameter is not where the plan has it");
 }
 
-// The `count` values that the process of rank `owner` has, `own`, if that is this one.
-absl::StatusOr<std::vector<float>> PassOn(RankGroup& group, const std::vector<float>& own,
-                                          size_t owner, int64_t count) {
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(count));
-  while (static_cast<int64_t>(values.size()) < count) {
-    const auto done = static_cast<int64_t>(values.size());
-    const auto part = static_cast<size_t>(std::min(kPartValues, count - done));
-    std::string bytes;
-    if (!own.empty()) {
-      bytes.assign(reinterpret_cast<const char*>(own.data() + done), part * sizeof(float));
-    }
-    ASSIGN_OR_RETURN(const std::vector<std::string> all, group.Gather(bytes));
-    if (all[owner].size() != part * sizeof(float)) return NotTheSameModel();
-    values.resize(values.size() + part);
-    std::memcpy(values.data() + done, all[owner].data(), part * sizeof(float));
-  }
-  return values;
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors,
@@ -120,10 +96,10 @@ absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors
 
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
                                                  const ModelParameter& parameter, int owner) {
-  const auto rank = static_cast<size_t>(owner);
+  const std::unique_ptr<Executor>& executor = executors[static_cast<size_t>(owner)];
   absl::StatusOr<std::vector<float>> own = std::vector<float>();
-  if (executors[rank] != nullptr) {
-    group.device(owner).stream().Run([&] { own = CopyFrom(*executors[rank], parameter.id); });
+  if (executor != nullptr) {
+    group.device(owner).stream().Run([&] { own = CopyFrom(*executor, parameter.id); });
   }
   // The text tells the others which parameter this process asks for.
   const absl::StatusOr<std::string> asked =
@@ -133,7 +109,7 @@ absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors exe
   for (const std::string& name : all) {
     if (name != parameter.name) return NotTheSameModel();
   }
-  return PassOn(group, *own, rank, parameter.shape.elements());
+  return GatherValues(group, *own, {{.owner = owner, .count = parameter.shape.elements()}});
 }
 
 }  // namespace stagecoach::engine

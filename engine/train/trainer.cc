@@ -14,6 +14,7 @@
 #include "engine/run/executor.h"
 #include "engine/run/rank_group.h"
 #include "engine/train/fingerprint.h"
+#include "engine/train/gathered_outputs.h"
 #include "engine/train/measured_costs.h"
 #include "engine/train/step_traces.h"
 #include "engine/train/trained_parameters.h"
@@ -37,6 +38,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
+  absl::Status Predict(const Dataset& data, const TakeOutputs& take) override;
   const PreparedRun& run() const override { return run_; }
   int64_t steps() const override { return steps_; }
   absl::StatusOr<std::vector<DeviceReport>> Devices() override;
@@ -58,6 +60,9 @@ class PipelineTrainer final : public Trainer {
   void AddMeasurements(int index, DeviceReport& report) const;
   absl::Status CheckTraced();
   absl::Status CheckData(const Dataset& data) const;
+  // A forward pass of the batch of `data` that starts at a row. Returns where it ends.
+  absl::StatusOr<int64_t> RunForward(const Dataset& data, int64_t begin, bool wants_loss);
+  absl::Status PredictAll(const Dataset& data, const TakeOutputs& take);
   // One that knows the results of a run of the replica.
   const Executor& ExecutorOf(int replica) const;
   LossResult SumResults() const;
@@ -135,6 +140,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                         .deadline = options_.deadline,
                         .seed = options_.seed,
                         .parameters = &run_.profile.parameters,
+                        .output = run_.profile.output,
                         .clip_norm = options_.optimizer.clip_norm,
                         .collectives = run_.lowered.collectives,
                         .training = {&run_.lowered.training, predicted.training},
@@ -228,27 +234,53 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
   Evaluation evaluation;
-  for (int64_t begin = 0; begin < data.rows(); begin += plan().batch_rows()) {
+  while (evaluation.rows < data.rows()) {
     if (stop) {
       ASSIGN_OR_RETURN(const bool must_stop, stop());
       if (must_stop) break;
     }
-    const int64_t end = std::min(begin + plan().batch_rows(), data.rows());
-    evaluation_rows_.clear();
-    for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
-    const Batch batch{
-        .data = &data, .rows = evaluation_rows_, .step = steps_, .first_sample = begin};
-    RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
-      return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device),
-                                                               is_measured);
-    }));
+    ASSIGN_OR_RETURN(evaluation.rows, RunForward(data, evaluation.rows, /*wants_loss=*/true));
     const LossResult sum = SumResults();
-    evaluation.rows = end;
     evaluation.loss += sum.loss;
     evaluation.correct += sum.correct;
   }
   evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
   return evaluation;
+}
+
+absl::StatusOr<int64_t> PipelineTrainer::RunForward(const Dataset& data, int64_t begin,
+                                                    bool wants_loss) {
+  const int64_t end = std::min(begin + plan().batch_rows(), data.rows());
+  evaluation_rows_.clear();
+  for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
+  const Batch batch{.data = &data,
+                    .rows = evaluation_rows_,
+                    .step = steps_,
+                    .first_sample = begin,
+                    .wants_loss = wants_loss};
+  RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
+    return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device), is_measured);
+  }));
+  return end;
+}
+
+absl::Status PipelineTrainer::Predict(const Dataset& data, const TakeOutputs& take) {
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, TargetSpec{}));
+  RETURN_IF_ERROR(group_->Agree(group_->OnEach(
+      [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
+  return group_->Agree(PredictAll(data, take));
+}
+
+absl::Status PipelineTrainer::PredictAll(const Dataset& data, const TakeOutputs& take) {
+  for (int64_t begin = 0; begin < data.rows();) {
+    ASSIGN_OR_RETURN(const int64_t end, RunForward(data, begin, /*wants_loss=*/false));
+    ASSIGN_OR_RETURN(const std::vector<float> values,
+                     GatherOutputs(*group_, executors_, run_, end - begin));
+    RETURN_IF_ERROR(take({.first_row = begin, .rows = end - begin, .values = values}));
+    begin = end;
+  }
+  return absl::OkStatus();
 }
 
 Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {
@@ -356,6 +388,15 @@ absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<float>> Trainer::Predict(const Dataset& data) {
+  std::vector<float> all;
+  RETURN_IF_ERROR(Predict(data, [&](const Outputs& outputs) {
+    all.insert(all.end(), outputs.values.begin(), outputs.values.end());
+    return absl::OkStatus();
+  }));
+  return all;
+}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
                                                          const partition::Plan& plan,

@@ -33,8 +33,8 @@ struct TrainerOptions {
   DeviceSpec device;  // each of them
   Exchange exchange = Exchange::kAuto;
   // For one process per device: this process has device rendezvous->rank() of the plan, and every
-  // process makes a trainer of the same model, plan and options and calls it alike. CUDA devices
-  // only. It outlives the trainer. Null: all devices are in this process.
+  // process makes a trainer of the same model, plan and options and calls it alike. It outlives the
+  // trainer. Null: all devices are in this process.
   Rendezvous* rendezvous = nullptr;
   // What processes must have alike besides model, plan and these options, in any words.
   std::string fingerprint;
@@ -58,6 +58,15 @@ struct Evaluation {
     return rows > 0 ? static_cast<double>(correct) / static_cast<double>(rows) : 0.0;
   }
 };
+
+// What the last layer gives for consecutive rows of a data set.
+struct Outputs {
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  absl::Span<const float> values;  // (rows, output of the model); valid during the call
+};
+// Is given outputs. An error of it ends what gives them.
+using TakeOutputs = std::function<absl::Status(const Outputs&)>;
 
 // Asked whether to end early; among processes, by all at the same places, and all must be given the
 // same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
@@ -105,6 +114,14 @@ class Trainer {
   // if it says so, the result is over the rows done until then.
   virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) = 0;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Evaluate(data, nullptr); }
+
+  // Hands the outputs of all rows of `data` to `take`, in order, a batch at a time: what the model
+  // gives before the loss. Changes nothing; the data need not have targets. The outputs are
+  // gathered from all replicas in host memory: that of this process, or, among processes, of each,
+  // so that all are given all. An error of `take` in one process is one for all.
+  virtual absl::Status Predict(const Dataset& data, const TakeOutputs& take) = 0;
+  // All at once: (rows of the data, output of the model).
+  absl::StatusOr<std::vector<float>> Predict(const Dataset& data);
 
   // What it trains, and how: plan, schedules as the ranks perform them, predicted memory.
   virtual const PreparedRun& run() const = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "tools/cli/explanation.h"
 #include "tools/cli/report.h"
 
 namespace stagecoach::tools {
@@ -112,12 +113,23 @@ ordered_json DeviceToJson(const partition::PlanReport& plan, size_t index, size_
   return json;
 }
 
+ordered_json ExplanationToJson(const Explanation& explanation) {
+  ordered_json rows = ordered_json::array();
+  for (const Explanation::Row& row : explanation.rows) {
+    rows.push_back({{"step", row.step}, {"shapes", row.shapes}, {"note", row.note}});
+  }
+  return {{"event", "shapes"}, {"summary", explanation.summary}, {"rows", std::move(rows)}};
+}
+
 class JsonReport final : public Report {
  public:
+  explicit JsonReport(bool explains) : explains_(explains) {}
+
   void Start(const Run& run) override {
     ordered_json event = {{"event", "plan"}};
     event.update(PlanToJson(run.prepared));
     PrintLine(event);
+    if (explains_) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
   }
 
   void Step(const engine::FitProgress&) override {}
@@ -147,10 +159,15 @@ class JsonReport final : public Report {
                {"seconds", absl::ToDoubleSeconds(outcome.elapsed)},
                {"devices", std::move(devices)}});
   }
+
+ private:
+  const bool explains_;
 };
 
 }  // namespace
 
-std::unique_ptr<Report> MakeJsonReport() { return std::make_unique<JsonReport>(); }
+std::unique_ptr<Report> MakeJsonReport(bool explains) {
+  return std::make_unique<JsonReport>(explains);
+}
 
 }  // namespace stagecoach::tools

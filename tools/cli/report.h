@@ -31,10 +31,11 @@ class Report {
 };
 
 // For people: tables, and between their rows a progress bar if standard output is a terminal.
-std::unique_ptr<Report> MakeTextReport(int epochs);
+// `explains`, here and below: starts with ExplainStep, too.
+std::unique_ptr<Report> MakeTextReport(int epochs, bool explains);
 
 // For scripts: one JSON object a line.
-std::unique_ptr<Report> MakeJsonReport();
+std::unique_ptr<Report> MakeJsonReport(bool explains);
 
 }  // namespace stagecoach::tools
 

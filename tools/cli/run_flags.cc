@@ -199,6 +199,8 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
           Describe("Passes over the training rows", absl::StrCat(options.epochs)),
           Count(1, 1'000'000))
       ->group("Run");
+  app.add_flag("--explain", options.explain, "Print the shapes at each step of a batch first")
+      ->group("Run");
   const auto add_file = [&](const char* name, std::string& path, const char* description) {
     app.add_option(name, path, description)->option_text("FILE")->group("Run");
   };

@@ -65,6 +65,7 @@ struct RunOptions {
   std::string trace;            // as it was measured
   std::string simulated_trace;  // as a simulation at the measured times of actions has it
 
+  bool explain = false;  // print the shapes of a step first
   bool json = false;
 };
 

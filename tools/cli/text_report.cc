@@ -10,6 +10,7 @@
 #include "base/text_table.h"
 #include "base/units.h"
 #include "tools/cli/bars.h"
+#include "tools/cli/explanation.h"
 #include "tools/cli/report.h"
 #include "tools/cli/terminal.h"
 
@@ -106,15 +107,25 @@ std::string DescribeRun(const Run& run) {
       plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
 }
 
+std::string DescribeStep(const Explanation& explanation) {
+  base::TextTable table({{"step"}, {"shapes"}, {"what happens"}});
+  for (const Explanation::Row& row : explanation.rows) {
+    table.AddRow({row.step, row.shapes, row.note});
+  }
+  return absl::StrCat(explanation.summary, "\n\n", table.ToString());
+}
+
 class TextReport final : public Report {
  public:
-  explicit TextReport(int epochs) : epochs_(epochs), is_terminal_(TerminalColumns() > 0) {}
+  TextReport(int epochs, bool explains)
+      : epochs_(epochs), explains_(explains), is_terminal_(TerminalColumns() > 0) {}
   ~TextReport() override { Draw(""); }  // What an error would otherwise be printed behind.
 
   void Start(const Run& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     if (guessing > 0.0) loss_scale_ = guessing;
     absl::PrintF("%s\n", DescribeRun(run));
+    if (explains_) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
     // The ends of the loss bar stand above it: a full one is no better than guessing.
     const std::string scale = absl::StrFormat("%.2f", loss_scale_);
     absl::PrintF("epoch     loss  0%*s    train     test  samples/s\n", kLossBarColumns - 1, scale);
@@ -164,6 +175,7 @@ class TextReport final : public Report {
   }
 
   const int epochs_;
+  const bool explains_;
   const bool is_terminal_;
   double loss_scale_ = 1.0;
   absl::Time drawn_ = absl::InfinitePast();
@@ -171,6 +183,8 @@ class TextReport final : public Report {
 
 }  // namespace
 
-std::unique_ptr<Report> MakeTextReport(int epochs) { return std::make_unique<TextReport>(epochs); }
+std::unique_ptr<Report> MakeTextReport(int epochs, bool explains) {
+  return std::make_unique<TextReport>(epochs, explains);
+}
 
 }  // namespace stagecoach::tools

@@ -144,7 +144,8 @@ absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous
   if (options.rank.value_or(0) > 0) {
     report = std::make_unique<SilentReport>();
   } else {
-    report = options.json ? MakeJsonReport() : MakeTextReport(options.epochs);
+    report = options.json ? MakeJsonReport(options.explain)
+                          : MakeTextReport(options.epochs, options.explain);
   }
   StopOnSignals();
   report->Start(run);

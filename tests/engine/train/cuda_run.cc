@@ -68,6 +68,7 @@ absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer) {
   }
   ASSIGN_OR_RETURN(const Evaluation evaluation, trainer.Evaluate(*test_data));
   answer.evaluation_loss = evaluation.loss;
+  ASSIGN_OR_RETURN(answer.outputs, trainer.Predict(*test_data));
   ASSIGN_OR_RETURN(answer.final_hash, trainer.ParametersHash());
   return answer;
 }

@@ -47,6 +47,7 @@ struct TinyAnswer {
   std::vector<double> losses;
   std::vector<double> gradient_norms;
   double evaluation_loss = 0.0;
+  std::vector<float> outputs;
   std::string initial_hash, final_hash;
 
   friend bool operator==(const TinyAnswer&, const TinyAnswer&) = default;
@@ -57,7 +58,8 @@ void PrintTo(const TinyAnswer& answer, std::ostream* out);
 int64_t ComputeActions(const schedule::Schedule& schedule);
 
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run);
-// A trainer that trains kTinySteps steps and evaluates on rows that are no whole number of batches.
+// A trainer that trains kTinySteps steps, and evaluates and predicts rows that are no whole number
+// of batches.
 absl::StatusOr<TinyAnswer> AnswerOf(Trainer& trainer);
 absl::StatusOr<TinyAnswer> AnswerOf(const TinyRun& run);
 

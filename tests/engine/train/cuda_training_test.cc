@@ -334,6 +334,23 @@ TEST_F(CudaTraining, TracesEveryAction) {
   }
 }
 
+// Its own counts of right rows are computed from the same outputs.
+TEST_F(CudaTraining, PredictsWhatItEvaluates) {
+  const auto data = SmallData(kTinyBatchRows + 5);
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const auto trainer =
+        TinyTrainer(OnCuda(2, "1f1b", Place::kOneGpu, Optimizer::AdamW(), precision)).value();
+    const std::vector<float> outputs = trainer->Predict(*data).value();
+    ASSERT_EQ(static_cast<int64_t>(outputs.size()), data->rows() * kSmallClasses);
+    int64_t correct = 0;
+    for (int64_t row = 0; row < data->rows(); ++row) {
+      const auto first = outputs.begin() + row * kSmallClasses;
+      correct += std::max_element(first, first + kSmallClasses) - first == data->label(row) ? 1 : 0;
+    }
+    EXPECT_EQ(correct, trainer->Evaluate(*data).value().correct) << PrecisionName(precision);
+  }
+}
+
 TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
     const auto trainer = TinyTrainer(OnCuda(2, schedule, Place::kOneGpu)).value();
@@ -349,7 +366,8 @@ TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
       issues += device.graph_issues;
     }
     EXPECT_EQ(graphs, trained + evaluated) << schedule;
-    EXPECT_EQ(issues, kTinySteps * trained + 2 * evaluated) << schedule;
+    // Two batches are evaluated, and the same two predicted.
+    EXPECT_EQ(issues, kTinySteps * trained + 4 * evaluated) << schedule;
   }
 }
 

@@ -42,6 +42,7 @@ struct Answer {
   std::vector<double> gradient_norms;
   double evaluation_loss = 0.0;
   int64_t evaluation_correct = 0;
+  std::vector<float> outputs;
   std::string initial_hash, final_hash;
 
   friend bool operator==(const Answer&, const Answer&) = default;
@@ -97,6 +98,7 @@ Answer AnswerOf(Trainer& trainer) {
   const Evaluation evaluation = trainer.Evaluate(*test_data).value();
   answer.evaluation_loss = evaluation.loss;
   answer.evaluation_correct = evaluation.correct;
+  answer.outputs = trainer.Predict(*test_data).value();
   answer.final_hash = trainer.ParametersHash().value();
   return answer;
 }

@@ -1,0 +1,85 @@
+#include "engine/train/parallel.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_macros.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/train/fit.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/engine/transport/on_ranks.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::StatusIs;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kParallelBatchRows = 32;
+
+std::string HashAfterTraining(Trainer& trainer) {
+  const TrainTest data = {SmallData(4 * kParallelBatchRows), SmallData(10)};
+  EXPECT_OK(Fit(trainer, data, {}));
+  return trainer.ParametersHash().value();
+}
+
+TEST(DataParallel, DealsEachReplicaAnEqualShareAsOneMicroBatch) {
+  ASSERT_OK_AND_ASSIGN(const auto trainer, DataParallel(SmallModel(), 2, kParallelBatchRows));
+  EXPECT_EQ(trainer->plan().replicas(), 2);
+  EXPECT_EQ(trainer->plan().num_ranks(), 1);
+  EXPECT_EQ(trainer->plan().micro_batch_rows, 16);
+  EXPECT_EQ(trainer->plan().batch_rows(), kParallelBatchRows);
+}
+
+TEST(DataParallel, RefusesABatchThatItCannotDivide) {
+  EXPECT_THAT(DataParallel(SmallModel(), 4, 30),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("30 rows")));
+  EXPECT_THAT(DataParallel(SmallModel(), 0, 32), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(DataParallel(SmallModel(), 3, 30),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("power of two")));
+}
+
+TEST(DistributedDataParallel, TrainsAsDataParallelDoes) {
+  const std::string expected =
+      HashAfterTraining(*DataParallel(SmallModel(), 4, kParallelBatchRows).value());
+  std::vector<std::string> hashes(4);
+  EXPECT_THAT(OnRanks(4,
+                      [&](Rendezvous& own) -> absl::Status {
+                        ASSIGN_OR_RETURN(
+                            const auto trainer,
+                            DistributedDataParallel(SmallModel(), own, kParallelBatchRows));
+                        hashes[static_cast<size_t>(own.rank())] = HashAfterTraining(*trainer);
+                        return absl::OkStatus();
+                      }),
+              Each(IsOk()));
+  EXPECT_THAT(hashes, Each(expected));
+}
+
+TEST(DistributedDataParallel, TellsTheOthersOfABatchThatItCannotDivide) {
+  const std::vector<absl::Status> ends = OnRanks(2, [](Rendezvous& own) {
+    return DistributedDataParallel(SmallModel(), own, own.rank() == 0 ? 32 : 31).status();
+  });
+  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kAborted, HasSubstr("31 rows")));
+  EXPECT_THAT(ends[1], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("31 rows")));
+}
+
+TEST(PipelineParallel, TrainsOnStagesAsOnOneDevice) {
+  const auto hash_of = [](int stages) {
+    const auto trainer = PipelineParallel(SmallModel(), stages, /*micro_batches=*/4, 32).value();
+    EXPECT_EQ(trainer->plan().num_stages(), stages);
+    EXPECT_EQ(trainer->plan().micro_batches(), 4);
+    return HashAfterTraining(*trainer);
+  };
+  EXPECT_EQ(hash_of(3), hash_of(1));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
