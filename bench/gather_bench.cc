@@ -78,14 +78,16 @@ class Replicas {
                                                     .replicas = member.replicas.get(),
                                                     .deadline = kDeadline,
                                                     .received = member.received.data(),
-                                                    .sums = {{StageId(0), Gradients(member)}}})));
+                                                    .tasks = {{.stage = StageId(0),
+                                                               .added = Gradients(member),
+                                                               .gathered = Gradients(member)}}})));
     }
     return MedianSeconds([&] {
       OnEach([&](Replica& own) {
         Reduction& reduction = *reductions[static_cast<size_t>(own.replicas->rank().value())];
         absl::Status status;
         own.device->stream().Run([&] {
-          status = reduction.Start();
+          status = reduction.Start({});
           if (status.ok()) status = reduction.AwaitAll(*own.alone);
         });
         STAGECOACH_CHECK_OK(status);

@@ -272,8 +272,7 @@ absl::Status Executor::ExchangeNorms(const Run& run, int position) {
 absl::Status Executor::ShareResults(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   RETURN_IF_ERROR(KeepUp(instruction));
-  RETURN_IF_ERROR(
-      shared_results_->Exchange(*options_.transport, instruction.ranks, options_.deadline));
+  RETURN_IF_ERROR(shared_results_->Exchange(*options_.transport, instruction.ranks));
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(shared_results_->Fetch());
   return EndWork(run, position);

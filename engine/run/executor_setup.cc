@@ -138,8 +138,13 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
     resident += schedule::NormTableBytes(memory, schedule);
   }
   if (memory.result_bytes > 0) {
-    ASSIGN_OR_RETURN(shared_results_, SharedResults::Create(device, resident, schedule, loss_stage_,
-                                                            options_.replicas));
+    ASSIGN_OR_RETURN(shared_results_, SharedResults::Create({.device = &device,
+                                                             .beside = options_.beside,
+                                                             .replicas = options_.replicas,
+                                                             .deadline = options_.deadline,
+                                                             .schedule = &schedule,
+                                                             .loss_stage = loss_stage_,
+                                                             .table = resident}));
     resident += schedule::ResultTableBytes(memory, schedule, options_.transport->rank());
   }
   return options_.replicas == nullptr ? absl::OkStatus() : CreateReduction(resident);
@@ -170,7 +175,7 @@ absl::Status Executor::CreateReduction(std::byte* received) {
                                                .replicas = options_.replicas->ranks(),
                                                .replica = options_.replicas->rank().value()}));
     }
-    Reduction::Task task = {.stage = stage.options().id};
+    Reduction::Task task = {.op = op, .stage = stage.options().id};
     const bool updates = shards && norm_.has_value() == (op == Op::kStep);
     if (op == Op::kReduceGradients) task.added = stage.all_gradients();
     if (updates) task.shard = shard.get();

@@ -65,11 +65,6 @@ absl::Status CheckRankGroup(const RankGroupOptions& options) {
     return absl::InvalidArgumentError(
         "copies are for devices of one process: train in one, or let the exchange be chosen");
   }
-  if (options.device.kind == DeviceKind::kCuda && options.replicas > 1) {
-    return absl::UnimplementedError(
-        "replicas on CUDA devices train in one process so far; start one process, or use 1 "
-        "replica");
-  }
   return absl::OkStatus();
 }
 

@@ -47,8 +47,7 @@ struct RankGroupOptions {
 };
 
 // InvalidArgument: devices that cannot exchange tensors in that way, a device without a GPU, or
-// another number of processes than devices. Unimplemented: replicas on CUDA devices of several
-// processes.
+// another number of processes than devices.
 absl::Status CheckRankGroup(const RankGroupOptions& options);
 
 // Whether those devices exchange tensors by NCCL, and so perform transfers in groups.

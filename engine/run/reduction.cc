@@ -154,8 +154,7 @@ absl::Status Reduction::PerformEach() {
                      tokens.PostReceive(RankOf(kOwnEnd), start, PlaceOf(Token::kStartReceived)));
     RETURN_IF_ERROR(AwaitToken(kEndBeside, ticket, *options_.replicas));
     RETURN_IF_ERROR(base::Annotate(
-        Perform(task),
-        absl::StrCat("stage ", task.stage.value(), task.added.empty() ? " STEP" : " REDUCE")));
+        Perform(task), absl::StrCat("stage ", task.stage.value(), " ", schedule::OpName(task.op))));
     RETURN_IF_ERROR(tokens.PostSend(RankOf(kOwnEnd), done, PlaceOf(Token::kDoneSent)).status());
   }
   return absl::OkStatus();

@@ -21,17 +21,18 @@ namespace stagecoach::engine {
 
 // Sums the gradients of a rank's stages over the replicas of the rank, beside its other work: what
 // a REDUCE starts. If replicas shard the optimizer, it then updates this replica's shard, and the
-// replicas give each other the new parameters in place of the sums. A direct reduce-scatter and an
-// all-gather: each replica receives its shard of the gradients of every other, adds all of them in
-// a balanced binary tree over the replicas, and sends the sums to the others. So the bits do not
-// depend on the transport, and each replica sends and receives 2 (replicas - 1) / replicas of the
-// gradients' bytes. They go in parts of partition::kReductionPartBytes, of which the next is on its
-// way while one is added up.
+// replicas give each other the new parameters in place of the sums. Other tasks only gather. A
+// direct reduce-scatter and an all-gather: each replica receives its shard of the gradients of
+// every other, adds all of them in a balanced binary tree over the replicas, and sends the sums to
+// the others. So the bits do not depend on the transport, and each replica sends and receives 2
+// (replicas - 1) / replicas of the gradients' bytes. They go in parts of
+// partition::kReductionPartBytes, of which the next is on its way while one is added up.
 class Reduction {
  public:
   // What is done with the parameters of a stage, part by part, in this order. The tensors are of
   // all of them, one after the other: (n) float32.
   struct Task {
+    schedule::Op op = schedule::Op::kReduceGradients;  // whose work it is, for errors
     StageId stage;
     kernels::Tensor added;            // gradients of which this replica's shard is summed, or none
     OptimizerShard* shard = nullptr;  // that is updated, or null

@@ -1,74 +1,96 @@
 #include "engine/run/shared_results.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/transport/collectives.h"
 #include "kernels/tensor.h"
+#include "partition/replication.h"
 
 namespace stagecoach::engine {
 
+using kernels::DType;
 using kernels::Shape;
 using kernels::Tensor;
 
-absl::StatusOr<SharedResults> SharedResults::Create(kernels::Device& device, std::byte* table,
-                                                    const schedule::Schedule& schedule,
-                                                    const Stage* loss_stage, Transport* replicas) {
-  const Rank owner = schedule.rank_of(StageId(schedule.num_stages() - 1));
-  SharedResults shared(device, owner, loss_stage, replicas);
+absl::StatusOr<SharedResults> SharedResults::Create(const Options& options) {
+  SharedResults shared(options);
+  const schedule::Schedule& schedule = *options.schedule;
   const Shape own = {schedule.num_micro_batches, 2};
-  if (loss_stage == nullptr) {
-    shared.received_ = {table, kernels::DType::kFloat64, own};
-    table += shared.received_.bytes();
+  const int64_t place_bytes = schedule::AlignBlock(Tensor{nullptr, DType::kFloat64, own}.bytes());
+  std::byte* table = options.table;
+  if (options.loss_stage == nullptr) {
+    shared.received_ = {table, DType::kFloat64, own};
+    table += place_bytes;
   }
-  if (replicas != nullptr) {
-    for (Rank replica(0); replica.value() < replicas->ranks(); ++replica) {
-      shared.all_replicas_.push_back(replica);
+  if (options.replicas != nullptr) {
+    const int64_t bytes = options.replicas->ranks() * place_bytes;
+    // One shard of one part is then one replica's place.
+    if (bytes > partition::kReductionPartBytes) {
+      return absl::UnimplementedError(
+          absl::StrCat("replicas share the results of ", schedule.num_micro_batches,
+                       " micro-batches each, which take ", bytes, " bytes: at most ",
+                       partition::kReductionPartBytes, " are possible; use fewer micro-batches"));
     }
-    shared.of_all_ = {table, kernels::DType::kFloat64, own.Batched(replicas->ranks())};
+    shared.of_all_ = {table, DType::kFloat32, Shape{bytes / SizeOf(DType::kFloat32)}};
+    Reduction::Options gather = {.device = options.device,
+                                 .beside = options.beside,
+                                 .replicas = options.replicas,
+                                 .deadline = options.deadline,
+                                 .tasks = {}};
+    gather.tasks.push_back({.op = schedule::Op::kShareResults,
+                            .stage = StageId(schedule.num_stages() - 1),
+                            .gathered = shared.of_all_});
+    ASSIGN_OR_RETURN(shared.gather_, Reduction::Create(std::move(gather)));
   }
   const Tensor& read = shared.of_all_.empty() ? shared.received_ : shared.of_all_;
-  ASSIGN_OR_RETURN(shared.host_results_, device.AllocateHost(read.bytes()));
+  ASSIGN_OR_RETURN(shared.host_results_, options.device->AllocateHost(read.bytes()));
   return shared;
 }
 
-absl::Status SharedResults::Exchange(Transport& transport, absl::Span<const Rank> ranks,
-                                     absl::Duration deadline) {
+absl::Status SharedResults::Exchange(Transport& transport, absl::Span<const Rank> ranks) {
   constexpr Message kMessage = {.kind = Message::Kind::kResults};
+  const Stage* const loss_stage = options_.loss_stage;
   absl::InlinedVector<Transport::Ticket, 32> tickets;
-  if (loss_stage_ == nullptr) {
-    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(owner_, kMessage, received_));
+  if (loss_stage == nullptr) {
+    const Rank owner = options_.schedule->rank_of(StageId(options_.schedule->num_stages() - 1));
+    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(owner, kMessage, received_));
   } else {
     for (const Rank rank : ranks) {
       if (rank == transport.rank()) continue;
       ASSIGN_OR_RETURN(tickets.emplace_back(),
-                       transport.PostSend(rank, kMessage, loss_stage_->results()));
+                       transport.PostSend(rank, kMessage, loss_stage->results()));
     }
   }
   RETURN_IF_ERROR(transport.Flush());
   for (const Transport::Ticket& ticket : tickets) {
-    RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(deadline)));
+    RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
   }
-  if (replicas_ == nullptr) return absl::OkStatus();
-  replicas_->Restart();
-  return AllGather(*replicas_, all_replicas_, device_->stream(), Message::Kind::kResults,
-                   loss_stage_ != nullptr ? loss_stage_->results() : received_, of_all_,
-                   base::Deadline::After(deadline));
+  if (gather_ == nullptr) return absl::OkStatus();
+  const Tensor& own = loss_stage != nullptr ? loss_stage->results() : received_;
+  std::byte* const place =
+      static_cast<std::byte*>(of_all_.data) + PlaceOf(options_.replicas->rank().value());
+  RETURN_IF_ERROR(options_.device->stream().Copy(place, own.data, own.bytes()));
+  RETURN_IF_ERROR(gather_->Start({}));
+  return gather_->AwaitAll(transport);
 }
 
 absl::Status SharedResults::Fetch() {
   const Tensor& read = of_all_.empty() ? received_ : of_all_;
   if (read.empty()) return absl::OkStatus();
-  return device_->stream().CopyToHost(host_results_.data(), read.data, read.bytes());
+  return options_.device->stream().CopyToHost(host_results_.data(), read.data, read.bytes());
 }
 
 LossResult SharedResults::Result(int replica, MicroBatch micro_batch) const {
-  if (of_all_.empty() && loss_stage_ != nullptr) return loss_stage_->Result(micro_batch);
-  const int64_t micro_batches = of_all_.empty() ? 0 : of_all_.shape.dim(1);
-  const double* const result = reinterpret_cast<const double*>(host_results_.data()) +
-                               2 * (replica * micro_batches + micro_batch.value());
+  if (gather_ == nullptr && options_.loss_stage != nullptr) {
+    return options_.loss_stage->Result(micro_batch);
+  }
+  const std::byte* const place = host_results_.data() + (gather_ == nullptr ? 0 : PlaceOf(replica));
+  const double* const result =
+      reinterpret_cast<const double*>(place) + int64_t{2} * micro_batch.value();
   return {result[0], static_cast<int64_t>(result[1])};
 }
 

@@ -2,12 +2,13 @@
 #define STAGECOACH_ENGINE_RUN_SHARED_RESULTS_H_
 
 #include <cstddef>
-#include <vector>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/run/reduction.h"
 #include "engine/stage/stage.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
@@ -19,17 +20,23 @@ namespace stagecoach::engine {
 // are processes of their own.
 class SharedResults {
  public:
-  // `schedule`: any of those whose results are shared; all of them place stages and cut batches
-  // alike. `loss_stage`: null on the ranks that do not have it. `table`: memory of the device of
-  // the size of schedule::ResultTableBytes. `replicas`: connects those of the rank; null for one.
-  static absl::StatusOr<SharedResults> Create(kernels::Device& device, std::byte* table,
-                                              const schedule::Schedule& schedule,
-                                              const Stage* loss_stage, Transport* replicas);
+  struct Options {
+    kernels::Device* device = nullptr;
+    // Of RankGroup, where there are replicas; else null.
+    kernels::Device* beside = nullptr;
+    Transport* replicas = nullptr;
+    absl::Duration deadline;  // of each wait
+    // Any of those whose results are shared: all of them place stages and cut batches alike.
+    const schedule::Schedule* schedule = nullptr;
+    const Stage* loss_stage = nullptr;  // null on the ranks that do not have it
+    std::byte* table = nullptr;         // schedule::ResultTableBytes of the device's memory
+  };
+  // Unimplemented: more micro-batches in all replicas than fit into a part of a sum.
+  static absl::StatusOr<SharedResults> Create(const Options& options);
 
-  // Sends them to the other `ranks`, or receives them, in the order of the device's stream;
-  // `deadline` is that of each wait. All of the ranks call it.
-  absl::Status Exchange(Transport& transport, absl::Span<const Rank> ranks,
-                        absl::Duration deadline);
+  // Sends them to the other `ranks`, or receives them, and then those of all replicas, in the order
+  // of the device's stream. All of the ranks call it.
+  absl::Status Exchange(Transport& transport, absl::Span<const Rank> ranks);
   // Copies what was received to the host.
   absl::Status Fetch();
 
@@ -37,16 +44,17 @@ class SharedResults {
   LossResult Result(int replica, MicroBatch micro_batch) const;
 
  private:
-  SharedResults(kernels::Device& device, Rank owner, const Stage* loss_stage, Transport* replicas)
-      : device_(&device), owner_(owner), loss_stage_(loss_stage), replicas_(replicas) {}
+  explicit SharedResults(const Options& options) : options_(options) {}
+  // Where those of a replica begin among those of all, in bytes.
+  int64_t PlaceOf(int replica) const {
+    return replica * (of_all_.bytes() / options_.replicas->ranks());
+  }
 
-  kernels::Device* device_;
-  Rank owner_;
-  const Stage* loss_stage_;
-  Transport* replicas_;
+  Options options_;
   kernels::Tensor received_;  // (micro_batches, 2) float64, where the loss is elsewhere
-  kernels::Tensor of_all_;    // (replicas, micro_batches, 2) float64, if there are replicas
-  std::vector<Rank> all_replicas_;
+  // With replicas: of each, one after the other, in places of equal size.
+  kernels::Tensor of_all_;
+  std::unique_ptr<Reduction> gather_;
   kernels::HostBuffer host_results_;
 };
 

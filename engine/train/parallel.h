@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> DataParallel(const Model& model, int re
 
 // The same with each replica in a process of its own: as many as meet in `rendezvous`, which
 // outlives the trainer. `batch_rows` are those of all. `options` needs no rendezvous. A failure is
-// told to the other processes. CPU devices only so far.
+// told to the other processes.
 absl::StatusOr<std::unique_ptr<Trainer>> DistributedDataParallel(const Model& model,
                                                                  Rendezvous& rendezvous,
                                                                  int64_t batch_rows,

@@ -133,6 +133,10 @@ TEST(MemoryOfCollectives, IsResidentInEveryScheduleOfARun) {
   EXPECT_EQ(NormTableBytes(collectives, training), AlignBlock(3 * 200 + kNormResultBytes));
   EXPECT_EQ(ResultTableBytes(collectives, training, Rank(0)), AlignBlock(300));
   EXPECT_EQ(ResultTableBytes(collectives, training, Rank(1)), 0) << "the loss is there";
+  CollectiveMemory of_four = collectives;
+  of_four.replicas = 4;
+  EXPECT_EQ(ResultTableBytes(of_four, training, Rank(0)), 5 * AlignBlock(300));
+  EXPECT_EQ(ResultTableBytes(of_four, training, Rank(1)), 4 * AlignBlock(300));
   for (const Schedule& schedule : {training, evaluation}) {
     const std::vector<StageMemory> stages = TypicalStages(schedule);
     for (const Rank rank : {Rank(0), Rank(1)}) {

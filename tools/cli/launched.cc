@@ -28,10 +28,6 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
         "each process would measure for itself: plan with --profile measured once, and train "
         "--plan");
   }
-  if (is_cuda && options.replicas > 1) {
-    return absl::UnimplementedError(
-        "replicas on CUDA devices train in one process so far: start one, or use --replicas 1");
-  }
   if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / options.replicas);
   const int devices = *options.stages * options.replicas;
   if (options.plan_file.empty() && devices != launch.ranks) {

@@ -76,6 +76,42 @@ TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcess) { ExpectTheAnswerOfOneProces
 
 TEST_F(CudaProcesses, AllHaveTheAnswerOfOneProcessThatClips) { ExpectTheAnswerOfOneProcess(0.05F); }
 
+// Each process has a stage of a replica.
+TEST_F(CudaProcesses, OfReplicasHaveTheAnswerOfOneDevice) {
+  const auto run_of = [](int stages, const partition::Replication& replication,
+                         const std::string& schedule, Rendezvous* rendezvous) {
+    TinyRun run = RunOf(stages, rendezvous, 0.05F);
+    run.schedule = schedule;
+    run.replication = replication;
+    return run;
+  };
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer expected,
+                       AnswerOf(run_of(1, {.gradient_blocks = 4}, "1f1b", nullptr)));
+  const struct {
+    int stages;
+    partition::Replication replication;
+    const char* schedule;
+  } cases[] = {{1, {2, 4}, "1f1b"}, {1, {4, 4, true}, "gpipe"}, {2, {2, 4}, "zb-h1"}};
+  for (const auto& [stages, replication, schedule] : cases) {
+    const int devices = stages * replication.replicas;
+    std::vector<TinyAnswer> answers(static_cast<size_t>(devices));
+    EXPECT_THAT(
+        OnRanks(devices,
+                [&](Rendezvous& own) -> absl::Status {
+                  ASSIGN_OR_RETURN(const auto trainer,
+                                   TinyTrainer(run_of(stages, replication, schedule, &own)));
+                  ASSIGN_OR_RETURN(answers[static_cast<size_t>(own.rank())], AnswerOf(*trainer));
+                  ASSIGN_OR_RETURN(const auto reports, trainer->Devices());
+                  for (const DeviceReport& device : reports) {
+                    EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
+                  }
+                  return absl::OkStatus();
+                }),
+        Each(IsOk()));
+    EXPECT_THAT(answers, Each(expected)) << schedule;
+  }
+}
+
 // Everything that a run reports about its devices, except the time that they worked.
 std::string Description(const std::vector<DeviceReport>& devices) {
   std::string text;
