@@ -97,7 +97,8 @@ TEST(Predict, ChangesNothingAndTakesNoMemoryThatIsNotInThePlan) {
         EXPECT_OK(trainer->Predict(*data));
       }
     }
-    for (const DeviceReport& device : trainer->Devices().value()) {
+    const std::vector<DeviceReport> devices = trainer->Devices().value();
+    for (const DeviceReport& device : devices) {
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
     }
     return trainer->ParametersHash().value();
