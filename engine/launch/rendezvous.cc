@@ -1,7 +1,10 @@
 #include "engine/launch/rendezvous.h"
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +17,12 @@ namespace stagecoach::engine {
 namespace {
 
 constexpr absl::string_view kGatherPrefix = "gather/";
+constexpr char kAlivePrefix[] = "alive/";
+
+constexpr absl::Duration kShortestLookInterval = absl::Milliseconds(200);
+constexpr absl::Duration kLookIntervalOfARank = absl::Milliseconds(1);
+// How long the store may take to answer while a deadline that has passed is looked into.
+constexpr absl::Duration kAnswerTime = absl::Seconds(1);
 
 std::string GatherKey(int64_t gather, int rank) {
   return absl::StrCat(kGatherPrefix, gather, "/", rank);
@@ -21,7 +30,7 @@ std::string GatherKey(int64_t gather, int rank) {
 
 absl::Status CheckKey(const std::string& key) {
   if (key.empty() || key.size() > Rendezvous::kMaxKeyBytes || key == kFailedKey ||
-      absl::StartsWith(key, kGatherPrefix)) {
+      absl::StartsWith(key, kGatherPrefix) || absl::StartsWith(key, kAlivePrefix)) {
     return absl::InvalidArgumentError(absl::StrCat("not a key of a rendezvous: \"", key, "\""));
   }
   return absl::OkStatus();
@@ -66,6 +75,9 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string
   RETURN_IF_ERROR(CheckValue(text));
   absl::StatusOr<std::vector<std::string>> texts = GatherTexts(text, deadline);
   failed_ = failed_ || !texts.ok();
+  if (absl::IsDeadlineExceeded(texts.status())) {
+    Fail(texts.status(), base::Deadline::After(kAnswerTime));
+  }
   return texts;
 }
 
@@ -77,21 +89,46 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::GatherTexts(const std::stri
   std::vector<int> missing;
   for (int rank = 0; rank < ranks_; ++rank) {
     // Once the deadline has passed, this only checks which others are missing.
-    absl::StatusOr<std::string> theirs = DoGet(GatherKey(gather, rank), rank, deadline);
+    absl::StatusOr<std::string> theirs = Await(GatherKey(gather, rank), rank, deadline);
     if (absl::IsDeadlineExceeded(theirs.status())) {
       missing.push_back(rank);
       continue;
     }
     ASSIGN_OR_RETURN(texts.emplace_back(), std::move(theirs));
   }
-  if (!missing.empty()) {
-    return absl::DeadlineExceededError(absl::StrCat("rank", missing.size() == 1 ? " " : "s ",
-                                                    absl::StrJoin(missing, ", "), " of ", ranks_,
-                                                    " did not arrive in time"));
-  }
+  if (!missing.empty()) return ExplainMissing(std::move(missing));
   // A rank that gets here has read all of the previous gather.
   if (gather > 0) RETURN_IF_ERROR(DoRemove(GatherKey(gather - 1, rank_), deadline));
   return texts;
+}
+
+absl::StatusOr<std::string> Rendezvous::Await(const std::string& key, int from,
+                                              base::Deadline deadline) {
+  while (true) {
+    const bool is_last = deadline.Remaining() <= look_interval();
+    absl::StatusOr<std::string> value =
+        DoGet(key, from, is_last ? deadline : base::Deadline::After(look_interval()));
+    if (is_last || !absl::IsDeadlineExceeded(value.status())) return value;
+    RETURN_IF_ERROR(ShowLife("a wait for the others", deadline));
+  }
+}
+
+absl::Status Rendezvous::ExplainMissing(std::vector<int> missing) {
+  ASSIGN_OR_RETURN(const std::vector<Silent> silent, FindSilent());
+  std::vector<int> silent_missing;
+  std::string seen;
+  for (const Silent& other : silent) {
+    if (!absl::c_linear_search(missing, other.rank)) continue;
+    silent_missing.push_back(other.rank);
+    if (!other.last_seen.empty()) {
+      absl::StrAppend(&seen, "; rank ", other.rank, " was last seen in ", other.last_seen);
+    }
+  }
+  // Those that show life come late because of the silent ones, as this one does.
+  if (!silent_missing.empty()) missing = std::move(silent_missing);
+  return absl::DeadlineExceededError(absl::StrCat("rank", missing.size() == 1 ? " " : "s ",
+                                                  absl::StrJoin(missing, ", "), " of ", ranks_,
+                                                  " did not arrive in time", seen));
 }
 
 absl::Status Rendezvous::Barrier(base::Deadline deadline) {
@@ -110,6 +147,36 @@ absl::Status Rendezvous::CheckOthers(base::Deadline deadline) {
   RETURN_IF_ERROR(failed.status());
   const bool is_own = absl::StartsWith(*failed, absl::StrCat(rank_, " "));
   return is_own ? absl::OkStatus() : FailureOf(*failed);
+}
+
+absl::Duration Rendezvous::look_interval() const {
+  return std::max(kShortestLookInterval, ranks_ * kLookIntervalOfARank);
+}
+
+absl::Status Rendezvous::ShowLife(const std::string& doing, base::Deadline deadline) {
+  doing_ = doing;
+  return DoReplace(absl::StrCat(kAlivePrefix, rank_), absl::StrCat(++signs_, " ", doing), deadline);
+}
+
+absl::StatusOr<std::vector<Rendezvous::Silent>> Rendezvous::FindSilent() {
+  const auto answer = [] { return base::Deadline::After(kAnswerTime); };
+  const base::Deadline end = base::Deadline::After(look_interval() * 7 / 2);
+  ASSIGN_OR_RETURN(const std::vector<std::string> before, DoLookAtAll(kAlivePrefix, answer()));
+  while (!end.Expired()) {
+    RETURN_IF_ERROR(ShowLife(doing_, answer()));
+    const absl::Duration pause = std::min(look_interval() / 2, end.Remaining());
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(pause));
+    RETURN_IF_ERROR(CheckOthers(answer()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> after, DoLookAtAll(kAlivePrefix, answer()));
+  std::vector<Silent> silent;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::string& sign = after[static_cast<size_t>(rank)];
+    if (rank == rank_ || sign != before[static_cast<size_t>(rank)]) continue;
+    const size_t space = sign.find(' ');
+    silent.push_back({rank, space == std::string::npos ? "" : sign.substr(space + 1)});
+  }
+  return silent;
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,

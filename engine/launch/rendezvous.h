@@ -45,8 +45,8 @@ class Rendezvous {
   // By which the other ranks reach this one's host, as far as the place tells; else "".
   virtual std::string own_address() const { return ""; }
 
-  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/",
-  // nor be "failed".
+  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/" or
+  // "alive/", nor be "failed".
   absl::Status Set(const std::string& key, const std::string& value, base::Deadline deadline);
 
   // The value of the key, once a rank has set it.
@@ -54,7 +54,8 @@ class Rendezvous {
 
   // Returns every rank's text, by rank, once all have called it; the n-th call of one rank meets
   // the n-th of the others. Leaves nothing behind but what the last call needs, so that a long run
-  // may repeat it. DeadlineExceeded names all ranks that have not arrived.
+  // may repeat it. DeadlineExceeded names all ranks that have not arrived or, if some of them show
+  // no sign of life, those; then the others hear of it, as by Fail. Shows signs of life meanwhile.
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& text,
                                                      base::Deadline deadline);
 
@@ -71,6 +72,20 @@ class Rendezvous {
   // that has done its part may leave.
   absl::Status CheckOthers(base::Deadline deadline);
 
+  // How often each rank shows that it lives, and looks after the others: all of them together at
+  // most a thousand times a second.
+  absl::Duration look_interval() const;
+  // A sign of life, and in what this rank is: a few words without line breaks.
+  absl::Status ShowLife(const std::string& doing, base::Deadline deadline);
+  // A rank that has shown no sign of life for a while: stopped, hung or cut off.
+  struct Silent {
+    int rank;
+    std::string last_seen;  // in what; empty if it has never shown a sign
+  };
+  // Those, by rank, after look_interval() * 7 / 2, in which this one goes on to show signs itself.
+  // Errors: those of CheckOthers, at once.
+  absl::StatusOr<std::vector<Silent>> FindSilent();
+
  protected:
   Rendezvous(int rank, int ranks, absl::Duration deadline)
       : rank_(rank), ranks_(ranks), deadline_(deadline) {}
@@ -84,6 +99,9 @@ class Rendezvous {
   // What a place provides. Keys and values are within the limits.
   virtual absl::Status DoSet(const std::string& key, const std::string& value,
                              base::Deadline deadline) = 0;
+  // The same over a value that may be there.
+  virtual absl::Status DoReplace(const std::string& key, const std::string& value,
+                                 base::Deadline deadline) = 0;
   // `from` is the rank that will set the key, or -1 where any may. An expired deadline makes it a
   // test.
   virtual absl::StatusOr<std::string> DoGet(const std::string& key, int from,
@@ -91,16 +109,25 @@ class Rendezvous {
   // As DoGet, but does not wait for the key: NotFound if no rank has set it. `deadline` is the
   // answer's.
   virtual absl::StatusOr<std::string> DoLook(const std::string& key, base::Deadline deadline) = 0;
+  // By rank: the value of the key `prefix` and the rank, empty if it is not set. Never waits.
+  virtual absl::StatusOr<std::vector<std::string>> DoLookAtAll(const std::string& prefix,
+                                                               base::Deadline deadline) = 0;
   virtual absl::Status DoRemove(const std::string& key, base::Deadline deadline) = 0;
 
   absl::StatusOr<std::vector<std::string>> GatherTexts(const std::string& text,
                                                        base::Deadline deadline);
+  // DoGet with signs of life.
+  absl::StatusOr<std::string> Await(const std::string& key, int from, base::Deadline deadline);
+  // The error of a gather at its deadline.
+  absl::Status ExplainMissing(std::vector<int> missing);
 
   int rank_;
   int ranks_;
   absl::Duration deadline_;
   bool failed_ = false;  // here, or another rank as far as is known here
   int64_t gathers_ = 0;
+  int64_t signs_ = 0;
+  std::string doing_;  // as last shown
 };
 
 // This process's end of the store at launch.rendezvous. Returns once the store answers this rank;

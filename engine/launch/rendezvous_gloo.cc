@@ -56,9 +56,11 @@ class Files final : public gloo::rendezvous::FileStore {
   bool Has(const std::string& key) { return check({key}); }
   std::string PathOf(const std::string& key) { return objectPath(key); }
 
-  // As set(), but never over a value that is there. Gloo's uses one temporary name for
-  // all, so that two ranks that set a key at once may damage its value.
-  absl::Status SetOnce(const std::string& key, const std::vector<char>& data) {
+  enum class IfThere { kKeep, kReplace };
+
+  // As set(), which uses one temporary name for all, so that two ranks that set a key at once may
+  // damage its value. AlreadyExists: a value is there, and is kept.
+  absl::Status Set(const std::string& key, const std::vector<char>& data, IfThere if_there) {
     const std::string path = PathOf(key);
     std::string temporary = absl::StrCat(path, ".XXXXXX");
     const int file = mkstemp(temporary.data());
@@ -67,7 +69,8 @@ class Files final : public gloo::rendezvous::FileStore {
     if (close(file) != 0 && status.ok()) {
       status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", temporary));
     }
-    if (status.ok() && !Name(temporary, path)) {
+    const bool replaces = if_there == IfThere::kReplace;
+    if (status.ok() && !(replaces ? Rename(temporary, path) : Name(temporary, path))) {
       status = errno == EEXIST
                    ? absl::AlreadyExistsError(absl::StrCat("\"", key, "\" is set already"))
                    : absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
@@ -83,6 +86,10 @@ class Files final : public gloo::rendezvous::FileStore {
   }
 
  private:
+  static bool Rename(const std::string& temporary, const std::string& path) {
+    return std::rename(temporary.c_str(), path.c_str()) == 0;
+  }
+
   // Gives the temporary file the name `path`; false, and errno is EEXIST, if there is such a file.
   // Where a file system has no links and two do so at once, the second replaces the first, whole.
   static bool Name(const std::string& temporary, const std::string& path) {
@@ -92,7 +99,7 @@ class Files final : public gloo::rendezvous::FileStore {
       errno = EEXIST;
       return false;
     }
-    return std::rename(temporary.c_str(), path.c_str()) == 0;
+    return Rename(temporary, path);
   }
 };
 
@@ -155,7 +162,16 @@ class FolderRendezvous final : public Rendezvous {
 
  private:
   absl::Status DoSet(const std::string& key, const std::string& value, base::Deadline) override {
-    return Guard([&]() -> absl::Status { return files_->SetOnce(key, WithLength(value)); });
+    return Guard([&]() -> absl::Status {
+      return files_->Set(key, WithLength(value), Files::IfThere::kKeep);
+    });
+  }
+
+  absl::Status DoReplace(const std::string& key, const std::string& value,
+                         base::Deadline) override {
+    return Guard([&]() -> absl::Status {
+      return files_->Set(key, WithLength(value), Files::IfThere::kReplace);
+    });
   }
 
   absl::StatusOr<std::string> DoGet(const std::string& key, int from,
@@ -181,6 +197,17 @@ class FolderRendezvous final : public Rendezvous {
 
   absl::StatusOr<std::string> DoLook(const std::string& key, base::Deadline) override {
     return Read(key);
+  }
+
+  absl::StatusOr<std::vector<std::string>> DoLookAtAll(const std::string& prefix,
+                                                       base::Deadline) override {
+    std::vector<std::string> values;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      absl::StatusOr<std::string> value = Read(absl::StrCat(prefix, rank));
+      if (!value.ok() && !absl::IsNotFound(value.status())) return value.status();
+      values.push_back(value.ok() ? *std::move(value) : "");
+    }
+    return values;
   }
 
   absl::Status DoRemove(const std::string& key, base::Deadline) override {

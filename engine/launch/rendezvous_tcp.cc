@@ -2,8 +2,10 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "engine/launch/places.h"
 #include "engine/launch/socket.h"
@@ -61,6 +63,13 @@ class TcpRendezvous final : public Rendezvous {
         .status();
   }
 
+  absl::Status DoReplace(const std::string& key, const std::string& value,
+                         base::Deadline deadline) override {
+    return Ask(Encode({.kind = Request::Kind::kReplace, .key = key, .value = value}),
+               WithGrace(deadline))
+        .status();
+  }
+
   absl::StatusOr<std::string> DoGet(const std::string& key, int from,
                                     base::Deadline deadline) override {
     const int64_t timeout_ms = deadline.IsNever() ? -1 : PollTimeout(deadline);
@@ -74,6 +83,15 @@ class TcpRendezvous final : public Rendezvous {
         Ask(Encode({.kind = Request::Kind::kGet, .timeout_ms = 0, .key = key}), deadline);
     if (broken_.ok() && absl::IsDeadlineExceeded(value.status())) return absl::NotFoundError(key);
     return value;
+  }
+
+  absl::StatusOr<std::vector<std::string>> DoLookAtAll(const std::string& prefix,
+                                                       base::Deadline deadline) override {
+    ASSIGN_OR_RETURN(const std::string lines,
+                     Ask(Encode({.kind = Request::Kind::kGetOfAll, .key = prefix}), deadline));
+    std::vector<std::string> values = absl::StrSplit(lines, '\n');
+    values.resize(static_cast<size_t>(ranks()));
+    return values;
   }
 
   absl::Status DoRemove(const std::string& key, base::Deadline deadline) override {

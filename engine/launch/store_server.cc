@@ -191,7 +191,10 @@ void StoreServer::HandleJoin(Connection& connection, const Request& request) {
 }
 
 void StoreServer::HandleRequest(Connection& connection, Request request) {
-  absl::Status status;
+  if (request.kind == Request::Kind::kGetOfAll) {
+    connection.out = EncodeReply(absl::StatusCode::kOk, ValuesOfAll(request.key));
+    return;
+  }
   if (request.kind == Request::Kind::kGet) {
     const base::Deadline deadline =
         request.timeout_ms < 0 ? base::Deadline::Never()
@@ -199,22 +202,39 @@ void StoreServer::HandleRequest(Connection& connection, Request request) {
     connection.waiting = Waiting{std::move(request.key), request.rank, deadline};
     return;
   }
+  absl::Status status;
   const auto found = values_.find(request.key);
-  const size_t bytes = request.key.size() + request.value.size();
-  if (request.kind == Request::Kind::kRemove) {
-    if (found != values_.end()) {
-      stored_bytes_ -= found->first.size() + found->second.size();
-      values_.erase(found);
-    }
-  } else if (found != values_.end()) {
+  if (found != values_.end() && request.kind == Request::Kind::kSet) {
     status = absl::AlreadyExistsError(absl::StrCat("\"", request.key, "\" is set already"));
-  } else if (bytes > kMaxStoredBytes - stored_bytes_) {
-    status = absl::ResourceExhaustedError("the store is full");
   } else {
-    stored_bytes_ += bytes;
-    values_.emplace(std::move(request.key), std::move(request.value));
+    if (found != values_.end()) Erase(found);
+    if (request.kind != Request::Kind::kRemove) status = Insert(std::move(request));
   }
   connection.out = EncodeReply(status.code(), status.message());
+}
+
+std::string StoreServer::ValuesOfAll(const std::string& prefix) const {
+  std::string lines;
+  for (size_t rank = 0; rank < presence_.size(); ++rank) {
+    const auto found = values_.find(absl::StrCat(prefix, rank));
+    absl::StrAppend(&lines, found == values_.end() ? "" : found->second, "\n");
+  }
+  return lines;
+}
+
+void StoreServer::Erase(std::map<std::string, std::string>::iterator found) {
+  stored_bytes_ -= found->first.size() + found->second.size();
+  values_.erase(found);
+}
+
+absl::Status StoreServer::Insert(Request request) {
+  const size_t bytes = request.key.size() + request.value.size();
+  if (bytes > kMaxStoredBytes - stored_bytes_) {
+    return absl::ResourceExhaustedError("the store is full");
+  }
+  stored_bytes_ += bytes;
+  values_.emplace(std::move(request.key), std::move(request.value));
+  return absl::OkStatus();
 }
 
 absl::Status StoreServer::WillNotCome(int from) const {

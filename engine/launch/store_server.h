@@ -74,6 +74,10 @@ class StoreServer {
   bool HandleNext(Connection& connection, bool& more);
   void HandleJoin(Connection& connection, const Request& request);
   void HandleRequest(Connection& connection, Request request);
+  // A line for each rank.
+  std::string ValuesOfAll(const std::string& prefix) const;
+  void Erase(std::map<std::string, std::string>::iterator found);
+  absl::Status Insert(Request request);
   void AnswerWaiting(Connection& connection);
   void Close(Connection& connection);
   // The reason why a key that is not there will not come, from a rank or, if -1, from any.

@@ -24,18 +24,19 @@ inline constexpr size_t kMaxFrameBytes = (size_t{1} << 20) + 4096;
 inline constexpr size_t kMaxJoinBytes = 4096;
 
 struct Request {
-  enum class Kind : uint8_t { kJoin, kSet, kGet, kRemove, kLeave };
+  enum class Kind : uint8_t { kJoin, kSet, kReplace, kGet, kGetOfAll, kRemove, kLeave };
   Kind kind = Kind::kGet;
   int32_t rank = -1;  // kJoin: the rank that connects; kGet: the rank that will set the key, or -1
   int32_t ranks = 0;  // kJoin
   int64_t timeout_ms = -1;  // kGet: negative, no limit; 0, a test
-  std::string key;          // kJoin: the launch's id
-  std::string value;        // kSet
+  std::string key;          // kJoin: the launch's id; kGetOfAll: to which each rank is appended
+  std::string value;        // kSet, kReplace
 };
 
 // The frame, its length included.
 std::string Encode(const Request& request);
-// A reply is a status whose message is the value asked for if it is OK.
+// A reply is a status whose message is the value asked for if it is OK. That to kGetOfAll is a line
+// for each rank, empty where there is no value.
 std::string EncodeReply(absl::StatusCode code, absl::string_view text);
 
 // From a frame's bytes without its length. InvalidArgument: they are not one.

@@ -46,13 +46,14 @@ absl::Status Executor::PerformAll(const Run& run) {
   run.bound.blocks.Restart();
   stashed_ = 0;
   RETURN_IF_ERROR(options_.device->stream().Report(-1));
+  running_.store(&run.bound, std::memory_order_release);
   if (const absl::Status set = sample_numbers_->Set(run.batch); !set.ok()) return At(run, 0, set);
   for (int position = 0; position < actions; ++position) {
     const absl::Status status = PerformAt(run, position);
     if (!status.ok()) return At(run, position, status);
   }
   const absl::Status status = Finish(run);
-  if (!status.ok()) return At(run, FirstNotDone(run), status);
+  if (!status.ok()) return At(run, FirstNotDone(run.bound), status);
   if (run.is_measured) RETURN_IF_ERROR(ReadTimes(run));
   counters_.peak_bytes = arena_.peak_bytes();
   counters_.peak_stash_bytes =
@@ -62,8 +63,8 @@ absl::Status Executor::PerformAll(const Run& run) {
 
 // The first action with work for the device that it has not done: transfers only wait, and a
 // transfer that never happens holds up the computation after it.
-int Executor::FirstNotDone(const Run& run) const {
-  const std::vector<Instruction>& instructions = run.bound.program.instructions;
+int Executor::FirstNotDone(const Bound& bound) const {
+  const std::vector<Instruction>& instructions = bound.program.instructions;
   const auto last = static_cast<int>(instructions.size()) - 1;
   int position = std::min(options_.device->stream().reported() + 1, last);
   while (position < last && !instructions[static_cast<size_t>(position)].works) ++position;
@@ -72,11 +73,20 @@ int Executor::FirstNotDone(const Run& run) const {
 
 absl::Status Executor::At(const Run& run, int position, const absl::Status& status) const {
   const Action& action = run.bound.program.instructions[static_cast<size_t>(position)].action;
-  const std::string replica = options_.replicas == nullptr
-                                  ? ""
-                                  : absl::StrCat(" of replica ", options_.replicas->rank().value());
-  return base::Annotate(status, absl::StrCat("rank ", options_.transport->rank().value(), replica,
-                                             ", ", ToString(action)));
+  const std::string replica =
+      options_.replicas == nullptr
+          ? ""
+          : absl::StrCat(" (replica ", options_.replicas->rank().value(), ")");
+  return base::Annotate(status,
+                        absl::StrCat("rank ", options_.number, replica, ", ", ToString(action)));
+}
+
+std::string Executor::Activity() const {
+  const Bound* const bound = running_.load(std::memory_order_acquire);
+  if (bound == nullptr) return "the time before the first step";
+  const auto position = static_cast<size_t>(FirstNotDone(*bound));
+  return absl::StrCat(ToString(bound->program.instructions[position].action),
+                      bound == evaluation_.get() ? " of an evaluation" : "");
 }
 
 absl::Status Executor::PerformAt(const Run& run, int position) {

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_RUN_EXECUTOR_H_
 #define STAGECOACH_ENGINE_RUN_EXECUTOR_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -68,6 +69,7 @@ class Executor {
   };
   struct Options {
     kernels::Device* device = nullptr;
+    int number = 0;  // of the device in the mesh, for errors: with one replica, the rank
     Transport* transport = nullptr;
     // Of RankGroup, where there are replicas: for REDUCE.
     kernels::Device* beside = nullptr;
@@ -100,6 +102,9 @@ class Executor {
   // (rows of a micro-batch, output) of the activation type, padding included, in host memory.
   // Pre-condition: the last stage is on this rank.
   Tensor Output(MicroBatch micro_batch) const;
+
+  // The action that the device is at, for people to read. Thread-safe.
+  std::string Activity() const;
 
   const ExecutorCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
@@ -177,7 +182,7 @@ class Executor {
   // Reads the moments of a finished run that was measured.
   absl::Status ReadTimes(const Run& run);
   absl::StatusOr<schedule::TimedAction> TimesOf(const Run& run, int position) const;
-  int FirstNotDone(const Run& run) const;
+  int FirstNotDone(const Bound& bound) const;
   // An error with where it was.
   absl::Status At(const Run& run, int position, const absl::Status& status) const;
 
@@ -185,6 +190,7 @@ class Executor {
   kernels::Arena arena_;
   const std::vector<std::unique_ptr<Stage>> stages_;
   std::unique_ptr<Bound> training_, evaluation_;
+  std::atomic<const Bound*> running_{nullptr};  // the last to begin, for Activity
   std::optional<SampleNumberTable> sample_numbers_;
   std::vector<Transport::Ticket> tickets_;  // of the transfers of this run; index: position
   std::unique_ptr<kernels::Timeline> timeline_;

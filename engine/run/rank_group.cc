@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/launch/host_address.h"
@@ -19,8 +20,6 @@ namespace {
 
 using schedule::Schedule;
 
-// How often a working process checks the others for failures.
-constexpr absl::Duration kLookInterval = absl::Milliseconds(200);
 // How long, and how often, one that misses another looks for the reason.
 constexpr absl::Duration kLongestPatience = absl::Seconds(1);
 constexpr absl::Duration kPatiencePause = absl::Milliseconds(20);
@@ -36,6 +35,16 @@ std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank) {
     }
   }
   return {peers.begin(), peers.end()};
+}
+
+// "rank 2 (stage 2, replica 0)"
+std::string NameOf(const Mesh& mesh, const Schedule& lowered, int device) {
+  const std::vector<schedule::StageId> stages = lowered.StagesOf(mesh.rank_of(device));
+  const std::string numbers = absl::StrJoin(
+      stages, ", ",
+      [](std::string* text, schedule::StageId stage) { absl::StrAppend(text, stage.value()); });
+  return absl::StrCat("rank ", device, " (stage", stages.size() == 1 ? " " : "s ", numbers,
+                      ", replica ", mesh.replica_of(device), ")");
 }
 
 absl::StatusOr<std::string> NewCommunicatorId() {
@@ -81,6 +90,9 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOpt
                                                               const Schedule& lowered) {
   RETURN_IF_ERROR(CheckRankGroup(options));
   std::unique_ptr<RankGroup> group(new RankGroup(options));
+  for (int device = 0; device < options.devices(); ++device) {
+    group->names_.push_back(NameOf(group->mesh_, lowered, device));
+  }
   RETURN_IF_ERROR(group->MakeDevices());
   if (UsesNccl(options)) {
     RETURN_IF_ERROR(group->ConnectByNccl(lowered));
@@ -97,6 +109,7 @@ RankGroup::~RankGroup() { Disconnect(); }
 
 void RankGroup::Disconnect() {
   is_connected_ = false;
+  activity_ = nullptr;
   // Transports use one another's devices, and jobs use the transports.
   for (const int index : local_devices_) {
     if (beside(index) != nullptr) beside(index)->stream().Run([] {});
@@ -309,10 +322,11 @@ absl::Status RankGroup::OnEach(absl::FunctionRef<absl::Status(int)> function) {
 
 void RankGroup::Await(Job& job) {
   // Ranks wait for each other with deadlines, so each comes to an end by itself.
-  const bool alone = options_.rendezvous == nullptr;
+  Rendezvous* const rendezvous = options_.rendezvous;
   while (true) {
     const absl::Status status =
-        job.done.Wait(alone ? base::Deadline::Never() : base::Deadline::After(kLookInterval));
+        job.done.Wait(rendezvous == nullptr ? base::Deadline::Never()
+                                            : base::Deadline::After(rendezvous->look_interval()));
     if (status.ok()) return;
     LookAtOthers();
   }
@@ -324,8 +338,21 @@ void RankGroup::LookAtOthers() {
   {
     base::MutexLock lock(rendezvous_mutex_);
     failure = options_.rendezvous->CheckOthers(Deadline());
+    failure.Update(ShowLife());
   }
   if (!failure.ok()) AbortAll(NoteFirst(failure));
+}
+
+absl::Status RankGroup::ShowLife() {
+  const std::string doing = activity_ ? activity_() : "the start or the end of the run";
+  return options_.rendezvous->ShowLife(doing, Deadline());
+}
+
+absl::Status RankGroup::DescribeBy(std::function<std::string()> activity) {
+  activity_ = std::move(activity);
+  if (options_.rendezvous == nullptr) return absl::OkStatus();
+  base::MutexLock lock(rendezvous_mutex_);
+  return ShowLife();
 }
 
 void RankGroup::AbortAll(const absl::Status& reason) {
@@ -342,16 +369,23 @@ absl::Status RankGroup::Fail(const absl::Status& own) {
   // A failure here that another one caused is not reported again.
   if (options_.rendezvous == nullptr || !status().ok()) return NoteFirst(own);
   absl::Status before;
+  absl::Status cause = own;
   {
     base::MutexLock lock(rendezvous_mutex_);
     const base::Deadline deadline = Deadline();
     before = FailureElsewhere(own);
+    if (before.ok() && absl::IsDeadlineExceeded(own)) {
+      const absl::StatusOr<std::vector<Rendezvous::Silent>> silent =
+          options_.rendezvous->FindSilent();
+      before = silent.status();
+      if (silent.ok()) cause = CauseOf(own, *silent);
+    }
     if (before.ok()) {
-      options_.rendezvous->Fail(own, deadline);
+      options_.rendezvous->Fail(cause, deadline);
       before = options_.rendezvous->CheckOthers(deadline);
     }
   }
-  if (before.ok()) return NoteFirst(own);
+  if (before.ok()) return NoteFirst(cause);
   return NoteFirst(
       absl::Status(before.code(), absl::StrCat(before.message(), "; here: ", own.message())));
 }
@@ -367,6 +401,25 @@ absl::Status RankGroup::FailureElsewhere(const absl::Status& own) {
     if (failure.ok()) std::this_thread::sleep_for(absl::ToChronoMilliseconds(kPatiencePause));
   }
   return failure;
+}
+
+absl::Status RankGroup::CauseOf(const absl::Status& own,
+                                const std::vector<Rendezvous::Silent>& silent) const {
+  if (silent.empty()) return own;
+  constexpr size_t kMostNamed = 4;
+  std::vector<std::string> names, seen;
+  for (const Rendezvous::Silent& other : silent) {
+    names.push_back(names_[Index(other.rank)]);
+    if (!other.last_seen.empty()) {
+      seen.push_back(absl::StrCat("; rank ", other.rank, " was last seen in ", other.last_seen));
+    }
+    if (names.size() == kMostNamed) break;
+  }
+  if (silent.size() > names.size()) {
+    names.push_back(absl::StrCat(silent.size() - names.size(), " more"));
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      absl::StrJoin(names, ", "), " timed out: ", own.message(), absl::StrJoin(seen, "")));
 }
 
 absl::Status RankGroup::NoteFirst(const absl::Status& error) {

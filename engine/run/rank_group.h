@@ -2,8 +2,10 @@
 #define STAGECOACH_ENGINE_RUN_RANK_GROUP_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -61,7 +63,9 @@ inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {
 // every later call fails with it. Among processes, failures are reported through the rendezvous: a
 // process that fails writes its reason there, and a working one looks there a few times a second.
 // So a failure that NCCL does not pass on, and (tcp place) a process that was killed, ends the
-// waits of all within a second. Not thread-safe.
+// waits of all within a second. It also shows there that it lives, and where it is: a wait that
+// reaches its deadline is blamed on those that do not, and not on one that waits for them itself.
+// Not thread-safe.
 class RankGroup {
  public:
   // `lowered`: the schedule that says which ranks exchange tensors. Errors: those of MakeDevice and
@@ -74,6 +78,9 @@ class RankGroup {
   RankGroup& operator=(const RankGroup&) = delete;
 
   const Mesh& mesh() const { return mesh_; }
+  // In what this process is, for the others to know (Rendezvous::ShowLife): asked from now on until
+  // Disconnect while devices are at work, and beside it.
+  absl::Status DescribeBy(std::function<std::string()> activity);
   // The devices of this process, by their numbers in the mesh, ascending.
   const std::vector<int>& local_devices() const { return local_devices_; }
   kernels::Device& device(int index) const { return *members_[Index(index)].device; }
@@ -137,6 +144,7 @@ class RankGroup {
   // Waits for what OnEach has submitted, and looks after the other processes meanwhile.
   void Await(Job& job);
   void LookAtOthers();
+  absl::Status ShowLife();
   // Ends what the devices of this process wait for.
   void AbortAll(const absl::Status& reason);
   // Records a failure of this process and tells the others. Returns the group's: an earlier failure
@@ -145,11 +153,16 @@ class RankGroup {
   // Why another process is gone, if `own` says that one is and the reason comes to be known. Holds
   // the rendezvous.
   absl::Status FailureElsewhere(const absl::Status& own);
+  // A wait's deadline has passed, and others were silent.
+  absl::Status CauseOf(const absl::Status& own,
+                       const std::vector<Rendezvous::Silent>& silent) const;
   absl::Status NoteFirst(const absl::Status& error);
 
   const RankGroupOptions options_;
   const Mesh mesh_;
   std::vector<int> local_devices_;
+  std::vector<std::string> names_;  // of devices, for messages
+  std::function<std::string()> activity_;
   bool is_connected_ = false;    // the members stay as they are
   std::vector<Member> members_;  // index: device; empty where one is elsewhere
   const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators

@@ -89,6 +89,9 @@ absl::Status PipelineTrainer::Initialize() {
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(
       group_->Agree(group_->Together([&](int device) { return CreateExecutor(device); })));
+  if (options_.rendezvous != nullptr) {
+    RETURN_IF_ERROR(group_->DescribeBy([this] { return ExecutorOf(0).Activity(); }));
+  }
   RETURN_IF_ERROR(CheckChoices());
   evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
   if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
@@ -134,6 +137,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
   ASSIGN_OR_RETURN(
       executors_[static_cast<size_t>(device)],
       Executor::Create({.device = &group_->device(device),
+                        .number = device,
                         .transport = &group_->transport(device),
                         .beside = group_->beside(device),
                         .replicas = group_->replicas(device),

@@ -74,7 +74,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
             context_->getPair(other)->connect({address.begin(), address.end()});
             return absl::OkStatus();
           }),
-          absl::StrCat("cannot connect process ", options.process, " with process ", other)));
+          absl::StrCat("cannot connect rank ", options.process, " with rank ", other)));
     }
     return absl::OkStatus();
   }
@@ -91,7 +91,9 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
       device_ =
           gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
       context_ = device_->createContext(options.process, options.processes);
-      context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline)));
+      // Which is for connections alone, and of which Gloo allows them five times as much
+      // (gloo/transport/tcp/pair.cc, waitUntilConnected).
+      context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline / 5)));
       for (int other = 0; other < options.processes; ++other) {
         if (other == options.process) continue;
         const std::vector<char> bytes = context_->createPair(other)->address().bytes();
@@ -198,7 +200,7 @@ class GlooTransport final : public Transport {
                                              : buffer->buffer->recv(process, slot);
                                      return absl::OkStatus();
                                    }),
-                                   absl::StrCat("process ", ProcessOf(peer), " is gone")));
+                                   absl::StrCat("rank ", ProcessOf(peer), " is gone")));
     buffer->is_busy = true;
     transfers_.push_back({buffer, is_send, peer, message});
     return Ticket{0, static_cast<uint32_t>(transfers_.size() - 1)};
@@ -224,10 +226,10 @@ class GlooTransport final : public Transport {
     const int peer = ProcessOf(transfer.peer);
     if (deadline.Expired()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "process ", ProcessOf(rank_), " timed out waiting for process ", peer, " to ", what));
+          "rank ", ProcessOf(rank_), " timed out waiting for rank ", peer, " to ", what));
     }
-    return absl::UnavailableError(absl::StrCat("process ", peer, " is gone, which was to ", what,
-                                               " (", status.message(), ")"));
+    return absl::UnavailableError(
+        absl::StrCat("rank ", peer, " is gone, which was to ", what, " (", status.message(), ")"));
   }
   int ProcessOf(Rank rank) const { return processes_[static_cast<size_t>(rank.value())]; }
 

@@ -15,7 +15,7 @@
 namespace stagecoach::engine {
 
 struct GlooOptions {
-  int process = 0;  // this one
+  int process = 0;  // this one; in errors, its rank of the launch
   int processes = 1;
   // Where this process listens: the number of an address of this host, to which sockets can be
   // bound and which all others reach.

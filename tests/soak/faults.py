@@ -11,9 +11,10 @@ or four replicas. One of them is sent SIGKILL or SIGSTOP
   end       in a run of a few epochs, about when it is over.
 
 Each other process must then end by itself, with an error status and one line that says why, within
-2 s of a death, and within the deadline and 2 s of a silence. That line should name the process it
+2 s of a death, and within the deadline and 2 s of a silence. That line must blame the process it
 happened to. A fault comes too late if all others ended well. Faults are numbered: --only N repeats
-one. By hand: it takes some ten minutes, and a busy machine is late without being wrong.
+one. 200 of them take some ten minutes. A busy machine is late without being wrong: --slack allows
+for that.
 """
 
 import argparse
@@ -45,10 +46,11 @@ def free_port():
 class Fault:
     """One run, and what befell it."""
 
-    def __init__(self, program, seed, number):
+    def __init__(self, program, seed, number, slack):
         self.random = random.Random(f"{seed}/{number}")
         self.program = program
         self.number = number
+        self.slack = slack
         self.stages, self.replicas = self.random.choice(MESHES)
         self.victim = self.random.randrange(RANKS)
         self.signal = self.random.choice((signal.SIGKILL, signal.SIGSTOP))
@@ -122,7 +124,7 @@ class Fault:
             self.problems.append(f"rank {rank} hangs")
 
     def check(self, processes, others, folder):
-        if self.seconds > LIMIT_S[self.signal]:
+        if self.seconds > LIMIT_S[self.signal] + self.slack:
             self.problems.append(f"the last ended after {self.seconds:.1f} s")
         for rank in others:
             with open(f"{folder}/err{rank}", encoding="utf-8", errors="replace") as err:
@@ -133,8 +135,14 @@ class Fault:
                 self.problems.append(f"rank {rank} has the status {status}: {text}")
             elif len(text.split("\n")) != 1 or not text.startswith("stagecoach train: "):
                 self.problems.append(f"rank {rank} says: {text}")
-            elif not re.search(rf"\b(rank|process|ranks?:?) .*\b{self.victim}\b", text):
-                self.problems.append(f"rank {rank} does not name rank {self.victim}: {text}")
+            elif not self.blames_victim(text):
+                self.problems.append(f"rank {rank} does not blame rank {self.victim}: {text}")
+
+    def blames_victim(self, text):
+        blame = r"was killed|is gone|of 4 did not arrive|\(stages? [^)]*\) timed out|has left"
+        if self.victim == 0:
+            blame += r"|does not answer|which keeps the rendezvous, does not answer"
+        return re.search(rf"\brank {self.victim},? ({blame})", text)
 
 
 def print_table(faults):
@@ -155,13 +163,15 @@ def main():
     parser.add_argument("--program", required=True, help="the stagecoach to test")
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slack", type=float, default=0.0, help="seconds beyond the limits")
     parser.add_argument("--only", type=int, help="the number of the only fault to inject")
     arguments = parser.parse_args()
 
     numbers = range(arguments.faults) if arguments.only is None else [arguments.only]
     faults = []
     for number in numbers:
-        fault = Fault(arguments.program, arguments.seed, number).run()
+        fault = Fault(arguments.program, arguments.seed, number,
+                      arguments.slack).run()
         faults.append(fault)
         for problem in fault.problems:
             print(f"{fault.name()}: {problem}", flush=True)

@@ -1,6 +1,8 @@
 #include "engine/launch/rendezvous.h"
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -119,8 +121,8 @@ TEST_P(RendezvousTest, RefusesWhatIsBeyondItsLimits) {
   ForEachRank(1, [](Rendezvous& rendezvous) {
     const std::string long_key(Rendezvous::kMaxKeyBytes + 1, 'k');
     const std::string long_value(Rendezvous::kMaxValueBytes + 1, 'v');
-    for (const std::string& key :
-         {std::string(), long_key, std::string("gather/0/0"), std::string("failed")}) {
+    for (const std::string& key : {std::string(), long_key, std::string("gather/0/0"),
+                                   std::string("alive/0"), std::string("failed")}) {
       EXPECT_THAT(rendezvous.Set(key, "", Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
       EXPECT_THAT(rendezvous.Get(key, Soon()), StatusIs(absl::StatusCode::kInvalidArgument));
     }
@@ -130,22 +132,17 @@ TEST_P(RendezvousTest, RefusesWhatIsBeyondItsLimits) {
 }
 
 TEST_P(RendezvousTest, NamesAllRanksThatDoNotCome) {
-  for (int absentees = 1; absentees <= 2; ++absentees) {
-    auto rendezvous = ConnectRendezvous(LaunchOf(0, 4, absl::StrCat(absentees)), kLong);
-    ASSERT_OK(rendezvous);
-    auto other = ConnectRendezvous(LaunchOf(2, 4, absl::StrCat(absentees)), kLong);
-    ASSERT_OK(other);
-    std::unique_ptr<Rendezvous> third;
-    if (absentees == 1) {
-      ASSERT_OK_AND_ASSIGN(third, ConnectRendezvous(LaunchOf(3, 4, "1"), kLong));
-      EXPECT_THAT(third->Barrier(Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
-    }
-    EXPECT_THAT((*other)->Barrier(Short()), StatusIs(absl::StatusCode::kDeadlineExceeded));
-    EXPECT_THAT((*rendezvous)->Barrier(Short()),
-                StatusIs(absl::StatusCode::kDeadlineExceeded,
-                         HasSubstr(absentees == 1 ? "rank 1 of 4" : "ranks 1, 3 of 4")));
-    third.reset();
-    other->reset();
+  for (const auto& [absent, named] : std::map<std::set<int>, std::string>{
+           {{1}, "rank 1 of 4 did not"}, {{1, 3}, "ranks 1, 3 of 4 did not"}}) {
+    ForEachRank(4, [&](Rendezvous& rendezvous) {
+      if (absent.contains(rendezvous.rank())) {
+        EXPECT_THAT(rendezvous.Get("key", Soon()),
+                    StatusIs(absl::StatusCode::kAborted, HasSubstr(named)));
+      } else {
+        EXPECT_THAT(rendezvous.Barrier(Deadline::After(absl::Seconds(1))).message(),
+                    HasSubstr(named));
+      }
+    });
   }
 }
 
@@ -191,6 +188,72 @@ TEST_P(RendezvousTest, TellsTheFirstFailureToThoseWhoLook) {
       EXPECT_THAT(rendezvous.Get("key", Soon()), fails);
       EXPECT_THAT(rendezvous.CheckOthers(Soon()), fails);
     }
+  });
+}
+
+// What a rank tells that lives but does not come, until another has failed.
+absl::Status WorkUntilOneFails(Rendezvous& rendezvous) {
+  while (true) {
+    RETURN_IF_ERROR(rendezvous.ShowLife("work", Soon()));
+    RETURN_IF_ERROR(rendezvous.CheckOthers(Soon()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+TEST_P(RendezvousTest, FindsTheRanksThatShowNoLife) {
+  ForEachRank(4, [](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 2) {
+      EXPECT_OK(rendezvous.ShowLife("stage 1 F", Soon()));
+      EXPECT_OK(rendezvous.ShowLife("stage 2 F", Soon()));
+      EXPECT_OK(rendezvous.Set("seen", "", Soon()));
+    }
+    EXPECT_OK(rendezvous.Get("seen", Soon()));
+    if (rendezvous.rank() >= 2) {
+      EXPECT_OK(rendezvous.Get("found", Soon()));
+      return;
+    }
+    // Two at the same time.
+    ASSERT_OK_AND_ASSIGN(const auto silent, rendezvous.FindSilent());
+    ASSERT_EQ(silent.size(), 2U);
+    EXPECT_EQ(silent[0].rank, 2);
+    EXPECT_EQ(silent[0].last_seen, "stage 2 F");
+    EXPECT_EQ(silent[1].rank, 3);
+    EXPECT_EQ(silent[1].last_seen, "");
+    ASSERT_OK(rendezvous.Set(absl::StrCat("found by ", rendezvous.rank()), "", Soon()));
+    if (rendezvous.rank() == 1) return;
+    EXPECT_OK(rendezvous.Get("found by 1", Soon()));
+    EXPECT_OK(rendezvous.Set("found", "", Soon()));
+  });
+}
+
+TEST_P(RendezvousTest, BlamesTheSilentForALateGatherAndTellsAll) {
+  const std::string reason = "rank 2 of 3 did not arrive in time; rank 2 was last seen in a dream";
+  ForEachRank(3, [&](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 0) {
+      EXPECT_OK(rendezvous.Get("seen", Soon()));
+      EXPECT_THAT(rendezvous.Barrier(Short()),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, reason));
+      return;
+    }
+    if (rendezvous.rank() == 2) {
+      EXPECT_OK(rendezvous.ShowLife("a dream", Soon()));
+      EXPECT_OK(rendezvous.Set("seen", "", Soon()));
+    }
+    EXPECT_THAT(rendezvous.rank() == 1 ? WorkUntilOneFails(rendezvous)
+                                       : rendezvous.Get("key", Soon()).status(),
+                StatusIs(absl::StatusCode::kAborted, "rank 0 has failed: " + reason));
+  });
+}
+
+TEST_P(RendezvousTest, StopsTheSearchIfAnotherFails) {
+  ForEachRank(2, [](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 1) {
+      rendezvous.Fail(absl::DataLossError("the disk is on fire"), Soon());
+      return;
+    }
+    EXPECT_THAT(rendezvous.Get("key", Soon()), StatusIs(absl::StatusCode::kAborted));
+    EXPECT_THAT(rendezvous.FindSilent(),
+                StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: the disk is on fire"));
   });
 }
 
