@@ -9,16 +9,23 @@
 namespace stagecoach::engine {
 
 std::string MeasurementsToText(const DeviceReport& report) {
-  const nlohmann::json text = {report.device,         report.measured_peak_bytes,
-                               report.overhead_bytes, report.peak_stashed,
-                               report.busy,           report.measured_stash_bytes,
-                               report.graphs,         report.graph_issues,
-                               report.plain_issues,   report.why_plain};
+  const nlohmann::json text = {report.device,
+                               report.measured_peak_bytes,
+                               report.overhead_bytes,
+                               report.peak_stashed,
+                               report.busy,
+                               report.measured_stash_bytes,
+                               report.graphs,
+                               report.graph_issues,
+                               report.plain_issues,
+                               report.why_plain,
+                               report.measured_sent.to_ranks,
+                               report.measured_sent.to_replicas};
   return text.dump();
 }
 
 absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
-  constexpr size_t kFields = 10;
+  constexpr size_t kFields = 12;
   ASSIGN_OR_RETURN(const nlohmann::json parsed, base::ParseJson(text));
   ASSIGN_OR_RETURN(const base::ArrayReader fields, base::ArrayReader::Create(parsed));
   if (fields.size() != kFields) {
@@ -36,6 +43,8 @@ absl::Status ReadMeasurements(const std::string& text, DeviceReport& report) {
   ASSIGN_OR_RETURN(report.graph_issues, fields.Int64(7));
   ASSIGN_OR_RETURN(report.plain_issues, fields.Int64(8));
   ASSIGN_OR_RETURN(report.why_plain, fields.String(9));
+  ASSIGN_OR_RETURN(report.measured_sent.to_ranks, fields.Int64(10));
+  ASSIGN_OR_RETURN(report.measured_sent.to_replicas, fields.Int64(11));
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "partition/plan/sent_bytes.h"
 
 namespace stagecoach::engine {
 
@@ -19,6 +20,7 @@ struct DeviceReport {
   int peak_stashed = 0;
   int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)
   int64_t measured_stash_bytes = 0;
+  partition::SentBytes predicted_sent, measured_sent;  // in a step; measured: in the last one
   // Share of the time of steps and evaluations in which it computed: of all on a CPU device, of
   // those that were measured on others.
   double busy = 0.0;

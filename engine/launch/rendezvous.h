@@ -27,8 +27,9 @@ namespace stagecoach::engine {
 //
 // Rank 0's is the last to go: its destructor waits until the others that have connected have
 // destroyed theirs, since they may still be reading, but for at most kLongestFarewell and half the
-// deadline with which it has connected, and after a failure for kFarewellOfTheFailed. So let the
-// first use of a rendezvous be an AllGather or a Barrier: after it, no rank can be too late.
+// deadline with which it has connected, and after a failure for kFarewellOfTheFailed, in
+// which (tcp place) those that come late may hear of it. So let the first use of a rendezvous be an
+// AllGather or a Barrier: after it, no rank can be too late.
 class Rendezvous {
  public:
   static constexpr int64_t kMaxKeyBytes = 256;
@@ -90,9 +91,11 @@ class Rendezvous {
   Rendezvous(int rank, int ranks, absl::Duration deadline)
       : rank_(rank), ranks_(ranks), deadline_(deadline) {}
 
+  // Here, or another rank as far as is known here.
+  bool failed() const { return failed_; }
   // How long rank 0 keeps the store open for the others once it no longer needs it itself.
   absl::Duration farewell() const {
-    return failed_ ? kFarewellOfTheFailed : std::min(kLongestFarewell, deadline_ / 2);
+    return failed() ? kFarewellOfTheFailed : std::min(kLongestFarewell, deadline_ / 2);
   }
 
  private:
@@ -124,7 +127,7 @@ class Rendezvous {
   int rank_;
   int ranks_;
   absl::Duration deadline_;
-  bool failed_ = false;  // here, or another rank as far as is known here
+  bool failed_ = false;
   int64_t gathers_ = 0;
   int64_t signs_ = 0;
   std::string doing_;  // as last shown

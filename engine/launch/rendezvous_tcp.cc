@@ -33,7 +33,7 @@ class TcpRendezvous final : public Rendezvous {
           .IgnoreError();
       socket_ = Descriptor();
     }
-    if (server_ != nullptr) server_->Stop(farewell());
+    if (server_ != nullptr) server_->Stop(farewell(), failed());
   }
 
   // The others reach rank 0 at the place, and this rank where it has reached rank 0 from.

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/launch/places.h"
@@ -42,9 +43,10 @@ StoreServer::StoreServer(Descriptor socket, Descriptor stop, std::string id, int
       presence_(static_cast<size_t>(ranks), Presence::kHere),
       joined_(static_cast<size_t>(ranks), false) {}
 
-void StoreServer::Stop(absl::Duration farewell) {
+void StoreServer::Stop(absl::Duration farewell, bool has_failed) {
   if (!thread_.joinable()) return;
   farewell_ = farewell;
+  awaits_absent_ = has_failed;
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }
@@ -61,9 +63,10 @@ void StoreServer::Run() {
     for (Connection& connection : connections_) Write(connection);
     connections_.remove_if([](const Connection& connection) { return connection.closed; });
     if (!stopping_) continue;
-    const bool done = std::all_of(connections_.begin(), connections_.end(),
-                                  [](const Connection& connection) { return connection.rank < 0; });
-    if (done || end_.Expired()) return;
+    const bool all_left = absl::c_all_of(
+        connections_, [](const Connection& connection) { return connection.rank < 0; });
+    const bool all_came = absl::c_all_of(joined_, [](bool joined) { return joined; });
+    if ((all_left && (all_came || !awaits_absent_)) || end_.Expired()) return;
   }
 }
 

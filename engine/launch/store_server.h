@@ -32,10 +32,10 @@ class StoreServer {
   // `socket` listens. Only ranks of the launch `id` may join.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(Descriptor socket, std::string id,
                                                             int ranks);
-  ~StoreServer() { Stop(absl::ZeroDuration()); }
-  // Waits until all ranks that have joined have left, for at most `farewell`, and ends the thread.
-  // The first call counts.
-  void Stop(absl::Duration farewell);
+  ~StoreServer() { Stop(absl::ZeroDuration(), /*has_failed=*/false); }
+  // Waits until all ranks that have joined have left and, after a failure, until all have joined to
+  // hear of it, for at most `farewell`; then ends the thread. The first call counts.
+  void Stop(absl::Duration farewell, bool has_failed);
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
@@ -93,7 +93,8 @@ class StoreServer {
   std::vector<Presence> presence_;
   std::vector<bool> joined_;
   std::list<Connection> connections_;
-  absl::Duration farewell_ = absl::ZeroDuration();  // set before stop_ is
+  absl::Duration farewell_ = absl::ZeroDuration();  // set before stop_ is, as the next
+  bool awaits_absent_ = false;
   bool stopping_ = false;
   base::Deadline end_ = base::Deadline::Never();
   base::Deadline accept_after_ = base::Deadline::After(absl::ZeroDuration());

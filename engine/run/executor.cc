@@ -24,12 +24,21 @@ int64_t Nanoseconds(Clock::duration duration) {
 
 absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace) {
   const auto rank = static_cast<size_t>(options_.transport->rank().value());
-  return PerformAll({.bound = *training_,
-                     .batch = batch,
-                     .step = &step,
-                     .is_measured = step.is_measured || trace != nullptr,
-                     .timed = trace == nullptr ? absl::Span<TimedAction>()
-                                               : absl::MakeSpan(trace->actions[rank])});
+  const partition::SentBytes before = SentSoFar();
+  RETURN_IF_ERROR(PerformAll({.bound = *training_,
+                              .batch = batch,
+                              .step = &step,
+                              .is_measured = step.is_measured || trace != nullptr,
+                              .timed = trace == nullptr ? absl::Span<TimedAction>()
+                                                        : absl::MakeSpan(trace->actions[rank])}));
+  const partition::SentBytes after = SentSoFar();
+  counters_.sent = {after.to_ranks - before.to_ranks, after.to_replicas - before.to_replicas};
+  return absl::OkStatus();
+}
+
+partition::SentBytes Executor::SentSoFar() const {
+  return {.to_ranks = options_.transport->sent_bytes(),
+          .to_replicas = options_.replicas == nullptr ? 0 : options_.replicas->sent_bytes()};
 }
 
 absl::Status Executor::Evaluate(const Batch& batch, bool is_measured) {

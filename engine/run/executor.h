@@ -24,6 +24,7 @@
 #include "engine/stage/stage.h"
 #include "engine/transport/transport.h"
 #include "kernels/arena.h"
+#include "partition/plan/sent_bytes.h"
 #include "schedule/memory.h"
 #include "schedule/schedule.h"
 #include "schedule/trace.h"
@@ -43,6 +44,7 @@ struct ExecutorCounters {
   int64_t compute_ns = 0;  // in compute actions and updates of the runs that were measured
   int64_t peak_bytes = 0;  // largest extent of the arena in use
   int peak_stashed = 0;  // most micro-batches, counted per stage, that were between F and B at once
+  partition::SentBytes sent;     // in the last step of training
   int64_t peak_stash_bytes = 0;  // most that was stashed at once, as schedule/memory.h defines it
   // Of compute actions on an accelerator (kernels::Recording): how many, of both schedules, are
   // graphs; how often runs have issued one as a graph, and plainly; why first not as a graph.
@@ -113,8 +115,6 @@ class Executor {
   LossResult Result(int replica, MicroBatch micro_batch) const;
   // The global gradient norm of the last clipped step.
   double gradient_norm() const { return norm_.has_value() ? norm_->value() : 0.0; }
-  // Sent to other replicas of the rank since creation.
-  int64_t reduction_bytes() const { return reduction_ != nullptr ? reduction_->sent_bytes() : 0; }
 
  private:
   // A schedule with its buffers, and what its actions issue.
@@ -142,6 +142,8 @@ class Executor {
   absl::Status CreateReduction(std::byte* received);
   absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
 
+  // By the transports, since their creation.
+  partition::SentBytes SentSoFar() const;
   absl::Status PerformAll(const Run& run);
   absl::Status PerformAt(const Run& run, int position);
   absl::Status Perform(const Run& run, int position);

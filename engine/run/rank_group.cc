@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "engine/launch/host_address.h"
 #include "engine/run/reduction.h"
-#include "engine/transport/gloo.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda_backend.h"
 
@@ -201,17 +200,17 @@ absl::Status RankGroup::ConnectByGloo() {
   for (int other = 0; other < mesh_.num_replicas(); ++other) {
     of_rank.push_back(mesh_.device_of(rank, other));
   }
+  gloo_ = GlooMesh::Create();
   const absl::Status connected = OnEach([&](int) -> absl::Status {
-    ASSIGN_OR_RETURN(const std::shared_ptr<GlooMesh> mesh,
-                     GlooMesh::Connect({.process = index,
-                                        .processes = mesh_.num_devices(),
-                                        .address = address,
-                                        .gather = gather,
-                                        .deadline = options_.deadline}));
+    RETURN_IF_ERROR(gloo_->Connect({.process = index,
+                                    .processes = mesh_.num_devices(),
+                                    .address = address,
+                                    .gather = gather,
+                                    .deadline = options_.deadline}));
     Member& member = members_[Index(index)];
-    member.transport = mesh->Join(rank, of_replica, /*channel=*/0);
+    member.transport = gloo_->Join(rank, of_replica, /*channel=*/0);
     if (mesh_.num_replicas() > 1) {
-      member.replicas = mesh->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
+      member.replicas = gloo_->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
     }
     return absl::OkStatus();
   });
@@ -357,7 +356,10 @@ absl::Status RankGroup::DescribeBy(std::function<std::string()> activity) {
 
 void RankGroup::AbortAll(const absl::Status& reason) {
   abort_->Raise(reason);
-  if (!is_connected_) return;
+  if (!is_connected_) {
+    if (gloo_ != nullptr) gloo_->Abort();
+    return;
+  }
   for (const int index : local_devices_) {
     const Member& member = members_[Index(index)];
     if (member.transport != nullptr) member.transport->Abort(reason);
@@ -398,6 +400,7 @@ absl::Status RankGroup::FailureElsewhere(const absl::Status& own) {
   absl::Status failure;
   while (failure.ok() && !patience.Expired()) {
     failure = options_.rendezvous->CheckOthers(Deadline());
+    failure.Update(ShowLife());
     if (failure.ok()) std::this_thread::sleep_for(absl::ToChronoMilliseconds(kPatiencePause));
   }
   return failure;

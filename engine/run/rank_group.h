@@ -18,6 +18,7 @@
 #include "engine/device/mesh.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/transport/communicator.h"
+#include "engine/transport/gloo.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
 #include "schedule/schedule.h"
@@ -163,8 +164,9 @@ class RankGroup {
   std::vector<int> local_devices_;
   std::vector<std::string> names_;  // of devices, for messages
   std::function<std::string()> activity_;
-  bool is_connected_ = false;    // the members stay as they are
-  std::vector<Member> members_;  // index: device; empty where one is elsewhere
+  std::shared_ptr<GlooMesh> gloo_;  // of the transports, if they are Gloo's
+  bool is_connected_ = false;       // the members stay as they are
+  std::vector<Member> members_;     // index: device; empty where one is elsewhere
   const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators
   base::Mutex rendezvous_mutex_;  // held to use options_.rendezvous: jobs tell their failures there
   base::Mutex mutex_;

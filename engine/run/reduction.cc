@@ -221,7 +221,6 @@ absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const M
     const Tensor theirs = ShardOf(part, to, replicas_);
     if (theirs.bytes() == 0) continue;
     ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, theirs));
-    sent_bytes_.fetch_add(theirs.bytes(), std::memory_order_relaxed);
   }
   return transport.Flush();
 }
@@ -250,7 +249,6 @@ absl::Status Reduction::Gather(const Tensor& part, const Message& message, Ticke
     }
     if (own.bytes() == 0) continue;
     ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, own));
-    sent_bytes_.fetch_add(own.bytes(), std::memory_order_relaxed);
   }
   return transport.Flush();
 }

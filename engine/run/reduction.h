@@ -74,8 +74,6 @@ class Reduction {
   absl::Status Poll() { return tokens_.front()->Poll(); }
   // Once the rank's stream has finished after Await: when the REDUCE was done.
   absl::StatusOr<std::chrono::steady_clock::time_point> DoneAt(StageId stage) const;
-  // Sent to other replicas since creation.
-  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
  private:
   // All tasks of a run, one after the other: a job of the stream beside.
@@ -120,7 +118,6 @@ class Reduction {
   Tickets done_;                      // by task: its last token
   std::array<Tickets, 2> scattered_, gathered_;
   std::vector<kernels::Tensor> addends_;
-  std::atomic<int64_t> sent_bytes_{0};
 };
 
 }  // namespace stagecoach::engine

@@ -296,7 +296,9 @@ Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {
 DeviceReport PipelineTrainer::ReportPlanned(int device) const {
   const partition::RankReport& predicted = run_.report.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
-          .predicted_stash_bytes = predicted.training.peak_stash_bytes};
+          .predicted_stash_bytes = predicted.training.peak_stash_bytes,
+          .predicted_sent = partition::SentBytesOf(run_, group_->mesh().rank_of(device),
+                                                   group_->mesh().replica_of(device))};
 }
 
 void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
@@ -310,6 +312,7 @@ void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
   }
   report.peak_stashed = counters.peak_stashed;
   report.measured_stash_bytes = counters.peak_stash_bytes;
+  report.measured_sent = counters.sent;
   report.graphs = counters.graphs;
   report.graph_issues = counters.graph_issues;
   report.plain_issues = counters.plain_issues;

@@ -25,6 +25,7 @@ class CommunicatorTransport final : public Transport {
 
   absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
     RETURN_IF_ERROR(abort_->reason());
+    CountSend(tensor);
     RETURN_IF_ERROR(Of(message, communicator_->Send(to.value(), tensor.data, tensor.bytes())));
     return Collected();
   }

@@ -58,7 +58,9 @@ uint64_t SlotOf(int channel, const Message& message) {
 
 class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
  public:
-  absl::Status Connect(const GlooOptions& options) {
+  absl::Status Connect(const GlooOptions& options) override {
+    BlockBrokenPipeSignal();
+    const base::Deadline deadline = base::Deadline::After(options.deadline);
     std::string addresses;
     RETURN_IF_ERROR(base::Annotate(Listen(options, addresses),
                                    absl::StrCat("cannot listen at ", options.address)));
@@ -69,14 +71,24 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
       const size_t size = theirs.size() / static_cast<size_t>(options.processes - 1);
       const auto place = static_cast<size_t>(options.process - (options.process > other ? 1 : 0));
       const std::string address = theirs.substr(place * size, size);
-      RETURN_IF_ERROR(base::Annotate(
-          Guard([&] {
-            context_->getPair(other)->connect({address.begin(), address.end()});
-            return absl::OkStatus();
-          }),
-          absl::StrCat("cannot connect rank ", options.process, " with rank ", other)));
+      const absl::Status connected = Guard([&] {
+        context_->getPair(other)->connect({address.begin(), address.end()});
+        return absl::OkStatus();
+      });
+      if (connected.ok()) continue;
+      const std::string what =
+          absl::StrCat("connecting rank ", options.process, " with rank ", other);
+      if (deadline.Expired()) return absl::DeadlineExceededError("timed out " + what);
+      return base::Annotate(connected, what);
     }
-    return absl::OkStatus();
+    base::MutexLock lock(mutex_);
+    return IfNotAborted();
+  }
+
+  void Abort() override {
+    base::MutexLock lock(mutex_);
+    is_aborted_ = true;
+    for (gloo::transport::Pair* const pair : pairs_) pair->close();
   }
 
   std::unique_ptr<Transport> Join(Rank rank, std::vector<int> processes, int channel) override;
@@ -84,6 +96,10 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   gloo::transport::Context& context() { return *context_; }
 
  private:
+  absl::Status IfNotAborted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return is_aborted_ ? absl::UnavailableError("connecting was ended") : absl::OkStatus();
+  }
+
   // Sets `addresses` to those at which the others reach this process, one for each of them, all of
   // equally many bytes.
   absl::Status Listen(const GlooOptions& options, std::string& addresses) {
@@ -94,17 +110,22 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
       // Which is for connections alone, and of which Gloo allows them five times as much
       // (gloo/transport/tcp/pair.cc, waitUntilConnected).
       context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline / 5)));
+      base::MutexLock lock(mutex_);
       for (int other = 0; other < options.processes; ++other) {
         if (other == options.process) continue;
-        const std::vector<char> bytes = context_->createPair(other)->address().bytes();
+        pairs_.push_back(context_->createPair(other).get());
+        const std::vector<char> bytes = pairs_.back()->address().bytes();
         addresses.append(bytes.begin(), bytes.end());
       }
-      return absl::OkStatus();
+      return IfNotAborted();
     });
   }
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
+  base::Mutex mutex_;
+  std::vector<gloo::transport::Pair*> pairs_ ABSL_GUARDED_BY(mutex_);  // of the context
+  bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class GlooTransport final : public Transport {
@@ -116,6 +137,7 @@ class GlooTransport final : public Transport {
   int ranks() const override { return static_cast<int>(processes_.size()); }
 
   absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
+    CountSend(tensor);
     return Post(/*is_send=*/true, to, message, tensor);
   }
   absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
@@ -250,11 +272,6 @@ std::unique_ptr<Transport> Mesh::Join(Rank rank, std::vector<int> processes, int
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<GlooMesh>> GlooMesh::Connect(const GlooOptions& options) {
-  BlockBrokenPipeSignal();
-  auto mesh = std::make_shared<Mesh>();
-  RETURN_IF_ERROR(mesh->Connect(options));
-  return std::shared_ptr<GlooMesh>(std::move(mesh));
-}
+std::shared_ptr<GlooMesh> GlooMesh::Create() { return std::make_shared<Mesh>(); }
 
 }  // namespace stagecoach::engine

@@ -33,11 +33,17 @@ struct GlooOptions {
 // ends or is killed ends the waits of those that wait for it at once, with Unavailable.
 class GlooMesh {
  public:
-  // All processes call it at the same time, each from a thread that does nothing else than to use
-  // the mesh: in it, and in all that post, SIGPIPE is blocked from then on. Errors of `gather`;
-  // Unavailable or DeadlineExceeded: a connection could not be made.
-  static absl::StatusOr<std::shared_ptr<GlooMesh>> Connect(const GlooOptions& options);
+  static std::shared_ptr<GlooMesh> Create();
   virtual ~GlooMesh() = default;
+
+  // Once, before Join. All processes call it at the same time, each from a thread that does nothing
+  // else than to use the mesh: in it, and in all that post, SIGPIPE is blocked from then on. Errors
+  // of `gather`; DeadlineExceeded or Unavailable: a connection could not be made; Unavailable:
+  // Abort.
+  virtual absl::Status Connect(const GlooOptions& options) = 0;
+  // Ends a Connect that is under way or to come: Gloo would wait for the others until the deadline,
+  // even if they are dead. Thread-safe.
+  virtual void Abort() = 0;
 
   // One rank's end of a group of ranks. `processes`: of each rank; that of `rank` is this one.
   // Groups of different `channel`s (below 256) do not see one another's messages. At most one rank

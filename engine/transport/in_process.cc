@@ -195,6 +195,7 @@ class InProcessTransport final : public Transport {
   Rank rank() const override { return rank_; }
   int ranks() const override { return group_->ranks(); }
   absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
+    CountSend(tensor);
     return group_->Post(/*is_send=*/true, rank_, to, message, tensor);
   }
   absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,

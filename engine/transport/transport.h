@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_TRANSPORT_TRANSPORT_H_
 #define STAGECOACH_ENGINE_TRANSPORT_TRANSPORT_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -91,6 +92,17 @@ class Transport {
 
   // Ends all present and later waits of all ranks with `reason` (the first one given). Thread-safe.
   virtual void Abort(const absl::Status& reason) = 0;
+
+  // Of the sends that were posted since creation. Thread-safe.
+  int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
+
+ protected:
+  void CountSend(const kernels::Tensor& tensor) {
+    sent_bytes_.fetch_add(tensor.bytes(), std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<int64_t> sent_bytes_{0};
 };
 
 struct InProcessOptions {

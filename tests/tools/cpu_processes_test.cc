@@ -56,6 +56,7 @@ TEST_P(CpuProcesses, GiveTheAnswerOfOneDevice) {
   ASSERT_EQ(end["devices"].size(), static_cast<size_t>(stages * replicas));
   for (const nlohmann::json& device : end["devices"]) {
     EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
+    EXPECT_EQ(device["measured_sent_bytes"], device["predicted_sent_bytes"]);
   }
 }
 

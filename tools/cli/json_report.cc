@@ -18,6 +18,10 @@ void PrintLine(const ordered_json& value) {
   std::fflush(stdout);
 }
 
+ordered_json SentToJson(const partition::SentBytes& sent) {
+  return {{"to_ranks", sent.to_ranks}, {"to_replicas", sent.to_replicas}};
+}
+
 // The plan in the event "plan" of a run. In an entry of its "stages", stash, buffers and peak are
 // those of the stage's device.
 ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
@@ -103,6 +107,8 @@ ordered_json DeviceToJson(const partition::PlanReport& plan, size_t index, size_
                        {"peak_stashed", device.peak_stashed},
                        {"predicted_stash_bytes", device.predicted_stash_bytes},
                        {"measured_stash_bytes", device.measured_stash_bytes},
+                       {"predicted_sent_bytes", SentToJson(device.predicted_sent)},
+                       {"measured_sent_bytes", SentToJson(device.measured_sent)},
                        {"busy", device.busy}};
   if (device.graph_issues + device.plain_issues > 0) {  // an accelerator
     json["graphs"] = {{"captured", device.graphs},

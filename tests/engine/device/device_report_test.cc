@@ -18,6 +18,7 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
                              .overhead_bytes = 2,
                              .peak_stashed = 3,
                              .measured_stash_bytes = 4,
+                             .measured_sent = {8, 9},
                              .busy = 1.0 / 3.0,
                              .graphs = 5,
                              .graph_issues = 6,
@@ -35,6 +36,7 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
   EXPECT_EQ(heard.graph_issues, told.graph_issues);
   EXPECT_EQ(heard.plain_issues, told.plain_issues);
   EXPECT_EQ(heard.why_plain, told.why_plain);
+  EXPECT_EQ(heard.measured_sent, told.measured_sent);
 }
 
 TEST(DeviceReport, KeepsWhatIsNotMeasured) {
@@ -45,10 +47,10 @@ TEST(DeviceReport, KeepsWhatIsNotMeasured) {
 
 TEST(DeviceReport, RefusesOtherTexts) {
   DeviceReport heard;
-  for (const char* text :
-       {"", "0 1", "{}", "[]", R"(["cuda:0", 1, 2, 3, 0.5])",
-        R"(["cuda:0", 1, 2, -1, 0.5, 4, 0, 0, 0, ""])", R"([0, 1, 2, 3, 0.5, 4, 0, 0, 0, ""])",
-        R"(["cuda:0", 1, 2, 3, 0.5, 4, 0, 0, 0, 0])"}) {
+  for (const char* text : {"", "0 1", "{}", "[]", R"(["cuda:0", 1, 2, 3, 0.5])",
+                           R"(["cuda:0", 1, 2, -1, 0.5, 4, 0, 0, 0, "", 0, 0])",
+                           R"([0, 1, 2, 3, 0.5, 4, 0, 0, 0, "", 0, 0])",
+                           R"(["cuda:0", 1, 2, 3, 0.5, 4, 0, 0, 0, 0, 0, 0])"}) {
     EXPECT_THAT(ReadMeasurements(text, heard), StatusIs(absl::StatusCode::kInvalidArgument))
         << text;
   }

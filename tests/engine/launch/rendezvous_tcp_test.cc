@@ -98,6 +98,16 @@ TEST_F(TcpRendezvousTest, NamesRankZeroWhenItDoesNotCome) {
                        AllOf(HasSubstr(place_), HasSubstr("rank 0 does not answer"))));
 }
 
+TEST_F(TcpRendezvousTest, TellsThoseThatComeLateOfAFailure) {
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<Rendezvous> zero, Connect(0, 2));
+  zero->Fail(absl::DataLossError("the disk is on fire"), Soon());
+  std::thread leaving([&] { zero.reset(); });
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Rendezvous> one, Connect(1, 2));
+  EXPECT_THAT(one->Barrier(Soon()),
+              StatusIs(absl::StatusCode::kAborted, "rank 0 has failed: the disk is on fire"));
+  leaving.join();
+}
+
 TEST_F(TcpRendezvousTest, GivesUpOnAServerThatSaysNothing) {
   ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
   ASSERT_OK_AND_ASSIGN(const Descriptor mute, Listen(address));

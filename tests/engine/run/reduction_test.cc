@@ -147,7 +147,7 @@ TEST(Reduction, AddsInABalancedTree) {
           EXPECT_TRUE(replicas.gradients(i, stage) == expected[stage])
               << "replica " << i << " of " << count << ", stage " << stage;
         }
-        sent_bytes += replicas.reduction(i).sent_bytes();
+        sent_bytes += replicas.transport(i).sent_bytes();
       }
       EXPECT_EQ(sent_bytes, static_cast<int64_t>(step + 1) * shared_bytes);
     }

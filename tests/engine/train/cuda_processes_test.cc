@@ -104,6 +104,7 @@ TEST_F(CudaProcesses, OfReplicasHaveTheAnswerOfOneDevice) {
                   ASSIGN_OR_RETURN(const auto reports, trainer->Devices());
                   for (const DeviceReport& device : reports) {
                     EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
+                    EXPECT_EQ(device.measured_sent, device.predicted_sent);
                   }
                   return absl::OkStatus();
                 }),

@@ -141,6 +141,7 @@ TEST_P(CudaPartitions, TakeThePredictedMemory) {
       EXPECT_GT(device.predicted_peak_bytes, 0);
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
       EXPECT_EQ(device.measured_stash_bytes, device.predicted_stash_bytes) << device.device;
+      EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
     }
   }
 }

@@ -145,6 +145,7 @@ TEST_P(Partitions, TakeThePredictedMemory) {
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << device.device;
       EXPECT_GT(device.predicted_stash_bytes, 0);
       EXPECT_EQ(device.measured_stash_bytes, device.predicted_stash_bytes) << device.device;
+      EXPECT_EQ(device.measured_sent, device.predicted_sent) << device.device;
     }
   }
 }

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/check.h"
 #include "engine/transport/gloo.h"
 #include "engine/transport/transport.h"
 
@@ -29,12 +30,12 @@ inline std::vector<std::shared_ptr<GlooMesh>> GlooMeshes(int processes) {
         all_told.arrive_and_wait();
         return texts;
       };
-      meshes[own] = GlooMesh::Connect({.process = static_cast<int>(own),
-                                       .processes = processes,
-                                       .address = "127.0.0.1",
-                                       .gather = gather,
-                                       .deadline = absl::Minutes(1)})
-                        .value();
+      meshes[own] = GlooMesh::Create();
+      STAGECOACH_CHECK_OK(meshes[own]->Connect({.process = static_cast<int>(own),
+                                                .processes = processes,
+                                                .address = "127.0.0.1",
+                                                .gather = gather,
+                                                .deadline = absl::Minutes(1)}));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,7 +1,9 @@
 #include "engine/transport/transport.h"
 
+#include <barrier>
 #include <chrono>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -331,6 +333,55 @@ TEST(GlooTransport, AProcessThatGoesEndsTheWaitsForIt) {
                        AllOf(HasSubstr("rank 0 is gone"),
                              HasSubstr("send the activation of stage 0, micro-batch 2"))));
   EXPECT_THAT(ranks[2]->PostSend(kOne, Gradient(0), View(data)), IsOk());  // others go on
+}
+
+// The other one is there, but does not connect. Which of two listens is chance, and the other has
+// its connection at once.
+TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
+  int aborted = 0;
+  for (int run = 0; run < 100 && aborted == 0; ++run) {
+    std::vector<std::string> addresses(2);
+    std::barrier both_told(2);
+    std::latch ended(1);
+    std::thread other([&] {
+      static_cast<void>(GlooMesh::Create()->Connect(
+          {.process = 1,
+           .processes = 2,
+           .address = "127.0.0.1",
+           .gather =
+               [&](const auto& text) {
+                 addresses[1] = text;
+                 both_told.arrive_and_wait();
+                 ended.wait();
+                 return absl::StatusOr<std::vector<std::string>>(absl::CancelledError());
+               },
+           .deadline = absl::Minutes(1)}));
+    });
+    const std::shared_ptr<GlooMesh> mesh = GlooMesh::Create();
+    std::thread aborting;
+    const absl::Status status =
+        mesh->Connect({.process = 0,
+                       .processes = 2,
+                       .address = "127.0.0.1",
+                       .gather =
+                           [&](const auto& text) {
+                             addresses[0] = text;
+                             both_told.arrive_and_wait();
+                             aborting = std::thread([&] {
+                               std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                               mesh->Abort();
+                             });
+                             return absl::StatusOr<std::vector<std::string>>(addresses);
+                           },
+                       .deadline = absl::Minutes(1)});
+    ended.count_down();
+    other.join();
+    aborting.join();
+    if (status.ok()) continue;
+    ++aborted;
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was ended")));
+  }
+  EXPECT_EQ(aborted, 1);
 }
 
 // Of one mesh, as a process has them: with the ranks of its replica, and with its replicas.

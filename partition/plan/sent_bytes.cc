@@ -1,0 +1,84 @@
+#include "partition/plan/sent_bytes.h"
+
+#include "partition/replication.h"
+#include "schedule/memory.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+
+// The two halves of an exchange of `bytes` bytes, part by part: each replica sends the others their
+// shards, and then its own to all others.
+struct ExchangeHalves {
+  int64_t scattered = 0;
+  int64_t gathered = 0;
+};
+
+ExchangeHalves HalvesOf(int64_t bytes, int replica, int replicas) {
+  ExchangeHalves halves;
+  for (int64_t part = 0; part < ReductionParts(bytes); ++part) {
+    int64_t all = 0;
+    for (int i = 0; i < replicas; ++i) all += ShardOf(bytes, part, i, replicas).bytes();
+    const int64_t own = ShardOf(bytes, part, replica, replicas).bytes();
+    halves.scattered += all - own;
+    halves.gathered += (replicas - 1) * own;
+  }
+  return halves;
+}
+
+}  // namespace
+
+SentBytes SentBytesOf(const PreparedPlan& plan, schedule::Rank rank, int replica) {
+  const schedule::Schedule& training = plan.lowered.training;
+  const schedule::CollectiveMemory& collectives = plan.lowered.collectives;
+  const Replication& replication = plan.plan.replication;
+  SentBytes sent;
+  const bool clips = collectives.norm_bytes > 0;
+  for (const Action& action : training.list_of(rank)) {
+    const int64_t others = schedule::IsCollective(action.op)
+                               ? static_cast<int64_t>(training.group(action.group).ranks.size()) - 1
+                               : 0;
+    const auto memory = [&]() -> const schedule::StageMemory& {
+      return plan.report.of(action.stage).memory;
+    };
+    switch (action.op) {
+      case Op::kSendActivation:
+        sent.to_ranks += memory().output_bytes;
+        break;
+      case Op::kSendGradient:
+        sent.to_ranks += memory().input_gradient_bytes;
+        break;
+      case Op::kReduceGradients: {
+        const ExchangeHalves halves =
+            HalvesOf(memory().parameter_bytes, replica, replication.replicas);
+        sent.to_replicas += halves.scattered + halves.gathered;
+        break;
+      }
+      case Op::kStep:
+        // Without a norm to wait for, REDUCE has exchanged parameters in place of gradients.
+        if (clips && replication.shards_optimizer) {
+          sent.to_replicas +=
+              HalvesOf(memory().parameter_bytes, replica, replication.replicas).gathered;
+        }
+        break;
+      case Op::kExchangeNorms:
+        sent.to_ranks += others * collectives.norm_bytes;
+        break;
+      case Op::kShareResults: {
+        const int64_t bytes = training.num_micro_batches * collectives.result_bytes;
+        if (rank == training.rank_of(schedule::StageId(training.num_stages() - 1))) {
+          sent.to_ranks += others * bytes;
+        }
+        sent.to_replicas += (replication.replicas - 1) * schedule::AlignBlock(bytes);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  return sent;
+}
+
+}  // namespace stagecoach::partition

@@ -1,0 +1,79 @@
+#include "partition/plan/sent_bytes.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using schedule::Rank;
+
+// Two stages of four micro-batches each, whose activations and gradients take 512 bytes; the
+// parameters of the first take 5 MiB, so that they go in two parts, and those of the second 1 KiB.
+SentBytes SentBy(int rank, int replica, const Replication& replication,
+                 const schedule::CollectiveMemory& collectives = {}) {
+  std::vector<LayerCost> layers(2);
+  layers[0].memory = {.parameter_bytes = 5 << 20, .output_bytes = 512};
+  layers[1].memory = {.parameter_bytes = 1024, .input_bytes = 512, .output_bytes = 64};
+  const Plan plan = {.first_layer = {0, 1},
+                     .num_layers = 2,
+                     .schedule = GeneratedSchedule("1f1b", 4)(2).value(),
+                     .replication = replication};
+  const PreparedPlan prepared =
+      PreparePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
+  return SentBytesOf(prepared, Rank(rank), replica);
+}
+
+TEST(SentBytes, OfOneReplicaAreActivationsAndGradients) {
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(SentBy(rank, 0, {}), (SentBytes{.to_ranks = 4 * 512})) << rank;
+  }
+}
+
+// What a ring sends.
+TEST(SentBytes, OfReplicasAreTwiceTheShardsOfTheOthers) {
+  for (const int replicas : {2, 4}) {
+    for (int replica = 0; replica < replicas; ++replica) {
+      const Replication replication = {.replicas = replicas, .gradient_blocks = replicas};
+      EXPECT_EQ(SentBy(0, replica, replication).to_replicas,
+                2 * (replicas - 1) * (5 << 20) / replicas);
+      EXPECT_EQ(SentBy(1, replica, replication).to_replicas, 2 * (replicas - 1) * 1024 / replicas);
+    }
+  }
+}
+
+TEST(SentBytes, OfAShardedOptimizerAreAsMany) {
+  const Replication replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
+  EXPECT_EQ(SentBy(1, 0, replication).to_replicas, 1024);
+}
+
+// The gathered parameters come on top of the gathered gradients, whose norm they wait for.
+TEST(SentBytes, OfAShardedOptimizerThatClipsAreHalfAsManyMore) {
+  const Replication replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
+  EXPECT_EQ(SentBy(1, 0, replication, {.norm_bytes = 48, .replicas = 2}),
+            (SentBytes{.to_ranks = 4 * 512 + 48, .to_replicas = 1024 + 512}));
+}
+
+// From the rank of the loss to the other, and from each replica to the other.
+TEST(SentBytes, HaveTheResultsThatAreShared) {
+  const schedule::CollectiveMemory results = {.result_bytes = 16, .replicas = 2};
+  const Replication two = {.replicas = 2, .gradient_blocks = 2};
+  EXPECT_EQ(SentBy(1, 0, {}, {.result_bytes = 16}).to_ranks, 4 * 512 + 4 * 16);
+  EXPECT_EQ(SentBy(0, 0, {}, {.result_bytes = 16}).to_ranks, 4 * 512);
+  const int64_t block_bytes = schedule::AlignBlock(4 * 16);
+  EXPECT_EQ(SentBy(0, 1, two, results).to_replicas - SentBy(0, 1, two).to_replicas, block_bytes);
+}
+
+TEST(SentBytes, OfOneDeviceAreNone) {
+  const PreparedPlan prepared = PreparePlan({.first_layer = {0},
+                                             .num_layers = 1,
+                                             .schedule = GeneratedSchedule("gpipe", 2)(1).value()},
+                                            std::vector<LayerCost>(1), {})
+                                    .value();
+  EXPECT_EQ(SentBytesOf(prepared, Rank(0), 0), SentBytes());
+}
+
+}  // namespace
+}  // namespace stagecoach::partition
