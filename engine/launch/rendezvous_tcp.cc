@@ -52,6 +52,9 @@ class TcpRendezvous final : public Rendezvous {
       in_ = Incoming();
       broken_ = absl::OkStatus();
     }
+    if (absl::IsInvalidArgument(status)) {
+      return absl::FailedPreconditionError("another program than rank 0's answers there");
+    }
     return status;
   }
 

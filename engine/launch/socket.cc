@@ -114,7 +114,8 @@ absl::StatusOr<Descriptor> ListenAt(const addrinfo& address) {
   }
   if (bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 ||
       listen(socket.get(), kBacklog) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen there: ", std::strerror(errno)));
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot listen there: ", std::strerror(errno)));
   }
   return socket;
 }

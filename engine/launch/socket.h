@@ -46,6 +46,7 @@ bool IsLoopback(const std::string& host);
 
 // Listens at the port: of the loopback interfaces that the host means, or of every interface if it
 // is not a loopback address, since it may be known by other addresses elsewhere.
+// FailedPrecondition: another program does, or this user may not.
 absl::StatusOr<Descriptor> Listen(const Address& address);
 
 // One attempt. Unavailable: no process listens there, or the name is not known yet.

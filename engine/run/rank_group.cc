@@ -1,5 +1,6 @@
 #include "engine/run/rank_group.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <thread>
@@ -7,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/launch/host_address.h"
@@ -34,6 +37,17 @@ std::vector<int> PeersOf(const Schedule& lowered, schedule::Rank rank) {
     }
   }
   return {peers.begin(), peers.end()};
+}
+
+// "it has seed: 4, rank 0 has seed: 1"
+std::string FirstDifference(absl::string_view own, absl::string_view of_rank_0) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(own, '\n');
+  const std::vector<absl::string_view> other_lines = absl::StrSplit(of_rank_0, '\n');
+  for (size_t i = 0; i < std::min(lines.size(), other_lines.size()); ++i) {
+    if (lines[i] == other_lines[i]) continue;
+    return absl::StrCat("it has ", lines[i], ", rank 0 has ", other_lines[i]);
+  }
+  return "one says more than the other of what it trains";
 }
 
 // "rank 2 (stage 2, replica 0)"
@@ -178,9 +192,9 @@ absl::Status RankGroup::CompareFingerprints() {
   for (size_t rank = 0; rank < fingerprints.size(); ++rank) {
     if (fingerprints[rank] == fingerprints.front()) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("rank ", rank,
-                     " does not train the same as rank 0: start all processes with "
-                     "the same model, plan and options"));
+        absl::StrCat("rank ", rank, " does not train the same as rank 0: ",
+                     FirstDifference(fingerprints[rank], fingerprints.front()),
+                     "; start all processes with the same model, plan and options"));
   }
   return absl::OkStatus();
 }

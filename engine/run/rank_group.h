@@ -42,7 +42,7 @@ struct RankGroupOptions {
   Exchange exchange = Exchange::kAuto;
   // One process per device: this one has device rendezvous->rank(). Null: this process has all.
   Rendezvous* rendezvous = nullptr;
-  // A text that must be the same in all processes; its form does not matter.
+  // What must be the same in all processes: lines "name: value", in the same order.
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
 

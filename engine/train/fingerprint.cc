@@ -3,6 +3,8 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/hash.h"
@@ -10,15 +12,36 @@
 namespace stagecoach::engine {
 namespace {
 
-void Add(base::Hasher& hasher, absl::string_view text) {
+// Lines "name: value".
+class Lines {
+ public:
+  void Add(absl::string_view name, const absl::AlphaNum& value) {
+    absl::StrAppend(&text_, name, ": ", value, "\n");
+  }
+  // With all its bits.
+  void Add(absl::string_view name, float value) { Add(name, absl::StrFormat("%.9g", value)); }
+
+  std::string Take() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+void Update(base::Hasher& hasher, absl::string_view text) {
   hasher.UpdateValue(text.size());
   hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
 }
 
-void Add(base::Hasher& hasher, const ParameterTable& parameters) {
-  hasher.UpdateValue(parameters.size());
+std::string HashOfLayers(const ModelProfile& profile) {
+  base::Hasher hasher;
+  for (const partition::LayerCost& layer : profile.layers) Update(hasher, layer.name);
+  return hasher.HexDigest();
+}
+
+std::string HashOf(const ParameterTable& parameters) {
+  base::Hasher hasher;
   for (const ModelParameter& parameter : parameters.all()) {
-    Add(hasher, absl::StrCat(parameter.name, " ", parameter.shape.ToString()));
+    Update(hasher, absl::StrCat(parameter.name, " ", parameter.shape.ToString()));
     hasher.UpdateValue(parameter.type);
     hasher.UpdateValue(parameter.init.kind);
     hasher.UpdateValue(parameter.init.a);
@@ -26,49 +49,62 @@ void Add(base::Hasher& hasher, const ParameterTable& parameters) {
     hasher.UpdateValue(parameter.random_stream);
     hasher.UpdateValue(parameter.decays);
   }
+  return hasher.HexDigest();
 }
 
-void Add(base::Hasher& hasher, const partition::Plan& plan, const schedule::Schedule& lowered) {
-  hasher.UpdateValue(plan.micro_batch_rows);
-  for (const int layer : plan.first_layer) hasher.UpdateValue(layer);
+std::string HashOf(const schedule::Schedule& lowered) {
+  base::Hasher hasher;
   for (int rank = 0; rank < lowered.num_ranks(); ++rank) {
-    Add(hasher, absl::StrCat("rank ", rank));
+    Update(hasher, absl::StrCat("rank ", rank));
     for (const schedule::Action& action : lowered.list_of(schedule::Rank(rank))) {
-      Add(hasher, ToString(action));
+      Update(hasher, ToString(action));
     }
   }
+  return hasher.HexDigest();
 }
 
-void Add(base::Hasher& hasher, const Optimizer& optimizer) {
-  hasher.UpdateValue(optimizer.kind);
-  for (const float value : {optimizer.weight_decay, optimizer.beta1, optimizer.beta2,
-                            optimizer.epsilon, optimizer.momentum, optimizer.clip_norm}) {
-    hasher.UpdateValue(value);
-  }
+void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& lines) {
+  lines.Add("micro-batches", plan.schedule.num_micro_batches);
+  lines.Add("rows of a micro-batch", plan.micro_batch_rows);
+  lines.Add("first layers of stages", absl::StrJoin(plan.first_layer, " "));
+  lines.Add("replicas", plan.replication.replicas);
+  lines.Add("gradient blocks", plan.replication.gradient_blocks);
+  lines.Add("sharding of the optimizer", static_cast<int>(plan.replication.shards_optimizer));
+  lines.Add("schedule", plan.schedule.name);
+  lines.Add("order of actions", HashOf(lowered));
 }
 
-void Add(base::Hasher& hasher, const LearningRate& rate) {
-  hasher.UpdateValue(rate.kind);
-  hasher.UpdateValue(rate.peak);
-  hasher.UpdateValue(rate.warmup_steps);
-  hasher.UpdateValue(rate.total_steps);
-  hasher.UpdateValue(rate.final_share);
+void Add(const Optimizer& optimizer, Lines& lines) {
+  lines.Add("optimizer", optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd");
+  lines.Add("weight decay", optimizer.weight_decay);
+  lines.Add("beta1", optimizer.beta1);
+  lines.Add("beta2", optimizer.beta2);
+  lines.Add("epsilon", optimizer.epsilon);
+  lines.Add("momentum", optimizer.momentum);
+  lines.Add("clipping norm", optimizer.clip_norm);
+}
+
+void Add(const LearningRate& rate, Lines& lines) {
+  lines.Add("learning rate's schedule", static_cast<int>(rate.kind));
+  lines.Add("learning rate", rate.peak);
+  lines.Add("steps of warmup", rate.warmup_steps);
+  lines.Add("steps of the learning rate's schedule", rate.total_steps);
+  lines.Add("final share of the learning rate", rate.final_share);
 }
 
 }  // namespace
 
 std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options) {
-  base::Hasher hasher;
-  for (const partition::LayerCost& layer : run.profile.layers) Add(hasher, layer.name);
-  Add(hasher, run.profile.parameters);
-  Add(hasher, run.profile.loss_spec.description);
-  Add(hasher, run.plan, run.lowered.training);
-  Add(hasher, options.optimizer);
-  Add(hasher, options.learning_rate);
-  hasher.UpdateValue(options.seed);
-  hasher.UpdateValue(options.device.precision);
-  Add(hasher, options.fingerprint);
-  return hasher.HexDigest();
+  Lines lines;
+  lines.Add("layers", HashOfLayers(run.profile));
+  lines.Add("parameters and how they start", HashOf(run.profile.parameters));
+  lines.Add("loss", run.profile.loss_spec.description);
+  Add(run.plan, run.lowered.training, lines);
+  Add(options.optimizer, lines);
+  Add(options.learning_rate, lines);
+  lines.Add("seed", options.seed);
+  lines.Add("precision", kernels::PrecisionName(options.device.precision));
+  return absl::StrCat(std::move(lines).Take(), options.fingerprint);
 }
 
 }  // namespace stagecoach::engine

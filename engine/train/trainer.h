@@ -36,7 +36,7 @@ struct TrainerOptions {
   // process makes a trainer of the same model, plan and options and calls it alike. It outlives the
   // trainer. Null: all devices are in this process.
   Rendezvous* rendezvous = nullptr;
-  // What processes must have alike besides model, plan and these options, in any words.
+  // What processes must have alike besides model, plan and these options: lines "name: value".
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
   bool trace = false;                          // record when each action of a step is performed

@@ -115,7 +115,9 @@ TEST(CpuProcessesThatDiffer, AreRefusedByAll) {
     return OnCpu({"--stages", "1", "--replicas", "2", "--seed", absl::StrCat(rank)});
   });
   for (const Finished& process : all) {
-    ExpectError(process, kStatusBadConfiguration, HasSubstr("rank 1 does not train the same"));
+    ExpectError(
+        process, kStatusBadConfiguration,
+        HasSubstr("rank 1 does not train the same as rank 0: it has seed: 1, rank 0 has seed: 0;"));
   }
 }
 

@@ -62,7 +62,7 @@ TEST(LaunchedStages, OfOneThatAsksForMoreAreRefusedByAll) {
     return RankArguments(Joined(Deadline(), rank == 1 ? Arguments{"--stages", "3"} : Arguments()));
   };
   const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), one_differs);
-  ExpectError(all[1], kStatusUsage, HasSubstr("2 processes for 3 devices"));
+  ExpectError(all[1], kStatusBadConfiguration, HasSubstr("2 processes for 3 devices"));
   ExpectError(all[0], kStatusBadConfiguration, HasSubstr("rank 1 has failed"));
 }
 
@@ -70,7 +70,7 @@ TEST(LaunchedStages, AreAsManyAsProcesses) {
   const CudaMachine machine("gpus=4");
   for (const Finished& process :
        Launch(2, At(2, FilePlace(machine)), Same(RankArguments({"--stages", "3"})))) {
-    ExpectError(process, kStatusUsage, HasSubstr("2 processes for 3 devices"));
+    ExpectError(process, kStatusBadConfiguration, HasSubstr("2 processes for 3 devices"));
   }
 }
 

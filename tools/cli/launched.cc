@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
+#include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
 
@@ -31,12 +32,14 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
   if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / options.replicas);
   const int devices = *options.stages * options.replicas;
   if (options.plan_file.empty() && devices != launch.ranks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        launch.launcher, " has started ", launch.ranks, " processes for ", devices, " devices",
-        options.replicas > 1
-            ? absl::StrCat(" (", *options.stages, " stages of ", options.replicas, " replicas)")
-            : "",
-        "; start one for each"));
+    return From(
+        Origin::kConfiguration,
+        absl::InvalidArgumentError(absl::StrCat(
+            launch.launcher, " has started ", launch.ranks, " processes for ", devices, " devices",
+            options.replicas > 1
+                ? absl::StrCat(" (", *options.stages, " stages of ", options.replicas, " replicas)")
+                : "",
+            "; start one for each")));
   }
   if (is_cuda) options.device.exchange = "nccl";
   options.rank = launch.rank;

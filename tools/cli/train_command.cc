@@ -85,7 +85,8 @@ std::string Fingerprint(const RunOptions& options, const Run& run) {
   const auto size_of = [](const engine::Dataset& data) {
     return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
   };
-  return absl::StrCat(options.epochs, ";", size_of(*run.data.train), ";", size_of(*run.data.test));
+  return absl::StrCat("epochs: ", options.epochs, "\ndata to train on: ", size_of(*run.data.train),
+                      "\ndata to test: ", size_of(*run.data.test), "\n");
 }
 
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,

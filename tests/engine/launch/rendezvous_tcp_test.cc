@@ -1,9 +1,12 @@
+#include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -115,10 +118,25 @@ TEST_F(TcpRendezvousTest, GivesUpOnAServerThatSaysNothing) {
               StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
+TEST_F(TcpRendezvousTest, RefusesAnotherProgram) {
+  ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
+  ASSERT_OK_AND_ASSIGN(const Descriptor other, Listen(address));
+  std::thread answering([&] {
+    pollfd called = {.fd = other.get(), .events = POLLIN};
+    ASSERT_EQ(poll(&called, 1, -1), 1);
+    const Descriptor caller(accept(other.get(), nullptr, nullptr));
+    EXPECT_OK(SendAll(caller, "HTTP/1.1 400 Bad Request\r\n\r\n", Soon()));
+  });
+  EXPECT_THAT(Connect(1, 2), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr(place_), HasSubstr("another program"))));
+  answering.join();
+}
+
 TEST_F(TcpRendezvousTest, RefusesAPortThatIsTaken) {
   ASSERT_OK_AND_ASSIGN(const Address address, ParseAddress(place_.substr(6)));
   ASSERT_OK_AND_ASSIGN(const Descriptor taken, Listen(address));
-  EXPECT_THAT(Connect(0, 2), StatusIs(absl::StatusCode::kUnavailable, HasSubstr(place_)));
+  EXPECT_THAT(Connect(0, 2), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr(place_), HasSubstr("cannot listen there"))));
 }
 
 TEST_F(TcpRendezvousTest, RefusesRanksOfAnotherLaunch) {

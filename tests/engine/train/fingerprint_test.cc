@@ -21,6 +21,7 @@ struct Subject {
   int micro_batches = 4;
   int64_t micro_batch_rows = 3;
   std::vector<int> first_layer = {0, 1};
+  partition::Replication replication;
   TrainerOptions options = {.optimizer = Optimizer::Sgd(), .fingerprint = "data"};
 };
 
@@ -28,6 +29,7 @@ std::string FingerprintOf(const Subject& subject) {
   partition::Plan plan =
       EvenPlan(subject.model, 2, subject.schedule, subject.micro_batches, subject.micro_batch_rows);
   plan.first_layer = subject.first_layer;
+  plan.replication = subject.replication;
   const PreparedRun run =
       PrepareRun(subject.model, GivenPlan{.plan = plan,
                                           .optimizer = subject.options.optimizer,
@@ -52,6 +54,11 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) { s.micro_batch_rows = 2; },
       [](Subject& s) {
         s.first_layer = {0, 2};
+      },
+      [](Subject& s) { s.replication = {.replicas = 2, .gradient_blocks = 2}; },
+      [](Subject& s) { s.replication.gradient_blocks = 2; },
+      [](Subject& s) {
+        s.replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
       },
       [](Subject& s) { s.options.optimizer = Optimizer::AdamW(); },
       [](Subject& s) { s.options.optimizer.momentum = 0.5F; },
