@@ -103,6 +103,7 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
+  lines.Add("steps between checks of replicas", options.replica_check_steps);
   lines.Add("precision", kernels::PrecisionName(options.device.precision));
   return absl::StrCat(std::move(lines).Take(), options.fingerprint);
 }

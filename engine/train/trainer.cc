@@ -225,6 +225,8 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   }));
   steps_ = number;
   if (trace != nullptr) traces_->End(number);
+  const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
+  if (check_steps > 0 && number % check_steps == 0) RETURN_IF_ERROR(ParametersHash().status());
   const LossResult sum = SumResults();
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
                     .correct = sum.correct,

@@ -39,7 +39,10 @@ struct TrainerOptions {
   // What processes must have alike besides model, plan and these options: lines "name: value".
   std::string fingerprint;
   absl::Duration deadline = absl::Minutes(5);  // of any wait of one rank for another
-  bool trace = false;                          // record when each action of a step is performed
+  // Replicas compare their parameters after every so many steps (0: never by themselves). Step then
+  // fails with DataLoss, which names the tensor, if they differ; nothing mends that but a restart.
+  int64_t replica_check_steps = 1000;
+  bool trace = false;  // record when each action of a step is performed
 };
 
 struct StepResult {

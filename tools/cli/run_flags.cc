@@ -103,6 +103,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
       ->group(group);
   app.add_flag("--shard-optimizer", options.shards_optimizer,
                "Divide the optimizer's state among replicas (ZeRO-1)")
+      ->option_text(" ")  // instead of what it excludes
       ->group(group);
   AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
           Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
@@ -207,6 +208,11 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   add_file("--trace", options.trace, "Write when the actions of the last step were performed");
   add_file("--simulated-trace", options.simulated_trace,
            "Write the same, simulated with the measured times");
+  AddFlag(app, "--check-replicas", "STEPS", options.replica_check_steps,
+          Describe("How often replicas compare their parameters, 0 for never",
+                   absl::StrCat(options.replica_check_steps)),
+          Count(0, 1'000'000'000))
+      ->group("Run");
   AddFlag(
       app, "--deadline", "SECONDS", options.deadline_seconds,
       Describe("Longest wait of one device for another", absl::StrCat(options.deadline_seconds)),

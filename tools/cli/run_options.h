@@ -60,6 +60,7 @@ struct RunOptions {
   std::string learning_rate_schedule = "warmup-cosine";
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
+  int64_t replica_check_steps = 1000;  // 0: never
 
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured

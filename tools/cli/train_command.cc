@@ -102,6 +102,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions&
                                   .rendezvous = rendezvous,
                                   .fingerprint = Fingerprint(options, run),
                                   .deadline = LongestWait(options),
+                                  .replica_check_steps = options.replica_check_steps,
                                   .trace = WantsTraces(options)});
 }
 
