@@ -45,8 +45,10 @@ StoreServer::StoreServer(Descriptor socket, Descriptor stop, std::string id, int
 
 void StoreServer::Stop(absl::Duration farewell, bool has_failed) {
   if (!thread_.joinable()) return;
-  farewell_ = farewell;
-  awaits_absent_ = has_failed;
+  {
+    const std::lock_guard lock(farewell_mutex_);
+    farewell_ = {.at_most = farewell, .awaits_absent = has_failed};
+  }
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }
@@ -66,7 +68,7 @@ void StoreServer::Run() {
     const bool all_left = absl::c_all_of(
         connections_, [](const Connection& connection) { return connection.rank < 0; });
     const bool all_came = absl::c_all_of(joined_, [](bool joined) { return joined; });
-    if ((all_left && (all_came || !awaits_absent_)) || end_.Expired()) return;
+    if ((all_left && (all_came || !ending_.awaits_absent)) || end_.Expired()) return;
   }
 }
 
@@ -89,7 +91,9 @@ void StoreServer::WaitForSomething() {
   if (poll(polled.data(), polled.size(), PollTimeout(first)) <= 0) return;
   if (polled[0].revents != 0) {
     stopping_ = true;
-    end_ = base::Deadline::After(farewell_);
+    const std::lock_guard lock(farewell_mutex_);
+    ending_ = farewell_;
+    end_ = base::Deadline::After(ending_.at_most);
   }
   size_t index = 2;
   for (Connection& connection : connections_) {

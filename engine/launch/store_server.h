@@ -4,6 +4,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -59,11 +60,16 @@ class StoreServer {
     std::optional<Waiting> waiting = std::nullopt;
   };
 
+  struct Farewell {
+    absl::Duration at_most = absl::ZeroDuration();
+    bool awaits_absent = false;
+  };
+
   enum class Presence { kHere, kLeft, kKilled };  // a rank that has not come yet is kHere
 
   StoreServer(Descriptor socket, Descriptor stop, std::string id, int ranks);
 
-  // All that follows is the thread's.
+  // All that follows is the thread's, but for farewell_.
   void Run();
   void WaitForSomething();
   void Accept();
@@ -93,8 +99,9 @@ class StoreServer {
   std::vector<Presence> presence_;
   std::vector<bool> joined_;
   std::list<Connection> connections_;
-  absl::Duration farewell_ = absl::ZeroDuration();  // set before stop_ is, as the next
-  bool awaits_absent_ = false;
+  std::mutex farewell_mutex_;
+  Farewell farewell_;  // of Stop, which guards it: an event descriptor alone orders no memory
+  Farewell ending_;    // a copy of it, once stopping
   bool stopping_ = false;
   base::Deadline end_ = base::Deadline::Never();
   base::Deadline accept_after_ = base::Deadline::After(absl::ZeroDuration());
