@@ -48,6 +48,9 @@ class Communicator {
   // Adds a transfer to the group that is being collected.
   virtual absl::Status Send(int to, const void* data, int64_t bytes) = 0;
   virtual absl::Status Receive(int from, void* data, int64_t bytes) = 0;
+  // Adds a sum over all ranks, in place, to the group, which then has no transfers. All ranks do so
+  // in the same order, with equally many elements.
+  virtual absl::Status Sum(float* data, int64_t elements) = 0;
   // Launches what was collected: it comes after all work issued to the device's stream so far, and
   // after all earlier groups.
   virtual absl::StatusOr<Group> Launch() = 0;

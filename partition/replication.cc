@@ -16,12 +16,21 @@ bool IsPowerOfTwo(int count) {
 
 }  // namespace
 
+const char* Name(ReductionKind kind) { return kind == ReductionKind::kRing ? "ring" : "tree"; }
+
+absl::StatusOr<ReductionKind> ParseReductionKind(absl::string_view name) {
+  for (const ReductionKind kind : {ReductionKind::kTree, ReductionKind::kRing}) {
+    if (name == Name(kind)) return kind;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", name, "\": expected \"tree\" or \"ring\""));
+}
+
 int Replication::gradient_copies() const {
   return std::bit_width(static_cast<unsigned>(blocks_per_replica()));
 }
 
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches) {
-  const auto [replicas, blocks, shards_optimizer] = replication;
+  const auto [replicas, blocks, shards_optimizer, reduction] = replication;
   if (!IsPowerOfTwo(replicas) || replicas > kMaxDevices) {
     return absl::InvalidArgumentError(
         absl::StrCat(replicas, " replicas: must be a power of two up to ", kMaxDevices,
@@ -40,6 +49,15 @@ absl::Status CheckReplication(const Replication& replication, int64_t micro_batc
     return absl::InvalidArgumentError(
         "a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
         "shard it");
+  }
+  if (reduction == ReductionKind::kRing && replicas == 1) {
+    return absl::InvalidArgumentError(
+        "a ring of 1 replica: use more replicas, or sum gradients in a tree");
+  }
+  if (reduction == ReductionKind::kRing && shards_optimizer) {
+    return absl::InvalidArgumentError(
+        "a ring gives every replica all sums, but with a sharded optimizer each updates its shard: "
+        "sum gradients in a tree, or do not shard it");
   }
   if (micro_batches % blocks != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -78,7 +96,11 @@ int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
          ShardBytes(optimizer_bytes - states * parameter_bytes, replication.replicas);
 }
 
-int64_t ReductionBytes(int64_t gradient_bytes, int replicas) {
+int64_t RingBytes(int64_t bytes, int replicas) { return 2 * (replicas - 1) * bytes / replicas; }
+
+int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication) {
+  if (replication.reduction == ReductionKind::kRing) return 0;
+  const int replicas = replication.replicas;
   const int64_t part_bytes = std::min(gradient_bytes, kReductionPartBytes);
   const int parts = gradient_bytes > part_bytes ? 2 : 1;
   return parts * (replicas - 1) * ShardBytes(part_bytes, replicas);

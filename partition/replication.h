@@ -4,8 +4,15 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace stagecoach::partition {
+
+enum class ReductionKind : uint8_t { kTree, kRing };
+const char* Name(ReductionKind kind);  // "tree", "ring"
+// InvalidArgument: no such name.
+absl::StatusOr<ReductionKind> ParseReductionKind(absl::string_view name);
 
 // How often every stage of a plan is there, and in which order gradients are summed. Each replica
 // takes an equal number of consecutive micro-batches of a batch. All the micro-batches form
@@ -13,13 +20,17 @@ namespace stagecoach::partition {
 // a balanced binary tree. Each replica sums the blocks that it has, a subtree; then they exchange
 // (engine/run/reduction.h). So the bits depend on gradient_blocks, but not on replicas.
 //
+// ReductionKind::kRing leaves the exchange to the all-reduce of a library (NCCL, Gloo), whose order
+// of sums depends on the replicas and the library, and so do the bits.
+//
 // If they shard the optimizer (ZeRO-1), each replica keeps the optimizer's state only of its shard
 // of the parameters, updates that shard, and the others receive it.
 // Regular value type.
 struct Replication {
-  int replicas = 1;               // a power of two
-  int gradient_blocks = 1;        // a power of two, at least `replicas`
-  bool shards_optimizer = false;  // only with several replicas
+  int replicas = 1;                                // a power of two
+  int gradient_blocks = 1;                         // a power of two, at least `replicas`
+  bool shards_optimizer = false;                   // only with several replicas, and a tree
+  ReductionKind reduction = ReductionKind::kTree;  // kRing: only with several replicas
 
   bool is_needed() const { return replicas > 1; }
   int blocks_per_replica() const { return gradient_blocks / replicas; }
@@ -61,9 +72,13 @@ ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replica
 int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
                        const Replication& replication);
 
+// What a replica sends where a library sums `bytes` bytes in a ring.
+int64_t RingBytes(int64_t bytes, int replicas);
+
 // Memory for what a replica receives of the others while it sums `gradient_bytes` of gradients: two
-// parts at once, if there are as many. 0 for one replica.
-int64_t ReductionBytes(int64_t gradient_bytes, int replicas);
+// parts at once, if there are as many. 0 for one replica, and for a ring, whose memory is the
+// library's.
+int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication);
 
 }  // namespace stagecoach::partition
 

@@ -125,7 +125,7 @@ StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& e
   stage.optimizer_bytes =
       OptimizerBytes(stage.optimizer_bytes, stage.parameter_bytes, position.replication);
   stage.gradient_bytes = position.replication.gradient_copies() * stage.parameter_bytes;
-  stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position.replication.replicas);
+  stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position.replication);
   if (position.is_first) stage.other_resident_bytes += ends.feed_resident_bytes;
   if (position.is_last) {
     stage.workspace_bytes = std::max(stage.workspace_bytes, ends.loss_workspace_bytes);

@@ -153,6 +153,7 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
 absl::Status Executor::CreateReduction(std::byte* received) {
   Reduction::Options options = {.device = options_.device,
                                 .beside = options_.beside,
+                                .kind = stages_.front()->options().replication.reduction,
                                 .replicas = options_.replicas,
                                 .deadline = options_.deadline,
                                 .received = received,

@@ -77,6 +77,12 @@ absl::Status CheckRankGroup(const RankGroupOptions& options) {
   if (options.exchange == Exchange::kNccl && device.kind != DeviceKind::kCuda) {
     return absl::InvalidArgumentError("NCCL connects CUDA devices only");
   }
+  if (options.reduction == partition::ReductionKind::kRing && options.rendezvous == nullptr &&
+      !UsesNccl(options)) {
+    return absl::InvalidArgumentError(
+        "a ring is the all-reduce of NCCL or Gloo, but these devices copy within their process: "
+        "train in several processes, or sum gradients in a tree");
+  }
   if (options.rendezvous == nullptr) return absl::OkStatus();
   if (options.rendezvous->ranks() != options.devices()) {
     return absl::InvalidArgumentError(absl::StrCat("there are ", options.rendezvous->ranks(),
@@ -214,17 +220,24 @@ absl::Status RankGroup::ConnectByGloo() {
   for (int other = 0; other < mesh_.num_replicas(); ++other) {
     of_rank.push_back(mesh_.device_of(rank, other));
   }
-  gloo_ = GlooMesh::Create();
+  std::vector<int> all(Index(mesh_.num_devices()));
+  std::iota(all.begin(), all.end(), 0);
+  // Gloo's collectives are of all processes of a mesh.
+  const bool in_ring = options_.reduction == partition::ReductionKind::kRing;
+  meshes_.push_back(GlooMesh::Create());
+  if (in_ring) meshes_.push_back(GlooMesh::Create());
   const absl::Status connected = OnEach([&](int) -> absl::Status {
-    RETURN_IF_ERROR(gloo_->Connect({.process = index,
-                                    .processes = mesh_.num_devices(),
-                                    .address = address,
-                                    .gather = gather,
-                                    .deadline = options_.deadline}));
+    for (const std::shared_ptr<GlooMesh>& mesh : meshes_) {
+      RETURN_IF_ERROR(mesh->Connect({.process = index,
+                                     .processes = mesh == meshes_.front() ? all : of_rank,
+                                     .address = address,
+                                     .gather = gather,
+                                     .deadline = options_.deadline}));
+    }
     Member& member = members_[Index(index)];
-    member.transport = gloo_->Join(rank, of_replica, /*channel=*/0);
+    member.transport = meshes_.front()->Join(rank, of_replica, /*channel=*/0);
     if (mesh_.num_replicas() > 1) {
-      member.replicas = gloo_->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
+      member.replicas = meshes_.back()->Join(schedule::Rank(replica), of_rank, /*channel=*/1);
     }
     return absl::OkStatus();
   });
@@ -371,7 +384,7 @@ absl::Status RankGroup::DescribeBy(std::function<std::string()> activity) {
 void RankGroup::AbortAll(const absl::Status& reason) {
   abort_->Raise(reason);
   if (!is_connected_) {
-    if (gloo_ != nullptr) gloo_->Abort();
+    for (const std::shared_ptr<GlooMesh>& mesh : meshes_) mesh->Abort();
     return;
   }
   for (const int index : local_devices_) {

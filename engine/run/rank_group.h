@@ -21,6 +21,7 @@
 #include "engine/transport/gloo.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
+#include "partition/replication.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::engine {
@@ -38,6 +39,7 @@ enum class Exchange : uint8_t {
 struct RankGroupOptions {
   int ranks = 1;     // of the schedule
   int replicas = 1;  // of each rank, each on a device of its own
+  partition::ReductionKind reduction = partition::ReductionKind::kTree;  // among them
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
   // One process per device: this one has device rendezvous->rank(). Null: this process has all.
@@ -49,8 +51,8 @@ struct RankGroupOptions {
   int devices() const { return ranks * replicas; }
 };
 
-// InvalidArgument: devices that cannot exchange tensors in that way, a device without a GPU, or
-// another number of processes than devices.
+// InvalidArgument: devices that cannot exchange tensors or sum in that way, a device without a GPU,
+// or another number of processes than devices.
 absl::Status CheckRankGroup(const RankGroupOptions& options);
 
 // Whether those devices exchange tensors by NCCL, and so perform transfers in groups.
@@ -164,9 +166,10 @@ class RankGroup {
   std::vector<int> local_devices_;
   std::vector<std::string> names_;  // of devices, for messages
   std::function<std::string()> activity_;
-  std::shared_ptr<GlooMesh> gloo_;  // of the transports, if they are Gloo's
-  bool is_connected_ = false;       // the members stay as they are
-  std::vector<Member> members_;     // index: device; empty where one is elsewhere
+  // Of the transports, if they are Gloo's: of all processes, and for a ring of the replicas'.
+  std::vector<std::shared_ptr<GlooMesh>> meshes_;
+  bool is_connected_ = false;    // the members stay as they are
+  std::vector<Member> members_;  // index: device; empty where one is elsewhere
   const std::shared_ptr<AbortFlag> abort_ = std::make_shared<AbortFlag>();  // of communicators
   base::Mutex rendezvous_mutex_;  // held to use options_.rendezvous: jobs tell their failures there
   base::Mutex mutex_;

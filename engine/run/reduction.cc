@@ -68,6 +68,10 @@ absl::Status Reduction::WarmUp() {
   kernels::Device& beside = *options_.beside;
   beside.stream().Run([&] {
     const Tensor zero = PlaceOf(Token::kStartSent);
+    if (options_.kind == partition::ReductionKind::kRing) {
+      for (const Task& task : options_.tasks) status.Update(SumByLibrary(task));
+      return;
+    }
     addends_.assign(replicas_, zero);
     status = beside.ops().elementwise().SumTree(beside.stream(), addends_, zero);
     if (!status.ok()) return;
@@ -160,14 +164,29 @@ absl::Status Reduction::PerformEach() {
   return absl::OkStatus();
 }
 
+absl::Status Reduction::SumByLibrary(const Task& task) {
+  Transport& transport = *options_.replicas;
+  transport.Restart();
+  ASSIGN_OR_RETURN(
+      const Transport::Ticket ticket,
+      transport.PostSum({Message::Kind::kSums, task.stage, MicroBatch(0)}, task.added));
+  RETURN_IF_ERROR(transport.Flush());
+  RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
+  return options_.beside->stream().Finish(base::Deadline::After(options_.deadline),
+                                          [&transport] { return transport.Poll(); });
+}
+
 absl::Status Reduction::Perform(const Task& task) {
+  if (options_.kind == partition::ReductionKind::kRing && !task.added.empty()) {
+    return SumByLibrary(task);
+  }
   constexpr int64_t kPartBytes = partition::kReductionPartBytes;
   // How many parts are performed before the transport is restarted: each takes two groups.
   constexpr int64_t kPartsAtOnce = kMostGroups / 2;
   const int64_t bytes = task.gathered.bytes();
   const int64_t parts = partition::ReductionParts(bytes);
-  const int64_t half_bytes =
-      partition::ReductionBytes(std::min(bytes, kPartBytes), static_cast<int>(replicas_));
+  const int64_t half_bytes = partition::ReductionBytes(std::min(bytes, kPartBytes),
+                                                       {.replicas = static_cast<int>(replicas_)});
   const auto part = [](const Tensor& all, int64_t i) {
     return RangeOf(all, i * kPartBytes, kPartBytes);
   };

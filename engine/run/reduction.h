@@ -16,6 +16,7 @@
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
+#include "partition/replication.h"
 
 namespace stagecoach::engine {
 
@@ -27,6 +28,7 @@ namespace stagecoach::engine {
 // the others. So the bits do not depend on the transport, and each replica sends and receives 2
 // (replicas - 1) / replicas of the gradients' bytes. They go in parts of
 // partition::kReductionPartBytes, of which the next is on its way while one is added up.
+// partition::ReductionKind::kRing leaves the sums to the transport's library.
 class Reduction {
  public:
   // What is done with the parameters of a stage, part by part, in this order. The tensors are of
@@ -42,6 +44,7 @@ class Reduction {
     kernels::Device* device = nullptr;  // of the rank, which has the gradients
     // The same place with another stream: a second device of the same index. For this work alone.
     kernels::Device* beside = nullptr;
+    partition::ReductionKind kind = partition::ReductionKind::kTree;
     Transport* replicas = nullptr;  // on `beside`: the replicas of the rank
     absl::Duration deadline;        // of any wait for another replica
     std::byte* received = nullptr;  // partition::ReductionBytes of the largest that is added
@@ -85,7 +88,8 @@ class Reduction {
   using Tickets = std::vector<Transport::Ticket>;
 
   explicit Reduction(Options options);
-  // Loads the code of the sum before ranks wait for one another on their GPUs (Executor::WarmUp).
+  // Loads the code of the sums, and opens their connections, before ranks wait for one another on
+  // their GPUs (Executor::WarmUp).
   absl::Status WarmUp();
   size_t IndexOf(StageId stage) const;
   absl::Status AwaitFirst(size_t count, Transport& rank_transport);
@@ -98,6 +102,7 @@ class Reduction {
   void PerformAll();
   absl::Status PerformEach();
   absl::Status Perform(const Task& task);
+  absl::Status SumByLibrary(const Task& task);
   // Of a part of some gradients: sends each replica its shard, and receives those of this one.
   absl::Status Scatter(const kernels::Tensor& part, std::byte* received, const Message& message,
                        Tickets& tickets);

@@ -70,6 +70,7 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
   lines.Add("replicas", plan.replication.replicas);
   lines.Add("gradient blocks", plan.replication.gradient_blocks);
   lines.Add("sharding of the optimizer", static_cast<int>(plan.replication.shards_optimizer));
+  lines.Add("reduction of gradients", partition::Name(plan.replication.reduction));
   lines.Add("schedule", plan.schedule.name);
   lines.Add("order of actions", HashOf(lowered));
 }

@@ -46,6 +46,7 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
   request.replicas = options.replication.replicas;
   request.gradient_blocks = options.replication.gradient_blocks;
   request.shards_optimizer = options.replication.shards_optimizer;
+  request.reduction = options.replication.reduction;
   if (options.chunks > 0) request.chunks = options.chunks;
   ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
   return partition::PreparedPlan(std::move(receipt));

@@ -37,6 +37,14 @@ class CommunicatorTransport final : public Transport {
     return Collected();
   }
 
+  absl::StatusOr<Ticket> PostSum(const Message& message, const Tensor& tensor) override {
+    RETURN_IF_ERROR(abort_->reason());
+    CountSum(tensor);
+    RETURN_IF_ERROR(
+        Of(message, communicator_->Sum(static_cast<float*>(tensor.data), tensor.shape.elements())));
+    return Collected();
+  }
+
   absl::Status Flush() override {
     if (!is_collecting_) return absl::OkStatus();
     is_collecting_ = false;

@@ -1,5 +1,8 @@
 #include "engine/transport/gloo.h"
 
+#include <gloo/allreduce.h>
+#include <gloo/context.h>
+#include <gloo/math.h>
 #include <gloo/transport/tcp/device.h>
 #include <pthread.h>
 
@@ -13,7 +16,9 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 
@@ -56,20 +61,34 @@ uint64_t SlotOf(int channel, const Message& message) {
          stage << 32 | number;
 }
 
+// What Gloo's collectives take, over connections that are already there.
+class CollectiveContext final : public gloo::Context {
+ public:
+  CollectiveContext(std::shared_ptr<gloo::transport::Context> context,
+                    std::shared_ptr<gloo::transport::Device> device)
+      : gloo::Context(context->rank, context->size) {
+    transportContext_ = std::move(context);
+    device_ = std::move(device);
+  }
+};
+
 class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
  public:
   absl::Status Connect(const GlooOptions& options) override {
     BlockBrokenPipeSignal();
     const base::Deadline deadline = base::Deadline::After(options.deadline);
+    processes_ = options.processes;
     std::string addresses;
     RETURN_IF_ERROR(base::Annotate(Listen(options, addresses),
                                    absl::StrCat("cannot listen at ", options.address)));
     ASSIGN_OR_RETURN(const std::vector<std::string> all, options.gather(addresses));
-    for (int other = 0; other < options.processes; ++other) {
-      if (other == options.process) continue;
-      const std::string& theirs = all[static_cast<size_t>(other)];
-      const size_t size = theirs.size() / static_cast<size_t>(options.processes - 1);
-      const auto place = static_cast<size_t>(options.process - (options.process > other ? 1 : 0));
+    const int own = PlaceOf(options.process);
+    for (const int process : processes_) {
+      if (process == options.process) continue;
+      const int other = PlaceOf(process);
+      const std::string& theirs = all[static_cast<size_t>(process)];
+      const size_t size = theirs.size() / (processes_.size() - 1);
+      const auto place = static_cast<size_t>(own - (own > other ? 1 : 0));
       const std::string address = theirs.substr(place * size, size);
       const absl::Status connected = Guard([&] {
         context_->getPair(other)->connect({address.begin(), address.end()});
@@ -77,7 +96,7 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
       });
       if (connected.ok()) continue;
       const std::string what =
-          absl::StrCat("connecting rank ", options.process, " with rank ", other);
+          absl::StrCat("connecting rank ", options.process, " with rank ", process);
       if (deadline.Expired()) return absl::DeadlineExceededError("timed out " + what);
       return base::Annotate(connected, what);
     }
@@ -94,6 +113,36 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
   std::unique_ptr<Transport> Join(Rank rank, std::vector<int> processes, int channel) override;
 
   gloo::transport::Context& context() { return *context_; }
+  // Of a process of the mesh: its number in the context.
+  int PlaceOf(int process) const {
+    return static_cast<int>(absl::c_lower_bound(processes_, process) - processes_.begin());
+  }
+  const std::vector<int>& processes() const { return processes_; }
+
+  // Errors are Gloo's.
+  absl::Status Sum(float* data, int64_t elements, std::chrono::milliseconds timeout) {
+    return Guard([&] {
+      gloo::AllreduceOptions sum(collectives_);
+      sum.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+      sum.setOutput(data, static_cast<size_t>(elements));
+      sum.setReduceFunction(
+          static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
+      sum.setTimeout(timeout);
+      gloo::allreduce(sum);
+      return absl::OkStatus();
+    });
+  }
+
+  // Ends all waits, of Sum as well, which has no other way: a wait that times out ends those of its
+  // context (gloo/transport/tcp/unbound_buffer.cc).
+  void EndWaits() {
+    static_cast<void>(Guard([this] {
+      std::byte nothing = {};
+      context_->createUnboundBuffer(&nothing, sizeof(nothing))
+          ->waitRecv(std::chrono::milliseconds(1));
+      return absl::OkStatus();
+    }));
+  }
 
  private:
   absl::Status IfNotAborted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -106,14 +155,16 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
     return Guard([&] {
       device_ =
           gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
-      context_ = device_->createContext(options.process, options.processes);
+      context_ =
+          device_->createContext(PlaceOf(options.process), static_cast<int>(processes_.size()));
+      collectives_ = std::make_shared<CollectiveContext>(context_, device_);
       // Which is for connections alone, and of which Gloo allows them five times as much
       // (gloo/transport/tcp/pair.cc, waitUntilConnected).
       context_->setTimeout(TimeLeft(base::Deadline::After(options.deadline / 5)));
       base::MutexLock lock(mutex_);
-      for (int other = 0; other < options.processes; ++other) {
-        if (other == options.process) continue;
-        pairs_.push_back(context_->createPair(other).get());
+      for (const int process : processes_) {
+        if (process == options.process) continue;
+        pairs_.push_back(context_->createPair(PlaceOf(process)).get());
         const std::vector<char> bytes = pairs_.back()->address().bytes();
         addresses.append(bytes.begin(), bytes.end());
       }
@@ -123,6 +174,8 @@ class Mesh final : public GlooMesh, public std::enable_shared_from_this<Mesh> {
 
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
+  std::shared_ptr<gloo::Context> collectives_;  // over context_
+  std::vector<int> processes_;
   base::Mutex mutex_;
   std::vector<gloo::transport::Pair*> pairs_ ABSL_GUARDED_BY(mutex_);  // of the context
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
@@ -144,6 +197,13 @@ class GlooTransport final : public Transport {
                                      const Tensor& tensor) override {
     return Post(/*is_send=*/false, from, message, tensor);
   }
+  absl::StatusOr<Ticket> PostSum(const Message& message, const Tensor& tensor) override {
+    STAGECOACH_CHECK(processes_ == mesh_->processes(), "a sum is of all processes of the mesh");
+    RETURN_IF_ERROR(Poll());
+    CountSum(tensor);
+    transfers_.push_back({.message = message, .sum = tensor});
+    return Last();
+  }
   absl::Status Flush() override { return absl::OkStatus(); }
 
   absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
@@ -156,7 +216,14 @@ class GlooTransport final : public Transport {
       waiting_ = &transfer;
     }
     bool is_complete = false;
-    const absl::Status status = Guard([&] {
+    const absl::Status status = Guard([&]() -> absl::Status {
+      if (transfer.buffer == nullptr) {
+        BlockBrokenPipeSignal();
+        RETURN_IF_ERROR(
+            mesh_->Sum(transfer.sum.f32(), transfer.sum.elements(), TimeLeft(deadline)));
+        is_complete = true;
+        return absl::OkStatus();
+      }
       UnboundBuffer& buffer = *transfer.buffer->buffer;
       is_complete = transfer.is_send ? buffer.waitSend(TimeLeft(deadline))
                                      : buffer.waitRecv(TimeLeft(deadline));
@@ -169,7 +236,7 @@ class GlooTransport final : public Transport {
     if (!is_complete) return absl::InternalError("a wait ended without a reason");
     transfer.is_done = true;
     transfer.done_at = Clock::now();
-    transfer.buffer->is_busy = false;
+    if (transfer.buffer != nullptr) transfer.buffer->is_busy = false;
     return absl::OkStatus();
   }
 
@@ -188,6 +255,7 @@ class GlooTransport final : public Transport {
     if (!abort_reason_.ok()) return;
     abort_reason_ = reason;
     if (waiting_ == nullptr) return;
+    if (waiting_->buffer == nullptr) return mesh_->EndWaits();
     UnboundBuffer& buffer = *waiting_->buffer->buffer;
     waiting_->is_send ? buffer.abortWaitSend() : buffer.abortWaitRecv();
   }
@@ -198,10 +266,11 @@ class GlooTransport final : public Transport {
     bool is_busy = false;
   };
   struct Transfer {
-    Buffer* buffer;
-    bool is_send;
-    Rank peer;
+    Buffer* buffer = nullptr;  // none: a sum
+    bool is_send = false;
+    Rank peer = {};
     Message message;
+    Tensor sum = {};
     bool is_done = false;
     Clock::time_point done_at = {};
   };
@@ -215,8 +284,7 @@ class GlooTransport final : public Transport {
     Buffer* buffer = nullptr;
     RETURN_IF_ERROR(base::Annotate(Guard([&] {
                                      buffer = &BufferOf(is_send, peer, tensor);
-                                     const int process =
-                                         processes_[static_cast<size_t>(peer.value())];
+                                     const int process = mesh_->PlaceOf(ProcessOf(peer));
                                      const uint64_t slot = SlotOf(channel_, message);
                                      is_send ? buffer->buffer->send(process, slot)
                                              : buffer->buffer->recv(process, slot);
@@ -225,8 +293,10 @@ class GlooTransport final : public Transport {
                                    absl::StrCat("rank ", ProcessOf(peer), " is gone")));
     buffer->is_busy = true;
     transfers_.push_back({buffer, is_send, peer, message});
-    return Ticket{0, static_cast<uint32_t>(transfers_.size() - 1)};
+    return Last();
   }
+
+  Ticket Last() const { return {0, static_cast<uint32_t>(transfers_.size() - 1)}; }
 
   // One that nothing is under way of. A run posts the same tensors as the run before.
   Buffer& BufferOf(bool is_send, Rank peer, const Tensor& tensor) {
@@ -243,6 +313,14 @@ class GlooTransport final : public Transport {
 
   absl::Status Explain(const Transfer& transfer, const absl::Status& status,
                        base::Deadline deadline) const {
+    if (transfer.buffer == nullptr) {
+      const std::string what = absl::StrCat("the all-reduce of the ", ToString(transfer.message));
+      return deadline.Expired()
+                 ? absl::DeadlineExceededError(
+                       absl::StrCat("rank ", ProcessOf(rank_), " timed out in ", what))
+                 : absl::UnavailableError(absl::StrCat("a rank is gone that was to take part in ",
+                                                       what, " (", status.message(), ")"));
+    }
     const std::string what =
         absl::StrCat(transfer.is_send ? "take the " : "send the ", ToString(transfer.message));
     const int peer = ProcessOf(transfer.peer);

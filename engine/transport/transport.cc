@@ -24,4 +24,10 @@ std::string ToString(const Message& message) {
   return "?";
 }
 
+absl::StatusOr<Transport::Ticket> Transport::PostSum(const Message& message,
+                                                     const kernels::Tensor& /*tensor*/) {
+  return absl::UnimplementedError(
+      absl::StrCat(ToString(message), ": copies between devices have no all-reduce"));
+}
+
 }  // namespace stagecoach::engine

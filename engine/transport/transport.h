@@ -69,6 +69,12 @@ class Transport {
   virtual absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
                                              const kernels::Tensor& tensor) = 0;
 
+  // Sums tensors of all ranks of the group, of the same shape and float32, by the all-reduce of a
+  // library: all get the sum, in place. In which order it adds is the library's choice. All ranks
+  // post the same sums in the same order, and nothing else before the next Flush. Unimplemented:
+  // there is no such library.
+  virtual absl::StatusOr<Ticket> PostSum(const Message& message, const kernels::Tensor& tensor);
+
   // Starts what has been posted: from here on it needs nothing more of this rank. What is posted
   // between two flushes may be performed as one group (schedule/schedule.h, Transfers::kGrouped).
   virtual absl::Status Flush() = 0;
@@ -93,15 +99,18 @@ class Transport {
   // Ends all present and later waits of all ranks with `reason` (the first one given). Thread-safe.
   virtual void Abort(const absl::Status& reason) = 0;
 
-  // Of the sends that were posted since creation. Thread-safe.
+  // Of the sends that were posted since creation, and for each sum what a ring sends. Thread-safe.
   int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
  protected:
-  void CountSend(const kernels::Tensor& tensor) {
-    sent_bytes_.fetch_add(tensor.bytes(), std::memory_order_relaxed);
+  void CountSend(const kernels::Tensor& tensor) { Count(tensor.bytes()); }
+  void CountSum(const kernels::Tensor& tensor) {
+    Count(2 * (ranks() - 1) * tensor.bytes() / ranks());
   }
 
  private:
+  void Count(int64_t bytes) { sent_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+
   std::atomic<int64_t> sent_bytes_{0};
 };
 

@@ -103,7 +103,11 @@ absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches
   ASSIGN_OR_RETURN(const int64_t blocks, reader.OptionalInt64("gradient_blocks", replicas,
                                                               {.min = 1, .max = kMaxBlocks}));
   ASSIGN_OR_RETURN(const bool shards_optimizer, reader.OptionalBool("shard_optimizer", false));
-  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks), shards_optimizer};
+  ASSIGN_OR_RETURN(const std::string reduction, reader.OptionalString("reduction", "tree"));
+  const absl::StatusOr<ReductionKind> kind = ParseReductionKind(reduction);
+  if (!kind.ok()) return reader.Error("reduction", kind.status().message());
+  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks), shards_optimizer,
+                      *kind};
   // Each key is refused for what it does to those before it.
   const struct {
     const char* key;
@@ -112,7 +116,10 @@ absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches
   } steps[] = {
       {"replicas", {plan.replicas(), plan.replicas()}, plan.replicas()},
       {"gradient_blocks", {plan.replicas(), static_cast<int>(blocks)}, static_cast<int>(blocks)},
-      {"shard_optimizer", plan.replication, static_cast<int>(blocks)},
+      {"shard_optimizer",
+       {plan.replicas(), static_cast<int>(blocks), shards_optimizer},
+       static_cast<int>(blocks)},
+      {"reduction", plan.replication, static_cast<int>(blocks)},
       {"micro_batches", plan.replication, micro_batches}};
   for (const auto& step : steps) {
     const absl::Status status = CheckReplication(step.replication, step.micro_batches);
@@ -311,10 +318,11 @@ std::string ToPlanJson(const PlanFile& file) {
                     ",\n  \"chunks\": ", chunks);
   }
   absl::StrAppend(&text, ",\n  \"stages\": ", StageLines(plan));
-  const auto [replicas, blocks, shards_optimizer] = plan.replication;
+  const auto [replicas, blocks, shards_optimizer, reduction] = plan.replication;
   if (replicas > 1) absl::StrAppend(&text, ",\n  \"replicas\": ", replicas);
   if (blocks != replicas) absl::StrAppend(&text, ",\n  \"gradient_blocks\": ", blocks);
   if (shards_optimizer) absl::StrAppend(&text, ",\n  \"shard_optimizer\": true");
+  if (reduction == ReductionKind::kRing) absl::StrAppend(&text, ",\n  \"reduction\": \"ring\"");
   AppendList("recomputed_layers", plan.recomputed, text);
   AppendList("order", plan.order, text);
   if (chunks == 0) {

@@ -30,8 +30,8 @@ namespace stagecoach::partition {
 // A generated schedule is its name and the number of stages per rank ("chunks"); of any other,
 // "schedule" is the object of schedule/files/schedule_file.h, and there is no "chunks". Optional
 // are "model", "replicas" (1), "gradient_blocks" (as many as replicas), "shard_optimizer" (false),
-// "recomputed_layers" and "order" (Plan). "micro_batches" is of all replicas; the schedule is what
-// each performs.
+// "reduction" ("tree"), "recomputed_layers" and "order" (Plan). "micro_batches" is of all replicas;
+// the schedule is what each performs.
 struct PlanFile {
   std::string model;  // that it was made for, for people
   Plan plan;

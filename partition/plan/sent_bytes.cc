@@ -51,6 +51,10 @@ SentBytes SentBytesOf(const PreparedPlan& plan, schedule::Rank rank, int replica
         sent.to_ranks += memory().input_gradient_bytes;
         break;
       case Op::kReduceGradients: {
+        if (replication.reduction == ReductionKind::kRing) {
+          sent.to_replicas += RingBytes(memory().parameter_bytes, replication.replicas);
+          break;
+        }
         const ExchangeHalves halves =
             HalvesOf(memory().parameter_bytes, replica, replication.replicas);
         sent.to_replicas += halves.scattered + halves.gathered;

@@ -111,9 +111,10 @@ absl::Status CandidateSpace::AddShape(int replicas, int64_t rows) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "a step of %d micro-batches: expected at most %d", count, schedule::kMaxPasses));
   }
-  const bool may_shard = replicas > 1 || request_.replicas.has_value();
+  const bool is_replicated = replicas > 1 || request_.replicas.has_value();
   const Replication replication = {replicas, request_.gradient_blocks.value_or(replicas),
-                                   request_.shards_optimizer && may_shard};
+                                   request_.shards_optimizer && is_replicated,
+                                   is_replicated ? request_.reduction : ReductionKind::kTree};
   if (const absl::Status status = CheckReplication(replication, count); !status.ok()) {
     refusal_.Update(status);
     return absl::OkStatus();

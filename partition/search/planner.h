@@ -31,7 +31,9 @@ struct PlannerRequest {
   std::optional<int> replicas = 1;        // unset: all powers of two that divide the devices
   // Replication has the same. Unset: as many as replicas; else replicas must divide it.
   std::optional<int> gradient_blocks = {};
-  bool shards_optimizer = false;  // Replication has the same, where there are several replicas
+  // Replication has the same, where there are several replicas.
+  bool shards_optimizer = false;
+  ReductionKind reduction = ReductionKind::kTree;
   // Whether layers that can (LayerCost::recompute_stash_bytes) may do F again where memory is
   // short.
   bool may_recompute = true;

@@ -64,6 +64,13 @@ TEST(CheckReplication, SaysWhatToChange) {
        8,
        "a sharded optimizer for 1 replica, which keeps all of it: use more replicas, or do not "
        "shard it"},
+      {{1, 4, false, ReductionKind::kRing},
+       8,
+       "a ring of 1 replica: use more replicas, or sum gradients in a tree"},
+      {{2, 4, true, ReductionKind::kRing},
+       8,
+       "a ring gives every replica all sums, but with a sharded optimizer each updates its shard: "
+       "sum gradients in a tree, or do not shard it"},
   };
   for (const auto& refusal : refusals) {
     EXPECT_THAT(CheckReplication(refusal.replication, refusal.micro_batches),
@@ -111,13 +118,29 @@ TEST(OptimizerBytes, AreThoseOfTheLargestShards) {
 
 // A shard of each other replica; of two parts at once, if there are two.
 TEST(ReductionBytes, AreThoseOfTwoPartsFromAllOthers) {
-  EXPECT_EQ(ReductionBytes(1024, 1), 0);
-  EXPECT_EQ(ReductionBytes(0, 4), 0);
-  EXPECT_EQ(ReductionBytes(1024, 2), 512);
-  EXPECT_EQ(ReductionBytes(1024, 4), 3 * 256);
-  EXPECT_EQ(ReductionBytes(kReductionPartBytes, 4), 3 * kReductionPartBytes / 4);
-  EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, 4), 2 * 3 * kReductionPartBytes / 4);
-  EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, 2), kReductionPartBytes);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 1}), 0);
+  EXPECT_EQ(ReductionBytes(0, {.replicas = 4}), 0);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2}), 512);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 4}), 3 * 256);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes, {.replicas = 4}), 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, {.replicas = 4}),
+            2 * 3 * kReductionPartBytes / 4);
+  EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, {.replicas = 2}), kReductionPartBytes);
+  EXPECT_EQ(ReductionBytes(1024, {2, 2, false, ReductionKind::kRing}), 0);
+}
+
+TEST(RingBytes, AreTwiceTheShardsOfTheOthers) {
+  EXPECT_EQ(RingBytes(1024, 1), 0);
+  EXPECT_EQ(RingBytes(1024, 2), 1024);
+  EXPECT_EQ(RingBytes(1024, 4), 2 * 3 * 256);
+}
+
+TEST(ReductionKind, HasNames) {
+  for (const ReductionKind kind : {ReductionKind::kTree, ReductionKind::kRing}) {
+    EXPECT_EQ(ParseReductionKind(Name(kind)).value(), kind);
+  }
+  EXPECT_THAT(ParseReductionKind("star"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   "\"star\": expected \"tree\" or \"ring\""));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
     tests/soak/faults.py --program build/release/tools/stagecoach --faults 200 --seed 1
 
 Each fault is a run of four CPU processes that meet over TCP: two stages of two replicas, four stages
-or four replicas. One of them is sent SIGKILL or SIGSTOP
+or four replicas, which sum in a tree or a ring. One of them is sent SIGKILL or SIGSTOP
 
   start     before the first epoch is done, while processes meet, plan and connect;
   training  at any moment of training and evaluation;
@@ -54,6 +54,7 @@ class Fault:
         self.stages, self.replicas = self.random.choice(MESHES)
         self.victim = self.random.randrange(RANKS)
         self.signal = self.random.choice((signal.SIGKILL, signal.SIGSTOP))
+        self.reduction = self.random.choice(("tree", "ring")) if self.replicas != "1" else "tree"
         self.phase = PHASES[number % len(PHASES)]
         self.problems = []
         self.seconds = 0.0
@@ -62,7 +63,7 @@ class Fault:
 
     def name(self):
         return (f"fault {self.number}: {self.signal.name} to rank {self.victim} of "
-                f"{self.stages}x{self.replicas}, {self.phase}")
+                f"{self.stages}x{self.replicas}, {self.reduction}, {self.phase}")
 
     def start(self, folder):
         place = f"tcp://127.0.0.1:{free_port()}"
@@ -70,7 +71,7 @@ class Fault:
         command = [self.program, "train", "--device", "cpu", "--data", "synthetic:256x32x4",
                    "--layers", "8", "--width", "64", "--batch", "64", "--microbatches", "8",
                    "--stages", self.stages, "--replicas", self.replicas, "--epochs", epochs,
-                   "--clip-norm", "1", "--deadline", str(DEADLINE_S), "--json"]
+                   "--reduction", self.reduction, "--clip-norm", "1", "--deadline", str(DEADLINE_S), "--json"]
         processes = []
         for rank in range(RANKS):
             environment = dict(os.environ, STAGECOACH_RANK=str(rank), STAGECOACH_RANKS=str(RANKS),

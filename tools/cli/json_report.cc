@@ -76,6 +76,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
           {"replicas", prepared.plan.replicas()},
           {"gradient_blocks", prepared.plan.replication.gradient_blocks},
           {"shard_optimizer", prepared.plan.replication.shards_optimizer},
+          {"reduction", partition::Name(prepared.plan.replication.reduction)},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }

@@ -190,6 +190,10 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
   app.add_flag("--shard-optimizer", flags.shards_optimizer,
                "Divide the optimizer's state among replicas (ZeRO-1)")
       ->group(group);
+  AddFlag(app, "--reduction", "tree|ring", flags.reduction,
+          "How replicas sum: in a tree, or as NCCL or Gloo does (other bits) [tree]",
+          partition::ParseReductionKind)
+      ->group(group);
   AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
           "Forward passes repeated to save memory, for files [auto]",
           [](const std::string& text) -> absl::StatusOr<bool> {
@@ -254,6 +258,7 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
   request.replicas = flags.replicas;
   request.gradient_blocks = flags.gradient_blocks;
   request.shards_optimizer = flags.shards_optimizer;
+  request.reduction = flags.reduction;
   request.may_recompute = flags.may_recompute;
   request.objective = flags.objective;
   if (!IsProfileFile(flags)) {

@@ -31,6 +31,7 @@ struct PlanFlags {
   std::optional<int> replicas = 1;     // unset: searched
   std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool shards_optimizer = false;
+  partition::ReductionKind reduction = partition::ReductionKind::kTree;
   bool may_recompute = true;
   partition::PlanObjective objective = partition::PlanObjective::kStep;
 };

@@ -105,6 +105,10 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
                "Divide the optimizer's state among replicas (ZeRO-1)")
       ->option_text(" ")  // instead of what it excludes
       ->group(group);
+  AddFlag(app, "--reduction", "tree|ring", options.reduction,
+          "How replicas sum: in a tree, or as NCCL or Gloo does (other bits) [tree]",
+          partition::ParseReductionKind)
+      ->group(group);
   AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
           Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
           ParseScheduleOption)
@@ -147,8 +151,9 @@ void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
   CLI::Option* plan = app.add_option("--plan", options.plan_file, "Train by the plan in a file")
                           ->option_text("FILE")
                           ->group("Pipeline");
-  for (const char* settled : {"--stages", "--replicas", "--gradient-blocks", "--shard-optimizer",
-                              "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
+  for (const char* settled :
+       {"--stages", "--replicas", "--gradient-blocks", "--shard-optimizer", "--reduction",
+        "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
     plan->excludes(app.get_option(settled));
   }
 }

@@ -77,7 +77,7 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
   const int blocks = options.gradient_blocks.value_or(options.replicas);
   engine::PlanOptions plan = {
       .devices = options.stages.value_or(kDefaultStages),
-      .replication = {options.replicas, blocks, options.shards_optimizer},
+      .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
       .schedule = options.schedule,
       .chunks = options.chunks,
       .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),

@@ -37,6 +37,7 @@ struct RunOptions {
   int replicas = 1;
   std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool shards_optimizer = false;
+  partition::ReductionKind reduction = partition::ReductionKind::kTree;
   std::string schedule = "1f1b";  // name, "auto" or file (schedule_option.h)
   int chunks = 0;                 // stages per device; 0: the schedule's own number
   // Of all replicas; unset: kDefaultMicroBatches, or as many as there are gradient blocks, or those

@@ -100,8 +100,11 @@ std::string DescribeRun(const Run& run) {
       base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
       Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",
-      plan.replication.shards_optimizer ? " that share the optimizer's state" : "", "; a batch is ",
-      Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
+      plan.replication.shards_optimizer ? " that share the optimizer's state" : "",
+      plan.replication.reduction == partition::ReductionKind::kRing
+          ? " that sum in a ring (the results depend on their number)"
+          : "",
+      "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
       Counted(plan.micro_batch_rows, "row", "rows"),
       blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "", "\n\n",
       plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));

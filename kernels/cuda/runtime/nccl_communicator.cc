@@ -189,6 +189,12 @@ absl::Status NcclCommunicator::Add(Transfer transfer) {
   return absl::OkStatus();
 }
 
+absl::Status NcclCommunicator::Sum(float* data, int64_t elements) {
+  RETURN_IF_ERROR(CheckUsable());
+  collected_sums_.emplace_back(data, static_cast<size_t>(elements));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Communicator::Group> NcclCommunicator::Launch() {
   RETURN_IF_ERROR(CheckUsable());
   if (launched_ == static_cast<int32_t>(done_.size())) {
@@ -205,8 +211,10 @@ absl::StatusOr<Communicator::Group> NcclCommunicator::Launch() {
 
 absl::Status NcclCommunicator::IssueGroup(base::Deadline deadline) {
   RETURN_IF_ERROR(Checked(ncclGroupStart(), "ncclGroupStart"));
-  const absl::Status issued = IssueTransfers();
+  absl::Status issued = IssueTransfers();
+  if (issued.ok()) issued = IssueSums();
   collected_.clear();
+  collected_sums_.clear();
   // To be ended whatever happened in it.
   const absl::Status ended = Checked(ncclGroupEnd(), "ncclGroupEnd");
   RETURN_IF_ERROR(issued);
@@ -226,6 +234,15 @@ absl::Status NcclCommunicator::IssueTransfers() {
     const absl::Status status = Checked(result, send ? "ncclSend" : "ncclRecv");
     if (status.ok()) continue;
     return base::Annotate(status, absl::StrCat(send ? "to" : "from", " rank ", peer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclCommunicator::IssueSums() {
+  for (const absl::Span<float> sum : collected_sums_) {
+    RETURN_IF_ERROR(Checked(ncclAllReduce(sum.data(), sum.data(), sum.size(), ncclFloat32, ncclSum,
+                                          communicator_, stream_.communication()),
+                            "ncclAllReduce"));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/deadline.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
@@ -43,6 +44,7 @@ class NcclCommunicator final : public Communicator {
 
   absl::Status Send(int to, const void* data, int64_t bytes) override;
   absl::Status Receive(int from, void* data, int64_t bytes) override;
+  absl::Status Sum(float* data, int64_t elements) override;
   absl::StatusOr<Group> Launch() override;
   absl::Status ComeAfter(Group group) override;
   int32_t groups_done() const override;
@@ -68,6 +70,7 @@ class NcclCommunicator final : public Communicator {
   // Issues what was collected to the communication stream.
   absl::Status IssueGroup(base::Deadline deadline);
   absl::Status IssueTransfers();
+  absl::Status IssueSums();
   // Waits until NCCL has done in the background what it was last asked for. No other call may come
   // before that. DeadlineExceeded.
   absl::Status Settle(const char* call, base::Deadline deadline);
@@ -90,6 +93,7 @@ class NcclCommunicator final : public Communicator {
   // allocate or free memory beside a waiting kernel can mean to wait for it.
   const DeviceMemory scratch_;
   std::vector<Transfer> collected_;
+  std::vector<absl::Span<float>> collected_sums_;
   ncclComm_t communicator_ = nullptr;  // ours
   bool broken_ = false;                // an error was seen: nothing but to abort
   std::atomic<bool> aborted_{false};

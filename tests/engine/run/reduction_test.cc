@@ -59,7 +59,8 @@ class Replicas {
         options.tasks.push_back({.stage = StageId(static_cast<int32_t>(stage)),
                                  .added = gradients,
                                  .gathered = gradients});
-        most_bytes = std::max(most_bytes, partition::ReductionBytes(sizes_[stage], count));
+        most_bytes =
+            std::max(most_bytes, partition::ReductionBytes(sizes_[stage], {.replicas = count}));
       }
       member.received.resize(static_cast<size_t>(most_bytes));
       options.received = member.received.data();

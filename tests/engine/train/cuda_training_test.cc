@@ -165,6 +165,8 @@ std::vector<Partition> AllPartitions() {
     all.push_back(
         {2, "1f1b", place, {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true}});
   }
+  // The library's sum of two is ours.
+  all.push_back({2, "1f1b", Place::kNccl, {2, 4, false, partition::ReductionKind::kRing}});
   return all;
 }
 
@@ -173,8 +175,10 @@ std::string NameOf(const ::testing::TestParamInfo<Partition>& test) {
   std::string name = absl::StrCat(test.param.schedule, "_Devices", test.param.devices, "_",
                                   kPlaces[static_cast<int>(test.param.place)]);
   if (test.param.replication.is_needed()) {
-    absl::StrAppend(&name, "_Replicas", test.param.replication.replicas,
-                    test.param.replication.shards_optimizer ? "_Sharded" : "");
+    absl::StrAppend(
+        &name, "_Replicas", test.param.replication.replicas,
+        test.param.replication.shards_optimizer ? "_Sharded" : "",
+        test.param.replication.reduction == partition::ReductionKind::kRing ? "_Ring" : "");
   }
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

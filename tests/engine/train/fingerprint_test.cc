@@ -60,6 +60,9 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) {
         s.replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
       },
+      [](Subject& s) {
+        s.replication = {2, 2, false, partition::ReductionKind::kRing};
+      },
       [](Subject& s) { s.options.optimizer = Optimizer::AdamW(); },
       [](Subject& s) { s.options.optimizer.momentum = 0.5F; },
       [](Subject& s) { s.options.optimizer.weight_decay = 0.5F; },

@@ -4,6 +4,7 @@
 #include <barrier>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,8 @@ inline std::vector<std::shared_ptr<GlooMesh>> GlooMeshes(int processes) {
   const auto count = static_cast<size_t>(processes);
   std::vector<std::shared_ptr<GlooMesh>> meshes(count);
   std::vector<std::string> texts(count);
+  std::vector<int> all(count);
+  std::iota(all.begin(), all.end(), 0);
   std::barrier all_told(processes);
   std::vector<std::thread> threads;
   for (size_t own = 0; own < count; ++own) {
@@ -32,7 +35,7 @@ inline std::vector<std::shared_ptr<GlooMesh>> GlooMeshes(int processes) {
       };
       meshes[own] = GlooMesh::Create();
       STAGECOACH_CHECK_OK(meshes[own]->Connect({.process = static_cast<int>(own),
-                                                .processes = processes,
+                                                .processes = all,
                                                 .address = "127.0.0.1",
                                                 .gather = gather,
                                                 .deadline = absl::Minutes(1)}));

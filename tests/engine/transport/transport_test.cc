@@ -335,6 +335,71 @@ TEST(GlooTransport, AProcessThatGoesEndsTheWaitsForIt) {
   EXPECT_THAT(ranks[2]->PostSend(kOne, Gradient(0), View(data)), IsOk());  // others go on
 }
 
+// One value for each rank, and more segments of Gloo's than one.
+TEST(GlooTransport, SumsOverAllRanks) {
+  Transports ranks = ConnectGloo(3);
+  for (const size_t elements : {size_t{1}, size_t{7}, size_t{1'000'000}}) {
+    std::vector<std::vector<float>> data(3);
+    EXPECT_THAT(OnThreads(ranks,
+                          [&](Transport& own) -> absl::Status {
+                            const auto rank = static_cast<size_t>(own.rank().value());
+                            data[rank].assign(elements, static_cast<float>(1 << rank));
+                            data[rank].back() = 0.5F;
+                            const int64_t sent = own.sent_bytes();
+                            own.Restart();
+                            ASSIGN_OR_RETURN(const auto ticket,
+                                             own.PostSum(Gradient(0), View(data[rank])));
+                            RETURN_IF_ERROR(own.Flush());
+                            RETURN_IF_ERROR(own.Wait(ticket, Long()));
+                            EXPECT_EQ(own.sent_bytes() - sent,
+                                      2 * 2 * static_cast<int64_t>(elements) * 4 / 3);
+                            return absl::OkStatus();
+                          }),
+                Each(IsOk()));
+    std::vector<float> expected(elements, 7.0F);
+    expected.back() = 1.5F;
+    for (const std::vector<float>& sums : data) EXPECT_EQ(sums, expected) << elements;
+  }
+}
+
+// The other rank does not take part.
+TEST(GlooTransport, AnAbortEndsASum) {
+  Transports ranks = ConnectGloo(2);
+  std::vector<float> data(1);
+  ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
+  std::thread aborting([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ranks[1]->Abort(absl::DataLossError("first"));
+  });
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()), StatusIs(absl::StatusCode::kDataLoss, "first"));
+  aborting.join();
+}
+
+TEST(GlooTransport, AProcessThatGoesEndsTheSumsWithIt) {
+  std::vector<float> data(1);
+  Transports ranks = ConnectGloo(2);
+  ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
+  ranks[0].reset();
+  EXPECT_THAT(ranks[1]->Wait(ticket, Long()),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("a rank is gone")));
+}
+
+TEST(GlooTransport, ASumHasADeadline) {
+  std::vector<float> data(1);
+  Transports ranks = ConnectGloo(2);
+  ASSERT_OK_AND_ASSIGN(const auto ticket, ranks[1]->PostSum(Gradient(0), View(data)));
+  EXPECT_THAT(ranks[1]->Wait(ticket, Short()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 1 timed out in the all-reduce")));
+}
+
+TEST(InProcessTransport, HasNoSum) {
+  Transports ranks = Connect(2, 1);
+  std::vector<float> data(1);
+  EXPECT_THAT(ranks[0]->PostSum(Gradient(0), View(data)),
+              StatusIs(absl::StatusCode::kUnimplemented));
+}
+
 // The other one is there, but does not connect. Which of two listens is chance, and the other has
 // its connection at once.
 TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
@@ -346,7 +411,7 @@ TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
     std::thread other([&] {
       static_cast<void>(GlooMesh::Create()->Connect(
           {.process = 1,
-           .processes = 2,
+           .processes = {0, 1},
            .address = "127.0.0.1",
            .gather =
                [&](const auto& text) {
@@ -361,7 +426,7 @@ TEST(GlooTransport, AnAbortEndsTheWaitForAConnection) {
     std::thread aborting;
     const absl::Status status =
         mesh->Connect({.process = 0,
-                       .processes = 2,
+                       .processes = {0, 1},
                        .address = "127.0.0.1",
                        .gather =
                            [&](const auto& text) {

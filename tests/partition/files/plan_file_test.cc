@@ -144,6 +144,9 @@ TEST(PlanFile, RoundTripKeepsEveryFieldOfRandomPlans) {
     plan.replication.replicas = 1 << random() % 3;
     plan.replication.gradient_blocks = plan.replicas() << random() % 4;
     plan.replication.shards_optimizer = plan.replicas() > 1 && random() % 2 == 0;
+    if (plan.replicas() > 1 && !plan.replication.shards_optimizer && random() % 2 == 0) {
+      plan.replication.reduction = ReductionKind::kRing;
+    }
     for (int layer = 0; layer < plan.num_layers; ++layer) {
       if (random() % 3 == 0) plan.recomputed.push_back(layer);
     }
@@ -204,6 +207,10 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
       {"\"gradient_blocks\": 4", "\"gradient_blocks\": 6", "$.gradient_blocks: ", "power of two"},
       {"\"replicas\": 2", "\"replicas\": 1",
        "$.shard_optimizer: ", "a sharded optimizer for 1 replica"},
+      {"\"replicas\": 2", "\"replicas\": 2, \"reduction\": \"ring\"",
+       "$.reduction: ", "a ring gives every replica all sums"},
+      {"\"replicas\": 2", "\"replicas\": 2, \"reduction\": \"star\"",
+       "$.reduction: ", "\"star\": expected \"tree\" or \"ring\""},
       {"\"gradient_blocks\": 4", "\"gradient_blocks\": 16",
        "$.micro_batches: ", "8 micro-batches cannot be divided evenly into 16"},
       {"\"micro_batches\": 8", "\"micro_batches\": 6",

@@ -44,6 +44,11 @@ TEST(SentBytes, OfReplicasAreTwiceTheShardsOfTheOthers) {
   }
 }
 
+TEST(SentBytes, OfARingAreThoseOfOurOwn) {
+  const Replication replication = {2, 2, false, ReductionKind::kRing};
+  EXPECT_EQ(SentBy(0, 1, replication).to_replicas, 5 << 20);
+}
+
 TEST(SentBytes, OfAShardedOptimizerAreAsMany) {
   const Replication replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
   EXPECT_EQ(SentBy(1, 0, replication).to_replicas, 1024);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -109,6 +111,22 @@ void Advance(const Group& group, Transfer& transfer) {
   ++count.done;
 }
 
+// As a ring adds: each of as many segments as there are ranks begins at another rank, so that the
+// bits depend on how many there are.
+void AddUp(const ncclComm& communicator, Sum& sum) {
+  const int ranks = communicator.ranks;
+  for (int64_t i = 0; i < sum.elements; ++i) {
+    const auto first = static_cast<int>(i * ranks / sum.elements);
+    const auto addend = [&](int distance) {
+      const int rank = (first + distance) % ranks;
+      return rank == communicator.rank ? sum.data[i] : sum.theirs.at(rank)[static_cast<size_t>(i)];
+    };
+    float total = addend(0);
+    for (int distance = 1; distance < ranks; ++distance) total += addend(distance);
+    sum.data[i] = total;
+  }
+}
+
 void Start(Group& group) {
   group.started = true;
   ncclComm& communicator = *group.communicator;
@@ -161,6 +179,11 @@ void End(Group& group) {
   ncclComm& communicator = *group.communicator;
   if (group.ended || communicator.state == ncclComm::State::kGone) return;
   group.ended = true;
+  std::set<std::shared_ptr<Sum>> sums;
+  for (const Transfer& transfer : group.transfers) sums.insert(transfer.sum);
+  for (const std::shared_ptr<Sum>& sum : sums) {
+    if (sum != nullptr) AddUp(communicator, *sum);
+  }
   communicator.groups.pop_front();
 }
 

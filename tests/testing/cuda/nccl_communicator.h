@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "tests/testing/cuda/nccl_clique.h"
 #include "tests/testing/nccl_batches.h"
@@ -24,6 +25,14 @@
 // done that is in earlier batches of its channel (tests/testing/nccl_batches.h).
 namespace stagecoach::testing::cuda {
 
+// An all-reduce, in place, by addition. Every rank sends all of it to all others, and adds up once
+// it has theirs.
+struct Sum {
+  float* data = nullptr;
+  int64_t elements = 0;
+  std::map<int, std::vector<float>> theirs;  // by rank
+};
+
 // One end of a transfer.
 struct Transfer {
   bool is_send = false;
@@ -32,6 +41,7 @@ struct Transfer {
   int64_t bytes = 0;
   ncclDataType_t type = ncclInt8;
   cudaStream_t stream = nullptr;
+  std::shared_ptr<Sum> sum = nullptr;  // that it is part of
 
   int64_t number = 0;  // on its path, from 1; 0: not started
   int64_t pass = 0;    // of those in its group on its path, from 1

@@ -1,7 +1,9 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -233,6 +235,30 @@ TEST_F(Nccl, ThreadsPassDataAroundARing) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(Nccl, AllReduceAddsInPlace) {
+  StartConnected(3);
+  constexpr size_t kElements = Rank::kBytes / sizeof(float);
+  for (size_t r = 0; r < 3; ++r) {
+    rank(r).Fill(rank(r).in, 0x40 + static_cast<int>(r));
+    Launch(r, [=](Rank& self) {
+      EXPECT_EQ(ncclAllReduce(self.in, self.in, kElements, ncclFloat32, ncclSum, self.communicator,
+                              self.stream),
+                ncclSuccess);
+    });
+  }
+  const float expected = std::bit_cast<float>(0x40404040U) + std::bit_cast<float>(0x41414141U) +
+                         std::bit_cast<float>(0x42424242U);
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_TRUE(rank(r).IsDone());
+    const std::vector<int> bytes = rank(r).Received(kElements * sizeof(float));
+    for (const size_t at : {size_t{0}, (kElements - 1) * sizeof(float)}) {
+      uint32_t bits = 0;
+      for (size_t i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(bytes[at + i]) << (8 * i);
+      EXPECT_EQ(std::bit_cast<float>(bits), expected);
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -58,7 +59,8 @@ ncclResult_t CheckTransfer(const char* call, const ncclComm& communicator,
   if (GpuOfStream(transfer.stream) != communicator.gpu) {
     return Refuse(ncclUnhandledCudaError, absl::StrCat(call, ": not a stream of the GPU"));
   }
-  if (transfer.bytes == 0) return ncclSuccess;
+  const bool is_ours = transfer.sum != nullptr && !transfer.is_send;  // what others add
+  if (transfer.bytes == 0 || is_ours) return ncclSuccess;
   if (transfer.data == nullptr) {
     return Refuse(ncclInvalidArgument, absl::StrCat(call, ": the buffer is NULL"));
   }
@@ -103,8 +105,9 @@ ncclResult_t PostAll(const std::vector<std::pair<ncclComm_t, Transfer>>& posted)
   return result;
 }
 
-ncclResult_t Post(const char* call, bool is_send, const void* data, size_t count,
-                  ncclDataType_t type, int peer, ncclComm_t communicator, cudaStream_t stream) {
+// `transfers_of` is called once the communicator can be used.
+ncclResult_t Post(const char* call, ncclDataType_t type, ncclComm_t communicator,
+                  const std::function<std::vector<Transfer>()>& transfers_of) {
   Progress();
   const bool grouped = thread_group.depth > 0;
   const auto refused = [grouped](ncclResult_t result) {
@@ -117,18 +120,53 @@ ncclResult_t Post(const char* call, bool is_send, const void* data, size_t count
   if (BytesOf(type) == 0) {
     return refused(Refuse(ncclInvalidArgument, absl::StrCat(call, ": invalid type ", type)));
   }
-  const Transfer transfer = {.is_send = is_send,
-                             .peer = peer,
-                             // Only receives write.
-                             .data = static_cast<std::byte*>(const_cast<void*>(data)),
-                             .bytes = static_cast<int64_t>(count) * BytesOf(type),
-                             .type = type,
-                             .stream = stream};
-  const ncclResult_t checked = CheckTransfer(call, *communicator, transfer);
-  if (checked != ncclSuccess) return refused(checked);
-  if (!grouped) return PostAll({{communicator, transfer}});
-  thread_group.posted.emplace_back(communicator, transfer);
+  std::vector<std::pair<ncclComm_t, Transfer>> posted;
+  for (const Transfer& transfer : transfers_of()) {
+    const ncclResult_t checked = CheckTransfer(call, *communicator, transfer);
+    if (checked != ncclSuccess) return refused(checked);
+    posted.emplace_back(communicator, transfer);
+  }
+  if (!grouped) return PostAll(posted);
+  thread_group.posted.insert(thread_group.posted.end(), posted.begin(), posted.end());
   return ncclSuccess;
+}
+
+ncclResult_t PostOne(const char* call, bool is_send, const void* data, size_t count,
+                     ncclDataType_t type, int peer, ncclComm_t communicator, cudaStream_t stream) {
+  return Post(call, type, communicator, [&] {
+    return std::vector<Transfer>{{.is_send = is_send,
+                                  .peer = peer,
+                                  // Only receives write.
+                                  .data = static_cast<std::byte*>(const_cast<void*>(data)),
+                                  .bytes = static_cast<int64_t>(count) * BytesOf(type),
+                                  .type = type,
+                                  .stream = stream}};
+  });
+}
+
+ncclResult_t PostSum(float* data, size_t count, ncclComm_t communicator, cudaStream_t stream) {
+  return Post("ncclAllReduce", ncclFloat32, communicator, [&] {
+    const auto sum = std::make_shared<Sum>();
+    sum->data = data;
+    sum->elements = static_cast<int64_t>(count);
+    Transfer transfer = {.bytes = sum->elements * BytesOf(ncclFloat32),
+                         .type = ncclFloat32,
+                         .stream = stream,
+                         .sum = sum};
+    std::vector<Transfer> transfers;
+    for (transfer.peer = 0; transfer.peer < communicator->ranks; ++transfer.peer) {
+      if (transfer.peer == communicator->rank) continue;
+      transfer.is_send = true;
+      transfer.data = reinterpret_cast<std::byte*>(data);
+      transfers.push_back(transfer);
+      transfer.is_send = false;
+      std::vector<float>& theirs = sum->theirs[transfer.peer];
+      theirs.resize(count);
+      transfer.data = reinterpret_cast<std::byte*>(theirs.data());
+      transfers.push_back(transfer);
+    }
+    return transfers;
+  });
 }
 
 }  // namespace
@@ -168,12 +206,20 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return stand_in::Post("ncclSend", true, sendbuff, count, datatype, peer, comm, stream);
+  return stand_in::PostOne("ncclSend", true, sendbuff, count, datatype, peer, comm, stream);
 }
 
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  return stand_in::Post("ncclRecv", false, recvbuff, count, datatype, peer, comm, stream);
+  return stand_in::PostOne("ncclRecv", false, recvbuff, count, datatype, peer, comm, stream);
+}
+
+ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
+  STAGECOACH_CHECK(sendbuff == recvbuff && datatype == ncclFloat32 && op == ncclSum,
+                   "ncclAllReduce of the stand-in adds float32 in place, and no more");
+  return stand_in::PostSum(static_cast<float*>(recvbuff), count, comm, stream);
 }
 
 }  // extern "C"
