@@ -96,7 +96,7 @@ int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
          ShardBytes(optimizer_bytes - states * parameter_bytes, replication.replicas);
 }
 
-int64_t RingBytes(int64_t bytes, int replicas) { return 2 * (replicas - 1) * bytes / replicas; }
+int64_t RingBytes(int64_t bytes, int replicas) { return bytes * 2 * (replicas - 1) / replicas; }
 
 int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication) {
   if (replication.reduction == ReductionKind::kRing) return 0;

@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/launch/socket.h"
 
@@ -20,11 +21,13 @@ std::string HostName() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// Equal for processes that share their loopback interface.
+// Equal for processes that share their loopback interface: those of one network namespace since one
+// start of a kernel. Host names may be equal on several hosts.
 std::string HostIdentity() {
   std::array<char, 64> space = {};
   const ssize_t length = readlink("/proc/self/ns/net", space.data(), space.size() - 1);
-  return absl::StrCat(HostName(), " ", length > 0 ? space.data() : "");
+  const absl::StatusOr<std::string> boot = base::ReadFile("/proc/sys/kernel/random/boot_id", 64);
+  return absl::StrCat(boot.ok() ? *boot : HostName(), " ", length > 0 ? space.data() : "");
 }
 
 }  // namespace
@@ -36,7 +39,13 @@ absl::StatusOr<std::string> AgreeOnAddress(
   const bool is_one_host = std::all_of(
       hosts.begin(), hosts.end(), [&](const std::string& host) { return host == hosts.front(); });
   if (is_one_host) return std::string(kLoopback);
-  return OwnHost(own_address.empty() ? HostName() : std::string(own_address));
+  const std::string name = own_address.empty() ? HostName() : std::string(own_address);
+  ASSIGN_OR_RETURN(std::string host, OwnHost(name));
+  if (!IsLoopback(host)) return host;
+  return absl::UnavailableError(
+      absl::StrCat(name, " is ", host,
+                   " here, where other hosts cannot reach this one (see /etc/hosts): give the "
+                   "place by another name or by number"));
 }
 
 }  // namespace stagecoach::engine

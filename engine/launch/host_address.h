@@ -14,7 +14,7 @@ namespace stagecoach::engine {
 // call this at the same time: the loopback address if all are on one host, so that nothing listens
 // beyond it. Otherwise that of `own_address` (Rendezvous::own_address), or of the host's name where
 // that is empty. `gather` returns every process's text. Network namespaces count as hosts.
-// Unavailable: no socket can be bound there.
+// Unavailable: no socket can be bound there, or other hosts could not reach it.
 absl::StatusOr<std::string> AgreeOnAddress(
     absl::string_view own_address,
     absl::FunctionRef<absl::StatusOr<std::vector<std::string>>(const std::string&)> gather);

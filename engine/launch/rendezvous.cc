@@ -160,7 +160,7 @@ absl::Status Rendezvous::ShowLife(const std::string& doing, base::Deadline deadl
 
 absl::StatusOr<std::vector<Rendezvous::Silent>> Rendezvous::FindSilent() {
   const auto answer = [] { return base::Deadline::After(kAnswerTime); };
-  const base::Deadline end = base::Deadline::After(look_interval() * 7 / 2);
+  const base::Deadline end = base::Deadline::After(silence_interval());
   ASSIGN_OR_RETURN(const std::vector<std::string> before, DoLookAtAll(kAlivePrefix, answer()));
   while (!end.Expired()) {
     RETURN_IF_ERROR(ShowLife(doing_, answer()));

@@ -76,6 +76,8 @@ class Rendezvous {
   // How often each rank shows that it lives, and looks after the others: all of them together at
   // most a thousand times a second.
   absl::Duration look_interval() const;
+  // How long FindSilent listens.
+  absl::Duration silence_interval() const { return look_interval() * 7 / 2; }
   // A sign of life, and in what this rank is: a few words without line breaks.
   absl::Status ShowLife(const std::string& doing, base::Deadline deadline);
   // A rank that has shown no sign of life for a while: stopped, hung or cut off.
@@ -83,7 +85,7 @@ class Rendezvous {
     int rank;
     std::string last_seen;  // in what; empty if it has never shown a sign
   };
-  // Those, by rank, after look_interval() * 7 / 2, in which this one goes on to show signs itself.
+  // Those, by rank, after silence_interval(), in which this one goes on to show signs itself.
   // Errors: those of CheckOthers, at once.
   absl::StatusOr<std::vector<Silent>> FindSilent();
 

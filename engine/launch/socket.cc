@@ -220,13 +220,18 @@ absl::StatusOr<std::string> OwnHost(const std::string& host) {
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
   int error = EADDRNOTAVAIL;
+  std::string loopback;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     const Descriptor socket(::socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
     if (socket.valid() && bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0) {
-      return LocalHost(socket);
+      std::string number = LocalHost(socket);
+      if (!IsLoopback(number)) return number;
+      if (loopback.empty()) loopback = std::move(number);
+    } else {
+      error = errno;
     }
-    error = errno;
   }
+  if (!loopback.empty()) return loopback;
   return absl::UnavailableError(absl::StrCat(host, ": ", std::strerror(error)));
 }
 

@@ -181,7 +181,8 @@ absl::Status Executor::CreateReduction(std::byte* received) {
     if (op == Op::kReduceGradients) task.added = stage.all_gradients();
     if (updates) task.shard = shard.get();
     task.gathered = updates ? stage.all_values() : task.added;
-    if (!task.gathered.empty()) options.tasks.push_back(task);
+    // Also of a stage without parameters, whose memory has no address.
+    if (op == Op::kReduceGradients || (updates && instruction.works)) options.tasks.push_back(task);
   }
   ASSIGN_OR_RETURN(reduction_, Reduction::Create(std::move(options)));
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 #include "engine/run/rank_group.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "base/status_macros.h"
 #include "engine/launch/host_address.h"
 #include "engine/run/reduction.h"
+#include "engine/transport/gloo.h"
 #include "kernels/communicator.h"
 #include "kernels/cuda_backend.h"
 
@@ -23,7 +25,7 @@ namespace {
 using schedule::Schedule;
 
 // How long, and how often, one that misses another looks for the reason.
-constexpr absl::Duration kLongestPatience = absl::Seconds(1);
+constexpr absl::Duration kLeastPatience = absl::Seconds(1);
 constexpr absl::Duration kPatiencePause = absl::Milliseconds(20);
 
 // With which ranks a rank exchanges tensors.
@@ -259,7 +261,7 @@ absl::StatusOr<std::vector<std::string>> RankGroup::AgreeOnIds() {
 
 absl::StatusOr<std::vector<std::string>> RankGroup::Gather(const absl::StatusOr<std::string>& own) {
   if (options_.rendezvous == nullptr) {
-    RETURN_IF_ERROR(own.status());
+    if (!own.ok()) return NoteFirst(own.status());
     return std::vector<std::string>{*own};
   }
   RETURN_IF_ERROR(status());
@@ -423,7 +425,8 @@ absl::Status RankGroup::Fail(const absl::Status& own) {
 // to tell.
 absl::Status RankGroup::FailureElsewhere(const absl::Status& own) {
   if (!absl::IsUnavailable(own)) return absl::OkStatus();
-  const base::Deadline patience = base::Deadline::After(kLongestPatience);
+  const base::Deadline patience =
+      base::Deadline::After(kLeastPatience + options_.rendezvous->silence_interval());
   absl::Status failure;
   while (failure.ok() && !patience.Expired()) {
     failure = options_.rendezvous->CheckOthers(Deadline());

@@ -18,13 +18,14 @@
 #include "engine/device/mesh.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/transport/communicator.h"
-#include "engine/transport/gloo.h"
 #include "engine/transport/transport.h"
 #include "kernels/device.h"
 #include "partition/replication.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::engine {
+
+class GlooMesh;
 
 // How devices exchange tensors. It determines how ranks perform transfers (TransfersOf), for which
 // schedules are lowered, and so how a simulation of the run sends (schedule::SendsOf).
@@ -66,8 +67,9 @@ inline schedule::Transfers TransfersOf(const RankGroupOptions& options) {
 // every later call fails with it. Among processes, failures are reported through the rendezvous: a
 // process that fails writes its reason there, and a working one looks there a few times a second.
 // So a failure that NCCL does not pass on, and (tcp place) a process that was killed, ends the
-// waits of all within a second. It also shows there that it lives, and where it is: a wait that
-// reaches its deadline is blamed on those that do not, and not on one that waits for them itself.
+// waits of all within a second, or, above a thousand processes, Rendezvous::look_interval. Each
+// process also shows there that it lives, and where it is: a wait that reaches its deadline is
+// blamed on those that do not, and not on one that waits for them itself.
 // Not thread-safe.
 class RankGroup {
  public:
@@ -101,12 +103,12 @@ class RankGroup {
   // its error is returned now and from then on.
   absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
   // Among processes: every process's text, by rank, once all have called this at the same place. A
-  // process that comes with an error, which it is given back, ends the wait of all others: Aborted.
-  // In one process: `own` alone.
+  // process that comes with an error, which it is given back now and from then on, ends the wait of
+  // all others: Aborted. In one process: `own` alone.
   absl::StatusOr<std::vector<std::string>> Gather(const absl::StatusOr<std::string>& own);
   // The same without texts.
   absl::Status Agree(const absl::Status& own);
-  // The error of a Together that failed or, among processes, of a Gather.
+  // The error of a Together or a Gather that failed.
   absl::Status status();
 
   // Ends what ranks still wait for, and cuts their connections: before memory is freed that

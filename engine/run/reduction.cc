@@ -69,7 +69,9 @@ absl::Status Reduction::WarmUp() {
   beside.stream().Run([&] {
     const Tensor zero = PlaceOf(Token::kStartSent);
     if (options_.kind == partition::ReductionKind::kRing) {
-      for (const Task& task : options_.tasks) status.Update(SumByLibrary(task));
+      for (const Task& task : options_.tasks) {
+        if (task.adds()) status.Update(SumByLibrary(task));
+      }
       return;
     }
     addends_.assign(replicas_, zero);
@@ -177,7 +179,7 @@ absl::Status Reduction::SumByLibrary(const Task& task) {
 }
 
 absl::Status Reduction::Perform(const Task& task) {
-  if (options_.kind == partition::ReductionKind::kRing && !task.added.empty()) {
+  if (options_.kind == partition::ReductionKind::kRing && task.adds()) {
     return SumByLibrary(task);
   }
   constexpr int64_t kPartBytes = partition::kReductionPartBytes;
@@ -196,7 +198,7 @@ absl::Status Reduction::Perform(const Task& task) {
   const auto half = [](int64_t i) { return static_cast<size_t>(i % 2); };
   const auto received = [&](int64_t i) { return options_.received + (i % 2) * half_bytes; };
   const auto scatter = [&](int64_t i) -> absl::Status {
-    if (task.added.empty()) return absl::OkStatus();
+    if (!task.adds()) return absl::OkStatus();
     return Scatter(part(task.added, i), received(i), message(Message::Kind::kAddends, i),
                    scattered_[half(i)]);
   };
@@ -207,7 +209,7 @@ absl::Status Reduction::Perform(const Task& task) {
     for (int64_t i = begin; i < end; ++i) {
       if (i + 1 < end) RETURN_IF_ERROR(scatter(i + 1));
       RETURN_IF_ERROR(WaitFor(scattered_[half(i)]));
-      if (!task.added.empty()) RETURN_IF_ERROR(AddUp(part(task.added, i), received(i)));
+      if (task.adds()) RETURN_IF_ERROR(AddUp(part(task.added, i), received(i)));
       if (task.shard != nullptr) RETURN_IF_ERROR(task.shard->UpdatePart(i));
       RETURN_IF_ERROR(WaitFor(gathered_[half(i)]));  // of two parts before
       RETURN_IF_ERROR(

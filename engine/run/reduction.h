@@ -39,6 +39,8 @@ class Reduction {
     kernels::Tensor added;            // gradients of which this replica's shard is summed, or none
     OptimizerShard* shard = nullptr;  // that is updated, or null
     kernels::Tensor gathered;         // of which all replicas get all shards
+
+    bool adds() const { return !added.empty() && added.bytes() > 0; }
   };
   struct Options {
     kernels::Device* device = nullptr;  // of the rank, which has the gradients

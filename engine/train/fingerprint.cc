@@ -18,8 +18,8 @@ class Lines {
   void Add(absl::string_view name, const absl::AlphaNum& value) {
     absl::StrAppend(&text_, name, ": ", value, "\n");
   }
-  // With all its bits.
-  void Add(absl::string_view name, float value) { Add(name, absl::StrFormat("%.9g", value)); }
+  // With all its bits. By a name of its own: an int would rather become a float than an AlphaNum.
+  void AddFloat(absl::string_view name, float value) { Add(name, absl::StrFormat("%.9g", value)); }
 
   std::string Take() && { return std::move(text_); }
 
@@ -77,20 +77,20 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
 
 void Add(const Optimizer& optimizer, Lines& lines) {
   lines.Add("optimizer", optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd");
-  lines.Add("weight decay", optimizer.weight_decay);
-  lines.Add("beta1", optimizer.beta1);
-  lines.Add("beta2", optimizer.beta2);
-  lines.Add("epsilon", optimizer.epsilon);
-  lines.Add("momentum", optimizer.momentum);
-  lines.Add("clipping norm", optimizer.clip_norm);
+  lines.AddFloat("weight decay", optimizer.weight_decay);
+  lines.AddFloat("beta1", optimizer.beta1);
+  lines.AddFloat("beta2", optimizer.beta2);
+  lines.AddFloat("epsilon", optimizer.epsilon);
+  lines.AddFloat("momentum", optimizer.momentum);
+  lines.AddFloat("clipping norm", optimizer.clip_norm);
 }
 
 void Add(const LearningRate& rate, Lines& lines) {
   lines.Add("learning rate's schedule", static_cast<int>(rate.kind));
-  lines.Add("learning rate", rate.peak);
+  lines.AddFloat("learning rate", rate.peak);
   lines.Add("steps of warmup", rate.warmup_steps);
   lines.Add("steps of the learning rate's schedule", rate.total_steps);
-  lines.Add("final share of the learning rate", rate.final_share);
+  lines.AddFloat("final share of the learning rate", rate.final_share);
 }
 
 }  // namespace
@@ -105,6 +105,9 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
   lines.Add("steps between checks of replicas", options.replica_check_steps);
+  lines.Add("device", options.device.kind == DeviceKind::kCuda ? "cuda" : "cpu");
+  lines.Add("transfers",
+            run.lowered.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
   lines.Add("precision", kernels::PrecisionName(options.device.precision));
   return absl::StrCat(std::move(lines).Take(), options.fingerprint);
 }

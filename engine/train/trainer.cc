@@ -226,7 +226,10 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   steps_ = number;
   if (trace != nullptr) traces_->End(number);
   const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
-  if (check_steps > 0 && number % check_steps == 0) RETURN_IF_ERROR(ParametersHash().status());
+  if (check_steps > 0 && number % check_steps == 0) {
+    const absl::Status status = ParametersHash().status();
+    if (!status.ok()) return group_->Agree(status);
+  }
   const LossResult sum = SumResults();
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
                     .correct = sum.correct,
@@ -377,15 +380,6 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
                        group_->mesh().device_of(run_.lowered.training.rank_of(stage), 0));
 }
 
-// The status of what is to become a trainer. Whatever it is, the others need not wait for this
-// process.
-absl::Status Tell(const TrainerOptions& options, absl::Status status) {
-  if (!status.ok() && options.rendezvous != nullptr) {
-    options.rendezvous->Fail(status, base::Deadline::After(options.deadline));
-  }
-  return status;
-}
-
 absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan& plan,
                                        const TrainerOptions& options) {
   RETURN_IF_ERROR(CheckTrainer(plan, options));
@@ -411,14 +405,14 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,
                                                          const partition::Plan& plan,
                                                          const TrainerOptions& options) {
   absl::StatusOr<PreparedRun> run = PrepareFor(model, plan, options);
-  RETURN_IF_ERROR(Tell(options, run.status()));
+  RETURN_IF_ERROR(TellOthers(options, run.status()));
   return Create(*std::move(run), options);
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(PreparedRun run,
                                                          const TrainerOptions& options) {
   auto trainer = std::make_unique<PipelineTrainer>(std::move(run), options);
-  RETURN_IF_ERROR(Tell(options, trainer->Initialize()));
+  RETURN_IF_ERROR(TellOthers(options, trainer->Initialize()));
   return trainer;
 }
 

@@ -1,6 +1,7 @@
 #include "engine/train/trainer_checks.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "engine/run/executor.h"
 
@@ -42,6 +43,13 @@ absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& opt
         "a process knows its own rank's times only: trace a run of one process");
   }
   return CheckRankGroup(GroupOptionsOf(plan, options));
+}
+
+absl::Status TellOthers(const TrainerOptions& options, absl::Status status) {
+  if (!status.ok() && options.rendezvous != nullptr) {
+    options.rendezvous->Fail(status, base::Deadline::After(options.deadline));
+  }
+  return status;
 }
 
 absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options) {

@@ -16,6 +16,10 @@ RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOption
 // What can be refused before the model is analyzed; errors are those of Trainer::Create.
 absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options);
 
+// The status of what is to become a trainer: if it is an error, the other processes need not wait
+// for this one.
+absl::Status TellOthers(const TrainerOptions& options, absl::Status status);
+
 // InvalidArgument unless the run was prepared for the optimizer, devices and exchange of the
 // options.
 absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options);

@@ -23,7 +23,7 @@ struct GlooOptions {
   std::string address;
   // Returns the text of every process of the launch, by process, once all have called it.
   std::function<absl::StatusOr<std::vector<std::string>>(const std::string&)> gather = nullptr;
-  absl::Duration deadline;  // of connecting
+  absl::Duration deadline;  // of connecting with each of them
 };
 
 // The TCP connections of this process with others of a run, made by Gloo, for tensors in host

@@ -99,13 +99,14 @@ class Transport {
   // Ends all present and later waits of all ranks with `reason` (the first one given). Thread-safe.
   virtual void Abort(const absl::Status& reason) = 0;
 
-  // Of the sends that were posted since creation, and for each sum what a ring sends. Thread-safe.
+  // Of the sends that were posted since creation, and for each sum what a ring sends, which
+  // is not counted but known. Thread-safe.
   int64_t sent_bytes() const { return sent_bytes_.load(std::memory_order_relaxed); }
 
  protected:
   void CountSend(const kernels::Tensor& tensor) { Count(tensor.bytes()); }
   void CountSum(const kernels::Tensor& tensor) {
-    Count(2 * (ranks() - 1) * tensor.bytes() / ranks());
+    Count(tensor.bytes() * 2 * (ranks() - 1) / ranks());
   }
 
  private:

@@ -8,8 +8,8 @@
 
 namespace stagecoach::partition {
 
-// What a device sends in one step of training. It receives as much in all, as every byte that is
-// sent arrives; in replicas alone each receives what it sends, but for rounding of shards.
+// What a device sends in one step of training. All devices together receive what they send; one
+// alone need not.
 struct SentBytes {
   int64_t to_ranks = 0;     // to devices of its replica: activations, gradients, norms, results
   int64_t to_replicas = 0;  // to devices of its rank: what REDUCE, STEP and RESULTS exchange

@@ -108,14 +108,20 @@ class Explainer {
     const std::string gradients = absl::StrCat(base::FormatCount(parameters_), " gradients");
     Add("backward", absl::StrCat(ShapeOf(rows_, run_.profile.output), kTo, gradients),
         "the stages in reverse; gradients are summed over micro-batches");
-    const int blocks = plan_.replication.gradient_blocks;
+    const auto& replication = plan_.replication;
+    const int blocks = replication.gradient_blocks;
     if (blocks == 1) return;
+    const bool in_ring = replication.reduction == partition::ReductionKind::kRing;
     Add("average",
         plan_.replicas() > 1
             ? absl::StrCat(plan_.replicas(), " replicas x ", gradients, kTo, gradients)
             : gradients,
-        absl::StrCat(plan_.micro_batches(), " micro-batches, summed in a tree of ", blocks,
-                     " gradient blocks"));
+        absl::StrCat(plan_.micro_batches(), " micro-batches, summed in ",
+                     in_ring ? "gradient blocks, and these by a library"
+                             : absl::StrCat("a tree of ", blocks, " gradient blocks"),
+                     replication.shards_optimizer
+                         ? "; each replica updates a share of the parameters"
+                         : ""));
   }
 
   const engine::PreparedRun& run_;

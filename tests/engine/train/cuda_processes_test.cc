@@ -16,6 +16,7 @@
 #include "engine/launch/stop_vote.h"
 #include "engine/model/layers/linear.h"
 #include "engine/train/fit.h"
+#include "engine/train/parallel.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -222,6 +223,18 @@ TEST_F(CudaProcesses, CannotCopyFromOneToAnother) {
                         return TinyTrainer(run).status();
                       }),
               Each(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of one process"))));
+}
+
+// Such as the one that each process sees. Here both see the same, and NCCL refuses that.
+TEST_F(CudaProcesses, ExchangeByNcclIfAllNameTheSameGpu) {
+  const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) {
+    TrainerOptions options = RunOf(2, &own, 0.0F).options;
+    options.device.gpus = {0, 0};
+    return DistributedDataParallel(TinyModel(), own, 8, options).status();
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Duplicate GPU"));
+  }
 }
 
 TEST_F(CudaProcesses, HearWhyAnotherCannotBegin) {

@@ -77,6 +77,9 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 2, 10); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 11); },
       [](Subject& s) { s.options.seed = 2; },
+      // Which are one number to a float.
+      [](Subject& s) { s.options.seed = 1 << 24; },
+      [](Subject& s) { s.options.seed = (1 << 24) + 1; },
       [](Subject& s) { s.options.replica_check_steps = 2; },
       [](Subject& s) { s.options.fingerprint = "other data"; },
   };

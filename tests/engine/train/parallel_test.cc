@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/model/layers/linear.h"
 #include "engine/train/fit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,6 +72,14 @@ TEST(DistributedDataParallel, TellsTheOthersOfABatchThatItCannotDivide) {
   EXPECT_THAT(ends[1], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("31 rows")));
 }
 
+TEST(PipelineParallel, TellsTheOthersOfABatchThatItCannotDivide) {
+  const std::vector<absl::Status> ends = OnRanks(2, [](Rendezvous& own) {
+    return PipelineParallel(SmallModel(), 2, 4, own.rank() == 0 ? 32 : 31, {.rendezvous = &own})
+        .status();
+  });
+  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kAborted, HasSubstr("31 rows")));
+}
+
 TEST(PipelineParallel, TrainsOnStagesAsOnOneDevice) {
   const auto hash_of = [](int stages) {
     const auto trainer = PipelineParallel(SmallModel(), stages, /*micro_batches=*/4, 32).value();
@@ -79,6 +88,27 @@ TEST(PipelineParallel, TrainsOnStagesAsOnOneDevice) {
     return HashAfterTraining(*trainer);
   };
   EXPECT_EQ(hash_of(3), hash_of(1));
+}
+
+// The device of the middle stage has no memory of its own: nothing is summed there, clipped or
+// updated.
+TEST(Replicas, MayHaveAStageWithoutParameters) {
+  const ProbeHooks nothing;
+  const Model model = {.input = Shape{kSmallFeatures},
+                       .layers = {Linear(8), Probe(&nothing), Linear(kSmallClasses)}};
+  for (const bool shards : {false, true}) {
+    for (const float clip_norm : {0.0F, 0.05F}) {
+      const auto hash_of = [&](int stages, const partition::Replication& replication) {
+        TrainerOptions options;
+        options.optimizer.clip_norm = clip_norm;
+        const auto trainer = MakeTrainer(
+            model, EvenPlan(model, stages, "1f1b", 4, 8, /*chunks=*/1, replication), options);
+        return HashAfterTraining(*trainer);
+      };
+      EXPECT_EQ(hash_of(3, {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = shards}),
+                hash_of(1, {.gradient_blocks = 2}));
+    }
+  }
 }
 
 }  // namespace

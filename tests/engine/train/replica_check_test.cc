@@ -81,6 +81,7 @@ TEST_F(DamagedReplica, IsFoundAtTheNextCheck) {
   EXPECT_OK(Step());
   EXPECT_OK(Step());
   EXPECT_THAT(Step(), NamesTheTensor());
+  EXPECT_THAT(Step(), NamesTheTensor());  // nothing mends it
 }
 
 TEST_F(DamagedReplica, IsFoundByTheFingerprintOfTheParameters) {
