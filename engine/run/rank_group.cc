@@ -261,7 +261,7 @@ absl::StatusOr<std::vector<std::string>> RankGroup::AgreeOnIds() {
 
 absl::StatusOr<std::vector<std::string>> RankGroup::Gather(const absl::StatusOr<std::string>& own) {
   if (options_.rendezvous == nullptr) {
-    if (!own.ok()) return NoteFirst(own.status());
+    RETURN_IF_ERROR(own.status());
     return std::vector<std::string>{*own};
   }
   RETURN_IF_ERROR(status());

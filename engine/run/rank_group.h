@@ -103,12 +103,15 @@ class RankGroup {
   // its error is returned now and from then on.
   absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
   // Among processes: every process's text, by rank, once all have called this at the same place. A
-  // process that comes with an error, which it is given back now and from then on, ends the wait of
-  // all others: Aborted. In one process: `own` alone.
+  // process that comes with an error, which it is given back, ends the wait of all others: Aborted.
+  // In one process: `own` alone.
   absl::StatusOr<std::vector<std::string>> Gather(const absl::StatusOr<std::string>& own);
   // The same without texts.
   absl::Status Agree(const absl::Status& own);
-  // The error of a Together or a Gather that failed.
+  // Ends the group with this error: it is told to the other processes, and returned now and from
+  // then on, unless there was one before, which is likely to be its cause. Thread-safe.
+  absl::Status Fail(const absl::Status& own);
+  // The error of a Together that failed, of a Fail or, among processes, of a Gather.
   absl::Status status();
 
   // Ends what ranks still wait for, and cuts their connections: before memory is freed that
@@ -152,9 +155,6 @@ class RankGroup {
   absl::Status ShowLife();
   // Ends what the devices of this process wait for.
   void AbortAll(const absl::Status& reason);
-  // Records a failure of this process and tells the others. Returns the group's: an earlier failure
-  // elsewhere is likely to be its cause. Thread-safe.
-  absl::Status Fail(const absl::Status& own);
   // Why another process is gone, if `own` says that one is and the reason comes to be known. Holds
   // the rendezvous.
   absl::Status FailureElsewhere(const absl::Status& own);

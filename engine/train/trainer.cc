@@ -228,7 +228,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
   if (check_steps > 0 && number % check_steps == 0) {
     const absl::Status status = ParametersHash().status();
-    if (!status.ok()) return group_->Agree(status);
+    if (!status.ok()) return group_->Fail(status);
   }
   const LossResult sum = SumResults();
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
