@@ -236,6 +236,25 @@ TEST(PlanJointly, ShardsTheOptimizer) {
   EXPECT_OK(PlanJointly(request));
 }
 
+// In the time of a tree, without its memory.
+TEST(PlanJointly, SumsInARing) {
+  PlannerRequest request = TwoReplicas();
+  const Receipt tree = PlanJointly(request).value();
+  request.reduction = ReductionKind::kRing;
+  const Receipt ring = PlanJointly(request).value();
+  EXPECT_EQ(ring.plan.replication, (Replication{2, 2, false, ReductionKind::kRing}));
+  EXPECT_EQ(ring.objective_ns, tree.objective_ns);
+  const auto resident_of = [](const Receipt& receipt) {
+    return receipt.report.of(schedule::Rank(0)).training.resident_bytes;
+  };
+  EXPECT_LT(resident_of(ring), resident_of(tree));
+  request.replicas = 1;
+  EXPECT_THAT(PlanJointly(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a ring of 1 replica")));
+  request.replicas.reset();
+  EXPECT_OK(PlanJointly(request));
+}
+
 // What fits to the byte does, and a byte less does not.
 TEST(PlanJointly, FitsTheExactMemoryOfReplicas) {
   PlannerRequest request = TwoReplicas();
