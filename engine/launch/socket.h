@@ -63,8 +63,7 @@ absl::Status SendAll(const Descriptor& socket, absl::string_view bytes, base::De
 absl::StatusOr<std::string> ReceiveSome(const Descriptor& socket, base::Deadline deadline);
 
 // The number of an address of this host, which `host` names, to which sockets can be bound: one of
-// its loopback interface only if there is no other.
-// Unavailable: there is none.
+// its loopback interface only if there is no other. Unavailable: there is none.
 absl::StatusOr<std::string> OwnHost(const std::string& host);
 
 // The number of the address of this end; "" if it has none.

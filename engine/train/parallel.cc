@@ -17,16 +17,13 @@ absl::StatusOr<PreparedRun> Prepare(const Model& model, int replicas, int stages
                                                    " rows does not divide into ", micro_batches,
                                                    " equal micro-batches"));
   }
-  // CUDA devices of several processes exchange by NCCL, wherever they are.
-  const bool uses_nccl = options.rendezvous != nullptr && options.exchange == Exchange::kAuto &&
-                         options.device.kind == DeviceKind::kCuda;
   return PrepareRun(model, {.devices = stages,
                             .replication = {replicas, /*gradient_blocks=*/replicas},
                             .micro_batches = micro_batches,
                             .micro_batch_rows = batch_rows / micro_batches,
                             .optimizer = options.optimizer,
                             .device = options.device,
-                            .exchange = uses_nccl ? Exchange::kNccl : options.exchange,
+                            .exchange = options.exchange,
                             .shares_results = options.rendezvous != nullptr});
 }
 

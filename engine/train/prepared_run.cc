@@ -11,10 +11,13 @@ namespace stagecoach::engine {
 namespace {
 
 schedule::Transfers TransfersFor(const PlanOptions& options) {
-  return TransfersOf({.ranks = options.devices,
-                      .replicas = options.replication.replicas,
-                      .device = options.device,
-                      .exchange = options.exchange});
+  RankGroupOptions group = {.ranks = options.devices,
+                            .replicas = options.replication.replicas,
+                            .device = options.device,
+                            .exchange = options.exchange};
+  // Each process may name its GPU alike: that several have one number does not make them one.
+  if (options.shares_results) group.device.gpus.clear();
+  return TransfersOf(group);
 }
 
 int OwnMicroBatches(const PlanOptions& options) {

@@ -237,6 +237,16 @@ TEST_F(CudaProcesses, ExchangeByNcclIfAllNameTheSameGpu) {
   }
 }
 
+TEST_F(CudaProcesses, MayBeOne) {
+  EXPECT_THAT(OnRanks(1,
+                      [&](Rendezvous& own) {
+                        TrainerOptions options = RunOf(1, &own, 0.0F).options;
+                        options.device.gpus = {0};
+                        return DistributedDataParallel(TinyModel(), own, 8, options).status();
+                      }),
+              Each(IsOk()));
+}
+
 TEST_F(CudaProcesses, HearWhyAnotherCannotBegin) {
   const std::vector<absl::Status> statuses = OnRanks(2, [&](Rendezvous& own) {
     TinyRun run = RunOf(2, &own, 0.0F);
