@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "base/system_calls.h"
 
 namespace stagecoach::base {
 namespace {
@@ -39,11 +40,6 @@ class FileDescriptor {
  private:
   int fd_;
 };
-
-// From errno, which the caller has just got.
-absl::Status SystemError(absl::string_view action, absl::string_view path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
-}
 
 absl::Status TooLarge(const std::string& path, int64_t max_bytes) {
   return absl::ResourceExhaustedError(
@@ -215,14 +211,10 @@ absl::Status WriteAndSync(const FileToWrite& file, absl::string_view contents) {
   return absl::OkStatus();
 }
 
-absl::Status SyncDirectoryOf(const std::string& path) {
+absl::Status SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
-  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const FileDescriptor descriptor(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!descriptor.valid()) return SystemError("open", directory);
-  // Some network file systems cannot sync a directory and say so with EINVAL.
-  if (fsync(descriptor.get()) != 0 && errno != EINVAL) return SystemError("sync", directory);
-  return absl::OkStatus();
+  return SyncFolder(SystemCalls::Kernel(),
+                    slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
 // A device or pipe, which to replace by a file would be to destroy.
@@ -268,7 +260,7 @@ absl::Status Replace(const std::string& path, absl::string_view contents) {
     unlink(temporary.path.c_str());
     return status;
   }
-  return SyncDirectoryOf(path);
+  return SyncFolderOf(path);
 }
 
 }  // namespace

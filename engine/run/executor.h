@@ -110,6 +110,8 @@ class Executor {
 
   const ExecutorCounters& counters() const { return counters_; }
   const std::vector<std::unique_ptr<Stage>>& stages() const { return stages_; }
+  // All that this device trains: of its stages, and its shard of a sharded optimizer.
+  std::vector<TrainedPiece> TrainedPieces() const;
   // Of a replica's micro-batch of the last run, if results are shared; else of this one's, if the
   // loss is on this rank.
   LossResult Result(int replica, MicroBatch micro_batch) const;

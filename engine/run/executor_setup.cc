@@ -170,6 +170,7 @@ absl::Status Executor::CreateReduction(std::byte* received) {
       ASSIGN_OR_RETURN(shard,
                        OptimizerShard::Create({.device = options_.beside,
                                                .optimizer = stage.options().optimizer,
+                                               .first_parameter = stage.first_parameter(),
                                                .parameters = stage.tensors(),
                                                .gradients = stage.all_gradients(),
                                                .states = stage.shard_states(),
@@ -186,6 +187,19 @@ absl::Status Executor::CreateReduction(std::byte* received) {
   }
   ASSIGN_OR_RETURN(reduction_, Reduction::Create(std::move(options)));
   return absl::OkStatus();
+}
+
+std::vector<TrainedPiece> Executor::TrainedPieces() const {
+  std::vector<TrainedPiece> all;
+  for (const std::unique_ptr<Stage>& stage : stages_) {
+    const std::vector<TrainedPiece> own = stage->TrainedPieces();
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  for (const std::unique_ptr<OptimizerShard>& shard : shards_) {
+    if (shard == nullptr) continue;
+    all.insert(all.end(), shard->trained_pieces().begin(), shard->trained_pieces().end());
+  }
+  return all;
 }
 
 absl::Status Executor::PrepareOutputs() {

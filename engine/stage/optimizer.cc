@@ -14,6 +14,11 @@ partition::Work Optimizer::StepWork(int64_t parameters) const {
   return {.flops = 6.0 * (1 + states()) * n, .bytes = touched * n};
 }
 
+const char* Optimizer::state_name(int state) const {
+  if (kind == Kind::kSgd) return "momentum_buffer";
+  return state == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
 absl::Status CheckOptimizer(const Optimizer& optimizer) {
   const auto check = [](const char* name, float value, bool ok, const char* range) {
     return ok ? absl::OkStatus()

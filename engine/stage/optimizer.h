@@ -28,6 +28,9 @@ struct Optimizer {
 
   // Float tensors of a parameter's size that it keeps for each parameter. They start at 0.
   int states() const { return kind == Kind::kAdamW ? 2 : 1; }
+  // As PyTorch's optimizers name them: "exp_avg", "exp_avg_sq"; "momentum_buffer". Pre-condition:
+  // in [0, states()).
+  const char* state_name(int state) const;
   // Work of updating `parameters` of them, for the cost model.
   partition::Work StepWork(int64_t parameters) const;
 

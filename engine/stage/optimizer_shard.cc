@@ -20,12 +20,14 @@ Tensor ElementsOf(const Tensor& whole, int64_t first, int64_t count) {
 }
 
 // What of the parameters lies in the range of `gradients`. `states`: of that range, one after the
-// other, `state_bytes` apart.
+// other, `state_bytes` apart; they are added to `trained`.
 std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
                                        const OptimizerShard::Options& options, std::byte* states,
-                                       int64_t state_bytes) {
+                                       int64_t state_bytes, std::vector<TrainedPiece>& trained) {
   std::vector<ParameterTensors> pieces;
-  for (const ParameterTensors& parameter : options.parameters) {
+  ParameterId id = options.first_parameter;
+  for (size_t i = 0; i < options.parameters.size(); ++i, ++id) {
+    const ParameterTensors& parameter = options.parameters[i];
     const Tensor& gradient = parameter.gradient;
     const int64_t offset = static_cast<const std::byte*>(gradient.data) -
                            static_cast<const std::byte*>(options.gradients.data);
@@ -43,6 +45,7 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
       piece.states[static_cast<size_t>(state)] = {
           states + state * state_bytes + (begin - range.begin), gradient.dtype,
           kernels::Shape{count}};
+      trained.push_back({id, state, first, piece.states[static_cast<size_t>(state)]});
     }
   }
   return pieces;
@@ -67,9 +70,9 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
   std::byte* states = options.states;
   for (int64_t part = 0; part < partition::ReductionParts(bytes); ++part) {
     const auto range = partition::ShardOf(bytes, part, options.replica, options.replicas);
-    ASSIGN_OR_RETURN(
-        parts_.emplace_back(),
-        ops.CreateGroup(device_.stream(), PiecesIn(range, options, states, range.bytes())));
+    ASSIGN_OR_RETURN(parts_.emplace_back(),
+                     ops.CreateGroup(device_.stream(),
+                                     PiecesIn(range, options, states, range.bytes(), trained_)));
     states += options.optimizer.states() * range.bytes();
   }
   const bool rounds =

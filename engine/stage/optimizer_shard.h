@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/stage/optimizer.h"
+#include "engine/stage/trained_piece.h"
 #include "kernels/device.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/tensor.h"
@@ -24,6 +25,7 @@ class OptimizerShard {
   struct Options {
     kernels::Device* device = nullptr;  // that updates; it has the memory
     Optimizer optimizer;
+    ParameterId first_parameter;  // of the stage; the others follow
     // Of the stage, without states, their gradients in the order and at the places that they have
     // in `gradients`; those of values are alike.
     absl::Span<const kernels::ParameterTensors> parameters;
@@ -33,6 +35,9 @@ class OptimizerShard {
     int replica = 0;
   };
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(const Options& options);
+
+  // The states of the shard.
+  const std::vector<TrainedPiece>& trained_pieces() const { return trained_; }
 
   // What the updates that follow are to do.
   void Begin(const UpdateStep& step) { step_ = step; }
@@ -51,6 +56,7 @@ class OptimizerShard {
   kernels::Device& device_;
   const Optimizer optimizer_;
   UpdateStep step_;
+  std::vector<TrainedPiece> trained_;
   std::vector<std::unique_ptr<kernels::ParameterGroup>> parts_;  // the shard of each
   std::unique_ptr<kernels::ParameterGroup> all_;  // of all replicas; null if there is no rounding
 };

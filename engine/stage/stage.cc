@@ -95,7 +95,7 @@ absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
   RETURN_IF_ERROR(GroupParameters());
   const bool updates = !options_.replication.shards_optimizer;
   if (updates && !device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
-  RETURN_IF_ERROR(device_.ops().optimizer().RoundParameters(device_.stream(), *all_parameters_));
+  RETURN_IF_ERROR(RoundParameters());
   return Finish();
 }
 
@@ -321,6 +321,23 @@ absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
   RETURN_IF_ERROR(Finish());
   const auto* const values = reinterpret_cast<const float*>(copy.data());
   return std::vector<float>(values, values + value.elements());
+}
+
+std::vector<TrainedPiece> Stage::TrainedPieces() const {
+  std::vector<TrainedPiece> pieces;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const ParameterId id = parameters_[i].id;
+    pieces.push_back({.parameter = id, .tensor = tensors_[i].value});
+    for (int state = 0; state < options_.optimizer.states(); ++state) {
+      const Tensor& tensor = tensors_[i].states[static_cast<size_t>(state)];
+      if (!tensor.empty()) pieces.push_back({.parameter = id, .state = state, .tensor = tensor});
+    }
+  }
+  return pieces;
+}
+
+absl::Status Stage::RoundParameters() {
+  return device_.ops().optimizer().RoundParameters(device_.stream(), *all_parameters_);
 }
 
 }  // namespace stagecoach::engine

@@ -16,6 +16,7 @@
 #include "engine/model/parameter_table.h"
 #include "engine/stage/gradient_blocks.h"
 #include "engine/stage/optimizer.h"
+#include "engine/stage/trained_piece.h"
 #include "partition/replication.h"
 #include "schedule/action.h"
 #include "schedule/memory.h"
@@ -73,6 +74,10 @@ class Stage {
   const StageOptions& options() const { return options_; }
   // Its own, in the order of the model; their ids are consecutive.
   absl::Span<const ModelParameter> parameters() const { return parameters_; }
+  // Of its parameters; none without any.
+  ParameterId first_parameter() const {
+    return parameters_.empty() ? ParameterId() : parameters_.front().id;
+  }
   bool has(ParameterId id) const {
     return !parameters_.empty() && parameters_.front().id <= id && id <= parameters_.back().id;
   }
@@ -124,6 +129,11 @@ class Stage {
   LossResult Result(MicroBatch micro_batch) const;
   // A copy of the values of a parameter that it has(), which waits for the stream.
   absl::StatusOr<std::vector<float>> CopyParameter(ParameterId id);
+
+  // All that it trains: the parameters' values and, unless the optimizer is sharded, its states.
+  std::vector<TrainedPiece> TrainedPieces() const;
+  // Brings values that were written from outside into the form that layers read.
+  absl::Status RoundParameters();
 
  private:
   Stage(kernels::Device& device, absl::Span<const ModelParameter> parameters,

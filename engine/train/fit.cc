@@ -1,6 +1,10 @@
 #include "engine/train/fit.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +26,15 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+// The fingerprint of losses, one of which comes after those before.
+std::string HashOf(const std::string& before, double loss) {
+  base::Hasher hasher;
+  hasher.Update(
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(before.data()), before.size()));
+  hasher.UpdateValue(loss);
+  return hasher.HexDigest();
+}
+
 // One run of Fit.
 class Fitting {
  public:
@@ -30,69 +43,133 @@ class Fitting {
         data_(data),
         options_(options),
         batch_(trainer.plan().batch_rows()),
-        steps_per_epoch_(StepsPerEpoch(*data.train, trainer.plan())) {}
+        steps_per_epoch_(StepsPerEpoch(*data.train, trainer.plan())),
+        position_(options.start),
+        saved_steps_(trainer.steps()) {}
 
   absl::StatusOr<FitResult> Run() {
     if (steps_per_epoch_ == 0) {
       return absl::InvalidArgumentError(absl::StrCat("the training data has ", data_.train->rows(),
                                                      " rows, less than one batch of ", batch_));
     }
-    for (int epoch = 1; epoch <= options_.epochs && !result_.stopped; ++epoch) {
-      EpochResult row{.epoch = epoch};
-      RETURN_IF_ERROR(TrainEpoch(epoch, row));
-      if (result_.stopped) break;
-      const Stopwatch watch;
-      ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
-      if (evaluation.rows < data_.test->rows()) {
-        result_.stopped = true;
-        break;
-      }
-      evaluation_seconds_ = watch.Seconds();
-      row.test_accuracy = evaluation.accuracy();
-      row.test_loss = evaluation.loss;
-      result_.epochs = epoch;
-      if (options_.on_epoch) options_.on_epoch(row);
-    }
-    result_.step_losses_hash = losses_.HexDigest();
+    result_.epochs = position_.epoch - 1;
+    while (position_.epoch <= options_.epochs && !result_.stopped) RETURN_IF_ERROR(RunEpoch());
+    if (result_.stopped && trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
+    RETURN_IF_ERROR(FinishSave());
+    result_.steps = trainer_.steps();
+    result_.step_losses_hash = position_.losses_hash;
     return result_;
   }
 
  private:
-  absl::Status TrainEpoch(int epoch, EpochResult& row) {
+  absl::Status RunEpoch() {
+    EpochResult row{.epoch = position_.epoch};
+    RETURN_IF_ERROR(TrainEpoch(row));
+    if (result_.stopped) return absl::OkStatus();
+    const Stopwatch watch;
+    ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
+    if (evaluation.rows < data_.test->rows()) {
+      result_.stopped = true;
+      return absl::OkStatus();
+    }
+    evaluation_seconds_ = watch.Seconds();
+    row.test_accuracy = evaluation.accuracy();
+    row.test_loss = evaluation.loss;
+    result_.epochs = position_.epoch;
+    if (options_.on_epoch) options_.on_epoch(row);
+    position_ = {.epoch = position_.epoch + 1,
+                 .losses_hash = position_.losses_hash,
+                 .test_loss = evaluation.loss};
+    return Save();
+  }
+
+  absl::Status TrainEpoch(EpochResult& row) {
+    const int epoch = position_.epoch;
     const std::vector<int64_t> order = EpochOrder(options_.seed, epoch, data_.train->rows());
     const Stopwatch watch;
-    double loss_sum = 0.0;
-    int64_t correct = 0;
-    const auto rows_of = [&](int64_t step) {
-      return absl::MakeConstSpan(order).subspan(static_cast<size_t>(step * batch_),
-                                                static_cast<size_t>(batch_));
+    const int64_t first_row = position_.rows;
+    const int64_t end = first_row + (std::ssize(order) - first_row) / batch_ * batch_;
+    const auto rows_from = [&](int64_t first) {
+      return first < end ? absl::MakeConstSpan(order).subspan(static_cast<size_t>(first),
+                                                              static_cast<size_t>(batch_))
+                         : absl::Span<const int64_t>();
     };
-    for (int64_t step = 0; step < steps_per_epoch_; ++step) {
+    Describe(row);
+    while (position_.rows < end) {
       RETURN_IF_ERROR(StopIfAsked());
       if (result_.stopped) return absl::OkStatus();
-      const absl::Span<const int64_t> next_rows =
-          step + 1 < steps_per_epoch_ ? rows_of(step + 1) : absl::Span<const int64_t>();
       ASSIGN_OR_RETURN(const StepResult taken,
-                       trainer_.Step(*data_.train, rows_of(step), next_rows));
-      losses_.UpdateValue(taken.loss);
-      ++result_.steps;
-      loss_sum += taken.loss;
-      correct += taken.correct;
-      const int64_t done = step + 1;
+                       trainer_.Step(*data_.train, rows_from(position_.rows),
+                                     rows_from(position_.rows + batch_)));
+      position_.losses_hash = HashOf(position_.losses_hash, taken.loss);
+      position_.rows += batch_;
+      position_.loss_sum += taken.loss * static_cast<double>(batch_);
+      position_.correct += taken.correct;
+      position_.test_loss.reset();
+      Describe(row);
+      const int64_t own_rows = position_.rows - first_row;
       const double seconds = watch.Seconds();
-      row.loss = loss_sum / static_cast<double>(done);
-      row.train_accuracy = static_cast<double>(correct) / static_cast<double>(done * batch_);
-      row.samples_per_second = static_cast<double>(done * batch_) / seconds;
+      row.samples_per_second = static_cast<double>(own_rows) / seconds;
       if (options_.on_step) {
         options_.on_step({.epoch = epoch,
-                          .step = done,
-                          .steps = steps_per_epoch_,
+                          .step = position_.rows / batch_,
+                          .steps = end / batch_,
                           .loss = row.loss,
                           .samples_per_second = row.samples_per_second,
-                          .remaining = Remaining(epoch, done, seconds)});
+                          .remaining = Remaining(own_rows / batch_, seconds)});
       }
+      if (position_.rows < end) RETURN_IF_ERROR(SaveIfDue());
     }
     return StopIfAsked();  // rather than evaluate
+  }
+
+  void Describe(EpochResult& row) const {
+    const auto rows = static_cast<double>(std::max<int64_t>(position_.rows, 1));
+    row.loss = position_.loss_sum / rows;
+    row.train_accuracy = static_cast<double>(position_.correct) / rows;
+  }
+
+  absl::Status SaveIfDue() {
+    const CheckpointOptions& checkpoints = options_.checkpoints;
+    if (checkpoints.folder.empty()) return absl::OkStatus();
+    bool is_due =
+        checkpoints.every_steps > 0 && trainer_.steps() - saved_steps_ >= checkpoints.every_steps;
+    if (checkpoints.wanted) {
+      ASSIGN_OR_RETURN(const bool wanted, checkpoints.wanted());
+      is_due = is_due || wanted;
+    }
+    return is_due ? Save() : absl::OkStatus();
+  }
+
+  // Begins to save, once the save before is done. Only an error of the run itself is one here.
+  absl::Status Save() {
+    if (options_.checkpoints.folder.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(FinishSave());
+    SaveOptions save = options_.checkpoints.save;
+    save.position = position_;
+    saved_steps_ = trainer_.steps();
+    const Stopwatch watch;
+    const absl::Status begun = trainer_.BeginSave(options_.checkpoints.folder, save);
+    blocked_seconds_ = watch.Seconds();
+    if (!begun.ok()) Report(begun);
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishSave() {
+    if (!trainer_.is_saving()) return absl::OkStatus();
+    const Stopwatch watch;
+    absl::StatusOr<std::string> path = trainer_.FinishSave();
+    blocked_seconds_ += watch.Seconds();
+    Report(std::move(path));
+    return absl::OkStatus();
+  }
+
+  void Report(absl::StatusOr<std::string> path) {
+    result_.last_save = path.status();
+    if (!options_.checkpoints.on_save) return;
+    options_.checkpoints.on_save({.step = saved_steps_,
+                                  .path = std::move(path),
+                                  .blocked = absl::Seconds(blocked_seconds_)});
   }
 
   absl::Status StopIfAsked() {
@@ -101,15 +178,17 @@ class Fitting {
     return absl::OkStatus();
   }
 
-  absl::Duration Remaining(int epoch, int64_t steps_done, double seconds) const {
-    const double per_step = seconds / static_cast<double>(steps_done);
+  // `steps_here` of this run took `seconds`.
+  absl::Duration Remaining(int64_t steps_here, double seconds) const {
+    const double per_step = seconds / static_cast<double>(steps_here);
     // Before the first evaluation: a forward pass is a third of a step's work.
     const double evaluation = evaluation_seconds_ > 0.0
                                   ? evaluation_seconds_
                                   : per_step / 3.0 * static_cast<double>(data_.test->rows()) /
                                         static_cast<double>(batch_);
-    const int64_t epochs_after = options_.epochs - epoch;
-    const int64_t steps = steps_per_epoch_ - steps_done + epochs_after * steps_per_epoch_;
+    const int64_t epochs_after = options_.epochs - position_.epoch;
+    const int64_t steps =
+        steps_per_epoch_ - position_.rows / batch_ + epochs_after * steps_per_epoch_;
     return absl::Seconds(static_cast<double>(steps) * per_step +
                          static_cast<double>(epochs_after + 1) * evaluation);
   }
@@ -120,7 +199,9 @@ class Fitting {
   const int64_t batch_;
   const int64_t steps_per_epoch_;
   double evaluation_seconds_ = 0.0;
-  base::Hasher losses_;
+  DataPosition position_;
+  int64_t saved_steps_;           // by when the last save was begun
+  double blocked_seconds_ = 0.0;  // by that
   FitResult result_;
 };
 

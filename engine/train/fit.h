@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/data/dataset.h"
@@ -31,9 +32,30 @@ struct EpochResult {
   double samples_per_second = 0.0;  // of training, without evaluation
 };
 
+// What came of saving a checkpoint.
+struct SaveReport {
+  int64_t step = 0;
+  absl::StatusOr<std::string> path;  // or why there is none; the run goes on
+  absl::Duration blocked;            // for which steps had to wait
+};
+
+// When and how a run is saved: as below; after the evaluation that ends each epoch; and when the
+// run is stopped.
+struct CheckpointOptions {
+  std::string folder;  // "": not at all
+  // After so many steps, or whenever `wanted` says so: it is asked after each step, and, among
+  // processes, as FitOptions::stop is.
+  int64_t every_steps = 0;
+  StopFunction wanted;
+  SaveOptions save;  // its position is filled in
+  std::function<void(const SaveReport&)> on_save;
+};
+
 struct FitOptions {
   int epochs = 1;
-  uint64_t seed = 1;  // of the order of the rows
+  uint64_t seed = 1;   // of the order of the rows
+  DataPosition start;  // of a run that goes on (Trainer::Restore); counted in FitResult
+  CheckpointOptions checkpoints;
   // Asked before each step and each batch of an evaluation; ends the run there if it says so.
   StopFunction stop;
   std::function<void(const FitProgress&)> on_step;
@@ -44,16 +66,17 @@ struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
   bool stopped = false;
-  // Fingerprint of the loss of every step, in order: equal for equal bits.
+  // Fingerprint of the loss of every step, in order: equal for equal bits. Empty without steps.
   std::string step_losses_hash;
+  absl::Status last_save;  // of the last checkpoint, if it could not be saved
 };
 
 // How many steps an epoch has: the rows are shuffled anew for every epoch (depending on seed and
 // epoch alone), and those left over after the last whole batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
 
-// Trains for `epochs` passes over data.train, each followed by an evaluation of data.test.
-// InvalidArgument: less than one batch of rows.
+// Trains, from options.start on, until `epochs` passes over data.train are done, each followed by
+// an evaluation of data.test. InvalidArgument: less than one batch of rows.
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);
 
 }  // namespace stagecoach::engine

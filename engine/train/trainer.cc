@@ -10,12 +10,14 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "base/system_calls.h"
 #include "engine/device/choices.h"
 #include "engine/run/executor.h"
 #include "engine/run/rank_group.h"
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"
 #include "engine/train/measured_costs.h"
+#include "engine/train/saved_state.h"
 #include "engine/train/step_traces.h"
 #include "engine/train/trained_parameters.h"
 #include "engine/train/trainer_checks.h"
@@ -39,6 +41,10 @@ class PipelineTrainer final : public Trainer {
                                   absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
   absl::Status Predict(const Dataset& data, const TakeOutputs& take) override;
+  absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override;
+  absl::StatusOr<std::string> FinishSave() override;
+  bool is_saving() const override { return saved_state_->is_under_way(); }
+  absl::StatusOr<RestoredCheckpoint> Restore(const std::string& path) override;
   const PreparedRun& run() const override { return run_; }
   int64_t steps() const override { return steps_; }
   absl::StatusOr<std::vector<DeviceReport>> Devices() override;
@@ -73,9 +79,12 @@ class PipelineTrainer final : public Trainer {
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
   std::unique_ptr<StepTraces> traces_;  // null without tracing
+  std::unique_ptr<SavedState> saved_state_;
   int64_t steps_ = 0;
-  int64_t runs_ = 0;         // of either schedule
-  int64_t measured_ns_ = 0;  // of those that were measured
+  int64_t samples_ = 0;         // rows of these steps
+  int64_t restored_steps_ = 0;  // of those, the ones before a checkpoint
+  int64_t runs_ = 0;            // of either schedule
+  int64_t measured_ns_ = 0;     // of those that were measured
 };
 
 absl::Status PipelineTrainer::Initialize() {
@@ -94,6 +103,8 @@ absl::Status PipelineTrainer::Initialize() {
   }
   RETURN_IF_ERROR(CheckChoices());
   evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
+  saved_state_ =
+      std::make_unique<SavedState>(run_, *group_, executors_, base::SystemCalls::Kernel());
   if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
   return absl::OkStatus();
 }
@@ -212,9 +223,9 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
       .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
       .start = start,
       .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
-  schedule::Trace* const trace = traces_ == nullptr ? nullptr : &traces_->Begin(number);
-  const Batch batch{
-      .data = &data, .rows = rows, .step = number, .first_sample = steps_ * plan().batch_rows()};
+  schedule::Trace* const trace =
+      traces_ == nullptr ? nullptr : &traces_->Begin(number - restored_steps_);
+  const Batch batch{.data = &data, .rows = rows, .step = number, .first_sample = samples_};
   RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
     TrainStep own = step;
     own.is_measured = is_measured;
@@ -224,7 +235,8 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                                                           is_traced ? trace : nullptr);
   }));
   steps_ = number;
-  if (trace != nullptr) traces_->End(number);
+  samples_ += plan().batch_rows();
+  if (trace != nullptr) traces_->End(number - restored_steps_);
   const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
   if (check_steps > 0 && number % check_steps == 0) {
     const absl::Status status = ParametersHash().status();
@@ -349,21 +361,21 @@ absl::Status PipelineTrainer::CheckTraced() {
   if (traces_ == nullptr) {
     return absl::FailedPreconditionError("steps are not traced: set TrainerOptions::trace");
   }
-  if (steps_ == 0) return absl::FailedPreconditionError("no step has been done yet");
+  if (steps_ == restored_steps_) return absl::FailedPreconditionError("no step has been done yet");
   return absl::OkStatus();
 }
 
 absl::StatusOr<schedule::Trace> PipelineTrainer::LastTrace() {
   RETURN_IF_ERROR(CheckTraced());
-  return traces_->Last(steps_);
+  return traces_->Last(steps_ - restored_steps_);
 }
 
 absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   RETURN_IF_ERROR(CheckTraced());
   std::vector<schedule::StageMemory> memory;
   for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
-  return MeasureCosts(traces_->Recent(steps_), run_.updates_in_backward(), std::move(memory),
-                      run_.lowered.collectives);
+  return MeasureCosts(traces_->Recent(steps_ - restored_steps_), run_.updates_in_backward(),
+                      std::move(memory), run_.lowered.collectives);
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
@@ -378,6 +390,33 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   const StageId stage(plan().stage_of(parameter.layer));
   return CopyParameter(*group_, executors_, parameter,
                        group_->mesh().device_of(run_.lowered.training.rank_of(stage), 0));
+}
+
+absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOptions& options) {
+  RETURN_IF_ERROR(group_->status());
+  if (is_saving()) return absl::FailedPreconditionError("another checkpoint is being saved");
+  SaveTask task = {.folder = folder, .retention = options.retention, .deadline = options_.deadline};
+  task.manifest = {.program = options.program,
+                   .step = steps_,
+                   .samples = samples_,
+                   .position = options.position,
+                   .seed = options_.seed,
+                   .model_source = options.model_source,
+                   .options = options.options};
+  return saved_state_->Begin(std::move(task));
+}
+
+absl::StatusOr<std::string> PipelineTrainer::FinishSave() {
+  RETURN_IF_ERROR(group_->status());
+  return saved_state_->Finish();
+}
+
+absl::StatusOr<RestoredCheckpoint> PipelineTrainer::Restore(const std::string& path) {
+  RETURN_IF_ERROR(group_->status());
+  ASSIGN_OR_RETURN(RestoredCheckpoint restored, saved_state_->Restore(path));
+  steps_ = restored_steps_ = restored.manifest.step;
+  samples_ = restored.manifest.samples;
+  return restored;
 }
 
 absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan& plan,
@@ -399,6 +438,11 @@ absl::StatusOr<std::vector<float>> Trainer::Predict(const Dataset& data) {
     return absl::OkStatus();
   }));
   return all;
+}
+
+absl::StatusOr<std::string> Trainer::Save(const std::string& folder, const SaveOptions& options) {
+  RETURN_IF_ERROR(BeginSave(folder, options));
+  return FinishSave();
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Model& model,

@@ -11,6 +11,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/retention.h"
 #include "engine/data/dataset.h"
 #include "engine/device/device_report.h"
 #include "engine/device/device_spec.h"
@@ -75,6 +78,16 @@ using TakeOutputs = std::function<absl::Status(const Outputs&)>;
 // same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
 using StopFunction = std::function<absl::StatusOr<bool>()>;
 
+// What a checkpoint says besides what the trainer knows.
+struct SaveOptions {
+  DataPosition position;
+  Retention retention;
+  // For who resumes or predicts; may be empty.
+  std::string program;
+  std::string model_source;
+  std::vector<SavedOption> options;
+};
+
 // Unimplemented, with the reason, if the plan asks for what trainers do not do yet: UNSHARD and
 // RESHARD in its schedule, layers that recompute, layers in another order than the model's.
 absl::Status CheckSupported(const partition::Plan& plan);
@@ -126,10 +139,30 @@ class Trainer {
   // All at once: (rows of the data, output of the model).
   absl::StatusOr<std::vector<float>> Predict(const Dataset& data);
 
+  // Saves what the run must keep to go on, with the parameters, in a folder "step-00000200" of
+  // `folder` (engine/checkpoint/checkpoint.h): copies it, and returns while it is written beside
+  // the steps that follow. Every process must see the folder. The copies take as much host memory
+  // as parameters and optimizer state, from the first save on. FailedPrecondition: another save has
+  // not been finished.
+  virtual absl::Status BeginSave(const std::string& folder, const SaveOptions& options) = 0;
+  // Waits until the checkpoint is on disk: its path. An error, of the file system as a rule
+  // (WriteCheckpoint), does not end the run: older checkpoints are as they were.
+  virtual absl::StatusOr<std::string> FinishSave() = 0;
+  virtual bool is_saving() const = 0;  // BeginSave has been called and FinishSave has not
+  // Both.
+  absl::StatusOr<std::string> Save(const std::string& folder, const SaveOptions& options = {});
+
+  // Goes on from the checkpoint at `path` or, if that is the folder of a run, from the newest one
+  // that is not damaged: with its parameters, optimizer state and number of steps, whatever plan,
+  // devices or precision it was saved with. NotFound: there is none. FailedPrecondition: it is of
+  // another model or optimizer. DataLoss: it is damaged, or all are; the parameters are then
+  // undefined.
+  virtual absl::StatusOr<RestoredCheckpoint> Restore(const std::string& path) = 0;
+
   // What it trains, and how: plan, schedules as the ranks perform them, predicted memory.
   virtual const PreparedRun& run() const = 0;
   const partition::Plan& plan() const { return run().plan; }
-  virtual int64_t steps() const = 0;  // done so far
+  virtual int64_t steps() const = 0;  // done so far, those before a checkpoint included
   // All devices of the run: those of each rank one after the other, in the order of replicas.
   // run().report says which stages a rank holds.
   virtual absl::StatusOr<std::vector<DeviceReport>> Devices() = 0;

@@ -51,6 +51,24 @@ class RecordingTrainer final : public Trainer {
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
   absl::Status Predict(const Dataset&, const TakeOutputs&) override { return absl::OkStatus(); }
+  absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override {
+    EXPECT_EQ(folder, kFolder);
+    EXPECT_FALSE(is_saving_);
+    if (fails_to_begin) return absl::ResourceExhaustedError("no memory");
+    is_saving_ = true;
+    saves.push_back({steps_, options.position});
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> FinishSave() override {
+    EXPECT_TRUE(is_saving_);
+    is_saving_ = false;
+    if (steps_ == fails_to_finish_at) return absl::DataLossError("disk failed");
+    return "step";
+  }
+  bool is_saving() const override { return is_saving_; }
+  absl::StatusOr<RestoredCheckpoint> Restore(const std::string&) override {
+    return absl::NotFoundError("none");
+  }
   const PreparedRun& run() const override { return run_; }
   int64_t steps() const override { return steps_; }
   absl::StatusOr<std::vector<DeviceReport>> Devices() override {
@@ -63,6 +81,17 @@ class RecordingTrainer final : public Trainer {
     return std::vector<float>();
   }
 
+  static constexpr char kFolder[] = "folder";
+  // As after Restore of a run that had come so far.
+  void GoOnFrom(int64_t steps) { steps_ = steps; }
+
+  struct BegunSave {
+    int64_t step;
+    DataPosition position;
+  };
+  std::vector<BegunSave> saves;
+  bool fails_to_begin = false;
+  int64_t fails_to_finish_at = -1;  // once so many steps are done
   int fails_at_step = -1;
   std::vector<int64_t> visited;                 // rows of all steps
   std::vector<std::vector<int64_t>> announced;  // as the next, in each step
@@ -73,6 +102,7 @@ class RecordingTrainer final : public Trainer {
  private:
   PreparedRun run_;
   int64_t steps_ = 0;
+  bool is_saving_ = false;
 };
 
 TrainTest Data() { return {SmallData(kRows), SmallData(4)}; }

@@ -1,0 +1,86 @@
+#include "base/system_calls.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::base {
+
+SystemCalls& SystemCalls::Kernel() {
+  static SystemCalls* const kernel = new SystemCalls;
+  return *kernel;
+}
+
+int SystemCalls::MakeFolder(const char* path) { return mkdir(path, 0777); }
+int SystemCalls::Open(const char* path, int flags) { return open(path, flags, 0666); }
+ssize_t SystemCalls::WriteAt(int file, const void* data, size_t bytes, off_t offset) {
+  return pwrite(file, data, bytes, offset);
+}
+int SystemCalls::Sync(int file) { return fsync(file); }
+int SystemCalls::Close(int file) { return close(file); }
+int SystemCalls::Rename(const char* from, const char* to) { return rename(from, to); }
+int SystemCalls::Exchange(const char* one, const char* other) {
+  return renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE);
+}
+int SystemCalls::RemoveFile(const char* path) { return unlink(path); }
+int SystemCalls::RemoveFolder(const char* path) { return rmdir(path); }
+
+absl::Status SystemError(absl::string_view action, absl::string_view path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
+}
+
+absl::StatusOr<FileWriter> FileWriter::Open(SystemCalls& calls, const std::string& path) {
+  const int file = calls.Open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW);
+  if (file < 0) return SystemError("create", path);
+  return FileWriter(calls, path, file);
+}
+
+FileWriter::FileWriter(FileWriter&& other) noexcept
+    : calls_(other.calls_), path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+
+FileWriter::~FileWriter() {
+  if (file_ >= 0) calls_.Close(file_);
+}
+
+absl::Status FileWriter::WriteAt(int64_t offset, absl::Span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = calls_.WriteAt(file_, bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return SystemError("write", path_);
+    bytes.remove_prefix(static_cast<size_t>(count));
+    offset += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileWriter::WriteAt(int64_t offset, absl::string_view text) {
+  return WriteAt(offset,
+                 absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+}
+
+absl::Status FileWriter::Sync() {
+  if (calls_.Sync(file_) != 0) return SystemError("sync", path_);
+  const int file = std::exchange(file_, -1);
+  // Network file systems may tell of a failed write no earlier than here.
+  return calls_.Close(file) == 0 ? absl::OkStatus() : SystemError("close", path_);
+}
+
+absl::Status SyncFolder(SystemCalls& calls, const std::string& path) {
+  const int folder = calls.Open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return SystemError("open", path);
+  absl::Status status;
+  // Some network file systems cannot sync a folder and say so with EINVAL.
+  if (calls.Sync(folder) != 0 && errno != EINVAL) status = SystemError("sync", path);
+  calls.Close(folder);
+  return status;
+}
+
+}  // namespace stagecoach::base

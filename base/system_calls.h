@@ -1,0 +1,69 @@
+#ifndef STAGECOACH_BASE_SYSTEM_CALLS_H_
+#define STAGECOACH_BASE_SYSTEM_CALLS_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace stagecoach::base {
+
+// The system calls that change a file system, for code whose every call may fail and whose program
+// may be killed after every call. Each is the call of the kernel, with its result and errno; tests
+// derive from this to record the calls, or to let them fail. Thread-safe.
+class SystemCalls {
+ public:
+  static SystemCalls& Kernel();
+  virtual ~SystemCalls() = default;
+
+  virtual int MakeFolder(const char* path);       // mkdir, mode 0777
+  virtual int Open(const char* path, int flags);  // open, mode 0666
+  virtual ssize_t WriteAt(int file, const void* data, size_t bytes, off_t offset);  // pwrite
+  virtual int Sync(int file);                                                       // fsync
+  virtual int Close(int file);
+  virtual int Rename(const char* from, const char* to);
+  virtual int Exchange(const char* one, const char* other);  // renameat2 with RENAME_EXCHANGE
+  virtual int RemoveFile(const char* path);                  // unlink
+  virtual int RemoveFolder(const char* path);                // rmdir
+};
+
+// From errno, which the caller has just got: "cannot write a/b: No space left on device".
+absl::Status SystemError(absl::string_view action, absl::string_view path);
+
+// A file that is written piece by piece, and whole on disk once Sync has returned OK. Errors name
+// its path. Move-only; closed when it is destroyed.
+class FileWriter {
+ public:
+  // Opens the file, or creates it. Fails for a symbolic link.
+  static absl::StatusOr<FileWriter> Open(SystemCalls& calls, const std::string& path);
+  FileWriter(FileWriter&& other) noexcept;
+  FileWriter& operator=(FileWriter&&) = delete;
+  ~FileWriter();
+
+  absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> bytes);
+  absl::Status WriteAt(int64_t offset, absl::string_view text);
+  // Writes what the system still holds back to the disk, and closes the file: nothing may follow.
+  absl::Status Sync();
+
+ private:
+  FileWriter(SystemCalls& calls, std::string path, int file)
+      : calls_(calls), path_(std::move(path)), file_(file) {}
+
+  SystemCalls& calls_;
+  std::string path_;
+  int file_;  // -1: closed
+};
+
+// Makes the entries of a folder last: files that were created, renamed or removed in it.
+absl::Status SyncFolder(SystemCalls& calls, const std::string& path);
+
+}  // namespace stagecoach::base
+
+#endif  // STAGECOACH_BASE_SYSTEM_CALLS_H_

@@ -1,0 +1,182 @@
+#include "engine/checkpoint/checkpoint.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
+
+absl::Status Damaged(absl::string_view path, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat(path, ": ", what));
+}
+
+bool IsFolder(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+// The bytes of a regular file that is no link.
+absl::StatusOr<int64_t> SizeOf(const std::string& path) {
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0) return Damaged(path, "the file is missing");
+  if (!S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
+  return int64_t{info.st_size};
+}
+
+std::string HashOf(absl::string_view bytes) {
+  base::Hasher hasher;
+  hasher.Update(
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
+  return hasher.HexDigest();
+}
+
+absl::StatusOr<std::string> ReadManifestText(const std::string& path) {
+  const std::string file = absl::StrCat(path, "/", kManifestName);
+  const std::string hash_file = absl::StrCat(path, "/", kManifestHashName);
+  for (const std::string& name : {file, hash_file}) RETURN_IF_ERROR(SizeOf(name).status());
+  ASSIGN_OR_RETURN(std::string text, base::ReadFile(file, kMaxManifestBytes));
+  ASSIGN_OR_RETURN(const std::string expected, base::ReadFile(hash_file, kMaxManifestBytes));
+  if (expected != absl::StrCat(HashOf(text), "  ", kManifestName, "\n")) {
+    return Damaged(
+        file, absl::StrCat("it is not what was saved: ", kManifestHashName, " has another hash"));
+  }
+  return text;
+}
+
+// Why the bytes of a file are not those that were saved.
+absl::Status ExplainDamage(const std::string& path, absl::string_view bytes,
+                           const SavedFile& saved) {
+  const absl::StatusOr<SafetensorsHeader> header =
+      ParseSafetensors(bytes, static_cast<int64_t>(bytes.size()));
+  if (!header.ok()) {
+    return Damaged(path, absl::StrCat("its header is damaged: ", header.status().message()));
+  }
+  for (const SafetensorsEntry& entry : header->tensors) {
+    const auto expected =
+        std::find_if(saved.tensors.begin(), saved.tensors.end(),
+                     [&](const SavedFile::Tensor& tensor) { return tensor.name == entry.name; });
+    const absl::string_view own =
+        bytes.substr(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.bytes()));
+    if (expected == saved.tensors.end() || expected->hash == HashOf(own)) continue;
+    return Damaged(path, absl::StrCat("tensor \"", entry.name, "\" is not what was saved"));
+  }
+  return Damaged(path, "its header is not what was saved");
+}
+
+}  // namespace
+
+std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%08d", step); }
+
+absl::Span<const float> LoadedFile::values(const SafetensorsEntry& entry) const {
+  return {reinterpret_cast<const float*>(bytes_.data() + entry.begin),
+          static_cast<size_t>(entry.shape.elements())};
+}
+
+absl::StatusOr<absl::Span<const float>> LoadedFile::Find(absl::string_view name,
+                                                         const kernels::Shape& shape) const {
+  for (const SafetensorsEntry& entry : header_.tensors) {
+    if (entry.name != name) continue;
+    if (entry.shape == shape && entry.type == kernels::DType::kFloat32) return values(entry);
+    return Damaged(path_, absl::StrCat("tensor \"", name, "\" has the shape ",
+                                       entry.shape.ToString(), ", expected ", shape.ToString()));
+  }
+  return Damaged(path_, absl::StrCat("there is no tensor \"", name, "\""));
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
+  if (!IsFolder(path)) return absl::NotFoundError(absl::StrCat(path, " is not a folder"));
+  ASSIGN_OR_RETURN(const std::string text, ReadManifestText(path));
+  absl::StatusOr<Manifest> manifest = ParseManifest(text);
+  if (!manifest.ok()) {
+    return base::Annotate(manifest.status(), absl::StrCat(path, "/", kManifestName));
+  }
+  for (const SavedFile& file : manifest->files) {
+    const std::string name = absl::StrCat(path, "/", file.name);
+    ASSIGN_OR_RETURN(const int64_t bytes, SizeOf(name));
+    if (bytes == file.bytes) continue;
+    return Damaged(name, absl::StrCat("it has ", bytes, " bytes of ", file.bytes));
+  }
+  return Checkpoint(path, *std::move(manifest));
+}
+
+absl::StatusOr<LoadedFile> Checkpoint::Load(const std::string& file) const {
+  const std::string path = absl::StrCat(path_, "/", file);
+  const SavedFile* const saved = manifest_.FindFile(file);
+  if (saved == nullptr) return Damaged(path, "the manifest has no such file");
+  RETURN_IF_ERROR(SizeOf(path).status());
+  ASSIGN_OR_RETURN(std::string bytes, base::ReadFile(path, saved->bytes));
+  if (HashOf(bytes) != saved->hash) return ExplainDamage(path, bytes, *saved);
+  absl::StatusOr<SafetensorsHeader> header = ParseSafetensors(bytes, saved->bytes);
+  if (!header.ok()) return Damaged(path, header.status().message());
+  return LoadedFile(path, std::move(bytes), *std::move(header));
+}
+
+absl::Status Checkpoint::Verify() const {
+  for (const SavedFile& saved : manifest_.files) {
+    ASSIGN_OR_RETURN(const LoadedFile file, Load(saved.name));
+    for (const SavedFile::Tensor& tensor : saved.tensors) {
+      ASSIGN_OR_RETURN(const absl::Span<const float> values, file.Find(tensor.name, tensor.shape));
+      const absl::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                                    values.size() * sizeof(float));
+      if (HashOf(bytes) == tensor.hash) continue;
+      return Damaged(absl::StrCat(path_, "/", saved.name),
+                     absl::StrCat("tensor \"", tensor.name, "\" is not what was saved"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& folder) {
+  std::vector<FoundCheckpoint> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    absl::string_view digits = name;
+    FoundCheckpoint checkpoint{.path = absl::StrCat(folder, "/", name)};
+    if (absl::ConsumePrefix(&digits, "step-") && absl::SimpleAtoi(digits, &checkpoint.step) &&
+        name == CheckpointName(checkpoint.step) && IsFolder(checkpoint.path)) {
+      found.push_back(std::move(checkpoint));
+    }
+  }
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot read the folder ", folder, ": ", error.message()));
+  }
+  std::sort(found.begin(), found.end(),
+            [](const FoundCheckpoint& a, const FoundCheckpoint& b) { return a.step < b.step; });
+  return found;
+}
+
+bool IsCheckpoint(const std::string& path) {
+  struct stat info = {};
+  return lstat(absl::StrCat(path, "/", kManifestName).c_str(), &info) == 0;
+}
+
+absl::StatusOr<Checkpoint> OpenNewest(const std::string& path,
+                                      std::vector<absl::Status>& passed_over) {
+  if (IsCheckpoint(path)) return Checkpoint::Open(path);
+  ASSIGN_OR_RETURN(std::vector<FoundCheckpoint> found, ListCheckpoints(path));
+  for (; !found.empty(); found.pop_back()) {
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(found.back().path);
+    if (checkpoint.ok()) return checkpoint;
+    passed_over.push_back(checkpoint.status());
+  }
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
+}
+
+}  // namespace stagecoach::engine

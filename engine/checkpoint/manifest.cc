@@ -1,0 +1,325 @@
+#include "engine/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/json.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::ArrayReader;
+using base::Int64Range;
+using base::ObjectReader;
+using kernels::Shape;
+using Json = nlohmann::ordered_json;
+
+constexpr char kFormat[] = "stagecoach-checkpoint";
+constexpr int kVersion = 1;
+constexpr Int64Range kCount = {.min = 0};
+constexpr size_t kHashDigits = 32;
+
+// Numbers that a JSON number cannot be: all 64 bits without a sign, or one that is not finite.
+std::string Text(double value) { return absl::StrFormat("%.17g", value); }
+
+absl::StatusOr<double> DoubleOfText(ObjectReader& reader, absl::string_view key) {
+  ASSIGN_OR_RETURN(const std::string text, reader.RequiredString(key));
+  double value = 0.0;
+  if (absl::SimpleAtod(text, &value)) return value;
+  return reader.Error(key, absl::StrCat("is \"", text, "\", expected a number"));
+}
+
+absl::StatusOr<float> Float(ObjectReader& reader, absl::string_view key) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  ASSIGN_OR_RETURN(const double value, reader.RequiredDouble(key, {.min = -kMost, .max = kMost}));
+  return static_cast<float>(value);
+}
+
+Json ToJson(const Shape& shape) {
+  Json json = Json::array();
+  for (int i = 0; i < shape.rank(); ++i) json.push_back(shape.dim(i));
+  return json;
+}
+
+// Whose elements can be counted, and whose bytes.
+absl::StatusOr<Shape> ParseShape(const ArrayReader& dims) {
+  if (dims.size() > static_cast<size_t>(Shape::kMaxRank)) {
+    return dims.Error(0, absl::StrCat("there are more than ", Shape::kMaxRank, " dimensions"));
+  }
+  int64_t most = std::numeric_limits<int64_t>::max() / int64_t{sizeof(double)};
+  std::vector<int64_t> extents;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t extent, dims.Int64(i, {.min = 0, .max = most}));
+    most /= std::max<int64_t>(extent, 1);
+    extents.push_back(extent);
+  }
+  return Shape(absl::MakeConstSpan(extents));
+}
+
+Json ToJson(const DataPosition& position) {
+  Json json = {{"epoch", position.epoch},
+               {"rows", position.rows},
+               {"loss_sum", Text(position.loss_sum)},
+               {"correct", position.correct},
+               {"losses_hash", position.losses_hash}};
+  if (position.test_loss.has_value()) json["test_loss"] = Text(*position.test_loss);
+  return json;
+}
+
+absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
+  DataPosition position;
+  ASSIGN_OR_RETURN(const int64_t epoch,
+                   reader.RequiredInt64("epoch", {.min = 1, .max = 1'000'000'000}));
+  position.epoch = static_cast<int>(epoch);
+  ASSIGN_OR_RETURN(position.rows, reader.RequiredInt64("rows", kCount));
+  ASSIGN_OR_RETURN(position.loss_sum, DoubleOfText(reader, "loss_sum"));
+  ASSIGN_OR_RETURN(position.correct, reader.RequiredInt64("correct", kCount));
+  ASSIGN_OR_RETURN(position.losses_hash, reader.RequiredString("losses_hash"));
+  if (reader.Has("test_loss")) {
+    ASSIGN_OR_RETURN(position.test_loss, DoubleOfText(reader, "test_loss"));
+  }
+  RETURN_IF_ERROR(reader.Finish());
+  return position;
+}
+
+Json ToJson(const Optimizer& optimizer) {
+  return {{"name", optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd"},
+          {"weight_decay", optimizer.weight_decay},
+          {"beta1", optimizer.beta1},
+          {"beta2", optimizer.beta2},
+          {"epsilon", optimizer.epsilon},
+          {"momentum", optimizer.momentum},
+          {"clip_norm", optimizer.clip_norm}};
+}
+
+absl::StatusOr<Optimizer> ParseOptimizer(ObjectReader reader) {
+  Optimizer optimizer;
+  ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("name"));
+  if (name != "adamw" && name != "sgd") {
+    return reader.Error("name", absl::StrCat("is \"", name, "\", expected adamw or sgd"));
+  }
+  optimizer.kind = name == "sgd" ? Optimizer::Kind::kSgd : Optimizer::Kind::kAdamW;
+  ASSIGN_OR_RETURN(optimizer.weight_decay, Float(reader, "weight_decay"));
+  ASSIGN_OR_RETURN(optimizer.beta1, Float(reader, "beta1"));
+  ASSIGN_OR_RETURN(optimizer.beta2, Float(reader, "beta2"));
+  ASSIGN_OR_RETURN(optimizer.epsilon, Float(reader, "epsilon"));
+  ASSIGN_OR_RETURN(optimizer.momentum, Float(reader, "momentum"));
+  ASSIGN_OR_RETURN(optimizer.clip_norm, Float(reader, "clip_norm"));
+  RETURN_IF_ERROR(reader.Finish());
+  RETURN_IF_ERROR(CheckOptimizer(optimizer));
+  return optimizer;
+}
+
+// A name that stays in its folder, and is not hidden.
+absl::StatusOr<std::string> FileName(ObjectReader& reader, absl::string_view key) {
+  ASSIGN_OR_RETURN(std::string name, reader.RequiredString(key));
+  const bool is_plain = !name.empty() && name.size() <= 255 && name.front() != '.' &&
+                        std::all_of(name.begin(), name.end(), [](char c) {
+                          return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                                 absl::StrContains("-_.", absl::string_view(&c, 1));
+                        });
+  if (is_plain && absl::EndsWith(name, ".safetensors")) return name;
+  return reader.Error(key, "is not the name of a file of a checkpoint");
+}
+
+absl::StatusOr<std::string> Hash(ObjectReader& reader) {
+  ASSIGN_OR_RETURN(std::string hash, reader.RequiredString("hash"));
+  const bool is_hash =
+      hash.size() == kHashDigits && std::all_of(hash.begin(), hash.end(), [](char c) {
+        return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+      });
+  if (is_hash) return hash;
+  return reader.Error("hash", "is not 32 hexadecimal digits");
+}
+
+// What `read` makes of each element of an array of objects.
+template <typename F>
+auto ReadEach(const ArrayReader& array, F read) -> absl::StatusOr<
+    std::vector<typename decltype(read(std::declval<ObjectReader&>()))::value_type>> {
+  std::vector<typename decltype(read(std::declval<ObjectReader&>()))::value_type> values;
+  for (size_t i = 0; i < array.size(); ++i) {
+    ASSIGN_OR_RETURN(ObjectReader element, array.Object(i));
+    ASSIGN_OR_RETURN(values.emplace_back(), read(element));
+    RETURN_IF_ERROR(element.Finish());
+  }
+  return values;
+}
+
+template <typename F>
+auto ReadEach(ObjectReader& reader, absl::string_view key, F read)
+    -> decltype(ReadEach(std::declval<const ArrayReader&>(), read)) {
+  ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray(key));
+  return ReadEach(array, read);
+}
+
+absl::StatusOr<SavedOption> ParseOption(ObjectReader& reader) {
+  SavedOption option;
+  ASSIGN_OR_RETURN(option.name, reader.RequiredString("name"));
+  ASSIGN_OR_RETURN(option.value, reader.RequiredString("value"));
+  ASSIGN_OR_RETURN(const std::string origin, reader.RequiredString("origin"));
+  if (origin != "given" && origin != "default") {
+    return reader.Error("origin", absl::StrCat("is \"", origin, "\", expected given or default"));
+  }
+  option.is_given = origin == "given";
+  return option;
+}
+
+absl::StatusOr<SavedFile::Tensor> ParseTensor(ObjectReader& reader) {
+  SavedFile::Tensor tensor;
+  ASSIGN_OR_RETURN(tensor.name, reader.RequiredString("name"));
+  ASSIGN_OR_RETURN(const ArrayReader dims, reader.RequiredArray("shape"));
+  ASSIGN_OR_RETURN(tensor.shape, ParseShape(dims));
+  ASSIGN_OR_RETURN(tensor.hash, Hash(reader));
+  return tensor;
+}
+
+absl::StatusOr<SavedFile> ParseFile(ObjectReader& reader) {
+  SavedFile file;
+  ASSIGN_OR_RETURN(file.name, FileName(reader, "name"));
+  ASSIGN_OR_RETURN(file.bytes, reader.RequiredInt64("bytes", kCount));
+  ASSIGN_OR_RETURN(file.hash, Hash(reader));
+  ASSIGN_OR_RETURN(file.tensors, ReadEach(reader, "tensors", ParseTensor));
+  return file;
+}
+
+// An array with a line for each element.
+std::string Lines(const std::vector<Json>& elements) {
+  std::string text = "[";
+  const char* separator = "\n    ";
+  for (const Json& element : elements) {
+    absl::StrAppend(&text, separator, element.dump());
+    separator = ",\n    ";
+  }
+  return absl::StrCat(text, elements.empty() ? "]" : "\n  ]");
+}
+
+template <typename Values, typename F>
+std::string LinesOf(const Values& values, F to_json) {
+  std::vector<Json> elements;
+  for (const auto& value : values) elements.push_back(to_json(value));
+  return Lines(elements);
+}
+
+absl::Status ParseModel(ObjectReader& reader, Manifest& manifest) {
+  ASSIGN_OR_RETURN(const ArrayReader layers, reader.RequiredArray("layers"));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    ASSIGN_OR_RETURN(manifest.layers.emplace_back(), layers.String(i));
+  }
+  ASSIGN_OR_RETURN(const ArrayReader input, reader.RequiredArray("input"));
+  ASSIGN_OR_RETURN(manifest.input, ParseShape(input));
+  ASSIGN_OR_RETURN(manifest.loss, reader.RequiredString("loss"));
+  ASSIGN_OR_RETURN(manifest.model_source, reader.OptionalString("model_source", ""));
+  return absl::OkStatus();
+}
+
+absl::Status ParseRun(ObjectReader& reader, const nlohmann::json& json, Manifest& manifest) {
+  ASSIGN_OR_RETURN(manifest.program, reader.RequiredString("program"));
+  ASSIGN_OR_RETURN(manifest.saved_at, reader.RequiredString("saved_at"));
+  ASSIGN_OR_RETURN(manifest.step, reader.RequiredInt64("step", kCount));
+  ASSIGN_OR_RETURN(manifest.samples, reader.RequiredInt64("samples", kCount));
+  ASSIGN_OR_RETURN(ObjectReader position, reader.RequiredObject("position"));
+  ASSIGN_OR_RETURN(manifest.position, ParsePosition(std::move(position)));
+  ASSIGN_OR_RETURN(const std::string seed, reader.RequiredString("seed"));
+  if (!absl::SimpleAtoi(seed, &manifest.seed)) {
+    return reader.Error("seed", absl::StrCat("is \"", seed, "\", expected a number"));
+  }
+  ASSIGN_OR_RETURN(ObjectReader optimizer, reader.RequiredObject("optimizer"));
+  ASSIGN_OR_RETURN(manifest.optimizer, ParseOptimizer(std::move(optimizer)));
+  ASSIGN_OR_RETURN(manifest.device, reader.RequiredString("device"));
+  ASSIGN_OR_RETURN(manifest.precision, reader.RequiredString("precision"));
+  RETURN_IF_ERROR(reader.RequiredObject("plan").status());
+  ASSIGN_OR_RETURN(manifest.plan, partition::ParsePlanJson(json.at("plan").dump()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const SavedFile* Manifest::FindFile(absl::string_view name) const {
+  const auto found = std::find_if(files.begin(), files.end(),
+                                  [&](const SavedFile& file) { return file.name == name; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+std::string ToJson(absl::Span<const SavedFile> files) {
+  return LinesOf(files, [](const SavedFile& file) -> Json {
+    Json tensors = Json::array();
+    for (const SavedFile::Tensor& tensor : file.tensors) {
+      tensors.push_back(
+          {{"name", tensor.name}, {"shape", ToJson(tensor.shape)}, {"hash", tensor.hash}});
+    }
+    return {{"name", file.name},
+            {"bytes", file.bytes},
+            {"hash", file.hash},
+            {"tensors", std::move(tensors)}};
+  });
+}
+
+std::string ToJson(const Manifest& manifest) {
+  std::string text = "{";
+  const char* separator = "\n  ";
+  const auto add = [&](absl::string_view key, const absl::AlphaNum& value) {
+    absl::StrAppend(&text, separator, "\"", key, "\": ", value);
+    separator = ",\n  ";
+  };
+  const auto quoted = [](const std::string& value) { return Json(value).dump(); };
+  add("format", quoted(kFormat));
+  add("version", kVersion);
+  add("program", quoted(manifest.program));
+  add("saved_at", quoted(manifest.saved_at));
+  add("step", manifest.step);
+  add("samples", manifest.samples);
+  add("position", ToJson(manifest.position).dump());
+  add("seed", absl::StrCat("\"", manifest.seed, "\""));
+  add("optimizer", ToJson(manifest.optimizer).dump());
+  add("device", quoted(manifest.device));
+  add("precision", quoted(manifest.precision));
+  add("input", ToJson(manifest.input).dump());
+  add("loss", quoted(manifest.loss));
+  add("layers", LinesOf(manifest.layers, [](const std::string& layer) { return Json(layer); }));
+  if (!manifest.model_source.empty()) add("model_source", quoted(manifest.model_source));
+  add("plan", Json::parse(ToPlanJson(manifest.plan)).dump());
+  add("options", LinesOf(manifest.options, [](const SavedOption& option) -> Json {
+        return {{"name", option.name},
+                {"value", option.value},
+                {"origin", option.is_given ? "given" : "default"}};
+      }));
+  add("files", ToJson(absl::MakeConstSpan(manifest.files)));
+  return absl::StrCat(text, "\n}\n");
+}
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json));
+  ASSIGN_OR_RETURN(const std::string format, reader.RequiredString("format"));
+  if (format != kFormat) {
+    return reader.Error("format", absl::StrCat("is \"", format, "\", expected \"", kFormat, "\""));
+  }
+  ASSIGN_OR_RETURN(const int64_t version, reader.RequiredInt64("version"));
+  if (version != kVersion) {
+    return reader.Error("version", absl::StrCat("is ", version, ", expected ", kVersion));
+  }
+  Manifest manifest;
+  RETURN_IF_ERROR(ParseRun(reader, json, manifest));
+  RETURN_IF_ERROR(ParseModel(reader, manifest));
+  ASSIGN_OR_RETURN(manifest.options, ReadEach(reader, "options", ParseOption));
+  ASSIGN_OR_RETURN(manifest.files, ReadEach(reader, "files", ParseFile));
+  RETURN_IF_ERROR(reader.Finish());
+  return manifest;
+}
+
+absl::StatusOr<std::vector<SavedFile>> ParseSavedFiles(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
+  ASSIGN_OR_RETURN(const ArrayReader array, ArrayReader::Create(json));
+  return ReadEach(array, ParseFile);
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,98 @@
+#ifndef STAGECOACH_ENGINE_CHECKPOINT_MANIFEST_H_
+#define STAGECOACH_ENGINE_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/stage/optimizer.h"
+#include "kernels/tensor.h"
+#include "partition/files/plan_file.h"
+
+namespace stagecoach::engine {
+
+// How far a run has come in its data. The order of an epoch's rows follows from seed and epoch
+// (EpochOrder), so this is all that there is to know.
+struct DataPosition {
+  int epoch = 1;                    // counts from 1
+  int64_t rows = 0;                 // of this epoch that have been trained on
+  double loss_sum = 0.0;            // of this epoch's steps
+  int64_t correct = 0;              // of its rows
+  std::string losses_hash;          // FitResult::step_losses_hash so far
+  std::optional<double> test_loss;  // of these parameters, where they have been evaluated
+
+  friend bool operator==(const DataPosition&, const DataPosition&) = default;
+};
+
+// An option that a run was started with, as its program understands it.
+struct SavedOption {
+  std::string name;       // "--width"
+  std::string value;      // "2304"
+  bool is_given = false;  // by the user; else it is a default
+
+  friend bool operator==(const SavedOption&, const SavedOption&) = default;
+};
+
+// A file of tensors as it was saved (shard_files.h). Hashes are base::Hasher's.
+struct SavedFile {
+  struct Tensor {
+    std::string name;
+    kernels::Shape shape;  // float32
+    std::string hash;
+
+    friend bool operator==(const Tensor&, const Tensor&) = default;
+  };
+  std::string name;
+  int64_t bytes = 0;
+  std::string hash;
+  std::vector<Tensor> tensors;
+
+  friend bool operator==(const SavedFile&, const SavedFile&) = default;
+};
+
+// What a checkpoint holds besides the tensors: all that must be known to go on, and what the
+// tensors' files must contain. A file "manifest.json".
+struct Manifest {
+  std::string program;   // that wrote it: "stagecoach 0.4.0"
+  std::string saved_at;  // UTC, RFC 3339
+  int64_t step = 0;      // steps done
+  int64_t samples = 0;   // rows of all steps done
+  DataPosition position;
+  uint64_t seed = 1;  // of the parameters
+  Optimizer optimizer;
+  std::string device;  // "cpu"
+  std::string precision;
+
+  std::vector<std::string> layers;  // as they describe themselves
+  kernels::Shape input;             // of one sample
+  std::string loss;
+  std::string model_source;  // from which the model can be made again, if that is known
+  partition::PlanFile plan;  // by which it was trained; any other will do
+  std::vector<SavedOption> options;
+
+  std::vector<SavedFile> files;
+
+  // Null: there is none of that name.
+  const SavedFile* FindFile(absl::string_view name) const;
+
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+// The inverse of ParseManifest. Pre-condition: texts are UTF-8.
+std::string ToJson(const Manifest& manifest);
+
+// InvalidArgument says where and what is wrong. No name of a file leads out of a folder. Safe on
+// hostile input.
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
+
+// The same of the files alone, for processes that each have hashed some of them.
+std::string ToJson(absl::Span<const SavedFile> files);
+absl::StatusOr<std::vector<SavedFile>> ParseSavedFiles(absl::string_view text);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_CHECKPOINT_MANIFEST_H_

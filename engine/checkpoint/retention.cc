@@ -1,0 +1,97 @@
+#include "engine/checkpoint/retention.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/system_calls.h"
+#include "engine/checkpoint/checkpoint.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// The entries of a folder that are folders or, with `folders` false, that are not. Links are not.
+std::vector<std::string> Entries(const std::string& folder, bool folders) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    struct stat info = {};
+    if (lstat(entries->path().c_str(), &info) != 0) continue;
+    if (S_ISDIR(info.st_mode) == folders) names.push_back(entries->path().filename().string());
+  }
+  return names;
+}
+
+// A folder that is no checkpoint, with the files in it.
+absl::Status RemoveFolder(base::SystemCalls& calls, const std::string& path) {
+  for (const std::string& name : Entries(path, false)) {
+    const std::string file = absl::StrCat(path, "/", name);
+    if (calls.RemoveFile(file.c_str()) != 0 && errno != ENOENT) {
+      return base::SystemError("remove", file);
+    }
+  }
+  if (calls.RemoveFolder(path.c_str()) != 0 && errno != ENOENT) {
+    return base::SystemError("remove", path);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RemoveCheckpoint(base::SystemCalls& calls, const std::string& folder,
+                              const std::string& name) {
+  const std::string path = absl::StrCat(folder, "/", name);
+  const std::string removing = absl::StrCat(folder, "/", kRemovingPrefix, name);
+  // Of a removal that was interrupted.
+  RETURN_IF_ERROR(RemoveFolder(calls, removing));
+  if (calls.Rename(path.c_str(), removing.c_str()) != 0) return base::SystemError("remove", path);
+  return RemoveFolder(calls, removing);
+}
+
+absl::Status RemoveLeftovers(base::SystemCalls& calls, const std::string& folder,
+                             const std::string& own) {
+  for (const std::string& name : Entries(folder, true)) {
+    if (name == own) continue;
+    if (!absl::StartsWith(name, kSavingPrefix) && !absl::StartsWith(name, kRemovingPrefix))
+      continue;
+    RETURN_IF_ERROR(RemoveFolder(calls, absl::StrCat(folder, "/", name)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
+                          const Retention& retention) {
+  ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(folder));
+  struct Whole {
+    int64_t step;
+    std::optional<double> test_loss;
+  };
+  std::vector<Whole> whole;
+  for (const FoundCheckpoint& candidate : found) {
+    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(candidate.path);
+    if (!checkpoint.ok()) continue;
+    whole.push_back({candidate.step, checkpoint->manifest().position.test_loss});
+  }
+  std::optional<Whole> best;
+  for (const Whole& candidate : whole) {
+    if (!retention.best || !candidate.test_loss.has_value()) continue;
+    if (!best.has_value() || *candidate.test_loss < *best->test_loss) best = candidate;
+  }
+  for (size_t i = 0; i + static_cast<size_t>(retention.newest) < whole.size(); ++i) {
+    const int64_t step = whole[i].step;
+    if (best.has_value() && best->step == step) continue;
+    if (retention.every_steps > 0 && step % retention.every_steps == 0) continue;
+    RETURN_IF_ERROR(RemoveCheckpoint(calls, folder, CheckpointName(step)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::engine

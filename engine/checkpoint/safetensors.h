@@ -1,0 +1,51 @@
+#ifndef STAGECOACH_ENGINE_CHECKPOINT_SAFETENSORS_H_
+#define STAGECOACH_ENGINE_CHECKPOINT_SAFETENSORS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::engine {
+
+// The file format safetensors (https://huggingface.co/docs/safetensors): eight bytes, the length of
+// the header as a little-endian number; the header, a JSON object of each tensor's type, shape and
+// place, and perhaps spaces at its end; the tensors' bytes, one after the other without gaps.
+
+inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // as other readers have it
+
+struct SafetensorsEntry {
+  std::string name;
+  kernels::DType type = kernels::DType::kFloat32;
+  kernels::Shape shape;
+  int64_t begin = 0;  // in the file; ends at begin + bytes()
+
+  int64_t bytes() const { return shape.elements() * SizeOf(type); }
+  friend bool operator==(const SafetensorsEntry&, const SafetensorsEntry&) = default;
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, std::string> metadata;
+  std::vector<SafetensorsEntry> tensors;  // in the order of their places
+
+  friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
+};
+
+// Gives each tensor its place, in the given order and whatever its `begin` was, and returns how the
+// file begins: the length and the header, as many bytes as the first tensor's begin, a multiple of
+// 64. Pre-condition: names are UTF-8 and differ.
+std::string LayOutSafetensors(SafetensorsHeader& header);
+
+// The header of a file of `file_bytes` bytes that begins with `text`, which has at least the whole
+// header. InvalidArgument: it is damaged; tensors overlap, leave gaps or do not end where the file
+// does; a type or shape that there is no tensor of here. Safe on hostile input.
+absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64_t file_bytes);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_CHECKPOINT_SAFETENSORS_H_

@@ -1,0 +1,404 @@
+#include "engine/checkpoint/save.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "base/deadline.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/checkpoint.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using base::FileWriter;
+
+constexpr int64_t kChunkBytes = int64_t{4} << 20;
+constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
+constexpr int64_t kMaxPartBytes = int64_t{64} << 20;
+
+absl::Span<const std::byte> BytesOf(absl::string_view text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
+
+std::string HashOf(absl::Span<const std::byte> bytes) {
+  base::Hasher hasher;
+  hasher.Update(bytes);
+  return hasher.HexDigest();
+}
+
+// A file of a checkpoint that is read back.
+class FileReader {
+ public:
+  static absl::StatusOr<FileReader> Open(const std::string& path) {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) return base::SystemError("open", path);
+    return FileReader(path, file);
+  }
+  FileReader(FileReader&& other) noexcept
+      : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+  FileReader& operator=(FileReader&&) = delete;
+  ~FileReader() {
+    if (file_ >= 0) close(file_);
+  }
+
+  absl::StatusOr<int64_t> Size() const {
+    struct stat info = {};
+    if (fstat(file_, &info) != 0) return base::SystemError("inspect", path_);
+    return int64_t{info.st_size};
+  }
+
+  // Adds the bytes from `begin` on to all the hashers.
+  absl::Status Hash(int64_t begin, int64_t bytes, absl::Span<base::Hasher* const> hashers) {
+    buffer_.resize(static_cast<size_t>(std::min(bytes, kChunkBytes)));
+    while (bytes > 0) {
+      const auto wanted = static_cast<size_t>(std::min(bytes, kChunkBytes));
+      const ssize_t count = pread(file_, buffer_.data(), wanted, begin);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return base::SystemError("read back", path_);
+      if (count == 0) return absl::DataLossError(absl::StrCat(path_, " is shorter than written"));
+      const auto read = absl::MakeConstSpan(buffer_).first(static_cast<size_t>(count));
+      for (base::Hasher* const hasher : hashers) hasher->Update(read);
+      begin += count;
+      bytes -= count;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  FileReader(std::string path, int file) : path_(std::move(path)), file_(file) {}
+
+  std::string path_;
+  int file_;
+  std::vector<std::byte> buffer_;
+};
+
+// One process's part in one save.
+class Saving {
+ public:
+  Saving(base::SystemCalls& calls, const SaveTask& task, const std::atomic<bool>& cancelled)
+      : calls_(calls),
+        task_(task),
+        cancelled_(cancelled),
+        name_(CheckpointName(task.manifest.step)),
+        temporary_(absl::StrCat(kSavingPrefix, name_, "-", task.id)),
+        path_(absl::StrCat(task.folder, "/", temporary_)),
+        own_(task.files.size()) {
+    std::map<std::pair<ParameterId, int>, std::pair<size_t, size_t>> places;
+    for (size_t file = 0; file < task.files.size(); ++file) {
+      const std::vector<ShardTensor>& tensors = task.files[file].tensors;
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        places[{tensors[i].parameter, tensors[i].state}] = {file, i};
+      }
+    }
+    for (const HostPiece& piece : task.pieces) {
+      const auto found = places.find({piece.parameter, piece.state});
+      STAGECOACH_CHECK(found != places.end(), "a piece that no file has");
+      own_[found->second.first].push_back({found->second.second, &piece, ""});
+    }
+  }
+
+  absl::StatusOr<std::string> Run() {
+    RETURN_IF_ERROR(MakeFolder());
+    for (size_t file = 0; file < own_.size(); ++file) RETURN_IF_ERROR(Write(file));
+    RETURN_IF_ERROR(Tell(kWritten, "[]"));
+    RETURN_IF_ERROR(AwaitAll(kWritten).status());
+    std::vector<SavedFile> saved;
+    for (size_t file = 0; file < own_.size(); ++file) {
+      if (!IsOwner(file)) {
+        RETURN_IF_ERROR(CheckPieces(file));
+        continue;
+      }
+      ASSIGN_OR_RETURN(saved.emplace_back(), ReadBack(file));
+    }
+    RETURN_IF_ERROR(Tell(kHashed, ToJson(absl::MakeConstSpan(saved))));
+    const std::string final_path = absl::StrCat(task_.folder, "/", name_);
+    if (task_.process > 0) return final_path;
+    Manifest manifest = task_.manifest;
+    ASSIGN_OR_RETURN(manifest.files, CollectFiles(std::move(saved)));
+    RETURN_IF_ERROR(WriteManifest(manifest));
+    RETURN_IF_ERROR(Commit(final_path));
+    RETURN_IF_ERROR(RemoveOthers(calls_, task_.folder, task_.retention));
+    return final_path;
+  }
+
+  // After a failure. Takes the folder's name away, which needs no space on the disk, so that the
+  // other processes do not wait for this one; process 0 removes the folder as far as it can.
+  void GiveUp() {
+    const std::string removing = absl::StrCat(task_.folder, "/", kRemovingPrefix, temporary_);
+    calls_.Rename(path_.c_str(), removing.c_str());
+    if (task_.process == 0) RemoveLeftovers(calls_, task_.folder, "").IgnoreError();
+  }
+
+ private:
+  static constexpr char kWritten[] = "written";
+  static constexpr char kHashed[] = "hashed";
+
+  // A piece in a file.
+  struct OwnPiece {
+    size_t tensor;
+    const HostPiece* piece;
+    std::string hash;  // once it is written
+  };
+
+  bool IsOwner(size_t file) const { return task_.owners[file] == task_.process; }
+  std::string PathOf(absl::string_view name) const { return absl::StrCat(path_, "/", name); }
+  std::string PhaseName(absl::string_view phase, int process) const {
+    return absl::StrCat(".", phase, "-", process);
+  }
+
+  absl::Status CheckCancelled() const {
+    if (!cancelled_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    return absl::CancelledError("the run has ended before the checkpoint was written");
+  }
+
+  // Waits until the file or folder is there; `what` says what it means for an error if it is not.
+  absl::Status Await(const std::string& path, const std::string& what) const {
+    const base::Deadline deadline = base::Deadline::After(task_.deadline);
+    while (!Exists(path)) {
+      RETURN_IF_ERROR(CheckCancelled());
+      if (path != path_ && !Exists(path_)) {
+        return absl::AbortedError(
+            absl::StrCat("saving to ", task_.folder, ": another process could not write its part"));
+      }
+      if (deadline.Expired()) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "saving to ", task_.folder, ": ", what, " within ",
+            absl::FormatDuration(task_.deadline), "; all processes must see this folder"));
+      }
+      absl::SleepFor(kPollInterval);
+    }
+    return absl::OkStatus();
+  }
+
+  static bool Exists(const std::string& path) {
+    struct stat info = {};
+    return lstat(path.c_str(), &info) == 0;
+  }
+
+  absl::Status MakeFolder() {
+    if (task_.process > 0) {
+      return Await(path_, "process 0 made no folder");
+    }
+    RETURN_IF_ERROR(RemoveLeftovers(calls_, task_.folder, temporary_));
+    if (calls_.MakeFolder(path_.c_str()) != 0) return base::SystemError("create", path_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(size_t file) {
+    if (!IsOwner(file) && own_[file].empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckCancelled());
+    const ShardFile& shard = task_.files[file];
+    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, PathOf(shard.name)));
+    if (IsOwner(file)) RETURN_IF_ERROR(writer.WriteAt(0, shard.header));
+    for (OwnPiece& own : own_[file]) {
+      const auto bytes =
+          absl::MakeConstSpan(reinterpret_cast<const std::byte*>(own.piece->values.data()),
+                              own.piece->values.size() * sizeof(float));
+      const int64_t begin = BeginOf(shard, own);
+      own.hash = HashOf(bytes);
+      for (int64_t done = 0; done < std::ssize(bytes); done += kChunkBytes) {
+        RETURN_IF_ERROR(CheckCancelled());
+        const auto rest = bytes.subspan(static_cast<size_t>(done));
+        RETURN_IF_ERROR(writer.WriteAt(
+            begin + done, rest.first(std::min(rest.size(), static_cast<size_t>(kChunkBytes)))));
+      }
+    }
+    return writer.Sync();
+  }
+
+  static int64_t BeginOf(const ShardFile& shard, const OwnPiece& own) {
+    return shard.tensors[own.tensor].begin + own.piece->first * int64_t{sizeof(float)};
+  }
+
+  // Compares the pieces in the file that are not whole tensors, or all of one that another process
+  // hashes.
+  absl::Status CheckPieces(size_t file) const {
+    if (own_[file].empty()) return absl::OkStatus();
+    const ShardFile& shard = task_.files[file];
+    ASSIGN_OR_RETURN(FileReader reader, FileReader::Open(PathOf(shard.name)));
+    for (const OwnPiece& own : own_[file]) {
+      if (IsOwner(file) && IsWhole(shard, own)) continue;
+      base::Hasher hasher;
+      RETURN_IF_ERROR(reader.Hash(
+          BeginOf(shard, own), std::ssize(own.piece->values) * int64_t{sizeof(float)}, {&hasher}));
+      if (hasher.HexDigest() != own.hash) return NotAsWritten(shard, own.tensor);
+    }
+    return absl::OkStatus();
+  }
+
+  static bool IsWhole(const ShardFile& shard, const OwnPiece& own) {
+    return std::ssize(own.piece->values) == shard.tensors[own.tensor].shape.elements();
+  }
+
+  absl::Status NotAsWritten(const ShardFile& shard, size_t tensor) const {
+    return absl::DataLossError(absl::StrCat(PathOf(shard.name), ": tensor \"",
+                                            shard.tensors[tensor].name,
+                                            "\" reads otherwise than it was written"));
+  }
+
+  absl::StatusOr<SavedFile> ReadBack(size_t file) {
+    RETURN_IF_ERROR(CheckCancelled());
+    RETURN_IF_ERROR(CheckPieces(file));
+    const ShardFile& shard = task_.files[file];
+    ASSIGN_OR_RETURN(FileReader reader, FileReader::Open(PathOf(shard.name)));
+    SavedFile saved{.name = shard.name, .bytes = shard.bytes()};
+    ASSIGN_OR_RETURN(const int64_t bytes, reader.Size());
+    base::Hasher whole, header;
+    RETURN_IF_ERROR(reader.Hash(0, std::ssize(shard.header), {&whole, &header}));
+    if (bytes != saved.bytes || header.HexDigest() != HashOf(BytesOf(shard.header))) {
+      return absl::DataLossError(
+          absl::StrCat(PathOf(shard.name), " reads otherwise than it was written"));
+    }
+    for (const ShardTensor& tensor : shard.tensors) {
+      base::Hasher own;
+      RETURN_IF_ERROR(reader.Hash(tensor.begin, tensor.bytes(), {&whole, &own}));
+      saved.tensors.push_back({tensor.name, tensor.shape, own.HexDigest()});
+    }
+    for (const OwnPiece& own : own_[file]) {
+      if (IsWhole(shard, own) && saved.tensors[own.tensor].hash != own.hash) {
+        return NotAsWritten(shard, own.tensor);
+      }
+    }
+    saved.hash = whole.HexDigest();
+    return saved;
+  }
+
+  // Tells the other processes that this one has come so far; they read `text` or nothing.
+  absl::Status Tell(absl::string_view phase, const std::string& text) {
+    if (task_.processes == 1) return absl::OkStatus();
+    const std::string path = PathOf(PhaseName(phase, task_.process));
+    const std::string unfinished = absl::StrCat(path, ".unfinished");
+    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, unfinished));
+    RETURN_IF_ERROR(writer.WriteAt(0, text));
+    RETURN_IF_ERROR(writer.Sync());
+    if (calls_.Rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
+    return base::SystemError("create", path);
+  }
+
+  // What the others have told, by process.
+  absl::StatusOr<std::vector<std::string>> AwaitAll(absl::string_view phase) const {
+    std::vector<std::string> texts(static_cast<size_t>(task_.processes));
+    for (int process = 0; process < task_.processes; ++process) {
+      if (process == task_.process) continue;
+      const std::string path = PathOf(PhaseName(phase, process));
+      RETURN_IF_ERROR(
+          Await(path, absl::StrCat("process ", process, " has not ", phase, " its part")));
+      ASSIGN_OR_RETURN(texts[static_cast<size_t>(process)], base::ReadFile(path, kMaxPartBytes));
+    }
+    return texts;
+  }
+
+  // Of all processes, in the order of the layers. Leaves no file behind by which they told.
+  absl::StatusOr<std::vector<SavedFile>> CollectFiles(std::vector<SavedFile> own) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> texts, AwaitAll(kHashed));
+    std::map<std::string, SavedFile> by_name;
+    const auto add = [&](std::vector<SavedFile> files) {
+      for (SavedFile& file : files) by_name[file.name] = std::move(file);
+    };
+    add(std::move(own));
+    for (int process = 0; process < task_.processes && task_.processes > 1; ++process) {
+      if (process != task_.process) {
+        ASSIGN_OR_RETURN(std::vector<SavedFile> theirs,
+                         ParseSavedFiles(texts[static_cast<size_t>(process)]));
+        add(std::move(theirs));
+      }
+      for (absl::string_view phase : {kWritten, kHashed}) {
+        const std::string path = PathOf(PhaseName(phase, process));
+        if (calls_.RemoveFile(path.c_str()) != 0) return base::SystemError("remove", path);
+      }
+    }
+    std::vector<SavedFile> files;
+    for (const ShardFile& shard : task_.files) {
+      const auto found = by_name.find(shard.name);
+      if (found == by_name.end()) {
+        return absl::InternalError(absl::StrCat("no process has hashed ", PathOf(shard.name)));
+      }
+      files.push_back(std::move(found->second));
+    }
+    return files;
+  }
+
+  absl::Status WriteFile(absl::string_view name, const std::string& text) {
+    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, PathOf(name)));
+    RETURN_IF_ERROR(writer.WriteAt(0, text));
+    return writer.Sync();
+  }
+
+  absl::Status WriteManifest(const Manifest& manifest) {
+    const std::string text = ToJson(manifest);
+    RETURN_IF_ERROR(WriteFile(kManifestHashName,
+                              absl::StrCat(HashOf(BytesOf(text)), "  ", kManifestName, "\n")));
+    RETURN_IF_ERROR(WriteFile(kManifestName, text));
+    return SyncFolder(calls_, path_);
+  }
+
+  absl::Status Commit(const std::string& final_path) {
+    RETURN_IF_ERROR(CheckCancelled());
+    if (!Exists(final_path)) {
+      if (calls_.Rename(path_.c_str(), final_path.c_str()) != 0) {
+        return base::SystemError("create", final_path);
+      }
+      return SyncFolder(calls_, task_.folder);
+    }
+    // One of the same step, which this replaces, in one call where the file system can.
+    if (calls_.Exchange(path_.c_str(), final_path.c_str()) == 0) {
+      RETURN_IF_ERROR(SyncFolder(calls_, task_.folder));
+      return RemoveCheckpoint(calls_, task_.folder, temporary_);
+    }
+    RETURN_IF_ERROR(RemoveCheckpoint(calls_, task_.folder, name_));
+    if (calls_.Rename(path_.c_str(), final_path.c_str()) != 0) {
+      return base::SystemError("create", final_path);
+    }
+    return SyncFolder(calls_, task_.folder);
+  }
+
+  base::SystemCalls& calls_;
+  const SaveTask& task_;
+  const std::atomic<bool>& cancelled_;
+  const std::string name_;                  // of the checkpoint's folder
+  const std::string temporary_;             // of the temporary one, and
+  const std::string path_;                  // where it is
+  std::vector<std::vector<OwnPiece>> own_;  // by file
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const SaveTask& task,
+                                            const std::atomic<bool>& cancelled) {
+  Saving saving(calls, task, cancelled);
+  absl::StatusOr<std::string> result = saving.Run();
+  if (!result.ok()) saving.GiveUp();
+  return result;
+}
+
+BackgroundSave::~BackgroundSave() {
+  cancelled_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+void BackgroundSave::Start(SaveTask task) {
+  STAGECOACH_CHECK(!is_under_way(), "a save is under way");
+  thread_ = std::thread(
+      [this, task = std::move(task)] { result_ = WriteCheckpoint(calls_, task, cancelled_); });
+}
+
+absl::StatusOr<std::string> BackgroundSave::Finish() {
+  if (!is_under_way()) return absl::FailedPreconditionError("no checkpoint is being saved");
+  thread_.join();
+  return result_;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,88 @@
+#ifndef STAGECOACH_ENGINE_CHECKPOINT_SAVE_H_
+#define STAGECOACH_ENGINE_CHECKPOINT_SAVE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/system_calls.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/retention.h"
+#include "engine/checkpoint/shard_files.h"
+
+namespace stagecoach::engine {
+
+// Elements of a parameter, or of one of its states, in host memory (TrainedPiece).
+struct HostPiece {
+  ParameterId parameter;
+  int state = kTrainedValue;
+  int64_t first = 0;
+  absl::Span<const float> values;
+};
+
+// What one process writes of a checkpoint. All processes of a run write to the same folder, which
+// all of them must see; together their pieces are every element once.
+struct SaveTask {
+  std::string folder;  // of the run: the checkpoint gets a folder in it
+  std::string id;      // of this save: the same in all processes, another one in every other save
+  Manifest manifest;   // process 0: all but the files
+  Retention retention;
+  std::vector<ShardFile> files;  // of the whole checkpoint
+  std::vector<int> owners;       // by file: the process that writes its header and hashes it
+  int process = 0;
+  int processes = 1;
+  std::vector<HostPiece> pieces;               // of this process
+  absl::Duration deadline = absl::Minutes(5);  // of the waits for other processes
+};
+
+// Writes a checkpoint, so that whatever happens to the process or the machine, its folder has that
+// name only if all of it is on disk:
+//   1. Each process writes its pieces into files of a temporary folder, and syncs them.
+//   2. The owner of each file reads it back, all of it, and hashes what it reads; a process
+//   compares
+//      what it has written with its memory.
+//   3. Process 0 writes the manifest with these hashes, syncs the folder, gives it its name, and
+//      syncs the folder of the run. Then it removes what `retention` does not keep.
+// Processes see by files of the temporary folder how far the others are, so that this needs no
+// connection between them and can be done beside a run.
+//
+// Returns the path of the checkpoint, whose name is there for good only where this is process 0.
+// ResourceExhausted, Unavailable or another error of the system, with the path: the checkpoint was
+// not written, and those before are as they were. DataLoss: what was read back is not what was
+// written. Cancelled: `cancelled` has become true. Aborted: another process has failed.
+// DeadlineExceeded: one did not come.
+absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const SaveTask& task,
+                                            const std::atomic<bool>& cancelled);
+
+// WriteCheckpoint on a thread of its own, one at a time. Not thread-safe.
+class BackgroundSave {
+ public:
+  explicit BackgroundSave(base::SystemCalls& calls) : calls_(calls) {}
+  // Cancels what is under way.
+  ~BackgroundSave();
+  BackgroundSave(const BackgroundSave&) = delete;
+  BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+  // Pre-condition: none is under way. What the task refers to stays as it is until Finish returns.
+  void Start(SaveTask task);
+  bool is_under_way() const { return thread_.joinable(); }
+  // Waits for the one that is under way: its result. FailedPrecondition: there is none.
+  absl::StatusOr<std::string> Finish();
+
+ private:
+  base::SystemCalls& calls_;
+  std::atomic<bool> cancelled_ = false;
+  absl::StatusOr<std::string> result_;
+  std::thread thread_;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_CHECKPOINT_SAVE_H_

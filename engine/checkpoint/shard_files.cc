@@ -1,0 +1,82 @@
+#include "engine/checkpoint/shard_files.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/safetensors.h"
+
+namespace stagecoach::engine {
+namespace {
+
+bool IsUtf8(const std::string& text) {
+  using nlohmann::json;
+  const std::string dumped = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+  return json::parse(dumped).get<std::string>() == text;
+}
+
+absl::Status CheckNames(const ParameterTable& parameters) {
+  std::set<std::string> names;
+  for (const ModelParameter& parameter : parameters.all()) {
+    if (!IsUtf8(parameter.name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the name of a parameter of layer ", parameter.layer, " is not UTF-8"));
+    }
+    if (!names.insert(parameter.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat("there are two parameters \"", parameter.name,
+                                                     "\": give them different names"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The values of the parameters of one layer, or all their states.
+ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::string_view suffix,
+                 absl::Span<const char* const> state_names) {
+  ShardFile file{.name = absl::StrFormat("layer-%05d%s.safetensors", layer, suffix),
+                 .layer = layer};
+  for (const ModelParameter& parameter : parameters) {
+    if (state_names.empty()) {
+      file.tensors.push_back({parameter.name, parameter.id, kTrainedValue, parameter.shape});
+    }
+    for (size_t state = 0; state < state_names.size(); ++state) {
+      file.tensors.push_back({absl::StrCat(parameter.name, ".", state_names[state]), parameter.id,
+                              static_cast<int>(state), parameter.shape});
+    }
+  }
+  SafetensorsHeader header{.metadata = {{"format", "pt"}}};  // which some readers insist on
+  for (const ShardTensor& tensor : file.tensors) {
+    header.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
+  }
+  file.header = LayOutSafetensors(header);
+  for (size_t i = 0; i < file.tensors.size(); ++i) file.tensors[i].begin = header.tensors[i].begin;
+  return file;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
+                                                    const Optimizer& optimizer) {
+  RETURN_IF_ERROR(CheckNames(parameters));
+  std::vector<const char*> states;
+  for (int state = 0; state < optimizer.states(); ++state) {
+    states.push_back(optimizer.state_name(state));
+  }
+  std::vector<ShardFile> files;
+  absl::Span<const ModelParameter> rest = parameters.all();
+  while (!rest.empty()) {
+    const int layer = rest.front().layer;
+    const auto own = parameters.OfLayers(layer, layer);
+    files.push_back(FileOf(layer, own, "", {}));
+    files.push_back(FileOf(layer, own, ".optimizer", states));
+    rest.remove_prefix(own.size());
+  }
+  return files;
+}
+
+}  // namespace stagecoach::engine

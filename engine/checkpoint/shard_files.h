@@ -1,0 +1,47 @@
+#ifndef STAGECOACH_ENGINE_CHECKPOINT_SHARD_FILES_H_
+#define STAGECOACH_ENGINE_CHECKPOINT_SHARD_FILES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/parameter_table.h"
+#include "engine/stage/optimizer.h"
+#include "engine/stage/trained_piece.h"
+
+namespace stagecoach::engine {
+
+// The files in which a checkpoint keeps what is trained, in the format of safetensors: of each
+// layer that has parameters, one of their values, such as "layer-00003.safetensors", and one of the
+// optimizer's states, "layer-00003.optimizer.safetensors". Names, places and bytes depend on the
+// model and the optimizer alone, so every plan writes the same files.
+
+// One tensor in such a file, float32.
+struct ShardTensor {
+  std::string name;  // as the parameter's; of a state, "layer 3: weight.exp_avg"
+  ParameterId parameter;
+  int state = kTrainedValue;
+  Shape shape;
+  int64_t begin = 0;  // in the file, in bytes
+
+  int64_t bytes() const { return shape.elements() * SizeOf(kernels::DType::kFloat32); }
+};
+
+struct ShardFile {
+  std::string name;
+  int layer = 0;
+  std::string header;  // how the file begins
+  std::vector<ShardTensor> tensors;
+
+  int64_t bytes() const { return tensors.back().begin + tensors.back().bytes(); }
+};
+
+// In the order of layers, values before states. InvalidArgument: two parameters have one name, or a
+// name is not UTF-8.
+absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
+                                                    const Optimizer& optimizer);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_CHECKPOINT_SHARD_FILES_H_

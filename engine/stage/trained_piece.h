@@ -1,0 +1,26 @@
+#ifndef STAGECOACH_ENGINE_STAGE_TRAINED_PIECE_H_
+#define STAGECOACH_ENGINE_STAGE_TRAINED_PIECE_H_
+
+#include <cstdint>
+
+#include "engine/model/parameter_table.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::engine {
+
+// Instead of the number of an optimizer's state: the parameter's value.
+inline constexpr int kTrainedValue = -1;
+
+// Consecutive elements of what training changes of one parameter: of its value, or of one of the
+// states that the optimizer keeps for it. All pieces of all parameters are what a run must keep to
+// go on; a device has some of them.
+struct TrainedPiece {
+  ParameterId parameter;
+  int state = kTrainedValue;
+  int64_t first = 0;       // which element of the parameter it begins with
+  kernels::Tensor tensor;  // (n) float32, where the device has them
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_STAGE_TRAINED_PIECE_H_

@@ -1,0 +1,290 @@
+#include "engine/train/saved_state.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "engine/run/executor.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// Tells saves apart whose processes see one folder.
+std::string NewId() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x", random(), random());
+}
+
+// Whether the checkpoint has the tensors that the run trains.
+absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<ShardFile>& files,
+                              const Optimizer& optimizer) {
+  const Manifest& manifest = checkpoint.manifest();
+  const auto refuse = [&](const auto&... what) {
+    return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), ": ", what...));
+  };
+  if (manifest.optimizer.kind != optimizer.kind) {
+    return refuse("it was trained with ",
+                  manifest.optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd",
+                  ", which keeps other states than the optimizer of this run");
+  }
+  for (const ShardFile& file : files) {
+    const SavedFile* const saved = manifest.FindFile(file.name);
+    if (saved == nullptr)
+      return refuse("it is of another model: layer ", file.layer, " is not in it");
+    for (const ShardTensor& tensor : file.tensors) {
+      const auto found = std::find_if(
+          saved->tensors.begin(), saved->tensors.end(),
+          [&](const SavedFile::Tensor& candidate) { return candidate.name == tensor.name; });
+      if (found == saved->tensors.end()) {
+        return refuse("it is of another model: \"", tensor.name, "\" is not in it");
+      }
+      if (found->shape != tensor.shape) {
+        return refuse("it is of another model: \"", tensor.name, "\" has the shape ",
+                      found->shape.ToString(), " in it, and ", tensor.shape.ToString(),
+                      " in this one");
+      }
+    }
+  }
+  if (manifest.files.size() == files.size()) return absl::OkStatus();
+  return refuse("it is of another model: it has ", manifest.files.size(), " files of layers, not ",
+                files.size());
+}
+
+// The checkpoint at `path`, or those of the run whose folder that is, from the newest on.
+absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
+  if (IsCheckpoint(path)) return std::vector<std::string>{path};
+  ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(path));
+  std::vector<std::string> paths;
+  for (auto it = found.rbegin(); it != found.rend(); ++it) paths.push_back(it->path);
+  if (paths.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
+  return paths;
+}
+
+absl::Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot make ", path, ": ", error.message()));
+}
+
+// What the manifest says of the run itself.
+void Describe(const PreparedRun& run, Manifest& manifest) {
+  manifest.saved_at = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
+  manifest.optimizer = run.optimizer;
+  manifest.device = run.device.kind == DeviceKind::kCuda ? "cuda" : "cpu";
+  manifest.precision = kernels::PrecisionName(run.device.precision);
+  for (const partition::LayerCost& layer : run.profile.layers)
+    manifest.layers.push_back(layer.name);
+  manifest.input = run.model.input;
+  manifest.loss = run.profile.loss_spec.description;
+  manifest.plan.plan = run.plan;
+}
+
+}  // namespace
+
+SavedState::SavedState(const PreparedRun& run, RankGroup& group, Executors executors,
+                       base::SystemCalls& calls)
+    : run_(run), group_(group), executors_(executors), background_(calls) {}
+
+int SavedState::OwnerOf(int layer) const {
+  const StageId stage(run_.plan.stage_of(layer));
+  return group_.mesh().device_of(run_.lowered.training.rank_of(stage),
+                                 layer % run_.plan.replicas());
+}
+
+bool SavedState::Writes(int device, const TrainedPiece& piece) const {
+  const bool is_shard = run_.plan.replication.shards_optimizer && piece.state != kTrainedValue;
+  return is_shard || OwnerOf(run_.profile.parameters[piece.parameter].layer) == device;
+}
+
+absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
+  std::vector<TrainedPiece> pieces;
+  int64_t bytes = 0;
+  for (const TrainedPiece& piece : executors_[static_cast<size_t>(device)]->TrainedPieces()) {
+    if (!Writes(device, piece)) continue;
+    pieces.push_back(piece);
+    bytes += piece.tensor.bytes();
+  }
+  kernels::HostBuffer& copy = copies_[static_cast<size_t>(device)];
+  if (copy.bytes() < bytes) {
+    ASSIGN_OR_RETURN(copy, group_.device(device).AllocateHost(bytes));
+  }
+  std::vector<HostPiece> copied;
+  std::byte* to = copy.data();
+  kernels::Stream& stream = group_.device(device).stream();
+  for (const TrainedPiece& piece : pieces) {
+    RETURN_IF_ERROR(stream.CopyToHost(to, piece.tensor.data, piece.tensor.bytes()));
+    copied.push_back({.parameter = piece.parameter,
+                      .state = piece.state,
+                      .first = piece.first,
+                      .values = {reinterpret_cast<const float*>(to),
+                                 static_cast<size_t>(piece.tensor.elements())}});
+    to += piece.tensor.bytes();
+  }
+  RETURN_IF_ERROR(stream.Finish(base::Deadline::Never(), [] { return absl::OkStatus(); }));
+  return copied;
+}
+
+absl::Status SavedState::Begin(SaveTask task) {
+  const Optimizer& optimizer = run_.optimizer;
+  ASSIGN_OR_RETURN(task.files, ShardFilesOf(run_.profile.parameters, optimizer));
+  const bool has_processes =
+      group_.local_devices().size() < static_cast<size_t>(group_.mesh().num_devices());
+  task.processes = has_processes ? group_.mesh().num_devices() : 1;
+  task.process = has_processes ? group_.local_devices().front() : 0;
+  for (const ShardFile& file : task.files) {
+    task.owners.push_back(has_processes ? OwnerOf(file.layer) : 0);
+  }
+  Describe(run_, task.manifest);
+  const absl::Status made = task.process == 0 ? MakeFolder(task.folder) : absl::OkStatus();
+  copies_.resize(static_cast<size_t>(group_.mesh().num_devices()));
+  std::vector<std::vector<HostPiece>> copied(copies_.size());
+  const absl::Status status = group_.OnEach([&](int device) -> absl::Status {
+    ASSIGN_OR_RETURN(copied[static_cast<size_t>(device)], Copy(device));
+    return absl::OkStatus();
+  });
+  RETURN_IF_ERROR(FirstError(made.ok() ? status : made));
+  for (const std::vector<HostPiece>& own : copied) {
+    task.pieces.insert(task.pieces.end(), own.begin(), own.end());
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> ids, group_.Gather(NewId()));
+  task.id = ids.front();
+  background_.Start(std::move(task));
+  is_under_way_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SavedState::Finish() {
+  if (!is_under_way_) return absl::FailedPreconditionError("no checkpoint is being saved");
+  is_under_way_ = false;
+  const absl::StatusOr<std::string> path = background_.Finish();
+  RETURN_IF_ERROR(FirstError(path.status()));
+  return path;
+}
+
+absl::Status SavedState::FirstError(const absl::Status& own) {
+  // A code and a message: errors here do not end the group, so that they are passed on as texts.
+  ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                   group_.Gather(absl::StrCat(own.raw_code(), " ", own.message())));
+  absl::Status first;
+  for (const std::string& text : all) {
+    const size_t space = text.find(' ');
+    int code = 0;
+    if (space == std::string::npos || !absl::SimpleAtoi(text.substr(0, space), &code)) {
+      return absl::FailedPreconditionError("the processes do not save and restore alike");
+    }
+    const absl::Status theirs(static_cast<absl::StatusCode>(code), text.substr(space + 1));
+    // That of the process where it began.
+    if (first.ok() || (absl::IsAborted(first) && !theirs.ok())) first = theirs;
+  }
+  return first;
+}
+
+absl::StatusOr<RestoredCheckpoint> SavedState::Restore(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> candidates, Candidates(path));
+  RestoredCheckpoint restored;
+  for (const std::string& candidate : candidates) {
+    absl::StatusOr<Manifest> manifest = RestoreFrom(candidate);
+    if (manifest.ok()) {
+      restored.path = candidate;
+      restored.manifest = *std::move(manifest);
+      return restored;
+    }
+    RETURN_IF_ERROR(group_.status());
+    // Another checkpoint of the same run would do no better.
+    if (absl::IsFailedPrecondition(manifest.status())) return manifest.status();
+    restored.passed_over.push_back(manifest.status());
+  }
+  if (candidates.size() == 1) return restored.passed_over.front();
+  return absl::DataLossError(
+      absl::StrCat("none of the ", candidates.size(), " checkpoints in ", path,
+                   " can be read: ", restored.passed_over.front().message()));
+}
+
+absl::StatusOr<std::vector<std::string>> SavedState::Candidates(const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> own = CandidatesIn(path);
+  RETURN_IF_ERROR(FirstError(own.status()));
+  const std::string text = absl::StrJoin(*own, "\n");
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, group_.Gather(text));
+  for (const std::string& theirs : all) {
+    if (theirs == text) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the processes do not see the same checkpoints in ", path));
+  }
+  return own;
+}
+
+absl::StatusOr<Manifest> SavedState::RestoreFrom(const std::string& path) {
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
+  absl::Status status = checkpoint.status();
+  if (status.ok()) {
+    const absl::StatusOr<std::vector<ShardFile>> files =
+        ShardFilesOf(run_.profile.parameters, run_.optimizer);
+    status = files.status();
+    if (status.ok()) status = CheckSameTensors(*checkpoint, *files, run_.optimizer);
+    if (status.ok()) {
+      status = group_.OnEach([&](int device) { return RestoreTo(device, *checkpoint, *files); });
+    }
+  }
+  RETURN_IF_ERROR(FirstError(status));
+  return checkpoint->manifest();
+}
+
+absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint,
+                                   const std::vector<ShardFile>& files) {
+  const Executor& executor = *executors_[static_cast<size_t>(device)];
+  std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>> pieces;
+  int64_t largest = 0;
+  for (const TrainedPiece& piece : executor.TrainedPieces()) {
+    pieces[{piece.parameter, piece.state}].push_back(piece);
+    largest = std::max(largest, piece.tensor.bytes());
+  }
+  kernels::Device& to = group_.device(device);
+  const auto finish = [&] {
+    return to.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+  };
+  kernels::HostBuffer staging;
+  if (!to.memory_is_host()) {
+    ASSIGN_OR_RETURN(staging, to.AllocateHost(largest));
+  }
+  for (const ShardFile& file : files) {
+    const bool is_needed =
+        std::any_of(file.tensors.begin(), file.tensors.end(), [&](const ShardTensor& tensor) {
+          return pieces.contains({tensor.parameter, tensor.state});
+        });
+    if (!is_needed) continue;
+    ASSIGN_OR_RETURN(const LoadedFile loaded, checkpoint.Load(file.name));
+    for (const ShardTensor& tensor : file.tensors) {
+      ASSIGN_OR_RETURN(const absl::Span<const float> values,
+                       loaded.Find(tensor.name, tensor.shape));
+      for (const TrainedPiece& piece : pieces[{tensor.parameter, tensor.state}]) {
+        const float* const from = values.data() + piece.first;
+        const int64_t bytes = piece.tensor.bytes();
+        if (to.memory_is_host()) {
+          std::memcpy(piece.tensor.data, from, static_cast<size_t>(bytes));
+          continue;
+        }
+        std::memcpy(staging.data(), from, static_cast<size_t>(bytes));
+        RETURN_IF_ERROR(to.stream().CopyFromHost(piece.tensor.data, staging.data(), bytes));
+        RETURN_IF_ERROR(finish());  // the memory is used again
+      }
+    }
+  }
+  for (const std::unique_ptr<Stage>& stage : executor.stages()) {
+    RETURN_IF_ERROR(stage->RoundParameters());
+  }
+  return finish();
+}
+
+}  // namespace stagecoach::engine

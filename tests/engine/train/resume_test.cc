@@ -1,0 +1,227 @@
+// Saved anywhere, a run goes on anywhere, with the bits of one that was never stopped.
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/layers/linear.h"
+#include "engine/train/fit.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int kMicroBatches = 12;  // which every schedule here takes
+constexpr int64_t kRows = 7;       // of a micro-batch
+constexpr int64_t kBatch = kMicroBatches * kRows;
+constexpr int64_t kStepsPerEpoch = 3;
+
+struct Place {
+  int devices = 1;
+  std::string schedule = "gpipe";
+  partition::Replication replication = {.gradient_blocks = 2};
+};
+
+void PrintTo(const Place& place, std::ostream* out) {
+  *out << place.devices << " devices, " << place.schedule << ", " << place.replication.replicas
+       << " replicas" << (place.replication.shards_optimizer ? ", sharded" : "");
+}
+
+std::unique_ptr<Trainer> TrainerAt(const Place& place, const Optimizer& optimizer) {
+  return MakeTrainer(
+      SmallModel(),
+      EvenPlan(SmallModel(), place.devices, place.schedule, kMicroBatches, kRows, 0,
+               place.replication),
+      {.optimizer = optimizer, .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10)});
+}
+
+TrainTest Data() { return {SmallData(kStepsPerEpoch * kBatch + 5), SmallData(40)}; }
+
+// All that a run is judged by in the end.
+struct Answer {
+  std::string parameters, losses;
+  std::vector<double> epochs;  // loss, accuracy and test loss of those that the run ended
+
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+// Trains until `stop_at` steps are done, saves there, and goes on from what `folder` has, if it has
+// anything.
+Answer TrainAt(const Place& place, const Optimizer& optimizer, const std::string& folder,
+               int64_t stop_at, Answer before = {}) {
+  const auto trainer = TrainerAt(place, optimizer);
+  FitOptions options = {.epochs = 4, .checkpoints = {.folder = folder}};
+  if (std::filesystem::exists(folder)) {
+    options.start = trainer->Restore(folder).value().manifest.position;
+  }
+  options.stop = [&] { return trainer->steps() >= stop_at; };
+  options.on_epoch = [&](const EpochResult& row) {
+    before.epochs.insert(before.epochs.end(), {row.loss, row.train_accuracy, row.test_loss});
+  };
+  const FitResult fit = Fit(*trainer, Data(), options).value();
+  EXPECT_OK(fit.last_save);
+  before.parameters = trainer->ParametersHash().value();
+  before.losses = fit.step_losses_hash;
+  return before;
+}
+
+class Resume : public ::testing::TestWithParam<Optimizer> {
+ protected:
+  std::string Folder(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  const TestFolder folder_;
+};
+
+TEST_P(Resume, OnOtherStagesReplicasAndSchedulesGivesTheSameBits) {
+  const std::vector<Place> places = {
+      {4, "gpipe"},
+      {3, "1f1b"},
+      {1, "1f1b"},
+      {2, "zb-v", {2, 2}},
+      {2, "1f1b", {2, 2, /*shards_optimizer=*/true}},
+      {4, "interleaved"},
+      {1, "gpipe", {2, 2, /*shards_optimizer=*/true}},
+      {2, "zb-h1"},
+  };
+  const Answer expected = TrainAt({}, GetParam(), Folder("whole"), 1000);
+  Answer answer;
+  // Stops within epochs, before an evaluation (6 and 9 steps), and after the last step.
+  int64_t stop_at = 1;
+  for (const Place& place : places) {
+    SCOPED_TRACE(::testing::PrintToString(place));
+    answer = TrainAt(place, GetParam(), Folder("pieces"), stop_at, answer);
+    stop_at += stop_at == 1 ? 1 : 2;
+  }
+  answer = TrainAt({}, GetParam(), Folder("pieces"), 1000, answer);
+  EXPECT_EQ(answer, expected);
+}
+
+std::map<std::string, std::string> FilesIn(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ostringstream text;
+    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
+    files[entry.path().filename().string()] = text.str();
+  }
+  return files;
+}
+
+TEST_P(Resume, EveryPlanWritesTheSameFiles) {
+  std::map<std::string, std::string> expected;
+  for (const Place& place :
+       {Place{}, Place{4, "1f1b"}, Place{2, "zb-v", {2, 2, true}}, Place{3, "gpipe", {2, 2}}}) {
+    SCOPED_TRACE(::testing::PrintToString(place));
+    const auto trainer = TrainerAt(place, GetParam());
+    ASSERT_OK(trainer->Step(*SmallData(kBatch), Rows(0, kBatch)));
+    ASSERT_OK_AND_ASSIGN(const std::string path,
+                         trainer->Save(Folder(::testing::PrintToString(place))));
+    auto files = FilesIn(path);
+    EXPECT_EQ(files.erase("manifest.json"), 1);
+    EXPECT_EQ(files.erase("manifest.json.xxh128"), 1);
+    if (expected.empty()) expected = files;
+    EXPECT_TRUE(files == expected);
+  }
+  EXPECT_THAT(expected, ::testing::SizeIs(::testing::Gt(8)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
+                         ::testing::Values(Optimizer::AdamW(), Optimizer::Sgd()),
+                         [](const auto& optimizer) {
+                           return optimizer.param.kind == Optimizer::Kind::kSgd ? "Sgd" : "AdamW";
+                         });
+
+class Saved : public ::testing::Test {
+ protected:
+  // A run of two checkpoints, after one and two steps.
+  void SetUp() override {
+    const auto trainer = TrainerAt({2, "1f1b"}, Optimizer::AdamW());
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_OK(trainer->Step(*SmallData(kBatch), Rows(0, kBatch)));
+      ASSERT_OK(trainer->Save(folder_));
+      hashes_.push_back(trainer->ParametersHash().value());
+    }
+  }
+  std::string File(int step, const std::string& name) const {
+    return absl::StrCat(folder_, "/", CheckpointName(step), "/", name);
+  }
+  static void Flip(const std::string& path, int64_t byte) {
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekg(byte);
+    const int value = file.get();
+    file.seekp(byte);
+    file.put(static_cast<char>(value ^ 0x40));
+  }
+
+  const TestFolder test_folder_;
+  const std::string folder_ = (test_folder_.path() / "run").string();
+  std::vector<std::string> hashes_;
+};
+
+TEST_F(Saved, GoesOnFromTheNewest) {
+  const auto trainer = TrainerAt({3, "gpipe"}, Optimizer::AdamW());
+  ASSERT_OK_AND_ASSIGN(const RestoredCheckpoint restored, trainer->Restore(folder_));
+  EXPECT_EQ(restored.path, absl::StrCat(folder_, "/step-00000002"));
+  EXPECT_THAT(restored.passed_over, IsEmpty());
+  EXPECT_EQ(trainer->steps(), 2);
+  EXPECT_EQ(restored.manifest.samples, 2 * kBatch);
+  EXPECT_EQ(trainer->ParametersHash().value(), hashes_[1]);
+}
+
+TEST_F(Saved, GoesOnFromOneThatIsNamed) {
+  const auto trainer = TrainerAt({3, "gpipe"}, Optimizer::AdamW());
+  ASSERT_OK(trainer->Restore(absl::StrCat(folder_, "/step-00000001")));
+  EXPECT_EQ(trainer->steps(), 1);
+  EXPECT_EQ(trainer->ParametersHash().value(), hashes_[0]);
+}
+
+TEST_F(Saved, PassesOverOnesThatAreDamagedAndSaysWhy) {
+  Flip(File(2, "layer-00007.optimizer.safetensors"), 700);
+  const auto trainer = TrainerAt({2, "gpipe"}, Optimizer::AdamW());
+  ASSERT_OK_AND_ASSIGN(const RestoredCheckpoint restored, trainer->Restore(folder_));
+  EXPECT_EQ(trainer->steps(), 1);
+  EXPECT_EQ(trainer->ParametersHash().value(), hashes_[0]);
+  EXPECT_THAT(restored.passed_over,
+              ElementsAre(StatusIs(absl::StatusCode::kDataLoss,
+                                   AllOf(HasSubstr("step-00000002/layer-00007.optimizer"),
+                                         HasSubstr("tensor \"layer 7: ")))));
+  Flip(File(1, "manifest.json"), 3);
+  EXPECT_THAT(trainer->Restore(folder_),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("none of the 2 checkpoints")));
+}
+
+TEST_F(Saved, IsRefusedByAnotherModelOrOptimizer) {
+  EXPECT_THAT(TrainerAt({1, "gpipe"}, Optimizer::Sgd())->Restore(folder_),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was trained with adamw")));
+  Model model = SmallModel();
+  model.layers.back() = Linear(kSmallClasses + 1);
+  EXPECT_THAT(
+      MakeTrainer(model, EvenPlan(model, 1, "gpipe", kMicroBatches, kRows), {})->Restore(folder_),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("another model"), HasSubstr("layer 7: weight"))));
+}
+
+TEST_F(Saved, ThereIsNoneInAnEmptyFolder) {
+  const auto trainer = TrainerAt({1, "gpipe"}, Optimizer::AdamW());
+  EXPECT_THAT(trainer->Restore(test_folder_.path().string()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no checkpoint in")));
+  EXPECT_EQ(trainer->steps(), 0);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
