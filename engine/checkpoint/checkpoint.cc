@@ -149,7 +149,8 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
     absl::string_view digits = name;
     FoundCheckpoint checkpoint{.path = absl::StrCat(folder, "/", name)};
     if (absl::ConsumePrefix(&digits, "step-") && absl::SimpleAtoi(digits, &checkpoint.step) &&
-        name == CheckpointName(checkpoint.step) && IsFolder(checkpoint.path)) {
+        checkpoint.step >= 0 && name == CheckpointName(checkpoint.step) &&
+        IsFolder(checkpoint.path)) {
       found.push_back(std::move(checkpoint));
     }
   }

@@ -112,6 +112,7 @@ class Saving {
 
   absl::StatusOr<std::string> Run() {
     RETURN_IF_ERROR(MakeFolder());
+    has_folder_ = true;
     for (size_t file = 0; file < own_.size(); ++file) RETURN_IF_ERROR(Write(file));
     RETURN_IF_ERROR(Tell(kWritten, "[]"));
     RETURN_IF_ERROR(AwaitAll(kWritten).status());
@@ -129,9 +130,15 @@ class Saving {
     Manifest manifest = task_.manifest;
     ASSIGN_OR_RETURN(manifest.files, CollectFiles(std::move(saved)));
     RETURN_IF_ERROR(WriteManifest(manifest));
+    has_folder_ = false;  // it is about to get another name
     RETURN_IF_ERROR(Commit(final_path));
     RETURN_IF_ERROR(RemoveOthers(calls_, task_.folder, task_.retention));
     return final_path;
+  }
+
+  // After a failure, which is the other process's if that has taken the folder away meanwhile.
+  absl::Status Explain(const absl::Status& failure) const {
+    return has_folder_ && !Exists(path_) ? GivenUpElsewhere() : failure;
   }
 
   // After a failure. Takes the folder's name away, which needs no space on the disk, so that the
@@ -159,6 +166,11 @@ class Saving {
     return absl::StrCat(".", phase, "-", process);
   }
 
+  absl::Status GivenUpElsewhere() const {
+    return absl::AbortedError(
+        absl::StrCat("saving to ", task_.folder, ": another process could not write its part"));
+  }
+
   absl::Status CheckCancelled() const {
     if (!cancelled_.load(std::memory_order_relaxed)) return absl::OkStatus();
     return absl::CancelledError("the run has ended before the checkpoint was written");
@@ -169,10 +181,7 @@ class Saving {
     const base::Deadline deadline = base::Deadline::After(task_.deadline);
     while (!Exists(path)) {
       RETURN_IF_ERROR(CheckCancelled());
-      if (path != path_ && !Exists(path_)) {
-        return absl::AbortedError(
-            absl::StrCat("saving to ", task_.folder, ": another process could not write its part"));
-      }
+      if (has_folder_ && !Exists(path_)) return GivenUpElsewhere();
       if (deadline.Expired()) {
         return absl::DeadlineExceededError(absl::StrCat(
             "saving to ", task_.folder, ": ", what, " within ",
@@ -371,6 +380,7 @@ class Saving {
   const std::string name_;                  // of the checkpoint's folder
   const std::string temporary_;             // of the temporary one, and
   const std::string path_;                  // where it is
+  bool has_folder_ = false;                 // from when it has been made until it gets another name
   std::vector<std::vector<OwnPiece>> own_;  // by file
 };
 
@@ -380,8 +390,10 @@ absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const Save
                                             const std::atomic<bool>& cancelled) {
   Saving saving(calls, task, cancelled);
   absl::StatusOr<std::string> result = saving.Run();
-  if (!result.ok()) saving.GiveUp();
-  return result;
+  if (result.ok()) return result;
+  const absl::Status why = saving.Explain(result.status());
+  saving.GiveUp();
+  return why;
 }
 
 BackgroundSave::~BackgroundSave() {

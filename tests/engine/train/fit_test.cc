@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,6 +21,7 @@ using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t kRows = 23;
 constexpr int64_t kBatch = 5;  // 4 batches, and 3 rows left over
@@ -272,6 +274,125 @@ TEST(Fit, TakesExactlyOneBatchOfRows) {
   RecordingTrainer trainer(kRows);
   ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), {}));
   EXPECT_EQ(result.steps, 1);
+}
+
+// At which steps, and where in the data, a run of 2 epochs of 4 steps is saved.
+std::vector<std::string> SavesOf(const RecordingTrainer& trainer) {
+  std::vector<std::string> saves;
+  for (const RecordingTrainer::BegunSave& save : trainer.saves) {
+    saves.push_back(absl::StrCat(save.step, ": epoch ", save.position.epoch, ", row ",
+                                 save.position.rows,
+                                 save.position.test_loss.has_value() ? ", evaluated" : ""));
+  }
+  return saves;
+}
+
+FitOptions WithCheckpoints(int64_t every_steps) {
+  FitOptions options = {.epochs = 2, .checkpoints = {.every_steps = every_steps}};
+  options.checkpoints.folder = RecordingTrainer::kFolder;
+  return options;
+}
+
+TEST(Fit, SavesEverySoManyStepsAndAfterEvaluations) {
+  RecordingTrainer trainer;
+  ASSERT_OK(Fit(trainer, Data(), WithCheckpoints(3)));
+  EXPECT_THAT(SavesOf(trainer), ElementsAre("3: epoch 1, row 15", "4: epoch 2, row 0, evaluated",
+                                            "7: epoch 2, row 15", "8: epoch 3, row 0, evaluated"));
+  EXPECT_FALSE(trainer.is_saving());
+  RecordingTrainer never;
+  ASSERT_OK(Fit(never, Data(), {.epochs = 2}));
+  EXPECT_THAT(SavesOf(never), IsEmpty());
+}
+
+TEST(Fit, SavesWheneverItIsWanted) {
+  RecordingTrainer trainer;
+  FitOptions options = WithCheckpoints(0);
+  options.checkpoints.wanted = [&] { return trainer.steps() == 2 || trainer.steps() == 3; };
+  ASSERT_OK(Fit(trainer, Data(), options));
+  EXPECT_THAT(SavesOf(trainer),
+              ElementsAre("2: epoch 1, row 10", "3: epoch 1, row 15",
+                          "4: epoch 2, row 0, evaluated", "8: epoch 3, row 0, evaluated"));
+}
+
+TEST(Fit, SavesWhenItIsStopped) {
+  RecordingTrainer trainer;
+  FitOptions options = WithCheckpoints(100);
+  options.stop = [&] { return trainer.steps() == 6; };
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
+  EXPECT_TRUE(result.stopped);
+  EXPECT_THAT(SavesOf(trainer), ElementsAre("4: epoch 2, row 0, evaluated", "6: epoch 2, row 10"));
+}
+
+TEST(Fit, SavesOnceWhatIsStoppedRightAfterASave) {
+  RecordingTrainer trainer;
+  FitOptions options = WithCheckpoints(2);
+  options.stop = [&] { return trainer.steps() == 2; };
+  ASSERT_OK(Fit(trainer, Data(), options));
+  EXPECT_THAT(SavesOf(trainer), ElementsAre("2: epoch 1, row 10"));
+}
+
+TEST(Fit, GoesOnAsIfItHadNeverStopped) {
+  RecordingTrainer whole;
+  std::vector<EpochResult> expected;
+  FitOptions options = WithCheckpoints(1);
+  options.on_epoch = [&](const EpochResult& row) { expected.push_back(row); };
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(whole, Data(), options));
+  for (const RecordingTrainer::BegunSave& save : whole.saves) {
+    SCOPED_TRACE(save.step);
+    RecordingTrainer trainer;
+    trainer.GoOnFrom(save.step);
+    options.start = save.position;
+    std::vector<EpochResult> rows;
+    options.on_epoch = [&](const EpochResult& row) { rows.push_back(row); };
+    ASSERT_OK_AND_ASSIGN(const FitResult rest, Fit(trainer, Data(), options));
+    EXPECT_EQ(rest.step_losses_hash, result.step_losses_hash);
+    EXPECT_EQ(rest.steps, result.steps);
+    EXPECT_EQ(rest.epochs, 2);
+    EXPECT_EQ(trainer.visited, std::vector<int64_t>(whole.visited.begin() + save.step * kBatch,
+                                                    whole.visited.end()));
+    ASSERT_EQ(rows.size(), static_cast<size_t>(3 - save.position.epoch));
+    for (const EpochResult& row : rows) {
+      const EpochResult& other = expected[static_cast<size_t>(row.epoch - 1)];
+      EXPECT_EQ(row.loss, other.loss);
+      EXPECT_EQ(row.train_accuracy, other.train_accuracy);
+    }
+  }
+}
+
+TEST(Fit, EvaluatesWhatWasSavedBeforeTheEvaluation) {
+  RecordingTrainer trainer;
+  trainer.GoOnFrom(4);
+  FitOptions options = {.epochs = 1, .start = {.epoch = 1, .rows = 20, .loss_sum = 60}};
+  std::vector<EpochResult> rows;
+  options.on_epoch = [&](const EpochResult& row) { rows.push_back(row); };
+  ASSERT_OK(Fit(trainer, Data(), options));
+  EXPECT_EQ(trainer.steps(), 4);
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows[0].loss, 3.0);
+  EXPECT_EQ(trainer.evaluations, 1);
+}
+
+TEST(Fit, GoesOnWhereSavesFail) {
+  RecordingTrainer trainer;
+  trainer.fails_to_finish_at = 4;
+  FitOptions options = WithCheckpoints(2);
+  std::vector<absl::Status> reports;
+  options.checkpoints.on_save = [&](const SaveReport& report) {
+    reports.push_back(report.path.status());
+    EXPECT_EQ(report.step, 2 * std::ssize(reports));
+  };
+  ASSERT_OK_AND_ASSIGN(FitResult result, Fit(trainer, Data(), options));
+  EXPECT_EQ(result.steps, 8);
+  EXPECT_OK(result.last_save);
+  ASSERT_EQ(reports.size(), 4);
+  EXPECT_THAT(reports[0], StatusIs(absl::StatusCode::kDataLoss, "disk failed"));
+  EXPECT_OK(reports[3]);
+
+  RecordingTrainer hopeless;
+  hopeless.fails_to_begin = true;
+  ASSERT_OK_AND_ASSIGN(result, Fit(hopeless, Data(), WithCheckpoints(2)));
+  EXPECT_EQ(result.steps, 8);
+  EXPECT_THAT(result.last_save, StatusIs(absl::StatusCode::kResourceExhausted, "no memory"));
 }
 
 TEST(Fit, ReturnsTheErrorOfAStep) {

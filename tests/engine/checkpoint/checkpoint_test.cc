@@ -1,0 +1,219 @@
+// What a checkpoint on disk is not, is noticed.
+#include "engine/checkpoint/checkpoint.h"
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/hash.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/checkpoint/small_save.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class CheckpointFolder : public ::testing::Test {
+ protected:
+  // Those of steps 1 and 2.
+  CheckpointFolder() {
+    for (int64_t step : {1, 2}) {
+      const SmallState state(step);
+      paths_.push_back(
+          WriteCheckpoint(base::SystemCalls::Kernel(), state.Task(run_, {.newest = 9}), false_)
+              .value());
+    }
+    files_ = FilesIn(path());
+  }
+  const std::string& path() const { return paths_[1]; }
+  std::string PathOf(const std::string& file) const { return absl::StrCat(path(), "/", file); }
+  void Write(const std::string& file, const std::string& bytes) const {
+    std::ofstream(PathOf(file), std::ios::binary) << bytes;
+  }
+  // Of the whole checkpoint.
+  absl::Status Check() const {
+    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path());
+    return checkpoint.ok() ? checkpoint->Verify() : checkpoint.status();
+  }
+  // Writes a manifest that is what its hash says.
+  void WriteManifest(const std::string& text) const {
+    base::Hasher hasher;
+    hasher.Update(
+        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+    Write(kManifestName, text);
+    Write(kManifestHashName, absl::StrCat(hasher.HexDigest(), "  manifest.json\n"));
+  }
+
+  const TestFolder folder_;
+  const std::string run_ = folder_.path().string();
+  const std::atomic<bool> false_ = false;
+  std::vector<std::string> paths_;
+  std::map<std::string, std::string> files_;  // of step 2
+};
+
+TEST_F(CheckpointFolder, IsWhole) {
+  EXPECT_OK(Check());
+  EXPECT_THAT(files_, SizeIs(6));
+}
+
+TEST_F(CheckpointFolder, EveryChangedByteIsFound) {
+  for (const auto& [name, bytes] : files_) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      for (const char change : {'\x01', '\x80'}) {
+        std::string changed = bytes;
+        changed[i] = static_cast<char>(changed[i] ^ change);
+        Write(name, changed);
+        ASSERT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path())))
+            << name << ", byte " << i;
+      }
+    }
+    Write(name, bytes);
+  }
+  EXPECT_OK(Check());
+}
+
+TEST_F(CheckpointFolder, NamesTheTensorThatWasChanged) {
+  const std::string file = "layer-00000.optimizer.safetensors";
+  ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header,
+                       ParseSafetensors(files_[file], static_cast<int64_t>(files_[file].size())));
+  for (const SafetensorsEntry& entry : header.tensors) {
+    for (int64_t byte : {entry.begin, entry.begin + entry.bytes() - 1}) {
+      std::string changed = files_[file];
+      ++changed[static_cast<size_t>(byte)];
+      Write(file, changed);
+      EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
+                                    AllOf(HasSubstr(PathOf(file)),
+                                          HasSubstr(absl::StrCat("\"", entry.name, "\"")))));
+    }
+  }
+}
+
+TEST_F(CheckpointFolder, EveryTruncationAndAnAddedByteAreFound) {
+  for (const auto& [name, bytes] : files_) {
+    const bool is_shard = absl::EndsWith(name, ".safetensors");
+    const std::string named = PathOf(is_shard ? name : kManifestName);
+    for (size_t size = 0; size <= bytes.size(); ++size) {
+      Write(name, size < bytes.size() ? bytes.substr(0, size) : bytes + '\n');
+      ASSERT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(named)))
+          << name << ", " << size << " bytes";
+    }
+    Write(name, bytes);
+  }
+}
+
+TEST_F(CheckpointFolder, FilesThatAreNotItsOwnAreFound) {
+  const std::map<std::string, std::string> other = FilesIn(paths_[0]);
+  for (const auto& [name, bytes] : files_) {
+    if (other.at(name) == bytes) continue;
+    Write(name, other.at(name));
+    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))) << name;
+    Write(name, bytes);
+  }
+  // Two of its own, in each other's place.
+  Write("layer-00000.safetensors", files_["layer-00002.safetensors"]);
+  EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer-00000.safetensors")));
+}
+
+TEST_F(CheckpointFolder, MissingFilesAreFound) {
+  for (const auto& [name, bytes] : files_) {
+    std::filesystem::remove(PathOf(name));
+    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
+                                  AllOf(HasSubstr(PathOf(name)), HasSubstr("missing"))));
+    Write(name, bytes);
+  }
+}
+
+TEST_F(CheckpointFolder, NothingIsReadThroughALink) {
+  for (const auto& [name, bytes] : files_) {
+    const std::string real = absl::StrCat(run_, "/real");
+    std::filesystem::rename(PathOf(name), real);
+    std::filesystem::create_symlink(real, PathOf(name));
+    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
+                                  AllOf(HasSubstr(PathOf(name)), HasSubstr("regular file"))));
+    std::filesystem::remove(PathOf(name));
+    std::filesystem::rename(real, PathOf(name));
+  }
+  EXPECT_OK(Check());
+}
+
+TEST_F(CheckpointFolder, AManifestThatLeadsElsewhereIsRefused) {
+  std::ofstream(absl::StrCat(run_, "/outside.safetensors")) << "outside";
+  const std::string text = files_[kManifestName];
+  for (const std::string& name :
+       {std::string("../outside.safetensors"), absl::StrCat(run_, "/outside.safetensors")}) {
+    WriteManifest(absl::StrReplaceAll(text, {{"layer-00002.safetensors", name}}));
+    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                  AllOf(HasSubstr("manifest.json"), HasSubstr("$.files[2].name"))));
+  }
+}
+
+TEST_F(CheckpointFolder, AManifestThatPromisesOtherTensorsIsRefused) {
+  const std::string text = files_[kManifestName];
+  for (const auto& [what, by, why] : std::vector<std::array<std::string, 3>>{
+           {"\"shape\":[3,5]", "\"shape\":[5,3]", "has the shape [3, 5], expected [5, 3]"},
+           {"\"name\":\"layer 0: bias\"", "\"name\":\"layer 0: bios\"",
+            "no tensor \"layer 0: bios"},
+       }) {
+    WriteManifest(absl::StrReplaceAll(text, {{what, by}}));
+    EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(why)));
+  }
+}
+
+TEST_F(CheckpointFolder, AFileThatTheManifestDoesNotNameIsNotLoaded) {
+  ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(path()));
+  EXPECT_THAT(checkpoint.Load("manifest.json"), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(checkpoint.Load("../x"), StatusIs(absl::StatusCode::kDataLoss));
+  ASSERT_OK_AND_ASSIGN(const LoadedFile file, checkpoint.Load("layer-00000.safetensors"));
+  ASSERT_OK_AND_ASSIGN(const absl::Span<const float> values, file.Find("layer 0: weight", {3, 5}));
+  EXPECT_THAT(values, SizeIs(15));
+  EXPECT_THAT(file.Find("layer 0: weight", {15}), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(file.Find("layer 0: height", {3, 5}), StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST_F(CheckpointFolder, IsListedByStep) {
+  std::filesystem::create_directory(absl::StrCat(run_, "/step-00000010"));
+  for (const char* name : {"step-3", "step-000000003", "step--0000003", "steps", ".saving-step"}) {
+    std::filesystem::create_directory(absl::StrCat(run_, "/", name));
+  }
+  std::filesystem::create_directory_symlink(path(), absl::StrCat(run_, "/step-00000011"));
+  std::ofstream(absl::StrCat(run_, "/step-00000012")) << "a file";
+  ASSERT_OK_AND_ASSIGN(const std::vector<FoundCheckpoint> found, ListCheckpoints(run_));
+  ASSERT_THAT(found, SizeIs(3));
+  EXPECT_EQ(found[0].path, paths_[0]);
+  EXPECT_EQ(found[1].step, 2);
+  EXPECT_EQ(found[2].step, 10);
+  EXPECT_EQ(CheckpointName(123456789), "step-123456789");
+}
+
+TEST_F(CheckpointFolder, TheNewestThatCanBeOpenedIsTaken) {
+  std::vector<absl::Status> passed_over;
+  ASSERT_OK_AND_ASSIGN(const Checkpoint newest, OpenNewest(run_, passed_over));
+  EXPECT_EQ(newest.path(), path());
+  EXPECT_THAT(passed_over, IsEmpty());
+  std::filesystem::remove(PathOf("manifest.json"));
+  ASSERT_OK_AND_ASSIGN(const Checkpoint older, OpenNewest(run_, passed_over));
+  EXPECT_EQ(older.path(), paths_[0]);
+  EXPECT_THAT(passed_over, ElementsAre(StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))));
+  ASSERT_OK_AND_ASSIGN(const Checkpoint named, OpenNewest(paths_[0], passed_over));
+  EXPECT_EQ(named.manifest().step, 1);
+  EXPECT_THAT(OpenNewest(absl::StrCat(run_, "/nowhere"), passed_over),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("nowhere")));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

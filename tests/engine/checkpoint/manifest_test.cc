@@ -1,0 +1,134 @@
+#include "engine/checkpoint/manifest.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedule/generators.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::testing::HasSubstr;
+
+Manifest Full() {
+  Manifest manifest = {.program = "stagecoach 1.2.3",
+                       .saved_at = "2026-01-02T03:04:05Z",
+                       .step = 200,
+                       .samples = 25600,
+                       .position = {.epoch = 3,
+                                    .rows = 1280,
+                                    .loss_sum = 1.0 / 3.0,
+                                    .correct = 77,
+                                    .losses_hash = "abc",
+                                    .test_loss = 0.1},
+                       .seed = std::numeric_limits<uint64_t>::max(),
+                       .optimizer = Optimizer::Sgd(0.3F),
+                       .device = "cpu",
+                       .precision = "fp32",
+                       .layers = {"linear 3 -> 4, \"quoted\"", "gelu"},
+                       .input = {3, 2},
+                       .loss = "cross-entropy",
+                       .model_source = "[[layer]]\ntype = \"linear\"\n",
+                       .options = {{"--width", "4", true}, {"--data", "a b", false}}};
+  manifest.optimizer.clip_norm = 0.1F;
+  manifest.plan.model = "default";
+  manifest.plan.plan = {
+      .first_layer = {0, 1},
+      .num_layers = 2,
+      .micro_batch_rows = 4,
+      .schedule = schedule::Generate("1f1b", {.ranks = 2, .micro_batches = 3}).value()};
+  manifest.files = {{.name = "layer-00000.safetensors",
+                     .bytes = 123,
+                     .hash = std::string(32, '0'),
+                     .tensors = {{"layer 0: weight", {3, 4}, std::string(32, 'a')},
+                                 {"layer 0: scale", {}, std::string(32, '9')}}},
+                    {.name = "layer-00000.optimizer.safetensors", .hash = std::string(32, 'f')}};
+  return manifest;
+}
+
+TEST(ManifestJson, KeepsEverything) {
+  const std::string text = ToJson(Full());
+  ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(text));
+  EXPECT_EQ(parsed, Full());
+  EXPECT_EQ(ToJson(parsed), text);
+  EXPECT_THAT(text, HasSubstr(R"({"name":"--width","value":"4","origin":"given"})"));
+}
+
+TEST(ManifestJson, KeepsLossesThatAreNotFinite) {
+  Manifest manifest = Full();
+  manifest.position.loss_sum = std::numeric_limits<double>::infinity();
+  manifest.position.test_loss = std::nan("");
+  ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(ToJson(manifest)));
+  EXPECT_EQ(parsed.position.loss_sum, manifest.position.loss_sum);
+  EXPECT_TRUE(std::isnan(*parsed.position.test_loss));
+}
+
+TEST(ManifestJson, KeepsFilesAlone) {
+  const std::vector<SavedFile> files = Full().files;
+  ASSERT_OK_AND_ASSIGN(const std::vector<SavedFile> parsed,
+                       ParseSavedFiles(ToJson(absl::MakeConstSpan(files))));
+  EXPECT_EQ(parsed, files);
+  EXPECT_THAT(ParseSavedFiles("{}"), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+// Of one replacement.
+absl::Status Refusal(const std::string& what, const std::string& by) {
+  const std::string text = ToJson(Full());
+  EXPECT_THAT(text, HasSubstr(what));
+  return ParseManifest(absl::StrReplaceAll(text, {{what, by}})).status();
+}
+
+TEST(ManifestJson, NamesWhatIsWrong) {
+  struct Case {
+    std::string what, by, why;
+  };
+  for (const Case& wrong : std::vector<Case>{
+           {"stagecoach-checkpoint", "stagecoach-plan", "$.format"},
+           {"\"version\": 1,\n  \"program", "\"version\": 2,\n  \"program", "$.version"},
+           {"\"step\": 200", "\"step\": -1", "$.step"},
+           {"\"step\": 200", "\"steps\": 200", "step"},
+           {"\"epoch\":3", "\"epoch\":0", "$.position.epoch"},
+           {"\"rows\":1280", "\"rows\":-1", "$.position.rows"},
+           {"\"losses_hash\":\"abc\"", "\"losses_hash\":7", "losses_hash"},
+           {"\"correct\":77", "\"correct\":77,\"more\":1", "more"},
+           {"\"test_loss\":\"0.1", "\"test_loss\":\"x0.1", "test_loss"},
+           {"\"seed\": \"18446744073709551615\"", "\"seed\": \"-1\"", "$.seed"},
+           {"\"name\":\"sgd\"", "\"name\":\"lion\"", "$.optimizer.name"},
+           {"\"beta1\":", "\"beta9\":", "beta1"},
+           {"0.30000001192092896", "1e200", "$.optimizer.momentum"},
+           {"\"momentum\":0.3", "\"momentum\":1.5", "momentum is 1.5"},
+           {"\"input\": [3,2]", "\"input\": [3,-2]", "$.input[1]"},
+           {"\"input\": [3,2]", "\"input\": [1,1,1,1,1]", "dimensions"},
+           {"\"shape\":[3,4]", "\"shape\":[4294967296,4294967296]", "shape[1]"},
+           {"\"origin\":\"given\"", "\"origin\":\"guessed\"", "$.options[0].origin"},
+           {"\"bytes\":123", "\"bytes\":-123", "$.files[0].bytes"},
+           {std::string(32, 'a'), std::string(31, 'a'), "$.files[0].tensors[0].hash"},
+           {std::string(32, 'a'), std::string(32, 'A'), "32 hexadecimal digits"},
+           {"\"first_layer\":0", "\"first_layer\":1", "$.stages[0]"},
+       }) {
+    EXPECT_THAT(Refusal(wrong.what, wrong.by),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(wrong.why)))
+        << wrong.what << " -> " << wrong.by;
+  }
+}
+
+TEST(ManifestJson, RefusesNamesThatLeadElsewhere) {
+  for (const char* const name :
+       {"/etc/layer.safetensors", "../layer.safetensors", "a/layer.safetensors",
+        "..\\\\layer.safetensors", ".safetensors", ".hidden.safetensors", "passwd", "",
+        "layer\\u0000.safetensors", "layer .safetensors", "manifest.json"}) {
+    EXPECT_THAT(Refusal("layer-00000.safetensors", name),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("$.files[0].name")))
+        << name;
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
