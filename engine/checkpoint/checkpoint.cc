@@ -155,8 +155,7 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
     }
   }
   if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot read the folder ", folder, ": ", error.message()));
+    return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read the folder ", folder));
   }
   std::sort(found.begin(), found.end(),
             [](const FoundCheckpoint& a, const FoundCheckpoint& b) { return a.step < b.step; });

@@ -216,6 +216,8 @@ absl::Status ParseModel(ObjectReader& reader, Manifest& manifest) {
   }
   ASSIGN_OR_RETURN(const ArrayReader input, reader.RequiredArray("input"));
   ASSIGN_OR_RETURN(manifest.input, ParseShape(input));
+  ASSIGN_OR_RETURN(const ArrayReader output, reader.RequiredArray("output"));
+  ASSIGN_OR_RETURN(manifest.output, ParseShape(output));
   ASSIGN_OR_RETURN(manifest.loss, reader.RequiredString("loss"));
   ASSIGN_OR_RETURN(manifest.model_source, reader.OptionalString("model_source", ""));
   return absl::OkStatus();
@@ -283,6 +285,7 @@ std::string ToJson(const Manifest& manifest) {
   add("device", quoted(manifest.device));
   add("precision", quoted(manifest.precision));
   add("input", ToJson(manifest.input).dump());
+  add("output", ToJson(manifest.output).dump());
   add("loss", quoted(manifest.loss));
   add("layers", LinesOf(manifest.layers, [](const std::string& layer) { return Json(layer); }));
   if (!manifest.model_source.empty()) add("model_source", quoted(manifest.model_source));

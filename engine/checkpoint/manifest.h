@@ -68,7 +68,7 @@ struct Manifest {
   std::string precision;
 
   std::vector<std::string> layers;  // as they describe themselves
-  kernels::Shape input;             // of one sample
+  kernels::Shape input, output;     // of one sample
   std::string loss;
   std::string model_source;  // from which the model can be made again, if that is known
   partition::PlanFile plan;  // by which it was trained; any other will do

@@ -28,7 +28,6 @@ namespace {
 using base::ObjectReader;
 using nlohmann::json;
 
-constexpr int64_t kMaxFileBytes = 1'000'000;
 
 template <typename T>
 struct Named {
@@ -205,7 +204,7 @@ absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64
 }
 
 absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes) {
-  ASSIGN_OR_RETURN(const std::string toml, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string toml, base::ReadFile(path, kMaxModelFileBytes));
   absl::StatusOr<Model> model = ParseModel(toml, features, classes);
   RETURN_IF_ERROR(base::Annotate(model.status(), path));
   return model;

@@ -75,7 +75,7 @@ absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("cannot make ", path, ": ", error.message()));
+  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path));
 }
 
 // What the manifest says of the run itself.
@@ -87,6 +87,7 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
   for (const partition::LayerCost& layer : run.profile.layers)
     manifest.layers.push_back(layer.name);
   manifest.input = run.model.input;
+  manifest.output = run.profile.output;
   manifest.loss = run.profile.loss_spec.description;
   manifest.plan.plan = run.plan;
 }

@@ -75,7 +75,7 @@ struct Outputs {
 using TakeOutputs = std::function<absl::Status(const Outputs&)>;
 
 // Asked whether to end early; among processes, by all at the same places, and all must be given the
-// same answer (launch/stop_vote.h). Empty: no. An error ends what asks.
+// same answer (launch/vote.h). Empty: no. An error ends what asks.
 using StopFunction = std::function<absl::StatusOr<bool>()>;
 
 // What a checkpoint says besides what the trainer knows.

@@ -25,11 +25,12 @@ absl::Status From(Origin origin, absl::Status status) {
 
 int ExitStatusOf(const absl::Status& status) {
   if (status.ok()) return kExitOk;
-  if (absl::IsUnavailable(status)) return kExitUnavailable;
   const absl::optional<absl::Cord> mark = status.GetPayload(kOriginUrl);
   const auto is = [&](Origin origin) {
     return mark.has_value() && *mark == absl::StrCat(static_cast<int>(origin));
   };
+  if (is(Origin::kOutput)) return kExitCannotWrite;
+  if (absl::IsUnavailable(status)) return kExitUnavailable;
   if (is(Origin::kUsage)) return kExitUsage;
   if (is(Origin::kData)) return kExitBadData;
   if (is(Origin::kConfiguration)) return kExitBadConfiguration;

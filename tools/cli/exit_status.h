@@ -16,6 +16,7 @@ enum ExitStatus : int {
   kExitBadData = 65,           // samples, or a schedule, times or trace file
   kExitUnavailable = 69,       // a device, or what it needs, is not there
   kExitInternal = 70,          // anything that is not the user's doing
+  kExitCannotWrite = 74,       // a checkpoint, at the end of a run
   kExitBadConfiguration = 78,  // model, plan or memory
   kExitInterrupted = 130,      // by Ctrl-C, as shells report it
 };
@@ -23,10 +24,10 @@ enum ExitStatus : int {
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
     "Exit status: 0; 2 wrong usage; 65 bad data; 69 no such device; 70 internal error;\n"
-    "78 bad configuration; 130 stopped by Ctrl-C.";
+    "74 a checkpoint cannot be written; 78 bad configuration; 130 stopped by Ctrl-C.";
 
 // Where an error arose, which decides the exit status.
-enum class Origin { kUsage, kData, kConfiguration, kRun };
+enum class Origin { kUsage, kData, kConfiguration, kOutput, kRun };
 
 // The same status, marked with its origin; the first mark counts. OK stays OK.
 absl::Status From(Origin origin, absl::Status status);

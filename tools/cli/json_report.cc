@@ -151,6 +151,24 @@ class JsonReport final : public Report {
                {"samples_per_second", result.samples_per_second}});
   }
 
+  void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
+    PrintLine({{"event", "resumed"},
+               {"checkpoint", checkpoint.path},
+               {"step", checkpoint.manifest.step},
+               {"epoch", checkpoint.manifest.position.epoch}});
+  }
+
+  void Saved(const engine::SaveReport& save) override {
+    ordered_json event = {{"event", "checkpoint"}, {"step", save.step}};
+    if (save.path.ok()) {
+      event["path"] = *save.path;
+    } else {
+      event["error"] = std::string(save.path.status().message());
+    }
+    event["blocked_seconds"] = absl::ToDoubleSeconds(save.blocked);
+    PrintLine(event);
+  }
+
   void End(const Run& run, const Outcome& outcome) override {
     ordered_json devices = ordered_json::array();
     const auto replicas = static_cast<size_t>(run.prepared.plan.replicas());

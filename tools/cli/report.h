@@ -27,6 +27,9 @@ class Report {
   virtual void Start(const Run& run) = 0;
   virtual void Step(const engine::FitProgress& progress) = 0;
   virtual void Epoch(const engine::EpochResult& result) = 0;
+  // It goes on from a checkpoint.
+  virtual void Resumed(const engine::RestoredCheckpoint& checkpoint) = 0;
+  virtual void Saved(const engine::SaveReport& save) = 0;
   virtual void End(const Run& run, const Outcome& outcome) = 0;
 };
 

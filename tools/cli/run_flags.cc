@@ -23,6 +23,7 @@ constexpr int kMaxStages = 1024;
 constexpr int kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxBatch = int64_t{1} << 20;
+constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 auto Count(int64_t min, int64_t max) {
@@ -54,6 +55,11 @@ absl::StatusOr<int64_t> ParseRows(const std::string& text) {
   absl::StatusOr<int64_t> rows = ParseCount(text, 1, std::numeric_limits<int64_t>::max());
   if (rows.ok()) return rows;
   return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
+}
+
+absl::StatusOr<std::string> ParseFolder(const std::string& path) {
+  if (!path.empty()) return path;
+  return absl::InvalidArgumentError("expected a folder");
 }
 
 void AddDataFlags(CLI::App& app, RunOptions& options) {
@@ -179,6 +185,44 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
   app.add_flag("--json", options.json, "Print JSON, one object per line")->group("Run");
 }
 
+namespace {
+
+absl::StatusOr<std::optional<int64_t>> ParseEvery(const std::string& text) {
+  if (text == "auto") return std::optional<int64_t>();
+  const absl::StatusOr<int64_t> steps = ParseCount(text, 1, kMaxSteps);
+  if (steps.ok()) return std::optional<int64_t>(*steps);
+  return absl::InvalidArgumentError(absl::StrCat(steps.status().message(), ", or \"auto\""));
+}
+
+void AddCheckpointFlags(CLI::App& app, RunOptions& options) {
+  const std::string group = "Checkpoints";
+  CLI::Option* folder =
+      AddFlag(app, "--checkpoint", "DIR", options.checkpoints,
+              "Save the run in this folder, beside its steps [it is not saved]", ParseFolder)
+          ->group(group);
+  app.add_flag("--resume", options.resume,
+               "Go on from the newest checkpoint there; flags that are not given are its")
+      ->needs(folder)
+      ->option_text(" ")
+      ->group(group);
+  AddFlag(app, "--every", "STEPS|auto", options.every_steps,
+          "Save after so many steps, and after each epoch [auto]", ParseEvery)
+      ->needs(folder)
+      ->group(group);
+  AddFlag(app, "--keep", "N", options.kept_checkpoints,
+          Describe("Keep the newest N checkpoints, and the best",
+                   absl::StrCat(options.kept_checkpoints)),
+          Count(1, kMaxInt))
+      ->needs(folder)
+      ->group(group);
+  AddFlag(app, "--keep-every", "STEPS", options.kept_every_steps,
+          "And those at multiples of so many steps [none]", Count(1, kMaxSteps))
+      ->needs(folder)
+      ->group(group);
+}
+
+}  // namespace
+
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   AddPlanFileFlag(app, options);
   const std::string group = "Optimizer";
@@ -207,6 +251,7 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
       ->group("Run");
   app.add_flag("--explain", options.explain, "Print the shapes at each step of a batch first")
       ->group("Run");
+  AddCheckpointFlags(app, options);
   const auto add_file = [&](const char* name, std::string& path, const char* description) {
     app.add_option(name, path, description)->option_text("FILE")->group("Run");
   };

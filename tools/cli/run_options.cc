@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/load.h"
@@ -62,11 +63,19 @@ absl::Status CheckRows(const engine::Dataset& train, int64_t batch_rows) {
                                                       ": use more rows or a smaller batch")));
 }
 
-absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const engine::Dataset& data) {
-  if (!options.model_file.empty()) {
-    return engine::ReadModelFile(options.model_file, data.features(), data.classes());
+absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
+  if (options.model_file.empty() || !options.model_text.empty()) return options.model_text;
+  return base::ReadFile(options.model_file, engine::kMaxModelFileBytes);
+}
+
+absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
+                                        const engine::Dataset& data) {
+  if (text.empty() && options.model_file.empty()) {
+    return engine::DefaultNetwork(data.features(), data.classes(), options.layers, options.width);
   }
-  return engine::DefaultNetwork(data.features(), data.classes(), options.layers, options.width);
+  absl::StatusOr<engine::Model> model = engine::ParseModel(text, data.features(), data.classes());
+  if (!model.ok()) return base::Annotate(model.status(), options.model_file);
+  return model;
 }
 
 // Whether each rank of the run is a process.
@@ -211,8 +220,10 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
   Workload workload;
   ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
   ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options)));
-  ASSIGN_OR_RETURN(workload.model,
-                   From(Origin::kConfiguration, MakeModel(options, *workload.data.train)));
+  ASSIGN_OR_RETURN(workload.model_text, From(Origin::kConfiguration, ModelTextOf(options)));
+  ASSIGN_OR_RETURN(
+      workload.model,
+      From(Origin::kConfiguration, MakeModel(options, workload.model_text, *workload.data.train)));
   return workload;
 }
 
@@ -239,7 +250,7 @@ absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
       From(Origin::kConfiguration,
            UsePlan(options, workload.model,
                    {.plan = std::move(plan), .optimizer = workload.optimizer, .device = device})));
-  return Run{std::move(workload.data), std::move(run)};
+  return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
 }
 
 absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
@@ -251,7 +262,7 @@ absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
   RETURN_IF_ERROR(CheckRows(*workload.data.train, options.batch));
   ASSIGN_OR_RETURN(engine::PreparedRun run,
                    From(Origin::kConfiguration, CutModel(options, workload.model, plan)));
-  return Run{std::move(workload.data), std::move(run)};
+  return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
 }
 
 absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/retention.h"
 #include "engine/data/dataset.h"
 #include "engine/data/idx.h"
 #include "engine/model/model.h"
@@ -29,6 +30,7 @@ struct RunOptions {
   std::optional<int64_t> rows;
 
   std::string model_file;  // "": the default network
+  std::string model_text;  // that of a checkpoint; instead of the file's
   int layers = 20;
   int64_t width = 2304;
 
@@ -55,6 +57,14 @@ struct RunOptions {
   std::optional<float> weight_decay;  // unset: the optimizer's own
   std::optional<float> momentum;
   float clip_norm = 0.0F;
+
+  // Of a run that is saved; "": it is not.
+  std::string checkpoints;
+  bool resume = false;
+  std::optional<int64_t> every_steps;  // between saves; unset: as often as it pays (SaveInterval)
+  std::vector<std::string> taken_defaults;  // flags that a checkpoint had, and had not been given
+  int kept_checkpoints = engine::Retention{}.newest;
+  int64_t kept_every_steps = 0;
 
   int epochs = 2;
   std::optional<float> learning_rate;  // unset: LearningRateOf decides
@@ -114,6 +124,7 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options);
 struct Workload {
   engine::TrainTest data;
   engine::Model model;
+  std::string model_text;  // what it was read from; "": it is the default network
   engine::Optimizer optimizer;
 };
 
@@ -124,6 +135,7 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options);
 // Everything that is settled before the first step.
 struct Run {
   engine::TrainTest data;
+  std::string model_text;  // Workload's
   engine::PreparedRun prepared;
 };
 

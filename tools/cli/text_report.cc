@@ -156,6 +156,19 @@ class TextReport final : public Report {
     std::fflush(stdout);
   }
 
+  void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
+    Draw("");
+    const engine::DataPosition& position = checkpoint.manifest.position;
+    absl::PrintF("       goes on after step %s, in epoch %d: %s\n",
+                 base::FormatCount(checkpoint.manifest.step), position.epoch, checkpoint.path);
+    std::fflush(stdout);
+  }
+
+  void Saved(const engine::SaveReport& save) override {
+    if (save.path.ok()) saved_ = *save.path;
+    Draw("");  // An error is printed next; progress is drawn again with the next step.
+  }
+
   void End(const Run& run, const Outcome& outcome) override {
     Draw("");
     absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
@@ -164,6 +177,7 @@ class TextReport final : public Report {
         "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
         Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),
         base::FormatDuration(outcome.elapsed));
+    if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
     absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
     absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
     std::fflush(stdout);
@@ -181,6 +195,7 @@ class TextReport final : public Report {
   const bool explains_;
   const bool is_terminal_;
   double loss_scale_ = 1.0;
+  std::string saved_;  // the last checkpoint
   absl::Time drawn_ = absl::InfinitePast();
 };
 

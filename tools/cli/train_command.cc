@@ -5,9 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -17,9 +21,10 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
-#include "engine/launch/stop_vote.h"
+#include "engine/launch/vote.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "schedule/simulate.h"
@@ -27,8 +32,10 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/launched.h"
 #include "tools/cli/machine.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/report.h"
 #include "tools/cli/run_options.h"
+#include "tools/cli/saved_run.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -57,6 +64,15 @@ engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
 
 // What would otherwise surface late, or as the kernel's killing the process.
 absl::Status CheckRun(const RunOptions& options, const Run& run) {
+  if (!options.checkpoints.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.checkpoints, error);
+    if (error) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--checkpoint: cannot make ", options.checkpoints, ": ", error.message()));
+    }
+    RETURN_IF_ERROR(base::CheckWritable(absl::StrCat(options.checkpoints, "/step")));
+  }
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
@@ -65,6 +81,12 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   int64_t needed_bytes = 0;
   for (const partition::RankReport& rank : run.prepared.report.ranks)
     needed_bytes += run.prepared.plan.replicas() * rank.peak_bytes();
+  if (!options.checkpoints.empty()) {
+    // The copies that are written beside the run.
+    for (const partition::StageReport& stage : run.prepared.report.stages) {
+      needed_bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
+    }
+  }
   if (memory_bytes > 0 && needed_bytes > memory_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "all devices together need ", base::FormatBytes(needed_bytes), ", this machine has ",
@@ -135,44 +157,107 @@ class SilentReport final : public Report {
   void Start(const Run& /*run*/) override {}
   void Step(const engine::FitProgress& /*progress*/) override {}
   void Epoch(const engine::EpochResult& /*result*/) override {}
+  void Resumed(const engine::RestoredCheckpoint& /*checkpoint*/) override {}
+  void Saved(const engine::SaveReport& /*save*/) override {}
   void End(const Run& /*run*/, const Outcome& /*outcome*/) override {}
 };
 
-// `rendezvous`: with the other processes of the run; null if there is one.
-absl::StatusOr<int> TrainOnDevices(const RunOptions& options, engine::Rendezvous* rendezvous) {
+std::unique_ptr<Report> ReportFor(const RunOptions& options) {
+  if (options.rank.value_or(0) > 0) return std::make_unique<SilentReport>();
+  return options.json ? MakeJsonReport(options.explain)
+                      : MakeTextReport(options.epochs, options.explain);
+}
+
+// Whether there is a checkpoint to go on from, whose options `options` then has, which are those
+// that `flags` fill.
+absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, RunOptions& options) {
+  if (options.checkpoints.empty()) return false;
+  if (!options.resume) {
+    ASSIGN_OR_RETURN(const std::vector<engine::FoundCheckpoint> found,
+                     From(Origin::kConfiguration, engine::ListCheckpoints(options.checkpoints)));
+    if (found.empty()) return false;
+    return From(Origin::kConfiguration, absl::AlreadyExistsError(absl::StrCat(
+                                            options.checkpoints,
+                                            " has checkpoints of a run: --resume goes on with it; "
+                                            "for another run, name another folder")));
+  }
+  std::vector<absl::Status> passed_over;  // Restore finds them again, and they are reported then
+  const absl::StatusOr<engine::Checkpoint> newest =
+      engine::OpenNewest(options.checkpoints, passed_over);
+  if (absl::IsNotFound(newest.status()) && passed_over.empty()) {
+    PrintNotice(absl::StrCat("there is no checkpoint in ", options.checkpoints,
+                             " yet: the run starts at its beginning"));
+    return false;
+  }
+  RETURN_IF_ERROR(From(Origin::kData,
+                       newest.ok() || passed_over.empty() ? newest.status() : passed_over.front()));
+  RETURN_IF_ERROR(
+      From(Origin::kConfiguration, TakeSavedOptions(flags, newest->manifest(), options)));
+  return true;
+}
+
+// Where the run goes on: at its beginning, if there is no checkpoint.
+absl::StatusOr<engine::DataPosition> Resume(const RunOptions& options, const Run& run,
+                                            engine::Trainer& trainer, Report& report) {
+  ASSIGN_OR_RETURN(const engine::RestoredCheckpoint restored, trainer.Restore(options.checkpoints));
+  for (const absl::Status& status : restored.passed_over) {
+    PrintNotice(absl::StrCat("passes over a checkpoint: ", status.message()));
+  }
+  const std::string changes = DescribeChanges(restored.manifest, options, run);
+  if (!changes.empty()) {
+    PrintNotice(absl::StrCat("the results will not be those of the run that was saved: ", changes));
+  }
+  report.Resumed(restored);
+  return restored.manifest.position;
+}
+
+// `resumes`: from a checkpoint. `rendezvous`: with the other processes of the run; null if there is
+// one.
+absl::StatusOr<int> TrainOnDevices(const CLI::App& flags, const RunOptions& options, bool resumes,
+                                   engine::Rendezvous* rendezvous) {
   ASSIGN_OR_RETURN(const Run run, MakeRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, run)));
-  std::unique_ptr<Report> report;
-  if (options.rank.value_or(0) > 0) {
-    report = std::make_unique<SilentReport>();
-  } else {
-    report = options.json ? MakeJsonReport(options.explain)
-                          : MakeTextReport(options.epochs, options.explain);
-  }
+  const std::unique_ptr<Report> report = ReportFor(options);
   StopOnSignals();
   report->Start(run);
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
                    From(Origin::kConfiguration,
                         OnDevices(run.prepared.device, CreateTrainer(options, run, rendezvous))));
-  engine::StopVote stop(rendezvous, {.wanted = [] { return stop_requested.load(); },
-                                     .deadline = LongestWait(options)});
-  const absl::Time start = absl::Now();
+  engine::DataPosition start;
+  if (resumes) {
+    ASSIGN_OR_RETURN(start, From(Origin::kData, Resume(options, run, *trainer, *report)));
+  }
+  engine::Vote stop(rendezvous, {.wanted = [] { return stop_requested.load(); },
+                                 .deadline = LongestWait(options)});
+  AutomaticSaves automatic(rendezvous, LongestWait(options));
+  engine::CheckpointOptions checkpoints = CheckpointOptionsOf(flags, options, run, automatic);
+  checkpoints.on_save = [&](const engine::SaveReport& save) {
+    automatic.Saved(save);
+    report->Saved(save);
+    if (save.path.ok()) return;
+    PrintNotice(absl::StrCat("the run goes on, but was not saved after step ", save.step, ": ",
+                             save.path.status().message()));
+  };
+  const absl::Time begin = absl::Now();
   Outcome outcome;
   absl::StatusOr<engine::FitResult> fit =
       Fit(*trainer, run.data,
           {.epochs = options.epochs,
            .seed = options.seed,
-           .stop = [&] { return stop.MustStop(); },
+           .start = std::move(start),
+           .checkpoints = std::move(checkpoints),
+           .stop = [&] { return stop.Passes(); },
            .on_step = [&](const engine::FitProgress& progress) { report->Step(progress); },
            .on_epoch = [&](const engine::EpochResult& result) { report->Epoch(result); }});
   // Before the trainer goes, which takes leave of ranks that may still wait for this one.
   if (!fit.ok() && rendezvous != nullptr) rendezvous->Fail(fit.status(), DeadlineOf(options));
   ASSIGN_OR_RETURN(outcome.fit, std::move(fit));
-  outcome.elapsed = absl::Now() - start;
+  outcome.elapsed = absl::Now() - begin;
   ASSIGN_OR_RETURN(outcome.devices, trainer->Devices());
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer->ParametersHash());
   report->End(run, outcome);
   RETURN_IF_ERROR(From(Origin::kConfiguration, WriteTraces(options, *trainer)));
+  RETURN_IF_ERROR(From(Origin::kOutput, outcome.fit.last_save));
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
 }
 
@@ -187,25 +272,29 @@ absl::StatusOr<std::unique_ptr<engine::Rendezvous>> Meet(const engine::Launch& l
 
 // What is wrong with this process's own flags comes last, for the others are to hear of it; if they
 // cannot be met, it comes first.
-absl::StatusOr<int> TrainAsRank(const engine::Launch& launch, const RunOptions& given) {
-  const absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
+absl::StatusOr<int> TrainAsRank(const CLI::App& flags, const engine::Launch& launch,
+                                const RunOptions& given, const absl::StatusOr<bool>& resumes) {
+  absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
+  if (!resumes.ok()) options = resumes.status();
   const absl::StatusOr<std::unique_ptr<engine::Rendezvous>> rendezvous = Meet(launch, given);
   if (!rendezvous.ok()) return options.ok() ? rendezvous.status() : options.status();
   const auto train = [&]() -> absl::StatusOr<int> {
     ASSIGN_OR_RETURN(RunOptions own, options);
     RETURN_IF_ERROR(ChooseGpu(launch, own));
-    return TrainOnDevices(own, rendezvous->get());
+    return TrainOnDevices(flags, own, *resumes, rendezvous->get());
   };
   const absl::StatusOr<int> result = train();
   if (!result.ok()) (*rendezvous)->Fail(result.status(), DeadlineOf(given));
   return result;
 }
 
-absl::StatusOr<int> Train(const RunOptions& options) {
+absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
                    From(Origin::kUsage, engine::FindLaunch()));
-  if (launch.has_value()) return TrainAsRank(*launch, options);
-  return TrainOnDevices(options, nullptr);
+  const absl::StatusOr<bool> resumes = FindCheckpoint(flags, options);
+  if (launch.has_value()) return TrainAsRank(flags, *launch, options, resumes);
+  RETURN_IF_ERROR(resumes.status());
+  return TrainOnDevices(flags, options, *resumes, nullptr);
 }
 
 }  // namespace
@@ -215,7 +304,7 @@ Command AddTrainCommand(CLI::App& app) {
   const auto options = std::make_shared<RunOptions>();
   AddPlanFlags(*flags, *options);
   AddTrainingFlags(*flags, *options);
-  return {flags, [options] { return Train(*options); }};
+  return {flags, [flags, options] { return Train(*flags, *options); }};
 }
 
 }  // namespace stagecoach::tools

@@ -34,6 +34,7 @@ Manifest Full() {
                        .precision = "fp32",
                        .layers = {"linear 3 -> 4, \"quoted\"", "gelu"},
                        .input = {3, 2},
+                       .output = {4},
                        .loss = "cross-entropy",
                        .model_source = "[[layer]]\ntype = \"linear\"\n",
                        .options = {{"--width", "4", true}, {"--data", "a b", false}}};

@@ -13,7 +13,7 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "engine/launch/rendezvous.h"
-#include "engine/launch/stop_vote.h"
+#include "engine/launch/vote.h"
 #include "engine/model/layers/linear.h"
 #include "engine/train/fit.h"
 #include "engine/train/parallel.h"
@@ -193,12 +193,12 @@ TEST_F(CudaProcesses, StopAfterTheSameStep) {
               [&](Rendezvous& own) -> absl::Status {
                 ASSIGN_OR_RETURN(const auto trainer, TinyTrainer(RunOf(2, &own, 0.0F)));
                 const bool is_asked = own.rank() == 1;
-                StopVote vote(&own, {.wanted = [&] { return is_asked && trainer->steps() > 0; },
-                                     .interval = absl::Milliseconds(1),
-                                     .deadline = kDeadline});
+                Vote vote(&own, {.wanted = [&] { return is_asked && trainer->steps() > 0; },
+                                 .interval = absl::Milliseconds(1),
+                                 .deadline = kDeadline});
                 ASSIGN_OR_RETURN(
                     results[static_cast<size_t>(own.rank())],
-                    Fit(*trainer, data, {.epochs = 1000, .stop = [&] { return vote.MustStop(); }}));
+                    Fit(*trainer, data, {.epochs = 1000, .stop = [&] { return vote.Passes(); }}));
                 return absl::OkStatus();
               }),
       Each(IsOk()));

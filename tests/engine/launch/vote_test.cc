@@ -1,4 +1,4 @@
-#include "engine/launch/stop_vote.h"
+#include "engine/launch/vote.h"
 
 #include <cstdint>
 #include <functional>
@@ -30,12 +30,12 @@ std::vector<int64_t> PlacesOfStops(absl::Duration interval, int asked, int64_t p
   const std::vector<absl::Status> statuses =
       OnRanks(kRanks, [&](Rendezvous& rendezvous) -> absl::Status {
         int64_t here = 0;
-        StopVote vote(&rendezvous,
-                      {.wanted = [&] { return rendezvous.rank() == asked && here >= place; },
-                       .interval = interval,
-                       .deadline = absl::Minutes(1)});
+        Vote vote(&rendezvous,
+                  {.wanted = [&] { return rendezvous.rank() == asked && here >= place; },
+                   .interval = interval,
+                   .deadline = absl::Minutes(1)});
         for (;; ++here) {
-          ASSIGN_OR_RETURN(const bool stop, vote.MustStop());
+          ASSIGN_OR_RETURN(const bool stop, vote.Passes());
           if (stop) break;
         }
         stopped[static_cast<size_t>(rendezvous.rank())] = here;
@@ -45,55 +45,55 @@ std::vector<int64_t> PlacesOfStops(absl::Duration interval, int asked, int64_t p
   return stopped;
 }
 
-TEST(StopVote, OfAnyRankStopsAllAtTheSamePlace) {
+TEST(Vote, OfAnyRankStopsAllAtTheSamePlace) {
   for (int asked = 0; asked < kRanks; ++asked) {
     const std::vector<int64_t> stopped = PlacesOfStops(absl::Milliseconds(5), asked, 9);
     EXPECT_THAT(stopped, AllOf(Each(stopped.front()), Each(Ge(9)))) << "asked: " << asked;
   }
 }
 
-TEST(StopVote, BeforeTheFirstPlaceStopsThere) {
+TEST(Vote, BeforeTheFirstPlaceStopsThere) {
   EXPECT_THAT(PlacesOfStops(absl::Hours(1), 1, 0), Each(0));
 }
 
-TEST(StopVote, IsHeldAtEachPlaceWhereTheyTakeAnInterval) {
+TEST(Vote, IsHeldAtEachPlaceWhereTheyTakeAnInterval) {
   EXPECT_THAT(PlacesOfStops(absl::ZeroDuration(), 2, 7), Each(7));
 }
 
 // Each time after four times as many places at most, though an hour has room for many more: at
 // places 0, 1, 5 and 21.
-TEST(StopVote, IsNotPutOffFarAtOnce) { EXPECT_THAT(PlacesOfStops(absl::Hours(1), 0, 6), Each(21)); }
+TEST(Vote, IsNotPutOffFarAtOnce) { EXPECT_THAT(PlacesOfStops(absl::Hours(1), 0, 6), Each(21)); }
 
-TEST(StopVote, OfOneProcessStopsAtOnce) {
+TEST(Vote, OfOneProcessStopsAtOnce) {
   bool asked = false;
-  StopVote vote(nullptr, {.wanted = [&] { return asked; }});
-  for (int place = 0; place < 10; ++place) EXPECT_FALSE(vote.MustStop().value());
+  Vote vote(nullptr, {.wanted = [&] { return asked; }});
+  for (int place = 0; place < 10; ++place) EXPECT_FALSE(vote.Passes().value());
   asked = true;
-  EXPECT_TRUE(vote.MustStop().value());
+  EXPECT_TRUE(vote.Passes().value());
 }
 
-TEST(StopVote, StaysAsItHasEnded) {
+TEST(Vote, StaysAsItHasEnded) {
   bool asked = true;
-  StopVote vote(nullptr, {.wanted = [&] { return asked; }});
-  EXPECT_TRUE(vote.MustStop().value());
+  Vote vote(nullptr, {.wanted = [&] { return asked; }});
+  EXPECT_TRUE(vote.Passes().value());
   asked = false;
-  EXPECT_TRUE(vote.MustStop().value());
+  EXPECT_TRUE(vote.Passes().value());
 }
 
-TEST(StopVote, RefusesWhoIsElsewhere) {
+TEST(Vote, RefusesWhoIsElsewhere) {
   const std::vector<absl::Status> statuses =
       OnRanks(2, [&](Rendezvous& rendezvous) -> absl::Status {
         if (rendezvous.rank() == 1) {
           return rendezvous.AllGather("the end", base::Deadline::After(absl::Minutes(1))).status();
         }
-        StopVote vote(&rendezvous, {.wanted = [] { return false; }});
-        return vote.MustStop().status();
+        Vote vote(&rendezvous, {.wanted = [] { return false; }});
+        return vote.Passes().status();
       });
   EXPECT_THAT(statuses[0],
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not at the same step")));
 }
 
-TEST(StopVote, EndsWithTheFailureOfAnother) {
+TEST(Vote, EndsWithTheFailureOfAnother) {
   const std::vector<absl::Status> statuses =
       OnRanks(2, [&](Rendezvous& rendezvous) -> absl::Status {
         if (rendezvous.rank() == 1) {
@@ -101,8 +101,8 @@ TEST(StopVote, EndsWithTheFailureOfAnother) {
                           base::Deadline::After(absl::Minutes(1)));
           return absl::OkStatus();
         }
-        StopVote vote(&rendezvous, {.wanted = [] { return false; }});
-        return vote.MustStop().status();
+        Vote vote(&rendezvous, {.wanted = [] { return false; }});
+        return vote.Passes().status();
       });
   EXPECT_THAT(statuses[0],
               StatusIs(absl::StatusCode::kAborted, "rank 1 has failed: the disk is on fire"));

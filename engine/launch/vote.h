@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_LAUNCH_STOP_VOTE_H_
-#define STAGECOACH_ENGINE_LAUNCH_STOP_VOTE_H_
+#ifndef STAGECOACH_ENGINE_LAUNCH_VOTE_H_
+#define STAGECOACH_ENGINE_LAUNCH_VOTE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace stagecoach::engine {
 
-// Lets all processes of a run stop at the same place once any of them is asked to. All ask it at
-// the same places, say before each step; they vote at the first two of them, and from then on about
-// once an interval: at each vote rank 0 says, from the time that the last places took, at which
-// place the next one is. A vote is an AllGather of the rendezvous, other places cost nothing.
-// Not thread-safe.
-class StopVote {
+// Lets all processes of a run do something at the same place, such as stop or save, once any of
+// them wants it. All ask at the same places, say before each step; they vote at the first two of
+// them, and from then on about once an interval: at each vote rank 0 says, from the time that the
+// last places took, at which place the next one is. A vote is an AllGather of the rendezvous, other
+// places cost nothing. Not thread-safe.
+class Vote {
  public:
   struct Options {
-    std::function<bool()> wanted;  // whether this process is asked to stop
+    std::function<bool()> wanted;  // whether this process wants it
     absl::Duration interval = absl::Milliseconds(500);
     absl::Duration deadline = absl::Minutes(5);  // of a vote
   };
 
   // `rendezvous` outlives the vote. Null: there is one process, which decides alone at each place.
-  StopVote(Rendezvous* rendezvous, Options options)
+  Vote(Rendezvous* rendezvous, Options options)
       : rendezvous_(rendezvous), options_(std::move(options)) {}
 
-  // True for all ranks at the same place, and from then on, if any has been asked to stop before
-  // the last vote. Errors: those of AllGather.
-  absl::StatusOr<bool> MustStop();
+  // True for all ranks at the same place, and from then on, if any has wanted it before the last
+  // vote. Errors: those of AllGather.
+  absl::StatusOr<bool> Passes();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -42,7 +42,7 @@ class StopVote {
 
   Rendezvous* const rendezvous_;
   const Options options_;
-  bool stopped_ = false;
+  bool passed_ = false;
   int64_t places_ = 0;     // since the last vote
   int64_t next_vote_ = 0;  // at which of them the next vote is
   std::optional<Clock::time_point> last_vote_;
@@ -50,4 +50,4 @@ class StopVote {
 
 }  // namespace stagecoach::engine
 
-#endif  // STAGECOACH_ENGINE_LAUNCH_STOP_VOTE_H_
+#endif  // STAGECOACH_ENGINE_LAUNCH_VOTE_H_

@@ -1,4 +1,4 @@
-#include "engine/launch/stop_vote.h"
+#include "engine/launch/vote.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,20 +15,20 @@
 namespace stagecoach::engine {
 namespace {
 
-// What a rank says: "1 20": it is asked to stop, and the next vote might be after 20 places.
+// What a rank says: "1 20": it wants it, and the next vote might be after 20 places.
 struct Ballot {
-  bool stop = false;
+  bool wants = false;
   int64_t next = 0;
 };
 
 std::string ToText(const Ballot& ballot) {
-  return absl::StrCat(ballot.stop ? "1 " : "0 ", ballot.next);
+  return absl::StrCat(ballot.wants ? "1 " : "0 ", ballot.next);
 }
 
 absl::StatusOr<Ballot> FromText(absl::string_view text) {
   Ballot ballot;
-  ballot.stop = absl::ConsumePrefix(&text, "1 ");
-  const bool is_ballot = ballot.stop || absl::ConsumePrefix(&text, "0 ");
+  ballot.wants = absl::ConsumePrefix(&text, "1 ");
+  const bool is_ballot = ballot.wants || absl::ConsumePrefix(&text, "0 ");
   if (!is_ballot || !absl::SimpleAtoi(text, &ballot.next) || ballot.next < 1) {
     return absl::FailedPreconditionError(
         "the processes are not at the same step: they train on different data or for different "
@@ -39,26 +39,26 @@ absl::StatusOr<Ballot> FromText(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<bool> StopVote::MustStop() {
-  if (stopped_) return true;
+absl::StatusOr<bool> Vote::Passes() {
+  if (passed_) return true;
   if (rendezvous_ == nullptr) {
-    stopped_ = options_.wanted();
-    return stopped_;
+    passed_ = options_.wanted();
+    return passed_;
   }
   if (places_++ < next_vote_) return false;
-  const Ballot own = {.stop = options_.wanted(), .next = ProposeNext()};
+  const Ballot own = {.wants = options_.wanted(), .next = ProposeNext()};
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
                    rendezvous_->AllGather(ToText(own), base::Deadline::After(options_.deadline)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     ASSIGN_OR_RETURN(const Ballot theirs, FromText(all[rank]));
-    stopped_ = stopped_ || theirs.stop;
+    passed_ = passed_ || theirs.wants;
     if (rank == 0) next_vote_ = theirs.next - 1;
   }
   places_ = 0;
-  return stopped_;
+  return passed_;
 }
 
-int64_t StopVote::ProposeNext() {
+int64_t Vote::ProposeNext() {
   // What comes may be slower than what was, as steps are after an evaluation: so, no great leaps.
   constexpr double kGrowth = 4.0;
   const Clock::time_point now = Clock::now();

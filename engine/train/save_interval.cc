@@ -1,0 +1,15 @@
+#include "engine/train/save_interval.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace stagecoach::engine {
+
+absl::Duration SaveInterval(absl::Duration cost, absl::Duration between_failures) {
+  constexpr int kLargestShare = 100;
+  const double best =
+      std::sqrt(2.0 * absl::ToDoubleSeconds(cost) * absl::ToDoubleSeconds(between_failures));
+  return std::max({absl::Seconds(1), kLargestShare * cost, absl::Seconds(best)});
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,225 @@
+// `train --checkpoint` and `--resume`, as a user has them.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/testing/test_folder.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::stagecoach::testing::TestFolder;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Events = std::vector<nlohmann::json>;
+
+class ResumedRun : public ::testing::Test {
+ protected:
+  // Four epochs of five steps.
+  Finished Train(const Arguments& more) const {
+    return RunStagecoach(Joined({"train", "--json"}, more));
+  }
+  Arguments Whole(const Arguments& more = {}) const {
+    return Joined({"--data", "synthetic:200x16x4", "--layers", "5", "--width", "16", "--batch",
+                   "40", "--gradient-blocks", "2", "--epochs", "4"},
+                  more);
+  }
+  static std::vector<nlohmann::json> Of(const Finished& run, const std::string& event) {
+    EXPECT_EQ(run.err, "");
+    std::vector<nlohmann::json> events;
+    for (const nlohmann::json& candidate : run.Events()) {
+      if (candidate["event"] == event) events.push_back(candidate);
+    }
+    return events;
+  }
+  static std::vector<int> SavedSteps(const Finished& run) {
+    std::vector<int> steps;
+    for (const nlohmann::json& event : Of(run, "checkpoint")) steps.push_back(event["step"]);
+    return steps;
+  }
+  static std::vector<std::string> Hashes(const Finished& run) {
+    const nlohmann::json end = run.Events().back();
+    return {end["step_losses_hash"], end["parameters_hash"]};
+  }
+  // Stops the run at one of its steps.
+  void Interrupt(const Arguments& arguments, int signal, int status) const {
+    Child child(Joined({"train", "--json"}, arguments));
+    ASSERT_TRUE(child.WaitForOutput("\"event\":\"epoch\",\"epoch\":2"));
+    child.Signal(signal);
+    const Finished run = child.Wait();
+    EXPECT_EQ(status == 0 ? run.signal : run.exit_status, status == 0 ? signal : status);
+  }
+  std::string Folder(const std::string& name = "run") const {
+    return (folder_.path() / name).string();
+  }
+
+  const TestFolder folder_;
+};
+
+TEST_F(ResumedRun, SavesBesideTheStepsAndGoesOnElsewhereWithTheSameBits) {
+  const Finished whole = Train(Whole());
+  const Finished saved = Train(Whole({"--checkpoint", Folder(), "--every", "3", "--keep", "2"}));
+  EXPECT_EQ(saved.exit_status, 0) << saved.err;
+  EXPECT_EQ(Hashes(saved), Hashes(whole));
+  EXPECT_THAT(SavedSteps(saved), ElementsAre(3, 5, 8, 10, 13, 15, 18, 20));
+  // Each of those that are left; the options are those of the checkpoint.
+  std::filesystem::remove_all(absl::StrCat(Folder(), "/step-00000020"));
+  const Finished resumed =
+      Train({"--checkpoint", Folder(), "--resume", "--stages", "2", "--schedule", "zb-v"});
+  EXPECT_EQ(resumed.exit_status, 0) << resumed.err;
+  EXPECT_EQ(Of(resumed, "resumed").at(0)["step"], 18);
+  EXPECT_EQ(Of(resumed, "epoch").size(), 1);
+  EXPECT_EQ(Hashes(resumed), Hashes(whole));
+  EXPECT_EQ(resumed.Events().back()["steps"], 20);
+}
+
+TEST_F(ResumedRun, GoesOnAfterASignal) {
+  const Finished whole = Train(Whole({"--epochs", "12", "--seed", "3"}));
+  for (const auto& [signal, status] :
+       {std::pair(SIGTERM, 130), std::pair(SIGINT, 130), std::pair(SIGKILL, 0)}) {
+    const Arguments run = Whole({"--epochs", "12", "--seed", "3", "--checkpoint",
+                                 Folder(absl::StrCat(signal)), "--every", "1", "--resume"});
+    Interrupt(run, signal, status);
+    const Finished resumed = Train(run);
+    EXPECT_EQ(resumed.exit_status, 0) << resumed.err;
+    EXPECT_GE(Of(resumed, "resumed").at(0)["step"], 1);
+    EXPECT_EQ(Hashes(resumed), Hashes(whole));
+  }
+}
+
+TEST_F(ResumedRun, TrainsForMoreEpochsIfItIsTold) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
+  const Finished longer = Train({"--checkpoint", Folder(), "--resume", "--epochs", "6"});
+  EXPECT_EQ(longer.exit_status, 0);
+  EXPECT_THAT(longer.err, AllOf(HasSubstr("the results will not be those of the run"),
+                                HasSubstr("--epochs was 4 and is 6"), Not(HasSubstr("--batch"))));
+  EXPECT_EQ(longer.Events().back()["epochs"], 6);
+  EXPECT_EQ(longer.Events().back()["steps"], 30);
+}
+
+TEST_F(ResumedRun, OfAModelFileNeedsTheFileNoMore) {
+  const std::string model = engine::WriteTestFile(folder_.path().string(), "model.toml",
+                                                  "[[layer]]\ntype = \"linear\"\noutputs = 9\n\n"
+                                                  "[[layer]]\ntype = \"linear\"\n"
+                                                  "outputs = \"classes\"\n");
+  const Arguments run = {"--data", "synthetic:200x16x4", "--model", model,     "--stages",
+                         "2",      "--epochs",           "2",       "--batch", "40"};
+  const Finished whole = Train(run);
+  const Arguments save = {"--checkpoint", Folder("saved"), "--keep", "9"};
+  ASSERT_EQ(Train(Joined(run, save)).exit_status, 0);
+  std::filesystem::remove(model);
+  std::filesystem::remove_all(Folder("saved/step-00000010"));
+  const Finished resumed = Train(Joined(save, {"--resume"}));
+  EXPECT_EQ(resumed.exit_status, 0) << resumed.err;
+  EXPECT_EQ(Of(resumed, "resumed").at(0)["step"], 5);
+  EXPECT_EQ(Hashes(resumed), Hashes(whole));
+}
+
+TEST_F(ResumedRun, PassesOverADamagedCheckpointAndSaysSo) {
+  const Finished whole = Train(Whole({"--checkpoint", Folder()}));
+  for (const char* const file :
+       {"/step-00000020/layer-00001.safetensors", "/step-00000015/manifest.json"}) {
+    std::ofstream(absl::StrCat(Folder(), file), std::ios::app) << "x";
+  }
+  const Finished resumed = Train({"--checkpoint", Folder(), "--resume"});
+  EXPECT_EQ(resumed.exit_status, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("passes over a checkpoint: "),
+                                 HasSubstr("step-00000020/layer-00001.safetensors: it has"),
+                                 HasSubstr("step-00000015/manifest.json: ")));
+  EXPECT_EQ(Hashes(resumed), Hashes(whole));
+}
+
+TEST_F(ResumedRun, EndsWithStatus65IfAllAreDamaged) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder(), "--keep", "1"})).exit_status, 0);
+  for (const auto& entry : std::filesystem::directory_iterator(Folder())) {
+    std::ofstream(entry.path() / "layer-00000.safetensors") << "x";
+  }
+  const Finished resumed = Train({"--checkpoint", Folder(), "--resume"});
+  EXPECT_EQ(resumed.exit_status, kStatusBadData);
+  EXPECT_THAT(resumed.err, HasSubstr("layer-00000.safetensors: it has 1 bytes of"));
+}
+
+TEST_F(ResumedRun, StartsAtItsBeginningIfThereIsNothingToResume) {
+  const Finished run = Train(Whole({"--checkpoint", Folder(), "--resume"}));
+  EXPECT_EQ(run.exit_status, 0);
+  ExpectOneLine(run.err, AllOf(HasSubstr("there is no checkpoint in"), HasSubstr("yet")));
+  EXPECT_EQ(run.Events().back()["steps"], 20);
+}
+
+TEST_F(ResumedRun, DoesNotMixTwoRunsInOneFolder) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
+  const Finished second = Train(Whole({"--checkpoint", Folder()}));
+  EXPECT_EQ(second.exit_status, kStatusBadConfiguration);
+  ExpectOneLine(second.err, AllOf(HasSubstr("has checkpoints of a run"), HasSubstr("--resume")));
+}
+
+TEST_F(ResumedRun, IsRefusedByAnotherModel) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
+  const Finished other = Train({"--checkpoint", Folder(), "--resume", "--width", "17"});
+  EXPECT_EQ(other.exit_status, kStatusBadData);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("of another model"), HasSubstr("layer 0: weight"),
+                               HasSubstr("[16, 16]"), HasSubstr("[16, 17]")));
+}
+
+TEST_F(ResumedRun, FlagsOfCheckpointsNeedAFolder) {
+  for (const Arguments& wrong : std::vector<Arguments>{{"--resume"},
+                                                       {"--every", "3"},
+                                                       {"--keep", "3"},
+                                                       {"--checkpoint", ""},
+                                                       {"--checkpoint", "x", "--every", "0"},
+                                                       {"--checkpoint", "x", "--keep", "0"}}) {
+    EXPECT_EQ(Train(Whole(wrong)).exit_status, kStatusUsage) << wrong.back();
+  }
+  const Finished run = Train(Whole({"--checkpoint", "/dev/null/x"}));
+  EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
+  EXPECT_THAT(run.err, HasSubstr("/dev/null/x"));
+}
+
+TEST_F(ResumedRun, TellsOfOptionsWhereTheyComeFrom) {
+  ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
+  ASSERT_EQ(Train({"--checkpoint", Folder(), "--resume", "--epochs", "5"}).exit_status, 0);
+  std::ifstream file(absl::StrCat(Folder(), "/step-00000025/manifest.json"));
+  const nlohmann::json options = nlohmann::json::parse(file)["options"];
+  const auto option = [](const char* name, const char* value, const char* origin) {
+    return nlohmann::json{{"name", name}, {"value", value}, {"origin", origin}};
+  };
+  EXPECT_THAT(options, Contains(option("--width", "16", "given")));
+  EXPECT_THAT(options, Contains(option("--epochs", "5", "given")));
+  EXPECT_THAT(options, Contains(option("--microbatches", "4", "default")));
+  EXPECT_THAT(options, Contains(option("--learning-rate", "0.00100000005", "default")));
+  for (const nlohmann::json& saved : options) EXPECT_NE(saved["name"], "--checkpoint");
+}
+
+// Files of the program may grow to 4 KiB: as on a full disk, longer writes fail.
+TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {
+  const auto ignored = signal(SIGXFSZ, SIG_IGN);
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small = {.rlim_cur = 4096, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const Finished run = Train(Whole({"--width", "64", "--checkpoint", Folder(), "--epochs", "2"}));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  signal(SIGXFSZ, ignored);
+  EXPECT_EQ(run.exit_status, 74);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("the run goes on, but was not saved after step 5: cannot write"),
+                    HasSubstr("not saved after step 10"), HasSubstr("File too large")));
+  EXPECT_EQ(run.Events().back()["steps"], 10);
+  EXPECT_TRUE(std::filesystem::is_empty(Folder()));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

@@ -1,0 +1,184 @@
+#include "tools/cli/saved_run.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "engine/train/save_interval.h"
+
+namespace stagecoach::tools {
+namespace {
+
+// Of this invocation alone.
+constexpr absl::string_view kNotSaved[] = {
+    "--help", "--checkpoint", "--resume", "--every", "--keep",           "--keep-every",
+    "--json", "--explain",    "--trace",  "--plan",  "--simulated-trace"};
+// What a plan settles.
+constexpr absl::string_view kOfPlan[] = {
+    "--stages",    "--replicas", "--gradient-blocks", "--schedule",     "--shard-optimizer",
+    "--reduction", "--chunks",   "--batch",           "--microbatches", "--profile"};
+
+template <size_t n>
+bool Contains(const absl::string_view (&names)[n], absl::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+std::string Text(float value) { return absl::StrFormat("%.9g", value); }
+
+// Those that decide the results, as they are in effect.
+std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& options,
+                                                          const Run& run) {
+  const partition::Plan& plan = run.prepared.plan;
+  const engine::Optimizer& optimizer = run.prepared.optimizer;
+  std::vector<std::pair<std::string, std::string>> decisive = {
+      {"--data", options.data},
+      {"--label", options.label},
+      {"--rows", absl::StrCat(run.data.train->rows())},
+      {"--model", options.model_file.empty() ? "default" : options.model_file},
+      {"--batch", absl::StrCat(plan.batch_rows())},
+      {"--microbatches", absl::StrCat(plan.micro_batches())},
+      {"--gradient-blocks", absl::StrCat(plan.replication.gradient_blocks)},
+      {"--reduction", partition::Name(plan.replication.reduction)},
+      {"--precision", kernels::PrecisionName(run.prepared.device.precision)},
+      {"--optimizer", options.optimizer},
+      {"--learning-rate", Text(LearningRateOf(options))},
+      {"--lr-schedule", options.learning_rate_schedule},
+      {"--weight-decay", Text(optimizer.weight_decay)},
+      {"--epochs", absl::StrCat(options.epochs)},
+      {"--seed", absl::StrCat(options.seed)}};
+  if (options.model_file.empty()) {
+    decisive.emplace_back("--layers", absl::StrCat(options.layers));
+    decisive.emplace_back("--width", absl::StrCat(options.width));
+  }
+  if (optimizer.kind == engine::Optimizer::Kind::kSgd) {
+    decisive.emplace_back("--momentum", Text(optimizer.momentum));
+  }
+  if (optimizer.clip_norm > 0) decisive.emplace_back("--clip-norm", Text(optimizer.clip_norm));
+  return decisive;
+}
+
+// Time between failures, from what a launcher says of those so far.
+absl::Duration BetweenFailures() {
+  constexpr absl::Duration kUnknown = absl::Hours(24);
+  const char* const restarts = std::getenv("STAGECOACH_RESTARTS");
+  const char* const started = std::getenv("STAGECOACH_STARTED");
+  int64_t count = 0;
+  int64_t seconds = 0;
+  if (restarts == nullptr || started == nullptr || !absl::SimpleAtoi(restarts, &count) ||
+      !absl::SimpleAtoi(started, &seconds) || count < 1) {
+    return kUnknown;
+  }
+  return std::min(kUnknown, (absl::Now() - absl::FromUnixSeconds(seconds)) / count);
+}
+
+}  // namespace
+
+std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags, const RunOptions& options,
+                                               const Run& run) {
+  std::vector<engine::SavedOption> saved;
+  for (auto& [name, value] : Decisive(options, run)) {
+    const auto& defaults = options.taken_defaults;
+    const bool is_default = flags.get_option(name)->count() == 0 ||
+                            std::find(defaults.begin(), defaults.end(), name) != defaults.end();
+    saved.push_back({name, value, !is_default});
+  }
+  for (const CLI::Option* option : flags.get_options()) {
+    const std::string name = option->get_name();
+    const bool is_saved = std::any_of(saved.begin(), saved.end(),
+                                      [&](const auto& other) { return other.name == name; });
+    if (is_saved || option->count() == 0 || Contains(kNotSaved, name)) continue;
+    saved.push_back({name, option->results().back(), true});
+  }
+  return saved;
+}
+
+absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
+                              RunOptions& options) {
+  const bool has_plan = flags.get_option("--plan")->count() > 0;
+  const bool has_model = flags.get_option("--model")->count() > 0;
+  for (const engine::SavedOption& saved : manifest.options) {
+    CLI::Option* const option = flags.get_option_no_throw(saved.name);
+    if (option == nullptr || Contains(kNotSaved, saved.name)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the checkpoint was saved with the option ", saved.name,
+                       ", which is not known here (it was saved by ", manifest.program, ")"));
+    }
+    if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
+    if (has_model && (saved.name == "--layers" || saved.name == "--width")) continue;
+    if (!saved.is_given) options.taken_defaults.push_back(saved.name);
+    option->add_result(saved.value);
+    option->run_callback();
+  }
+  if (!has_model) options.model_text = manifest.model_source;
+  return absl::OkStatus();
+}
+
+std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& options,
+                            const Run& run) {
+  std::vector<std::string> changes;
+  for (const auto& [name, value] : Decisive(options, run)) {
+    for (const engine::SavedOption& saved : manifest.options) {
+      if (saved.name != name || saved.value == value) continue;
+      changes.push_back(absl::StrCat(name, " was ", saved.value, " and is ", value));
+    }
+  }
+  return absl::StrJoin(changes, "; ");
+}
+
+AutomaticSaves::AutomaticSaves(engine::Rendezvous* rendezvous, absl::Duration deadline)
+    : rendezvous_(rendezvous),
+      deadline_(deadline),
+      last_(absl::Now()),
+      interval_(absl::Seconds(10)) {  // the first save shows what one costs
+  StartVote();
+}
+
+void AutomaticSaves::StartVote() {
+  vote_.emplace(rendezvous_, engine::Vote::Options{.wanted =
+                                                       [this] {
+                                                         // One process decides: clocks differ.
+                                                         return (rendezvous_ == nullptr ||
+                                                                 rendezvous_->rank() == 0) &&
+                                                                IsDue();
+                                                       },
+                                                   .deadline = deadline_});
+}
+
+absl::StatusOr<bool> AutomaticSaves::Wanted() {
+  absl::StatusOr<bool> passes = vote_->Passes();
+  if (!passes.ok() || !*passes) return passes;
+  last_ = absl::Now();
+  StartVote();
+  return true;
+}
+
+void AutomaticSaves::Saved(const engine::SaveReport& save) {
+  interval_ = engine::SaveInterval(save.blocked, BetweenFailures());
+}
+
+engine::CheckpointOptions CheckpointOptionsOf(const CLI::App& flags, const RunOptions& options,
+                                              const Run& run, AutomaticSaves& automatic) {
+  engine::CheckpointOptions checkpoints;
+  checkpoints.folder = options.checkpoints;
+  if (options.every_steps.has_value()) {
+    checkpoints.every_steps = *options.every_steps;
+  } else {
+    checkpoints.wanted = [&automatic] { return automatic.Wanted(); };
+  }
+  checkpoints.save.retention = {.newest = options.kept_checkpoints,
+                                .every_steps = options.kept_every_steps};
+  checkpoints.save.program = "stagecoach " STAGECOACH_VERSION;
+  checkpoints.save.model_source = run.model_text;
+  checkpoints.save.options = OptionsToSave(flags, options, run);
+  return checkpoints;
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,66 @@
+#ifndef STAGECOACH_TOOLS_CLI_SAVED_RUN_H_
+#define STAGECOACH_TOOLS_CLI_SAVED_RUN_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/launch/vote.h"
+#include "engine/train/fit.h"
+#include "tools/cli/cli11_fwd.h"
+#include "tools/cli/run_options.h"
+
+// What `train` does about checkpoints.
+namespace stagecoach::tools {
+
+// The options of a run, for its checkpoints: those that decide its results, in effect, and of the
+// others, such as where it runs, those that were given.
+std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags, const RunOptions& options,
+                                               const Run& run);
+
+// Takes the options of a checkpoint for those flags that were not given on the command line.
+// `options` are those that `flags` fill. FailedPrecondition: the checkpoint has an option that is
+// not known here.
+absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
+                              RunOptions& options);
+
+// Which of the options that decide the results differ from those of the checkpoint: "--batch was
+// 128 and is 256"; "" if none do.
+std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& options,
+                            const Run& run);
+
+// When a run saves itself by "--every auto".
+class AutomaticSaves {
+ public:
+  // `rendezvous`: with the other processes; null if there is one. It outlives this.
+  AutomaticSaves(engine::Rendezvous* rendezvous, absl::Duration deadline);
+
+  // CheckpointOptions::wanted, and what came of it.
+  absl::StatusOr<bool> Wanted();
+  void Saved(const engine::SaveReport& save);
+
+ private:
+  bool IsDue() const { return absl::Now() - last_ >= interval_; }
+  void StartVote();
+
+  engine::Rendezvous* const rendezvous_;
+  const absl::Duration deadline_;
+  std::optional<engine::Vote> vote_;
+  absl::Time last_;
+  absl::Duration interval_;
+};
+
+// What Fit is told of checkpoints. `automatic` is used if the interval is not given.
+engine::CheckpointOptions CheckpointOptionsOf(const CLI::App& flags, const RunOptions& options,
+                                              const Run& run, AutomaticSaves& automatic);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_SAVED_RUN_H_
