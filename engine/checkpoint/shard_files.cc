@@ -5,14 +5,21 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 
 namespace stagecoach::engine {
 namespace {
+
+constexpr char kPrefix[] = "layer-";
+constexpr char kOptimizerSuffix[] = ".optimizer";
+constexpr char kExtension[] = ".safetensors";
 
 bool IsUtf8(const std::string& text) {
   using nlohmann::json;
@@ -38,7 +45,7 @@ absl::Status CheckNames(const ParameterTable& parameters) {
 // The values of the parameters of one layer, or all their states.
 ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::string_view suffix,
                  absl::Span<const char* const> state_names) {
-  ShardFile file{.name = absl::StrFormat("layer-%05d%s.safetensors", layer, suffix),
+  ShardFile file{.name = absl::StrFormat("%s%05d%s%s", kPrefix, layer, suffix, kExtension),
                  .layer = layer};
   for (const ModelParameter& parameter : parameters) {
     if (state_names.empty()) {
@@ -60,6 +67,18 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::s
 
 }  // namespace
 
+bool IsOptimizerFile(absl::string_view name) {
+  return absl::EndsWith(name, absl::StrCat(kOptimizerSuffix, kExtension));
+}
+
+int LayerOfFile(absl::string_view name) {
+  int layer = -1;
+  const bool has_layer =
+      absl::ConsumePrefix(&name, kPrefix) && absl::ConsumeSuffix(&name, kExtension);
+  absl::ConsumeSuffix(&name, kOptimizerSuffix);
+  return has_layer && absl::SimpleAtoi(name, &layer) ? layer : -1;
+}
+
 absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
                                                     const Optimizer& optimizer) {
   RETURN_IF_ERROR(CheckNames(parameters));
@@ -73,7 +92,7 @@ absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parame
     const int layer = rest.front().layer;
     const auto own = parameters.OfLayers(layer, layer);
     files.push_back(FileOf(layer, own, "", {}));
-    files.push_back(FileOf(layer, own, ".optimizer", states));
+    files.push_back(FileOf(layer, own, kOptimizerSuffix, states));
     rest.remove_prefix(own.size());
   }
   return files;

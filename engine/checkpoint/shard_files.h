@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "engine/stage/trained_piece.h"
@@ -41,6 +42,11 @@ struct ShardFile {
 // name is not UTF-8.
 absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parameters,
                                                     const Optimizer& optimizer);
+
+// Of a file's name: whether it holds the optimizer's states; of which layer it is, -1 if it is of
+// none.
+bool IsOptimizerFile(absl::string_view name);
+int LayerOfFile(absl::string_view name);
 
 }  // namespace stagecoach::engine
 

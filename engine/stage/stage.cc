@@ -323,6 +323,18 @@ absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
   return std::vector<float>(values, values + value.elements());
 }
 
+absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values) {
+  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
+  const Tensor& value =
+      tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
+  STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
+  ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
+  std::copy(values.begin(), values.end(), reinterpret_cast<float*>(copy.data()));
+  RETURN_IF_ERROR(device_.stream().CopyFromHost(value.data, copy.data(), value.bytes()));
+  RETURN_IF_ERROR(RoundParameters());
+  return Finish();
+}
+
 std::vector<TrainedPiece> Stage::TrainedPieces() const {
   std::vector<TrainedPiece> pieces;
   for (size_t i = 0; i < tensors_.size(); ++i) {

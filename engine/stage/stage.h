@@ -130,6 +130,9 @@ class Stage {
   // A copy of the values of a parameter that it has(), which waits for the stream.
   absl::StatusOr<std::vector<float>> CopyParameter(ParameterId id);
 
+  // The other way; waits for the stream.
+  absl::Status SetParameter(ParameterId id, absl::Span<const float> values);
+
   // All that it trains: the parameters' values and, unless the optimizer is sharded, its states.
   std::vector<TrainedPiece> TrainedPieces() const;
   // Brings values that were written from outside into the form that layers read.

@@ -112,4 +112,18 @@ absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors exe
   return GatherValues(group, *own, {{.owner = owner, .count = parameter.shape.elements()}});
 }
 
+absl::Status SetParameter(RankGroup& group, Executors executors, const ModelParameter& parameter,
+                          absl::Span<const float> values) {
+  if (std::ssize(values) != parameter.shape.elements()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        parameter.name, " has ", parameter.shape.elements(), " values, not ", values.size()));
+  }
+  return group.OnEach([&](int device) -> absl::Status {
+    for (const std::unique_ptr<Stage>& stage : executors[static_cast<size_t>(device)]->stages()) {
+      if (stage->has(parameter.id)) RETURN_IF_ERROR(stage->SetParameter(parameter.id, values));
+    }
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace stagecoach::engine

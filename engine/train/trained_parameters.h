@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/model/parameter_table.h"
@@ -27,6 +28,11 @@ absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors
 // A copy of a parameter, which is on the device `owner`.
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
                                                  const ModelParameter& parameter, int owner);
+
+// Gives a parameter other values, on all devices that have it. InvalidArgument: another number of
+// them than it has.
+absl::Status SetParameter(RankGroup& group, Executors executors, const ModelParameter& parameter,
+                          absl::Span<const float> values);
 
 }  // namespace stagecoach::engine
 

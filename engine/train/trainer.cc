@@ -52,6 +52,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<schedule::Costs> MeasuredCosts() override;
   absl::StatusOr<std::string> ParametersHash() override;
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
+  absl::Status SetParameter(const std::string& name, absl::Span<const float> values) override;
 
  private:
   absl::Status CreateExecutor(int device);
@@ -390,6 +391,13 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   const StageId stage(plan().stage_of(parameter.layer));
   return CopyParameter(*group_, executors_, parameter,
                        group_->mesh().device_of(run_.lowered.training.rank_of(stage), 0));
+}
+
+absl::Status PipelineTrainer::SetParameter(const std::string& name,
+                                           absl::Span<const float> values) {
+  RETURN_IF_ERROR(group_->status());
+  ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
+  return engine::SetParameter(*group_, executors_, run_.profile.parameters[id], values);
 }
 
 absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOptions& options) {

@@ -183,6 +183,9 @@ class Trainer {
 
   // A copy of one parameter, named "layer 3: weight". NotFound lists the names.
   virtual absl::StatusOr<std::vector<float>> Parameter(const std::string& name) = 0;
+  // Gives it other values, between steps; the optimizer's states stay. Among processes all give the
+  // same. InvalidArgument: another number of them than the parameter has.
+  virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;
 };
 
 }  // namespace stagecoach::engine

@@ -199,7 +199,7 @@ TEST_F(ResumedRun, TellsOfOptionsWhereTheyComeFrom) {
   EXPECT_THAT(options, Contains(option("--width", "16", "given")));
   EXPECT_THAT(options, Contains(option("--epochs", "5", "given")));
   EXPECT_THAT(options, Contains(option("--microbatches", "4", "default")));
-  EXPECT_THAT(options, Contains(option("--learning-rate", "0.00100000005", "default")));
+  EXPECT_THAT(options, Contains(option("--learning-rate", "0.001", "default")));
   for (const nlohmann::json& saved : options) EXPECT_NE(saved["name"], "--checkpoint");
 }
 

@@ -12,6 +12,7 @@ namespace stagecoach::tools {
 // What the program ends with; those above 2 as in BSD's sysexits.h.
 enum ExitStatus : int {
   kExitOk = 0,
+  kExitDifferent = 1,          // what a diff compares
   kExitUsage = 2,              // a flag or its value
   kExitBadData = 65,           // samples, or a schedule, times or trace file
   kExitUnavailable = 69,       // a device, or what it needs, is not there
@@ -23,8 +24,9 @@ enum ExitStatus : int {
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 2 wrong usage; 65 bad data; 69 no such device; 70 internal error;\n"
-    "74 a checkpoint cannot be written; 78 bad configuration; 130 stopped by Ctrl-C.";
+    "Exit status: 0; 1 checkpoints differ; 2 wrong usage; 65 bad data; 69 no such device;\n"
+    "70 internal error; 74 a checkpoint cannot be written; 78 bad configuration; 130 stopped by\n"
+    "Ctrl-C.";
 
 // Where an error arose, which decides the exit status.
 enum class Origin { kUsage, kData, kConfiguration, kOutput, kRun };

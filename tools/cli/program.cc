@@ -17,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "tools/cli/checkpoint_command.h"
 #include "tools/cli/devices_command.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/launch_command.h"
@@ -82,7 +83,8 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   RETURN_IF_ERROR(CheckNothingLeft(app));
   if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
   return UsageError(
-      app, "a command is needed: train, plan, profile, simulate, trace, launch or devices");
+      app,
+      "a command is needed: train, plan, profile, simulate, trace, checkpoint, launch or devices");
 }
 
 }  // namespace
@@ -96,9 +98,10 @@ int RunProgram(int argc, char** argv) {
   app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
-  const std::vector<Command> commands = {
-      AddTrainCommand(app), AddPlanCommand(app),   AddProfileCommand(app), AddSimulateCommand(app),
-      AddTraceCommand(app), AddLaunchCommand(app), AddDevicesCommand(app)};
+  const std::vector<Command> commands = {AddTrainCommand(app),   AddPlanCommand(app),
+                                         AddProfileCommand(app), AddSimulateCommand(app),
+                                         AddTraceCommand(app),   AddCheckpointCommand(app),
+                                         AddLaunchCommand(app),  AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {

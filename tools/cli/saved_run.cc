@@ -2,13 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -31,7 +31,11 @@ bool Contains(const absl::string_view (&names)[n], absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-std::string Text(float value) { return absl::StrFormat("%.9g", value); }
+// The shortest text that reads as this number.
+std::string Text(float value) {
+  char text[32];
+  return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
+}
 
 // Those that decide the results, as they are in effect.
 std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& options,

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/compare.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +20,7 @@
 #include "tests/engine/train/planned_runs.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 #include "tests/testing/tolerance.h"
 
 namespace stagecoach::engine {
@@ -298,6 +301,61 @@ TEST_F(CudaTraining, StartsFromTheParametersOfTheCpuBackend) {
   const auto cpu = TinyTrainer({.devices = 1, .schedule = "gpipe"}).value();
   const auto cuda = TinyTrainer(OnCuda(2, "1f1b", Place::kOneGpu)).value();
   EXPECT_EQ(cuda->ParametersHash().value(), cpu->ParametersHash().value());
+}
+
+// A step on the rows behind those of the steps before.
+absl::Status TrainOn(Trainer& trainer) {
+  const auto data = SmallData(4 * kTinyBatchRows);
+  return trainer.Step(*data, Rows(trainer.steps() * kTinyBatchRows, kTinyBatchRows)).status();
+}
+
+TEST_F(CudaTraining, GoesOnFromACheckpointWithTheSameBits) {
+  const stagecoach::testing::TestFolder folder;
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    SCOPED_TRACE(PrecisionName(precision));
+    const std::string run = (folder.path() / PrecisionName(precision)).string();
+    const Optimizer optimizer = Optimizers().back();
+    ASSERT_OK_AND_ASSIGN(const auto whole,
+                         TinyTrainer(OnCuda(1, "gpipe", Place::kOneGpu, optimizer, precision)));
+    ASSERT_OK_AND_ASSIGN(const auto first,
+                         TinyTrainer(OnCuda(3, "1f1b", Place::kOneGpu, optimizer, precision)));
+    ASSERT_OK_AND_ASSIGN(const auto second,
+                         TinyTrainer(OnCuda(2, "zb-v", Place::kOneGpu, optimizer, precision)));
+    for (int step = 0; step < 3; ++step) ASSERT_OK(TrainOn(*whole));
+    ASSERT_OK(TrainOn(*first));
+    ASSERT_OK(TrainOn(*first));
+    ASSERT_OK(first->Save(run));
+    ASSERT_OK(second->Restore(run));
+    ASSERT_OK(TrainOn(*second));
+    EXPECT_EQ(second->ParametersHash().value(), whole->ParametersHash().value());
+  }
+}
+
+TEST_F(CudaTraining, TakesCheckpointsOfTheCpuBackendAndGivesItsOwn) {
+  const stagecoach::testing::TestFolder folder;
+  const std::string of_cpu = (folder.path() / "cpu").string();
+  const std::string of_cuda = (folder.path() / "cuda").string();
+  ASSERT_OK_AND_ASSIGN(const auto cpu, TinyTrainer(TinyRun{.devices = 2}));
+  ASSERT_OK(TrainOn(*cpu));
+  ASSERT_OK_AND_ASSIGN(const std::string saved, cpu->Save(of_cpu));
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    ASSERT_OK_AND_ASSIGN(const auto cuda, TinyTrainer(OnCuda(3, "gpipe", Place::kOneGpu,
+                                                             Optimizer::AdamW(), precision)));
+    ASSERT_OK(cuda->Restore(saved));
+    EXPECT_EQ(cuda->ParametersHash().value(), cpu->ParametersHash().value());
+    // All of the state has come along: it is saved as it was.
+    ASSERT_OK_AND_ASSIGN(const std::string again, cuda->Save(of_cuda));
+    ASSERT_OK_AND_ASSIGN(const Checkpoint left, Checkpoint::Open(saved));
+    ASSERT_OK_AND_ASSIGN(const Checkpoint right, Checkpoint::Open(again));
+    ASSERT_OK_AND_ASSIGN(const CheckpointDifference difference, Compare(left, right));
+    EXPECT_TRUE(difference.empty());
+    EXPECT_GT(difference.compared, 30);
+    ASSERT_OK(TrainOn(*cuda));
+    ASSERT_OK(cuda->Save(of_cuda));
+  }
+  ASSERT_OK(cpu->Restore(of_cuda));
+  EXPECT_EQ(cpu->steps(), 2);
+  EXPECT_OK(TrainOn(*cpu));
 }
 
 TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {

@@ -82,6 +82,9 @@ class RecordingTrainer final : public Trainer {
   absl::StatusOr<std::vector<float>> Parameter(const std::string&) override {
     return std::vector<float>();
   }
+  absl::Status SetParameter(const std::string&, absl::Span<const float>) override {
+    return absl::OkStatus();
+  }
 
   static constexpr char kFolder[] = "folder";
   // As after Restore of a run that had come so far.

@@ -216,6 +216,19 @@ TEST_F(Saved, IsRefusedByAnotherModelOrOptimizer) {
                AllOf(HasSubstr("another model"), HasSubstr("layer 7: weight"))));
 }
 
+TEST(SetParameter, GivesAllReplicasTheValues) {
+  const auto trainer = TrainerAt({2, "1f1b", {2, 2, true}}, Optimizer::AdamW());
+  ASSERT_OK_AND_ASSIGN(std::vector<float> values, trainer->Parameter("layer 7: weight"));
+  for (float& value : values) value += 0.5F;
+  ASSERT_OK(trainer->SetParameter("layer 7: weight", values));
+  EXPECT_EQ(trainer->Parameter("layer 7: weight").value(), values);
+  EXPECT_OK(trainer->ParametersHash());  // DataLoss if replicas had other values
+  values.pop_back();
+  EXPECT_THAT(trainer->SetParameter("layer 7: weight", values),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("layer 7: weight has")));
+  EXPECT_THAT(trainer->SetParameter("layer 77", values), StatusIs(absl::StatusCode::kNotFound));
+}
+
 TEST_F(Saved, ThereIsNoneInAnEmptyFolder) {
   const auto trainer = TrainerAt({1, "gpipe"}, Optimizer::AdamW());
   EXPECT_THAT(trainer->Restore(test_folder_.path().string()),

@@ -1,0 +1,100 @@
+// `stagecoach checkpoint`, as a user has it.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::stagecoach::testing::TestFolder;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class CheckpointCommand : public ::testing::Test {
+ protected:
+  // Of a run of two epochs of two steps: after each of them.
+  void SetUp() override {
+    const Finished run =
+        RunStagecoach({"train", "--data", "synthetic:80x16x4", "--layers", "3", "--width", "16",
+                       "--batch", "40", "--epochs", "2", "--stages", "2", "--checkpoint", run_});
+    ASSERT_EQ(run.exit_status, 0) << run.err;
+    EXPECT_THAT(run.out, HasSubstr(absl::StrCat("saved as ", run_, "/step-00000004")));
+  }
+  static Finished Run(const Arguments& arguments) {
+    return RunStagecoach(Joined({"checkpoint"}, arguments));
+  }
+
+  const TestFolder folder_;
+  const std::string run_ = (folder_.path() / "run").string();
+};
+
+TEST_F(CheckpointCommand, InspectShowsWhatWasSaved) {
+  const Finished inspected = Run({"inspect", run_});
+  EXPECT_EQ(inspected.exit_status, 0) << inspected.err;
+  EXPECT_THAT(inspected.out,
+              AllOf(HasSubstr(absl::StrCat(run_, "/step-00000004\n")),
+                    HasSubstr("after step 4, in epoch 3; plan 1f1b over 2 stages\n"),
+                    HasSubstr("given      "), HasSubstr("--width 16"), HasSubstr("defaults   "),
+                    ContainsRegex("1  residual.*304 +1\\.[0-9] kB +3\\.[0-9] kB")));
+  const Finished json = Run({"inspect", "--json", absl::StrCat(run_, "/step-00000002")});
+  EXPECT_EQ(nlohmann::json::parse(json.out)["step"], 2);
+}
+
+TEST_F(CheckpointCommand, VerifyFindsDamage) {
+  const Finished whole = Run({"verify", run_});
+  EXPECT_EQ(whole.exit_status, 0) << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("is whole: 6 files"));
+  std::fstream file(absl::StrCat(run_, "/step-00000004/layer-00001.safetensors"),
+                    std::ios::in | std::ios::out);
+  file.seekp(-1, std::ios::end);
+  file.put('\x7F');
+  file.close();
+  const Finished damaged = Run({"verify", run_});
+  EXPECT_EQ(damaged.exit_status, kStatusBadData);
+  ExpectOneLine(damaged.err, AllOf(HasSubstr("layer-00001.safetensors: tensor \"layer 1: "),
+                                   HasSubstr("is not what was saved")));
+}
+
+TEST_F(CheckpointCommand, DiffShowsTheFirstDifference) {
+  const std::string first = absl::StrCat(run_, "/step-00000002");
+  const Finished same = Run({"diff", first, first});
+  EXPECT_EQ(same.exit_status, 0);
+  EXPECT_EQ(same.out, "24 tensors have the same bits\n");
+  const Finished other = Run({"diff", first, run_});
+  EXPECT_EQ(other.exit_status, 1);
+  EXPECT_THAT(other.out, AllOf(HasSubstr("of 24 tensors differ; the first is \"layer 0: weight\" "
+                                         "(layer-00000.safetensors):\n"),
+                               ContainsRegex("elements differ, from \\[0, 0\\] on: ")));
+  const Finished json = Run({"diff", "--json", first, run_});
+  EXPECT_EQ(json.exit_status, 1);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["tensors"][0]["name"], "layer 0: weight");
+}
+
+TEST_F(CheckpointCommand, ExportWritesOneFile) {
+  const std::string file = (folder_.path() / "all.safetensors").string();
+  const Finished exported = Run({"export", run_, "--output", file});
+  EXPECT_EQ(exported.exit_status, 0) << exported.err;
+  EXPECT_GT(std::filesystem::file_size(file), 4 * (16 * 16 + 16));
+  EXPECT_EQ(Run({"export", run_, "--output", run_}).exit_status, kStatusBadConfiguration);
+}
+
+TEST_F(CheckpointCommand, SaysWhatIsMissing) {
+  const Finished none = Run({"verify", folder_.path().string()});
+  EXPECT_EQ(none.exit_status, kStatusBadData);
+  ExpectOneLine(none.err, HasSubstr("there is no checkpoint in"));
+  EXPECT_EQ(Run({}).exit_status, kStatusUsage);
+  EXPECT_EQ(Run({"inspect"}).exit_status, kStatusUsage);
+  EXPECT_EQ(Run({"diff", run_}).exit_status, kStatusUsage);
+  EXPECT_EQ(Run({"export", run_}).exit_status, kStatusUsage);
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

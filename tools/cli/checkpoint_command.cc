@@ -1,0 +1,220 @@
+#include "tools/cli/checkpoint_command.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/system_calls.h"
+#include "base/text_table.h"
+#include "base/units.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/compare.h"
+#include "engine/checkpoint/export.h"
+#include "engine/checkpoint/shard_files.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::Checkpoint;
+using engine::Manifest;
+using engine::SavedFile;
+
+struct CheckpointCommandOptions {
+  CLI::App* inspect = nullptr;
+  CLI::App* verify = nullptr;
+  CLI::App* diff = nullptr;
+  CLI::App* export_parameters = nullptr;
+  std::string path, other;
+  std::string output;
+  bool json = false;
+};
+
+absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
+  std::vector<absl::Status> passed_over;
+  absl::StatusOr<Checkpoint> checkpoint = engine::OpenNewest(path, passed_over);
+  if (checkpoint.ok()) {
+    for (const absl::Status& status : passed_over) {
+      PrintNotice(absl::StrCat("passes over a checkpoint: ", status.message()));
+    }
+    return checkpoint;
+  }
+  return From(Origin::kData, passed_over.empty() ? checkpoint.status() : passed_over.front());
+}
+
+struct FileSums {
+  int64_t parameters = 0;
+  int64_t parameter_bytes = 0;
+  int64_t optimizer_bytes = 0;
+};
+
+void AddFile(const SavedFile& file, FileSums& sums) {
+  if (engine::IsOptimizerFile(file.name)) {
+    sums.optimizer_bytes += file.bytes;
+    return;
+  }
+  sums.parameter_bytes += file.bytes;
+  for (const SavedFile::Tensor& tensor : file.tensors) sums.parameters += tensor.shape.elements();
+}
+
+std::string CheckpointTable(const Manifest& manifest) {
+  using Align = base::TextTable::Align;
+  std::map<int, FileSums> by_layer;
+  for (const SavedFile& file : manifest.files) {
+    const int layer = engine::LayerOfFile(file.name);
+    if (layer >= 0) AddFile(file, by_layer[layer]);
+  }
+  base::TextTable table({{"layer", Align::kRight},
+                         {"", Align::kLeft},
+                         {"parameters", Align::kRight},
+                         {"values", Align::kRight},
+                         {"optimizer", Align::kRight}});
+  for (size_t i = 0; i < manifest.layers.size(); ++i) {
+    const FileSums& sums = by_layer[static_cast<int>(i)];
+    table.AddRow({absl::StrCat(i), manifest.layers[i], base::FormatCount(sums.parameters),
+                  base::FormatBytes(sums.parameter_bytes),
+                  base::FormatBytes(sums.optimizer_bytes)});
+  }
+  return table.ToString();
+}
+
+absl::StatusOr<int> InspectCheckpoint(const CheckpointCommandOptions& options) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
+  const Manifest& manifest = checkpoint.manifest();
+  if (options.json) {
+    absl::PrintF("%s", ToJson(manifest));
+    return kExitOk;
+  }
+  FileSums sums;
+  for (const SavedFile& file : manifest.files) AddFile(file, sums);
+  const partition::Plan& plan = manifest.plan.plan;
+  absl::PrintF("%s\n", checkpoint.path());
+  absl::PrintF("saved      %s by %s, on %s in %s\n", manifest.saved_at, manifest.program,
+               manifest.device, manifest.precision);
+  absl::PrintF("run        after step %s, in epoch %d; plan %s over %s%s\n",
+               base::FormatCount(manifest.step), manifest.position.epoch, plan.schedule.name,
+               plan.num_stages() == 1 ? "1 stage" : absl::StrCat(plan.num_stages(), " stages"),
+               plan.replicas() == 1 ? "" : absl::StrCat(", ", plan.replicas(), " replicas"));
+  absl::PrintF("model      %s parameters, loss %s\n", base::FormatCount(sums.parameters),
+               manifest.loss);
+  absl::PrintF("bytes      %s of values, %s of the optimizer's states\n",
+               base::FormatBytes(sums.parameter_bytes), base::FormatBytes(sums.optimizer_bytes));
+  std::vector<std::string> given, defaults;
+  for (const engine::SavedOption& option : manifest.options) {
+    (option.is_given ? given : defaults).push_back(absl::StrCat(option.name, " ", option.value));
+  }
+  absl::PrintF("given      %s\ndefaults   %s\n\n%s", absl::StrJoin(given, ", "),
+               absl::StrJoin(defaults, ", "), CheckpointTable(manifest));
+  return kExitOk;
+}
+
+absl::StatusOr<int> VerifyCheckpoint(const CheckpointCommandOptions& options) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
+  RETURN_IF_ERROR(From(Origin::kData, checkpoint.Verify()));
+  int64_t bytes = 0;
+  for (const SavedFile& file : checkpoint.manifest().files) bytes += file.bytes;
+  absl::PrintF("%s is whole: %d files, %s\n", checkpoint.path(), checkpoint.manifest().files.size(),
+               base::FormatBytes(bytes));
+  return kExitOk;
+}
+
+nlohmann::ordered_json DifferenceToJson(const engine::CheckpointDifference& difference) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const auto& tensor : difference.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"file", tensor.file},
+                       {"index", tensor.index},
+                       {"left", tensor.left},
+                       {"right", tensor.right},
+                       {"elements", tensor.elements}});
+  }
+  return {{"compared", difference.compared},
+          {"only_left", difference.only_left},
+          {"only_right", difference.only_right},
+          {"tensors", std::move(tensors)}};
+}
+
+absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
+  ASSIGN_OR_RETURN(const Checkpoint left, OpenCheckpoint(options.path));
+  ASSIGN_OR_RETURN(const Checkpoint right, OpenCheckpoint(options.other));
+  ASSIGN_OR_RETURN(const engine::CheckpointDifference difference,
+                   From(Origin::kData, Compare(left, right)));
+  const int status = difference.empty() ? kExitOk : kExitDifferent;
+  if (options.json) {
+    absl::PrintF("%s\n", DifferenceToJson(difference).dump());
+    return status;
+  }
+  for (const auto& [names, path] : {std::pair(&difference.only_left, left.path()),
+                                    std::pair(&difference.only_right, right.path())}) {
+    for (const std::string& name : *names) absl::PrintF("\"%s\" is only in %s\n", name, path);
+  }
+  if (difference.tensors.empty()) {
+    absl::PrintF("%d tensors have the same bits\n", difference.compared);
+    return status;
+  }
+  const auto& first = difference.tensors.front();
+  absl::PrintF("%d of %d tensors differ; the first is \"%s\" (%s):\n", difference.tensors.size(),
+               difference.compared, first.name, first.file);
+  absl::PrintF("  %d elements differ, from [%s] on: %.9g and %.9g\n", first.elements,
+               absl::StrJoin(first.index, ", "), first.left, first.right);
+  return status;
+}
+
+absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
+  RETURN_IF_ERROR(From(Origin::kConfiguration, base::CheckWritable(options.output)));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
+  const absl::Status status =
+      ExportParameters(base::SystemCalls::Kernel(), checkpoint, options.output);
+  RETURN_IF_ERROR(From(absl::IsDataLoss(status) ? Origin::kData : Origin::kOutput, status));
+  absl::PrintF("wrote the parameters of %s to %s\n", checkpoint.path(), options.output);
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunCheckpoint(const CheckpointCommandOptions& options) {
+  if (options.inspect->parsed()) return InspectCheckpoint(options);
+  if (options.verify->parsed()) return VerifyCheckpoint(options);
+  if (options.diff->parsed()) return DiffCheckpoints(options);
+  if (options.export_parameters->parsed()) return ExportCheckpoint(options);
+  return From(Origin::kUsage, absl::InvalidArgumentError(
+                                  "a checkpoint command is needed: inspect, verify, diff or export "
+                                  "(see stagecoach checkpoint --help)"));
+}
+
+}  // namespace
+
+Command AddCheckpointCommand(CLI::App& app) {
+  CLI::App* flags = app.add_subcommand("checkpoint", "Look into checkpoints of runs");
+  flags->footer(
+      "A checkpoint is named by its folder, or by that of its run for the newest one there.");
+  const auto options = std::make_shared<CheckpointCommandOptions>();
+  const auto add = [&](const char* name, const char* description) {
+    CLI::App* const command = flags->add_subcommand(name, description);
+    command->add_option("checkpoint", options->path, "The checkpoint")->required();
+    return command;
+  };
+  options->inspect = add("inspect", "Show what was saved, when, and with which options");
+  options->verify = add("verify", "Read all of it and compare the hashes");
+  options->diff = add("diff", "Show the first tensor in which two differ, and where");
+  options->diff->add_option("other", options->other, "Another one")->required();
+  options->export_parameters = add("export", "Write the parameters as one safetensors file");
+  options->export_parameters->add_option("--output", options->output, "The file")
+      ->option_text("FILE")
+      ->required();
+  for (CLI::App* const command : {options->inspect, options->diff}) {
+    command->add_flag("--json", options->json, "Print JSON");
+  }
+  return {flags, [options] { return RunCheckpoint(*options); }};
+}
+
+}  // namespace stagecoach::tools
