@@ -73,6 +73,39 @@ absl::Status FileWriter::Sync() {
   return calls_.Close(file) == 0 ? absl::OkStatus() : SystemError("close", path_);
 }
 
+absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
+  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return SystemError("open", path);
+  FileReader reader(path, file, 0);
+  struct stat info = {};
+  if (fstat(file, &info) != 0) return SystemError("inspect", path);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  }
+  reader.size_ = info.st_size;
+  return reader;
+}
+
+FileReader::FileReader(FileReader&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)), size_(other.size_) {}
+
+FileReader::~FileReader() {
+  if (file_ >= 0) close(file_);
+}
+
+absl::Status FileReader::ReadAt(int64_t offset, absl::Span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t count = pread(file_, bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return SystemError("read", path_);
+    if (count == 0) return absl::OutOfRangeError(absl::StrCat(path_, " ends at byte ", offset));
+    bytes.remove_prefix(static_cast<size_t>(count));
+    offset += count;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SyncFolder(SystemCalls& calls, const std::string& path) {
   const int folder = calls.Open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return SystemError("open", path);

@@ -61,6 +61,28 @@ class FileWriter {
   int file_;  // -1: closed
 };
 
+// A file that is read piece by piece. Errors name its path. Move-only; closed when it is destroyed.
+class FileReader {
+ public:
+  // InvalidArgument: it is no regular file. Fails for a symbolic link.
+  static absl::StatusOr<FileReader> Open(const std::string& path);
+  FileReader(FileReader&& other) noexcept;
+  FileReader& operator=(FileReader&&) = delete;
+  ~FileReader();
+
+  int64_t size() const { return size_; }  // when it was opened
+  // Fills `bytes` with those from `offset` on. OutOfRange: the file ends before.
+  absl::Status ReadAt(int64_t offset, absl::Span<std::byte> bytes) const;
+
+ private:
+  FileReader(std::string path, int file, int64_t size)
+      : path_(std::move(path)), file_(file), size_(size) {}
+
+  std::string path_;
+  int file_;
+  int64_t size_;
+};
+
 // Makes the entries of a folder last: files that were created, renamed or removed in it.
 absl::Status SyncFolder(SystemCalls& calls, const std::string& path);
 

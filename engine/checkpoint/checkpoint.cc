@@ -1,5 +1,6 @@
 #include "engine/checkpoint/checkpoint.h"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,10 +14,12 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/system_calls.h"
 
 namespace stagecoach::engine {
 namespace {
 
+constexpr int64_t kLoadedAtOnce = int64_t{256} << 10;
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
 absl::Status Damaged(absl::string_view path, absl::string_view what) {
@@ -56,6 +59,19 @@ absl::StatusOr<std::string> ReadManifestText(const std::string& path) {
   return text;
 }
 
+// Not zeroed; in huge pages where there are any, since the first touch of a page is a large part of
+// the cost of reading a file that the system has in memory.
+absl::StatusOr<LoadedFile::Bytes> Allocate(int64_t bytes) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const size_t rounded = (static_cast<size_t>(bytes) + kHugePage) / kHugePage * kHugePage;
+  LoadedFile::Bytes buffer(static_cast<char*>(std::aligned_alloc(kHugePage, rounded)));
+  if (buffer == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes of a file"));
+  }
+  madvise(buffer.get(), rounded, MADV_HUGEPAGE);  // advice: failure only costs speed
+  return buffer;
+}
+
 // Why the bytes of a file are not those that were saved.
 absl::Status ExplainDamage(const std::string& path, absl::string_view bytes,
                            const SavedFile& saved) {
@@ -81,7 +97,7 @@ absl::Status ExplainDamage(const std::string& path, absl::string_view bytes,
 std::string CheckpointName(int64_t step) { return absl::StrFormat("step-%08d", step); }
 
 absl::Span<const float> LoadedFile::values(const SafetensorsEntry& entry) const {
-  return {reinterpret_cast<const float*>(bytes_.data() + entry.begin),
+  return {reinterpret_cast<const float*>(bytes_.get() + entry.begin),
           static_cast<size_t>(entry.shape.elements())};
 }
 
@@ -112,28 +128,35 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
   return Checkpoint(path, *std::move(manifest));
 }
 
-absl::StatusOr<LoadedFile> Checkpoint::Load(const std::string& file) const {
-  const std::string path = absl::StrCat(path_, "/", file);
-  const SavedFile* const saved = manifest_.FindFile(file);
+absl::StatusOr<LoadedFile> Checkpoint::Load(const std::string& name) const {
+  const std::string path = absl::StrCat(path_, "/", name);
+  const SavedFile* const saved = manifest_.FindFile(name);
   if (saved == nullptr) return Damaged(path, "the manifest has no such file");
-  RETURN_IF_ERROR(SizeOf(path).status());
-  ASSIGN_OR_RETURN(std::string bytes, base::ReadFile(path, saved->bytes));
-  if (HashOf(bytes) != saved->hash) return ExplainDamage(path, bytes, *saved);
+  ASSIGN_OR_RETURN(const base::FileReader file, base::FileReader::Open(path));
+  if (file.size() != saved->bytes) {
+    return Damaged(path, absl::StrCat("it has ", file.size(), " bytes of ", saved->bytes));
+  }
+  ASSIGN_OR_RETURN(LoadedFile::Bytes buffer, Allocate(saved->bytes));
+  const absl::string_view bytes(buffer.get(), static_cast<size_t>(saved->bytes));
+  base::Hasher hasher;
+  for (int64_t done = 0; done < saved->bytes; done += kLoadedAtOnce) {  // hashed while in the cache
+    const auto part =
+        absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.get()) + done,
+                       static_cast<size_t>(std::min(kLoadedAtOnce, saved->bytes - done)));
+    RETURN_IF_ERROR(file.ReadAt(done, part));
+    hasher.Update(part);
+  }
+  if (hasher.HexDigest() != saved->hash) return ExplainDamage(path, bytes, *saved);
   absl::StatusOr<SafetensorsHeader> header = ParseSafetensors(bytes, saved->bytes);
   if (!header.ok()) return Damaged(path, header.status().message());
-  return LoadedFile(path, std::move(bytes), *std::move(header));
+  return LoadedFile(path, std::move(buffer), *std::move(header));
 }
 
 absl::Status Checkpoint::Verify() const {
   for (const SavedFile& saved : manifest_.files) {
     ASSIGN_OR_RETURN(const LoadedFile file, Load(saved.name));
     for (const SavedFile::Tensor& tensor : saved.tensors) {
-      ASSIGN_OR_RETURN(const absl::Span<const float> values, file.Find(tensor.name, tensor.shape));
-      const absl::string_view bytes(reinterpret_cast<const char*>(values.data()),
-                                    values.size() * sizeof(float));
-      if (HashOf(bytes) == tensor.hash) continue;
-      return Damaged(absl::StrCat(path_, "/", saved.name),
-                     absl::StrCat("tensor \"", tensor.name, "\" is not what was saved"));
+      RETURN_IF_ERROR(file.Find(tensor.name, tensor.shape).status());
     }
   }
   return absl::OkStatus();

@@ -2,6 +2,8 @@
 #define STAGECOACH_ENGINE_CHECKPOINT_CHECKPOINT_H_
 
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,7 +36,14 @@ std::string CheckpointName(int64_t step);  // "step-00000200"
 // A file of tensors whose bytes are those that were saved.
 class LoadedFile {
  public:
-  LoadedFile(std::string path, std::string bytes, SafetensorsHeader header)
+  // Bytes from std::aligned_alloc.
+  struct FreeBytes {
+    void operator()(char* bytes) const { std::free(bytes); }
+  };
+  using Bytes = std::unique_ptr<char[], FreeBytes>;
+
+  // Pre-condition: the header is that of the bytes.
+  LoadedFile(std::string path, Bytes bytes, SafetensorsHeader header)
       : path_(std::move(path)), bytes_(std::move(bytes)), header_(std::move(header)) {}
 
   const SafetensorsHeader& header() const { return header_; }
@@ -45,7 +54,7 @@ class LoadedFile {
 
  private:
   std::string path_;
-  std::string bytes_;
+  Bytes bytes_;
   SafetensorsHeader header_;
 };
 
@@ -59,7 +68,7 @@ class Checkpoint {
   const Manifest& manifest() const { return manifest_; }
 
   // Reads one of manifest().files, all of it, and compares its hash.
-  absl::StatusOr<LoadedFile> Load(const std::string& file) const;
+  absl::StatusOr<LoadedFile> Load(const std::string& name) const;
   // Loads all, one after the other: the first error.
   absl::Status Verify() const;
 

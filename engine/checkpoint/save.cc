@@ -1,8 +1,6 @@
 #include "engine/checkpoint/save.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,7 +23,7 @@ namespace {
 
 using base::FileWriter;
 
-constexpr int64_t kChunkBytes = int64_t{4} << 20;
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr int64_t kMaxPartBytes = int64_t{64} << 20;
 
@@ -39,51 +37,18 @@ std::string HashOf(absl::Span<const std::byte> bytes) {
   return hasher.HexDigest();
 }
 
-// A file of a checkpoint that is read back.
-class FileReader {
- public:
-  static absl::StatusOr<FileReader> Open(const std::string& path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (file < 0) return base::SystemError("open", path);
-    return FileReader(path, file);
+// Adds `bytes` bytes of a file that is read back, from `begin` on, to all the hashers.
+absl::Status HashPart(const base::FileReader& file, int64_t begin, int64_t bytes,
+                      absl::Span<base::Hasher* const> hashers) {
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(bytes, kChunkBytes)));
+  for (int64_t done = 0; done < bytes; done += kChunkBytes) {
+    const auto part =
+        absl::MakeSpan(buffer).first(static_cast<size_t>(std::min(bytes - done, kChunkBytes)));
+    RETURN_IF_ERROR(file.ReadAt(begin + done, part));
+    for (base::Hasher* const hasher : hashers) hasher->Update(part);
   }
-  FileReader(FileReader&& other) noexcept
-      : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
-  FileReader& operator=(FileReader&&) = delete;
-  ~FileReader() {
-    if (file_ >= 0) close(file_);
-  }
-
-  absl::StatusOr<int64_t> Size() const {
-    struct stat info = {};
-    if (fstat(file_, &info) != 0) return base::SystemError("inspect", path_);
-    return int64_t{info.st_size};
-  }
-
-  // Adds the bytes from `begin` on to all the hashers.
-  absl::Status Hash(int64_t begin, int64_t bytes, absl::Span<base::Hasher* const> hashers) {
-    buffer_.resize(static_cast<size_t>(std::min(bytes, kChunkBytes)));
-    while (bytes > 0) {
-      const auto wanted = static_cast<size_t>(std::min(bytes, kChunkBytes));
-      const ssize_t count = pread(file_, buffer_.data(), wanted, begin);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return base::SystemError("read back", path_);
-      if (count == 0) return absl::DataLossError(absl::StrCat(path_, " is shorter than written"));
-      const auto read = absl::MakeConstSpan(buffer_).first(static_cast<size_t>(count));
-      for (base::Hasher* const hasher : hashers) hasher->Update(read);
-      begin += count;
-      bytes -= count;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  FileReader(std::string path, int file) : path_(std::move(path)), file_(file) {}
-
-  std::string path_;
-  int file_;
-  std::vector<std::byte> buffer_;
-};
+  return absl::OkStatus();
+}
 
 // One process's part in one save.
 class Saving {
@@ -237,12 +202,12 @@ class Saving {
   absl::Status CheckPieces(size_t file) const {
     if (own_[file].empty()) return absl::OkStatus();
     const ShardFile& shard = task_.files[file];
-    ASSIGN_OR_RETURN(FileReader reader, FileReader::Open(PathOf(shard.name)));
+    ASSIGN_OR_RETURN(const base::FileReader reader, base::FileReader::Open(PathOf(shard.name)));
     for (const OwnPiece& own : own_[file]) {
       if (IsOwner(file) && IsWhole(shard, own)) continue;
       base::Hasher hasher;
-      RETURN_IF_ERROR(reader.Hash(
-          BeginOf(shard, own), std::ssize(own.piece->values) * int64_t{sizeof(float)}, {&hasher}));
+      RETURN_IF_ERROR(HashPart(reader, BeginOf(shard, own),
+                               std::ssize(own.piece->values) * int64_t{sizeof(float)}, {&hasher}));
       if (hasher.HexDigest() != own.hash) return NotAsWritten(shard, own.tensor);
     }
     return absl::OkStatus();
@@ -262,18 +227,17 @@ class Saving {
     RETURN_IF_ERROR(CheckCancelled());
     RETURN_IF_ERROR(CheckPieces(file));
     const ShardFile& shard = task_.files[file];
-    ASSIGN_OR_RETURN(FileReader reader, FileReader::Open(PathOf(shard.name)));
+    ASSIGN_OR_RETURN(const base::FileReader reader, base::FileReader::Open(PathOf(shard.name)));
     SavedFile saved{.name = shard.name, .bytes = shard.bytes()};
-    ASSIGN_OR_RETURN(const int64_t bytes, reader.Size());
     base::Hasher whole, header;
-    RETURN_IF_ERROR(reader.Hash(0, std::ssize(shard.header), {&whole, &header}));
-    if (bytes != saved.bytes || header.HexDigest() != HashOf(BytesOf(shard.header))) {
+    RETURN_IF_ERROR(HashPart(reader, 0, std::ssize(shard.header), {&whole, &header}));
+    if (reader.size() != saved.bytes || header.HexDigest() != HashOf(BytesOf(shard.header))) {
       return absl::DataLossError(
           absl::StrCat(PathOf(shard.name), " reads otherwise than it was written"));
     }
     for (const ShardTensor& tensor : shard.tensors) {
       base::Hasher own;
-      RETURN_IF_ERROR(reader.Hash(tensor.begin, tensor.bytes(), {&whole, &own}));
+      RETURN_IF_ERROR(HashPart(reader, tensor.begin, tensor.bytes(), {&whole, &own}));
       saved.tensors.push_back({tensor.name, tensor.shape, own.HexDigest()});
     }
     for (const OwnPiece& own : own_[file]) {

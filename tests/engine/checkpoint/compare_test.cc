@@ -1,9 +1,13 @@
 #include "engine/checkpoint/compare.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/export.h"
@@ -100,7 +104,9 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   const std::string bytes = FilesIn(folder_.path().string())["parameters.safetensors"];
   ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header,
                        ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())));
-  const LoadedFile exported(path, bytes, header);
+  LoadedFile::Bytes copy(static_cast<char*>(std::malloc(bytes.size())));
+  std::copy(bytes.begin(), bytes.end(), copy.get());
+  const LoadedFile exported(path, std::move(copy), header);
   EXPECT_THAT(header.tensors, SizeIs(3));
   const SaveTask task = state.Task("");
   for (const HostPiece& piece : task.pieces) {
