@@ -25,6 +25,7 @@ ssize_t SystemCalls::WriteAt(int file, const void* data, size_t bytes, off_t off
   return pwrite(file, data, bytes, offset);
 }
 int SystemCalls::Sync(int file) { return fsync(file); }
+void SystemCalls::StartSync(int file) { sync_file_range(file, 0, 0, SYNC_FILE_RANGE_WRITE); }
 int SystemCalls::Close(int file) { return close(file); }
 int SystemCalls::Rename(const char* from, const char* to) { return rename(from, to); }
 int SystemCalls::Exchange(const char* one, const char* other) {

@@ -27,6 +27,9 @@ class SystemCalls {
   virtual int Open(const char* path, int flags);  // open, mode 0666
   virtual ssize_t WriteAt(int file, const void* data, size_t bytes, off_t offset);  // pwrite
   virtual int Sync(int file);                                                       // fsync
+  // Starts to write back what has been written, so that a Sync to come has less to wait for
+  // (sync_file_range): advice.
+  virtual void StartSync(int file);
   virtual int Close(int file);
   virtual int Rename(const char* from, const char* to);
   virtual int Exchange(const char* one, const char* other);  // renameat2 with RENAME_EXCHANGE
@@ -49,6 +52,7 @@ class FileWriter {
 
   absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> bytes);
   absl::Status WriteAt(int64_t offset, absl::string_view text);
+  void StartSync() { calls_.StartSync(file_); }
   // Writes what the system still holds back to the disk, and closes the file: nothing may follow.
   absl::Status Sync();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -24,6 +25,7 @@ namespace {
 using base::FileWriter;
 
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
+constexpr size_t kMostUnsynced = 8;  // files
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr int64_t kMaxPartBytes = int64_t{64} << 20;
 
@@ -78,22 +80,17 @@ class Saving {
   absl::StatusOr<std::string> Run() {
     RETURN_IF_ERROR(MakeFolder());
     has_folder_ = true;
-    for (size_t file = 0; file < own_.size(); ++file) RETURN_IF_ERROR(Write(file));
-    RETURN_IF_ERROR(Tell(kWritten, "[]"));
-    RETURN_IF_ERROR(AwaitAll(kWritten).status());
-    std::vector<SavedFile> saved;
-    for (size_t file = 0; file < own_.size(); ++file) {
-      if (!IsOwner(file)) {
-        RETURN_IF_ERROR(CheckPieces(file));
-        continue;
-      }
-      ASSIGN_OR_RETURN(saved.emplace_back(), ReadBack(file));
+    RETURN_IF_ERROR(WriteAll());
+    if (task_.processes > 1) {
+      RETURN_IF_ERROR(Tell(kWritten, "[]"));
+      RETURN_IF_ERROR(AwaitAll(kWritten).status());
+      for (size_t file = 0; file < own_.size(); ++file) RETURN_IF_ERROR(ReadBack(file));
+      RETURN_IF_ERROR(Tell(kHashed, ToJson(absl::MakeConstSpan(saved_))));
     }
-    RETURN_IF_ERROR(Tell(kHashed, ToJson(absl::MakeConstSpan(saved))));
     const std::string final_path = absl::StrCat(task_.folder, "/", name_);
     if (task_.process > 0) return final_path;
     Manifest manifest = task_.manifest;
-    ASSIGN_OR_RETURN(manifest.files, CollectFiles(std::move(saved)));
+    ASSIGN_OR_RETURN(manifest.files, CollectFiles(std::move(saved_)));
     RETURN_IF_ERROR(WriteManifest(manifest));
     has_folder_ = false;  // it is about to get another name
     RETURN_IF_ERROR(Commit(final_path));
@@ -171,11 +168,35 @@ class Saving {
     return absl::OkStatus();
   }
 
-  absl::Status Write(size_t file) {
-    if (!IsOwner(file) && own_[file].empty()) return absl::OkStatus();
-    RETURN_IF_ERROR(CheckCancelled());
+  // Syncs files some time after they were written, so that the disk and this thread work at the
+  // same time; one process also reads them back meanwhile. Others must first be able to read them.
+  absl::Status WriteAll() {
+    struct Written {
+      size_t file;
+      FileWriter writer;
+    };
+    std::deque<Written> pending;
+    const auto finish = [&](Written& written) -> absl::Status {
+      if (task_.processes == 1) RETURN_IF_ERROR(ReadBack(written.file));
+      return written.writer.Sync();
+    };
+    for (size_t file = 0; file < own_.size(); ++file) {
+      if (!IsOwner(file) && own_[file].empty()) continue;
+      RETURN_IF_ERROR(CheckCancelled());
+      ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, PathOf(task_.files[file].name)));
+      RETURN_IF_ERROR(Write(file, writer));
+      writer.StartSync();
+      pending.push_back({file, std::move(writer)});
+      if (pending.size() <= kMostUnsynced) continue;
+      RETURN_IF_ERROR(finish(pending.front()));
+      pending.pop_front();
+    }
+    for (Written& written : pending) RETURN_IF_ERROR(finish(written));
+    return absl::OkStatus();
+  }
+
+  absl::Status Write(size_t file, FileWriter& writer) {
     const ShardFile& shard = task_.files[file];
-    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, PathOf(shard.name)));
     if (IsOwner(file)) RETURN_IF_ERROR(writer.WriteAt(0, shard.header));
     for (OwnPiece& own : own_[file]) {
       const auto bytes =
@@ -190,7 +211,7 @@ class Saving {
             begin + done, rest.first(std::min(rest.size(), static_cast<size_t>(kChunkBytes)))));
       }
     }
-    return writer.Sync();
+    return absl::OkStatus();
   }
 
   static int64_t BeginOf(const ShardFile& shard, const OwnPiece& own) {
@@ -223,9 +244,10 @@ class Saving {
                                             "\" reads otherwise than it was written"));
   }
 
-  absl::StatusOr<SavedFile> ReadBack(size_t file) {
+  absl::Status ReadBack(size_t file) {
     RETURN_IF_ERROR(CheckCancelled());
     RETURN_IF_ERROR(CheckPieces(file));
+    if (!IsOwner(file)) return absl::OkStatus();
     const ShardFile& shard = task_.files[file];
     ASSIGN_OR_RETURN(const base::FileReader reader, base::FileReader::Open(PathOf(shard.name)));
     SavedFile saved{.name = shard.name, .bytes = shard.bytes()};
@@ -246,7 +268,8 @@ class Saving {
       }
     }
     saved.hash = whole.HexDigest();
-    return saved;
+    saved_.push_back(std::move(saved));
+    return absl::OkStatus();
   }
 
   // Tells the other processes that this one has come so far; they read `text` or nothing.
@@ -345,6 +368,7 @@ class Saving {
   const std::string temporary_;             // of the temporary one, and
   const std::string path_;                  // where it is
   bool has_folder_ = false;                 // from when it has been made until it gets another name
+  std::vector<SavedFile> saved_;            // that this process has hashed
   std::vector<std::vector<OwnPiece>> own_;  // by file
 };
 

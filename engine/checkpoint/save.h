@@ -47,7 +47,7 @@ struct SaveTask {
 //   1. Each process writes its pieces into files of a temporary folder, and syncs them.
 //   2. The owner of each file reads it back, all of it, and hashes what it reads; a process
 //   compares
-//      what it has written with its memory.
+//      what it has written with its memory. (A process that is alone does so before it syncs.)
 //   3. Process 0 writes the manifest with these hashes, syncs the folder, gives it its name, and
 //      syncs the folder of the run. Then it removes what `retention` does not keep.
 // Processes see by files of the temporary folder how far the others are, so that this needs no

@@ -126,15 +126,14 @@ class FaultyCalls final : public SystemCalls {
     if (Fails()) return -1;
     return SystemCalls::WriteAt(file, data, writes_single_bytes ? 1 : bytes, offset);
   }
-  int Sync(int /*file*/) override {
-    if (!damaged_path_.empty()) {
-      std::fstream(damaged_path_, std::ios::in | std::ios::out | std::ios::binary)
-          .seekp(-1, std::ios::end)
-          .put('\x55');
-      damaged_path_.clear();
-    }
-    return Fails() ? -1 : 0;
+  void StartSync(int /*file*/) override {
+    if (damaged_path_.empty()) return;
+    std::fstream(damaged_path_, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(-1, std::ios::end)
+        .put('\x55');
+    damaged_path_.clear();
   }
+  int Sync(int /*file*/) override { return Fails() ? -1 : 0; }
   int Close(int file) override {
     const bool fails = Fails();
     const int result = SystemCalls::Close(file);
