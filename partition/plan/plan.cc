@@ -100,12 +100,14 @@ absl::Status CheckReductions(const Schedule& lowered, bool is_replicated) {
   }
   for (size_t stage = 0; stage < reduces.size(); ++stage) {
     if (reduces[stage] == is_replicated) continue;
-    return absl::FailedPreconditionError(absl::StrFormat(
-        is_replicated ? "the schedule has no REDUCE of stage %d, whose gradients must be summed "
-                        "over the replicas; add it"
-                      : "the schedule has a REDUCE of stage %d, of which there is one replica: "
-                        "remove it, or ask for replicas",
-        stage));
+    return absl::FailedPreconditionError(
+        is_replicated
+            ? absl::StrFormat("the schedule has no REDUCE of stage %d, whose gradients must be "
+                              "summed over the replicas; add it",
+                              stage)
+            : absl::StrFormat("the schedule has a REDUCE of stage %d, of which there is one "
+                              "replica: remove it, or ask for replicas",
+                              stage));
   }
   return absl::OkStatus();
 }
