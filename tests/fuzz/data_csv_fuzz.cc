@@ -1,0 +1,63 @@
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
+#include "engine/data/csv.h"
+#include "engine/data/csv_reader.h"
+#include "engine/data/dataset.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/memory_file.h"
+
+namespace stagecoach::fuzz {
+namespace {
+
+using Table = std::vector<std::vector<std::string>>;
+
+absl::StatusOr<Table> Split(absl::string_view text) {
+  engine::CsvReader reader(text, "fuzz");
+  Table table;
+  std::vector<engine::CsvField> record;
+  while (true) {
+    const absl::StatusOr<bool> found = reader.Next(record);
+    if (!found.ok()) return found.status();
+    if (!*found) return table;
+    std::vector<std::string>& row = table.emplace_back();
+    for (const engine::CsvField& field : record) row.push_back(field.text);
+  }
+}
+
+std::string Join(const Table& table) {
+  std::string text;
+  for (const std::vector<std::string>& row : table) {
+    absl::string_view separator = "";
+    for (const std::string& field : row) {
+      absl::StrAppend(&text, separator, "\"", absl::StrReplaceAll(field, {{"\"", "\"\""}}), "\"");
+      separator = ",";
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+void Try(absl::string_view input) {
+  CheckRoundTrip<Table>(input, Split, Join);
+  static const MemoryFile file;
+  file.Write(input);
+  const absl::StatusOr<engine::TrainTest> data = engine::LoadCsv(file.path(), {});
+  if (!data.ok()) return CheckRefusal(data.status());
+  for (const auto& set : {data->train, data->test}) {
+    std::vector<float> row(static_cast<size_t>(set->features()));
+    for (int64_t i = 0; i < set->rows(); ++i) {
+      set->CopyNumbers(0, i, absl::MakeSpan(row));
+      for (const float value : row) STAGECOACH_CHECK(std::isfinite(value), value);
+      STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
+    }
+  }
+}
+
+}  // namespace stagecoach::fuzz

@@ -1,0 +1,14 @@
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace stagecoach::fuzz {
+
+void Try(absl::string_view input) {
+  CheckRoundTrip<nlohmann::json>(
+      input, [](absl::string_view text) { return base::ParseJson(text); },
+      [](const nlohmann::json& value) { return value.dump(); });
+}
+
+}  // namespace stagecoach::fuzz

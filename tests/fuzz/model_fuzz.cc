@@ -1,0 +1,18 @@
+#include "engine/model/model.h"
+#include "engine/model/model_file.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace stagecoach::fuzz {
+
+// Every layer can be made; whether it fits the others is found later, by preparing it.
+void Try(absl::string_view input) {
+  const absl::StatusOr<engine::Model> model = engine::ParseModel(input, /*features=*/4,
+                                                                 /*classes=*/3);
+  if (!model.ok()) return CheckRefusal(model.status());
+  STAGECOACH_CHECK(
+      model->num_layers() >= 1 && model->num_layers() <= engine::kMaxFileLayers && model->loss,
+      model->num_layers());
+  for (const engine::LayerFactory& make : model->layers) STAGECOACH_CHECK(make() != nullptr, "");
+}
+
+}  // namespace stagecoach::fuzz

@@ -1,0 +1,30 @@
+#ifndef STAGECOACH_TESTS_FUZZ_PROFILE_ROUND_TRIP_H_
+#define STAGECOACH_TESTS_FUZZ_PROFILE_ROUND_TRIP_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "partition/files/profile_file.h"
+#include "partition/profile.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace stagecoach::fuzz {
+
+// A profile of any origin passes CheckProfile and can be written; what is written once reads back
+// as it is. (The first time, times are rounded and names made UTF-8.)
+inline void CheckProfileRoundTrip(const absl::StatusOr<partition::Profile>& profile) {
+  if (!profile.ok()) return CheckRefusal(profile.status());
+  STAGECOACH_CHECK_OK(partition::CheckProfile(*profile));
+  // A few words describe a transformer of as many layers as there may be. That would take a minute.
+  constexpr int kMaxWritten = 2000;
+  if (profile->num_layers() * static_cast<int>(profile->sizes.size()) > kMaxWritten) return;
+  const std::string text = partition::ToProfileJson(*profile);
+  const absl::StatusOr<partition::Profile> written = partition::ParseProfileJson(text);
+  STAGECOACH_CHECK(written.ok(), absl::StrCat(written.status().ToString(), " in\n", text));
+  STAGECOACH_CHECK(written->num_layers() == profile->num_layers(), text);
+  CheckRoundTrip<partition::Profile>(text, partition::ParseProfileJson, partition::ToProfileJson);
+}
+
+}  // namespace stagecoach::fuzz
+
+#endif  // STAGECOACH_TESTS_FUZZ_PROFILE_ROUND_TRIP_H_

@@ -1,0 +1,11 @@
+#include "schedule/files/schedule_file.h"
+#include "schedule/schedule.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace stagecoach::fuzz {
+
+void Try(absl::string_view input) {
+  CheckRoundTrip<schedule::Schedule>(input, schedule::ParseScheduleJson, schedule::ToScheduleJson);
+}
+
+}  // namespace stagecoach::fuzz

@@ -1,0 +1,23 @@
+#include "schedule/costs.h"
+#include "schedule/generators.h"
+#include "schedule/simulate.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/memory_file.h"
+#include "tools/cli/times_file.h"
+
+namespace stagecoach::fuzz {
+
+// What reads is ready to be simulated, or refused with a reason.
+void Try(absl::string_view input) {
+  static const MemoryFile file;
+  file.Write(input);
+  const absl::StatusOr<schedule::Costs> costs = tools::ReadTimesFile(file.path());
+  if (!costs.ok()) return CheckRefusal(costs.status());
+  const int stages = static_cast<int>(costs->stages.size());
+  const auto schedule = schedule::Generate("1f1b", {.ranks = stages, .micro_batches = 2});
+  if (!schedule.ok()) return CheckRefusal(schedule.status());
+  const absl::Status simulated = schedule::Simulate(*schedule, *costs).status();
+  if (!simulated.ok()) CheckRefusal(simulated);
+}
+
+}  // namespace stagecoach::fuzz

@@ -1,0 +1,26 @@
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "base/json.h"
+#include "base/line.h"
+#include "base/toml.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace stagecoach::fuzz {
+
+// There is no writer; what parses is a value of JSON all the same. Its lines can be found.
+void Try(absl::string_view input) {
+  const absl::StatusOr<nlohmann::json> value = base::ParseToml(input);
+  if (!value.ok()) return CheckRefusal(value.status());
+  const std::string text = value->dump();
+  const absl::StatusOr<nlohmann::json> again = base::ParseJson(text);
+  STAGECOACH_CHECK(again.ok(), absl::StrCat(again.status().ToString(), " in\n", text));
+  STAGECOACH_CHECK(*again == *value, absl::StrCat("reads back as another value:\n", text));
+  for (const auto& [key, member] : value->items()) {
+    const std::string path = absl::StrCat("$.", key, member.is_array() ? "[0]" : "", ": wrong");
+    const absl::Status located = base::WithTomlLine(absl::InvalidArgumentError(path), input);
+    STAGECOACH_CHECK(absl::StrContains(located.message(), path), located.ToString());
+  }
+}
+
+}  // namespace stagecoach::fuzz
