@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
+#include "base/status_macros.h"
 #include "engine/data/csv.h"
 #include "engine/data/csv_reader.h"
 #include "engine/data/dataset.h"
@@ -44,12 +45,12 @@ std::string Join(const Table& table) {
 
 }  // namespace
 
-void Try(absl::string_view input) {
-  CheckRoundTrip<Table>(input, Split, Join);
+absl::Status Try(absl::string_view input) {
+  RETURN_IF_ERROR(CheckRoundTrip<Table>(input, Split, Join));
   static const MemoryFile file;
   file.Write(input);
   const absl::StatusOr<engine::TrainTest> data = engine::LoadCsv(file.path(), {});
-  if (!data.ok()) return CheckRefusal(data.status());
+  if (!data.ok()) return data.status();
   for (const auto& set : {data->train, data->test}) {
     std::vector<float> row(static_cast<size_t>(set->features()));
     for (int64_t i = 0; i < set->rows(); ++i) {
@@ -58,6 +59,7 @@ void Try(absl::string_view input) {
       STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::fuzz

@@ -54,11 +54,11 @@ class Folder {
 
 }  // namespace
 
-void Try(absl::string_view input) {
+absl::Status Try(absl::string_view input) {
   static const Folder folder;
   folder.Fill(input);
   const absl::StatusOr<engine::TrainTest> data = engine::LoadIdxDirectory(folder.path());
-  if (!data.ok()) return CheckRefusal(data.status());
+  if (!data.ok()) return data.status();
   for (const auto& set : {data->train, data->test}) {
     std::vector<float> row(static_cast<size_t>(set->features()));
     for (int64_t i = 0; i < set->rows(); ++i) {
@@ -66,6 +66,7 @@ void Try(absl::string_view input) {
       STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::fuzz

@@ -5,8 +5,8 @@
 
 namespace stagecoach::fuzz {
 
-void Try(absl::string_view input) {
-  CheckRoundTrip<nlohmann::json>(
+absl::Status Try(absl::string_view input) {
+  return CheckRoundTrip<nlohmann::json>(
       input, [](absl::string_view text) { return base::ParseJson(text); },
       [](const nlohmann::json& value) { return value.dump(); });
 }

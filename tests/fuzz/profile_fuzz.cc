@@ -3,6 +3,8 @@
 
 namespace stagecoach::fuzz {
 
-void Try(absl::string_view input) { CheckProfileRoundTrip(partition::ParseProfileJson(input)); }
+absl::Status Try(absl::string_view input) {
+  return CheckProfileRoundTrip(partition::ParseProfileJson(input));
+}
 
 }  // namespace stagecoach::fuzz

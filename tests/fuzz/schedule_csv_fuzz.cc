@@ -4,8 +4,8 @@
 
 namespace stagecoach::fuzz {
 
-void Try(absl::string_view input) {
-  CheckRoundTrip<schedule::Schedule>(
+absl::Status Try(absl::string_view input) {
+  return CheckRoundTrip<schedule::Schedule>(
       input, [](absl::string_view text) { return schedule::ParseScheduleCsv(text, "fuzz"); },
       schedule::ToScheduleCsv);
 }

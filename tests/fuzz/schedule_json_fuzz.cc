@@ -4,8 +4,9 @@
 
 namespace stagecoach::fuzz {
 
-void Try(absl::string_view input) {
-  CheckRoundTrip<schedule::Schedule>(input, schedule::ParseScheduleJson, schedule::ToScheduleJson);
+absl::Status Try(absl::string_view input) {
+  return CheckRoundTrip<schedule::Schedule>(input, schedule::ParseScheduleJson,
+                                            schedule::ToScheduleJson);
 }
 
 }  // namespace stagecoach::fuzz

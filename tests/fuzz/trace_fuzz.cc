@@ -1,3 +1,4 @@
+#include "base/status_macros.h"
 #include "schedule/trace.h"
 #include "schedule/traces/chrome_trace.h"
 #include "schedule/traces/trace_diff.h"
@@ -5,14 +6,15 @@
 
 namespace stagecoach::fuzz {
 
-void Try(absl::string_view input) {
-  CheckRoundTrip<schedule::Trace>(input, schedule::ParseChromeTrace, schedule::ToChromeTrace);
-  // What reads is ready to be compared.
-  const absl::StatusOr<schedule::Trace> trace = schedule::ParseChromeTrace(input);
-  if (!trace.ok()) return;
-  const absl::StatusOr<schedule::TraceDiff> diff = schedule::DiffTraces(*trace, *trace);
+// What reads can also be compared.
+absl::Status Try(absl::string_view input) {
+  RETURN_IF_ERROR(
+      CheckRoundTrip<schedule::Trace>(input, schedule::ParseChromeTrace, schedule::ToChromeTrace));
+  const schedule::Trace trace = schedule::ParseChromeTrace(input).value();
+  const absl::StatusOr<schedule::TraceDiff> diff = schedule::DiffTraces(trace, trace);
   STAGECOACH_CHECK_OK(diff);
   STAGECOACH_CHECK(diff->difference_ns() == 0, schedule::ToText(*diff));
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::fuzz

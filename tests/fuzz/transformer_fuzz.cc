@@ -3,8 +3,8 @@
 
 namespace stagecoach::fuzz {
 
-void Try(absl::string_view input) {
-  CheckProfileRoundTrip(partition::ParseTransformerProfile(input, "fuzz"));
+absl::Status Try(absl::string_view input) {
+  return CheckProfileRoundTrip(partition::ParseTransformerProfile(input, "fuzz"));
 }
 
 }  // namespace stagecoach::fuzz
