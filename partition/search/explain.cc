@@ -25,7 +25,9 @@ namespace {
 using schedule::Rank;
 using schedule::Schedule;
 
-constexpr size_t kMostTried = 12;           // candidates that a question is put to
+constexpr size_t kMostTried = 12;  // candidates that a question is put to
+// Of the schedules that it is put to: ranks times micro-batches. More would take minutes and GBs.
+constexpr int64_t kMostTriedPasses = int64_t{1} << 18;
 constexpr int64_t kMisfitPrecision = 1024;  // of the plan that comes closest
 constexpr double kWorthSaying = 0.01;       // of the objective
 
@@ -211,7 +213,8 @@ std::vector<std::string> Remedies(const PlannerRequest& request) {
     break;
   }
   if (request.micro_batches.has_value()) {
-    const int64_t most = std::min<int64_t>(request.batch_rows, schedule::kMaxPasses);
+    const int64_t most =
+        std::min<int64_t>(request.batch_rows, kMostTriedPasses / request.cluster.size());
     for (int64_t count = int64_t{2} * *request.micro_batches;
          count <= most && request.batch_rows % count == 0; count *= 2) {
       PlannerRequest changed = request;

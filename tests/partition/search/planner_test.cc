@@ -156,6 +156,22 @@ TEST(PlanJointly, SaysWhatIsMissingAndWhatWouldFit) {
                              HasSubstr("it would fit with 169.3 kB more memory"))));
 }
 
+// 4 kB of stash a row and layer. Of the larger batch, 2^21 micro-batches of 8 rows would fit, but a
+// schedule of so many takes gigabytes.
+TEST(PlanJointly, ProposesOnlyAsManyMicroBatchesAsAreQuicklyTried) {
+  PlannerRequest request = EqualLayers(2, 500'000);
+  request.schedule = "1f1b";
+  request.micro_batches = 4;
+  request.profile.sizes.front().micro_batch_rows = int64_t{1} << 22;
+  for (LayerCost& layer : request.profile.sizes.front().layers) layer.memory.stash_bytes <<= 18;
+  request.batch_rows = int64_t{1} << 24;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             Not(HasSubstr("micro-batches of 8 rows"))));
+  request.batch_rows = int64_t{1} << 10;
+  EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             HasSubstr("128 micro-batches of 8 rows")));
+}
+
 // Two replicas of two ranks, with four micro-batches each; a message takes 100 ns. The last B of
 // rank 0 ends after 5 F (6000 ns) and 5 BW (12,000) and 4 messages; then both replicas of stage 0
 // send 19,200 bytes twice, 3000 ns each time. Rank 1 was done long before.
