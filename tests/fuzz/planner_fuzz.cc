@@ -26,8 +26,12 @@ absl::Status PlanWith(const partition::Profile& profile, int64_t memory_bytes) {
 absl::Status Try(absl::string_view input) {
   const absl::StatusOr<partition::Profile> profile = partition::ParseProfileJson(input);
   if (!profile.ok()) return profile.status();
-  constexpr int kMaxLayers = 6;  // so that an input takes little time
-  if (profile->num_layers() > kMaxLayers) return absl::OkStatus();
+  // So that an input takes little time. Rows are micro-batches that it tries where memory is short.
+  constexpr int kMaxLayers = 6;
+  constexpr int64_t kMaxRows = 1024;
+  if (profile->num_layers() > kMaxLayers || profile->sizes.back().micro_batch_rows > kMaxRows) {
+    return absl::OkStatus();
+  }
   const absl::Status without_limit = PlanWith(*profile, 0);
   if (!without_limit.ok()) return without_limit;
   const absl::Status limited = PlanWith(*profile, 1'000'000'000);
