@@ -28,7 +28,6 @@ namespace {
 using base::ObjectReader;
 using nlohmann::json;
 
-
 template <typename T>
 struct Named {
   const char* name;

@@ -44,7 +44,8 @@ inline constexpr int64_t kMaxFileOutputs = int64_t{1} << 20;
 // limits of base::ParseToml.
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes);
 
-// The same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of base::ReadFile.
+// The same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
+// base::ReadFile.
 absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes);
 
 }  // namespace stagecoach::engine
