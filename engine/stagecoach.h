@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_STAGECOACH_H_
 
 // Everything that a program which defines, plans and trains a model needs.
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/data/load.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
