@@ -1,6 +1,6 @@
 #include "engine/checkpoint/compare.h"
 
-#include <cstring>
+#include <bit>
 #include <map>
 #include <optional>
 #include <utility>
@@ -30,7 +30,7 @@ std::vector<int64_t> IndexOf(int64_t element, const kernels::Shape& shape) {
   return index;
 }
 
-bool SameBits(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 
 void CompareValues(absl::Span<const float> left, absl::Span<const float> right,
                    const kernels::Shape& shape, CheckpointDifference::Tensor& difference) {
