@@ -61,6 +61,7 @@ class State {
     task_.id = std::to_string(step);
     task_.manifest.step = step;
     const std::atomic<bool> not_cancelled = false;
+    STAGECOACH_CHECK_OK(BeginCheckpoint(base::SystemCalls::Kernel(), task_));
     return WriteCheckpoint(base::SystemCalls::Kernel(), task_, not_cancelled).value();
   }
 

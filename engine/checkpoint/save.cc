@@ -52,6 +52,10 @@ absl::Status HashPart(const base::FileReader& file, int64_t begin, int64_t bytes
   return absl::OkStatus();
 }
 
+std::string TemporaryName(const SaveTask& task) {
+  return absl::StrCat(kSavingPrefix, CheckpointName(task.manifest.step), "-", task.id);
+}
+
 // One process's part in one save.
 class Saving {
  public:
@@ -60,7 +64,7 @@ class Saving {
         task_(task),
         cancelled_(cancelled),
         name_(CheckpointName(task.manifest.step)),
-        temporary_(absl::StrCat(kSavingPrefix, name_, "-", task.id)),
+        temporary_(TemporaryName(task)),
         path_(absl::StrCat(task.folder, "/", temporary_)),
         own_(task.files.size()) {
     std::map<std::pair<ParameterId, int>, std::pair<size_t, size_t>> places;
@@ -78,8 +82,6 @@ class Saving {
   }
 
   absl::StatusOr<std::string> Run() {
-    RETURN_IF_ERROR(MakeFolder());
-    has_folder_ = true;
     RETURN_IF_ERROR(WriteAll());
     if (task_.processes > 1) {
       RETURN_IF_ERROR(Tell(kWritten, "[]"));
@@ -143,11 +145,11 @@ class Saving {
     const base::Deadline deadline = base::Deadline::After(task_.deadline);
     while (!Exists(path)) {
       RETURN_IF_ERROR(CheckCancelled());
-      if (has_folder_ && !Exists(path_)) return GivenUpElsewhere();
+      if (!Exists(path_)) return GivenUpElsewhere();
       if (deadline.Expired()) {
-        return absl::DeadlineExceededError(absl::StrCat(
-            "saving to ", task_.folder, ": ", what, " within ",
-            absl::FormatDuration(task_.deadline), "; all processes must see this folder"));
+        return absl::DeadlineExceededError(absl::StrCat("saving to ", task_.folder, ": ", what,
+                                                        " within ",
+                                                        absl::FormatDuration(task_.deadline)));
       }
       absl::SleepFor(kPollInterval);
     }
@@ -157,15 +159,6 @@ class Saving {
   static bool Exists(const std::string& path) {
     struct stat info = {};
     return lstat(path.c_str(), &info) == 0;
-  }
-
-  absl::Status MakeFolder() {
-    if (task_.process > 0) {
-      return Await(path_, "process 0 made no folder");
-    }
-    RETURN_IF_ERROR(RemoveLeftovers(calls_, task_.folder, temporary_));
-    if (calls_.MakeFolder(path_.c_str()) != 0) return base::SystemError("create", path_);
-    return absl::OkStatus();
   }
 
   // Syncs files some time after they were written, so that the disk and this thread work at the
@@ -367,12 +360,28 @@ class Saving {
   const std::string name_;                  // of the checkpoint's folder
   const std::string temporary_;             // of the temporary one, and
   const std::string path_;                  // where it is
-  bool has_folder_ = false;                 // from when it has been made until it gets another name
+  bool has_folder_ = true;                  // until it gets another name
   std::vector<SavedFile> saved_;            // that this process has hashed
   std::vector<std::vector<OwnPiece>> own_;  // by file
 };
 
 }  // namespace
+
+absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task) {
+  const std::string path = absl::StrCat(task.folder, "/", TemporaryName(task));
+  RETURN_IF_ERROR(RemoveLeftovers(calls, task.folder, TemporaryName(task)));
+  if (calls.MakeFolder(path.c_str()) != 0) return base::SystemError("create", path);
+  return absl::OkStatus();
+}
+
+absl::Status CheckSeesFolder(const SaveTask& task) {
+  const std::string path = absl::StrCat(task.folder, "/", TemporaryName(task));
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "process ", task.process, " does not see ", path,
+      ", which process 0 has made: all processes must share the folder of checkpoints"));
+}
 
 absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const SaveTask& task,
                                             const std::atomic<bool>& cancelled) {

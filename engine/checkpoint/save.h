@@ -32,7 +32,7 @@ struct HostPiece {
 struct SaveTask {
   std::string folder;  // of the run: the checkpoint gets a folder in it
   std::string id;      // of this save: the same in all processes, another one in every other save
-  Manifest manifest;   // process 0: all but the files
+  Manifest manifest;   // the step; in process 0 all but the files
   Retention retention;
   std::vector<ShardFile> files;  // of the whole checkpoint
   std::vector<int> owners;       // by file: the process that writes its header and hashes it
@@ -42,8 +42,13 @@ struct SaveTask {
   absl::Duration deadline = absl::Minutes(5);  // of the waits for other processes
 };
 
-// Writes a checkpoint, so that whatever happens to the process or the machine, its folder has that
-// name only if all of it is on disk:
+// Makes the temporary folder of a checkpoint: process 0, before any of the processes writes to it.
+absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task);
+// FailedPrecondition: this process does not see it.
+absl::Status CheckSeesFolder(const SaveTask& task);
+
+// After that, writes a checkpoint, so that whatever happens to the process or the machine, its
+// folder has that name only if all of it is on disk:
 //   1. Each process writes its pieces into files of a temporary folder, and syncs them.
 //   2. The owner of each file reads it back, all of it, and hashes what it reads; a process
 //   compares

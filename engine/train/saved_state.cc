@@ -96,7 +96,7 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
 
 SavedState::SavedState(const PreparedRun& run, RankGroup& group, Executors executors,
                        base::SystemCalls& calls)
-    : run_(run), group_(group), executors_(executors), background_(calls) {}
+    : run_(run), group_(group), executors_(executors), calls_(calls), background_(calls) {}
 
 int SavedState::OwnerOf(int layer) const {
   const StageId stage(run_.plan.stage_of(layer));
@@ -148,7 +148,13 @@ absl::Status SavedState::Begin(SaveTask task) {
     task.owners.push_back(has_processes ? OwnerOf(file.layer) : 0);
   }
   Describe(run_, task.manifest);
-  const absl::Status made = task.process == 0 ? MakeFolder(task.folder) : absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<std::string> ids, group_.Gather(NewId()));
+  task.id = ids.front();
+  absl::Status made;
+  if (task.process == 0) {
+    made = MakeFolder(task.folder);
+    if (made.ok()) made = BeginCheckpoint(calls_, task);
+  }
   copies_.resize(static_cast<size_t>(group_.mesh().num_devices()));
   std::vector<std::vector<HostPiece>> copied(copies_.size());
   const absl::Status status = group_.OnEach([&](int device) -> absl::Status {
@@ -159,8 +165,7 @@ absl::Status SavedState::Begin(SaveTask task) {
   for (const std::vector<HostPiece>& own : copied) {
     task.pieces.insert(task.pieces.end(), own.begin(), own.end());
   }
-  ASSIGN_OR_RETURN(const std::vector<std::string> ids, group_.Gather(NewId()));
-  task.id = ids.front();
+  if (has_processes) RETURN_IF_ERROR(FirstError(CheckSeesFolder(task)));
   background_.Start(std::move(task));
   is_under_way_ = true;
   return absl::OkStatus();

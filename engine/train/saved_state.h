@@ -54,6 +54,7 @@ class SavedState {
   const PreparedRun& run_;
   RankGroup& group_;
   const Executors executors_;
+  base::SystemCalls& calls_;
   std::vector<kernels::HostBuffer> copies_;  // by device; empty until the first save
   BackgroundSave background_;
   bool is_under_way_ = false;

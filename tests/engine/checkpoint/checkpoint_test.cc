@@ -35,7 +35,7 @@ class CheckpointFolder : public ::testing::Test {
     for (int64_t step : {1, 2}) {
       const SmallState state(step);
       paths_.push_back(
-          WriteCheckpoint(base::SystemCalls::Kernel(), state.Task(run_, {.newest = 9}), false_)
+          BeginAndWrite(base::SystemCalls::Kernel(), state.Task(run_, {.newest = 9}), false_)
               .value());
     }
     files_ = FilesIn(path());

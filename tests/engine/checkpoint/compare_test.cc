@@ -33,7 +33,7 @@ class TwoCheckpoints : public ::testing::Test {
   std::string Write(const SaveTask& task) const {
     const std::atomic<bool> not_cancelled = false;
     std::filesystem::create_directories(task.folder);
-    return WriteCheckpoint(base::SystemCalls::Kernel(), task, not_cancelled).value();
+    return BeginAndWrite(base::SystemCalls::Kernel(), task, not_cancelled).value();
   }
   std::string Folder(const std::string& name) const { return (folder_.path() / name).string(); }
 

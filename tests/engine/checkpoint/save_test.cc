@@ -41,7 +41,7 @@ class Save : public ::testing::Test {
     return path.string();
   }
   static absl::StatusOr<std::string> Write(SystemCalls& calls, const SaveTask& task) {
-    return WriteCheckpoint(calls, task, not_cancelled_);
+    return BeginAndWrite(calls, task, not_cancelled_);
   }
   static absl::StatusOr<std::string> Write(const SaveTask& task) {
     return Write(SystemCalls::Kernel(), task);
@@ -67,7 +67,7 @@ void CrashEverywhere(const std::string& before, const std::string& run, const st
   std::filesystem::copy(before, run, std::filesystem::copy_options::recursive);
   RecordedCalls calls(run);
   const std::atomic<bool> cancelled = false;
-  ASSERT_OK(WriteCheckpoint(calls, task, cancelled));
+  ASSERT_OK(BeginAndWrite(calls, task, cancelled));
   ASSERT_GE(calls.calls(), 20);
   int64_t with_new = 0;
   for (int64_t k = 0; k <= calls.calls(); ++k) {
@@ -82,7 +82,7 @@ void CrashEverywhere(const std::string& before, const std::string& run, const st
       EXPECT_TRUE(is_new || k < calls.calls());
       if (seed > 3) continue;
       const SmallState next(90);
-      ASSERT_OK(WriteCheckpoint(SystemCalls::Kernel(), next.Task(crashed), cancelled));
+      ASSERT_OK(BeginAndWrite(SystemCalls::Kernel(), next.Task(crashed), cancelled));
       ASSERT_OK(CheckNewest(crashed, {90}));
       ASSERT_THAT(LeftoversIn(crashed), IsEmpty());
     }
@@ -238,7 +238,7 @@ TEST_F(Save, ReadsBackWhatItHasWritten) {
 TEST_F(Save, IsCancelled) {
   const SmallState state(1);
   const std::atomic<bool> cancelled = true;
-  EXPECT_THAT(WriteCheckpoint(SystemCalls::Kernel(), state.Task(Folder("run")), cancelled),
+  EXPECT_THAT(BeginAndWrite(SystemCalls::Kernel(), state.Task(Folder("run")), cancelled),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("before the checkpoint")));
   EXPECT_THAT(LeftoversIn(Folder("run")), IsEmpty());
   EXPECT_TRUE(std::filesystem::is_empty(Folder("run")));
@@ -248,6 +248,7 @@ TEST_F(Save, IsCancelled) {
 std::vector<absl::StatusOr<std::string>> WriteAsProcesses(const std::vector<SaveTask>& tasks,
                                                           SystemCalls& calls_of_last) {
   const std::atomic<bool> cancelled = false;
+  EXPECT_OK(BeginCheckpoint(SystemCalls::Kernel(), tasks.front()));
   std::vector<absl::StatusOr<std::string>> results(tasks.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -305,10 +306,15 @@ TEST_F(Save, OneProcessWaitsForTheOthersUntilTheDeadline) {
   task.deadline = absl::Milliseconds(20);
   EXPECT_THAT(Write(task), StatusIs(absl::StatusCode::kDeadlineExceeded,
                                     HasSubstr("process 1 has not written its part")));
-  task = state.Task(Folder("run"), 1, 2);
-  task.deadline = absl::Milliseconds(20);
-  EXPECT_THAT(Write(task), StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                    HasSubstr("all processes must see this folder")));
+}
+
+TEST_F(Save, AProcessThatDoesNotSeeTheFolderSaysSo) {
+  const SmallState state(1);
+  const SaveTask task = state.Task(Folder("run"), 1, 2);
+  EXPECT_THAT(CheckSeesFolder(task),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("must share the folder")));
+  ASSERT_OK(BeginCheckpoint(SystemCalls::Kernel(), task));
+  EXPECT_OK(CheckSeesFolder(task));
 }
 
 std::vector<int64_t> StepsIn(const std::string& folder) {

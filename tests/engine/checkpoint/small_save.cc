@@ -78,6 +78,12 @@ SaveTask SmallState::Task(const std::string& folder, const Retention& retention)
   return task;
 }
 
+absl::StatusOr<std::string> BeginAndWrite(base::SystemCalls& calls, const SaveTask& task,
+                                          const std::atomic<bool>& cancelled) {
+  RETURN_IF_ERROR(BeginCheckpoint(calls, task));
+  return WriteCheckpoint(calls, task, cancelled);
+}
+
 absl::Status CheckHolds(const std::string& path, int64_t step) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(path));
   RETURN_IF_ERROR(checkpoint.Verify());

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TESTS_ENGINE_CHECKPOINT_SMALL_SAVE_H_
 #define STAGECOACH_TESTS_ENGINE_CHECKPOINT_SMALL_SAVE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/checkpoint/save.h"
 
 namespace stagecoach::engine {
@@ -29,6 +31,10 @@ class SmallState {
   int64_t step_;
   std::map<std::pair<ParameterId, int>, std::vector<float>> values_;
 };
+
+// As one process, or process 0 before all others: BeginCheckpoint and WriteCheckpoint.
+absl::StatusOr<std::string> BeginAndWrite(base::SystemCalls& calls, const SaveTask& task,
+                                          const std::atomic<bool>& cancelled);
 
 // OK if the newest checkpoint in the folder that can be opened is whole and holds the state after
 // `steps`, of which there are several allowed.
