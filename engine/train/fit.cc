@@ -80,7 +80,8 @@ class Fitting {
     position_ = {.epoch = position_.epoch + 1,
                  .losses_hash = position_.losses_hash,
                  .test_loss = evaluation.loss};
-    return Save();
+    const bool is_last = position_.epoch > options_.epochs;
+    return options_.checkpoints.wanted && !is_last ? SaveIfDue() : Save();
   }
 
   absl::Status TrainEpoch(EpochResult& row) {

@@ -39,12 +39,12 @@ struct SaveReport {
   absl::Duration blocked;            // for which steps had to wait
 };
 
-// When and how a run is saved: as below; after the evaluation that ends each epoch; and when the
-// run is stopped.
+// When and how a run is saved: as below, also after the evaluation that ends an epoch; at its end;
+// and when it is stopped.
 struct CheckpointOptions {
   std::string folder;  // "": not at all
-  // After so many steps, or whenever `wanted` says so: it is asked after each step, and, among
-  // processes, as FitOptions::stop is.
+  // After so many steps, and after each epoch. Or whenever `wanted` says so: it is asked after each
+  // step and epoch, and, among processes, as FitOptions::stop is.
   int64_t every_steps = 0;
   StopFunction wanted;
   SaveOptions save;  // its position is filled in

@@ -55,7 +55,7 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 
 TEST(Usage, ACommandIsNeeded) {
   ExpectFailure({}, kStatusUsage,
-                HasSubstr("train, plan, profile, simulate, trace, launch or devices"));
+                HasSubstr("train, plan, profile, simulate, trace, checkpoint, launch or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

@@ -118,7 +118,7 @@ TEST_F(ResumedRun, OfAModelFileNeedsTheFileNoMore) {
   const Arguments run = {"--data", "synthetic:200x16x4", "--model", model,     "--stages",
                          "2",      "--epochs",           "2",       "--batch", "40"};
   const Finished whole = Train(run);
-  const Arguments save = {"--checkpoint", Folder("saved"), "--keep", "9"};
+  const Arguments save = {"--checkpoint", Folder("saved"), "--keep", "9", "--every", "100"};
   ASSERT_EQ(Train(Joined(run, save)).exit_status, 0);
   std::filesystem::remove(model);
   std::filesystem::remove_all(Folder("saved/step-00000010"));
@@ -129,7 +129,7 @@ TEST_F(ResumedRun, OfAModelFileNeedsTheFileNoMore) {
 }
 
 TEST_F(ResumedRun, PassesOverADamagedCheckpointAndSaysSo) {
-  const Finished whole = Train(Whole({"--checkpoint", Folder()}));
+  const Finished whole = Train(Whole({"--checkpoint", Folder(), "--every", "100"}));
   for (const char* const file :
        {"/step-00000020/layer-00001.safetensors", "/step-00000015/manifest.json"}) {
     std::ofstream(absl::StrCat(Folder(), file), std::ios::app) << "x";
@@ -210,7 +210,8 @@ TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
   const rlimit small = {.rlim_cur = 4096, .rlim_max = limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  const Finished run = Train(Whole({"--width", "64", "--checkpoint", Folder(), "--epochs", "2"}));
+  const Finished run =
+      Train(Whole({"--width", "64", "--checkpoint", Folder(), "--epochs", "2", "--every", "100"}));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   signal(SIGXFSZ, ignored);
   EXPECT_EQ(run.exit_status, 74);

@@ -17,10 +17,19 @@
 namespace stagecoach::tools {
 namespace {
 
-// Of this invocation alone.
-constexpr absl::string_view kNotSaved[] = {
-    "--help", "--checkpoint", "--resume", "--every", "--keep",           "--keep-every",
-    "--json", "--explain",    "--trace",  "--plan",  "--simulated-trace"};
+// Of this invocation alone, or names of files that are written.
+constexpr absl::string_view kNotSaved[] = {"--help",
+                                           "--checkpoint",
+                                           "--resume",
+                                           "--every",
+                                           "--keep",
+                                           "--keep-every",
+                                           "--json",
+                                           "--explain",
+                                           "--trace",
+                                           "--plan",
+                                           "--simulated-trace",
+                                           "--tuning"};
 // What a plan settles.
 constexpr absl::string_view kOfPlan[] = {
     "--stages",    "--replicas", "--gradient-blocks", "--schedule",     "--shard-optimizer",

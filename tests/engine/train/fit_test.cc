@@ -310,11 +310,11 @@ TEST(Fit, SavesEverySoManyStepsAndAfterEvaluations) {
 TEST(Fit, SavesWheneverItIsWanted) {
   RecordingTrainer trainer;
   FitOptions options = WithCheckpoints(0);
-  options.checkpoints.wanted = [&] { return trainer.steps() == 2 || trainer.steps() == 3; };
+  options.epochs = 3;
+  options.checkpoints.wanted = [&] { return trainer.steps() == 2 || trainer.steps() == 8; };
   ASSERT_OK(Fit(trainer, Data(), options));
-  EXPECT_THAT(SavesOf(trainer),
-              ElementsAre("2: epoch 1, row 10", "3: epoch 1, row 15",
-                          "4: epoch 2, row 0, evaluated", "8: epoch 3, row 0, evaluated"));
+  EXPECT_THAT(SavesOf(trainer), ElementsAre("2: epoch 1, row 10", "8: epoch 3, row 0, evaluated",
+                                            "12: epoch 4, row 0, evaluated"));
 }
 
 TEST(Fit, SavesWhenItIsStopped) {
