@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/system_calls.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/retention.h"
@@ -78,13 +80,16 @@ class BackgroundSave {
   // Pre-condition: none is under way. What the task refers to stays as it is until Finish returns.
   void Start(SaveTask task);
   bool is_under_way() const { return thread_.joinable(); }
-  // Waits for the one that is under way: its result. FailedPrecondition: there is none.
+  // Waits for the one that is under way, until the deadline at most: whether it is done.
+  // Pre-condition: there is one.
+  bool IsDone(base::Deadline until) const;
+  // Waits for it however long it takes: its result. FailedPrecondition: there is none.
   absl::StatusOr<std::string> Finish();
 
  private:
   base::SystemCalls& calls_;
   std::atomic<bool> cancelled_ = false;
-  absl::StatusOr<std::string> result_;
+  std::future<absl::StatusOr<std::string>> result_;
   std::thread thread_;
 };
 

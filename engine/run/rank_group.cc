@@ -360,6 +360,16 @@ void RankGroup::Await(Job& job) {
   }
 }
 
+absl::Status RankGroup::WaitUntil(absl::FunctionRef<bool(base::Deadline until)> is_done) {
+  const Rendezvous* const rendezvous = options_.rendezvous;
+  while (!is_done(rendezvous == nullptr ? base::Deadline::Never()
+                                        : base::Deadline::After(rendezvous->look_interval()))) {
+    LookAtOthers();
+    RETURN_IF_ERROR(status());
+  }
+  return absl::OkStatus();
+}
+
 void RankGroup::LookAtOthers() {
   if (!status().ok()) return;
   absl::Status failure;

@@ -102,6 +102,10 @@ class RankGroup {
   // The same for what the ranks do together: the first to fail ends the waits of the others, and
   // its error is returned now and from then on.
   absl::Status Together(absl::FunctionRef<absl::Status(int)> function);
+  // Between runs, waits for something in this process that may itself wait for other processes:
+  // calls is_done, which waits until then at most, until it says so. Looks after the other
+  // processes meanwhile; their failure is its error.
+  absl::Status WaitUntil(absl::FunctionRef<bool(base::Deadline until)> is_done);
   // Among processes: every process's text, by rank, once all have called this at the same place. A
   // process that comes with an error, which it is given back, ends the wait of all others: Aborted.
   // In one process: `own` alone.

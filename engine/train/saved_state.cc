@@ -174,6 +174,9 @@ absl::Status SavedState::Begin(SaveTask task) {
 absl::StatusOr<std::string> SavedState::Finish() {
   if (!is_under_way_) return absl::FailedPreconditionError("no checkpoint is being saved");
   is_under_way_ = false;
+  // It waits for the parts of other processes, one of which may be gone.
+  RETURN_IF_ERROR(
+      group_.WaitUntil([this](base::Deadline until) { return background_.IsDone(until); }));
   const absl::StatusOr<std::string> path = background_.Finish();
   RETURN_IF_ERROR(FirstError(path.status()));
   return path;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
 #include "tests/tools/child.h"
 #include "tests/tools/launched_run.h"
 
@@ -110,6 +111,30 @@ TEST_F(FaultOfOneOfFour, IsToldAtTheDeadlineIfItIsStopped) {
       children,
       "rank 2 \\(stage 2, replica 0\\) timed out: rank [013], .* timed out waiting "
       "for rank .*; rank 2 was last seen in |rank 2 of 4 did not arrive in time");
+}
+
+TEST(CpuProcessesThatAreSaved, GoOnAsOtherProcessesAfterOneWasKilled) {
+  const stagecoach::testing::TestFolder folder;
+  const Arguments saved = {"--checkpoint", (folder.path() / "run").string()};
+  const Arguments run = {"--epochs", "30"};
+  const Finished whole = RunStagecoach(OnCpu(Joined(run, {"--stages", "1"})));
+  const auto children = Start(4, At(4, TcpPlace()),
+                              Same(Joined(OnCpu(Joined(run, saved)),
+                                          Joined({"--stages", "4", "--every", "1"}, Deadline()))));
+  ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\",\"epoch\":2"));
+  children[2]->Signal(SIGKILL);
+  for (const std::unique_ptr<Child>& child : children) child->Wait();
+  const Finished resumed =
+      RunStagecoach(Joined({"launch", "--processes", "4", "--", "train", "--json", "--resume",
+                            "--stages", "2", "--replicas", "2", "--shard-optimizer"},
+                           saved));
+  ASSERT_EQ(resumed.exit_status, 0) << resumed.err;
+  EXPECT_EQ(resumed.Events()[1]["event"], "resumed");
+  EXPECT_GE(resumed.Events()[1]["step"], 4);
+  const nlohmann::json end = resumed.Events().back(), expected = whole.Events().back();
+  for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
+    EXPECT_EQ(end[name], expected[name]) << name;
+  }
 }
 
 TEST(CpuProcessesThatDiffer, AreRefusedByAll) {
