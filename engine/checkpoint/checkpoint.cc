@@ -59,16 +59,21 @@ absl::StatusOr<std::string> ReadManifestText(const std::string& path) {
   return text;
 }
 
-// Not zeroed; in huge pages where there are any, since the first touch of a page is a large part of
-// the cost of reading a file that the system has in memory.
+// Not zeroed. Of a large file in huge pages where there are any, since the first touch of a page is
+// a large part of the cost of reading what the system has in memory.
 absl::StatusOr<LoadedFile::Bytes> Allocate(int64_t bytes) {
+  constexpr size_t kCacheLine = 64;
   constexpr size_t kHugePage = size_t{2} << 20;
-  const size_t rounded = (static_cast<size_t>(bytes) + kHugePage) / kHugePage * kHugePage;
-  LoadedFile::Bytes buffer(static_cast<char*>(std::aligned_alloc(kHugePage, rounded)));
+  const auto size = static_cast<size_t>(bytes);
+  const size_t alignment = size < kHugePage ? kCacheLine : kHugePage;
+  const size_t rounded = (size + alignment) / alignment * alignment;
+  LoadedFile::Bytes buffer(static_cast<char*>(std::aligned_alloc(alignment, rounded)));
   if (buffer == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes of a file"));
   }
-  madvise(buffer.get(), rounded, MADV_HUGEPAGE);  // advice: failure only costs speed
+  if (alignment == kHugePage) {
+    madvise(buffer.get(), rounded, MADV_HUGEPAGE);  // advice: failure only costs speed
+  }
   return buffer;
 }
 
