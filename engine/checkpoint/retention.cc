@@ -32,6 +32,8 @@ std::vector<std::string> Entries(const std::string& folder, bool folders) {
 
 // A folder that is no checkpoint, with the files in it.
 absl::Status RemoveFolder(base::SystemCalls& calls, const std::string& path) {
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return absl::OkStatus();
   for (const std::string& name : Entries(path, false)) {
     const std::string file = absl::StrCat(path, "/", name);
     if (calls.RemoveFile(file.c_str()) != 0 && errno != ENOENT) {

@@ -342,6 +342,11 @@ class Saving {
       }
       return SyncFolder(calls_, task_.folder);
     }
+    struct stat info = {};
+    if (lstat(final_path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat(final_path, " is there, but is not a folder of a checkpoint"));
+    }
     // One of the same step, which this replaces, in one call where the file system can.
     if (calls_.Exchange(path_.c_str(), final_path.c_str()) == 0) {
       RETURN_IF_ERROR(SyncFolder(calls_, task_.folder));

@@ -35,15 +35,19 @@ class CheckpointFolder : public ::testing::Test {
     for (int64_t step : {1, 2}) {
       const SmallState state(step);
       paths_.push_back(
-          BeginAndWrite(base::SystemCalls::Kernel(), state.Task(run_, {.newest = 9}), false_)
-              .value());
+          BeginAndWrite(WithoutSync(), state.Task(run_, {.newest = 9}), false_).value());
     }
     files_ = FilesIn(path());
   }
   const std::string& path() const { return paths_[1]; }
   std::string PathOf(const std::string& file) const { return absl::StrCat(path(), "/", file); }
+  // In place: file systems write a file that is emptied and filled again to the disk at once.
   void Write(const std::string& file, const std::string& bytes) const {
-    std::ofstream(PathOf(file), std::ios::binary) << bytes;
+    const bool is_there = std::filesystem::exists(PathOf(file));
+    std::fstream(PathOf(file), is_there ? std::ios::in | std::ios::out | std::ios::binary
+                                        : std::ios::out | std::ios::binary)
+        << bytes;
+    std::filesystem::resize_file(PathOf(file), bytes.size());
   }
   // Of the whole checkpoint.
   absl::Status Check() const {

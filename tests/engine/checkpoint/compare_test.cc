@@ -33,7 +33,7 @@ class TwoCheckpoints : public ::testing::Test {
   std::string Write(const SaveTask& task) const {
     const std::atomic<bool> not_cancelled = false;
     std::filesystem::create_directories(task.folder);
-    return BeginAndWrite(base::SystemCalls::Kernel(), task, not_cancelled).value();
+    return BeginAndWrite(WithoutSync(), task, not_cancelled).value();
   }
   std::string Folder(const std::string& name) const { return (folder_.path() / name).string(); }
 
@@ -100,7 +100,7 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(Write(state.Task(Folder("one")))));
   const std::string path = Folder("parameters.safetensors");
   std::ofstream(path) << "something older, and longer than what comes";
-  ASSERT_OK(ExportParameters(base::SystemCalls::Kernel(), one, path));
+  ASSERT_OK(ExportParameters(WithoutSync(), one, path));
   const std::string bytes = FilesIn(folder_.path().string())["parameters.safetensors"];
   ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header,
                        ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())));
@@ -125,7 +125,7 @@ TEST_F(TwoCheckpoints, ExportOfADamagedOneLeavesNothing) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(path));
   std::ofstream(absl::StrCat(path, "/layer-00002.safetensors")) << "damaged";
   const std::string to = absl::StrCat(Folder("one"), "/parameters.safetensors");
-  EXPECT_THAT(ExportParameters(base::SystemCalls::Kernel(), one, to),
+  EXPECT_THAT(ExportParameters(WithoutSync(), one, to),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer-00002")));
   EXPECT_THAT(LeftoversIn(Folder("one")), IsEmpty());
 }

@@ -21,6 +21,7 @@ class RecordedCalls final : public base::SystemCalls {
   int Open(const char* path, int flags) override;
   ssize_t WriteAt(int file, const void* data, size_t bytes, off_t offset) override;
   int Sync(int file) override;
+  void StartSync(int /*file*/) override {}
   int Close(int file) override;
   int Rename(const char* from, const char* to) override;
   int Exchange(const char* one, const char* other) override;

@@ -44,7 +44,7 @@ class Save : public ::testing::Test {
     return BeginAndWrite(calls, task, not_cancelled_);
   }
   static absl::StatusOr<std::string> Write(const SaveTask& task) {
-    return Write(SystemCalls::Kernel(), task);
+    return Write(WithoutSync(), task);
   }
 
   static const std::atomic<bool> not_cancelled_;
@@ -54,7 +54,8 @@ const std::atomic<bool> Save::not_cancelled_ = false;
 
 TEST_F(Save, KeepsEveryValue) {
   const SmallState state(7);
-  ASSERT_OK_AND_ASSIGN(const std::string path, Write(state.Task(Folder("run"))));
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       Write(SystemCalls::Kernel(), state.Task(Folder("run"))));
   EXPECT_EQ(path, absl::StrCat(Folder("run"), "/step-00000007"));
   EXPECT_OK(CheckHolds(path, 7));
   EXPECT_THAT(LeftoversIn(Folder("run")), IsEmpty());
@@ -82,7 +83,7 @@ void CrashEverywhere(const std::string& before, const std::string& run, const st
       EXPECT_TRUE(is_new || k < calls.calls());
       if (seed > 3) continue;
       const SmallState next(90);
-      ASSERT_OK(BeginAndWrite(SystemCalls::Kernel(), next.Task(crashed), cancelled));
+      ASSERT_OK(BeginAndWrite(WithoutSync(), next.Task(crashed), cancelled));
       ASSERT_OK(CheckNewest(crashed, {90}));
       ASSERT_THAT(LeftoversIn(crashed), IsEmpty());
     }
@@ -238,7 +239,7 @@ TEST_F(Save, ReadsBackWhatItHasWritten) {
 TEST_F(Save, IsCancelled) {
   const SmallState state(1);
   const std::atomic<bool> cancelled = true;
-  EXPECT_THAT(BeginAndWrite(SystemCalls::Kernel(), state.Task(Folder("run")), cancelled),
+  EXPECT_THAT(BeginAndWrite(WithoutSync(), state.Task(Folder("run")), cancelled),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("before the checkpoint")));
   EXPECT_THAT(LeftoversIn(Folder("run")), IsEmpty());
   EXPECT_TRUE(std::filesystem::is_empty(Folder("run")));
@@ -248,13 +249,13 @@ TEST_F(Save, IsCancelled) {
 std::vector<absl::StatusOr<std::string>> WriteAsProcesses(const std::vector<SaveTask>& tasks,
                                                           SystemCalls& calls_of_last) {
   const std::atomic<bool> cancelled = false;
-  EXPECT_OK(BeginCheckpoint(SystemCalls::Kernel(), tasks.front()));
+  EXPECT_OK(BeginCheckpoint(WithoutSync(), tasks.front()));
   std::vector<absl::StatusOr<std::string>> results(tasks.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < tasks.size(); ++i) {
     threads.emplace_back([&, i] {
-      results[i] = WriteCheckpoint(i + 1 == tasks.size() ? calls_of_last : SystemCalls::Kernel(),
-                                   tasks[i], cancelled);
+      results[i] = WriteCheckpoint(i + 1 == tasks.size() ? calls_of_last : WithoutSync(), tasks[i],
+                                   cancelled);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -270,7 +271,7 @@ TEST_F(Save, SeveralProcessesWriteWhatOneWould) {
     for (int process = 0; process < processes; ++process) {
       tasks.push_back(state.Task(run, process, processes));
     }
-    for (const auto& result : WriteAsProcesses(tasks, SystemCalls::Kernel())) {
+    for (const auto& result : WriteAsProcesses(tasks, WithoutSync())) {
       ASSERT_OK(result);
       EXPECT_EQ(*result, absl::StrCat(run, "/step-00000005"));
     }
@@ -313,7 +314,7 @@ TEST_F(Save, AProcessThatDoesNotSeeTheFolderSaysSo) {
   const SaveTask task = state.Task(Folder("run"), 1, 2);
   EXPECT_THAT(CheckSeesFolder(task),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("must share the folder")));
-  ASSERT_OK(BeginCheckpoint(SystemCalls::Kernel(), task));
+  ASSERT_OK(BeginCheckpoint(WithoutSync(), task));
   EXPECT_OK(CheckSeesFolder(task));
 }
 
@@ -360,12 +361,20 @@ TEST_F(Save, RemovesNothingThatIsNoCheckpointOfItsOwn) {
   EXPECT_THAT(StepsIn(run), ElementsAre(2, 3));
 }
 
-TEST_F(Save, DoesNotWriteThroughALink) {
+TEST_F(Save, TouchesNothingBehindALink) {
   const std::string run = Folder("run");
-  const SmallState two(2);
-  std::filesystem::create_directory_symlink(Folder("elsewhere"), run + "/step-00000002");
-  const auto saved = Write(two.Task(run));
-  EXPECT_TRUE(std::filesystem::is_empty(Folder("elsewhere"))) << saved.status();
+  const SmallState two(2), three(3);
+  std::ofstream(absl::StrCat(Folder("elsewhere"), "/mine")) << "kept";
+  for (const char* name :
+       {"/step-00000002", "/.removing-step-00000002", "/.saving-step-00000002"}) {
+    std::filesystem::create_directory_symlink(Folder("elsewhere"), run + name);
+  }
+  EXPECT_THAT(Write(two.Task(run)),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("not a folder")));
+  ASSERT_OK(Write(three.Task(run)));
+  const auto files = FilesIn(Folder("elsewhere"));
+  EXPECT_THAT(files, SizeIs(1));
+  EXPECT_EQ(files.at("mine"), "kept");
 }
 
 }  // namespace

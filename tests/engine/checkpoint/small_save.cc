@@ -78,6 +78,16 @@ SaveTask SmallState::Task(const std::string& folder, const Retention& retention)
   return task;
 }
 
+base::SystemCalls& WithoutSync() {
+  class Calls final : public base::SystemCalls {
+   public:
+    int Sync(int /*file*/) override { return 0; }
+    void StartSync(int /*file*/) override {}
+  };
+  static Calls* const calls = new Calls;
+  return *calls;
+}
+
 absl::StatusOr<std::string> BeginAndWrite(base::SystemCalls& calls, const SaveTask& task,
                                           const std::atomic<bool>& cancelled) {
   RETURN_IF_ERROR(BeginCheckpoint(calls, task));

@@ -32,6 +32,9 @@ class SmallState {
   std::map<std::pair<ParameterId, int>, std::vector<float>> values_;
 };
 
+// The kernel's calls, except that they do not wait for the disk.
+base::SystemCalls& WithoutSync();
+
 // As one process, or process 0 before all others: BeginCheckpoint and WriteCheckpoint.
 absl::StatusOr<std::string> BeginAndWrite(base::SystemCalls& calls, const SaveTask& task,
                                           const std::atomic<bool>& cancelled);
