@@ -17,7 +17,7 @@ using schedule::StageMemory;
 class Layout {
  public:
   Layout(const StagePosition& position, std::vector<LayerPlaces>* places)
-      : splits_backward_(position.splits_backward), places_(places) {}
+      : splits_backward_(position.splits_backward), trains_(position.trains), places_(places) {}
 
   // The areas of a layer.
   void AddLayer(const LayerMemory& layer) {
@@ -79,23 +79,35 @@ class Layout {
   }
 
  private:
-  Place InStash(int64_t bytes) {
-    return {Place::Area::kStash, std::exchange(stash_bytes_, stash_bytes_ + bytes)};
-  }
+  Place InStash(int64_t bytes) { return {Place::Area::kStash, Append(bytes, stash_bytes_)}; }
   Place InWeightStash(int64_t bytes) {
-    return {Place::Area::kWeightStash,
-            std::exchange(weight_stash_bytes_, weight_stash_bytes_ + bytes)};
+    return {Place::Area::kWeightStash, Append(bytes, weight_stash_bytes_)};
   }
   Place InGradientStash(int64_t bytes) {
-    return {Place::Area::kGradientStash,
-            std::exchange(gradient_stash_bytes_, gradient_stash_bytes_ + bytes)};
+    return {Place::Area::kGradientStash, Append(bytes, gradient_stash_bytes_)};
   }
 
-  const bool splits_backward_;
+  // The offset of so many more bytes in an area. Without B and W, nothing reads what F leaves
+  // there: all layers write to the same place.
+  int64_t Append(int64_t bytes, int64_t& area_bytes) const {
+    if (trains_) return std::exchange(area_bytes, area_bytes + bytes);
+    area_bytes = std::max(area_bytes, bytes);
+    return 0;
+  }
+
+  const bool splits_backward_, trains_;
   std::vector<LayerPlaces>* const places_;  // may be null
   int64_t stash_bytes_ = 0, weight_stash_bytes_ = 0, gradient_stash_bytes_ = 0;
   int64_t slot_bytes_ = 0, scratch_bytes_ = 0, fused_gradient_bytes_ = 0;  // of the workspace
 };
+
+// What is left of a layer where nothing follows F.
+LayerMemory OfForward(LayerMemory layer) {
+  layer.optimizer_bytes = 0;
+  layer.gradient_stash_bytes = 0;
+  layer.input_last_use = layer.output_last_use = LastUse::kForward;
+  return layer;
+}
 
 }  // namespace
 
@@ -104,11 +116,14 @@ StagePosition PositionOf(const schedule::Schedule& schedule, schedule::StageId s
   return {.is_first = schedule.is_first(stage),
           .is_last = schedule.is_last(stage),
           .splits_backward = schedule.SplitsBackward(stage),
+          .trains = schedule.HasBackward(),
           .replication = replication};
 }
 
-StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& ends,
+StageMemory LayOutStage(absl::Span<const LayerMemory> given, const EndMemory& ends,
                         const StagePosition& position, std::vector<LayerPlaces>* places) {
+  std::vector<LayerMemory> layers(given.begin(), given.end());
+  if (!position.trains) std::transform(given.begin(), given.end(), layers.begin(), OfForward);
   STAGECOACH_CHECK(!layers.empty(), "a stage has at least one layer");
   if (places != nullptr) places->clear();
   StageMemory stage;
@@ -122,10 +137,12 @@ StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& e
     if (i + 1 < layers.size()) layout.AddBoundary(layer, layers[i + 1]);
   }
   layout.Finish(stage);
-  stage.optimizer_bytes =
-      OptimizerBytes(stage.optimizer_bytes, stage.parameter_bytes, position.replication);
-  stage.gradient_bytes = position.replication.gradient_copies() * stage.parameter_bytes;
-  stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position.replication);
+  if (position.trains) {
+    stage.optimizer_bytes =
+        OptimizerBytes(stage.optimizer_bytes, stage.parameter_bytes, position.replication);
+    stage.gradient_bytes = position.replication.gradient_copies() * stage.parameter_bytes;
+    stage.reduction_bytes = ReductionBytes(stage.parameter_bytes, position.replication);
+  }
   if (position.is_first) stage.other_resident_bytes += ends.feed_resident_bytes;
   if (position.is_last) {
     stage.workspace_bytes = std::max(stage.workspace_bytes, ends.loss_workspace_bytes);
@@ -136,10 +153,10 @@ StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& e
   const LayerMemory& last = layers.back();
   stage.input_bytes = first.input_bytes;
   stage.input_last_use = first.input_last_use;
-  stage.input_gradient_bytes = position.is_first ? 0 : first.input_bytes;
+  stage.input_gradient_bytes = position.is_first || !position.trains ? 0 : first.input_bytes;
   stage.output_bytes = last.output_bytes + last.passing_bytes;
   stage.output_last_use = last.output_last_use;
-  stage.output_gradient_bytes = stage.output_bytes;
+  stage.output_gradient_bytes = position.trains ? stage.output_bytes : 0;
   stage.output_gradient_last_use = last.output_gradient_last_use;
   return stage;
 }

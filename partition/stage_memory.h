@@ -26,6 +26,7 @@ struct StagePosition {
   bool is_first = false;         // its input is data: no gradient of it is computed
   bool is_last = false;          // it computes the loss
   bool splits_backward = false;  // the schedule has B and W apart for some micro-batch
+  bool trains = true;            // the schedule has B and W at all
   Replication replication = {};
 };
 
@@ -65,6 +66,8 @@ struct LayerPlaces {
 //    backward, the largest gradient_stash_bytes of any layer. Neighbors alternate between the
 //    slots, so that a layer never reads and writes the same one. The loss uses the same workspace
 //    after the layers.
+//  - Of a stage that does not train: nothing for gradients and the optimizer. Layers share their
+//    parts of the stash, and activations between them are in the workspace.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.
 schedule::StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const EndMemory& ends,

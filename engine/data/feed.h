@@ -23,8 +23,8 @@ struct Batch {
   int64_t step = 0;
   int64_t first_sample = 0;
   int first_micro_batch = 0;  // of this replica
-  // Otherwise the model's outputs are all that is wanted, and the data need not have targets.
-  bool wants_loss = true;
+  bool wants_loss = true;      // else the data need not have targets
+  bool wants_outputs = false;  // what the last layer gives, for the host
 
   // The rows of one of this replica's micro-batches, without padding.
   absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows) const;

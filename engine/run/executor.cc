@@ -202,8 +202,8 @@ absl::Status Executor::Issue(const Run& run, int position) {
         counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
       }
       RETURN_IF_ERROR(stage.Forward(blocks, call, run.batch, micro_batch, recording));
-      return &stage == loss_stage_ && !run.batch.wants_loss ? FetchOutput(blocks, micro_batch)
-                                                            : absl::OkStatus();
+      return &stage == loss_stage_ && run.batch.wants_outputs ? FetchOutput(blocks, micro_batch)
+                                                              : absl::OkStatus();
     case Op::kBackwardInput:
       --stashed_;
       return stage.BackwardInput(blocks, call, recording);

@@ -82,7 +82,8 @@ class Executor {
     Shape output;                                // of one sample: what the last layer gives
     float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
     schedule::CollectiveMemory collectives;      // that the plans of memory count with
-    Work training, evaluation;                   // both place the same stages alike
+    // Both place the same stages alike. Without a schedule to train with, Train is not called.
+    Work training, evaluation;
   };
 
   // `stages`: those of this rank, ascending. Takes the rank's memory from the device.
@@ -98,9 +99,9 @@ class Executor {
   absl::Status Evaluate(const Batch& batch, bool is_measured);
 
   // Takes the host memory for Output, where the last stage is: before the first evaluation of a
-  // batch that wants no loss, and while no rank is at work, since it may wait for the GPU.
+  // batch that wants outputs, and while no rank is at work, since it may wait for the GPU.
   absl::Status PrepareOutputs();
-  // What the last layer gave for a micro-batch of the last evaluation, which wanted no loss:
+  // What the last layer gave for a micro-batch of the last evaluation, which wanted outputs:
   // (rows of a micro-batch, output) of the activation type, padding included, in host memory.
   // Pre-condition: the last stage is on this rank.
   Tensor Output(MicroBatch micro_batch) const;

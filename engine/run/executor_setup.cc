@@ -56,12 +56,15 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
   const schedule::CollectiveMemory& collectives = options.collectives;
   const bool clips = collectives.norm_bytes > 0;
   const bool shares_results = collectives.result_bytes > 0;
-  RETURN_IF_ERROR(CheckCollectives(*options.training.schedule, clips, shares_results));
+  const bool trains = options.training.schedule != nullptr;
+  if (trains) {
+    RETURN_IF_ERROR(CheckCollectives(*options.training.schedule, clips, shares_results));
+  }
   RETURN_IF_ERROR(CheckCollectives(*options.evaluation.schedule, false, shares_results));
   const schedule::MemoryPlan& training = options.training.memory;
   const schedule::MemoryPlan& evaluation = options.evaluation.memory;
-  STAGECOACH_CHECK(training.resident_bytes == evaluation.resident_bytes &&
-                       training.workspace_bytes == evaluation.workspace_bytes,
+  STAGECOACH_CHECK(!trains || (training.resident_bytes == evaluation.resident_bytes &&
+                               training.workspace_bytes == evaluation.workspace_bytes),
                    "training and evaluation share the resident memory");
   const int64_t bytes = std::max(training.peak_bytes(), evaluation.peak_bytes());
   const size_t claims = std::max(training.blocks.size(), evaluation.blocks.size()) + 2;
@@ -82,7 +85,7 @@ absl::Status Executor::PlaceAll() {
     if (bytes == 0) return nullptr;
     return arena_.Claim(offset, bytes);
   };
-  const schedule::MemoryPlan& plan = options_.training.memory;
+  const schedule::MemoryPlan& plan = options_.evaluation.memory;
   const int64_t dynamic_offset = plan.resident_bytes + plan.workspace_bytes;
   ASSIGN_OR_RETURN(std::byte * resident, claim(0, plan.resident_bytes));
   ASSIGN_OR_RETURN(std::byte* const workspace, claim(plan.resident_bytes, plan.workspace_bytes));
@@ -90,7 +93,7 @@ absl::Status Executor::PlaceAll() {
   ASSIGN_OR_RETURN(std::byte* const dynamic, arena_.Claim(dynamic_offset, 0));
   RETURN_IF_ERROR(arena_.Release(dynamic_offset));
 
-  std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.training.schedule->num_stages()));
+  std::vector<Stage*> stage_by_id(static_cast<size_t>(options_.evaluation.schedule->num_stages()));
   for (const std::unique_ptr<Stage>& stage : stages_) {
     RETURN_IF_ERROR(stage->Place(resident, options_.seed));
     const schedule::StageMemory& memory = stage->memory();
@@ -100,27 +103,30 @@ absl::Status Executor::PlaceAll() {
     }
     stage_by_id[static_cast<size_t>(stage->options().id.value())] = stage.get();
   }
-  const auto bind = [&](const Work& work) {
-    return Bind({.schedule = *work.schedule,
-                 .rank = options_.transport->rank(),
-                 .memory = work.memory,
-                 .dynamic = dynamic,
-                 .workspace = workspace,
-                 .stages = stage_by_id},
-                dynamic_offset);
+  size_t most_instructions = 0;
+  int most_slots = 0;
+  const auto bind = [&](const Work& work, std::unique_ptr<Bound>& bound) -> absl::Status {
+    ASSIGN_OR_RETURN(bound, Bind({.schedule = *work.schedule,
+                                  .rank = options_.transport->rank(),
+                                  .memory = work.memory,
+                                  .dynamic = dynamic,
+                                  .workspace = workspace,
+                                  .stages = stage_by_id},
+                                 dynamic_offset));
+    most_instructions = std::max(most_instructions, bound->program.instructions.size());
+    most_slots = std::max(most_slots, bound->program.num_slots);
+    return absl::OkStatus();
   };
-  ASSIGN_OR_RETURN(training_, bind(options_.training));
-  ASSIGN_OR_RETURN(evaluation_, bind(options_.evaluation));
-  tickets_.resize(
-      std::max(training_->program.instructions.size(), evaluation_->program.instructions.size()));
-  ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(std::max(
-                                  training_->program.num_slots, evaluation_->program.num_slots)));
+  if (options_.training.schedule != nullptr) RETURN_IF_ERROR(bind(options_.training, training_));
+  RETURN_IF_ERROR(bind(options_.evaluation, evaluation_));
+  tickets_.resize(most_instructions);
+  ASSIGN_OR_RETURN(timeline_, options_.device->CreateTimeline(most_slots));
   for (const std::unique_ptr<Stage>& stage : stages_) {
     if (stage->options().is_last) loss_stage_ = stage.get();
   }
   ASSIGN_OR_RETURN(
       sample_numbers_,
-      SampleNumberTable::Create(*options_.device, options_.training.schedule->num_micro_batches,
+      SampleNumberTable::Create(*options_.device, options_.evaluation.schedule->num_micro_batches,
                                 stages_.front()->options().micro_batch_rows));
   RETURN_IF_ERROR(PlaceCollectives(resident));
   if (!options_.device->memory_is_host()) RETURN_IF_ERROR(WarmUp());
@@ -130,7 +136,7 @@ absl::Status Executor::PlaceAll() {
 
 absl::Status Executor::PlaceCollectives(std::byte* resident) {
   const schedule::CollectiveMemory& memory = options_.collectives;
-  const schedule::Schedule& schedule = *options_.training.schedule;
+  const schedule::Schedule& schedule = *options_.evaluation.schedule;
   kernels::Device& device = *options_.device;
   if (memory.norm_bytes > 0) {
     ASSIGN_OR_RETURN(norm_, GradientNorm::Create(device, resident, schedule.num_ranks(),
@@ -147,7 +153,8 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
                                                              .table = resident}));
     resident += schedule::ResultTableBytes(memory, schedule, options_.transport->rank());
   }
-  return options_.replicas == nullptr ? absl::OkStatus() : CreateReduction(resident);
+  const bool reduces = options_.replicas != nullptr && training_ != nullptr;
+  return reduces ? CreateReduction(resident) : absl::OkStatus();
 }
 
 absl::Status Executor::CreateReduction(std::byte* received) {
@@ -212,6 +219,7 @@ absl::Status Executor::PrepareOutputs() {
 absl::Status Executor::WarmUp() {
   const Batch nothing;
   for (Bound* const bound : {training_.get(), evaluation_.get()}) {
+    if (bound == nullptr) continue;
     const Run run = {
         .bound = *bound, .batch = nothing, .step = nullptr, .is_measured = false, .timed = {}};
     const auto actions = static_cast<int>(bound->program.instructions.size());
@@ -225,6 +233,7 @@ absl::Status Executor::WarmUp() {
     }
   }
   for (const Bound* const bound : {training_.get(), evaluation_.get()}) {
+    if (bound == nullptr) continue;
     for (const auto& recording : bound->recordings) {
       const bool is_graph =
           recording != nullptr && recording->form() == kernels::Recording::Form::kGraph;

@@ -84,6 +84,7 @@ void Stage::LayOut() {
   chain_.LayOut({.is_first = options_.is_first,
                  .is_last = options_.is_last,
                  .splits_backward = options_.splits_backward,
+                 .trains = options_.trains,
                  .replication = options_.replication},
                 BytesOfEnds(device_, options_.input, loss_spec_, options_.micro_batch_rows,
                             options_.micro_batches));
@@ -93,7 +94,7 @@ absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
   PlaceParameters(resident);
   RETURN_IF_ERROR(InitializeParameters(seed));
   RETURN_IF_ERROR(GroupParameters());
-  const bool updates = !options_.replication.shards_optimizer;
+  const bool updates = options_.trains && !options_.replication.shards_optimizer;
   if (updates && !device_.memory_is_host()) RETURN_IF_ERROR(WarmUpUpdate());
   RETURN_IF_ERROR(RoundParameters());
   return Finish();
@@ -104,10 +105,11 @@ void Stage::PlaceParameters(std::byte* resident) {
   std::byte* gradients = values + AlignBlock(memory().parameter_bytes);
   std::byte* states = gradients + AlignBlock(memory().gradient_bytes);
   const int64_t copy_bytes = memory().parameter_bytes;
-  all_gradients_ = {gradients, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
-  all_values_ = {values, DType::kFloat32, all_gradients_.shape};
+  all_values_ = {values, DType::kFloat32, Shape{copy_bytes / SizeOf(DType::kFloat32)}};
+  if (options_.trains) all_gradients_ = {gradients, DType::kFloat32, all_values_.shape};
   shard_states_ = states;
-  const int own_states = options_.replication.shards_optimizer ? 0 : options_.optimizer.states();
+  const bool has_states = options_.trains && !options_.replication.shards_optimizer;
+  const int own_states = has_states ? options_.optimizer.states() : 0;
   gradients_.resize(static_cast<size_t>(options_.replication.gradient_copies()));
   std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
@@ -121,13 +123,13 @@ void Stage::PlaceParameters(std::byte* resident) {
     kernels::ParameterTensors& tensors = tensors_.emplace_back();
     tensors.decays = parameter.decays;
     tensors.value = take(values, parameter.type, shape);
-    tensors.gradient = take(gradients, DType::kFloat32, shape);
+    if (options_.trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
     for (size_t state = 0; state < static_cast<size_t>(own_states); ++state) {
       tensors.states[state] = take(states, DType::kFloat32, shape);
     }
     if (type != DType::kFloat32) tensors.working = take(others, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
-    for (size_t copy = 0; copy < gradients_.size(); ++copy) {
+    for (size_t copy = 0; options_.trains && copy < gradients_.size(); ++copy) {
       gradients_[copy].push_back(
           {static_cast<std::byte*>(tensors.gradient.data) + static_cast<int64_t>(copy) * copy_bytes,
            DType::kFloat32, shape});

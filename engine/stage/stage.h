@@ -38,6 +38,7 @@ struct StageOptions {
   bool is_first = false;         // its input is data
   bool is_last = false;          // it computes the loss
   bool splits_backward = false;  // it is asked for B and W apart
+  bool trains = true;            // else it has neither gradients nor states
   Shape input;                   // of one sample
   int64_t micro_batch_rows = 1;
   int micro_batches = 1;  // of one replica

@@ -6,6 +6,8 @@
 #include "base/status_macros.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
+#include "schedule/generators.h"
+#include "schedule/placement.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -26,6 +28,12 @@ int OwnMicroBatches(const PlanOptions& options) {
 
 // A schedule that is given is made for one number of devices only.
 partition::ScheduleMaker MakerOf(const PlanOptions& options) {
+  if (options.predicts) {
+    return [micro_batches = OwnMicroBatches(options)](int devices) {
+      return schedule::ForwardOnly(schedule::PlaceStages(schedule::Placement::kLoop, devices, 1),
+                                   devices, micro_batches);
+    };
+  }
   if (!options.given.has_value()) {
     return partition::GeneratedSchedule(options.schedule, OwnMicroBatches(options), options.chunks);
   }
@@ -58,7 +66,8 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
 absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
                                                  const PlanOptions& options) {
   RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
-  if (!options.given.has_value() && options.schedule == partition::kAnySchedule) {
+  const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
+  if (is_open && !options.predicts) {
     return SearchPlan(profile, options);
   }
   return partition::MakePlan({.layers = profile.layers,
@@ -66,6 +75,7 @@ absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
                               .devices = options.devices,
                               .replication = options.replication,
                               .schedule = MakerOf(options),
+                              .predicts = options.predicts,
                               .micro_batch_rows = options.micro_batch_rows,
                               .device_memory_bytes = options.device.memory_bytes,
                               .transfers = TransfersFor(options),

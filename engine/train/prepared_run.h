@@ -25,10 +25,10 @@ struct PreparedRun : partition::PreparedPlan {
   DeviceSpec device;  // each of them
   ModelProfile profile;
 
-  // Whether parameters are updated within the backward pass: not while gradients are still to be
-  // summed over replicas.
+  // Whether parameters are updated within the backward pass, if there is one: not while gradients
+  // are still to be summed over replicas.
   bool updates_in_backward() const {
-    return profile.updates_in_backward && !plan.replication.is_needed();
+    return plan.trains() && profile.updates_in_backward && !plan.replication.is_needed();
   }
 };
 
@@ -45,6 +45,8 @@ struct GivenPlan {
 struct PlanOptions {
   int devices = 1;  // of each replica
   partition::Replication replication = {};
+  // No training: F alone, each device with one stage. No schedule, chunks and optimizer are read.
+  bool predicts = false;
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
   // Instead of a name: that of each replica; for as many devices.
   std::optional<schedule::Schedule> given = {};

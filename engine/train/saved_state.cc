@@ -26,14 +26,25 @@ std::string NewId() {
   return absl::StrFormat("%08x%08x", random(), random());
 }
 
-// Whether the checkpoint has the tensors that the run trains.
+// The files that a run restores: without those of the optimizer, if it only predicts.
+absl::StatusOr<std::vector<ShardFile>> RestoredFiles(const PreparedRun& run) {
+  ASSIGN_OR_RETURN(std::vector<ShardFile> files,
+                   ShardFilesOf(run.profile.parameters, run.optimizer));
+  if (!run.plan.trains()) {
+    std::erase_if(files, [](const ShardFile& file) { return IsOptimizerFile(file.name); });
+  }
+  return files;
+}
+
+// Whether the checkpoint has the tensors of the run, and no others of its kinds.
 absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<ShardFile>& files,
-                              const Optimizer& optimizer) {
+                              const PreparedRun& run) {
   const Manifest& manifest = checkpoint.manifest();
   const auto refuse = [&](const auto&... what) {
     return absl::FailedPreconditionError(absl::StrCat(checkpoint.path(), ": ", what...));
   };
-  if (manifest.optimizer.kind != optimizer.kind) {
+  const bool trains = run.plan.trains();
+  if (trains && manifest.optimizer.kind != run.optimizer.kind) {
     return refuse("it was trained with ",
                   manifest.optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd",
                   ", which keeps other states than the optimizer of this run");
@@ -56,8 +67,11 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
       }
     }
   }
-  if (manifest.files.size() == files.size()) return absl::OkStatus();
-  return refuse("it is of another model: it has ", manifest.files.size(), " files of layers, not ",
+  const auto saved_files =
+      std::count_if(manifest.files.begin(), manifest.files.end(),
+                    [&](const SavedFile& file) { return trains || !IsOptimizerFile(file.name); });
+  if (saved_files == std::ssize(files)) return absl::OkStatus();
+  return refuse("it is of another model: it has ", saved_files, " files of layers, not ",
                 files.size());
 }
 
@@ -238,10 +252,9 @@ absl::StatusOr<Manifest> SavedState::RestoreFrom(const std::string& path) {
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
   absl::Status status = checkpoint.status();
   if (status.ok()) {
-    const absl::StatusOr<std::vector<ShardFile>> files =
-        ShardFilesOf(run_.profile.parameters, run_.optimizer);
+    const absl::StatusOr<std::vector<ShardFile>> files = RestoredFiles(run_);
     status = files.status();
-    if (status.ok()) status = CheckSameTensors(*checkpoint, *files, run_.optimizer);
+    if (status.ok()) status = CheckSameTensors(*checkpoint, *files, run_);
     if (status.ok()) {
       status = group_.OnEach([&](int device) { return RestoreTo(device, *checkpoint, *files); });
     }

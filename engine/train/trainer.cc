@@ -40,7 +40,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
-  absl::Status Predict(const Dataset& data, const TakeOutputs& take) override;
+  absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) override;
   absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override;
   absl::StatusOr<std::string> FinishSave() override;
   bool is_saving() const override { return saved_state_->is_under_way(); }
@@ -67,12 +67,21 @@ class PipelineTrainer final : public Trainer {
   void AddMeasurements(int index, DeviceReport& report) const;
   absl::Status CheckTraced();
   absl::Status CheckData(const Dataset& data) const;
-  // A forward pass of the batch of `data` that starts at a row. Returns where it ends.
-  absl::StatusOr<int64_t> RunForward(const Dataset& data, int64_t begin, bool wants_loss);
-  absl::Status PredictAll(const Dataset& data, const TakeOutputs& take);
+  absl::Status CheckMayTrain() const;
+  // Which results of a forward pass are wanted.
+  struct Wanted {
+    bool loss = false;
+    bool outputs = false;
+  };
+  // A forward pass of the batch of `data` that follows the rows evaluated so far, which adds to
+  // them.
+  absl::Status RunForward(const Dataset& data, Wanted wanted, Evaluation& sums);
+  absl::StatusOr<Evaluation> PredictAll(const Dataset& data, const TakeOutputs& take);
   // One that knows the results of a run of the replica.
   const Executor& ExecutorOf(int replica) const;
-  LossResult SumResults() const;
+  // Adds those of the last run, by rows, so that a sum over runs is the same however many rows each
+  // has.
+  void AddResults(double& loss, int64_t& correct) const;
 
   const PreparedRun run_;
   const TrainerOptions options_;
@@ -133,6 +142,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .is_first = run_.lowered.training.is_first(id),
                          .is_last = run_.lowered.training.is_last(id),
                          .splits_backward = run_.lowered.training.SplitsBackward(id),
+                         .trains = plan().trains(),
                          .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
                          .micro_batch_rows = plan().micro_batch_rows,
                          .micro_batches = plan().schedule.num_micro_batches,
@@ -148,20 +158,21 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
   const partition::RankReport& predicted = run_.report.of(rank);
   ASSIGN_OR_RETURN(
       executors_[static_cast<size_t>(device)],
-      Executor::Create({.device = &group_->device(device),
-                        .number = device,
-                        .transport = &group_->transport(device),
-                        .beside = group_->beside(device),
-                        .replicas = group_->replicas(device),
-                        .deadline = options_.deadline,
-                        .seed = options_.seed,
-                        .parameters = &run_.profile.parameters,
-                        .output = run_.profile.output,
-                        .clip_norm = options_.optimizer.clip_norm,
-                        .collectives = run_.lowered.collectives,
-                        .training = {&run_.lowered.training, predicted.training},
-                        .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
-                       std::move(stages)));
+      Executor::Create(
+          {.device = &group_->device(device),
+           .number = device,
+           .transport = &group_->transport(device),
+           .beside = group_->beside(device),
+           .replicas = group_->replicas(device),
+           .deadline = options_.deadline,
+           .seed = options_.seed,
+           .parameters = &run_.profile.parameters,
+           .output = run_.profile.output,
+           .clip_norm = options_.optimizer.clip_norm,
+           .collectives = run_.lowered.collectives,
+           .training = {plan().trains() ? &run_.lowered.training : nullptr, predicted.training},
+           .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
+          std::move(stages)));
   return absl::OkStatus();
 }
 
@@ -182,6 +193,11 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bo
   return status;
 }
 
+absl::Status PipelineTrainer::CheckMayTrain() const {
+  if (plan().trains()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the plan has no backward pass: it can only predict");
+}
+
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
   return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target);
 }
@@ -195,17 +211,15 @@ const Executor& PipelineTrainer::ExecutorOf(int replica) const {
   return *executors_[static_cast<size_t>(group_->mesh().device_of(rank, replica))];
 }
 
-LossResult PipelineTrainer::SumResults() const {
-  LossResult sum;
+void PipelineTrainer::AddResults(double& loss, int64_t& correct) const {
   for (int replica = 0; replica < plan().replicas(); ++replica) {
     const Executor& executor = ExecutorOf(replica);
     for (int i = 0; i < plan().schedule.num_micro_batches; ++i) {
       const LossResult result = executor.Result(replica, MicroBatch(i));
-      sum.loss += result.loss;
-      sum.correct += result.correct;
+      loss += result.loss;
+      correct += result.correct;
     }
   }
-  return sum;
 }
 
 absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
@@ -213,6 +227,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
                                                  absl::Span<const int64_t> next_rows) {
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckMayTrain());
   RETURN_IF_ERROR(CheckData(data));
   if (static_cast<int64_t>(rows.size()) != plan().batch_rows()) {
     return absl::InvalidArgumentError(
@@ -243,7 +258,8 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
     const absl::Status status = ParametersHash().status();
     if (!status.ok()) return group_->Fail(status);
   }
-  const LossResult sum = SumResults();
+  LossResult sum;
+  AddResults(sum.loss, sum.correct);
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
                     .correct = sum.correct,
                     .rows = static_cast<int64_t>(rows.size()),
@@ -261,17 +277,14 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
       ASSIGN_OR_RETURN(const bool must_stop, stop());
       if (must_stop) break;
     }
-    ASSIGN_OR_RETURN(evaluation.rows, RunForward(data, evaluation.rows, /*wants_loss=*/true));
-    const LossResult sum = SumResults();
-    evaluation.loss += sum.loss;
-    evaluation.correct += sum.correct;
+    RETURN_IF_ERROR(RunForward(data, {.loss = true}, evaluation));
   }
   evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
   return evaluation;
 }
 
-absl::StatusOr<int64_t> PipelineTrainer::RunForward(const Dataset& data, int64_t begin,
-                                                    bool wants_loss) {
+absl::Status PipelineTrainer::RunForward(const Dataset& data, Wanted wanted, Evaluation& sums) {
+  const int64_t begin = sums.rows;
   const int64_t end = std::min(begin + plan().batch_rows(), data.rows());
   evaluation_rows_.clear();
   for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
@@ -279,30 +292,42 @@ absl::StatusOr<int64_t> PipelineTrainer::RunForward(const Dataset& data, int64_t
                     .rows = evaluation_rows_,
                     .step = steps_,
                     .first_sample = begin,
-                    .wants_loss = wants_loss};
+                    .wants_loss = wanted.loss,
+                    .wants_outputs = wanted.outputs};
   RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
     return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device), is_measured);
   }));
-  return end;
+  sums.rows = end;
+  if (wanted.loss) AddResults(sums.loss, sums.correct);
+  return absl::OkStatus();
 }
 
-absl::Status PipelineTrainer::Predict(const Dataset& data, const TakeOutputs& take) {
+absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const TakeOutputs& take) {
   RETURN_IF_ERROR(group_->status());
-  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, TargetSpec{}));
+  const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
+  const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
+  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target));
   RETURN_IF_ERROR(group_->Agree(group_->OnEach(
       [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
-  return group_->Agree(PredictAll(data, take));
+  absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
+  RETURN_IF_ERROR(group_->Agree(evaluation.status()));
+  return evaluation;
 }
 
-absl::Status PipelineTrainer::PredictAll(const Dataset& data, const TakeOutputs& take) {
-  for (int64_t begin = 0; begin < data.rows();) {
-    ASSIGN_OR_RETURN(const int64_t end, RunForward(data, begin, /*wants_loss=*/false));
+absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
+                                                       const TakeOutputs& take) {
+  const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
+  Evaluation evaluation;
+  while (evaluation.rows < data.rows()) {
+    const int64_t begin = evaluation.rows;
+    RETURN_IF_ERROR(RunForward(data, {.loss = has_targets, .outputs = true}, evaluation));
+    const int64_t rows = evaluation.rows - begin;
     ASSIGN_OR_RETURN(const std::vector<float> values,
-                     GatherOutputs(*group_, executors_, run_, end - begin));
-    RETURN_IF_ERROR(take({.first_row = begin, .rows = end - begin, .values = values}));
-    begin = end;
+                     GatherOutputs(*group_, executors_, run_, rows));
+    RETURN_IF_ERROR(take({.first_row = begin, .rows = rows, .values = values}));
   }
-  return absl::OkStatus();
+  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
+  return evaluation;
 }
 
 Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {
@@ -402,6 +427,7 @@ absl::Status PipelineTrainer::SetParameter(const std::string& name,
 
 absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOptions& options) {
   RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckMayTrain());
   if (is_saving()) return absl::FailedPreconditionError("another checkpoint is being saved");
   SaveTask task = {.folder = folder, .retention = options.retention, .deadline = options_.deadline};
   task.manifest = {.program = options.program,
@@ -441,10 +467,11 @@ absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan
 
 absl::StatusOr<std::vector<float>> Trainer::Predict(const Dataset& data) {
   std::vector<float> all;
-  RETURN_IF_ERROR(Predict(data, [&](const Outputs& outputs) {
+  const auto take = [&](const Outputs& outputs) {
     all.insert(all.end(), outputs.values.begin(), outputs.values.end());
     return absl::OkStatus();
-  }));
+  };
+  RETURN_IF_ERROR(Predict(data, take).status());
   return all;
 }
 

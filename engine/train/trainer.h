@@ -92,9 +92,11 @@ struct SaveOptions {
 // RESHARD in its schedule, layers that recompute, layers in another order than the model's.
 absl::Status CheckSupported(const partition::Plan& plan);
 
-// Trains a model that is spread over devices. The same model, data, seed, optimizer, batch, number
-// of micro-batches and number of gradient blocks give the same bits whatever the number of stages,
-// replicas and devices, the schedule and the threads per device.
+// Trains a model that is spread over devices. By a plan that only predicts (PlanOptions::predicts),
+// it evaluates and predicts, and takes no memory for gradients and the optimizer. The same model,
+// data, seed, optimizer, batch, number of micro-batches and number of gradient blocks give the same
+// bits whatever the number of stages, replicas and devices, the schedule and the threads per
+// device.
 //
 // After the first error of a step, every later call returns that error. Among processes all make
 // the same calls, but for the const ones, and have the same results; an error of one ends the calls
@@ -116,6 +118,7 @@ class Trainer {
 
   // One step on the given rows of `data`: exactly plan.batch_rows() of them. InvalidArgument:
   // another number of rows, or data that does not fit the model and its loss (CheckFits).
+  // FailedPrecondition: the plan has no backward pass.
   //
   // `next_rows`: those of the step that will follow, if they are known: the host brings them into
   // form while GPUs compute this step. They are rows of the same data, which must then stay as it
@@ -132,10 +135,11 @@ class Trainer {
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Evaluate(data, nullptr); }
 
   // Hands the outputs of all rows of `data` to `take`, in order, a batch at a time: what the model
-  // gives before the loss. Changes nothing; the data need not have targets. The outputs are
-  // gathered from all replicas in host memory: that of this process, or, among processes, of each,
-  // so that all are given all. An error of `take` in one process is one for all.
-  virtual absl::Status Predict(const Dataset& data, const TakeOutputs& take) = 0;
+  // gives before the loss. Changes nothing. The outputs are gathered from all replicas in host
+  // memory: that of this process, or, among processes, of each, so that all are given all. An error
+  // of `take` in one process is one for all. The result is that of Evaluate if the data has
+  // targets; else it has rows alone.
+  virtual absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) = 0;
   // All at once: (rows of the data, output of the model).
   absl::StatusOr<std::vector<float>> Predict(const Dataset& data);
 
@@ -143,7 +147,7 @@ class Trainer {
   // `folder` (engine/checkpoint/checkpoint.h): copies it, and returns while it is written beside
   // the steps that follow. Every process must see the folder. The copies take as much host memory
   // as parameters and optimizer state, from the first save on. FailedPrecondition: another save has
-  // not been finished.
+  // not been finished, or the plan does not train.
   virtual absl::Status BeginSave(const std::string& folder, const SaveOptions& options) = 0;
   // Waits until the checkpoint is on disk: its path. An error, of the file system as a rule
   // (WriteCheckpoint), does not end the run: older checkpoints are as they were.
@@ -153,7 +157,8 @@ class Trainer {
   absl::StatusOr<std::string> Save(const std::string& folder, const SaveOptions& options = {});
 
   // Goes on from the checkpoint at `path` or, if that is the folder of a run, from the newest one
-  // that is not damaged: with its parameters, optimizer state and number of steps, whatever plan,
+  // that is not damaged: with its parameters, optimizer state (not if the plan only predicts) and
+  // number of steps, whatever plan,
   // devices or precision it was saved with. NotFound: there is none. FailedPrecondition: it is of
   // another model or optimizer. DataLoss: it is damaged, or all are; the parameters are then
   // undefined.

@@ -250,7 +250,8 @@ absl::StatusOr<PlanFile> ReadPlan(ObjectReader& reader, bool is_named) {
   RETURN_IF_ERROR(read_if_there("recomputed_layers", ReadRecomputed));
   RETURN_IF_ERROR(read_if_there("order", ReadOrder));
   RETURN_IF_ERROR(reader.Finish());
-  const absl::Status proof = CheckPerformable(plan);
+  absl::Status proof = CheckTrains(plan.schedule);
+  if (proof.ok()) proof = CheckPerformable(plan);
   if (!proof.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(reader.path(), ": ", proof.message()));
   }
@@ -341,6 +342,7 @@ absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
 }
 
 absl::Status WritePlanFile(const std::string& path, const PlanFile& file) {
+  RETURN_IF_ERROR(CheckTrains(file.plan.schedule));
   RETURN_IF_ERROR(base::Annotate(CheckPerformable(file.plan), path));
   return base::WriteFileAtomically(path, ToPlanJson(file));
 }

@@ -29,13 +29,7 @@ absl::Status CheckSchedule(const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTrains(const Schedule& schedule) {
-  if (!schedule.HasBackward()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the plan's schedule %s has no backward action, so it cannot "
-                        "train",
-                        schedule.name));
-  }
+absl::Status CheckRanks(const Schedule& schedule) {
   for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
     const int rank = schedule.rank_of(stage).value();
     if (rank >= 0 && rank < schedule.num_ranks()) continue;
@@ -149,10 +143,16 @@ absl::Status CheckPlan(const Plan& plan) {
     }
   }
   RETURN_IF_ERROR(CheckSchedule(plan));
-  RETURN_IF_ERROR(CheckTrains(plan.schedule));
+  RETURN_IF_ERROR(CheckRanks(plan.schedule));
   RETURN_IF_ERROR(CheckReplication(plan.replication, plan.micro_batches()));
   RETURN_IF_ERROR(CheckRecomputed(plan));
   return CheckOrder(plan);
+}
+
+absl::Status CheckTrains(const Schedule& schedule) {
+  if (schedule.HasBackward()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the schedule %s has no backward action, so it cannot train", schedule.name));
 }
 
 absl::Status CheckPerformable(const Plan& plan) {
@@ -164,12 +164,16 @@ absl::Status CheckPerformable(const Plan& plan) {
 absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, const Replication& replication,
                                            schedule::Transfers transfers,
                                            const schedule::CollectiveMemory& collectives) {
-  RETURN_IF_ERROR(CheckTrains(schedule));
+  RETURN_IF_ERROR(CheckRanks(schedule));
   LoweredPlan lowered = {
       .transfers = transfers, .collectives = collectives, .replication = replication};
   lowered.collectives.replicas = replication.replicas;
   const schedule::LoweringOptions options = OptionsFor(replication, transfers, collectives);
   ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, options));
+  if (!schedule.HasBackward()) {
+    lowered.evaluation = lowered.training;
+    return lowered;
+  }
   ASSIGN_OR_RETURN(const Schedule forward,
                    schedule::ForwardOnly(schedule.rank_of_stage, schedule.num_ranks(),
                                          schedule.num_micro_batches));

@@ -26,7 +26,8 @@ struct Plan {
   std::vector<int> first_layer;  // of each stage; ascending, starts with 0
   int num_layers = 0;
   int64_t micro_batch_rows = 1;
-  schedule::Schedule schedule;  // of each replica: one to train with; compute or lowered
+  // Of each replica; compute or lowered. With F alone, the plan predicts and cannot train.
+  schedule::Schedule schedule;
   Replication replication = {};
   std::vector<int> recomputed = {};  // layers that do F again within B; ascending
   // Of a profile that is a graph: the order of its layers that is cut; empty: as they are.
@@ -38,6 +39,7 @@ struct Plan {
   // Ranks take devices in turn, the replicas of a rank one after the other.
   int first_device_of(schedule::Rank rank) const { return rank.value() * replicas(); }
   int num_devices() const { return num_ranks() * replicas(); }
+  bool trains() const { return schedule.HasBackward(); }
   int first(int stage) const { return first_layer[static_cast<size_t>(stage)]; }
   int last(int stage) const {
     return stage + 1 < num_stages() ? first(stage + 1) - 1 : num_layers - 1;
@@ -51,13 +53,16 @@ struct Plan {
 };
 
 // InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
-// counts are positive, the schedule trains as many stages, at least one on every rank, the replicas
+// counts are positive, the schedule has as many stages, at least one on every rank, the replicas
 // can divide the micro-batches (CheckReplication), and recomputed layers and order are of as many
 // layers.
 absl::Status CheckPlan(const Plan& plan);
 
-// What the ranks of a plan perform, lowered and proved: the schedule to train with, and F alone
-// under the same placement.
+// InvalidArgument if the schedule has no backward actions.
+absl::Status CheckTrains(const schedule::Schedule& schedule);
+
+// What the ranks of a plan perform, lowered and proved: the plan's schedule, and F alone under the
+// same placement. A plan that only predicts has the latter twice.
 struct LoweredPlan {
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // for which they were lowered
   schedule::Schedule training, evaluation;

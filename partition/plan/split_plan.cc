@@ -33,7 +33,7 @@ std::vector<int> PartsOf(absl::Span<const LayerCost> layers, int first, int last
 }  // namespace
 
 Plan SplitForReduction(const Plan& plan, absl::Span<const LayerCost> layers) {
-  if (!plan.replication.is_needed()) return plan;
+  if (!plan.replication.is_needed() || !plan.trains()) return plan;
   std::vector<int> first_layer, parts;
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const std::vector<int> starts = PartsOf(layers, plan.first(stage), plan.last(stage));

@@ -40,6 +40,7 @@ absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& requ
 absl::Status CandidateSpace::Enumerate() {
   const int devices = request_.cluster.size();
   if (request_.given.has_value()) {
+    RETURN_IF_ERROR(CheckTrains(*request_.given));
     const int ranks = request_.given->num_ranks();
     if (devices % ranks != 0) {
       return absl::InvalidArgumentError(absl::StrFormat(

@@ -38,11 +38,20 @@ absl::Status CheckRequest(const PlanRequest& request) {
   return CheckLayers(request.layers);
 }
 
+std::vector<LayerCost> WithForwardAlone(std::vector<LayerCost> layers) {
+  for (LayerCost& layer : layers) {
+    layer.backward_input_ns = layer.backward_weight_ns = layer.step_ns = 0;
+  }
+  return layers;
+}
+
 // A pipeline of equal devices. Its own number of devices is not read from the request.
 absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
   ASSIGN_OR_RETURN(const schedule::Schedule schedule, request.schedule(devices));
+  if (!request.predicts) RETURN_IF_ERROR(CheckTrains(schedule));
   const auto layers = std::make_shared<const LayerTable>(
-      request.layers, request.ends, /*updates_in_backward=*/false, request.collectives);
+      request.predicts ? WithForwardAlone(request.layers) : request.layers, request.ends,
+      /*updates_in_backward=*/false, request.collectives);
   const Replication& replication = request.replication;
   RETURN_IF_ERROR(CheckReplication(replication, schedule.num_micro_batches * replication.replicas));
   Cluster cluster = UniformCluster(devices * replication.replicas, request.device_memory_bytes);

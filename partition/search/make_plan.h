@@ -27,7 +27,9 @@ struct PlanRequest {
   EndMemory ends;
   int devices = 1;  // of each replica
   Replication replication = {};
-  ScheduleMaker schedule;  // of each replica; must give one to train with
+  ScheduleMaker schedule;  // of each replica
+  // The schedule has F alone, and stages are balanced by what it takes. Else it must train.
+  bool predicts = false;
   int64_t micro_batch_rows = 1;
   int64_t device_memory_bytes = 0;  // budget of every device; 0: unlimited
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // as in LowerPlan
@@ -40,11 +42,11 @@ struct PlanRequest {
 // peak fits every device; the peaks are those of its report. Exact where every device has one
 // stage. With several, a cut that exceeds the budget is repaired by bounding what each stage may
 // take, and a cut that would fit can be missed.
-// InvalidArgument: more stages than layers (names both), the schedule's refusal, non-positive
-// counts, negative times or bytes. ResourceExhausted: no cut was found to fit. The first line of
-// the message names the stage, or the device and its stages, that needs most on the roomiest cut
-// (the one whose largest peak is least) and the smallest number of devices that fits, or says that
-// none does; the table of that cut follows.
+// InvalidArgument: more stages than layers (names both), the schedule's refusal, a schedule that
+// cannot train, non-positive counts, negative times or bytes. ResourceExhausted: no cut was found
+// to fit. The first line of the message names the stage, or the device and its stages, that needs
+// most on the roomiest cut (the one whose largest peak is least) and the smallest number of devices
+// that fits, or says that none does; the table of that cut follows.
 absl::StatusOr<PreparedPlan> MakePlan(const PlanRequest& request);
 
 }  // namespace stagecoach::partition

@@ -12,6 +12,7 @@ namespace {
 
 absl::Status CheckAgainst(const Plan& plan, const Profile& profile, const Cluster& cluster) {
   RETURN_IF_ERROR(CheckPlan(plan));
+  RETURN_IF_ERROR(CheckTrains(plan.schedule));
   if (plan.num_layers != profile.num_layers()) {
     return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
                                                       plan.num_layers, profile.num_layers()));

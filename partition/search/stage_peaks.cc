@@ -19,6 +19,7 @@ using schedule::StageMemory;
 std::vector<int> PeakStashes(const schedule::Schedule& training) {
   std::vector<int> stashed(training.num_stages());
   std::vector<int> peaks(training.num_stages());
+  if (!training.HasBackward()) return peaks;
   for (const std::vector<schedule::Action>& list : training.actions) {
     for (const schedule::Action& action : list) {
       if (!schedule::IsCompute(action.op)) continue;

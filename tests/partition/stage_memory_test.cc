@@ -88,6 +88,43 @@ TEST(LayOutStage, FusedBackwardHasTheLargestGradientStashInItsWorkspace) {
   EXPECT_EQ(stage.workspace_bytes, 1920);
 }
 
+// Of stashes and activations between layers, those of one layer at a time; no gradients.
+TEST(LayOutStage, KeepsNothingPastAForwardPassThatNothingFollows) {
+  std::vector<LayerCost> layers = {Layer(64, 128), Layer(128, 192), Layer(192, 320)};
+  for (LayerCost& layer : layers) {
+    layer.memory.parameter_bytes = 64;
+    layer.memory.optimizer_bytes = 128;
+    layer.memory.gradient_stash_bytes = 640;
+    layer.memory.input_last_use = LastUse::kBackwardWeight;
+    layer.memory.output_last_use = LastUse::kBackwardInput;
+  }
+  layers[0].memory.stash_bytes = 256;
+  layers[1].memory.stash_bytes = 192;
+  layers[1].memory.weight_stash_bytes = 64;
+  layers[2].memory.weight_stash_bytes = 384;
+  for (const bool splits_backward : {false, true}) {
+    StageMemory expected;
+    expected.parameter_bytes = 3 * 64;
+    expected.workspace_bytes = 2 * 192;
+    expected.input_bytes = 64;
+    expected.input_last_use = LastUse::kForward;
+    expected.output_bytes = 320;
+    expected.stash_bytes = 256;
+    expected.weight_stash_bytes = 384;
+    std::vector<LayerPlaces> places;
+    EXPECT_TRUE(LayOutStage(MemoryOf(layers), {},
+                            {.splits_backward = splits_backward,
+                             .trains = false,
+                             .replication = {2, 2, /*shards_optimizer=*/true}},
+                            &places) == expected);
+    for (const LayerPlaces& own : places) {
+      EXPECT_EQ(own.stash.offset, 0);
+      EXPECT_EQ(own.weight_stash.offset, 0);
+    }
+    EXPECT_NE(places[0].output, places[1].output);
+  }
+}
+
 TEST(LayOutStage, TakesInputAndOutputFromTheOuterLayers) {
   std::vector<LayerCost> layers = {Layer(100, 200), Layer(200, 300), Layer(300, 401)};
   layers[0].memory.input_last_use = LastUse::kBackwardInput;

@@ -414,6 +414,36 @@ TEST_F(CudaTraining, PredictsWhatItEvaluates) {
   }
 }
 
+TEST_F(CudaTraining, PredictsByAPlanThatDoesNotTrain) {
+  const stagecoach::testing::TestFolder folder;
+  const auto data = SmallData(3 * kTinyBatchRows + 5);
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const TinyRun run = OnCuda(3, "1f1b", Place::kOneGpu, Optimizer::AdamW(), precision);
+    const auto trained = TinyTrainer(run).value();
+    ASSERT_OK(TrainOn(*trained));
+    ASSERT_OK(trained->Save(folder.path().string()));
+    PlanOptions options = {.devices = 2,
+                           .predicts = true,
+                           .micro_batches = 5,
+                           .micro_batch_rows = trained->plan().micro_batch_rows,
+                           .device = run.options.device,
+                           .exchange = run.options.exchange};
+    ASSERT_OK_AND_ASSIGN(PreparedRun prepared, PrepareRun(trained->run().model, options));
+    ASSERT_OK_AND_ASSIGN(const auto trainer,
+                         Trainer::Create(std::move(prepared), {.device = run.options.device,
+                                                               .exchange = run.options.exchange}));
+    ASSERT_OK(trainer->Restore(folder.path().string()));
+    EXPECT_EQ(trainer->Predict(*data).value(), trained->Predict(*data).value())
+        << PrecisionName(precision);
+    ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, trainer->Devices());
+    for (const DeviceReport& device : devices) {
+      EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
+      EXPECT_EQ(device.plain_issues, 0) << device.why_plain;
+      EXPECT_GT(device.graph_issues, 0);
+    }
+  }
+}
+
 TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
     const auto trainer = TinyTrainer(OnCuda(2, schedule, Place::kOneGpu)).value();

@@ -52,7 +52,9 @@ class RecordingTrainer final : public Trainer {
     if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
-  absl::Status Predict(const Dataset&, const TakeOutputs&) override { return absl::OkStatus(); }
+  absl::StatusOr<Evaluation> Predict(const Dataset&, const TakeOutputs&) override {
+    return Evaluation{};
+  }
   absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override {
     EXPECT_EQ(folder, kFolder);
     EXPECT_FALSE(is_saving_);

@@ -16,6 +16,7 @@
 #include "tests/engine/train/small_run.h"
 #include "tests/engine/transport/on_ranks.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -106,6 +107,121 @@ TEST(Predict, ChangesNothingAndTakesNoMemoryThatIsNotInThePlan) {
   EXPECT_EQ(train(true), train(false));
 }
 
+// The results of its evaluation, too, if the data has labels.
+TEST(Predict, EvaluatesWhatHasTargets) {
+  const auto data = SmallData(kPredictedBatchRows + 5);
+  const auto trainer = MakeTrainer(SmallModel(), MeshPlan(SmallModel()), {});
+  const Evaluation expected = trainer->Evaluate(*data).value();
+  const auto take = [](const Outputs&) { return absl::OkStatus(); };
+  const Evaluation evaluation = trainer->Predict(*data, take).value();
+  EXPECT_EQ(evaluation.rows, data->rows());
+  EXPECT_EQ(evaluation.loss, expected.loss);
+  EXPECT_EQ(evaluation.correct, expected.correct);
+  EXPECT_GT(evaluation.loss, 0.0);
+  const auto passing = MakeTrainer(PassingModel(), MeshPlan(PassingModel()), {});
+  EXPECT_EQ(passing->Predict(Unlabeled(7), take).value().rows, 7);
+}
+
+// A plan to predict with is made of what is trained by another.
+class InferencePlan : public ::testing::Test {
+ protected:
+  InferencePlan() {
+    const auto trainer = MakeTrainer(SmallModel(), MeshPlan(SmallModel()), {});
+    EXPECT_OK(trainer->Step(*data_, Rows(0, kPredictedBatchRows)));
+    EXPECT_OK(trainer->Save(folder_.path().string()));
+    hash_ = trainer->ParametersHash().value();
+    outputs_ = trainer->Predict(*data_).value();
+    loss_ = trainer->Evaluate(*data_).value().loss;
+  }
+
+  static PlanOptions Options(int devices, int micro_batches, int replicas = 1) {
+    return {.devices = devices,
+            .replication = {.replicas = replicas, .gradient_blocks = replicas},
+            .predicts = true,
+            .micro_batches = micro_batches,
+            .micro_batch_rows = kPredictedBatchRows / 4};
+  }
+  static std::unique_ptr<Trainer> MakePredictor(const PlanOptions& options) {
+    return Trainer::Create(PrepareRun(SmallModel(), options).value(),
+                           {.optimizer = options.optimizer})
+        .value();
+  }
+
+  const testing::TestFolder folder_;
+  const std::shared_ptr<const Dataset> data_ = SmallData(2 * kPredictedBatchRows + 5);
+  std::string hash_;
+  std::vector<float> outputs_;
+  double loss_ = 0.0;
+};
+
+TEST_F(InferencePlan, GivesTheSameBitsHoweverItIsCut) {
+  for (const PlanOptions& options :
+       {Options(1, 1), Options(1, 16), Options(2, 3), Options(3, 7), Options(8, 2),
+        Options(1, 4, 2), Options(3, 4, 2), Options(2, 4, 4)}) {
+    SCOPED_TRACE(absl::StrCat(options.devices, " devices, ", options.micro_batches,
+                              " micro-batches, ", options.replication.replicas, " replicas"));
+    const auto trainer = MakePredictor(options);
+    ASSERT_OK(trainer->Restore(folder_.path().string()));
+    EXPECT_EQ(trainer->ParametersHash().value(), hash_);
+    EXPECT_EQ(trainer->Predict(*data_).value(), outputs_);
+    EXPECT_EQ(trainer->Evaluate(*data_).value().loss, loss_);
+    for (const DeviceReport& device : trainer->Devices().value()) {
+      EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
+    }
+  }
+}
+
+TEST_F(InferencePlan, TakesNoMemoryForTraining) {
+  const PlanOptions options = Options(1, 4);
+  PlanOptions training = options;
+  training.predicts = false;
+  training.schedule = "gpipe";
+  const auto peak = [](const PlanOptions& plan) {
+    return PrepareRun(SmallModel(), plan).value().report.of(Rank(0)).peak_bytes();
+  };
+  int64_t parameter_bytes = 0;
+  const PreparedRun run = PrepareRun(SmallModel(), options).value();
+  for (const ModelParameter& parameter : run.profile.parameters.all()) {
+    parameter_bytes += partition::AlignTensor(4 * parameter.shape.elements());
+  }
+  const schedule::StageMemory& memory = run.report.of(StageId(0)).memory;
+  EXPECT_EQ(memory.parameter_bytes, parameter_bytes);
+  EXPECT_EQ(memory.gradient_bytes + memory.optimizer_bytes, 0);
+  // Gradients and two states.
+  EXPECT_LT(peak(options), peak(training) - 3 * parameter_bytes);
+}
+
+TEST_F(InferencePlan, IsBalancedByWhatTheForwardPassTakes) {
+  const PreparedRun run = PrepareRun(SmallModel(), Options(2, 4)).value();
+  double all_ns = 0.0;
+  for (const partition::LayerCost& layer : run.profile.layers) all_ns += layer.forward_ns;
+  for (int stage = 0; stage < 2; ++stage) {
+    double own_ns = 0.0;
+    for (int layer = run.plan.first(stage); layer <= run.plan.last(stage); ++layer) {
+      own_ns += run.profile.layers[static_cast<size_t>(layer)].forward_ns;
+    }
+    EXPECT_NEAR(run.report.of(StageId(stage)).time_share, own_ns / all_ns, 1e-9);
+  }
+}
+
+TEST_F(InferencePlan, CannotTrain) {
+  const auto trainer = MakePredictor(Options(2, 4));
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                HasSubstr("no backward pass: it can only predict"));
+  EXPECT_THAT(trainer->Step(*data_, Rows(0, kPredictedBatchRows)), refused);
+  EXPECT_THAT(trainer->Save(folder_.path().string()), refused);
+  EXPECT_OK(trainer->Evaluate(*data_));
+}
+
+TEST_F(InferencePlan, RefusesTheCheckpointOfAnotherModel) {
+  Model shorter = SmallModel();
+  shorter.layers.pop_back();
+  const auto trainer =
+      Trainer::Create(PrepareRun(shorter, Options(2, 4)).value(), TrainerOptions{}).value();
+  EXPECT_THAT(trainer->Restore(folder_.path().string()),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("of another model")));
+}
+
 TEST(Predict, EndsWithTheErrorOfTheOneThatTakes) {
   const auto trainer = MakeTrainer(PassingModel(), MeshPlan(PassingModel()), {});
   int calls = 0;
@@ -148,9 +264,10 @@ TEST(Predict, GivesEveryProcessAllRows) {
 
 TEST(Predict, AProcessThatCannotTakeThemEndsAllCalls) {
   const std::vector<absl::Status> ends = OnRanks(4, [](Rendezvous& own) -> absl::Status {
-    return TrainerOfProcess(PassingModel(), own)->Predict(Unlabeled(40), [&](const Outputs&) {
+    const auto take = [&](const Outputs&) {
       return own.rank() == 1 ? absl::DataLossError("the disk is full") : absl::OkStatus();
-    });
+    };
+    return TrainerOfProcess(PassingModel(), own)->Predict(Unlabeled(40), take).status();
   });
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(ends[static_cast<size_t>(rank)],

@@ -112,12 +112,19 @@ TEST(CheckPlan, RefusesAScheduleForAnotherNumberOfStages) {
                        AllOf(HasSubstr("3 stages"), HasSubstr("schedule gpipe has 2"))));
 }
 
-TEST(CheckPlan, RefusesAScheduleThatDoesNotTrain) {
+TEST(CheckPlan, TakesAScheduleThatOnlyPredicts) {
   Plan plan = SmallPlan();
+  EXPECT_TRUE(plan.trains());
+  EXPECT_OK(CheckTrains(plan.schedule));
   plan.schedule =
       schedule::ForwardOnly({schedule::Rank(0), schedule::Rank(1), schedule::Rank(2)}, 3, 4)
           .value();
-  EXPECT_THAT(CheckPlan(plan), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("backward")));
+  EXPECT_OK(CheckPlan(plan));
+  EXPECT_FALSE(plan.trains());
+  EXPECT_THAT(CheckTrains(plan.schedule),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("forward has no backward")));
+  const LoweredPlan lowered = LowerPlan(plan).value();
+  EXPECT_EQ(lowered.training, lowered.evaluation);
 }
 
 TEST(CheckPlan, RefusesAStageOnARankThatIsNotThere) {
