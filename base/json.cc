@@ -168,6 +168,12 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
+bool IsUtf8(absl::string_view text) {
+  using nlohmann::json;
+  const json value = std::string(text);
+  return json::parse(value.dump(-1, ' ', false, json::error_handler_t::replace)) == value;
+}
+
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -42,6 +42,9 @@ struct DoubleRange {
 
 class ArrayReader;
 
+// Whether JSON can hold the text.
+bool IsUtf8(absl::string_view text);
+
 // Reads one JSON object key by key, then Finish() fails on keys that were not asked for:
 //   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json, "$"));
 //   ASSIGN_OR_RETURN(plan.stages, reader.RequiredInt64("stages", {.min = 1, .max = 4096}));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/data/encoding.h"
 #include "engine/stage/optimizer.h"
 #include "kernels/tensor.h"
 #include "partition/files/plan_file.h"
@@ -71,6 +72,7 @@ struct Manifest {
   kernels::Shape input, output;     // of one sample
   std::string loss;
   std::string model_source;  // from which the model can be made again, if that is known
+  DataEncoding encoding;     // of the data; empty: not known
   partition::PlanFile plan;  // by which it was trained; any other will do
   std::vector<SavedOption> options;
 

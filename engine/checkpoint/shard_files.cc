@@ -21,16 +21,10 @@ constexpr char kPrefix[] = "layer-";
 constexpr char kOptimizerSuffix[] = ".optimizer";
 constexpr char kExtension[] = ".safetensors";
 
-bool IsUtf8(const std::string& text) {
-  using nlohmann::json;
-  const std::string dumped = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-  return json::parse(dumped).get<std::string>() == text;
-}
-
 absl::Status CheckNames(const ParameterTable& parameters) {
   std::set<std::string> names;
   for (const ModelParameter& parameter : parameters.all()) {
-    if (!IsUtf8(parameter.name)) {
+    if (!base::IsUtf8(parameter.name)) {
       return absl::InvalidArgumentError(
           absl::StrCat("the name of a parameter of layer ", parameter.layer, " is not UTF-8"));
     }

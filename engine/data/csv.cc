@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/nearest.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -26,16 +27,23 @@
 namespace stagecoach::engine {
 namespace {
 
+// What becomes of a column.
+constexpr int kLabel = -1;
+
 struct Header {
   std::vector<std::string> columns;
-  size_t label_index = 0;
+  std::vector<int> roles;  // by column: kLabel, or the number of a feature
+  int features = 0;
+  bool has_labels = false;
 };
 
 struct Table {
   int64_t features = 0;
+  int64_t rows = 0;
   std::vector<double> values;            // (rows, features)
-  std::vector<int32_t> labels;           // (rows); numbers of texts
+  std::vector<int32_t> labels;           // (rows), if there are any; numbers of texts
   std::map<std::string, int32_t> texts;  // label text -> its number, in order of appearance
+  bool knows_texts = false;              // others are errors
 };
 
 std::string ListColumns(absl::Span<const std::string> columns) {
@@ -47,13 +55,13 @@ std::string ListColumns(absl::Span<const std::string> columns) {
   return list;
 }
 
-absl::StatusOr<Header> ReadHeader(CsvReader& reader, const std::string& label_column) {
+absl::StatusOr<std::vector<std::string>> ReadColumns(CsvReader& reader) {
   std::vector<CsvField> record;
   ASSIGN_OR_RETURN(const bool found, reader.Next(record));
   if (!found) {
     return reader.ErrorAt({}, "the file is empty, expected a header row that names the columns");
   }
-  Header header;
+  std::vector<std::string> columns;
   std::set<std::string> seen;
   for (const CsvField& field : record) {
     if (!seen.insert(field.text).second) {
@@ -62,22 +70,63 @@ absl::StatusOr<Header> ReadHeader(CsvReader& reader, const std::string& label_co
                                             "once",
                                             field.text));
     }
-    header.columns.push_back(field.text);
+    if (!base::IsUtf8(field.text)) {
+      return reader.ErrorAt(field.position, "the name of the column is not UTF-8");
+    }
+    columns.push_back(field.text);
   }
-  const auto label = std::find(header.columns.begin(), header.columns.end(), label_column);
-  if (label == header.columns.end()) {
+  return columns;
+}
+
+// All columns but that of the labels are features.
+absl::StatusOr<Header> HeaderToTrain(const CsvReader& reader, std::vector<std::string> columns,
+                                     const std::string& label_column) {
+  Header header = {.columns = std::move(columns)};
+  for (const std::string& column : header.columns) {
+    header.roles.push_back(column == label_column ? kLabel : header.features++);
+  }
+  header.has_labels = header.features < static_cast<int>(header.columns.size());
+  if (!header.has_labels) {
     std::string message = absl::StrFormat("no label column \"%s\"; the columns are %s",
                                           label_column, ListColumns(header.columns));
     const std::string nearest = base::Nearest(label_column, header.columns);
     if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", nearest, "\"?");
     return reader.ErrorAt({}, message);
   }
-  if (header.columns.size() == 1) {
+  if (header.features == 0) {
     return reader.ErrorAt({},
                           "there is no column beside the labels, expected at least one feature");
   }
-  header.label_index = static_cast<size_t>(label - header.columns.begin());
   return header;
+}
+
+// The columns of the encoding are features, whatever their order; that of the labels may be
+// missing.
+absl::StatusOr<Header> HeaderToPredict(const CsvReader& reader, std::vector<std::string> columns,
+                                       const std::string& label_column,
+                                       const DataEncoding& encoding) {
+  std::map<std::string, int> features;
+  for (const std::string& column : encoding.columns) {
+    features.emplace(column, static_cast<int>(features.size()));
+  }
+  Header header = {.columns = std::move(columns),
+                   .features = static_cast<int>(encoding.columns.size())};
+  for (const std::string& column : header.columns) {
+    const auto feature = features.find(column);
+    if (feature == features.end() && column != label_column) {
+      return reader.ErrorAt(
+          {}, absl::StrFormat("the model was not trained on a column \"%s\", but on %s", column,
+                              ListColumns(encoding.columns)));
+    }
+    const bool is_label = feature == features.end();
+    header.roles.push_back(is_label ? kLabel : feature->second);
+    header.has_labels = header.has_labels || is_label;
+    if (!is_label) features.erase(feature);
+  }
+  if (features.empty()) return header;
+  return reader.ErrorAt({}, absl::StrFormat("no column \"%s\", which the model was trained on; the "
+                                            "columns are %s",
+                                            features.begin()->first, ListColumns(header.columns)));
 }
 
 // Whether all of `text` is a number that a float can hold. Too small a number reads as 0.
@@ -91,6 +140,30 @@ bool ParseNumber(const std::string& text, double& value) {
   return std::abs(value) <= std::numeric_limits<float>::max();
 }
 
+absl::Status AppendLabel(const CsvReader& reader, const std::string& column, const CsvField& label,
+                         Table& table) {
+  if (label.text.empty()) {
+    return reader.ErrorAt(label.position,
+                          absl::StrFormat("the label in column \"%s\" is empty", column));
+  }
+  auto known = table.texts.find(label.text);
+  if (known == table.texts.end()) {
+    if (table.knows_texts) {
+      return reader.ErrorAt(label.position,
+                            absl::StrFormat("\"%s\" in column \"%s\" is none of the classes that "
+                                            "the model was trained on",
+                                            label.text, column));
+    }
+    if (!base::IsUtf8(label.text)) {
+      return reader.ErrorAt(label.position,
+                            absl::StrFormat("the label in column \"%s\" is not UTF-8", column));
+    }
+    known = table.texts.emplace(label.text, static_cast<int32_t>(table.texts.size())).first;
+  }
+  table.labels.push_back(known->second);
+  return absl::OkStatus();
+}
+
 absl::Status AppendRow(const CsvReader& reader, const Header& header,
                        absl::Span<const CsvField> record, Table& table) {
   if (record.size() != header.columns.size()) {
@@ -98,65 +171,69 @@ absl::Status AppendRow(const CsvReader& reader, const Header& header,
                           absl::StrFormat("the row has %d fields, expected %d as in the header",
                                           record.size(), header.columns.size()));
   }
+  const size_t first = table.values.size();
+  table.values.resize(first + static_cast<size_t>(header.features));
   for (size_t i = 0; i < record.size(); ++i) {
-    if (i == header.label_index) continue;
-    double value = 0;
-    if (!ParseNumber(record[i].text, value)) {
+    const int role = header.roles[i];
+    if (role == kLabel) {
+      RETURN_IF_ERROR(AppendLabel(reader, header.columns[i], record[i], table));
+      continue;
+    }
+    if (!ParseNumber(record[i].text, table.values[first + static_cast<size_t>(role)])) {
       return reader.ErrorAt(record[i].position,
                             absl::StrFormat("\"%s\" in column \"%s\" is not a finite number",
                                             record[i].text, header.columns[i]));
     }
-    table.values.push_back(value);
   }
-  const CsvField& label = record[header.label_index];
-  if (label.text.empty()) {
-    return reader.ErrorAt(label.position, absl::StrFormat("the label in column \"%s\" is empty",
-                                                          header.columns[header.label_index]));
-  }
-  const int32_t next = static_cast<int32_t>(table.texts.size());
-  table.labels.push_back(table.texts.try_emplace(label.text, next).first->second);
+  ++table.rows;
   return absl::OkStatus();
 }
 
-absl::StatusOr<Table> ReadTable(const std::string& path, const CsvOptions& options) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, options.max_bytes));
-  CsvReader reader(text, path);
-  ASSIGN_OR_RETURN(const Header header, ReadHeader(reader, options.label_column));
-  Table table;
-  table.features = static_cast<int64_t>(header.columns.size()) - 1;
+// Adds all rows that follow the header.
+absl::Status ReadRows(CsvReader& reader, const Header& header, Table& table) {
+  table.features = header.features;
   std::vector<CsvField> record;
   while (true) {
     ASSIGN_OR_RETURN(const bool found, reader.Next(record));
-    if (!found) break;
+    if (!found) return absl::OkStatus();
     RETURN_IF_ERROR(AppendRow(reader, header, record, table));
   }
-  if (table.labels.size() < 2) {
+}
+
+absl::Status CheckTrains(const std::string& path, const std::string& label_column,
+                         const Table& table) {
+  if (table.rows < 2) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: rows after the header: %d, expected at least 2, one to train and one "
                         "to test",
-                        path, table.labels.size()));
+                        path, table.rows));
   }
   if (table.texts.size() < 2) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: fewer than 2 classes: every label in column \"%s\" is \"%s\"", path,
-                        options.label_column, table.texts.begin()->first));
+                        label_column, table.texts.begin()->first));
   }
-  return table;
+  return absl::OkStatus();
+}
+
+// The classes in order; none if they are 0, 1, 2, ...
+std::vector<std::string> NamesOfClasses(const std::map<std::string, int32_t>& texts) {
+  bool are_numbers = true;
+  std::vector<std::string> names;
+  for (const auto& [text, number] : texts) {
+    are_numbers = are_numbers && texts.contains(absl::StrCat(names.size()));
+    names.push_back(text);
+  }
+  return are_numbers ? std::vector<std::string>() : names;
 }
 
 // The class of each label text, by the text's number.
-std::vector<int32_t> ClassOfText(const std::map<std::string, int32_t>& texts) {
-  const int32_t classes = static_cast<int32_t>(texts.size());
+std::vector<int32_t> ClassOfText(const std::map<std::string, int32_t>& texts,
+                                 const DataEncoding& encoding) {
   std::vector<int32_t> class_of(texts.size());
-  int32_t integers = 0;
-  for (auto it = texts.end(); integers < classes; ++integers) {
-    it = texts.find(absl::StrCat(integers));
-    if (it == texts.end()) break;
-    class_of[it->second] = integers;
+  for (int32_t label = 0; label < static_cast<int32_t>(texts.size()); ++label) {
+    class_of[static_cast<size_t>(texts.at(encoding.NameOf(label)))] = label;
   }
-  if (integers == classes) return class_of;
-  int32_t position = 0;
-  for (const auto& [text, number] : texts) class_of[number] = position++;
   return class_of;
 }
 
@@ -171,32 +248,45 @@ std::vector<bool> ChooseTestRows(int64_t rows, const CsvOptions& options) {
   return is_test;
 }
 
-// Subtracts from each feature its mean over the training rows and divides by its standard deviation
-// there.
-void Standardize(Table& table, const std::vector<bool>& is_test) {
-  const int64_t rows = static_cast<int64_t>(table.labels.size());
+// The mean and standard deviation of each feature over the training rows.
+void Measure(const Table& table, const std::vector<bool>& is_test, DataEncoding& encoding) {
   const double train_rows = static_cast<double>(std::count(is_test.begin(), is_test.end(), false));
   for (int64_t f = 0; f < table.features; ++f) {
-    const auto value = [&](int64_t row) -> double& {
-      return table.values[row * table.features + f];
-    };
+    const auto value = [&](int64_t row) { return table.values[row * table.features + f]; };
     double mean = 0;
     double lowest = std::numeric_limits<double>::infinity();
     double highest = -lowest;
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < table.rows; ++row) {
       if (is_test[row]) continue;
       mean += value(row) / train_rows;
       lowest = std::min(lowest, value(row));
       highest = std::max(highest, value(row));
     }
     double variance = 0;
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < table.rows; ++row) {
       if (!is_test[row]) variance += std::pow(value(row) - mean, 2) / train_rows;
     }
+    encoding.mean.push_back(mean);
     // Rounding in the mean gives a constant feature a small variance, so constancy is tested apart.
-    const double scale = lowest < highest && variance > 0 ? 1 / std::sqrt(variance) : 0;
-    for (int64_t row = 0; row < rows; ++row) value(row) = (value(row) - mean) * scale;
+    encoding.stddev.push_back(lowest < highest && variance > 0 ? std::sqrt(variance) : 0);
   }
+}
+
+// The encoded values of the rows that `takes`.
+template <typename Takes>
+std::vector<float> Encode(const Table& table, const DataEncoding& encoding, Takes takes) {
+  std::vector<double> scale;
+  for (const double stddev : encoding.stddev) scale.push_back(stddev > 0 ? 1 / stddev : 0);
+  std::vector<float> values;
+  for (int64_t row = 0; row < table.rows; ++row) {
+    if (!takes(row)) continue;
+    for (int64_t f = 0; f < table.features; ++f) {
+      const auto feature = static_cast<size_t>(f);
+      const double value = table.values[row * table.features + f];
+      values.push_back(static_cast<float>((value - encoding.mean[feature]) * scale[feature]));
+    }
+  }
+  return values;
 }
 
 }  // namespace
@@ -207,29 +297,60 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
         absl::StrFormat("test fraction %g, expected a number between 0 and 1, both excluded",
                         options.test_fraction));
   }
-  ASSIGN_OR_RETURN(Table table, ReadTable(path, options));
-  const int64_t rows = static_cast<int64_t>(table.labels.size());
-  const std::vector<bool> is_test = ChooseTestRows(rows, options);
-  Standardize(table, is_test);
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, options.max_bytes));
+  CsvReader reader(text, path);
+  ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
+  ASSIGN_OR_RETURN(const Header header,
+                   HeaderToTrain(reader, std::move(columns), options.label_column));
+  Table table;
+  RETURN_IF_ERROR(ReadRows(reader, header, table));
+  RETURN_IF_ERROR(CheckTrains(path, options.label_column, table));
+  const std::vector<bool> is_test = ChooseTestRows(table.rows, options);
+  TrainTest data;
+  data.encoding.class_names = NamesOfClasses(table.texts);
+  for (const std::string& column : header.columns) {
+    if (column != options.label_column) data.encoding.columns.push_back(column);
+  }
+  Measure(table, is_test, data.encoding);
 
-  const std::vector<int32_t> class_of = ClassOfText(table.texts);
+  const std::vector<int32_t> class_of = ClassOfText(table.texts, data.encoding);
   const auto create = [&](bool test) {
-    std::vector<float> values;
+    const auto takes = [&](int64_t row) { return is_test[row] == test; };
     std::vector<int32_t> labels;
-    for (int64_t row = 0; row < rows; ++row) {
-      if (is_test[row] != test) continue;
-      labels.push_back(class_of[table.labels[row]]);
-      const auto first = table.values.begin() + row * table.features;
-      values.insert(values.end(), first, first + table.features);
+    for (int64_t row = 0; row < table.rows; ++row) {
+      if (takes(row)) labels.push_back(class_of[table.labels[row]]);
     }
-    const int64_t classes = static_cast<int64_t>(class_of.size());
-    return TableDataset::Create(table.features, classes, std::move(values), std::move(labels));
+    return TableDataset::Create(table.features, static_cast<int64_t>(class_of.size()),
+                                Encode(table, data.encoding, takes), std::move(labels));
   };
   auto train = create(false);
   RETURN_IF_ERROR(base::Annotate(train.status(), absl::StrCat(path, ": training set")));
+  data.train = *std::move(train);
   auto test = create(true);
   RETURN_IF_ERROR(base::Annotate(test.status(), absl::StrCat(path, ": test set")));
-  return TrainTest{*std::move(train), *std::move(test)};
+  data.test = *std::move(test);
+  return data;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string& path,
+                                                              const CsvOptions& options,
+                                                              const DataEncoding& encoding,
+                                                              int64_t classes) {
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, options.max_bytes));
+  CsvReader reader(text, path);
+  ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
+  ASSIGN_OR_RETURN(const Header header,
+                   HeaderToPredict(reader, std::move(columns), options.label_column, encoding));
+  Table table = {.knows_texts = true};
+  for (int32_t label = 0; header.has_labels && label < classes; ++label) {
+    table.texts.emplace(encoding.NameOf(label), label);
+  }
+  RETURN_IF_ERROR(ReadRows(reader, header, table));
+  auto created = TableDataset::Create(table.features, header.has_labels ? classes : 0,
+                                      Encode(table, encoding, [](int64_t) { return true; }),
+                                      std::move(table.labels));
+  RETURN_IF_ERROR(base::Annotate(created.status(), path));
+  return *std::move(created);
 }
 
 }  // namespace stagecoach::engine

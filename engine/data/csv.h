@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_DATA_CSV_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -31,8 +32,17 @@ struct CsvOptions {
 // deviation over the training rows; a feature that is constant there reads as 0 everywhere.
 //
 // NotFound for a missing file, ResourceExhausted for one above `max_bytes`, otherwise
-// InvalidArgument. Errors in the text name file, line and column.
+// InvalidArgument. Errors in the text name file, line and column. Names and labels are UTF-8.
 absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& options);
+
+// All rows of a table, for a model that was trained on one that was encoded so. The columns may
+// come in another order; the labels, `classes` of which there are, may be missing, and then the set
+// has no targets. Of `options`, label_column and max_bytes are read. Pre-condition: the encoding
+// has columns. Errors: those of LoadCsv; a column too many or too few; an unknown label.
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string& path,
+                                                              const CsvOptions& options,
+                                                              const DataEncoding& encoding,
+                                                              int64_t classes);
 
 }  // namespace stagecoach::engine
 

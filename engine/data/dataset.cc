@@ -20,23 +20,7 @@ namespace {
 
 constexpr char kFeatures[] = "features";
 
-absl::Status CheckShape(int64_t features, int64_t classes, size_t values,
-                        const std::vector<int32_t>& labels) {
-  if (labels.empty()) return absl::InvalidArgumentError("no rows, expected at least one");
-  if (features < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(features, " features a row, expected at least one"));
-  }
-  if (classes < 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("fewer than 2 classes (", classes, "): there is nothing to tell apart"));
-  }
-  // Divides instead of multiplying, which could overflow.
-  const size_t width = static_cast<size_t>(features);
-  if (values % width != 0 || values / width != labels.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat("%d values, expected %d labels x %d features",
-                                                      values, labels.size(), features));
-  }
+absl::Status CheckLabels(const std::vector<int32_t>& labels, int64_t classes) {
   for (size_t row = 0; row < labels.size(); ++row) {
     if (labels[row] < 0 || labels[row] >= classes) {
       return absl::InvalidArgumentError(absl::StrFormat("label of row %d is %d, expected 0 to %d",
@@ -46,14 +30,40 @@ absl::Status CheckShape(int64_t features, int64_t classes, size_t values,
   return absl::OkStatus();
 }
 
+absl::Status CheckShape(int64_t features, int64_t classes, size_t values,
+                        const std::vector<int32_t>& labels) {
+  const bool is_labeled = classes != 0 || !labels.empty();
+  if (is_labeled ? labels.empty() : values == 0) {
+    return absl::InvalidArgumentError("no rows, expected at least one");
+  }
+  if (features < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(features, " features a row, expected at least one"));
+  }
+  if (is_labeled && classes < 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fewer than 2 classes (", classes, "): there is nothing to tell apart"));
+  }
+  // Divides instead of multiplying, which could overflow.
+  const size_t width = static_cast<size_t>(features);
+  if (values % width != 0 || (is_labeled && values / width != labels.size())) {
+    return absl::InvalidArgumentError(
+        is_labeled ? absl::StrFormat("%d values, expected %d labels x %d features", values,
+                                     labels.size(), features)
+                   : absl::StrFormat("%d values, expected %d a row", values, features));
+  }
+  return CheckLabels(labels, classes);
+}
+
 SampleSpec SpecOf(TensorSpec features, int64_t classes) {
   SampleSpec spec;
   spec.inputs.push_back(std::move(features));
-  spec.target = TargetSpec::ClassLabel(classes);
+  if (classes > 0) spec.target = TargetSpec::ClassLabel(classes);
   return spec;
 }
 
 void CopyLabel(const std::vector<int32_t>& labels, int64_t row, std::byte* out) {
+  if (labels.empty()) return;  // a target of no bytes
   std::memcpy(out, &labels[static_cast<size_t>(row)], sizeof(int32_t));
 }
 
@@ -174,8 +184,9 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
   for (int pixel = 0; pixel < 256; ++pixel) {
     tensor.value_of_byte.push_back(static_cast<float>((pixel / 255.0 - mean) / stddev));
   }
-  return std::shared_ptr<const ImageDataset>(new ImageDataset(
-      SpecOf(std::move(tensor), classes), mean, stddev, std::move(pixels), std::move(labels)));
+  SampleSpec spec = SpecOf(std::move(tensor), classes);
+  return std::shared_ptr<const ImageDataset>(
+      new ImageDataset(std::move(spec), mean, stddev, std::move(pixels), std::move(labels)));
 }
 
 void ImageDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/data/encoding.h"
 #include "engine/data/sample_spec.h"
 
 namespace stagecoach::engine {
@@ -54,20 +55,22 @@ class Dataset {
 struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
+  DataEncoding encoding = {};  // of both
 };
 
 // Samples of any origin, 4 bytes a feature. The input is called "features", here and below.
 class TableDataset final : public Dataset {
  public:
-  // `values` is (rows, features) row-major, finite and already standardized; `labels` is (rows).
-  // InvalidArgument if the sizes disagree, there is no row or no feature, there are fewer than two
-  // classes, a label is outside [0, classes) or a value is not finite.
+  // `values` is (rows, features) row-major, finite and already standardized; `labels` is (rows),
+  // or, with 0 classes, empty: there are no targets. InvalidArgument if the sizes disagree, there
+  // is no row or no feature, there are fewer than two classes, a label is outside [0, classes) or a
+  // value is not finite.
   static absl::StatusOr<std::shared_ptr<const TableDataset>> Create(int64_t features,
                                                                     int64_t classes,
                                                                     std::vector<float> values,
                                                                     std::vector<int32_t> labels);
 
-  int64_t rows() const override { return static_cast<int64_t>(labels_.size()); }
+  int64_t rows() const override { return static_cast<int64_t>(values_.size()) / features(); }
 
  private:
   TableDataset(SampleSpec spec, std::vector<float> values, std::vector<int32_t> labels);
@@ -90,7 +93,7 @@ class ImageDataset final : public Dataset {
                                                                     std::vector<uint8_t> pixels,
                                                                     std::vector<int32_t> labels);
 
-  int64_t rows() const override { return static_cast<int64_t>(labels_.size()); }
+  int64_t rows() const override { return static_cast<int64_t>(pixels_.size()) / features(); }
 
   double mean() const { return mean_; }
   double stddev() const { return stddev_; }

@@ -22,7 +22,7 @@ struct Batch {
   // Of which run it is and the number of its first sample: SampleNumbers says how they count.
   int64_t step = 0;
   int64_t first_sample = 0;
-  int first_micro_batch = 0;  // of this replica
+  int first_micro_batch = 0;   // of this replica
   bool wants_loss = true;      // else the data need not have targets
   bool wants_outputs = false;  // what the last layer gives, for the host
 

@@ -133,8 +133,17 @@ absl::Status CheckDirectory(const std::string& directory) {
 
 struct LabeledImages {
   IdxImages images;
-  std::vector<int32_t> labels;
+  std::vector<int32_t> labels;  // none, if they are not known
 };
+
+absl::StatusOr<LabeledImages> ReadImages(const std::string& path) {
+  LabeledImages set;
+  ASSIGN_OR_RETURN(set.images, ReadIdxImages(path));
+  if (!set.images.pixels.empty()) return set;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: %d images of %d x %d, expected at least one pixel", path,
+                      set.images.count, set.images.height, set.images.width));
+}
 
 // `prefix` is "train" or "t10k".
 absl::StatusOr<LabeledImages> ReadLabeledImages(const std::string& directory,
@@ -143,21 +152,24 @@ absl::StatusOr<LabeledImages> ReadLabeledImages(const std::string& directory,
                    FindFile(directory, absl::StrCat(prefix, "-images-idx3-ubyte")));
   ASSIGN_OR_RETURN(const std::string labels_path,
                    FindFile(directory, absl::StrCat(prefix, "-labels-idx1-ubyte")));
-  LabeledImages set;
-  ASSIGN_OR_RETURN(set.images, ReadIdxImages(images_path));
+  ASSIGN_OR_RETURN(LabeledImages set, ReadImages(images_path));
   ASSIGN_OR_RETURN(const std::vector<uint8_t> labels, ReadIdxLabels(labels_path));
   if (set.images.count != static_cast<int64_t>(labels.size())) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s holds %d images but %s holds %d labels, expected as many", images_path,
                         set.images.count, labels_path, labels.size()));
   }
-  if (set.images.pixels.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d images of %d x %d, expected at least one pixel", images_path,
-                        set.images.count, set.images.height, set.images.width));
-  }
   set.labels.assign(labels.begin(), labels.end());
   return set;
+}
+
+absl::StatusOr<LabeledImages> ReadImagesToPredict(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return ReadImages(path);
+  const absl::Status labels = FindFile(path, "t10k-labels-idx1-ubyte").status();
+  if (!absl::IsNotFound(labels)) return ReadLabeledImages(path, "t10k");
+  ASSIGN_OR_RETURN(const std::string images, FindFile(path, "t10k-images-idx3-ubyte"));
+  return ReadImages(images);
 }
 
 struct PixelStatistics {
@@ -209,7 +221,21 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
   auto test_set = create(test);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
-  return TrainTest{*std::move(train_set), *std::move(test_set)};
+  return TrainTest{*std::move(train_set),
+                   *std::move(test_set),
+                   {.mean = {statistics.mean}, .stddev = {statistics.stddev}}};
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& path,
+                                                             const DataEncoding& encoding,
+                                                             int64_t classes) {
+  ASSIGN_OR_RETURN(LabeledImages set, ReadImagesToPredict(path));
+  if (set.labels.empty()) classes = 0;
+  auto created = ImageDataset::Create(set.images.height * set.images.width, classes,
+                                      encoding.mean.front(), encoding.stddev.front(),
+                                      std::move(set.images.pixels), std::move(set.labels));
+  RETURN_IF_ERROR(base::Annotate(created.status(), path));
+  return *std::move(created);
 }
 
 }  // namespace stagecoach::engine

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_DATA_IDX_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,13 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path,
 // NotFound if the directory or a file is missing; otherwise the errors above, and InvalidArgument
 // if images and labels, or the training and the test set, do not fit together.
 absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory);
+
+// Images to predict, standardized as `encoding` says, which has one mean: those at `path`, without
+// labels; or, of a directory, t10k-images-idx3-ubyte, with the labels beside them if those are
+// there. `classes`: the most that labels may tell apart. Errors as above.
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& path,
+                                                             const DataEncoding& encoding,
+                                                             int64_t classes);
 
 }  // namespace stagecoach::engine
 

@@ -15,9 +15,11 @@
 namespace stagecoach::engine {
 namespace {
 
+constexpr absl::string_view kSynthetic = "synthetic:";
+
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
   absl::string_view rest = source.spec;
-  if (absl::ConsumePrefix(&rest, "synthetic:")) {
+  if (absl::ConsumePrefix(&rest, kSynthetic)) {
     ASSIGN_OR_RETURN(const SyntheticSpec spec, ParseSyntheticSpec(rest));
     return MakeSynthetic(spec, source.seed);
   }
@@ -33,6 +35,31 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
         "\"synthetic:ROWSxFEATURESxCLASSES\"");
   }
   return LoadIdxDirectory(source.spec);
+}
+
+absl::Status CheckEncoding(bool fits, absl::string_view kind, absl::string_view missing) {
+  if (fits) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model was not trained on ", kind, ": ", missing));
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& source,
+                                                              const DataEncoding& encoding,
+                                                              int64_t classes) {
+  if (absl::StartsWith(source.spec, kSynthetic)) {
+    RETURN_IF_ERROR(
+        CheckEncoding(encoding.mean.empty(), "synthetic data", "its features were standardized"));
+    ASSIGN_OR_RETURN(const TrainTest data, LoadAll(source));
+    return data.test;
+  }
+  if (absl::EndsWith(source.spec, ".csv")) {
+    RETURN_IF_ERROR(CheckEncoding(!encoding.columns.empty(), "a table",
+                                  "it is not known which columns to feed it with"));
+    return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
+  }
+  RETURN_IF_ERROR(CheckEncoding(encoding.columns.empty() && encoding.mean.size() == 1, "images",
+                                "it is not known how to standardize pixels for it"));
+  return LoadIdxImages(source.spec, encoding, classes);
 }
 
 // To the caller of LoadData a file above its reader's limit is one more kind of bad content.
@@ -52,6 +79,14 @@ absl::StatusOr<TrainTest> LoadData(const DataSource& source) {
   RETURN_IF_ERROR(base::Annotate(subset.status(), absl::StrCat(source.spec, ": training rows")));
   data.train = *std::move(subset);
   return data;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadSamples(const DataSource& source,
+                                                           const DataEncoding& encoding,
+                                                           int64_t classes) {
+  auto samples = LoadAllSamples(source, encoding, classes);
+  RETURN_IF_ERROR(AsContentError(samples.status()));
+  return samples;
 }
 
 }  // namespace stagecoach::engine

@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_DATA_LOAD_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,15 @@ struct DataSource {
 // malformed content, for a spec of none of the three forms, or for more training rows than there
 // are.
 absl::StatusOr<TrainTest> LoadData(const DataSource& source);
+
+// Samples for a model to predict, encoded as those that it was trained on: all rows of a .csv file,
+// with or without a label column; the test images of a directory of IDX files, with labels if they
+// are there; those of one file of IDX images; the test set of a synthetic spec. Of `source`,
+// train_rows is not read. `classes`: what the model tells apart. FailedPrecondition: the encoding
+// is of another kind of data. Other errors: those of LoadData.
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadSamples(const DataSource& source,
+                                                           const DataEncoding& encoding,
+                                                           int64_t classes);
 
 }  // namespace stagecoach::engine
 

@@ -148,6 +148,7 @@ class Fitting {
     RETURN_IF_ERROR(FinishSave());
     SaveOptions save = options_.checkpoints.save;
     save.position = position_;
+    save.encoding = data_.encoding;
     saved_steps_ = trainer_.steps();
     const Stopwatch watch;
     const absl::Status begun = trainer_.BeginSave(options_.checkpoints.folder, save);

@@ -47,7 +47,7 @@ struct CheckpointOptions {
   // step and epoch, and, among processes, as FitOptions::stop is.
   int64_t every_steps = 0;
   StopFunction wanted;
-  SaveOptions save;  // its position is filled in
+  SaveOptions save;  // its position is filled in, and the encoding of the data
   std::function<void(const SaveReport&)> on_save;
 };
 

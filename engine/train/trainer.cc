@@ -436,6 +436,7 @@ absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOpt
                    .position = options.position,
                    .seed = options_.seed,
                    .model_source = options.model_source,
+                   .encoding = options.encoding,
                    .options = options.options};
   return saved_state_->Begin(std::move(task));
 }

@@ -85,6 +85,7 @@ struct SaveOptions {
   // For who resumes or predicts; may be empty.
   std::string program;
   std::string model_source;
+  DataEncoding encoding;
   std::vector<SavedOption> options;
 };
 

@@ -59,6 +59,11 @@ absl::Status Try(absl::string_view input) {
       STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
     }
   }
+  // All rows, encoded alike.
+  const absl::StatusOr<std::shared_ptr<const engine::Dataset>> samples =
+      engine::LoadCsvSamples(file.path(), {}, data->encoding, data->train->classes());
+  RETURN_IF_ERROR(samples.status());
+  STAGECOACH_CHECK((*samples)->rows() == data->train->rows() + data->test->rows(), input);
   return absl::OkStatus();
 }
 

@@ -66,6 +66,8 @@ absl::Status Try(absl::string_view input) {
       STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
     }
   }
+  const auto samples = engine::LoadIdxImages(folder.path(), data->encoding, data->test->classes());
+  STAGECOACH_CHECK(samples.ok() && (*samples)->rows() == data->test->rows(), input);
   return absl::OkStatus();
 }
 

@@ -37,6 +37,10 @@ Manifest Full() {
                        .output = {4},
                        .loss = "cross-entropy",
                        .model_source = "[[layer]]\ntype = \"linear\"\n",
+                       .encoding = {.mean = {0.1, -1e300},
+                                    .stddev = {1.0 / 3.0, 0.0},
+                                    .columns = {"x", "größe"},
+                                    .class_names = {"no", "yes"}},
                        .options = {{"--width", "4", true}, {"--data", "a b", false}}};
   manifest.optimizer.clip_norm = 0.1F;
   manifest.plan.model = "default";
@@ -69,6 +73,27 @@ TEST(ManifestJson, KeepsLossesThatAreNotFinite) {
   ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(ToJson(manifest)));
   EXPECT_EQ(parsed.position.loss_sum, manifest.position.loss_sum);
   EXPECT_TRUE(std::isnan(*parsed.position.test_loss));
+}
+
+TEST(ManifestJson, RefusesADataEncodingThatDoesNotFitTogether) {
+  const std::string text = ToJson(Full());
+  const auto parse = [&](const std::string& from, const std::string& to) {
+    const std::string changed = absl::StrReplaceAll(text, {{from, to}});
+    EXPECT_NE(changed, text);
+    return ParseManifest(changed);
+  };
+  EXPECT_THAT(parse("\"mean\":[0.1,", "\"mean\":[0.1,2,"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("$.data.mean: has 3 elements, and stddev 2: expected 2")));
+  EXPECT_THAT(parse(",0.0]", "]"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("stddev 1: expected 2")));
+  EXPECT_THAT(parse(",0.0]", ",-0.5]"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("$.data.stddev[1]")));
+  EXPECT_THAT(parse("[\"no\",\"yes\"]", "[\"no\",\"no\"]"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("$.data.classes[1]: \"no\" is there twice")));
+  EXPECT_THAT(parse("\"columns\":[\"x\",\"größe\"]", "\"columns\":[]"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected 1")));
 }
 
 TEST(ManifestJson, KeepsFilesAlone) {

@@ -19,7 +19,9 @@ using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
 using absl::StatusCode::kResourceExhausted;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::StatusIs;
 using ::testing::UnorderedElementsAre;
 
@@ -306,6 +308,90 @@ TEST(Csv, RefusesATestValueThatCannotBeStandardized) {
         data, StatusIs(kInvalidArgument, HasSubstr("test set: value of row 0, feature 0 is inf")));
   }
   EXPECT_GT(refused, 0);
+}
+
+// A table with a class of each kind, and the encoding that its training rows have.
+class CsvSamples : public ::testing::Test {
+ protected:
+  static std::string Text(bool with_labels) {
+    std::string text = with_labels ? "x,kind,y,constant\n" : "x,y,constant\n";
+    for (int row = 0; row < 40; ++row) {
+      absl::StrAppend(&text, row, ".5,", with_labels ? row % 3 == 0 ? "no," : "yes," : "",
+                      row * row, ",7\n");
+    }
+    return text;
+  }
+  absl::StatusOr<std::shared_ptr<const Dataset>> LoadAll(const std::string& text) const {
+    return LoadCsvSamples(WriteTestFile(TestDirectory(), "b.csv", text), options_, data_.encoding,
+                          /*classes=*/2);
+  }
+
+  const CsvOptions options_ = {.label_column = "kind"};
+  const TrainTest data_ = Load(Text(true), options_).value();
+};
+
+TEST_F(CsvSamples, AreAllRowsEncodedAsTheyWereToTrain) {
+  EXPECT_THAT(data_.encoding.columns, ElementsAre("x", "y", "constant"));
+  EXPECT_THAT(data_.encoding.class_names, ElementsAre("no", "yes"));
+  EXPECT_EQ(data_.encoding.NameOf(1), "yes");
+  EXPECT_EQ(data_.encoding.stddev[2], 0.0);
+  const auto all = LoadAll(Text(true)).value();
+  ASSERT_EQ(all->rows(), 40);
+  int64_t found = 0;
+  for (const auto& set : {data_.train, data_.test}) {
+    for (int64_t row = 0; row < set->rows(); ++row, ++found) {
+      const std::vector<float> features = FeaturesOf(*set, row);
+      int64_t place = 0;
+      while (FeaturesOf(*all, place) != features) ASSERT_LT(++place, all->rows());
+      EXPECT_EQ(all->label(place), set->label(row));
+      EXPECT_EQ(all->label(place), place % 3 == 0 ? 0 : 1);
+    }
+  }
+  EXPECT_EQ(found, 40);
+}
+
+TEST_F(CsvSamples, NeedNoLabels) {
+  const auto labeled = LoadAll(Text(true)).value();
+  const auto unlabeled = LoadAll(Text(false)).value();
+  ASSERT_EQ(unlabeled->rows(), 40);
+  EXPECT_EQ(unlabeled->spec().target, TargetSpec{});
+  for (int64_t row = 0; row < 40; ++row) {
+    EXPECT_EQ(FeaturesOf(*unlabeled, row), FeaturesOf(*labeled, row));
+  }
+}
+
+TEST_F(CsvSamples, FindColumnsByName) {
+  const auto all = LoadAll("constant,kind,y,x\n9,yes,4,2.5\n").value();
+  ASSERT_EQ(all->rows(), 1);
+  EXPECT_EQ(FeaturesOf(*all, 0), FeaturesOf(*LoadAll(Text(true)).value(), 2));
+  EXPECT_EQ(all->label(0), 1);
+}
+
+TEST_F(CsvSamples, RefuseOtherColumnsAndClasses) {
+  const auto refused = [](const std::string& message) {
+    return StatusIs(kInvalidArgument, HasSubstr(message));
+  };
+  EXPECT_THAT(LoadAll("x,y\n1,2\n"), refused("b.csv:1:1: no column \"constant\", which the model "
+                                             "was trained on; the columns are x, y"));
+  EXPECT_THAT(LoadAll("x,y,z,constant\n1,2,3,4\n"),
+              refused("not trained on a column \"z\", but on x, y, constant"));
+  EXPECT_THAT(LoadAll("x,y,constant,kind\n1,2,3,no\n1,2,3,maybe\n"),
+              refused("b.csv:3:7: \"maybe\" in column \"kind\" is none of the classes"));
+  EXPECT_THAT(LoadAll("x,y,constant\n"), refused("no rows"));
+  EXPECT_THAT(LoadAll("x,y,x\n"), refused("a second column is named \"x\""));
+}
+
+TEST(Csv, CallsClassesByTheirNumbersWhereThatIsTheirName) {
+  const TrainTest data = Load(CountingTable(10)).value();
+  EXPECT_THAT(data.encoding.class_names, IsEmpty());
+  EXPECT_EQ(data.encoding.NameOf(1), "1");
+}
+
+TEST(Csv, RefusesNamesThatAreNotUtf8) {
+  EXPECT_THAT(Load("x\xff,label\n1,0\n2,1\n"),
+              StatusIs(kInvalidArgument, HasSubstr(":1:1: the name of the column is not UTF-8")));
+  EXPECT_THAT(Load("x,label\n1,0\n2,\xff\n"),
+              StatusIs(kInvalidArgument, HasSubstr(":3:3: the label in column \"label\" is not")));
 }
 
 TEST(Csv, EitherLoadsOrRefusesADamagedFile) {

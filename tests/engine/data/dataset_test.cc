@@ -41,6 +41,19 @@ TEST(TableDataset, RefusesNoRows) {
   EXPECT_THAT(TableDataset::Create(2, 2, {}, {}), StatusIs(kInvalidArgument, HasSubstr("no rows")));
 }
 
+TEST(TableDataset, HasNoTargetsWithoutClasses) {
+  const auto table = TableDataset::Create(2, 0, {1, 2, 3, 4}, {}).value();
+  EXPECT_EQ(table->rows(), 2);
+  EXPECT_EQ(table->spec().target, TargetSpec{});
+  EXPECT_THAT(FeaturesOf(*table, 1), ElementsAre(3, 4));
+  table->CopyTarget(1, {});
+  EXPECT_THAT(TableDataset::Create(2, 0, {1, 2, 3}, {}),
+              StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 a row")));
+  EXPECT_THAT(TableDataset::Create(2, 0, {}, {}), StatusIs(kInvalidArgument, HasSubstr("no rows")));
+  EXPECT_THAT(TableDataset::Create(1, 0, {1}, {0}),
+              StatusIs(kInvalidArgument, HasSubstr("fewer than 2 classes (0)")));
+}
+
 TEST(TableDataset, RefusesNoFeatures) {
   EXPECT_THAT(TableDataset::Create(0, 2, {}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("0 features a row, expected at least one")));

@@ -199,6 +199,30 @@ TEST_F(IdxDirectory, TakesCompressedFilesWherePlainOnesAreMissing) {
   EXPECT_THAT(LabelsOf(*data->test), ElementsAre(0, 0));
 }
 
+TEST_F(IdxDirectory, GivesItsTestImagesToPredictWithOrWithoutLabels) {
+  const TrainTest data = LoadIdxDirectory(directory_).value();
+  const auto load = [&](const std::string& path) {
+    return LoadIdxImages(path, data.encoding, /*classes=*/2);
+  };
+  const std::string images = absl::StrCat(directory_, "/t10k-images-idx3-ubyte");
+  const std::string labels = absl::StrCat(directory_, "/t10k-labels-idx1-ubyte");
+  EXPECT_THAT(LabelsOf(*load(directory_).value()), ElementsAre(1, 0));
+  std::filesystem::remove(labels);
+  for (const std::string& path : {directory_, images}) {
+    const auto unlabeled = load(path).value();
+    ASSERT_EQ(unlabeled->rows(), 2);
+    EXPECT_EQ(unlabeled->spec().target, TargetSpec{});
+    for (int64_t row = 0; row < 2; ++row) {
+      EXPECT_EQ(FeaturesOf(*unlabeled, row), FeaturesOf(*data.test, row));
+    }
+  }
+  Write("t10k-labels-idx1-ubyte", IdxFile({2}, std::string("\1\2", 2)));
+  EXPECT_THAT(load(directory_), StatusIs(kInvalidArgument, HasSubstr("is 2, expected 0 to 1")));
+  Write("t10k-labels-idx1-ubyte", IdxFile({3}, std::string("\1\0\0", 3)));
+  EXPECT_THAT(load(directory_), StatusIs(kInvalidArgument, HasSubstr("expected as many")));
+  EXPECT_THAT(load(absl::StrCat(directory_, "/none")), StatusIs(kNotFound, HasSubstr("none")));
+}
+
 TEST_F(IdxDirectory, NamesAMissingFile) {
   for (const std::string name : {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                  "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {

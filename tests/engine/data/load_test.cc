@@ -113,5 +113,35 @@ TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
   EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
 }
 
+TEST(LoadSamples, GivesTheTestSetOfSyntheticData) {
+  const DataSource source = Source("synthetic:30x4x3");
+  const TrainTest data = LoadData(source).value();
+  const auto samples = LoadSamples(source, data.encoding, 3).value();
+  ASSERT_EQ(samples->rows(), data.test->rows());
+  EXPECT_EQ(FeaturesOf(*samples, 0), FeaturesOf(*data.test, 0));
+}
+
+// Without what they were standardized by, they would be other samples.
+TEST(LoadSamples, RefusesDataOfAnotherKindThanTheModelKnows) {
+  const DataEncoding none, table = {.mean = {0}, .stddev = {1}, .columns = {"x"}},
+                           images = {.mean = {0}, .stddev = {1}};
+  const std::string folder = TestDirectory();
+  const std::string csv = WriteTestFile(folder, "a.csv", "x,label\n1,0\n2,1\n");
+  const auto refused = [](const std::string& kind) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not trained on " + kind));
+  };
+  for (const DataEncoding& other : {table, images}) {
+    EXPECT_THAT(LoadSamples(Source("synthetic:30x4x3"), other, 3), refused("synthetic data"));
+  }
+  for (const DataEncoding& other : {none, images}) {
+    EXPECT_THAT(LoadSamples(Source(csv), other, 2), refused("a table"));
+  }
+  for (const DataEncoding& other : {none, table}) {
+    EXPECT_THAT(LoadSamples(Source(folder), other, 2), refused("images"));
+  }
+  EXPECT_OK(LoadSamples(Source(csv), table, 2));
+  EXPECT_THAT(LoadSamples(Source("/no/such.csv"), table, 2), StatusIs(kNotFound));
+}
+
 }  // namespace
 }  // namespace stagecoach::engine

@@ -1,0 +1,28 @@
+#ifndef STAGECOACH_ENGINE_DATA_ENCODING_H_
+#define STAGECOACH_ENGINE_DATA_ENCODING_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace stagecoach::engine {
+
+// How the samples of a training set were turned into what a model is fed with and learns to tell.
+// Saved with the model, it turns samples that the model has not seen into the same (LoadSamples).
+struct DataEncoding {
+  // A value v is fed as (v - mean) / stddev; where stddev is 0, as 0. One of each for every feature
+  // of a table; one for all pixels of images, on the scale where white is 1; none for values that
+  // are fed as they are.
+  std::vector<double> mean, stddev;
+  std::vector<std::string> columns;      // the names of a table's features; none for images
+  std::vector<std::string> class_names;  // by label; none where classes are called 0, 1, 2, ...
+
+  // What the class of a label is called.
+  std::string NameOf(int64_t label) const;
+
+  friend bool operator==(const DataEncoding&, const DataEncoding&) = default;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DATA_ENCODING_H_
