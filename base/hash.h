@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 struct XXH3_state_s;
@@ -21,6 +22,7 @@ class Hasher {
   Hasher();
 
   void Update(absl::Span<const std::byte> bytes);
+  void Update(absl::string_view text);
 
   // The bytes of a number or enumerator as they lie in memory.
   template <typename T>
@@ -40,6 +42,10 @@ class Hasher {
   };
   std::unique_ptr<XXH3_state_s, FreeState> state_;
 };
+
+// The HexDigest of these alone.
+std::string HashOf(absl::Span<const std::byte> bytes);
+std::string HashOf(absl::string_view text);
 
 }  // namespace stagecoach::base
 

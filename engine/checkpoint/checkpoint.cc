@@ -39,20 +39,13 @@ absl::StatusOr<int64_t> SizeOf(const std::string& path) {
   return int64_t{info.st_size};
 }
 
-std::string HashOf(absl::string_view bytes) {
-  base::Hasher hasher;
-  hasher.Update(
-      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
-  return hasher.HexDigest();
-}
-
 absl::StatusOr<std::string> ReadManifestText(const std::string& path) {
   const std::string file = absl::StrCat(path, "/", kManifestName);
   const std::string hash_file = absl::StrCat(path, "/", kManifestHashName);
   for (const std::string& name : {file, hash_file}) RETURN_IF_ERROR(SizeOf(name).status());
   ASSIGN_OR_RETURN(std::string text, base::ReadFile(file, kMaxManifestBytes));
   ASSIGN_OR_RETURN(const std::string expected, base::ReadFile(hash_file, kMaxManifestBytes));
-  if (expected != absl::StrCat(HashOf(text), "  ", kManifestName, "\n")) {
+  if (expected != absl::StrCat(base::HashOf(text), "  ", kManifestName, "\n")) {
     return Damaged(
         file, absl::StrCat("it is not what was saved: ", kManifestHashName, " has another hash"));
   }
@@ -91,7 +84,7 @@ absl::Status ExplainDamage(const std::string& path, absl::string_view bytes,
                      [&](const SavedFile::Tensor& tensor) { return tensor.name == entry.name; });
     const absl::string_view own =
         bytes.substr(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.bytes()));
-    if (expected == saved.tensors.end() || expected->hash == HashOf(own)) continue;
+    if (expected == saved.tensors.end() || expected->hash == base::HashOf(own)) continue;
     return Damaged(path, absl::StrCat("tensor \"", entry.name, "\" is not what was saved"));
   }
   return Damaged(path, "its header is not what was saved");

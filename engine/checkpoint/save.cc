@@ -29,16 +29,6 @@ constexpr size_t kMostUnsynced = 8;  // files
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
 constexpr int64_t kMaxPartBytes = int64_t{64} << 20;
 
-absl::Span<const std::byte> BytesOf(absl::string_view text) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
-}
-
-std::string HashOf(absl::Span<const std::byte> bytes) {
-  base::Hasher hasher;
-  hasher.Update(bytes);
-  return hasher.HexDigest();
-}
-
 // Adds `bytes` bytes of a file that is read back, from `begin` on, to all the hashers.
 absl::Status HashPart(const base::FileReader& file, int64_t begin, int64_t bytes,
                       absl::Span<base::Hasher* const> hashers) {
@@ -196,7 +186,7 @@ class Saving {
           absl::MakeConstSpan(reinterpret_cast<const std::byte*>(own.piece->values.data()),
                               own.piece->values.size() * sizeof(float));
       const int64_t begin = BeginOf(shard, own);
-      own.hash = HashOf(bytes);
+      own.hash = base::HashOf(bytes);
       for (int64_t done = 0; done < std::ssize(bytes); done += kChunkBytes) {
         RETURN_IF_ERROR(CheckCancelled());
         const auto rest = bytes.subspan(static_cast<size_t>(done));
@@ -246,7 +236,7 @@ class Saving {
     SavedFile saved{.name = shard.name, .bytes = shard.bytes()};
     base::Hasher whole, header;
     RETURN_IF_ERROR(HashPart(reader, 0, std::ssize(shard.header), {&whole, &header}));
-    if (reader.size() != saved.bytes || header.HexDigest() != HashOf(BytesOf(shard.header))) {
+    if (reader.size() != saved.bytes || header.HexDigest() != base::HashOf(shard.header)) {
       return absl::DataLossError(
           absl::StrCat(PathOf(shard.name), " reads otherwise than it was written"));
     }
@@ -328,8 +318,8 @@ class Saving {
 
   absl::Status WriteManifest(const Manifest& manifest) {
     const std::string text = ToJson(manifest);
-    RETURN_IF_ERROR(WriteFile(kManifestHashName,
-                              absl::StrCat(HashOf(BytesOf(text)), "  ", kManifestName, "\n")));
+    RETURN_IF_ERROR(
+        WriteFile(kManifestHashName, absl::StrCat(base::HashOf(text), "  ", kManifestName, "\n")));
     RETURN_IF_ERROR(WriteFile(kManifestName, text));
     return SyncFolder(calls_, path_);
   }

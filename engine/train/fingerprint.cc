@@ -1,12 +1,9 @@
 #include "engine/train/fingerprint.h"
 
-#include <cstddef>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/hash.h"
 
 namespace stagecoach::engine {
@@ -29,7 +26,7 @@ class Lines {
 
 void Update(base::Hasher& hasher, absl::string_view text) {
   hasher.UpdateValue(text.size());
-  hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+  hasher.Update(text);
 }
 
 std::string HashOfLayers(const ModelProfile& profile) {

@@ -29,8 +29,7 @@ class Stopwatch {
 // The fingerprint of losses, one of which comes after those before.
 std::string HashOf(const std::string& before, double loss) {
   base::Hasher hasher;
-  hasher.Update(
-      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(before.data()), before.size()));
+  hasher.Update(before);
   hasher.UpdateValue(loss);
   return hasher.HexDigest();
 }

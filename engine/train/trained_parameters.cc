@@ -13,14 +13,6 @@
 namespace stagecoach::engine {
 namespace {
 
-template <typename T>
-std::string HexDigest(absl::Span<const T> values) {
-  base::Hasher hasher;
-  hasher.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
-                                    values.size() * sizeof(T)));
-  return hasher.HexDigest();
-}
-
 // Each tensor is hashed where it is. Index: replica; parameter. Those of other processes stay
 // empty.
 using Digests = std::vector<std::vector<std::string>>;
@@ -30,7 +22,8 @@ absl::Status HashOwn(RankGroup& group, Executors executors, Digests& digests) {
     for (const auto& stage : executors[static_cast<size_t>(device)]->stages()) {
       for (const ModelParameter& parameter : stage->parameters()) {
         ASSIGN_OR_RETURN(const std::vector<float> values, stage->CopyParameter(parameter.id));
-        own[static_cast<size_t>(parameter.id.value())] = HexDigest(absl::MakeConstSpan(values));
+        own[static_cast<size_t>(parameter.id.value())] = base::HashOf(absl::MakeConstSpan(
+            reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)));
       }
     }
     return absl::OkStatus();
@@ -90,8 +83,7 @@ absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors
     }
   }
   RETURN_IF_ERROR(CheckReplicasAgree(digests, parameters));
-  const std::string text = absl::StrJoin(digests.front(), "");
-  return HexDigest(absl::MakeConstSpan(text.data(), text.size()));
+  return base::HashOf(absl::StrJoin(digests.front(), ""));
 }
 
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,

@@ -56,11 +56,8 @@ class CheckpointFolder : public ::testing::Test {
   }
   // Writes a manifest that is what its hash says.
   void WriteManifest(const std::string& text) const {
-    base::Hasher hasher;
-    hasher.Update(
-        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size()));
     Write(kManifestName, text);
-    Write(kManifestHashName, absl::StrCat(hasher.HexDigest(), "  manifest.json\n"));
+    Write(kManifestHashName, absl::StrCat(base::HashOf(text), "  manifest.json\n"));
   }
 
   const TestFolder folder_;
