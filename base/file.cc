@@ -6,7 +6,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
@@ -25,51 +25,22 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{64} << 10;
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&&) = delete;
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
 absl::Status TooLarge(const std::string& path, int64_t max_bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat(path, " holds more than the limit of ", max_bytes, " bytes"));
 }
 
-struct OpenFile {
-  FileDescriptor descriptor;
-  std::string path;
-  int64_t size_bytes;
-};
-
-absl::StatusOr<OpenFile> OpenForReading(const std::string& path) {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer before it could be refused.
-  FileDescriptor descriptor(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor.valid()) return SystemError("open", path);
-  struct stat info;
-  if (fstat(descriptor.get(), &info) != 0) return SystemError("inspect", path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-  }
-  return OpenFile{std::move(descriptor), path, int64_t{info.st_size}};
-}
-
-// Fewer bytes than `buffer` holds do not mean the end of the file; none do.
-absl::StatusOr<size_t> ReadSome(const OpenFile& file, absl::Span<char> buffer) {
-  while (true) {
-    const ssize_t count = read(file.descriptor.get(), buffer.data(), buffer.size());
-    if (count >= 0) return static_cast<size_t>(count);
-    if (errno != EINTR) return SystemError("read", file.path);
+// Calls `take` with one part after the other, to the end and not to the size known at the start: a
+// file may grow, and some have no size.
+absl::Status ReadParts(const FileReader& file,
+                       absl::FunctionRef<absl::Status(absl::Span<char>)> take) {
+  std::vector<char> chunk(kChunkBytes);
+  const absl::Span<std::byte> bytes(reinterpret_cast<std::byte*>(chunk.data()), chunk.size());
+  for (int64_t offset = 0;;) {
+    ASSIGN_OR_RETURN(const size_t count, file.ReadSome(offset, bytes));
+    if (count == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(take(absl::MakeSpan(chunk).first(count)));
+    offset += static_cast<int64_t>(count);
   }
 }
 
@@ -90,46 +61,37 @@ absl::Status AppendWithin(int64_t max_bytes, const std::string& path, absl::Span
   return absl::OkStatus();
 }
 
-// To the end and not to the size known at the start: a file may grow, and some have no size.
-absl::StatusOr<std::string> ReadPlain(const OpenFile& file, int64_t max_bytes) {
-  if (file.size_bytes > max_bytes) return TooLarge(file.path, max_bytes);
+absl::StatusOr<std::string> ReadPlain(const FileReader& file, int64_t max_bytes) {
+  if (file.size() > max_bytes) return TooLarge(file.path(), max_bytes);
   std::string contents;
-  contents.reserve(static_cast<size_t>(file.size_bytes));
-  std::vector<char> chunk(kChunkBytes);
-  while (true) {
-    ASSIGN_OR_RETURN(const size_t count, ReadSome(file, absl::MakeSpan(chunk)));
-    if (count == 0) return contents;
-    RETURN_IF_ERROR(
-        AppendWithin(max_bytes, file.path, absl::MakeSpan(chunk).first(count), contents));
-  }
+  contents.reserve(static_cast<size_t>(file.size()));
+  RETURN_IF_ERROR(ReadParts(file, [&](absl::Span<char> part) {
+    return AppendWithin(max_bytes, file.path(), part, contents);
+  }));
+  return contents;
 }
 
 // Uncompresses the members of one gzip file into one string.
 class Gunzip {
  public:
-  static absl::StatusOr<std::string> Read(const OpenFile& file, int64_t max_bytes) {
+  static absl::StatusOr<std::string> Read(const FileReader& file, int64_t max_bytes) {
     Gunzip gunzip(file, max_bytes);
     // 15 is the largest window; 16 asks for a gzip header and trailer.
     if (inflateInit2(&gunzip.stream_, 15 + 16) != Z_OK) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory to uncompress ", file.path));
+      return absl::ResourceExhaustedError(absl::StrCat("no memory to uncompress ", file.path()));
     }
     const std::unique_ptr<z_stream, decltype(&inflateEnd)> end(&gunzip.stream_, &inflateEnd);
     return gunzip.ReadMembers();
   }
 
  private:
-  Gunzip(const OpenFile& file, int64_t max_bytes) : file_(file), max_bytes_(max_bytes) {}
+  Gunzip(const FileReader& file, int64_t max_bytes) : file_(file), max_bytes_(max_bytes) {}
 
   absl::StatusOr<std::string> ReadMembers() {
-    std::vector<char> compressed(kChunkBytes);
-    while (true) {
-      ASSIGN_OR_RETURN(const size_t count, ReadSome(file_, absl::MakeSpan(compressed)));
-      if (count == 0) break;
-      RETURN_IF_ERROR(Inflate(absl::MakeSpan(compressed).first(count)));
-    }
+    RETURN_IF_ERROR(ReadParts(file_, [&](absl::Span<char> part) { return Inflate(part); }));
     if (!at_member_end_) {
       return absl::DataLossError(
-          absl::StrCat(file_.path, " is truncated: its gzip data end early"));
+          absl::StrCat(file_.path(), " is truncated: its gzip data end early"));
     }
     return std::move(contents_);
   }
@@ -144,7 +106,7 @@ class Gunzip {
       const int result = inflate(&stream_, Z_NO_FLUSH);
       // Z_BUF_ERROR says only that there was nothing to do.
       if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR) return Damaged();
-      RETURN_IF_ERROR(AppendWithin(max_bytes_, file_.path,
+      RETURN_IF_ERROR(AppendWithin(max_bytes_, file_.path(),
                                    absl::MakeSpan(chunk_).first(chunk_.size() - stream_.avail_out),
                                    contents_));
       at_member_end_ = result == Z_STREAM_END;
@@ -155,13 +117,14 @@ class Gunzip {
 
   absl::Status Damaged() const {
     const char* detail = stream_.msg == nullptr ? "unknown error" : stream_.msg;
-    return absl::DataLossError(
-        members_ == 0 ? absl::StrCat(file_.path, " is damaged gzip data: ", detail)
-                      : absl::StrCat(file_.path, " has damaged or foreign data after gzip member ",
-                                     members_, ": ", detail));
+    return absl::DataLossError(members_ == 0
+                                   ? absl::StrCat(file_.path(), " is damaged gzip data: ", detail)
+                                   : absl::StrCat(file_.path(),
+                                                  " has damaged or foreign data after gzip member ",
+                                                  members_, ": ", detail));
   }
 
-  const OpenFile& file_;
+  const FileReader& file_;
   const int64_t max_bytes_;
   z_stream stream_ = {};
   std::vector<char> chunk_ = std::vector<char>(kChunkBytes);
@@ -170,51 +133,10 @@ class Gunzip {
   bool at_member_end_ = false;
 };
 
-absl::StatusOr<bool> IsGzip(const OpenFile& file) {
-  unsigned char magic[2];
-  const ssize_t count = pread(file.descriptor.get(), magic, sizeof(magic), 0);
-  if (count < 0) return SystemError("read", file.path);
-  return count == 2 && magic[0] == 0x1F && magic[1] == 0x8B;
-}
-
-struct FileToWrite {
-  FileDescriptor descriptor;
-  std::string path;
-};
-
-// Beside `path`, because a rename is atomic only within one file system. Not by mkstemp, whose
-// files only their owner may read.
-absl::StatusOr<FileToWrite> CreateTemporary(const std::string& path) {
-  static std::atomic<uint64_t> counter = 0;
-  while (true) {
-    std::string temporary = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
-    FileDescriptor descriptor(
-        open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (descriptor.valid()) return FileToWrite{std::move(descriptor), std::move(temporary)};
-    if (errno != EEXIST) return SystemError("create", temporary);
-  }
-}
-
-absl::Status WriteAll(const FileToWrite& file, absl::string_view contents) {
-  while (!contents.empty()) {
-    const ssize_t count = write(file.descriptor.get(), contents.data(), contents.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return SystemError("write", file.path);
-    contents.remove_prefix(static_cast<size_t>(count));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status WriteAndSync(const FileToWrite& file, absl::string_view contents) {
-  RETURN_IF_ERROR(WriteAll(file, contents));
-  if (fsync(file.descriptor.get()) != 0) return SystemError("sync", file.path);
-  return absl::OkStatus();
-}
-
-absl::Status SyncFolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return SyncFolder(SystemCalls::Kernel(),
-                    slash == std::string::npos ? "." : path.substr(0, slash + 1));
+absl::StatusOr<bool> IsGzip(const FileReader& file) {
+  std::byte magic[2] = {};
+  ASSIGN_OR_RETURN(const size_t count, file.ReadSome(0, absl::MakeSpan(magic)));
+  return count == 2 && magic[0] == std::byte{0x1F} && magic[1] == std::byte{0x8B};
 }
 
 // A device or pipe, which to replace by a file would be to destroy.
@@ -245,33 +167,30 @@ std::string TargetOf(const std::string& path) {
 }
 
 absl::Status WriteDirectly(const std::string& path, absl::string_view contents) {
-  const FileToWrite file{FileDescriptor(open(path.c_str(), O_WRONLY | O_CLOEXEC)), path};
-  if (!file.descriptor.valid()) return SystemError("open", path);
-  return WriteAll(file, contents);
-}
-
-absl::Status Replace(const std::string& path, absl::string_view contents) {
-  ASSIGN_OR_RETURN(const FileToWrite temporary, CreateTemporary(path));
-  absl::Status status = WriteAndSync(temporary, contents);
-  if (status.ok() && rename(temporary.path.c_str(), path.c_str()) != 0) {
-    status = SystemError(absl::StrCat("rename ", temporary.path, " to"), path);
+  const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) return SystemError("open", path);
+  absl::Status status;
+  while (status.ok() && !contents.empty()) {
+    const ssize_t count = write(file, contents.data(), contents.size());  // a pipe has no offsets
+    if (count >= 0) {
+      contents.remove_prefix(static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      status = SystemError("write", path);
+    }
   }
-  if (!status.ok()) {
-    unlink(temporary.path.c_str());
-    return status;
-  }
-  return SyncFolderOf(path);
+  close(file);
+  return status;
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes) {
-  ASSIGN_OR_RETURN(const OpenFile file, OpenForReading(path));
+  ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path, /*follows_links=*/true));
   return ReadPlain(file, max_bytes);
 }
 
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes) {
-  ASSIGN_OR_RETURN(const OpenFile file, OpenForReading(path));
+  ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path, /*follows_links=*/true));
   ASSIGN_OR_RETURN(const bool is_gzip, IsGzip(file));
   return is_gzip ? Gunzip::Read(file, max_uncompressed_bytes)
                  : ReadPlain(file, max_uncompressed_bytes);
@@ -292,7 +211,8 @@ absl::Status CheckWritable(const std::string& path) {
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
   if (IsSpecial(path)) return WriteDirectly(path, contents);
   RETURN_IF_ERROR(CheckNoDirectory(path));
-  return Replace(TargetOf(path), contents);
+  return ReplaceFile(SystemCalls::Kernel(), TargetOf(path),
+                     [&](FileWriter& writer) { return writer.WriteAt(0, contents); });
 }
 
 }  // namespace stagecoach::base

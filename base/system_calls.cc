@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 
@@ -13,6 +14,21 @@
 #include "base/status_macros.h"
 
 namespace stagecoach::base {
+namespace {
+
+// Beside `path`, because a rename is atomic only within one file system. Not by mkstemp, whose
+// files only their owner may read.
+absl::StatusOr<FileWriter> CreateTemporary(SystemCalls& calls, const std::string& path) {
+  static std::atomic<uint64_t> counter = 0;
+  while (true) {
+    absl::StatusOr<FileWriter> writer =
+        FileWriter::Open(calls, absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1)),
+                         /*must_be_new=*/true);
+    if (!absl::IsAlreadyExists(writer.status())) return writer;
+  }
+}
+
+}  // namespace
 
 SystemCalls& SystemCalls::Kernel() {
   static SystemCalls* const kernel = new SystemCalls;
@@ -38,8 +54,10 @@ absl::Status SystemError(absl::string_view action, absl::string_view path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot ", action, " ", path));
 }
 
-absl::StatusOr<FileWriter> FileWriter::Open(SystemCalls& calls, const std::string& path) {
-  const int file = calls.Open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW);
+absl::StatusOr<FileWriter> FileWriter::Open(SystemCalls& calls, const std::string& path,
+                                            bool must_be_new) {
+  const int file = calls.Open(
+      path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (must_be_new ? O_EXCL : 0));
   if (file < 0) return SystemError("create", path);
   return FileWriter(calls, path, file);
 }
@@ -74,9 +92,10 @@ absl::Status FileWriter::Sync() {
   return calls_.Close(file) == 0 ? absl::OkStatus() : SystemError("close", path_);
 }
 
-absl::StatusOr<FileReader> FileReader::Open(const std::string& path) {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+absl::StatusOr<FileReader> FileReader::Open(const std::string& path, bool follows_links) {
+  // Without O_NONBLOCK, opening a pipe would wait for its writer before it could be refused.
+  const int file =
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follows_links ? 0 : O_NOFOLLOW));
   if (file < 0) return SystemError("open", path);
   FileReader reader(path, file, 0);
   struct stat info = {};
@@ -97,14 +116,20 @@ FileReader::~FileReader() {
 
 absl::Status FileReader::ReadAt(int64_t offset, absl::Span<std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t count = pread(file_, bytes.data(), bytes.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return SystemError("read", path_);
+    ASSIGN_OR_RETURN(const size_t count, ReadSome(offset, bytes));
     if (count == 0) return absl::OutOfRangeError(absl::StrCat(path_, " ends at byte ", offset));
-    bytes.remove_prefix(static_cast<size_t>(count));
-    offset += count;
+    bytes.remove_prefix(count);
+    offset += static_cast<int64_t>(count);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> FileReader::ReadSome(int64_t offset, absl::Span<std::byte> bytes) const {
+  while (true) {
+    const ssize_t count = pread(file_, bytes.data(), bytes.size(), offset);
+    if (count >= 0) return static_cast<size_t>(count);
+    if (errno != EINTR) return SystemError("read", path_);
+  }
 }
 
 absl::Status SyncFolder(SystemCalls& calls, const std::string& path) {
@@ -115,6 +140,22 @@ absl::Status SyncFolder(SystemCalls& calls, const std::string& path) {
   if (calls.Sync(folder) != 0 && errno != EINVAL) status = SystemError("sync", path);
   calls.Close(folder);
   return status;
+}
+
+absl::Status ReplaceFile(SystemCalls& calls, const std::string& path,
+                         absl::FunctionRef<absl::Status(FileWriter&)> write) {
+  ASSIGN_OR_RETURN(FileWriter temporary, CreateTemporary(calls, path));
+  absl::Status status = write(temporary);
+  if (status.ok()) status = temporary.Sync();
+  if (status.ok() && calls.Rename(temporary.path().c_str(), path.c_str()) != 0) {
+    status = SystemError(absl::StrCat("rename ", temporary.path(), " to"), path);
+  }
+  if (!status.ok()) {
+    calls.RemoveFile(temporary.path().c_str());
+    return status;
+  }
+  const size_t slash = path.rfind('/');
+  return SyncFolder(calls, slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
 }  // namespace stagecoach::base

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -44,14 +45,17 @@ absl::Status SystemError(absl::string_view action, absl::string_view path);
 // its path. Move-only; closed when it is destroyed.
 class FileWriter {
  public:
-  // Opens the file, or creates it. Fails for a symbolic link.
-  static absl::StatusOr<FileWriter> Open(SystemCalls& calls, const std::string& path);
+  // Opens the file, or creates it; with `must_be_new`, AlreadyExists if it is there. Fails for a
+  // symbolic link.
+  static absl::StatusOr<FileWriter> Open(SystemCalls& calls, const std::string& path,
+                                         bool must_be_new = false);
   FileWriter(FileWriter&& other) noexcept;
   FileWriter& operator=(FileWriter&&) = delete;
   ~FileWriter();
 
   absl::Status WriteAt(int64_t offset, absl::Span<const std::byte> bytes);
   absl::Status WriteAt(int64_t offset, absl::string_view text);
+  const std::string& path() const { return path_; }
   void StartSync() { calls_.StartSync(file_); }
   // Writes what the system still holds back to the disk, and closes the file: nothing may follow.
   absl::Status Sync();
@@ -68,15 +72,19 @@ class FileWriter {
 // A file that is read piece by piece. Errors name its path. Move-only; closed when it is destroyed.
 class FileReader {
  public:
-  // InvalidArgument: it is no regular file. Fails for a symbolic link.
-  static absl::StatusOr<FileReader> Open(const std::string& path);
+  // InvalidArgument: it is no regular file. Fails for a symbolic link, unless it is to follow
+  // those.
+  static absl::StatusOr<FileReader> Open(const std::string& path, bool follows_links = false);
   FileReader(FileReader&& other) noexcept;
   FileReader& operator=(FileReader&&) = delete;
   ~FileReader();
 
+  const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
   // Fills `bytes` with those from `offset` on. OutOfRange: the file ends before.
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> bytes) const;
+  // The same with as many as the system gives at once: 0 at the end of the file.
+  absl::StatusOr<size_t> ReadSome(int64_t offset, absl::Span<std::byte> bytes) const;
 
  private:
   FileReader(std::string path, int file, int64_t size)
@@ -89,6 +97,12 @@ class FileReader {
 
 // Makes the entries of a folder last: files that were created, renamed or removed in it.
 absl::Status SyncFolder(SystemCalls& calls, const std::string& path);
+
+// Replaces the file at `path`, or creates it, by one beside it that `write` has filled, once that
+// is on disk. After an error before that, the old file is untouched and the other one is removed.
+// Concurrent ones of one path do not disturb each other; one wins.
+absl::Status ReplaceFile(SystemCalls& calls, const std::string& path,
+                         absl::FunctionRef<absl::Status(FileWriter&)> write);
 
 }  // namespace stagecoach::base
 

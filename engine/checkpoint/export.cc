@@ -1,11 +1,7 @@
 #include "engine/checkpoint/export.h"
 
-#include <unistd.h>
-
 #include <cstddef>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
@@ -14,8 +10,7 @@
 namespace stagecoach::engine {
 namespace {
 
-absl::Status WriteAll(base::SystemCalls& calls, const Checkpoint& checkpoint,
-                      const std::string& path) {
+absl::Status WriteParameters(const Checkpoint& checkpoint, base::FileWriter& writer) {
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};
   for (const SavedFile& file : checkpoint.manifest().files) {
     if (IsOptimizerFile(file.name)) continue;
@@ -24,7 +19,6 @@ absl::Status WriteAll(base::SystemCalls& calls, const Checkpoint& checkpoint,
     }
   }
   const std::string begin = LayOutSafetensors(header);
-  ASSIGN_OR_RETURN(base::FileWriter writer, base::FileWriter::Open(calls, path));
   RETURN_IF_ERROR(writer.WriteAt(0, begin));
   size_t next = 0;
   for (const SavedFile& file : checkpoint.manifest().files) {
@@ -39,24 +33,15 @@ absl::Status WriteAll(base::SystemCalls& calls, const Checkpoint& checkpoint,
                                              values.size() * sizeof(float))));
     }
   }
-  return writer.Sync();
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status ExportParameters(base::SystemCalls& calls, const Checkpoint& checkpoint,
                               const std::string& path) {
-  const std::string unfinished = absl::StrCat(path, ".tmp.", getpid());
-  absl::Status status = WriteAll(calls, checkpoint, unfinished);
-  if (status.ok() && calls.Rename(unfinished.c_str(), path.c_str()) != 0) {
-    status = base::SystemError("create", path);
-  }
-  if (!status.ok()) {
-    calls.RemoveFile(unfinished.c_str());
-    return status;
-  }
-  const size_t slash = path.rfind('/');
-  return SyncFolder(calls, slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  return base::ReplaceFile(
+      calls, path, [&](base::FileWriter& writer) { return WriteParameters(checkpoint, writer); });
 }
 
 }  // namespace stagecoach::engine
