@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -213,6 +214,23 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
   RETURN_IF_ERROR(CheckNoDirectory(path));
   return ReplaceFile(SystemCalls::Kernel(), TargetOf(path),
                      [&](FileWriter& writer) { return writer.WriteAt(0, contents); });
+}
+
+bool Exists(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0;
+}
+
+bool IsFolder(const std::string& path) {
+  struct stat info = {};
+  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+absl::Status MakeFolders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path));
 }
 
 }  // namespace stagecoach::base

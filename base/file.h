@@ -26,6 +26,15 @@ absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_un
 // after long work.
 absl::Status CheckWritable(const std::string& path);
 
+// Whether there is anything at `path`, or a folder. A symbolic link is no folder, wherever it
+// leads.
+bool Exists(const std::string& path);
+bool IsFolder(const std::string& path);
+
+// Makes the folder and those that it is in, as far as they are not there: "cannot make a/b: No
+// space left on device".
+absl::Status MakeFolders(const std::string& path);
+
 // Replaces the file at `path`, or creates it, so that whatever happens, a crash of the machine
 // included, a reader finds the old contents or the new and nothing between: writes a temporary file
 // in the same directory, syncs it, renames it and syncs the directory. On an error before the

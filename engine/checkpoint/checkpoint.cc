@@ -26,11 +26,6 @@ absl::Status Damaged(absl::string_view path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": ", what));
 }
 
-bool IsFolder(const std::string& path) {
-  struct stat info = {};
-  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 // The bytes of a regular file that is no link.
 absl::StatusOr<int64_t> SizeOf(const std::string& path) {
   struct stat info = {};
@@ -111,7 +106,7 @@ absl::StatusOr<absl::Span<const float>> LoadedFile::Find(absl::string_view name,
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
-  if (!IsFolder(path)) return absl::NotFoundError(absl::StrCat(path, " is not a folder"));
+  if (!base::IsFolder(path)) return absl::NotFoundError(absl::StrCat(path, " is not a folder"));
   ASSIGN_OR_RETURN(const std::string text, ReadManifestText(path));
   absl::StatusOr<Manifest> manifest = ParseManifest(text);
   if (!manifest.ok()) {
@@ -171,7 +166,7 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
     FoundCheckpoint checkpoint{.path = absl::StrCat(folder, "/", name)};
     if (absl::ConsumePrefix(&digits, "step-") && absl::SimpleAtoi(digits, &checkpoint.step) &&
         checkpoint.step >= 0 && name == CheckpointName(checkpoint.step) &&
-        IsFolder(checkpoint.path)) {
+        base::IsFolder(checkpoint.path)) {
       found.push_back(std::move(checkpoint));
     }
   }
@@ -184,8 +179,7 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
 }
 
 bool IsCheckpoint(const std::string& path) {
-  struct stat info = {};
-  return lstat(absl::StrCat(path, "/", kManifestName).c_str(), &info) == 0;
+  return base::Exists(absl::StrCat(path, "/", kManifestName));
 }
 
 absl::StatusOr<Checkpoint> OpenNewest(const std::string& path,

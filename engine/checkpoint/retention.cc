@@ -1,7 +1,5 @@
 #include "engine/checkpoint/retention.h"
 
-#include <sys/stat.h>
-
 #include <cerrno>
 #include <filesystem>
 #include <optional>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/system_calls.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -23,17 +22,16 @@ std::vector<std::string> Entries(const std::string& folder, bool folders) {
   std::error_code error;
   std::filesystem::directory_iterator entries(folder, error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
-    struct stat info = {};
-    if (lstat(entries->path().c_str(), &info) != 0) continue;
-    if (S_ISDIR(info.st_mode) == folders) names.push_back(entries->path().filename().string());
+    if (base::IsFolder(entries->path()) == folders) {
+      names.push_back(entries->path().filename().string());
+    }
   }
   return names;
 }
 
 // A folder that is no checkpoint, with the files in it.
 absl::Status RemoveFolder(base::SystemCalls& calls, const std::string& path) {
-  struct stat info = {};
-  if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return absl::OkStatus();
+  if (!base::IsFolder(path)) return absl::OkStatus();
   for (const std::string& name : Entries(path, false)) {
     const std::string file = absl::StrCat(path, "/", name);
     if (calls.RemoveFile(file.c_str()) != 0 && errno != ENOENT) {

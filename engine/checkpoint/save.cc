@@ -1,7 +1,5 @@
 #include "engine/checkpoint/save.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -92,7 +90,7 @@ class Saving {
 
   // After a failure, which is the other process's if that has taken the folder away meanwhile.
   absl::Status Explain(const absl::Status& failure) const {
-    return has_folder_ && !Exists(path_) ? GivenUpElsewhere() : failure;
+    return has_folder_ && !base::Exists(path_) ? GivenUpElsewhere() : failure;
   }
 
   // After a failure. Takes the folder's name away, which needs no space on the disk, so that the
@@ -133,9 +131,9 @@ class Saving {
   // Waits until the file or folder is there; `what` says what it means for an error if it is not.
   absl::Status Await(const std::string& path, const std::string& what) const {
     const base::Deadline deadline = base::Deadline::After(task_.deadline);
-    while (!Exists(path)) {
+    while (!base::Exists(path)) {
       RETURN_IF_ERROR(CheckCancelled());
-      if (!Exists(path_)) return GivenUpElsewhere();
+      if (!base::Exists(path_)) return GivenUpElsewhere();
       if (deadline.Expired()) {
         return absl::DeadlineExceededError(absl::StrCat("saving to ", task_.folder, ": ", what,
                                                         " within ",
@@ -144,11 +142,6 @@ class Saving {
       absl::SleepFor(kPollInterval);
     }
     return absl::OkStatus();
-  }
-
-  static bool Exists(const std::string& path) {
-    struct stat info = {};
-    return lstat(path.c_str(), &info) == 0;
   }
 
   // Syncs files some time after they were written, so that the disk and this thread work at the
@@ -326,23 +319,17 @@ class Saving {
 
   absl::Status Commit(const std::string& final_path) {
     RETURN_IF_ERROR(CheckCancelled());
-    if (!Exists(final_path)) {
-      if (calls_.Rename(path_.c_str(), final_path.c_str()) != 0) {
-        return base::SystemError("create", final_path);
+    if (base::IsFolder(final_path)) {
+      // One of the same step, which this replaces, in one call where the file system can.
+      if (calls_.Exchange(path_.c_str(), final_path.c_str()) == 0) {
+        RETURN_IF_ERROR(SyncFolder(calls_, task_.folder));
+        return RemoveCheckpoint(calls_, task_.folder, temporary_);
       }
-      return SyncFolder(calls_, task_.folder);
-    }
-    struct stat info = {};
-    if (lstat(final_path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+      RETURN_IF_ERROR(RemoveCheckpoint(calls_, task_.folder, name_));
+    } else if (base::Exists(final_path)) {
       return absl::AlreadyExistsError(
           absl::StrCat(final_path, " is there, but is not a folder of a checkpoint"));
     }
-    // One of the same step, which this replaces, in one call where the file system can.
-    if (calls_.Exchange(path_.c_str(), final_path.c_str()) == 0) {
-      RETURN_IF_ERROR(SyncFolder(calls_, task_.folder));
-      return RemoveCheckpoint(calls_, task_.folder, temporary_);
-    }
-    RETURN_IF_ERROR(RemoveCheckpoint(calls_, task_.folder, name_));
     if (calls_.Rename(path_.c_str(), final_path.c_str()) != 0) {
       return base::SystemError("create", final_path);
     }
@@ -371,8 +358,7 @@ absl::Status BeginCheckpoint(base::SystemCalls& calls, const SaveTask& task) {
 
 absl::Status CheckSeesFolder(const SaveTask& task) {
   const std::string path = absl::StrCat(task.folder, "/", TemporaryName(task));
-  struct stat info = {};
-  if (lstat(path.c_str(), &info) == 0) return absl::OkStatus();
+  if (base::Exists(path)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "process ", task.process, " does not see ", path,
       ", which process 0 has made: all processes must share the folder of checkpoints"));

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <random>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -14,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/run/executor.h"
 
@@ -83,13 +82,6 @@ absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
   for (auto it = found.rbegin(); it != found.rend(); ++it) paths.push_back(it->path);
   if (paths.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
   return paths;
-}
-
-absl::Status MakeFolder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", path));
 }
 
 // What the manifest says of the run itself.
@@ -166,7 +158,7 @@ absl::Status SavedState::Begin(SaveTask task) {
   task.id = ids.front();
   absl::Status made;
   if (task.process == 0) {
-    made = MakeFolder(task.folder);
+    made = base::MakeFolders(task.folder);
     if (made.ok()) made = BeginCheckpoint(calls_, task);
   }
   copies_.resize(static_cast<size_t>(group_.mesh().num_devices()));

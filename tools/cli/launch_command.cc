@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/launch/free_port.h"
 #include "tools/cli/add_flag.h"
@@ -48,21 +49,15 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int ranks
           {"MASTER_PORT", absl::StrCat(port + 1)}};
 }
 
-absl::Status MakeFolder(const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--log-dir: cannot make ", path, ": ", error.message()));
-}
-
 absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
   if (options.command.empty()) {
     return From(Origin::kUsage, absl::InvalidArgumentError(
                                     "what to start is missing: launch --processes P -- COMMAND"));
   }
-  RETURN_IF_ERROR(From(Origin::kUsage, MakeFolder(options.log_dir)));
+  if (!options.log_dir.empty()) {
+    RETURN_IF_ERROR(
+        From(Origin::kUsage, base::Annotate(base::MakeFolders(options.log_dir), "--log-dir")));
+  }
   ASSIGN_OR_RETURN(const engine::FreePort port, engine::FreePort::Take());
   LocalProcesses processes = {
       .processes = options.processes,

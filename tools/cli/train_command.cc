@@ -5,11 +5,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -65,12 +63,7 @@ engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
 // What would otherwise surface late, or as the kernel's killing the process.
 absl::Status CheckRun(const RunOptions& options, const Run& run) {
   if (!options.checkpoints.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(options.checkpoints, error);
-    if (error) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--checkpoint: cannot make ", options.checkpoints, ": ", error.message()));
-    }
+    RETURN_IF_ERROR(base::Annotate(base::MakeFolders(options.checkpoints), "--checkpoint"));
     RETURN_IF_ERROR(base::CheckWritable(absl::StrCat(options.checkpoints, "/step")));
   }
   for (const std::string& path : {options.trace, options.simulated_trace}) {
