@@ -94,22 +94,19 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
 }
 
 Json ToJson(const Optimizer& optimizer) {
-  return {{"name", optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd"},
-          {"weight_decay", optimizer.weight_decay},
-          {"beta1", optimizer.beta1},
-          {"beta2", optimizer.beta2},
-          {"epsilon", optimizer.epsilon},
-          {"momentum", optimizer.momentum},
+  return {{"name", Name(optimizer.kind)},    {"weight_decay", optimizer.weight_decay},
+          {"beta1", optimizer.beta1},        {"beta2", optimizer.beta2},
+          {"epsilon", optimizer.epsilon},    {"momentum", optimizer.momentum},
           {"clip_norm", optimizer.clip_norm}};
 }
 
 absl::StatusOr<Optimizer> ParseOptimizer(ObjectReader reader) {
   Optimizer optimizer;
   ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("name"));
-  if (name != "adamw" && name != "sgd") {
+  if (name == Name(Optimizer::Kind::kSgd)) optimizer.kind = Optimizer::Kind::kSgd;
+  if (name != Name(optimizer.kind)) {
     return reader.Error("name", absl::StrCat("is \"", name, "\", expected adamw or sgd"));
   }
-  optimizer.kind = name == "sgd" ? Optimizer::Kind::kSgd : Optimizer::Kind::kAdamW;
   ASSIGN_OR_RETURN(optimizer.weight_decay, Float(reader, "weight_decay"));
   ASSIGN_OR_RETURN(optimizer.beta1, Float(reader, "beta1"));
   ASSIGN_OR_RETURN(optimizer.beta2, Float(reader, "beta2"));

@@ -14,6 +14,8 @@ namespace stagecoach::engine {
 using kernels::DeviceKind;
 using kernels::Precision;
 
+inline const char* Name(DeviceKind kind) { return kind == DeviceKind::kCuda ? "cuda" : "cpu"; }
+
 // What each device that trains a model is. Regular value type.
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::kCpu;

@@ -37,6 +37,10 @@ struct Optimizer {
   friend bool operator==(const Optimizer&, const Optimizer&) = default;
 };
 
+inline const char* Name(Optimizer::Kind kind) {
+  return kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd";
+}
+
 // InvalidArgument if a coefficient is out of its range.
 absl::Status CheckOptimizer(const Optimizer& optimizer);
 

@@ -73,7 +73,7 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
 }
 
 void Add(const Optimizer& optimizer, Lines& lines) {
-  lines.Add("optimizer", optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd");
+  lines.Add("optimizer", Name(optimizer.kind));
   lines.AddFloat("weight decay", optimizer.weight_decay);
   lines.AddFloat("beta1", optimizer.beta1);
   lines.AddFloat("beta2", optimizer.beta2);
@@ -102,7 +102,7 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
   lines.Add("steps between checks of replicas", options.replica_check_steps);
-  lines.Add("device", options.device.kind == DeviceKind::kCuda ? "cuda" : "cpu");
+  lines.Add("device", Name(options.device.kind));
   lines.Add("transfers",
             run.lowered.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
   lines.Add("precision", kernels::PrecisionName(options.device.precision));

@@ -44,8 +44,7 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
   };
   const bool trains = run.plan.trains();
   if (trains && manifest.optimizer.kind != run.optimizer.kind) {
-    return refuse("it was trained with ",
-                  manifest.optimizer.kind == Optimizer::Kind::kAdamW ? "adamw" : "sgd",
+    return refuse("it was trained with ", Name(manifest.optimizer.kind),
                   ", which keeps other states than the optimizer of this run");
   }
   for (const ShardFile& file : files) {
@@ -88,7 +87,7 @@ absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
 void Describe(const PreparedRun& run, Manifest& manifest) {
   manifest.saved_at = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
   manifest.optimizer = run.optimizer;
-  manifest.device = run.device.kind == DeviceKind::kCuda ? "cuda" : "cpu";
+  manifest.device = Name(run.device.kind);
   manifest.precision = kernels::PrecisionName(run.device.precision);
   for (const partition::LayerCost& layer : run.profile.layers)
     manifest.layers.push_back(layer.name);
