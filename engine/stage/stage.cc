@@ -314,10 +314,13 @@ LossResult Stage::Result(MicroBatch micro_batch) const {
   return {result[0], static_cast<int64_t>(result[1])};
 }
 
-absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
+const Tensor& Stage::ValueOf(ParameterId id) const {
   STAGECOACH_CHECK(has(id), "the parameter is of another stage");
-  const Tensor& value =
-      tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
+  return tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
+}
+
+absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
+  const Tensor& value = ValueOf(id);
   ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
   RETURN_IF_ERROR(device_.stream().CopyToHost(copy.data(), value.data, value.bytes()));
   RETURN_IF_ERROR(Finish());
@@ -326,9 +329,7 @@ absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
 }
 
 absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values) {
-  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
-  const Tensor& value =
-      tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].value;
+  const Tensor& value = ValueOf(id);
   STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
   ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
   std::copy(values.begin(), values.end(), reinterpret_cast<float*>(copy.data()));

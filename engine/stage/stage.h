@@ -151,6 +151,7 @@ class Stage {
   // An update that changes nothing, while gradients and states are 0: it loads what updates need.
   absl::Status WarmUpUpdate();
   absl::Status Finish();
+  const Tensor& ValueOf(ParameterId id) const;
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
   absl::Status ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch);
   // What BackwardWeight and Backward share: `run` is given where gradients go, and what to do after
