@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/json.h"
 #include "base/status_macros.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -50,21 +51,6 @@ Json ToJson(const Shape& shape) {
   Json json = Json::array();
   for (int i = 0; i < shape.rank(); ++i) json.push_back(shape.dim(i));
   return json;
-}
-
-// Whose elements can be counted, and whose bytes.
-absl::StatusOr<Shape> ParseShape(const ArrayReader& dims) {
-  if (dims.size() > static_cast<size_t>(Shape::kMaxRank)) {
-    return dims.Error(0, absl::StrCat("there are more than ", Shape::kMaxRank, " dimensions"));
-  }
-  int64_t most = std::numeric_limits<int64_t>::max() / int64_t{sizeof(double)};
-  std::vector<int64_t> extents;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    ASSIGN_OR_RETURN(const int64_t extent, dims.Int64(i, {.min = 0, .max = most}));
-    most /= std::max<int64_t>(extent, 1);
-    extents.push_back(extent);
-  }
-  return Shape(absl::MakeConstSpan(extents));
 }
 
 Json ToJson(const DataPosition& position) {

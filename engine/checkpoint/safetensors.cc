@@ -57,28 +57,13 @@ absl::StatusOr<DType> ParseType(const base::ObjectReader& reader, const std::str
   return reader.Error("dtype", absl::StrCat("is ", text, ", expected F32, F64, I32, BF16 or U8"));
 }
 
-// The shape, whose elements and bytes can be counted.
-absl::StatusOr<Shape> ParseShape(const base::ArrayReader& dims, DType type) {
-  if (dims.size() > static_cast<size_t>(Shape::kMaxRank)) {
-    return dims.Error(0, absl::StrCat("there are more than ", Shape::kMaxRank, " dimensions"));
-  }
-  int64_t most = std::numeric_limits<int64_t>::max() / SizeOf(type);
-  std::vector<int64_t> extents;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    ASSIGN_OR_RETURN(const int64_t extent, dims.Int64(i, {.min = 0, .max = most}));
-    most /= std::max<int64_t>(extent, 1);
-    extents.push_back(extent);
-  }
-  return Shape(absl::MakeConstSpan(extents));
-}
-
 absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, base::ObjectReader reader,
                                             int64_t data_begin, int64_t data_bytes) {
   SafetensorsEntry entry{.name = name};
   ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("dtype"));
   ASSIGN_OR_RETURN(entry.type, ParseType(reader, type));
   ASSIGN_OR_RETURN(const base::ArrayReader dims, reader.RequiredArray("shape"));
-  ASSIGN_OR_RETURN(entry.shape, ParseShape(dims, entry.type));
+  ASSIGN_OR_RETURN(entry.shape, ParseShape(dims, SizeOf(entry.type)));
   ASSIGN_OR_RETURN(const base::ArrayReader offsets, reader.RequiredArray("data_offsets"));
   if (offsets.size() != 2) return reader.Error("data_offsets", "expected two numbers");
   ASSIGN_OR_RETURN(const int64_t begin, offsets.Int64(0, {.min = 0, .max = data_bytes}));
@@ -169,6 +154,20 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64
                    });
   RETURN_IF_ERROR(CheckNoGaps(header, data_begin, file_bytes));
   return header;
+}
+
+absl::StatusOr<Shape> ParseShape(const base::ArrayReader& dims, int64_t element_bytes) {
+  if (dims.size() > static_cast<size_t>(Shape::kMaxRank)) {
+    return dims.Error(0, absl::StrCat("there are more than ", Shape::kMaxRank, " dimensions"));
+  }
+  int64_t most = std::numeric_limits<int64_t>::max() / element_bytes;
+  std::vector<int64_t> extents;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    ASSIGN_OR_RETURN(const int64_t extent, dims.Int64(i, {.min = 0, .max = most}));
+    most /= std::max<int64_t>(extent, 1);
+    extents.push_back(extent);
+  }
+  return Shape(absl::MakeConstSpan(extents));
 }
 
 }  // namespace stagecoach::engine

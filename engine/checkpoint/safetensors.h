@@ -11,6 +11,10 @@
 #include "absl/types/span.h"
 #include "kernels/tensor.h"
 
+namespace stagecoach::base {
+class ArrayReader;
+}
+
 namespace stagecoach::engine {
 
 // The file format safetensors (https://huggingface.co/docs/safetensors): eight bytes, the length of
@@ -45,6 +49,11 @@ std::string LayOutSafetensors(SafetensorsHeader& header);
 // header. InvalidArgument: it is damaged; tensors overlap, leave gaps or do not end where the file
 // does; a type or shape that there is no tensor of here. Safe on hostile input.
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(absl::string_view text, int64_t file_bytes);
+
+// The shape in such a header, whose elements, and their bytes, can be counted. Safe on hostile
+// input.
+absl::StatusOr<kernels::Shape> ParseShape(const base::ArrayReader& dims,
+                                          int64_t element_bytes = sizeof(double));
 
 }  // namespace stagecoach::engine
 
