@@ -26,6 +26,10 @@ absl::Status Damaged(absl::string_view path, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(path, ": ", what));
 }
 
+absl::Status NoCheckpointIn(const std::string& path) {
+  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
+}
+
 // The bytes of a regular file that is no link.
 absl::StatusOr<int64_t> SizeOf(const std::string& path) {
   struct stat info = {};
@@ -178,20 +182,24 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
   return found;
 }
 
-bool IsCheckpoint(const std::string& path) {
-  return base::Exists(absl::StrCat(path, "/", kManifestName));
+absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
+  if (base::Exists(absl::StrCat(path, "/", kManifestName))) return std::vector<std::string>{path};
+  ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(path));
+  std::vector<std::string> paths;
+  for (auto it = found.rbegin(); it != found.rend(); ++it) paths.push_back(it->path);
+  if (paths.empty()) return NoCheckpointIn(path);
+  return paths;
 }
 
 absl::StatusOr<Checkpoint> OpenNewest(const std::string& path,
                                       std::vector<absl::Status>& passed_over) {
-  if (IsCheckpoint(path)) return Checkpoint::Open(path);
-  ASSIGN_OR_RETURN(std::vector<FoundCheckpoint> found, ListCheckpoints(path));
-  for (; !found.empty(); found.pop_back()) {
-    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(found.back().path);
-    if (checkpoint.ok()) return checkpoint;
+  ASSIGN_OR_RETURN(const std::vector<std::string> candidates, CandidatesIn(path));
+  for (const std::string& candidate : candidates) {
+    absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(candidate);
+    if (checkpoint.ok() || candidate == path) return checkpoint;
     passed_over.push_back(checkpoint.status());
   }
-  return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
+  return NoCheckpointIn(path);
 }
 
 }  // namespace stagecoach::engine

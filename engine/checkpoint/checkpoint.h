@@ -95,11 +95,12 @@ struct RestoredCheckpoint {
   std::vector<absl::Status> passed_over;  // why newer ones were not taken, from the newest on
 };
 
-// Whether the folder has a manifest, so that it is a checkpoint and not the folder of a run.
-bool IsCheckpoint(const std::string& path);
+// What `path` may stand for: itself, if it has a manifest, or else the checkpoints of the run whose
+// folder it is, from the newest on, whether or not they are whole. NotFound: there is none.
+absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path);
 
-// The checkpoint at `path` or, if that is the folder of a run, its newest one that can be opened;
-// `passed_over` is given an error for every newer one. NotFound: there is none.
+// The first of them that can be opened; `passed_over` is given an error for every newer one.
+// NotFound: there is none.
 absl::StatusOr<Checkpoint> OpenNewest(const std::string& path,
                                       std::vector<absl::Status>& passed_over);
 

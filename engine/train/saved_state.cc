@@ -73,16 +73,6 @@ absl::Status CheckSameTensors(const Checkpoint& checkpoint, const std::vector<Sh
                 files.size());
 }
 
-// The checkpoint at `path`, or those of the run whose folder that is, from the newest on.
-absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
-  if (IsCheckpoint(path)) return std::vector<std::string>{path};
-  ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(path));
-  std::vector<std::string> paths;
-  for (auto it = found.rbegin(); it != found.rend(); ++it) paths.push_back(it->path);
-  if (paths.empty()) return absl::NotFoundError(absl::StrCat("there is no checkpoint in ", path));
-  return paths;
-}
-
 // What the manifest says of the run itself.
 void Describe(const PreparedRun& run, Manifest& manifest) {
   manifest.saved_at = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
