@@ -3,7 +3,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/checkpoint/small_save.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
@@ -110,16 +110,6 @@ TEST_P(Resume, OnOtherStagesReplicasAndSchedulesGivesTheSameBits) {
   }
   answer = TrainAt({}, GetParam(), Folder("pieces"), 1000, answer);
   EXPECT_EQ(answer, expected);
-}
-
-std::map<std::string, std::string> FilesIn(const std::string& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    std::ostringstream text;
-    text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-    files[entry.path().filename().string()] = text.str();
-  }
-  return files;
 }
 
 TEST_P(Resume, EveryPlanWritesTheSameFiles) {
