@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -71,16 +72,11 @@ class Saving {
 
   absl::StatusOr<std::string> Run() {
     RETURN_IF_ERROR(WriteAll());
-    if (task_.processes > 1) {
-      RETURN_IF_ERROR(Tell(kWritten, "[]"));
-      RETURN_IF_ERROR(AwaitAll(kWritten).status());
-      for (size_t file = 0; file < own_.size(); ++file) RETURN_IF_ERROR(ReadBack(file));
-      RETURN_IF_ERROR(Tell(kHashed, ToJson(absl::MakeConstSpan(saved_))));
-    }
+    if (task_.processes > 1) RETURN_IF_ERROR(ReadBackTogether());
     const std::string final_path = absl::StrCat(task_.folder, "/", name_);
     if (task_.process > 0) return final_path;
     Manifest manifest = task_.manifest;
-    ASSIGN_OR_RETURN(manifest.files, CollectFiles(std::move(saved_)));
+    ASSIGN_OR_RETURN(manifest.files, TakeAllSaved());
     RETURN_IF_ERROR(WriteManifest(manifest));
     has_folder_ = false;  // it is about to get another name
     RETURN_IF_ERROR(Commit(final_path));
@@ -113,6 +109,7 @@ class Saving {
   };
 
   bool IsOwner(size_t file) const { return task_.owners[file] == task_.process; }
+  bool HasPartOf(size_t file) const { return IsOwner(file) || !own_[file].empty(); }
   std::string PathOf(absl::string_view name) const { return absl::StrCat(path_, "/", name); }
   std::string PhaseName(absl::string_view phase, int process) const {
     return absl::StrCat(".", phase, "-", process);
@@ -157,7 +154,7 @@ class Saving {
       return written.writer.Sync();
     };
     for (size_t file = 0; file < own_.size(); ++file) {
-      if (!IsOwner(file) && own_[file].empty()) continue;
+      if (!HasPartOf(file)) continue;
       RETURN_IF_ERROR(CheckCancelled());
       ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, PathOf(task_.files[file].name)));
       RETURN_IF_ERROR(Write(file, writer));
@@ -194,12 +191,19 @@ class Saving {
     return shard.tensors[own.tensor].begin + own.piece->first * int64_t{sizeof(float)};
   }
 
+  absl::Status ReadBack(size_t file) {
+    if (!HasPartOf(file)) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckCancelled());
+    ASSIGN_OR_RETURN(const base::FileReader reader,
+                     base::FileReader::Open(PathOf(task_.files[file].name)));
+    RETURN_IF_ERROR(CheckPieces(file, reader));
+    return IsOwner(file) ? HashFile(file, reader) : absl::OkStatus();
+  }
+
   // Compares the pieces in the file that are not whole tensors, or all of one that another process
   // hashes.
-  absl::Status CheckPieces(size_t file) const {
-    if (own_[file].empty()) return absl::OkStatus();
+  absl::Status CheckPieces(size_t file, const base::FileReader& reader) const {
     const ShardFile& shard = task_.files[file];
-    ASSIGN_OR_RETURN(const base::FileReader reader, base::FileReader::Open(PathOf(shard.name)));
     for (const OwnPiece& own : own_[file]) {
       if (IsOwner(file) && IsWhole(shard, own)) continue;
       base::Hasher hasher;
@@ -220,12 +224,8 @@ class Saving {
                                             "\" reads otherwise than it was written"));
   }
 
-  absl::Status ReadBack(size_t file) {
-    RETURN_IF_ERROR(CheckCancelled());
-    RETURN_IF_ERROR(CheckPieces(file));
-    if (!IsOwner(file)) return absl::OkStatus();
+  absl::Status HashFile(size_t file, const base::FileReader& reader) {
     const ShardFile& shard = task_.files[file];
-    ASSIGN_OR_RETURN(const base::FileReader reader, base::FileReader::Open(PathOf(shard.name)));
     SavedFile saved{.name = shard.name, .bytes = shard.bytes()};
     base::Hasher whole, header;
     RETURN_IF_ERROR(HashPart(reader, 0, std::ssize(shard.header), {&whole, &header}));
@@ -248,21 +248,27 @@ class Saving {
     return absl::OkStatus();
   }
 
+  // Among processes, once this one has written: process 0 has then all of saved_.
+  absl::Status ReadBackTogether() {
+    RETURN_IF_ERROR(Tell(kWritten, "[]"));
+    RETURN_IF_ERROR(AwaitAll(kWritten).status());
+    for (size_t file = 0; file < own_.size(); ++file) RETURN_IF_ERROR(ReadBack(file));
+    RETURN_IF_ERROR(Tell(kHashed, ToJson(absl::MakeConstSpan(saved_))));
+    return task_.process == 0 ? CollectSaved() : absl::OkStatus();
+  }
+
   // Tells the other processes that this one has come so far; they read `text` or nothing.
   absl::Status Tell(absl::string_view phase, const std::string& text) {
-    if (task_.processes == 1) return absl::OkStatus();
     const std::string path = PathOf(PhaseName(phase, task_.process));
     const std::string unfinished = absl::StrCat(path, ".unfinished");
-    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, unfinished));
-    RETURN_IF_ERROR(writer.WriteAt(0, text));
-    RETURN_IF_ERROR(writer.Sync());
+    RETURN_IF_ERROR(WriteFile(unfinished, text));
     if (calls_.Rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
     return base::SystemError("create", path);
   }
 
-  // What the others have told, by process.
+  // What the others have told, by process; of this one, no files.
   absl::StatusOr<std::vector<std::string>> AwaitAll(absl::string_view phase) const {
-    std::vector<std::string> texts(static_cast<size_t>(task_.processes));
+    std::vector<std::string> texts(static_cast<size_t>(task_.processes), "[]");
     for (int process = 0; process < task_.processes; ++process) {
       if (process == task_.process) continue;
       const std::string path = PathOf(PhaseName(phase, process));
@@ -273,25 +279,25 @@ class Saving {
     return texts;
   }
 
-  // Of all processes, in the order of the layers. Leaves no file behind by which they told.
-  absl::StatusOr<std::vector<SavedFile>> CollectFiles(std::vector<SavedFile> own) {
+  // Leaves no file behind by which processes told.
+  absl::Status CollectSaved() {
     ASSIGN_OR_RETURN(const std::vector<std::string> texts, AwaitAll(kHashed));
-    std::map<std::string, SavedFile> by_name;
-    const auto add = [&](std::vector<SavedFile> files) {
-      for (SavedFile& file : files) by_name[file.name] = std::move(file);
-    };
-    add(std::move(own));
-    for (int process = 0; process < task_.processes && task_.processes > 1; ++process) {
-      if (process != task_.process) {
-        ASSIGN_OR_RETURN(std::vector<SavedFile> theirs,
-                         ParseSavedFiles(texts[static_cast<size_t>(process)]));
-        add(std::move(theirs));
-      }
+    for (int process = 0; process < task_.processes; ++process) {
+      ASSIGN_OR_RETURN(std::vector<SavedFile> theirs,
+                       ParseSavedFiles(texts[static_cast<size_t>(process)]));
+      std::move(theirs.begin(), theirs.end(), std::back_inserter(saved_));
       for (absl::string_view phase : {kWritten, kHashed}) {
         const std::string path = PathOf(PhaseName(phase, process));
         if (calls_.RemoveFile(path.c_str()) != 0) return base::SystemError("remove", path);
       }
     }
+    return absl::OkStatus();
+  }
+
+  // In the order of the layers.
+  absl::StatusOr<std::vector<SavedFile>> TakeAllSaved() {
+    std::map<std::string, SavedFile> by_name;
+    for (SavedFile& file : saved_) by_name[file.name] = std::move(file);
     std::vector<SavedFile> files;
     for (const ShardFile& shard : task_.files) {
       const auto found = by_name.find(shard.name);
@@ -303,17 +309,17 @@ class Saving {
     return files;
   }
 
-  absl::Status WriteFile(absl::string_view name, const std::string& text) {
-    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, PathOf(name)));
+  absl::Status WriteFile(const std::string& path, const std::string& text) {
+    ASSIGN_OR_RETURN(FileWriter writer, FileWriter::Open(calls_, path));
     RETURN_IF_ERROR(writer.WriteAt(0, text));
     return writer.Sync();
   }
 
   absl::Status WriteManifest(const Manifest& manifest) {
     const std::string text = ToJson(manifest);
-    RETURN_IF_ERROR(
-        WriteFile(kManifestHashName, absl::StrCat(base::HashOf(text), "  ", kManifestName, "\n")));
-    RETURN_IF_ERROR(WriteFile(kManifestName, text));
+    RETURN_IF_ERROR(WriteFile(PathOf(kManifestHashName),
+                              absl::StrCat(base::HashOf(text), "  ", kManifestName, "\n")));
+    RETURN_IF_ERROR(WriteFile(PathOf(kManifestName), text));
     return SyncFolder(calls_, path_);
   }
 
@@ -343,7 +349,7 @@ class Saving {
   const std::string temporary_;             // of the temporary one, and
   const std::string path_;                  // where it is
   bool has_folder_ = true;                  // until it gets another name
-  std::vector<SavedFile> saved_;            // that this process has hashed
+  std::vector<SavedFile> saved_;            // that this process has hashed, or others have told
   std::vector<std::vector<OwnPiece>> own_;  // by file
 };
 
