@@ -380,32 +380,4 @@ absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const Save
   return why;
 }
 
-BackgroundSave::~BackgroundSave() {
-  cancelled_.store(true);
-  if (thread_.joinable()) thread_.join();
-}
-
-void BackgroundSave::Start(SaveTask task) {
-  STAGECOACH_CHECK(!is_under_way(), "a save is under way");
-  std::packaged_task<absl::StatusOr<std::string>()> save(
-      [this, task = std::move(task)] { return WriteCheckpoint(calls_, task, cancelled_); });
-  result_ = save.get_future();
-  thread_ = std::thread(std::move(save));
-}
-
-bool BackgroundSave::IsDone(base::Deadline until) const {
-  STAGECOACH_CHECK(is_under_way(), "no save is under way");
-  if (until.IsNever()) {
-    result_.wait();
-    return true;
-  }
-  return result_.wait_until(until.time()) == std::future_status::ready;
-}
-
-absl::StatusOr<std::string> BackgroundSave::Finish() {
-  if (!is_under_way()) return absl::FailedPreconditionError("no checkpoint is being saved");
-  thread_.join();
-  return result_.get();
-}
-
 }  // namespace stagecoach::engine

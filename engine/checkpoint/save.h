@@ -3,17 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <future>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/deadline.h"
 #include "base/system_calls.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/retention.h"
@@ -53,8 +49,8 @@ absl::Status CheckSeesFolder(const SaveTask& task);
 // folder has that name only if all of it is on disk:
 //   1. Each process writes its pieces into files of a temporary folder, and syncs them.
 //   2. The owner of each file reads it back, all of it, and hashes what it reads; a process
-//   compares
-//      what it has written with its memory. (A process that is alone does so before it syncs.)
+//      compares what it has written with its memory. (A process that is alone does so before it
+//      syncs.)
 //   3. Process 0 writes the manifest with these hashes, syncs the folder, gives it its name, and
 //      syncs the folder of the run. Then it removes what `retention` does not keep.
 // Processes see by files of the temporary folder how far the others are, so that this needs no
@@ -67,31 +63,6 @@ absl::Status CheckSeesFolder(const SaveTask& task);
 // DeadlineExceeded: one did not come.
 absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const SaveTask& task,
                                             const std::atomic<bool>& cancelled);
-
-// WriteCheckpoint on a thread of its own, one at a time. Not thread-safe.
-class BackgroundSave {
- public:
-  explicit BackgroundSave(base::SystemCalls& calls) : calls_(calls) {}
-  // Cancels what is under way.
-  ~BackgroundSave();
-  BackgroundSave(const BackgroundSave&) = delete;
-  BackgroundSave& operator=(const BackgroundSave&) = delete;
-
-  // Pre-condition: none is under way. What the task refers to stays as it is until Finish returns.
-  void Start(SaveTask task);
-  bool is_under_way() const { return thread_.joinable(); }
-  // Waits for the one that is under way, until the deadline at most: whether it is done.
-  // Pre-condition: there is one.
-  bool IsDone(base::Deadline until) const;
-  // Waits for it however long it takes: its result. FailedPrecondition: there is none.
-  absl::StatusOr<std::string> Finish();
-
- private:
-  base::SystemCalls& calls_;
-  std::atomic<bool> cancelled_ = false;
-  std::future<absl::StatusOr<std::string>> result_;
-  std::thread thread_;
-};
 
 }  // namespace stagecoach::engine
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/background_save.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "engine/checkpoint/save.h"
 #include "engine/run/rank_group.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trained_parameters.h"
