@@ -25,8 +25,8 @@ std::string NewId() {
   return absl::StrFormat("%08x%08x", random(), random());
 }
 
-// The files that a run restores: without those of the optimizer, if it only predicts.
-absl::StatusOr<std::vector<ShardFile>> RestoredFiles(const PreparedRun& run) {
+// The files that a run saves and restores: without those of the optimizer, if it only predicts.
+absl::StatusOr<std::vector<ShardFile>> FilesOf(const PreparedRun& run) {
   ASSIGN_OR_RETURN(std::vector<ShardFile> files,
                    ShardFilesOf(run.profile.parameters, run.optimizer));
   if (!run.plan.trains()) {
@@ -91,7 +91,12 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
 
 SavedState::SavedState(const PreparedRun& run, RankGroup& group, Executors executors,
                        base::SystemCalls& calls)
-    : run_(run), group_(group), executors_(executors), calls_(calls), background_(calls) {}
+    : run_(run),
+      group_(group),
+      executors_(executors),
+      calls_(calls),
+      files_(FilesOf(run)),
+      background_(calls) {}
 
 int SavedState::OwnerOf(int layer) const {
   const StageId stage(run_.plan.stage_of(layer));
@@ -133,8 +138,7 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
 }
 
 absl::Status SavedState::Begin(SaveTask task) {
-  const Optimizer& optimizer = run_.optimizer;
-  ASSIGN_OR_RETURN(task.files, ShardFilesOf(run_.profile.parameters, optimizer));
+  ASSIGN_OR_RETURN(task.files, files_);
   const bool has_processes =
       group_.local_devices().size() < static_cast<size_t>(group_.mesh().num_devices());
   task.processes = has_processes ? group_.mesh().num_devices() : 1;
@@ -232,20 +236,16 @@ absl::StatusOr<std::vector<std::string>> SavedState::Candidates(const std::strin
 absl::StatusOr<Manifest> SavedState::RestoreFrom(const std::string& path) {
   const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
   absl::Status status = checkpoint.status();
+  if (status.ok()) status = files_.status();
+  if (status.ok()) status = CheckSameTensors(*checkpoint, *files_, run_);
   if (status.ok()) {
-    const absl::StatusOr<std::vector<ShardFile>> files = RestoredFiles(run_);
-    status = files.status();
-    if (status.ok()) status = CheckSameTensors(*checkpoint, *files, run_);
-    if (status.ok()) {
-      status = group_.OnEach([&](int device) { return RestoreTo(device, *checkpoint, *files); });
-    }
+    status = group_.OnEach([&](int device) { return RestoreTo(device, *checkpoint); });
   }
   RETURN_IF_ERROR(FirstError(status));
   return checkpoint->manifest();
 }
 
-absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint,
-                                   const std::vector<ShardFile>& files) {
+absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint) {
   const Executor& executor = *executors_[static_cast<size_t>(device)];
   std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>> pieces;
   int64_t largest = 0;
@@ -261,7 +261,7 @@ absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint,
   if (!to.memory_is_host()) {
     ASSIGN_OR_RETURN(staging, to.AllocateHost(largest));
   }
-  for (const ShardFile& file : files) {
+  for (const ShardFile& file : *files_) {
     const bool is_needed =
         std::any_of(file.tensors.begin(), file.tensors.end(), [&](const ShardTensor& tensor) {
           return pieces.contains({tensor.parameter, tensor.state});

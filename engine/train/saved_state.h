@@ -46,8 +46,7 @@ class SavedState {
   // Those that Restore tries, one after the other: the same in all processes.
   absl::StatusOr<std::vector<std::string>> Candidates(const std::string& path);
   absl::StatusOr<Manifest> RestoreFrom(const std::string& path);
-  absl::Status RestoreTo(int device, const Checkpoint& checkpoint,
-                         const std::vector<ShardFile>& files);
+  absl::Status RestoreTo(int device, const Checkpoint& checkpoint);
   // The error of the first process that has one, in all of them.
   absl::Status FirstError(const absl::Status& own);
 
@@ -55,9 +54,10 @@ class SavedState {
   RankGroup& group_;
   const Executors executors_;
   base::SystemCalls& calls_;
-  std::vector<kernels::HostBuffer> copies_;  // by device; empty until the first save
+  const absl::StatusOr<std::vector<ShardFile>> files_;  // an error is one of saving and restoring
+  std::vector<kernels::HostBuffer> copies_;             // by device; empty until the first save
   BackgroundSave background_;
-  bool is_under_way_ = false;
+  bool is_under_way_ = false;  // other than background_'s after a Finish that could not wait for it
 };
 
 }  // namespace stagecoach::engine
