@@ -180,6 +180,7 @@ void AutomaticSaves::Saved(const engine::SaveReport& save) {
 engine::CheckpointOptions CheckpointOptionsOf(const CLI::App& flags, const RunOptions& options,
                                               const Run& run, AutomaticSaves& automatic) {
   engine::CheckpointOptions checkpoints;
+  if (options.checkpoints.empty()) return checkpoints;
   checkpoints.folder = options.checkpoints;
   if (options.every_steps.has_value()) {
     checkpoints.every_steps = *options.every_steps;
