@@ -1,6 +1,5 @@
 #include "engine/checkpoint/shard_files.h"
 
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "base/json.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 
