@@ -167,18 +167,22 @@ std::string TargetOf(const std::string& path) {
   return target.string();
 }
 
-absl::Status WriteDirectly(const std::string& path, absl::string_view contents) {
+using WriteFunction = absl::FunctionRef<absl::Status(const AppendFunction&)>;
+
+absl::Status WriteDirectly(const std::string& path, WriteFunction write_all) {
   const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return SystemError("open", path);
-  absl::Status status;
-  while (status.ok() && !contents.empty()) {
-    const ssize_t count = write(file, contents.data(), contents.size());  // a pipe has no offsets
-    if (count >= 0) {
-      contents.remove_prefix(static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      status = SystemError("write", path);
+  const absl::Status status = write_all([&](absl::string_view contents) -> absl::Status {
+    while (!contents.empty()) {
+      const ssize_t count = write(file, contents.data(), contents.size());  // a pipe has no offsets
+      if (count >= 0) {
+        contents.remove_prefix(static_cast<size_t>(count));
+      } else if (errno != EINTR) {
+        return SystemError("write", path);
+      }
     }
-  }
+    return absl::OkStatus();
+  });
   close(file);
   return status;
 }
@@ -210,10 +214,20 @@ absl::Status CheckWritable(const std::string& path) {
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {
-  if (IsSpecial(path)) return WriteDirectly(path, contents);
+  return WriteFileAtomically(path, [&](const AppendFunction& append) { return append(contents); });
+}
+
+absl::Status WriteFileAtomically(const std::string& path, WriteFunction write) {
+  if (IsSpecial(path)) return WriteDirectly(path, write);
   RETURN_IF_ERROR(CheckNoDirectory(path));
-  return ReplaceFile(SystemCalls::Kernel(), TargetOf(path),
-                     [&](FileWriter& writer) { return writer.WriteAt(0, contents); });
+  return ReplaceFile(SystemCalls::Kernel(), TargetOf(path), [&](FileWriter& writer) {
+    int64_t offset = 0;
+    return write([&](absl::string_view contents) -> absl::Status {
+      RETURN_IF_ERROR(writer.WriteAt(offset, contents));
+      offset += static_cast<int64_t>(contents.size());
+      return absl::OkStatus();
+    });
+  });
 }
 
 bool Exists(const std::string& path) {

@@ -2,8 +2,10 @@
 #define STAGECOACH_BASE_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -42,6 +44,10 @@ absl::Status MakeFolders(const std::string& path);
 // it names is replaced. A device or pipe is written to as it is. Concurrent writers of one path do
 // not disturb each other; one wins. InvalidArgument for a directory.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents);
+// The same with contents that `write` appends one after the other; an error of it ends all.
+using AppendFunction = std::function<absl::Status(absl::string_view)>;
+absl::Status WriteFileAtomically(
+    const std::string& path, absl::FunctionRef<absl::Status(const AppendFunction& append)> write);
 
 }  // namespace stagecoach::base
 
