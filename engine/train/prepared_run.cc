@@ -6,8 +6,6 @@
 #include "base/status_macros.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
-#include "schedule/generators.h"
-#include "schedule/placement.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -28,12 +26,7 @@ int OwnMicroBatches(const PlanOptions& options) {
 
 // A schedule that is given is made for one number of devices only.
 partition::ScheduleMaker MakerOf(const PlanOptions& options) {
-  if (options.predicts) {
-    return [micro_batches = OwnMicroBatches(options)](int devices) {
-      return schedule::ForwardOnly(schedule::PlaceStages(schedule::Placement::kLoop, devices, 1),
-                                   devices, micro_batches);
-    };
-  }
+  if (options.predicts) return partition::ForwardSchedule(OwnMicroBatches(options));
   if (!options.given.has_value()) {
     return partition::GeneratedSchedule(options.schedule, OwnMicroBatches(options), options.chunks);
   }

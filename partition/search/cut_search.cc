@@ -86,14 +86,15 @@ ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
 }
 
 void CutSearch::FillMemory(const std::vector<int64_t>& limits) {
-  // Parameters, and the sums of their gradients.
+  // Parameters and, to train, the sums of their gradients and the optimizer's state.
   const Replication& replication = pipeline_.replication();
-  const int copies = 1 + replication.gradient_copies();
+  const bool trains = pipeline_.training().HasBackward();
+  const int copies = trains ? 1 + replication.gradient_copies() : 1;
   const int shards = replication.shards_optimizer ? replication.replicas : 1;
   int64_t given_bytes = 0;
   for (const LayerCost& layer : pipeline_.layers().layers) {
     problem_.layer_bytes.push_back(copies * layer.memory.parameter_bytes +
-                                   layer.memory.optimizer_bytes / shards +
+                                   (trains ? layer.memory.optimizer_bytes / shards : 0) +
                                    layer.memory.other_resident_bytes);
     problem_.layer_stash_bytes.push_back(LeastStashBytes(layer, given_bytes, may_recompute_));
     given_bytes = layer.memory.output_bytes;

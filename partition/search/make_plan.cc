@@ -19,6 +19,7 @@
 #include "partition/search/cut_search.h"
 #include "partition/search/pipeline.h"
 #include "schedule/generators.h"
+#include "schedule/placement.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -150,6 +151,13 @@ ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks)
       return absl::InvalidArgumentError(made.status().message());
     }
     return made;
+  };
+}
+
+ScheduleMaker ForwardSchedule(int micro_batches) {
+  return [micro_batches](int devices) {
+    return schedule::ForwardOnly(schedule::PlaceStages(schedule::Placement::kLoop, devices, 1),
+                                 devices, micro_batches);
   };
 }
 

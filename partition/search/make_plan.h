@@ -22,6 +22,9 @@ using ScheduleMaker = std::function<absl::StatusOr<schedule::Schedule>(int devic
 // own number). An unknown name is an InvalidArgument that lists the known ones.
 ScheduleMaker GeneratedSchedule(std::string name, int micro_batches, int chunks = 0);
 
+// Makes one that only predicts: F alone, each device with one stage.
+ScheduleMaker ForwardSchedule(int micro_batches);
+
 struct PlanRequest {
   std::vector<LayerCost> layers;
   EndMemory ends;

@@ -206,6 +206,39 @@ TEST(MakePlan, DoesNotFitABudgetOfOneByteLess) {
                                                     "399,999,999 bytes")));
 }
 
+TEST(MakePlan, PredictsWithinABudgetForTheParametersAlone) {
+  PlanRequest request = HeavyLayers(4);
+  for (LayerCost& layer : request.layers) layer.memory.optimizer_bytes = 1000;
+  request.devices = 2;
+  request.schedule = ForwardSchedule(8);
+  request.predicts = true;
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan unlimited, MakePlan(request));
+  request.device_memory_bytes = LargestPeak(unlimited.report);
+  EXPECT_EQ(request.device_memory_bytes, 200'000'000);
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_EQ(made.plan, unlimited.plan);
+  --request.device_memory_bytes;
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("the smallest number of stages that fits is 4")));
+}
+
+TEST(MakePlan, BalancesAPredictionByItsForwardPasses) {
+  PlanRequest request;
+  request.layers.resize(3);
+  request.layers[0] = {.forward_ns = 10, .backward_input_ns = 100, .backward_weight_ns = 100};
+  request.layers[1] = {.forward_ns = 10, .step_ns = 1000};
+  request.layers[2] = {.forward_ns = 30};
+  request.devices = 2;
+  request.schedule = ForwardSchedule(8);
+  EXPECT_THAT(MakePlan(request),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("so it cannot train")));
+  request.predicts = true;
+  ASSERT_OK_AND_ASSIGN(const PreparedPlan made, MakePlan(request));
+  EXPECT_THAT(made.plan.first_layer, ElementsAre(0, 2));
+  EXPECT_DOUBLE_EQ(made.report.stages[1].time_share, 0.6);
+}
+
 TEST(MakePlan, SaysWhatDoesNotFitAndWhatWould) {
   PlanRequest request = HeavyLayers(6);
   request.devices = 2;
