@@ -54,8 +54,9 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 }
 
 TEST(Usage, ACommandIsNeeded) {
-  ExpectFailure({}, kStatusUsage,
-                HasSubstr("train, plan, profile, simulate, trace, checkpoint, launch or devices"));
+  ExpectFailure(
+      {}, kStatusUsage,
+      HasSubstr("train, predict, plan, profile, simulate, trace, checkpoint, launch or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

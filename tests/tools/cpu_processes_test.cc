@@ -1,7 +1,9 @@
 // Training in one process per CPU device, over TCP.
 #include <signal.h>
 
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -135,6 +137,38 @@ TEST(CpuProcessesThatAreSaved, GoOnAsOtherProcessesAfterOneWasKilled) {
   for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
     EXPECT_EQ(end[name], expected[name]) << name;
   }
+}
+
+TEST(CpuProcessesThatPredict, GiveTheBitsOfOneProcessAndWriteOneFile) {
+  const stagecoach::testing::TestFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  const Arguments predict = {"predict", "--json", "--checkpoint", path("run")};
+  ASSERT_EQ(RunStagecoach(OnCpu({"--stages", "2", "--checkpoint", path("run")})).exit_status, 0);
+  const Finished one = RunStagecoach(Joined(predict, {"--outputs", path("one.csv")}));
+  ASSERT_EQ(one.exit_status, 0) << one.err;
+  for (const Arguments& split :
+       std::vector<Arguments>{{}, {"--stages", "2", "--replicas", "2"}, {"--replicas", "4"}}) {
+    const Finished four =
+        RunStagecoach(Joined(Joined({"launch", "--processes", "4", "--"}, predict),
+                             Joined(split, {"--outputs", path("four.csv")})));
+    ASSERT_EQ(four.exit_status, 0) << four.err;
+    const nlohmann::json end = four.Events().back(), expected = one.Events().back();
+    for (const char* name : {"outputs_hash", "loss", "correct", "confusion"}) {
+      EXPECT_EQ(end[name], expected[name]) << name;
+    }
+    for (const nlohmann::json& device : end["devices"]) {
+      EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
+    }
+    std::ostringstream texts[2];
+    texts[0] << std::ifstream(path("one.csv")).rdbuf();
+    texts[1] << std::ifstream(path("four.csv")).rdbuf();
+    EXPECT_EQ(texts[0].str(), texts[1].str());
+    EXPECT_GT(texts[0].str().size(), 100U);
+  }
+  const Finished refused = RunStagecoach(
+      Joined(Joined({"launch", "--processes", "2", "--"}, predict), {"--stages", "3"}));
+  EXPECT_EQ(refused.exit_status, kStatusBadConfiguration);
+  EXPECT_THAT(refused.err, HasSubstr("has started 2 processes for 3 devices"));
 }
 
 TEST(CpuProcessesThatDiffer, AreRefusedByAll) {

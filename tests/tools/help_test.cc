@@ -49,12 +49,19 @@ TEST(Help, OfPlanAsksForOneGpuOnly) {
   for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
 }
 
+TEST(Help, OfPredictSaysWhatTheCheckpointDecides) {
+  const Finished help = RunStagecoach({"predict", "--help"});
+  EXPECT_THAT(help.out, AllOf(HasSubstr("[an equal share of them]"), HasSubstr("[the run's]"),
+                              HasSubstr("[what the run was tested with]")));
+  for (const std::string& line : help.OutLines()) EXPECT_THAT(line, SizeIs(Le(100)));
+}
+
 TEST(Help, ListsTheCommands) {
   const Finished help = RunStagecoach({"--help"});
   EXPECT_EQ(help.exit_status, 0);
-  EXPECT_THAT(help.out,
-              AllOf(HasSubstr("  train "), HasSubstr("  plan "), HasSubstr("  profile "),
-                    HasSubstr("  simulate "), HasSubstr("  trace "), HasSubstr("  devices ")));
+  EXPECT_THAT(help.out, AllOf(HasSubstr("  train "), HasSubstr("  predict "), HasSubstr("  plan "),
+                              HasSubstr("  profile "), HasSubstr("  simulate "),
+                              HasSubstr("  trace "), HasSubstr("  devices ")));
   EXPECT_THAT(help.err, IsEmpty());
 }
 

@@ -22,7 +22,7 @@
 #include "engine/checkpoint/export.h"
 #include "engine/checkpoint/shard_files.h"
 #include "tools/cli/exit_status.h"
-#include "tools/cli/messages.h"
+#include "tools/cli/saved_run.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -40,18 +40,6 @@ struct CheckpointCommandOptions {
   std::string output;
   bool json = false;
 };
-
-absl::StatusOr<Checkpoint> OpenCheckpoint(const std::string& path) {
-  std::vector<absl::Status> passed_over;
-  absl::StatusOr<Checkpoint> checkpoint = engine::OpenNewest(path, passed_over);
-  if (checkpoint.ok()) {
-    for (const absl::Status& status : passed_over) {
-      PrintNotice(absl::StrCat("passes over a checkpoint: ", status.message()));
-    }
-    return checkpoint;
-  }
-  return From(Origin::kData, passed_over.empty() ? checkpoint.status() : passed_over.front());
-}
 
 struct FileSums {
   int64_t parameters = 0;

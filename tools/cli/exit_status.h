@@ -17,7 +17,7 @@ enum ExitStatus : int {
   kExitBadData = 65,           // samples, or a schedule, times or trace file
   kExitUnavailable = 69,       // a device, or what it needs, is not there
   kExitInternal = 70,          // anything that is not the user's doing
-  kExitCannotWrite = 74,       // a checkpoint, at the end of a run
+  kExitCannotWrite = 74,       // a checkpoint, at the end of a run, or a prediction
   kExitBadConfiguration = 78,  // model, plan or memory
   kExitInterrupted = 130,      // by Ctrl-C, as shells report it
 };
@@ -25,7 +25,7 @@ enum ExitStatus : int {
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
     "Exit status: 0; 1 checkpoints differ; 2 wrong usage; 65 bad data; 69 no such device;\n"
-    "70 internal error; 74 a checkpoint cannot be written; 78 bad configuration; 130 stopped by\n"
+    "70 internal error; 74 output cannot be written; 78 bad configuration; 130 stopped by\n"
     "Ctrl-C.";
 
 // Where an error arose, which decides the exit status.

@@ -1,13 +1,29 @@
 #include "tools/cli/launched.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
 #include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
+namespace {
+
+// Returns once all are there, so that each hears why another ends.
+absl::StatusOr<std::unique_ptr<engine::Rendezvous>> Meet(const engine::Launch& launch,
+                                                         absl::Duration deadline) {
+  ASSIGN_OR_RETURN(std::unique_ptr<engine::Rendezvous> rendezvous,
+                   From(Origin::kConfiguration, ConnectRendezvous(launch, deadline)));
+  RETURN_IF_ERROR(
+      From(Origin::kConfiguration, rendezvous->Barrier(base::Deadline::After(deadline))));
+  return rendezvous;
+}
+
+}  // namespace
 
 absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options) {
   if (options.device.kind == "auto") {
@@ -64,6 +80,26 @@ absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options) {
   // This process makes the device of its own rank only.
   options.device.gpus.assign(static_cast<size_t>(launch.ranks), gpu);
   return absl::OkStatus();
+}
+
+absl::StatusOr<int> WorkAsRank(
+    const engine::Launch& launch, const RunOptions& given, const absl::Status& so_far,
+    absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, engine::Rendezvous&)> work) {
+  absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
+  if (!so_far.ok()) options = so_far;
+  const absl::Duration deadline = absl::Seconds(given.deadline_seconds);
+  const absl::StatusOr<std::unique_ptr<engine::Rendezvous>> rendezvous = Meet(launch, deadline);
+  // What is wrong with this process's own flags comes last, for the others are to hear of it; if
+  // they cannot be met, it comes first.
+  if (!rendezvous.ok()) return options.ok() ? rendezvous.status() : options.status();
+  const auto run = [&]() -> absl::StatusOr<int> {
+    ASSIGN_OR_RETURN(RunOptions own, options);
+    RETURN_IF_ERROR(ChooseGpu(launch, own));
+    return work(own, **rendezvous);
+  };
+  const absl::StatusOr<int> result = run();
+  if (!result.ok()) (*rendezvous)->Fail(result.status(), base::Deadline::After(deadline));
+  return result;
 }
 
 }  // namespace stagecoach::tools

@@ -1,12 +1,15 @@
 #ifndef STAGECOACH_TOOLS_CLI_LAUNCHED_H_
 #define STAGECOACH_TOOLS_CLI_LAUNCHED_H_
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/launch/launch.h"
+#include "engine/launch/rendezvous.h"
 #include "tools/cli/run_options.h"
 
-// `train` as one of several processes that a launcher has started, one for each device.
+// `train` or `predict` as one of several processes that a launcher has started, one for each
+// device.
 namespace stagecoach::tools {
 
 // The options of this process, but for its GPU. InvalidArgument: what does not go among processes,
@@ -20,6 +23,12 @@ absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible);
 
 // Names that GPU in the options, unless --gpus has named one for each device, or they are CPUs.
 absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options);
+
+// Meets the other processes and does this one's work, which is given its own options. All hear why
+// one ends: be it for `so_far`, what has become of this process before.
+absl::StatusOr<int> WorkAsRank(
+    const engine::Launch& launch, const RunOptions& given, const absl::Status& so_far,
+    absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, engine::Rendezvous&)> work);
 
 }  // namespace stagecoach::tools
 

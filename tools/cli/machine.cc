@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/units.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -65,6 +67,14 @@ Machine InspectMachine() {
           .memory_bytes = MemoryInfoBytes("MemTotal"),
           .available_memory_bytes = MemoryInfoBytes("MemAvailable"),
           .instruction_set = InstructionSet()};
+}
+
+absl::Status CheckHasMemory(int64_t needed_bytes) {
+  const int64_t memory_bytes = InspectMachine().memory_bytes;
+  if (memory_bytes == 0 || needed_bytes <= memory_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "all devices together need ", base::FormatBytes(needed_bytes), ", this machine has ",
+      base::FormatBytes(memory_bytes), ": use a smaller model or smaller micro-batches"));
 }
 
 }  // namespace stagecoach::tools

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace stagecoach::tools {
 
 // What this machine offers to CPU devices.
@@ -15,6 +17,9 @@ struct Machine {
 };
 
 Machine InspectMachine();
+
+// ResourceExhausted if this machine has less memory than all its CPU devices together need.
+absl::Status CheckHasMemory(int64_t needed_bytes);
 
 }  // namespace stagecoach::tools
 

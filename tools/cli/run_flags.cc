@@ -185,6 +185,51 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
   app.add_flag("--json", options.json, "Print JSON, one object per line")->group("Run");
 }
 
+void AddPredictFlags(CLI::App& app, PredictOptions& options) {
+  RunOptions& run = options.run;
+  AddFlag(app, "--checkpoint", "DIR", options.checkpoint,
+          "A checkpoint, or the folder of a run: its newest", ParseFolder)
+      ->required();
+  AddFlag(app, "--data", "SPEC", run.data,
+          "As in train, or a file of IDX images [what the run was tested with]", ParseData);
+  app.add_option("--label", run.label,
+                 "Column of the labels in a .csv file, if it has them [the run's]")
+      ->option_text("NAME");
+  app.add_option("--outputs", options.outputs,
+                 "Write what the last layer gives for each row: .csv, .jsonl or .npy")
+      ->option_text("FILE");
+  app.add_option("--classes", options.classes, "Write the class of each row, in the same formats")
+      ->option_text("FILE");
+  const std::string group = "Pipeline";
+  AddFlag(app, "--stages,--devices", "N", run.stages,
+          "Devices to cut the model over [the fewest that have the memory]", Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--replicas", "N", run.replicas,
+          "Copies of the model that share the rows: 1, 2, 4, ... [1]", Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--microbatch-rows", "N", options.micro_batch_rows,
+          "Rows that pass through a stage at once [the run's]", Count(1, kMaxBatch))
+      ->group(group);
+  AddFlag(app, "--microbatches", "N", run.micro_batches,
+          "How many of those stream through the stages at a time [as memory allows]",
+          Count(1, kMaxInt))
+      ->group(group);
+  AddDeviceFlags(app, run.device);
+  app.get_option("--device")->description("cpu, cuda, or auto: cuda if GPUs suffice [the run's]");
+  app.get_option("--precision")
+      ->description("fp32, or on CUDA devices tf32 or bf16 (docs/cuda.md) [the run's]");
+  app.get_option("--threads-per-device")
+      ->description("Cores of a CPU device [an equal share of them]");
+  AddFlag(app, "--device-memory", "SIZE", run.device_memory_bytes,
+          "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
+      ->group(group);
+  AddFlag(app, "--deadline", "SECONDS", run.deadline_seconds,
+          Describe("Longest wait of one device for another", absl::StrCat(run.deadline_seconds)),
+          Number({.min = 0.0, .max = 1e6, .above_min = true}))
+      ->group("Run");
+  app.add_flag("--json", run.json, "Print JSON, one object per line")->group("Run");
+}
+
 namespace {
 
 absl::StatusOr<std::optional<int64_t>> ParseEvery(const std::string& text) {

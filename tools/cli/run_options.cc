@@ -68,16 +68,6 @@ absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
   return base::ReadFile(options.model_file, engine::kMaxModelFileBytes);
 }
 
-absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
-                                        const engine::Dataset& data) {
-  if (text.empty() && options.model_file.empty()) {
-    return engine::DefaultNetwork(data.features(), data.classes(), options.layers, options.width);
-  }
-  absl::StatusOr<engine::Model> model = engine::ParseModel(text, data.features(), data.classes());
-  if (!model.ok()) return base::Annotate(model.status(), options.model_file);
-  return model;
-}
-
 // Whether each rank of the run is a process.
 bool IsProcess(const RunOptions& options) { return options.rank.has_value(); }
 
@@ -104,12 +94,6 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckBatch(options.batch, plan.micro_batches)));
   plan.micro_batch_rows = options.batch / plan.micro_batches;
   return plan;
-}
-
-absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices) {
-  ASSIGN_OR_RETURN(engine::DeviceSpec device, Resolve(options.device, devices));
-  device.memory_bytes = options.device_memory_bytes;
-  return device;
 }
 
 absl::Status CheckBudget(const partition::PlanReport& report, int64_t device_memory_bytes) {
@@ -216,18 +200,21 @@ float LearningRateOf(const RunOptions& options) {
   return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
 }
 
-absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
-  Workload workload;
-  ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
-  ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options)));
-  ASSIGN_OR_RETURN(workload.model_text, From(Origin::kConfiguration, ModelTextOf(options)));
-  ASSIGN_OR_RETURN(
-      workload.model,
-      From(Origin::kConfiguration, MakeModel(options, workload.model_text, *workload.data.train)));
-  return workload;
+absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices) {
+  ASSIGN_OR_RETURN(engine::DeviceSpec device, Resolve(options.device, devices));
+  device.memory_bytes = options.device_memory_bytes;
+  return device;
 }
 
-namespace {
+absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
+                                        int64_t features, int64_t classes) {
+  if (text.empty() && options.model_file.empty()) {
+    return engine::DefaultNetwork(features, classes, options.layers, options.width);
+  }
+  absl::StatusOr<engine::Model> model = engine::ParseModel(text, features, classes);
+  if (!model.ok()) return base::Annotate(model.status(), options.model_file);
+  return model;
+}
 
 // Before anything is created on GPUs: other programs may use their memory, too.
 absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run) {
@@ -239,6 +226,20 @@ absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::Prepared
   }
   return CheckGpuMemory(run.device, bytes);
 }
+
+absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
+  Workload workload;
+  ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
+  ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options)));
+  ASSIGN_OR_RETURN(workload.model_text, From(Origin::kConfiguration, ModelTextOf(options)));
+  ASSIGN_OR_RETURN(workload.model,
+                   From(Origin::kConfiguration,
+                        MakeModel(options, workload.model_text, workload.data.train->features(),
+                                  workload.data.train->classes())));
+  return workload;
+}
+
+namespace {
 
 absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
   ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));

@@ -81,6 +81,15 @@ struct RunOptions {
   bool json = false;
 };
 
+// What `predict` asks for.
+struct PredictOptions {
+  RunOptions run;          // data, model, devices: those of the checkpoint, but for flags
+  std::string checkpoint;  // a checkpoint, or the folder of a run
+  std::optional<int64_t> micro_batch_rows;  // unset: those of the run
+  bool has_threads = false;                 // else each device gets its share of the processors
+  std::string outputs, classes;             // files; "": none
+};
+
 inline bool WantsTraces(const RunOptions& options) {
   return !options.trace.empty() || !options.simulated_trace.empty();
 }
@@ -119,6 +128,20 @@ void AddPlanFlags(CLI::App& app, RunOptions& options);
 
 // Adds the flags that only training needs, after those of AddPlanFlags.
 void AddTrainingFlags(CLI::App& app, RunOptions& options);
+
+// Adds the flags of `predict`, likewise.
+void AddPredictFlags(CLI::App& app, PredictOptions& options);
+
+// What each of so many devices is.
+absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices);
+
+// Reads the model from `text` or, if that is "", makes the default network. `classes`: outputs of
+// the last layer.
+absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
+                                        int64_t features, int64_t classes);
+
+// Unavailable if the plan does not fit the free memory of the GPUs that this process takes.
+absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run);
 
 // What is trained.
 struct Workload {

@@ -13,6 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "engine/train/save_interval.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -113,6 +115,24 @@ std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags, const RunO
   return saved;
 }
 
+absl::StatusOr<engine::Checkpoint> OpenCheckpoint(const std::string& path) {
+  std::vector<absl::Status> passed_over;
+  absl::StatusOr<engine::Checkpoint> checkpoint = engine::OpenNewest(path, passed_over);
+  if (checkpoint.ok()) {
+    for (const absl::Status& status : passed_over) {
+      PrintNotice(absl::StrCat("passes over a checkpoint: ", status.message()));
+    }
+    return checkpoint;
+  }
+  return From(Origin::kData, passed_over.empty() ? checkpoint.status() : passed_over.front());
+}
+
+void TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved) {
+  CLI::Option* const option = flags.get_option(saved.name);
+  option->add_result(saved.value);
+  option->run_callback();
+}
+
 absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                               RunOptions& options) {
   const bool has_plan = flags.get_option("--plan")->count() > 0;
@@ -127,8 +147,7 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
     if (has_model && (saved.name == "--layers" || saved.name == "--width")) continue;
     if (!saved.is_given) options.taken_defaults.push_back(saved.name);
-    option->add_result(saved.value);
-    option->run_callback();
+    TakeSavedOption(flags, saved);
   }
   if (!has_model) options.model_text = manifest.model_source;
   return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/vote.h"
@@ -17,7 +18,7 @@
 #include "tools/cli/cli11_fwd.h"
 #include "tools/cli/run_options.h"
 
-// What `train` does about checkpoints.
+// What commands do about checkpoints of runs.
 namespace stagecoach::tools {
 
 // The options of a run, for its checkpoints: those that decide its results, in effect, and of the
@@ -30,6 +31,13 @@ std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags, const RunO
 // not known here.
 absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                               RunOptions& options);
+
+// The checkpoint at a path, or the newest of a run. Errors are marked with their origin; newer ones
+// that are damaged are passed over with a line each.
+absl::StatusOr<engine::Checkpoint> OpenCheckpoint(const std::string& path);
+
+// Takes one option of a checkpoint as if it were on the command line.
+void TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved);
 
 // Which of the options that decide the results differ from those of the checkpoint: "--batch was
 // 128 and is 256"; "" if none do.

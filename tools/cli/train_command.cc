@@ -1,10 +1,7 @@
 #include "tools/cli/train_command.h"
 
-#include <signal.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,22 +31,10 @@
 #include "tools/cli/report.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/saved_run.h"
+#include "tools/cli/stop_signal.h"
 
 namespace stagecoach::tools {
 namespace {
-
-std::atomic<bool> stop_requested = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler stores it");
-
-// From here on the first Ctrl-C (or SIGTERM) asks for a stop after the present step, among
-// processes of all, and the second ends the process.
-void StopOnSignals() {
-  struct sigaction action = {};
-  action.sa_handler = [](int) { stop_requested.store(true, std::memory_order_relaxed); };
-  action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
   const float peak = LearningRateOf(options);
@@ -70,7 +55,6 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
   if (run.prepared.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
-  const int64_t memory_bytes = InspectMachine().memory_bytes;
   int64_t needed_bytes = 0;
   for (const partition::RankReport& rank : run.prepared.report.ranks)
     needed_bytes += run.prepared.plan.replicas() * rank.peak_bytes();
@@ -80,12 +64,7 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
       needed_bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
     }
   }
-  if (memory_bytes > 0 && needed_bytes > memory_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "all devices together need ", base::FormatBytes(needed_bytes), ", this machine has ",
-        base::FormatBytes(memory_bytes), ": use a smaller model or smaller micro-batches"));
-  }
-  return absl::OkStatus();
+  return CheckHasMemory(needed_bytes);
 }
 
 absl::Duration LongestWait(const RunOptions& options) {
@@ -220,8 +199,7 @@ absl::StatusOr<int> TrainOnDevices(const CLI::App& flags, const RunOptions& opti
   if (resumes) {
     ASSIGN_OR_RETURN(start, From(Origin::kData, Resume(options, run, *trainer, *report)));
   }
-  engine::Vote stop(rendezvous, {.wanted = [] { return stop_requested.load(); },
-                                 .deadline = LongestWait(options)});
+  engine::Vote stop(rendezvous, {.wanted = StopRequested, .deadline = LongestWait(options)});
   AutomaticSaves automatic(rendezvous, LongestWait(options));
   engine::CheckpointOptions checkpoints = CheckpointOptionsOf(flags, options, run, automatic);
   checkpoints.on_save = [&](const engine::SaveReport& save) {
@@ -254,38 +232,16 @@ absl::StatusOr<int> TrainOnDevices(const CLI::App& flags, const RunOptions& opti
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
 }
 
-// Returns once all are there, so that each hears why another ends.
-absl::StatusOr<std::unique_ptr<engine::Rendezvous>> Meet(const engine::Launch& launch,
-                                                         const RunOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<engine::Rendezvous> rendezvous,
-                   From(Origin::kConfiguration, ConnectRendezvous(launch, LongestWait(options))));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, rendezvous->Barrier(DeadlineOf(options))));
-  return rendezvous;
-}
-
-// What is wrong with this process's own flags comes last, for the others are to hear of it; if they
-// cannot be met, it comes first.
-absl::StatusOr<int> TrainAsRank(const CLI::App& flags, const engine::Launch& launch,
-                                const RunOptions& given, const absl::StatusOr<bool>& resumes) {
-  absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
-  if (!resumes.ok()) options = resumes.status();
-  const absl::StatusOr<std::unique_ptr<engine::Rendezvous>> rendezvous = Meet(launch, given);
-  if (!rendezvous.ok()) return options.ok() ? rendezvous.status() : options.status();
-  const auto train = [&]() -> absl::StatusOr<int> {
-    ASSIGN_OR_RETURN(RunOptions own, options);
-    RETURN_IF_ERROR(ChooseGpu(launch, own));
-    return TrainOnDevices(flags, own, *resumes, rendezvous->get());
-  };
-  const absl::StatusOr<int> result = train();
-  if (!result.ok()) (*rendezvous)->Fail(result.status(), DeadlineOf(given));
-  return result;
-}
-
 absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
                    From(Origin::kUsage, engine::FindLaunch()));
   const absl::StatusOr<bool> resumes = FindCheckpoint(flags, options);
-  if (launch.has_value()) return TrainAsRank(flags, *launch, options, resumes);
+  if (launch.has_value()) {
+    return WorkAsRank(*launch, options, resumes.status(),
+                      [&](const RunOptions& own, engine::Rendezvous& rendezvous) {
+                        return TrainOnDevices(flags, own, *resumes, &rendezvous);
+                      });
+  }
   RETURN_IF_ERROR(resumes.status());
   return TrainOnDevices(flags, options, *resumes, nullptr);
 }
