@@ -14,6 +14,7 @@ namespace stagecoach::engine {
 namespace {
 
 constexpr int kMaxRanks = 1 << 16;
+constexpr int kMostRestarts = 1'000'000'000;
 
 // Slurm's numbers for what is not a step of srun: the shell of salloc, a batch script, and the
 // like.
@@ -147,6 +148,7 @@ absl::StatusOr<std::optional<Found>> FindLauncher(const Variables& variables) {
 
 std::string FindId(const Variables& variables, absl::string_view launcher) {
   const auto text = [&](const char* name) { return variables.Text(name).value_or(""); };
+  if (launcher == "STAGECOACH_RANKS") return text("STAGECOACH_LAUNCH");
   if (launcher == "torchrun" && variables.Has("TORCHELASTIC_RUN_ID")) {
     return absl::StrCat(text("TORCHELASTIC_RUN_ID"), ".", text("TORCHELASTIC_RESTART_COUNT"));
   }
@@ -159,6 +161,16 @@ std::string FindId(const Variables& variables, absl::string_view launcher) {
                         text("SLURM_RESTART_COUNT"));
   }
   return "";
+}
+
+absl::StatusOr<int> FindRestarts(const Variables& variables, absl::string_view launcher) {
+  const char* name = nullptr;
+  if (launcher == "STAGECOACH_RANKS") name = "STAGECOACH_RESTARTS";
+  if (launcher == "torchrun") name = "TORCHELASTIC_RESTART_COUNT";
+  if (launcher == "srun") name = "SLURM_RESTART_COUNT";
+  if (name == nullptr) return 0;
+  ASSIGN_OR_RETURN(const std::optional<Number> count, variables.Integer(name, 0, kMostRestarts));
+  return count.has_value() ? count->value : 0;
 }
 
 // Only launchers whose ids are unique on the host have a place there.
@@ -203,6 +215,7 @@ absl::StatusOr<std::optional<Launch>> FindLaunch(Environment get) {
   ASSIGN_OR_RETURN(const std::optional<Number> local_rank,
                    variables.Integer("STAGECOACH_LOCAL_RANK", 0, launch.ranks - 1));
   if (local_rank.has_value()) launch.local_rank = local_rank->value;
+  ASSIGN_OR_RETURN(launch.restarts, FindRestarts(variables, found->launcher));
   return launch;
 }
 

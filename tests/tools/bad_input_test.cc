@@ -56,7 +56,8 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 TEST(Usage, ACommandIsNeeded) {
   ExpectFailure(
       {}, kStatusUsage,
-      HasSubstr("train, predict, plan, profile, simulate, trace, checkpoint, launch or devices"));
+      HasSubstr(
+          "train, predict, plan, profile, simulate, trace, checkpoint, launch, chaos or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

@@ -182,6 +182,8 @@ Finished Child::Wait() {
           .err = ReadAll(error_)};
 }
 
+std::string ProgramPath() { return STAGECOACH_BINARY; }
+
 Finished RunStagecoach(const Arguments& arguments) { return Child(arguments).Wait(); }
 
 }  // namespace stagecoach::tools

@@ -65,6 +65,9 @@ class Child {
   std::string out_;
 };
 
+// Where the program is.
+std::string ProgramPath();
+
 // Runs the program from start to end.
 Finished RunStagecoach(const Arguments& arguments);
 

@@ -19,6 +19,7 @@
 namespace stagecoach::tools {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
@@ -134,6 +135,35 @@ TEST(CpuProcessesThatAreSaved, GoOnAsOtherProcessesAfterOneWasKilled) {
   EXPECT_EQ(resumed.Events()[1]["event"], "resumed");
   EXPECT_GE(resumed.Events()[1]["step"], 4);
   const nlohmann::json end = resumed.Events().back(), expected = whole.Events().back();
+  for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
+    EXPECT_EQ(end[name], expected[name]) << name;
+  }
+}
+
+// Killed, stopped, and in the end on fewer devices than it has begun with.
+TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
+  const stagecoach::testing::TestFolder folder;
+  const Arguments run = OnCpu({"--epochs", "40"});
+  const nlohmann::json expected = RunStagecoach(Joined(run, {"--stages", "1"})).Events().back();
+  // The first start loses rank 1, the second is stopped, and in the third rank 3 has no device.
+  const std::string script = absl::StrCat(
+      "case $STAGECOACH_RESTARTS.$RANK in "
+      "0.1) (sleep 0.4; kill -9 $$) & ;; 1.2) (sleep 0.4; kill -STOP $$) & ;; 2.3) exit 69 ;; "
+      "esac; "
+      "exec ",
+      absl::StrJoin(Joined({ProgramPath()}, run), " "),
+      " --stages 2 --replicas 2 --every 1 --resume --checkpoint ",
+      (folder.path() / "run").string());
+  const Finished supervised = RunStagecoach({"launch", "--processes", "4", "--max-restarts", "9",
+                                             "--silence", "0.5", "--", "sh", "-c", script});
+  EXPECT_EQ(supervised.exit_status, 0) << supervised.err;
+  EXPECT_THAT(supervised.err,
+              AllOf(HasSubstr("rank 1 was killed by signal 9 (Killed); starts all again (1 of 9)"),
+                    HasSubstr("rank 2 was stopped for too long and was killed; starts all again"),
+                    HasSubstr("rank 3 ended with status 69; starts 3 of them again (3 of 9)"),
+                    HasSubstr("goes on over the 3 devices that are left: 3 stages, 1 replica")));
+  const std::vector<std::string> lines = supervised.OutLines();
+  const nlohmann::json end = nlohmann::json::parse(lines.back());
   for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
     EXPECT_EQ(end[name], expected[name]) << name;
   }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -183,6 +184,100 @@ TEST(Launch, ReportsTheRankThatFailedToTrain) {
       RunStagecoach(LaunchOf(2, Joined({"--"}, RankArguments(Joined(Forever(), Deadline())))));
   EXPECT_EQ(run.exit_status, kStatusInternal) << run.err;
   EXPECT_THAT(run.err, HasSubstr("stagecoach launch: rank "));
+}
+
+// ---- With restarts ----
+
+Arguments Restarting(int processes, int most, const std::string& script,
+                     const Arguments& more = {}) {
+  return LaunchOf(processes,
+                  Joined(Joined({"--max-restarts", absl::StrCat(most)}, more), Shell(script)));
+}
+
+TEST(Restarts, StartAllAgainUntilTheyEndWell) {
+  const Finished run = RunStagecoach(Restarting(
+      2, 5,
+      "echo start $STAGECOACH_RESTARTS of $RANK, $STAGECOACH_LAUNCH; [ $RANK = 0 ] || sleep 600 & "
+      "[ $STAGECOACH_RESTARTS != 1 ] || kill -9 $$; [ $STAGECOACH_RESTARTS = 2 ] || exit 70; "
+      "echo $STAGECOACH_STARTED"));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr(" ended with status 70; starts all again (1 of 5)\n"),
+                    HasSubstr(" was killed by signal 9 (Killed); starts all again (2 of 5)\n")));
+  std::set<std::string> launches;
+  int starts = 0;
+  for (const std::string& line : run.OutLines()) {
+    if (absl::StrContains(line, ", ")) launches.insert(line.substr(line.find(", ")));
+    starts += absl::StrContains(line, "start ") ? 1 : 0;
+  }
+  EXPECT_EQ(starts, 6);
+  EXPECT_EQ(launches.size(), 3U);  // each start has a name that both processes know
+}
+
+TEST(Restarts, EndAfterSoMany) {
+  const Finished run = RunStagecoach(Restarting(2, 2, "echo start; exit 70"));
+  EXPECT_EQ(run.exit_status, 70);
+  EXPECT_EQ(run.OutLines().size(), 6U);
+  EXPECT_THAT(run.err, EndsWith(" ended with status 70\n"));
+}
+
+TEST(Restarts, AreNotTriedWhereTheyCannotHelp) {
+  for (const int status : {2, 65, 74, 78, 130}) {
+    const Finished run = RunStagecoach(Restarting(2, 5, absl::StrCat("exit ", status)));
+    EXPECT_EQ(run.exit_status, status);
+    EXPECT_THAT(run.err, Not(HasSubstr("again")));
+  }
+}
+
+TEST(Restarts, AreNotTriedForOneWhomTheUserStops) {
+  Child child(Restarting(2, 5, "echo here; exec sleep 600"));
+  ASSERT_TRUE(child.WaitForOutput("here\n"));
+  child.Signal(SIGTERM);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, 128 + SIGTERM);
+  EXPECT_THAT(run.err, Not(HasSubstr("again")));
+}
+
+TEST(Restarts, GoOnWithoutTheDevicesThatAreGone) {
+  const Finished run =
+      RunStagecoach(Restarting(4, 5,
+                               "if [ $STAGECOACH_RESTARTS = 0 -a $RANK -ge 2 ]; then exit 69; fi; "
+                               "if [ $STAGECOACH_RESTARTS = 0 ]; then sleep 0.3; "
+                               "echo rank $RANK: rank 3 has failed: gone >&2; exit 69; fi; "
+                               "echo $RANK of $WORLD_SIZE"));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.OutLines(), UnorderedElementsAre("0 of 2", "[1] 1 of 2"));
+  EXPECT_THAT(run.err, HasSubstr(" ended with status 69; starts 2 of them again (1 of 5)\n"));
+  // There is no device left.
+  EXPECT_EQ(RunStagecoach(Restarting(2, 5, "exit 69")).exit_status, 69);
+}
+
+TEST(Restarts, FollowAProcessThatIsStoppedForTooLong) {
+  const Finished run = RunStagecoach(
+      Restarting(2, 5, "[ $RANK$STAGECOACH_RESTARTS != 10 ] || kill -STOP $$; echo $RANK",
+                 {"--silence", "0.3"}));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.err, HasSubstr("rank 1 was stopped for too long and was killed; starts all"));
+}
+
+TEST(Restarts, DoNotFollowOneThatGoesOnInTime) {
+  const Finished run = RunStagecoach(Restarting(
+      2, 5, "(sleep 0.3; kill -CONT $$) & kill -STOP $$; echo $RANK", {"--silence", "20"}));
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_EQ(run.err, "");
+}
+
+TEST(Restarts, OfTrainNeedACheckpoint) {
+  const Finished run = RunStagecoach(LaunchOf(2, {"--max-restarts", "1", "--", "train"}));
+  EXPECT_EQ(run.exit_status, kStatusUsage);
+  ExpectOneLine(run.err, HasSubstr("let it save itself, by train --checkpoint DIR"));
+}
+
+TEST(Restarts, KeepTheLogsOfEarlierStarts) {
+  const testing::TestFolder folder;
+  const std::string logs = (folder.path() / "logs").string();
+  RunStagecoach(Restarting(1, 1, "echo start $STAGECOACH_RESTARTS; exit 70", {"--log-dir", logs}));
+  EXPECT_EQ(ReadText(logs + "/rank-0.out"), "start 0\nstart 1\n");
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "tools/cli/launch_command.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,39 +15,42 @@
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "engine/launch/free_port.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
-#include "tools/cli/local_processes.h"
+#include "tools/cli/supervision.h"
 
 namespace stagecoach::tools {
 namespace {
 
 constexpr int kMostProcesses = 4096;
-constexpr const char* kLocalhost = "127.0.0.1";
+constexpr int kMostRestarts = 1'000'000;
 
 struct Options {
   int processes = 0;
   std::string log_dir;
-  double patience_seconds = 10;
+  std::optional<double> patience_seconds;
+  int max_restarts = 0;
+  double silence_seconds = 10;
   std::vector<std::string> command;  // after "--"
 };
 
-// What launchers set: this program's own variables, and those of torchrun, which many others read.
-std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int ranks, int port) {
-  const std::string number = absl::StrCat(rank);
-  const std::string count = absl::StrCat(ranks);
-  return {{"STAGECOACH_RANK", number},
-          {"STAGECOACH_RANKS", count},
-          {"STAGECOACH_LOCAL_RANK", number},
-          {"STAGECOACH_RENDEZVOUS", absl::StrCat("tcp://", kLocalhost, ":", port)},
-          {"RANK", number},
-          {"WORLD_SIZE", count},
-          {"LOCAL_RANK", number},
-          {"LOCAL_WORLD_SIZE", count},
-          {"MASTER_ADDR", kLocalhost},
-          {"MASTER_PORT", absl::StrCat(port + 1)}};
+bool IsOneOf(const std::vector<const CLI::App*>& commands, const std::string& name) {
+  return std::any_of(commands.begin(), commands.end(),
+                     [&](const CLI::App* command) { return command->get_name() == name; });
+}
+
+// What to execute: a command of this program needs the program in front.
+absl::StatusOr<std::vector<std::string>> CommandOf(const Options& options, bool is_own) {
+  std::vector<std::string> command = options.command;
+  if (!is_own) return command;
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return absl::InternalError(absl::StrCat("cannot find this program: ", error.message()));
+  }
+  command.insert(command.begin(), self.string());
+  return command;
 }
 
 absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
@@ -58,26 +62,34 @@ absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
     RETURN_IF_ERROR(
         From(Origin::kUsage, base::Annotate(base::MakeFolders(options.log_dir), "--log-dir")));
   }
-  ASSIGN_OR_RETURN(const engine::FreePort port, engine::FreePort::Take());
-  LocalProcesses processes = {
-      .processes = options.processes,
-      .command = options.command,
-      .variables = [&](int rank) { return VariablesOf(rank, options.processes, port.number()); },
-      .log_dir = options.log_dir,
-      .patience = absl::Seconds(options.patience_seconds)};
-  const std::vector<const CLI::App*> own = flags.get_parent()->get_subcommands({});
-  const bool is_own = std::any_of(own.begin(), own.end(), [&](const CLI::App* command) {
-    return command->get_name() == options.command.front();
-  });
-  if (is_own) {
-    std::error_code error;
-    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-    if (error) {
-      return absl::InternalError(absl::StrCat("cannot find this program: ", error.message()));
-    }
-    processes.command.insert(processes.command.begin(), self.string());
+  const bool is_own = IsOneOf(flags.get_parent()->get_subcommands({}), options.command.front());
+  const bool trains = is_own && options.command.front() == "train";
+  const bool restarts = options.max_restarts > 0;
+  const bool saves = std::any_of(
+      options.command.begin(), options.command.end(),
+      [](const std::string& word) { return word.substr(0, word.find('=')) == "--checkpoint"; });
+  if (restarts && trains && !saves) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(
+                    "--max-restarts: the run would start at its beginning again: let it save "
+                    "itself, by train --checkpoint DIR"));
   }
-  return RunLocalProcesses(processes);
+  Supervision supervision = {
+      .processes = {.processes = options.processes,
+                    .log_dir = options.log_dir,
+                    .patience = absl::Seconds(options.patience_seconds.value_or(restarts ? 2 : 10)),
+                    .silence = restarts ? absl::Seconds(options.silence_seconds)
+                                        : absl::InfiniteDuration()},
+      .max_restarts = options.max_restarts};
+  ASSIGN_OR_RETURN(supervision.processes.command, CommandOf(options, is_own));
+  if (trains) supervision.restart_arguments = {"--resume"};
+  supervision.on_restart = [&](const std::string& cause, int processes, int restart) {
+    const bool are_all = processes == options.processes;
+    std::fprintf(stderr, "stagecoach launch: %s; starts %s again (%d of %d)\n", cause.c_str(),
+                 are_all ? "all" : absl::StrCat(processes, " of them").c_str(), restart,
+                 options.max_restarts);
+  };
+  return Supervise(supervision);
 }
 
 }  // namespace
@@ -90,7 +102,11 @@ Command AddLaunchCommand(CLI::App& app) {
       "(STAGECOACH_RANK, RANK, WORLD_SIZE, MASTER_ADDR and so on), and where the ranks meet.\n\n"
       "  stagecoach launch --processes 4 -- train --device cuda --stages 4\n\n"
       "Lines of their output have the rank in front, but for those of rank 0 on stdout. If one\n"
-      "fails, the others are ended, and the exit status is that of the first that failed.");
+      "fails, the others are ended, and the exit status is that of the first that failed; or, "
+      "with\n"
+      "--max-restarts, all are started again, fewer of them if a device is gone (status 69), "
+      "unless\n"
+      "that could not help (2, 65, 74, 78).");
   const auto options = std::make_shared<Options>();
   AddFlag(*flags, "-p,--processes", "P", options->processes, "Number of processes",
           [](const std::string& text) { return ParseCount(text, 1, kMostProcesses); })
@@ -99,9 +115,17 @@ Command AddLaunchCommand(CLI::App& app) {
       ->add_option("--log-dir", options->log_dir,
                    "Write output to DIR/rank-N.out and DIR/rank-N.err instead")
       ->option_text("DIR");
+  const auto seconds = [](const std::string& text) {
+    return ParseNumber(text, {.min = 0, .max = 86400});
+  };
   AddFlag(*flags, "--patience", "SECONDS", options->patience_seconds,
-          "How long the others have to end once one has failed [10]",
-          [](const std::string& text) { return ParseNumber(text, {.min = 0, .max = 86400}); });
+          "How long the others have to end once one has failed [10; 2 before a restart]", seconds);
+  AddFlag(
+      *flags, "--max-restarts", "N", options->max_restarts,
+      "How often to start all again after one has failed; train goes on from its checkpoint [0]",
+      [](const std::string& text) { return ParseCount(text, 0, kMostRestarts); });
+  AddFlag(*flags, "--silence", "SECONDS", options->silence_seconds,
+          "How long a process may be stopped before it counts as failed [10]", seconds);
   return {.flags = flags,
           .run = [options, flags] { return Launch(*options, *flags); },
           .rest = &options->command};

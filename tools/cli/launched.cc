@@ -8,6 +8,7 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
+#include "schedule/files/schedule_file.h"
 #include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
@@ -47,7 +48,11 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
   }
   if (!options.stages.has_value()) options.stages = std::max(1, launch.ranks / options.replicas);
   const int devices = *options.stages * options.replicas;
-  if (options.plan_file.empty() && devices != launch.ranks) {
+  const bool has_own_plan =
+      !options.plan_file.empty() || schedule::IsScheduleFile(options.schedule);
+  if (launch.restarts > 0 && devices != launch.ranks && !has_own_plan) {
+    options.devices_left = launch.ranks;
+  } else if (options.plan_file.empty() && devices != launch.ranks) {
     return From(
         Origin::kConfiguration,
         absl::InvalidArgumentError(absl::StrCat(

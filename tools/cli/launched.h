@@ -13,7 +13,8 @@
 namespace stagecoach::tools {
 
 // The options of this process, but for its GPU. InvalidArgument: what does not go among processes,
-// or another number of them than of devices (stages of all replicas).
+// or another number of them than of devices (stages of all replicas), unless some have been
+// lost.
 absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOptions options);
 
 // The GPU of the process among the `visible` ones: that of its local rank; or, where it sees only

@@ -23,6 +23,7 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "engine/launch/socket.h"
+#include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -30,6 +31,7 @@ namespace {
 using engine::Descriptor;
 
 constexpr absl::Duration kFromTermToKill = absl::Seconds(2);
+constexpr absl::Duration kBetweenDisturbances = absl::Milliseconds(5);
 constexpr int kCannotExecute = 127;
 
 // A stream of one process, whose whole lines are passed on.
@@ -82,6 +84,8 @@ struct Process {
   std::optional<Relay> out, err;  // none where a file takes it
   std::optional<int> status;      // as a shell reports it, once it has ended
   bool was_told_to_end = false;   // by this program
+  bool was_silent = false;        // and killed for it
+  base::Deadline stopped_until = base::Deadline::Never();  // where it is stopped
 };
 
 struct Pipe {
@@ -94,8 +98,9 @@ absl::StatusOr<Pipe> MakePipe() {
   return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-absl::StatusOr<Descriptor> MakeFile(const std::string& path) {
-  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+absl::StatusOr<Descriptor> MakeFile(const std::string& path, bool appends) {
+  const int how = appends ? O_APPEND : O_TRUNC;
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666));
   if (!file.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
   return file;
 }
@@ -137,6 +142,10 @@ std::optional<int> BlamedIn(absl::string_view line) {
   return std::nullopt;
 }
 
+base::Deadline Earlier(base::Deadline a, base::Deadline b) {
+  return base::Deadline::At(std::min(a.time(), b.time()));
+}
+
 int ShellStatus(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -146,13 +155,15 @@ class Group {
   explicit Group(const LocalProcesses& given) : given_(given) {}
   ~Group() { Signal(SIGKILL); }
 
-  absl::StatusOr<int> Run() {
+  absl::StatusOr<EndOfProcesses> Run() {
     RETURN_IF_ERROR(CatchSignals());
     processes_.reserve(static_cast<size_t>(given_.processes));  // failed_ points to them
     for (int rank = 0; rank < given_.processes; ++rank) RETURN_IF_ERROR(Start(rank));
     while (IsRunning()) {
       WaitForSomething();
+      EndTheSilent();
       EndTheRest();
+      if (given_.disturb && failed_.empty()) Disturb();
     }
     Signal(SIGKILL);  // what they have started themselves and left
     for (Process& process : processes_) {
@@ -185,8 +196,9 @@ class Group {
       process.out.emplace(std::move(out_pipe.read), stdout, rank == 0 ? "" : prefix);
       process.err.emplace(std::move(err_pipe.read), stderr, prefix);
     } else {
-      ASSIGN_OR_RETURN(out, MakeFile(absl::StrCat(given_.log_dir, "/rank-", rank, ".out")));
-      ASSIGN_OR_RETURN(err, MakeFile(absl::StrCat(given_.log_dir, "/rank-", rank, ".err")));
+      const std::string path = absl::StrCat(given_.log_dir, "/rank-", rank);
+      ASSIGN_OR_RETURN(out, MakeFile(path + ".out", given_.appends_logs));
+      ASSIGN_OR_RETURN(err, MakeFile(path + ".err", given_.appends_logs));
     }
     std::fflush(nullptr);
     const pid_t parent = getpid();
@@ -213,7 +225,10 @@ class Group {
         polled.push_back({.fd = (*relay)->from().get(), .events = POLLIN, .revents = 0});
       }
     }
-    if (poll(polled.data(), polled.size(), engine::PollTimeout(next_)) < 0) return;
+    base::Deadline until = next_;
+    for (const Process& process : processes_) until = Earlier(until, process.stopped_until);
+    if (given_.disturb) until = Earlier(until, base::Deadline::After(kBetweenDisturbances));
+    if (poll(polled.data(), polled.size(), engine::PollTimeout(until)) < 0) return;
     for (size_t i = 0; i < relays.size(); ++i) {
       if (polled[i + 1].revents != 0) relays[i]->PassOn();
     }
@@ -224,17 +239,47 @@ class Group {
     signalfd_siginfo info = {};
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGCHLD) continue;
+      was_stopped_ = true;
       for (Process& process : processes_) process.was_told_to_end = true;
       Signal(static_cast<int>(info.ssi_signo));
     }
     for (Process& process : processes_) {
       int status = 0;
-      if (process.status.has_value() || waitpid(process.pid, &status, WNOHANG) <= 0) continue;
-      process.status = ShellStatus(status);
-      if (*process.status == 0 || process.was_told_to_end) continue;
-      failed_.push_back(&process);
-      if (failed_.size() == 1) next_ = base::Deadline::After(given_.patience);
+      constexpr int kAllChanges = WNOHANG | WUNTRACED | WCONTINUED;
+      while (!process.status.has_value() && waitpid(process.pid, &status, kAllChanges) > 0) {
+        HandleChange(process, status);
+      }
     }
+  }
+
+  void HandleChange(Process& process, int status) {
+    if (WIFSTOPPED(status)) {
+      process.stopped_until = base::Deadline::After(given_.silence);
+      return;
+    }
+    process.stopped_until = base::Deadline::Never();
+    if (WIFCONTINUED(status)) return;
+    process.status = ShellStatus(status);
+    if (*process.status == 0 || process.was_told_to_end) return;
+    failed_.push_back(&process);
+    if (failed_.size() == 1) next_ = base::Deadline::After(given_.patience);
+  }
+
+  void EndTheSilent() {
+    for (Process& process : processes_) {
+      if (!process.stopped_until.Expired()) continue;
+      process.stopped_until = base::Deadline::Never();
+      process.was_silent = true;
+      kill(-process.pid, SIGKILL);
+    }
+  }
+
+  void Disturb() {
+    std::vector<pid_t> running;
+    for (const Process& process : processes_) {
+      if (!process.status.has_value()) running.push_back(process.pid);
+    }
+    if (running.size() == processes_.size()) given_.disturb(running);
   }
 
   // To each process and those that it has started.
@@ -277,23 +322,39 @@ class Group {
     return *cause;
   }
 
-  int Conclude() const {
+  static std::string Describe(const Process& cause) {
+    const int status = *cause.status;
+    if (cause.was_silent) return "was stopped for too long and was killed";
+    if (status <= 128) return absl::StrCat("ended with status ", status);
+    return absl::StrCat("was killed by signal ", status - 128, " (", strsignal(status - 128), ")");
+  }
+
+  // Whose device is gone, by its own account.
+  static bool HasLostDevice(const Process& process) {
+    return process.status == kExitUnavailable && process.err.has_value() &&
+           !BlamedIn(process.err->last_line()).has_value();
+  }
+
+  EndOfProcesses Conclude() const {
+    EndOfProcesses end{.was_stopped = was_stopped_};
     if (failed_.empty()) {
-      int status = 0;  // of those that have ended by a signal that was passed on
-      for (const Process& process : processes_) status = std::max(status, *process.status);
-      return status;
+      // Of those that have ended by a signal that was passed on.
+      for (const Process& process : processes_) end.status = std::max(end.status, *process.status);
+      return end;
     }
     const Process& cause = FindCause();
-    const int status = *cause.status;
-    const std::string how = status > 128 ? absl::StrCat("was killed by signal ", status - 128, " (",
-                                                        strsignal(status - 128), ")")
-                                         : absl::StrCat("ended with status ", status);
-    const std::string where = given_.log_dir.empty() ? ""
-                                                     : absl::StrCat("; see ", given_.log_dir,
-                                                                    "/rank-", cause.rank, ".err");
-    std::fprintf(stderr, "stagecoach launch: rank %d %s%s\n", cause.rank, how.c_str(),
-                 where.c_str());
-    return status;
+    end.status = *cause.status;
+    end.cause = absl::StrCat("rank ", cause.rank, " ", Describe(cause));
+    if (!given_.log_dir.empty()) {
+      absl::StrAppend(&end.cause, "; see ", given_.log_dir, "/rank-", cause.rank, ".err");
+    }
+    if (end.status == kExitUnavailable) {
+      const auto lost = std::count_if(failed_.begin(), failed_.end(), [](const Process* process) {
+        return HasLostDevice(*process);
+      });
+      end.devices_lost = std::max(1, static_cast<int>(lost));
+    }
+    return end;
   }
 
   const LocalProcesses& given_;
@@ -301,12 +362,12 @@ class Group {
   std::vector<Process> processes_;
   std::vector<const Process*> failed_;             // in the order in which they ended
   base::Deadline next_ = base::Deadline::Never();  // when the others are made to end
-  bool asked_ = false;
+  bool asked_ = false, was_stopped_ = false;
 };
 
 }  // namespace
 
-absl::StatusOr<int> RunLocalProcesses(const LocalProcesses& processes) {
+absl::StatusOr<EndOfProcesses> RunLocalProcesses(const LocalProcesses& processes) {
   return Group(processes).Run();
 }
 

@@ -1,6 +1,8 @@
 #ifndef STAGECOACH_TOOLS_CLI_LOCAL_PROCESSES_H_
 #define STAGECOACH_TOOLS_CLI_LOCAL_PROCESSES_H_
 
+#include <sys/types.h>
+
 #include <functional>
 #include <string>
 #include <utility>
@@ -8,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 // Processes of one run on this machine: started together, ended together.
 namespace stagecoach::tools {
@@ -16,12 +19,28 @@ struct LocalProcesses {
   int processes = 1;
   std::vector<std::string>
       command;  // the program, by path or as the shell would find it; arguments
-  // What each is told besides the variables of this process.
+  // What each is told besides the variables of this process; asked in the new process.
   std::function<std::vector<std::pair<std::string, std::string>>(int rank)> variables;
   // Where each process's output goes, as DIR/rank-N.out and DIR/rank-N.err; "": to this one's.
   std::string log_dir;
+  bool appends_logs = false;  // else they are begun anew
   // How long the others have to end by themselves once one has failed.
   absl::Duration patience = absl::Seconds(10);
+  // How long one may be stopped (SIGSTOP) before it is killed.
+  absl::Duration silence = absl::InfiniteDuration();
+  // Called every few milliseconds with the processes, by rank, while all run: for what is to
+  // happen to them.
+  std::function<void(absl::Span<const pid_t>)> disturb;
+};
+
+// How they ended.
+struct EndOfProcesses {
+  int status = 0;  // 0 if all have ended with it
+  // Of the process that failed first, by its own account ("rank 2 has failed" points to rank 2): a
+  // sentence without a period, "rank 2 was killed by signal 9 (Killed)". "": none has failed.
+  std::string cause;
+  int devices_lost = 0;      // processes that ended since their device is not there (status 69)
+  bool was_stopped = false;  // by a signal that this process got
 };
 
 // Starts them and waits until all have ended. Lines of their output are passed on as they come,
@@ -30,11 +49,9 @@ struct LocalProcesses {
 // on to all. When one has failed, or was killed, the others are asked to end after `patience`
 // (SIGTERM), and killed two seconds later; all of them die with this process, whatever kills it.
 //
-// The exit status: 0 if all have ended with it. Otherwise that of the process that failed first, by
-// its own account ("rank 2 has failed" points to rank 2), 128 and the number of the signal if it
-// was killed; a line on stderr says which that is.
-// Unavailable: a process or a file cannot be made; none is left then.
-absl::StatusOr<int> RunLocalProcesses(const LocalProcesses& processes);
+// The status is that of the cause, 128 and the number of the signal if it was killed. Unavailable:
+// a process or a file cannot be made; none is left then.
+absl::StatusOr<EndOfProcesses> RunLocalProcesses(const LocalProcesses& processes);
 
 }  // namespace stagecoach::tools
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "tools/cli/chaos_command.h"
 #include "tools/cli/checkpoint_command.h"
 #include "tools/cli/devices_command.h"
 #include "tools/cli/exit_status.h"
@@ -85,8 +86,8 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
   return UsageError(
       app,
-      "a command is needed: train, predict, plan, profile, simulate, trace, checkpoint, launch or "
-      "devices");
+      "a command is needed: train, predict, plan, profile, simulate, trace, checkpoint, launch, "
+      "chaos or devices");
 }
 
 }  // namespace
@@ -100,10 +101,11 @@ int RunProgram(int argc, char** argv) {
   app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
-  const std::vector<Command> commands = {
-      AddTrainCommand(app),      AddPredictCommand(app),  AddPlanCommand(app),
-      AddProfileCommand(app),    AddSimulateCommand(app), AddTraceCommand(app),
-      AddCheckpointCommand(app), AddLaunchCommand(app),   AddDevicesCommand(app)};
+  const std::vector<Command> commands = {AddTrainCommand(app),      AddPredictCommand(app),
+                                         AddPlanCommand(app),       AddProfileCommand(app),
+                                         AddSimulateCommand(app),   AddTraceCommand(app),
+                                         AddCheckpointCommand(app), AddLaunchCommand(app),
+                                         AddChaosCommand(app),      AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {

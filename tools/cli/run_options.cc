@@ -1,6 +1,7 @@
 #include "tools/cli/run_options.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,9 +18,11 @@
 #include "engine/train/trainer.h"
 #include "partition/files/plan_file.h"
 #include "partition/plan/receipt.h"
+#include "partition/search/receipt_of.h"
 #include "schedule/files/schedule_file.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/machine.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/schedule_option.h"
 
 namespace stagecoach::tools {
@@ -254,7 +257,58 @@ absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
   return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
 }
 
+// The fastest of the plans over stages and replicas that together take all of the devices left.
+absl::StatusOr<engine::PreparedRun> CutOverDevicesLeft(const RunOptions& options,
+                                                       const Workload& workload,
+                                                       const engine::DeviceSpec& device) {
+  const int devices = *options.devices_left;
+  std::optional<engine::PreparedRun> best;
+  double best_ns = 0.0;
+  absl::Status refusal;
+  for (int replicas = 1; replicas <= devices; replicas *= 2) {
+    if (devices % replicas != 0) continue;
+    RunOptions shape = options;
+    shape.gradient_blocks = options.gradient_blocks.value_or(options.replicas);
+    shape.replicas = replicas;
+    shape.stages = devices / replicas;
+    if (replicas == 1) {
+      shape.shards_optimizer = false;
+      shape.reduction = partition::ReductionKind::kTree;
+    }
+    const auto judge = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(shape));
+      plan.device = device;
+      plan.exchange = ExchangeOf(options.device, device);
+      plan.optimizer = workload.optimizer;
+      ASSIGN_OR_RETURN(engine::PreparedRun run, CutModel(shape, workload.model, plan));
+      ASSIGN_OR_RETURN(const partition::Receipt receipt,
+                       ReceiptOf(run.plan, engine::JoinProfiles("", {run.profile}),
+                                 partition::UniformCluster(devices, device.memory_bytes)));
+      if (best.has_value() && best_ns <= receipt.objective_ns) return absl::OkStatus();
+      best = std::move(run);
+      best_ns = receipt.objective_ns;
+      return absl::OkStatus();
+    };
+    refusal.Update(judge());
+  }
+  if (best.has_value()) return *std::move(best);
+  return base::Annotate(refusal, absl::StrCat("on the ", devices, " devices that are left"));
+}
+
+absl::StatusOr<Run> RunOfDevicesLeft(const RunOptions& options) {
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, *options.devices_left));
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+  RETURN_IF_ERROR(CheckRows(*workload.data.train, options.batch));
+  ASSIGN_OR_RETURN(engine::PreparedRun run,
+                   From(Origin::kConfiguration, CutOverDevicesLeft(options, workload, device)));
+  PrintNotice(absl::StrCat("goes on over the ", *options.devices_left, " devices that are left: ",
+                           partition::Counted(run.plan.num_ranks(), "stage"), ", ",
+                           partition::Counted(run.plan.replicas(), "replica")));
+  return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
+}
+
 absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
+  if (options.devices_left.has_value()) return RunOfDevicesLeft(options);
   ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
   ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
   plan.exchange = ExchangeOf(options.device, plan.device);

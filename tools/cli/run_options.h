@@ -47,7 +47,10 @@ struct RunOptions {
   std::optional<int> micro_batches;
   int64_t batch = 128;
   DeviceChoice device;
-  std::optional<int> rank;          // the only one whose device is in this process; unset: all are
+  std::optional<int> rank;  // the only one whose device is in this process; unset: all are
+  // So many are left of a run that had another number: over them, as stages and replicas, goes the
+  // fastest plan.
+  std::optional<int> devices_left;
   int64_t device_memory_bytes = 0;  // 0: no limit
   std::string profile = "analytic";
   // Read from there rather than made; then nothing from `stages` to `batch` is read, nor `profile`.

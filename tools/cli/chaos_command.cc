@@ -1,0 +1,261 @@
+#include "tools/cli/chaos_command.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "tools/cli/add_flag.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/supervision.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int kReplicas = 2;
+constexpr absl::Duration kSilence = absl::Seconds(1);
+constexpr int64_t kMostLogBytes = int64_t{256} << 20;
+
+struct ChaosOptions {
+  int processes = 4;
+  int faults = 10;
+  uint64_t seed = 1;
+};
+
+// A folder that is removed with all it has, unless it is to be kept.
+class ScratchFolder {
+ public:
+  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make() {
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    std::string name = (parent / "stagecoach-chaos-XXXXXX").string();
+    if (error || mkdtemp(name.data()) == nullptr) {
+      return absl::InternalError(absl::StrCat("cannot make a folder in ", parent.string()));
+    }
+    return std::make_unique<ScratchFolder>(name);
+  }
+  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
+  ~ScratchFolder() {
+    std::error_code ignored;
+    if (!kept_) std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void Keep() { kept_ = true; }
+
+ private:
+  const std::string path_;
+  bool kept_ = false;
+};
+
+// What all runs train: a few seconds' worth.
+std::vector<std::string> TrainCommand(const std::vector<std::string>& more) {
+  std::error_code error;
+  std::vector<std::string> command = {
+      std::filesystem::read_symlink("/proc/self/exe", error).string(),
+      "train",
+      "--json",
+      "--data",
+      "synthetic:4000x64x10",
+      "--layers",
+      "8",
+      "--width",
+      "256",
+      "--batch",
+      "64",
+      "--microbatches",
+      "8",
+      "--gradient-blocks",
+      absl::StrCat(kReplicas),
+      "--epochs",
+      "20"};
+  command.insert(command.end(), more.begin(), more.end());
+  return command;
+}
+
+// "from step 200".
+std::string NewestCheckpoint(const std::string& run) {
+  const absl::StatusOr<std::vector<engine::FoundCheckpoint>> found = engine::ListCheckpoints(run);
+  if (!found.ok() || found->empty()) return "from the beginning";
+  return absl::StrCat("from step ", base::FormatCount(found->back().step));
+}
+
+struct Result {
+  int64_t steps = 0;
+  std::string parameters, losses;  // fingerprints
+};
+
+// From what rank 0 has printed in the end.
+absl::StatusOr<Result> ReadResult(const std::string& folder) {
+  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(folder + "/rank-0.out", kMostLogBytes));
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+  const nlohmann::json end =
+      lines.empty() ? nlohmann::json() : nlohmann::json::parse(lines.back(), nullptr, false);
+  if (!end.is_object() || end.value("event", "") != "end") {
+    return absl::InternalError(absl::StrCat("the run has no result; see ", folder));
+  }
+  return Result{.steps = end["steps"],
+                .parameters = end["parameters_hash"],
+                .losses = end["step_losses_hash"]};
+}
+
+absl::StatusOr<Result> RunAndRead(const Supervision& supervision) {
+  RETURN_IF_ERROR(base::MakeFolders(supervision.processes.log_dir));
+  ASSIGN_OR_RETURN(const int status, Supervise(supervision));
+  if (status == kExitOk) return ReadResult(supervision.processes.log_dir);
+  return absl::InternalError(
+      absl::StrCat("the run ended with status ", status, "; see ", supervision.processes.log_dir));
+}
+
+// Kills and stops processes, one after the other, at random moments.
+class Saboteur {
+ public:
+  Saboteur(const ChaosOptions& options, absl::Duration whole_run)
+      : faults_(options.faults),
+        mean_(std::max(2 * whole_run / (options.faults + 1), absl::Milliseconds(300))),
+        random_(options.seed) {
+    Schedule();
+  }
+
+  int done() const { return done_; }
+  absl::Duration elapsed() const { return absl::Now() - begin_; }
+
+  void Disturb(absl::Span<const pid_t> processes) {
+    if (done_ == faults_ || absl::Now() < next_) return;
+    const size_t victim = random_() % processes.size();
+    const bool stops = random_() % 3 == 0;
+    absl::PrintF("%7.1f s  %s rank %d\n", absl::ToDoubleSeconds(elapsed()),
+                 stops ? "stops" : "kills", victim);
+    std::fflush(stdout);
+    kill(processes[victim], stops ? SIGSTOP : SIGKILL);
+    ++done_;
+    // Not before there are new processes: of these, one is gone.
+    next_ = absl::InfiniteFuture();
+  }
+
+  // There are new processes.
+  void Schedule() {
+    std::uniform_real_distribution<double> share(0.2, 1.8);
+    next_ = absl::Now() + share(random_) * mean_;
+  }
+
+ private:
+  const int faults_;
+  const absl::Duration mean_;
+  std::mt19937_64 random_;
+  const absl::Time begin_ = absl::Now();
+  absl::Time next_;
+  int done_ = 0;
+};
+
+absl::StatusOr<int> Chaos(const ChaosOptions& options) {
+  if (options.processes % kReplicas != 0) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat("--processes is ", options.processes,
+                                                        ", expected a multiple of ", kReplicas,
+                                                        ", the number of replicas")));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::Make());
+  const absl::Time begin = absl::Now();
+  Supervision alone;
+  alone.processes.command = TrainCommand({"--stages", "1"});
+  alone.processes.log_dir = folder->path() + "/alone";
+  const absl::StatusOr<Result> expected = RunAndRead(alone);
+  if (!expected.ok()) folder->Keep();
+  RETURN_IF_ERROR(expected.status());
+  const absl::Duration took = absl::Now() - begin;
+  absl::PrintF("left alone, one process trains %s steps in %s: parameters %s\n",
+               base::FormatCount(expected->steps), base::FormatDuration(took),
+               expected->parameters);
+  const int stages = options.processes / kReplicas;
+  absl::PrintF("now %d processes train the same, as %s of %d replicas, and are disturbed:\n",
+               options.processes, stages == 1 ? "1 stage" : absl::StrCat(stages, " stages"),
+               kReplicas);
+  std::fflush(stdout);
+
+  const std::string run = folder->path() + "/run";
+  Saboteur saboteur(options, took);
+  Supervision disturbed;
+  disturbed.processes = {
+      .processes = options.processes,
+      .command = TrainCommand({"--stages", absl::StrCat(stages), "--replicas",
+                               absl::StrCat(kReplicas), "--checkpoint", run, "--every", "25"}),
+      .log_dir = folder->path() + "/disturbed",
+      .patience = absl::Seconds(2),
+      .silence = kSilence,
+      .disturb = [&](absl::Span<const pid_t> processes) { saboteur.Disturb(processes); }};
+  disturbed.max_restarts = std::numeric_limits<int>::max();
+  disturbed.restart_arguments = {"--resume"};
+  int restarts = 0;
+  disturbed.on_restart = [&](const std::string& cause, int /*processes*/, int restart) {
+    restarts = restart;
+    absl::PrintF("%7.1f s  %s: all start again, %s\n", absl::ToDoubleSeconds(saboteur.elapsed()),
+                 cause.substr(0, cause.find(';')), NewestCheckpoint(run));
+    std::fflush(stdout);
+    saboteur.Schedule();
+  };
+  const absl::StatusOr<Result> result = RunAndRead(disturbed);
+  if (!result.ok()) folder->Keep();
+  RETURN_IF_ERROR(result.status());
+  const bool is_same = result->parameters == expected->parameters &&
+                       result->losses == expected->losses && result->steps == expected->steps;
+  absl::PrintF("%7.1f s  done, after %d faults and %d restarts: parameters %s\n",
+               absl::ToDoubleSeconds(saboteur.elapsed()), saboteur.done(), restarts,
+               result->parameters);
+  if (is_same) {
+    absl::PrintF("the parameters and the losses of all steps have the same bits\n");
+    return kExitOk;
+  }
+  folder->Keep();
+  absl::PrintF("the bits DIFFER: see %s\n", folder->path());
+  return kExitDifferent;
+}
+
+}  // namespace
+
+Command AddChaosCommand(CLI::App& app) {
+  CLI::App* flags =
+      app.add_subcommand("chaos", "Kill processes of a run, and see it end as if nothing happened");
+  flags->footer(
+      "Trains a small network in one process; then in several, which launch --max-restarts looks\n"
+      "after, while they are killed (SIGKILL) and stopped (SIGSTOP) at random; and compares the\n"
+      "bits of the results. Takes a minute or two.");
+  const auto options = std::make_shared<ChaosOptions>();
+  AddFlag(*flags, "-p,--processes", "P", options->processes, "Number of processes [4]",
+          [](const std::string& text) { return ParseCount(text, 2, 16); });
+  AddFlag(*flags, "--faults", "N", options->faults, "How often one is killed or stopped [10]",
+          [](const std::string& text) { return ParseCount(text, 0, 1'000'000); });
+  AddFlag(*flags, "--seed", "N", options->seed, "Of what happens when, and to which [1]",
+          [](const std::string& text) {
+            return ParseCount(text, 0, std::numeric_limits<int64_t>::max());
+          });
+  return {flags, [options] { return Chaos(*options); }};
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,31 @@
+#ifndef STAGECOACH_TOOLS_CLI_SUPERVISION_H_
+#define STAGECOACH_TOOLS_CLI_SUPERVISION_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/cli/local_processes.h"
+
+namespace stagecoach::tools {
+
+// A run in several processes on this machine that is started again after a failure.
+struct Supervision {
+  LocalProcesses processes;  // of the first start; `variables` are filled in
+  int max_restarts = 0;
+  std::vector<std::string> restart_arguments;  // behind the command, from the first restart on
+  // Told why the processes are started again, how many of them, and for the how-manieth time.
+  std::function<void(const std::string& cause, int processes, int restart)> on_restart;
+};
+
+// Runs the processes, each of which is told its rank and where the ranks meet by the variables that
+// launchers set. After a failure that may not happen again, all are started again, without those
+// whose device is gone. A line on stderr says why they ended in the end. Each start has a number of
+// its own, by which the processes of an earlier one are kept out. Returns the exit status of the
+// last.
+absl::StatusOr<int> Supervise(const Supervision& supervision);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_SUPERVISION_H_
