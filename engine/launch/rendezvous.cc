@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr absl::string_view kGatherPrefix = "gather/";
 constexpr char kAlivePrefix[] = "alive/";
+constexpr char kOtherRankUrl[] = "stagecoach/other-rank";
 
 constexpr absl::Duration kShortestLookInterval = absl::Milliseconds(200);
 constexpr absl::Duration kLookIntervalOfARank = absl::Milliseconds(1);
@@ -45,7 +47,29 @@ absl::Status CheckValue(const std::string& value) {
   return absl::OkStatus();
 }
 
+// What goes wrong with a rendezvous that is in order goes wrong elsewhere.
+absl::Status MarkIfElsewhere(absl::Status status) {
+  const bool is_elsewhere =
+      absl::IsAborted(status) || absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  return is_elsewhere ? OfAnotherRank(std::move(status)) : status;
+}
+
+template <typename T>
+absl::StatusOr<T> MarkIfElsewhere(absl::StatusOr<T> result) {
+  if (result.ok()) return result;
+  return MarkIfElsewhere(std::move(result).status());
+}
+
 }  // namespace
+
+bool IsOfAnotherRank(const absl::Status& status) {
+  return status.GetPayload(kOtherRankUrl).has_value();
+}
+
+absl::Status OfAnotherRank(absl::Status status) {
+  status.SetPayload(kOtherRankUrl, absl::Cord());
+  return status;
+}
 
 std::string FailureText(int rank, const absl::Status& why) {
   return absl::StrCat(rank, " ", why.message()).substr(0, Rendezvous::kMaxValueBytes);
@@ -62,12 +86,12 @@ absl::Status Rendezvous::Set(const std::string& key, const std::string& value,
                              base::Deadline deadline) {
   RETURN_IF_ERROR(CheckKey(key));
   RETURN_IF_ERROR(CheckValue(value));
-  return DoSet(key, value, deadline);
+  return MarkIfElsewhere(DoSet(key, value, deadline));
 }
 
 absl::StatusOr<std::string> Rendezvous::Get(const std::string& key, base::Deadline deadline) {
   RETURN_IF_ERROR(CheckKey(key));
-  return DoGet(key, /*from=*/-1, deadline);
+  return MarkIfElsewhere(DoGet(key, /*from=*/-1, deadline));
 }
 
 absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string& text,
@@ -78,7 +102,7 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string
   if (absl::IsDeadlineExceeded(texts.status())) {
     Fail(texts.status(), base::Deadline::After(kAnswerTime));
   }
-  return texts;
+  return MarkIfElsewhere(std::move(texts));
 }
 
 absl::StatusOr<std::vector<std::string>> Rendezvous::GatherTexts(const std::string& text,
@@ -144,9 +168,9 @@ absl::Status Rendezvous::CheckOthers(base::Deadline deadline) {
   const absl::StatusOr<std::string> failed = DoLook(kFailedKey, deadline);
   if (absl::IsNotFound(failed.status())) return absl::OkStatus();
   failed_ = true;
-  RETURN_IF_ERROR(failed.status());
+  RETURN_IF_ERROR(MarkIfElsewhere(failed.status()));
   const bool is_own = absl::StartsWith(*failed, absl::StrCat(rank_, " "));
-  return is_own ? absl::OkStatus() : FailureOf(*failed);
+  return is_own ? absl::OkStatus() : OfAnotherRank(FailureOf(*failed));
 }
 
 absl::Duration Rendezvous::look_interval() const {

@@ -15,6 +15,12 @@
 
 namespace stagecoach::engine {
 
+// Whether an error is one of another rank, which has failed, is gone or does not answer, as those of
+// a rendezvous are that name a rank: nothing is wrong here, and another try may succeed.
+bool IsOfAnotherRank(const absl::Status& status);
+// Marks it so.
+absl::Status OfAnotherRank(absl::Status status);
+
 // A small store of texts that the processes of one launch share before they have any other
 // connection, and beside it: the name of an NCCL group, the status of each rank, a few numbers.
 // Keys have 1 to 256 bytes, values any up to 1 MiB; each key is set once.

@@ -427,8 +427,8 @@ absl::Status RankGroup::Fail(const absl::Status& own) {
     }
   }
   if (before.ok()) return NoteFirst(cause);
-  return NoteFirst(
-      absl::Status(before.code(), absl::StrCat(before.message(), "; here: ", own.message())));
+  return NoteFirst(OfAnotherRank(
+      absl::Status(before.code(), absl::StrCat(before.message(), "; here: ", own.message()))));
 }
 
 // A connection that has been closed says that another process is gone, but not why: it may be about

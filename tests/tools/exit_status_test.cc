@@ -1,6 +1,7 @@
 #include "tools/cli/exit_status.h"
 
 #include "base/status_macros.h"
+#include "engine/launch/rendezvous.h"
 #include "gtest/gtest.h"
 
 namespace stagecoach::tools {
@@ -24,6 +25,15 @@ TEST(ExitStatus, OkStaysOk) {
 
 TEST(ExitStatus, TheFirstMarkCounts) {
   EXPECT_EQ(ExitStatusOf(From(Origin::kConfiguration, From(Origin::kData, kError))), 65);
+}
+
+TEST(ExitStatus, TellsOthersFailuresFromAMissingDevice) {
+  const absl::Status gone = absl::UnavailableError("gone");
+  EXPECT_EQ(ExitStatusOf(From(Origin::kConfiguration, gone)), 69);
+  EXPECT_EQ(ExitStatusOf(From(Origin::kConfiguration, engine::OfAnotherRank(gone))), 75);
+  EXPECT_EQ(ExitStatusOf(engine::OfAnotherRank(kError)), 75);
+  EXPECT_EQ(ExitStatusOf(absl::DeadlineExceededError("late")), 75);
+  EXPECT_EQ(ExitStatusOf(From(Origin::kOutput, gone)), 74);
 }
 
 TEST(ExitStatus, SurvivesAnnotation) {

@@ -63,7 +63,7 @@ TEST(LaunchedStages, OfOneThatAsksForMoreAreRefusedByAll) {
   };
   const std::vector<Finished> all = Launch(2, At(2, FilePlace(machine)), one_differs);
   ExpectError(all[1], kStatusBadConfiguration, HasSubstr("2 processes for 3 devices"));
-  ExpectError(all[0], kStatusBadConfiguration, HasSubstr("rank 1 has failed"));
+  ExpectError(all[0], kStatusTryAgain, HasSubstr("rank 1 has failed"));
 }
 
 TEST(LaunchedStages, AreAsManyAsProcesses) {
@@ -79,7 +79,7 @@ TEST(LaunchedGpus, AreAsManyAsTheProcessesOfAHost) {
   const std::vector<Finished> all = Launch(3, At(3, TcpPlace()), Same(RankArguments(Deadline())));
   ExpectError(all[2], kStatusUnavailable, HasSubstr("rank 2: local rank 2 takes GPU 2"));
   for (int rank = 0; rank < 2; ++rank) {
-    ExpectError(all[static_cast<size_t>(rank)], kStatusBadConfiguration,
+    ExpectError(all[static_cast<size_t>(rank)], kStatusTryAgain,
                 HasSubstr(absl::StrCat("rank ", rank, ": rank 2 has failed: ")));
   }
 }
@@ -100,7 +100,7 @@ TEST(LaunchedWithoutAGpu, EndsAll) {
       if (rank == victim) {
         ExpectError(process, kStatusUnavailable, HasSubstr("sees no GPU"));
       } else {
-        ExpectError(process, AnyOf(kStatusUnavailable, kStatusBadConfiguration),
+        ExpectError(process, kStatusTryAgain,
                     AnyOf(HasSubstr(absl::StrCat("rank ", victim)), HasSubstr("localhost")));
       }
     }
@@ -127,7 +127,7 @@ void KillOne(size_t victim, const std::string& place, const Arguments& deadline)
   const std::vector<Finished> all = WaitForAll(children);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (rank == victim) continue;
-    ExpectError(all[rank], AnyOf(kStatusInternal, kStatusUnavailable), SaysThatAnotherFailed());
+    ExpectError(all[rank], kStatusTryAgain, SaysThatAnotherFailed());
   }
 }
 
@@ -186,8 +186,7 @@ class LaunchedStopped : public ::testing::TestWithParam<std::tuple<StopPlace, si
       EXPECT_THAT(process.err, AnyOf(IsEmpty(), left_behind));
       return;
     }
-    EXPECT_THAT(process.exit_status,
-                AnyOf(kStatusInternal, kStatusUnavailable, kStatusBadConfiguration));
+    EXPECT_THAT(process.exit_status, kStatusTryAgain);
     EXPECT_THAT(process.err, AllOf(StartsWith("stagecoach train: "),
                                    ContainsRegex(" in time|timed out|does not answer")));
   }
@@ -257,7 +256,7 @@ TEST(LaunchedGpuFailure, EndsTheOthers) {
   ExpectError(all[1], kStatusInternal,
               AnyOf(HasSubstr("cuda"), HasSubstr("nccl"), HasSubstr("cublas")));
   for (const size_t rank : {size_t{0}, size_t{2}}) {
-    ExpectError(all[rank], AnyOf(kStatusInternal, kStatusUnavailable),
+    ExpectError(all[rank], kStatusTryAgain,
                 AnyOf(SaysThatAnotherFailed(), HasSubstr("timed out waiting for other ranks")));
   }
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "engine/launch/rendezvous.h"
 #include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
@@ -30,6 +31,8 @@ int ExitStatusOf(const absl::Status& status) {
     return mark.has_value() && *mark == absl::StrCat(static_cast<int>(origin));
   };
   if (is(Origin::kOutput)) return kExitCannotWrite;
+  const bool is_elsewhere = engine::IsOfAnotherRank(status) || absl::IsAborted(status);
+  if (is_elsewhere || absl::IsDeadlineExceeded(status)) return kExitTryAgain;
   if (absl::IsUnavailable(status)) return kExitUnavailable;
   if (is(Origin::kUsage)) return kExitUsage;
   if (is(Origin::kData)) return kExitBadData;

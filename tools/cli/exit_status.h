@@ -18,6 +18,7 @@ enum ExitStatus : int {
   kExitUnavailable = 69,       // a device, or what it needs, is not there
   kExitInternal = 70,          // anything that is not the user's doing
   kExitCannotWrite = 74,       // a checkpoint, at the end of a run, or a prediction
+  kExitTryAgain = 75,          // another process has failed, or a deadline has passed
   kExitBadConfiguration = 78,  // model, plan or memory
   kExitInterrupted = 130,      // by Ctrl-C, as shells report it
 };
@@ -25,8 +26,8 @@ enum ExitStatus : int {
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
     "Exit status: 0; 1 checkpoints differ; 2 wrong usage; 65 bad data; 69 no such device;\n"
-    "70 internal error; 74 output cannot be written; 78 bad configuration; 130 stopped by\n"
-    "Ctrl-C.";
+    "70 internal error; 74 output cannot be written; 75 another process failed, or a deadline\n"
+    "passed; 78 bad configuration; 130 stopped by Ctrl-C.";
 
 // Where an error arose, which decides the exit status.
 enum class Origin { kUsage, kData, kConfiguration, kOutput, kRun };
@@ -40,7 +41,8 @@ absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
   return result;
 }
 
-// Unmarked errors count as kRun. Unavailable is kExitUnavailable, whatever the mark.
+// Unmarked errors count as kRun. Whatever the mark, Unavailable is kExitUnavailable, and an error of
+// another rank, or a deadline, kExitTryAgain.
 int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),

@@ -147,6 +147,11 @@ absl::StatusOr<engine::PreparedRun> PlanOver(const PredictOptions& options,
 // Over the fewest devices that have enough memory, unless their number is given.
 absl::StatusOr<engine::PreparedRun> FindPlan(const PredictOptions& options,
                                              const engine::Model& model, int64_t rows) {
+  if (options.run.devices_left.has_value()) {
+    PredictOptions left = options;
+    left.run.replicas = 1;
+    return PlanOver(left, model, rows, *options.run.devices_left);
+  }
   if (options.run.stages.has_value()) return PlanOver(options, model, rows, *options.run.stages);
   absl::Status first;
   for (int stages = 1; stages <= model.num_layers(); ++stages) {

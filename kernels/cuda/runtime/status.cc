@@ -54,8 +54,11 @@ absl::Status CublasError(cublasStatus_t error, absl::string_view call) {
 
 absl::Status NcclError(ncclResult_t error, absl::string_view call, ncclComm_t communicator) {
   const absl::string_view reason = ncclGetLastError(communicator);
-  return absl::InternalError(
-      absl::StrCat(call, ": ", ncclGetErrorString(error), reason.empty() ? "" : ": ", reason));
+  // "A call failed possibly due to a network error or a remote process exiting prematurely."
+  const absl::StatusCode code =
+      error == ncclRemoteError ? absl::StatusCode::kAborted : absl::StatusCode::kInternal;
+  return absl::Status(code, absl::StrCat(call, ": ", ncclGetErrorString(error),
+                                         reason.empty() ? "" : ": ", reason));
 }
 
 }  // namespace stagecoach::kernels::internal
