@@ -15,8 +15,8 @@
 
 namespace stagecoach::engine {
 
-// Whether an error is one of another rank, which has failed, is gone or does not answer, as those of
-// a rendezvous are that name a rank: nothing is wrong here, and another try may succeed.
+// Whether an error is one of another rank, which has failed, is gone or does not answer, as those
+// of a rendezvous are that name a rank: nothing is wrong here, and another try may succeed.
 bool IsOfAnotherRank(const absl::Status& status);
 // Marks it so.
 absl::Status OfAnotherRank(absl::Status status);

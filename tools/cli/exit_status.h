@@ -41,8 +41,8 @@ absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
   return result;
 }
 
-// Unmarked errors count as kRun. Whatever the mark, Unavailable is kExitUnavailable, and an error of
-// another rank, or a deadline, kExitTryAgain.
+// Unmarked errors count as kRun. Whatever the mark, Unavailable is kExitUnavailable, and an error
+// of another rank, or a deadline, kExitTryAgain.
 int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),
