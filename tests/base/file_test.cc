@@ -186,6 +186,25 @@ TEST_F(FileTest, WriteReplacesAFileAndLeavesNoOther) {
   EXPECT_THAT(Names(), ElementsAre("a"));
 }
 
+TEST_F(FileTest, WritesPieceByPieceAllOrNothing) {
+  Create("a", "old");
+  EXPECT_TRUE(WriteFileAtomically(Path("a"), [&](const AppendFunction& append) {
+                EXPECT_TRUE(append("one, ").ok());
+                EXPECT_EQ(*ReadFile(Path("a"), 100), "old");
+                EXPECT_TRUE(append("").ok());
+                return append("two");
+              }).ok());
+  EXPECT_EQ(*ReadFile(Path("a"), 100), "one, two");
+  EXPECT_EQ(WriteFileAtomically(Path("a"),
+                                [&](const AppendFunction& append) {
+                                  EXPECT_TRUE(append("three").ok());
+                                  return absl::CancelledError("stop");
+                                }),
+            absl::CancelledError("stop"));
+  EXPECT_EQ(*ReadFile(Path("a"), 100), "one, two");
+  EXPECT_THAT(Names(), ElementsAre("a"));
+}
+
 TEST_F(FileTest, WriteFollowsALinkAndLeavesIt) {
   const std::string target = directory_ + "/target", link = directory_ + "/link";
   std::filesystem::create_symlink(target, link);

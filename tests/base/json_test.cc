@@ -120,5 +120,17 @@ TEST(ParseJson, ReadsBackWhatItPrints) {
   EXPECT_EQ(*ParseJson(parsed.dump()), parsed);
 }
 
+TEST(IsUtf8, TakesTextThatJsonCanHold) {
+  for (const char* text : {"", "plain",
+                           "gr\xC3\xB6\xC3\x9F"
+                           "e",
+                           "\xE2\x82\xAC", "\xF0\x9F\x90\x9D"}) {
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  }
+  for (const char* text : {"\xFF", "cut \xC3", "\xC0\xAF", "\xED\xA0\x80", "\x80"}) {
+    EXPECT_FALSE(IsUtf8(text)) << text;
+  }
+}
+
 }  // namespace
 }  // namespace stagecoach::base
