@@ -354,7 +354,7 @@ TEST_F(CudaCommunicatorTest, ReportsThatAPeerHasDied) {
   ASSERT_OK(WaitInVain(group, to));
   cuda::FailCommunicator(/*rank=*/0);
   EXPECT_THAT(Finish(group.device(0), kAMinute, group.communicator(0)),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 0 of 2")));
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 0 of 2")));
   // With what is still on its way the device could not end.
   group.communicator(0).Abort();
 }
