@@ -114,6 +114,7 @@ class Fitting {
         options_.on_step({.epoch = epoch,
                           .step = position_.rows / batch_,
                           .steps = end / batch_,
+                          .taken = taken,
                           .loss = row.loss,
                           .samples_per_second = row.samples_per_second,
                           .remaining = Remaining(own_rows / batch_, seconds)});

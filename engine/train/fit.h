@@ -18,6 +18,7 @@ struct FitProgress {
   int epoch = 1;                    // counts from 1
   int64_t step = 0;                 // of the epoch, counts from 1
   int64_t steps = 0;                // of an epoch
+  StepResult taken;                 // what the step gave
   double loss = 0.0;                // mean over the epoch so far
   double samples_per_second = 0.0;  // of training, over the epoch so far
   absl::Duration remaining;         // estimate for all epochs, evaluation included

@@ -176,6 +176,7 @@ TEST(Fit, ReportsItsProgressAfterEachStep) {
     EXPECT_EQ(at.epoch, static_cast<int>(i) / 4 + 1);
     EXPECT_EQ(at.step, step);
     EXPECT_EQ(at.steps, 4);
+    EXPECT_EQ(at.taken.loss, trainer.losses[i]);
     EXPECT_DOUBLE_EQ(at.loss, sum / static_cast<double>(step));
     EXPECT_GT(at.samples_per_second, 0.0);
     EXPECT_GE(at.remaining, absl::ZeroDuration());
