@@ -31,6 +31,7 @@
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/scratch_folder.h"
 #include "tools/cli/supervision.h"
 
 namespace stagecoach::tools {
@@ -44,34 +45,6 @@ struct ChaosOptions {
   int processes = 4;
   int faults = 10;
   uint64_t seed = 1;
-};
-
-// A folder that is removed with all it has, unless it is to be kept.
-class ScratchFolder {
- public:
-  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make() {
-    std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    std::string name = (parent / "stagecoach-chaos-XXXXXX").string();
-    if (error || mkdtemp(name.data()) == nullptr) {
-      return absl::InternalError(absl::StrCat("cannot make a folder in ", parent.string()));
-    }
-    return std::make_unique<ScratchFolder>(name);
-  }
-  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
-  ~ScratchFolder() {
-    std::error_code ignored;
-    if (!kept_) std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  void Keep() { kept_ = true; }
-
- private:
-  const std::string path_;
-  bool kept_ = false;
 };
 
 // What all runs train: a few seconds' worth.
@@ -181,7 +154,7 @@ absl::StatusOr<int> Chaos(const ChaosOptions& options) {
                                                         ", expected a multiple of ", kReplicas,
                                                         ", the number of replicas")));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::Make());
+  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::Make("chaos"));
   const absl::Time begin = absl::Now();
   Supervision alone;
   alone.processes.command = TrainCommand({"--stages", "1"});

@@ -23,6 +23,7 @@
 #include "engine/checkpoint/shard_files.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/saved_run.h"
+#include "tools/cli/tensor_difference.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -117,22 +118,6 @@ absl::StatusOr<int> VerifyCheckpoint(const CheckpointCommandOptions& options) {
   return kExitOk;
 }
 
-nlohmann::ordered_json DifferenceToJson(const engine::CheckpointDifference& difference) {
-  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
-  for (const auto& tensor : difference.tensors) {
-    tensors.push_back({{"name", tensor.name},
-                       {"file", tensor.file},
-                       {"index", tensor.index},
-                       {"left", tensor.left},
-                       {"right", tensor.right},
-                       {"elements", tensor.elements}});
-  }
-  return {{"compared", difference.compared},
-          {"only_left", difference.only_left},
-          {"only_right", difference.only_right},
-          {"tensors", std::move(tensors)}};
-}
-
 absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
   ASSIGN_OR_RETURN(const Checkpoint left, OpenCheckpoint(options.path));
   ASSIGN_OR_RETURN(const Checkpoint right, OpenCheckpoint(options.other));
@@ -147,15 +132,7 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
                                     std::pair(&difference.only_right, right.path())}) {
     for (const std::string& name : *names) absl::PrintF("\"%s\" is only in %s\n", name, path);
   }
-  if (difference.tensors.empty()) {
-    absl::PrintF("%d tensors have the same bits\n", difference.compared);
-    return status;
-  }
-  const auto& first = difference.tensors.front();
-  absl::PrintF("%d of %d tensors differ; the first is \"%s\" (%s):\n", difference.tensors.size(),
-               difference.compared, first.name, first.file);
-  absl::PrintF("  %d elements differ, from [%s] on: %.9g and %.9g\n", first.elements,
-               absl::StrJoin(first.index, ", "), first.left, first.right);
+  absl::PrintF("%s", DescribeTensors(difference));
   return status;
 }
 

@@ -29,6 +29,7 @@
 #include "tools/cli/run_options.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/stop_signal.h"
+#include "tools/cli/training.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -90,12 +91,7 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
 // OK if the plan fits the machine.
 absl::Status CheckFitsHere(const RunOptions& options, const engine::PreparedRun& run) {
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
-  if (run.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
-  int64_t needed_bytes = 0;
-  for (const partition::RankReport& rank : run.report.ranks) {
-    needed_bytes += run.plan.replicas() * rank.peak_bytes();
-  }
-  return CheckHasMemory(needed_bytes);
+  return CheckHasMemoryFor(run, {});
 }
 
 bool IsLackOfMemory(const absl::Status& status) {

@@ -1,7 +1,6 @@
 #include "tools/cli/train_command.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +14,6 @@
 #include "base/deadline.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "base/units.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
@@ -26,24 +24,15 @@
 #include "schedule/traces/chrome_trace.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/launched.h"
-#include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/report.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/stop_signal.h"
+#include "tools/cli/training.h"
 
 namespace stagecoach::tools {
 namespace {
-
-engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
-  const float peak = LearningRateOf(options);
-  if (options.learning_rate_schedule == "constant") {
-    return engine::LearningRate::Constant(peak);
-  }
-  const auto warmup = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
-  return engine::LearningRate::WarmupCosine(peak, std::max<int64_t>(1, warmup), steps);
-}
 
 // What would otherwise surface late, or as the kernel's killing the process.
 absl::Status CheckRun(const RunOptions& options, const Run& run) {
@@ -54,50 +43,11 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
   }
-  if (run.prepared.device.kind != engine::DeviceKind::kCpu) return absl::OkStatus();
-  int64_t needed_bytes = 0;
-  for (const partition::RankReport& rank : run.prepared.report.ranks)
-    needed_bytes += run.prepared.plan.replicas() * rank.peak_bytes();
-  if (!options.checkpoints.empty()) {
-    // The copies that are written beside the run.
-    for (const partition::StageReport& stage : run.prepared.report.stages) {
-      needed_bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
-    }
-  }
-  return CheckHasMemory(needed_bytes);
+  return CheckHasMemoryFor(run.prepared, {.saves = !options.checkpoints.empty()});
 }
 
-absl::Duration LongestWait(const RunOptions& options) {
-  return absl::Seconds(options.deadline_seconds);
-}
 base::Deadline DeadlineOf(const RunOptions& options) {
   return base::Deadline::After(LongestWait(options));
-}
-
-// What processes must have alike for their steps to be those of one run.
-std::string Fingerprint(const RunOptions& options, const Run& run) {
-  const auto size_of = [](const engine::Dataset& data) {
-    return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
-  };
-  return absl::StrCat("epochs: ", options.epochs, "\ndata to train on: ", size_of(*run.data.train),
-                      "\ndata to test: ", size_of(*run.data.test), "\n");
-}
-
-absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const RunOptions& options,
-                                                               const Run& run,
-                                                               engine::Rendezvous* rendezvous) {
-  const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan);
-  return engine::Trainer::Create(run.prepared,
-                                 {.optimizer = run.prepared.optimizer,
-                                  .learning_rate = RateScheduleOf(options, steps),
-                                  .seed = options.seed,
-                                  .device = run.prepared.device,
-                                  .exchange = ExchangeOf(options.device, run.prepared.device),
-                                  .rendezvous = rendezvous,
-                                  .fingerprint = Fingerprint(options, run),
-                                  .deadline = LongestWait(options),
-                                  .replica_check_steps = options.replica_check_steps,
-                                  .trace = WantsTraces(options)});
 }
 
 // Simulates a step at the times that were measured.
@@ -193,8 +143,7 @@ absl::StatusOr<int> TrainOnDevices(const CLI::App& flags, const RunOptions& opti
   StopOnSignals();
   report->Start(run);
   ASSIGN_OR_RETURN(const std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration,
-                        OnDevices(run.prepared.device, CreateTrainer(options, run, rendezvous))));
+                   From(Origin::kConfiguration, MakeTrainer(options, run, rendezvous)));
   engine::DataPosition start;
   if (resumes) {
     ASSIGN_OR_RETURN(start, From(Origin::kData, Resume(options, run, *trainer, *report)));

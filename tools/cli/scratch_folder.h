@@ -1,0 +1,32 @@
+#ifndef STAGECOACH_TOOLS_CLI_SCRATCH_FOLDER_H_
+#define STAGECOACH_TOOLS_CLI_SCRATCH_FOLDER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace stagecoach::tools {
+
+// A folder that is removed with all it has, unless it is to be kept.
+class ScratchFolder {
+ public:
+  // In TMPDIR or /tmp, with a name that has the command's in it. Internal: it cannot be made there.
+  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make(const std::string& command);
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  void Keep() { kept_ = true; }
+
+ private:
+  explicit ScratchFolder(std::string path);
+
+  const std::string path_;
+  bool kept_ = false;
+};
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_SCRATCH_FOLDER_H_

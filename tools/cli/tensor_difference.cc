@@ -1,0 +1,39 @@
+#include "tools/cli/tensor_difference.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace stagecoach::tools {
+
+std::string DescribeTensors(const engine::CheckpointDifference& difference) {
+  if (difference.tensors.empty()) {
+    return absl::StrFormat("%d tensors have the same bits\n", difference.compared);
+  }
+  const engine::CheckpointDifference::Tensor& first = difference.tensors.front();
+  return absl::StrFormat(
+      "%d of %d tensors differ; the first is \"%s\" (%s):\n"
+      "  %d elements differ, from [%s] on: %.9g and %.9g\n",
+      difference.tensors.size(), difference.compared, first.name, first.file, first.elements,
+      absl::StrJoin(first.index, ", "), first.left, first.right);
+}
+
+nlohmann::ordered_json DifferenceToJson(const engine::CheckpointDifference& difference) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const auto& tensor : difference.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"file", tensor.file},
+                       {"index", tensor.index},
+                       {"left", tensor.left},
+                       {"right", tensor.right},
+                       {"elements", tensor.elements}});
+  }
+  return {{"compared", difference.compared},
+          {"only_left", difference.only_left},
+          {"only_right", difference.only_right},
+          {"tensors", std::move(tensors)}};
+}
+
+}  // namespace stagecoach::tools
