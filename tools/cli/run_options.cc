@@ -114,12 +114,28 @@ absl::Status CheckBudget(const partition::PlanReport& report, int64_t device_mem
                    "\n", PlanTable(report)));
 }
 
-absl::StatusOr<partition::Plan> ReadPlan(const std::string& path) {
-  ASSIGN_OR_RETURN(partition::PlanFile file, From(Origin::kData, partition::ReadPlanFile(path)));
+bool HasPlan(const RunOptions& options) {
+  return options.plan.has_value() || !options.plan_file.empty();
+}
+
+// Where the plan that is given comes from.
+std::string SourceOfPlan(const RunOptions& options) {
+  return options.plan.has_value() ? "the checkpoint" : options.plan_file;
+}
+
+absl::StatusOr<partition::Plan> TakePlan(const RunOptions& options) {
+  partition::PlanFile file;
+  if (options.plan.has_value()) {
+    file.plan = *options.plan;
+  } else {
+    ASSIGN_OR_RETURN(file, From(Origin::kData, partition::ReadPlanFile(options.plan_file)));
+  }
   // The model's own order, spelled out.
   if (std::is_sorted(file.plan.order.begin(), file.plan.order.end())) file.plan.order.clear();
   const absl::Status supported = engine::CheckSupported(file.plan);
-  if (!supported.ok()) return From(Origin::kConfiguration, base::Annotate(supported, path));
+  if (!supported.ok()) {
+    return From(Origin::kConfiguration, base::Annotate(supported, SourceOfPlan(options)));
+  }
   return std::move(file.plan);
 }
 
@@ -127,7 +143,7 @@ absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const eng
                                             engine::GivenPlan given) {
   if (given.plan.num_layers != model.num_layers()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: the plan is for %d layers, the model has %d", options.plan_file,
+        absl::StrFormat("%s: the plan is for %d layers, the model has %d", SourceOfPlan(options),
                         given.plan.num_layers, model.num_layers()));
   }
   given.shares_results = IsProcess(options);
@@ -244,8 +260,8 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
 
 namespace {
 
-absl::StatusOr<Run> RunOfPlanFile(const RunOptions& options) {
-  ASSIGN_OR_RETURN(partition::Plan plan, ReadPlan(options.plan_file));
+absl::StatusOr<Run> RunOfGivenPlan(const RunOptions& options) {
+  ASSIGN_OR_RETURN(partition::Plan plan, TakePlan(options));
   ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, plan.num_devices()));
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
   RETURN_IF_ERROR(CheckRows(*workload.data.train, plan.batch_rows()));
@@ -321,8 +337,7 @@ absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
 }
 
 absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
-  ASSIGN_OR_RETURN(Run run,
-                   options.plan_file.empty() ? RunOfFoundPlan(options) : RunOfPlanFile(options));
+  ASSIGN_OR_RETURN(Run run, HasPlan(options) ? RunOfGivenPlan(options) : RunOfFoundPlan(options));
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run.prepared));
   return run;
 }

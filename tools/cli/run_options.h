@@ -15,6 +15,7 @@
 #include "engine/stage/optimizer.h"
 #include "engine/train/prepared_run.h"
 #include "partition/layer_cost.h"
+#include "partition/plan/plan.h"
 #include "tools/cli/cli11_fwd.h"
 #include "tools/cli/device_choice.h"
 
@@ -55,6 +56,8 @@ struct RunOptions {
   std::string profile = "analytic";
   // Read from there rather than made; then nothing from `stages` to `batch` is read, nor `profile`.
   std::string plan_file;  // "": none
+  // That of a checkpoint; instead of the file's.
+  std::optional<partition::Plan> plan;
 
   std::string optimizer = "adamw";
   std::optional<float> weight_decay;  // unset: the optimizer's own
@@ -91,6 +94,15 @@ struct PredictOptions {
   std::optional<int64_t> micro_batch_rows;  // unset: those of the run
   bool has_threads = false;                 // else each device gets its share of the processors
   std::string outputs, classes;             // files; "": none
+};
+
+// What `replay` asks for.
+struct ReplayOptions {
+  // Devices and plan of the second time. What it was trained on and with is the checkpoint's, but
+  // for flags.
+  RunOptions run;
+  std::string checkpoint;  // a checkpoint, or the folder of a run
+  int64_t steps = 3;
 };
 
 inline bool WantsTraces(const RunOptions& options) {
@@ -134,6 +146,9 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options);
 
 // Adds the flags of `predict`, likewise.
 void AddPredictFlags(CLI::App& app, PredictOptions& options);
+
+// Adds the flags of `replay`, likewise.
+void AddReplayFlags(CLI::App& app, ReplayOptions& options);
 
 // What each of so many devices is.
 absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices);
