@@ -54,10 +54,9 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 }
 
 TEST(Usage, ACommandIsNeeded) {
-  ExpectFailure(
-      {}, kStatusUsage,
-      HasSubstr(
-          "train, predict, plan, profile, simulate, trace, checkpoint, launch, chaos or devices"));
+  ExpectFailure({}, kStatusUsage,
+                HasSubstr("train, predict, plan, profile, simulate, trace, checkpoint, replay, "
+                          "launch, chaos or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

@@ -167,6 +167,25 @@ bool Exists(const std::string& path) {
   return stat(path.c_str(), &unused) == 0;
 }
 
+TEST(CudaReplay, IsOnTheDevicesOfTheRunUnlessOthersAreNamed) {
+  const CudaMachine machine("gpus=2");
+  const std::string run = TestDirectory() + "/run";
+  EventsOf({"--device", "auto", "--precision", "bf16", "--every", "4", "--checkpoint", run});
+  const Finished again = RunStagecoach({"replay", "--json", run, "--steps", "4"});
+  EXPECT_EQ(again.exit_status, 0) << again.err;
+  EXPECT_EQ(again.err, "");
+  for (const nlohmann::json& plan : again.Events()[0]["plans"]) EXPECT_EQ(plan["device"], "cuda");
+  EXPECT_EQ(again.Events()[1]["same"], true);  // what the run saved after its last step
+
+  const Finished on_cpu =
+      RunStagecoach({"replay", "--json", run, "--steps", "4", "--device", "cpu"});
+  EXPECT_EQ(on_cpu.exit_status, 0) << on_cpu.err;
+  EXPECT_THAT(on_cpu.err, AllOf(HasSubstr("the results will not be those of the run"),
+                                HasSubstr("--precision was bf16 and is fp32"),
+                                HasSubstr("--device was cuda and is cpu")));
+  EXPECT_THAT(std::string(on_cpu.Events()[1]["not_compared"]), HasSubstr("--device was cuda"));
+}
+
 TEST(CudaTuning, ChoicesAreKeptInTheCacheFolder) {
   const CudaMachine machine("gpus=2");
   const nlohmann::json first = EventsOf({"--device", "cuda"}).back();

@@ -59,9 +59,10 @@ TEST(Help, OfPredictSaysWhatTheCheckpointDecides) {
 TEST(Help, ListsTheCommands) {
   const Finished help = RunStagecoach({"--help"});
   EXPECT_EQ(help.exit_status, 0);
-  EXPECT_THAT(help.out, AllOf(HasSubstr("  train "), HasSubstr("  predict "), HasSubstr("  plan "),
-                              HasSubstr("  profile "), HasSubstr("  simulate "),
-                              HasSubstr("  trace "), HasSubstr("  devices ")));
+  EXPECT_THAT(help.out,
+              AllOf(HasSubstr("  train "), HasSubstr("  predict "), HasSubstr("  plan "),
+                    HasSubstr("  profile "), HasSubstr("  simulate "), HasSubstr("  trace "),
+                    HasSubstr("  replay "), HasSubstr("  devices ")));
   EXPECT_THAT(help.err, IsEmpty());
 }
 

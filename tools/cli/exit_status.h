@@ -12,7 +12,7 @@ namespace stagecoach::tools {
 // What the program ends with; those above 2 as in BSD's sysexits.h.
 enum ExitStatus : int {
   kExitOk = 0,
-  kExitDifferent = 1,          // what a diff compares
+  kExitDifferent = 1,          // what a diff or a replay compares
   kExitUsage = 2,              // a flag or its value
   kExitBadData = 65,           // samples, or a schedule, times or trace file
   kExitUnavailable = 69,       // a device, or what it needs, is not there
@@ -25,7 +25,7 @@ enum ExitStatus : int {
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 1 checkpoints differ; 2 wrong usage; 65 bad data; 69 no such device;\n"
+    "Exit status: 0; 1 the bits differ; 2 wrong usage; 65 bad data; 69 no such device;\n"
     "70 internal error; 74 output cannot be written; 75 another process failed, or a deadline\n"
     "passed; 78 bad configuration; 130 stopped by Ctrl-C.";
 

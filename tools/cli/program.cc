@@ -25,6 +25,7 @@
 #include "tools/cli/plan_command.h"
 #include "tools/cli/predict_command.h"
 #include "tools/cli/profile_command.h"
+#include "tools/cli/replay_command.h"
 #include "tools/cli/simulate_command.h"
 #include "tools/cli/trace_command.h"
 #include "tools/cli/train_command.h"
@@ -86,8 +87,8 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
   return UsageError(
       app,
-      "a command is needed: train, predict, plan, profile, simulate, trace, checkpoint, launch, "
-      "chaos or devices");
+      "a command is needed: train, predict, plan, profile, simulate, trace, checkpoint, replay, "
+      "launch, chaos or devices");
 }
 
 }  // namespace
@@ -101,11 +102,11 @@ int RunProgram(int argc, char** argv) {
   app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
-  const std::vector<Command> commands = {AddTrainCommand(app),      AddPredictCommand(app),
-                                         AddPlanCommand(app),       AddProfileCommand(app),
-                                         AddSimulateCommand(app),   AddTraceCommand(app),
-                                         AddCheckpointCommand(app), AddLaunchCommand(app),
-                                         AddChaosCommand(app),      AddDevicesCommand(app)};
+  const std::vector<Command> commands = {
+      AddTrainCommand(app),      AddPredictCommand(app),  AddPlanCommand(app),
+      AddProfileCommand(app),    AddSimulateCommand(app), AddTraceCommand(app),
+      AddCheckpointCommand(app), AddReplayCommand(app),   AddLaunchCommand(app),
+      AddChaosCommand(app),      AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {

@@ -230,6 +230,48 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
   app.add_flag("--json", run.json, "Print JSON, one object per line")->group("Run");
 }
 
+void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
+  RunOptions& run = options.run;
+  app.add_option("checkpoint", options.checkpoint,
+                 "A checkpoint, or the folder of a run: the newest with so many steps left")
+      ->required();
+  AddFlag(app, "--steps", "N", options.steps,
+          Describe("Steps to train twice", absl::StrCat(options.steps)), Count(1, kMaxSteps));
+  AddFlag(app, "--data", "SPEC", run.data, "Where the run's data are now [where they were]",
+          ParseData);
+  const std::string group = "Pipeline of the second time";
+  AddFlag(app, "--stages,--devices", "N", run.stages,
+          "Devices to cut the model over [the fewest that have the memory]", Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--replicas", "N", run.replicas,
+          "Copies of the model that share each batch: 1, 2, 4, ... [1]", Count(1, kMaxStages))
+      ->group(group);
+  app.add_flag("--shard-optimizer", run.shards_optimizer,
+               "Divide the optimizer's state among replicas (ZeRO-1)")
+      ->group(group);
+  AddFlag(app, "--schedule", "NAME|FILE", run.schedule,
+          Describe("Order of the work: a name (see simulate --help) or a file", run.schedule),
+          ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--chunks", "N", run.chunks, "Stages of each device [the schedule's own number]",
+          Count(1, kMaxStages))
+      ->group(group);
+  AddFlag(app, "--device-memory", "SIZE", run.device_memory_bytes,
+          "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
+      ->group(group);
+  AddDeviceFlags(app, run.device);
+  app.get_option("--device")
+      ->description("Both times: cpu, cuda, or auto: cuda if GPUs suffice [the run's]");
+  app.get_option("--precision")->description("Both times: fp32, tf32 or bf16 [the run's]");
+  app.get_option("--threads-per-device")
+      ->description("Cores of a CPU device, the second time [an equal share of them]");
+  AddFlag(app, "--deadline", "SECONDS", run.deadline_seconds,
+          "Longest wait of one device for another [the run's]",
+          Number({.min = 0.0, .max = 1e6, .above_min = true}))
+      ->group("Run");
+  app.add_flag("--json", run.json, "Print JSON, one object per line")->group("Run");
+}
+
 namespace {
 
 absl::StatusOr<std::optional<int64_t>> ParseEvery(const std::string& text) {

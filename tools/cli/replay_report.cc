@@ -1,0 +1,196 @@
+#include "tools/cli/replay_report.h"
+
+#include <bit>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/units.h"
+#include "partition/plan/receipt.h"
+#include "tools/cli/tensor_difference.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using nlohmann::ordered_json;
+using partition::Counted;
+
+bool SameBitsOf(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+std::string DescribeTime(const engine::PreparedRun& run) {
+  const partition::Plan& plan = run.plan;
+  const bool is_cpu = run.device.kind == engine::DeviceKind::kCpu;
+  return absl::StrCat(plan.schedule.name, " over ", Counted(plan.num_stages(), "stage"),
+                      plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",
+                      ": ", Counted(plan.num_devices(), is_cpu ? "CPU device" : "CUDA device"),
+                      is_cpu ? absl::StrCat(" of ", Counted(run.device.threads, "thread")) : "");
+}
+
+class ReplayText final : public ReplayReport {
+ public:
+  ~ReplayText() override { Draw(""); }
+
+  void Start(const ReplayStart& start,
+             absl::Span<const engine::PreparedRun* const> times) override {
+    const engine::Manifest& manifest = start.checkpoint.manifest();
+    absl::PrintF("replays  %s after step %s, in epoch %d: %s\n", Counted(start.steps, "step"),
+                 base::FormatCount(manifest.step), manifest.position.epoch,
+                 start.checkpoint.path());
+    absl::PrintF("first    %s\nsecond   %s\n", DescribeTime(*times[0]), DescribeTime(*times[1]));
+    Draw("preparing the devices");
+    std::fflush(stdout);
+  }
+
+  void First(int64_t done, int64_t steps) override {
+    Draw(absl::StrCat("first time: ", done, " of ", Counted(steps, "step")));
+  }
+
+  void Saved(const SavedComparison& saved) override {
+    Draw("");
+    if (!saved.comparable.ok()) {
+      absl::PrintF("%s is not compared: %s\n", NameOf(saved), saved.comparable.message());
+      return;
+    }
+    if (!saved.same_losses) absl::PrintF("%s DIFFERS in the losses until then\n", NameOf(saved));
+    if (!saved.difference.empty()) {
+      absl::PrintF("%s DIFFERS from what was replayed: %s", NameOf(saved),
+                   Describe(saved.difference));
+    }
+    if (saved.same()) {
+      absl::PrintF("%s is the same: the losses, %s\n", NameOf(saved),
+                   Counted(saved.difference.compared, "tensor"));
+    }
+    std::fflush(stdout);
+  }
+
+  void Step(const StepComparison& step) override {
+    Draw("");
+    absl::PrintF("step %s  loss %s", base::FormatCount(step.number),
+                 Value(step.first.loss, step.second.loss));
+    if (step.clips) {
+      absl::PrintF(", gradient norm %s",
+                   Value(step.first.gradient_norm, step.second.gradient_norm));
+    }
+    absl::PrintF("  %s\n", step.same() ? "same" : "DIFFERS");
+    std::fflush(stdout);
+  }
+
+  void End(const EndComparison& end) override {
+    Draw("");
+    if (end.difference.empty()) {
+      absl::PrintF("parameters and optimizer after that: %s, all the same (%s)\n",
+                   Counted(end.difference.compared, "tensor"), end.first_hash);
+    } else {
+      absl::PrintF("parameters and optimizer after that DIFFER, the second time from the first: %s",
+                   Describe(end.difference));
+    }
+    absl::PrintF("%s\n", end.same ? "all bits agree" : "the bits DIFFER");
+    std::fflush(stdout);
+  }
+
+ private:
+  // Of both times, with all digits where they differ.
+  static std::string Value(double first, double second) {
+    if (SameBitsOf(first, second)) return absl::StrFormat("%.6f", first);
+    return absl::StrFormat("%.17g and %.17g", first, second);
+  }
+
+  static std::string NameOf(const SavedComparison& saved) {
+    return engine::CheckpointName(saved.step);
+  }
+
+  static std::string Describe(const engine::CheckpointDifference& difference) {
+    if (!difference.tensors.empty()) return DescribeTensors(difference);
+    return absl::StrCat(
+        "\"",
+        difference.only_left.empty() ? difference.only_right.front() : difference.only_left.front(),
+        "\" is in one of them only\n");
+  }
+
+  // Replaces the last line, which has no newline behind it.
+  static void Draw(const std::string& line) {
+    if (TerminalColumns() == 0) return;
+    absl::PrintF("\r\x1b[K%s", line);
+    std::fflush(stdout);
+  }
+};
+
+class ReplayJson final : public ReplayReport {
+ public:
+  void Start(const ReplayStart& start,
+             absl::Span<const engine::PreparedRun* const> times) override {
+    ordered_json plans = ordered_json::array();
+    for (const engine::PreparedRun* const time : times) {
+      const partition::Plan& plan = time->plan;
+      plans.push_back({{"schedule", plan.schedule.name},
+                       {"first_layers", plan.first_layer},
+                       {"replicas", plan.replicas()},
+                       {"devices", plan.num_devices()},
+                       {"device", engine::Name(time->device.kind)},
+                       {"threads_per_device", time->device.threads}});
+    }
+    PrintEvent({{"event", "replay"},
+                {"checkpoint", start.checkpoint.path()},
+                {"step", start.checkpoint.manifest().step},
+                {"steps", start.steps},
+                {"plans", std::move(plans)}});
+  }
+
+  void First(int64_t /*done*/, int64_t /*steps*/) override {}
+
+  void Saved(const SavedComparison& saved) override {
+    ordered_json event = {{"event", "saved"}, {"checkpoint", saved.path}, {"step", saved.step}};
+    if (saved.comparable.ok()) {
+      event["same"] = saved.same();
+      event["same_losses"] = saved.same_losses;
+      event.update(DifferenceToJson(saved.difference));
+    } else {
+      event["not_compared"] = std::string(saved.comparable.message());
+    }
+    PrintEvent(event);
+  }
+
+  void Step(const StepComparison& step) override {
+    ordered_json event = {{"event", "step"},
+                          {"step", step.number},
+                          {"same", step.same()},
+                          {"losses", {step.first.loss, step.second.loss}}};
+    if (step.clips) {
+      event["gradient_norms"] = {step.first.gradient_norm, step.second.gradient_norm};
+    }
+    PrintEvent(event);
+  }
+
+  void End(const EndComparison& end) override {
+    ordered_json event = {{"event", "end"},
+                          {"steps", end.steps},
+                          {"same", end.same},
+                          {"parameters_hashes", {end.first_hash, end.second_hash}}};
+    event.update(DifferenceToJson(end.difference));
+    PrintEvent(event);
+  }
+
+ private:
+  static void PrintEvent(const ordered_json& event) {
+    absl::PrintF("%s\n", event.dump());
+    std::fflush(stdout);
+  }
+};
+
+}  // namespace
+
+bool StepComparison::same() const {
+  return SameBitsOf(first.loss, second.loss) &&
+         SameBitsOf(first.gradient_norm, second.gradient_norm);
+}
+
+std::unique_ptr<ReplayReport> MakeReplayReport(bool json) {
+  if (json) return std::make_unique<ReplayJson>();
+  return std::make_unique<ReplayText>();
+}
+
+}  // namespace stagecoach::tools
