@@ -165,7 +165,8 @@ TEST_F(InferencePlan, GivesTheSameBitsHoweverItIsCut) {
     EXPECT_EQ(trainer->ParametersHash().value(), hash_);
     EXPECT_EQ(trainer->Predict(*data_).value(), outputs_);
     EXPECT_EQ(trainer->Evaluate(*data_).value().loss, loss_);
-    for (const DeviceReport& device : trainer->Devices().value()) {
+    const std::vector<DeviceReport> devices = trainer->Devices().value();
+    for (const DeviceReport& device : devices) {
       EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
     }
   }
