@@ -174,8 +174,9 @@ TEST(CudaReplay, IsOnTheDevicesOfTheRunUnlessOthersAreNamed) {
   const Finished again = RunStagecoach({"replay", "--json", run, "--steps", "4"});
   EXPECT_EQ(again.exit_status, 0) << again.err;
   EXPECT_EQ(again.err, "");
-  for (const nlohmann::json& plan : again.Events()[0]["plans"]) EXPECT_EQ(plan["device"], "cuda");
-  EXPECT_EQ(again.Events()[1]["same"], true);  // what the run saved after its last step
+  const std::vector<nlohmann::json> events = again.Events();
+  for (const nlohmann::json& plan : events[0]["plans"]) EXPECT_EQ(plan["device"], "cuda");
+  EXPECT_EQ(events[1]["same"], true);  // what the run saved after its last step
 
   const Finished on_cpu =
       RunStagecoach({"replay", "--json", run, "--steps", "4", "--device", "cpu"});
