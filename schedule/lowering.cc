@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -200,19 +201,24 @@ void FixSlots(std::vector<Arrival>& arrivals) {
 }  // namespace
 
 void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
+  // A rank without stages has no step.
+  const auto first = [](std::vector<Action>& list, std::initializer_list<Op> ops) {
+    return std::find_if(list.begin(), list.end(), [&](const Action& action) {
+      return std::find(ops.begin(), ops.end(), action.op) != ops.end();
+    });
+  };
   if (options.exchange_norms && lowered.HasBackward() && !HasOp(lowered, Op::kExchangeNorms)) {
     const Action norm = Collective(Op::kExchangeNorms, GroupOfAll(lowered));
     for (std::vector<Action>& list : lowered.actions) {
-      // A rank without stages has no step.
-      const auto place = std::find_if(list.begin(), list.end(), [](const Action& action) {
-        return action.op == Op::kStep || action.op == Op::kShareResults;
-      });
-      list.insert(place, norm);
+      list.insert(first(list, {Op::kStep, Op::kShareResults}), norm);
     }
   }
-  if (options.share_results && !HasOp(lowered, Op::kShareResults)) {
+  if (options.results != ResultsPlace::kNowhere && !HasOp(lowered, Op::kShareResults)) {
     const Action results = Collective(Op::kShareResults, GroupOfAll(lowered));
-    for (std::vector<Action>& list : lowered.actions) list.push_back(results);
+    const bool is_last = options.results == ResultsPlace::kEnd;
+    for (std::vector<Action>& list : lowered.actions) {
+      list.insert(is_last ? list.end() : first(list, {Op::kStep}), results);
+    }
   }
 }
 

@@ -1,10 +1,21 @@
 #ifndef STAGECOACH_SCHEDULE_LOWERING_H_
 #define STAGECOACH_SCHEDULE_LOWERING_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::schedule {
+
+// Where a RESULTS stands in every list.
+enum class ResultsPlace : uint8_t {
+  kNowhere,
+  kEnd,
+  // If the schedule trains, before the STEPs, and after a NORM: no rank updates parameters before
+  // all ranks have all that their updates take (CollectiveMemory::results_before_steps).
+  kBeforeSteps,
+};
 
 struct LoweringOptions {
   // Adds a REDUCE per stage as soon as its gradients are complete: for stages with replicas.
@@ -12,8 +23,8 @@ struct LoweringOptions {
   // Adds a NORM to every list, before its STEPs, if the schedule trains: for gradients that are
   // clipped by their global norm.
   bool exchange_norms = false;
-  // Adds a RESULTS to the end of every list: for ranks that are processes of their own.
-  bool share_results = false;
+  // Adds a RESULTS to every list: for ranks that are processes of their own.
+  ResultsPlace results = ResultsPlace::kNowhere;
   // How the result is to be performed: decides where receives stand.
   Transfers transfers = Transfers::kSeparate;
 };

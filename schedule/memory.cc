@@ -68,8 +68,11 @@ int64_t NormTableBytes(const CollectiveMemory& memory, const Schedule& schedule)
 int64_t ResultTableBytes(const CollectiveMemory& memory, const Schedule& schedule, Rank rank) {
   const bool has_own = schedule.rank_of(StageId(schedule.num_stages() - 1)) == rank;
   const int of_all = memory.replicas > 1 ? memory.replicas : 0;
+  const int64_t presences =
+      memory.results_before_steps ? AlignBlock(schedule.num_ranks() * kPresenceBytes) : 0;
   return (of_all + (has_own ? 0 : 1)) *
-         AlignBlock(schedule.num_micro_batches * memory.result_bytes);
+             AlignBlock(schedule.num_micro_batches * memory.result_bytes) +
+         presences;
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,

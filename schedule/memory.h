@@ -58,12 +58,16 @@ struct CollectiveMemory {
   // RESULTS: of each micro-batch. Every rank keeps them but that of the last stage, which has them
   // anyway; with replicas, every rank also keeps those of all replicas. 0: results are not shared.
   int64_t result_bytes = 0;
+  // RESULTS come before STEPs, and each rank also tells all others that it has come there, by
+  // kPresenceBytes.
+  bool results_before_steps = false;
   int replicas = 1;
 
   friend bool operator==(const CollectiveMemory&, const CollectiveMemory&) = default;
 };
 // The norm of all gradients, and by what they are scaled.
 inline constexpr int64_t kNormResultBytes = 2 * sizeof(double);
+inline constexpr int64_t kPresenceBytes = sizeof(double);
 
 // The area of its REDUCEs: as large as the largest of its stages needs.
 int64_t ReductionAreaBytes(absl::Span<const StageMemory> stages, const Schedule& schedule,

@@ -355,6 +355,14 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   return manifest;
 }
 
+std::string ToText(const DataPosition& position) { return ToJson(position).dump(); }
+
+absl::StatusOr<DataPosition> ParseDataPosition(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(json));
+  return ParsePosition(std::move(reader));
+}
+
 absl::StatusOr<std::vector<SavedFile>> ParseSavedFiles(absl::string_view text) {
   ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text));
   ASSIGN_OR_RETURN(const ArrayReader array, ArrayReader::Create(json));

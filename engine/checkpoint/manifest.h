@@ -91,6 +91,10 @@ std::string ToJson(const Manifest& manifest);
 // hostile input.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
+// The same of the position alone.
+std::string ToText(const DataPosition& position);
+absl::StatusOr<DataPosition> ParseDataPosition(absl::string_view text);
+
 // The same of the files alone, for processes that each have hashed some of them.
 std::string ToJson(absl::Span<const SavedFile> files);
 absl::StatusOr<std::vector<SavedFile>> ParseSavedFiles(absl::string_view text);

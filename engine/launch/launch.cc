@@ -216,6 +216,7 @@ absl::StatusOr<std::optional<Launch>> FindLaunch(Environment get) {
                    variables.Integer("STAGECOACH_LOCAL_RANK", 0, launch.ranks - 1));
   if (local_rank.has_value()) launch.local_rank = local_rank->value;
   ASSIGN_OR_RETURN(launch.restarts, FindRestarts(variables, found->launcher));
+  launch.is_replacement = variables.Has("STAGECOACH_REPLACEMENT");
   return launch;
 }
 

@@ -21,7 +21,10 @@ struct Launch {
   // where neither the user nor the launcher names a place and none can be derived.
   std::string rendezvous;
   std::string launcher;  // for messages: "mpirun"; "STAGECOACH_RANKS" where the user set that
-  int restarts = 0;      // how often the launcher has started the run again, as far as it tells
+  // How often the launcher has started the run, or a process of it, again, as far as it tells.
+  int restarts = 0;
+  // The process takes the place of one that was lost; the others live on (supervisor.h).
+  bool is_replacement = false;
 };
 
 // The value of a variable of the environment, if it is set. An empty value counts as not set.
@@ -37,8 +40,8 @@ using Environment = absl::FunctionRef<std::optional<std::string>(const char* nam
 //   srun          SLURM_PROCID            SLURM_STEP_NUM_TASKS,  SLURM_LOCALID
 //                                         or SLURM_NTASKS
 //
-// Restarts are STAGECOACH_RESTARTS, TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, and the id
-// of the user's launches is STAGECOACH_LAUNCH.
+// Restarts are STAGECOACH_RESTARTS, TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, the id
+// of the user's launches is STAGECOACH_LAUNCH, and a replacement has STAGECOACH_REPLACEMENT.
 //
 // torchrun's names are common ones, so they count only beside TORCHELASTIC_RUN_ID or MASTER_ADDR.
 // Slurm's count only within a step that srun has started (SLURM_STEP_ID): a batch script and the

@@ -25,6 +25,9 @@ int64_t Nanoseconds(Clock::duration duration) {
 absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace) {
   const auto rank = static_cast<size_t>(options_.transport->rank().value());
   const partition::SentBytes before = SentSoFar();
+  updates_ = Updates::kNone;
+  last_update_ = step.update;
+  updated_ = 0;
   RETURN_IF_ERROR(PerformAll({.bound = *training_,
                               .batch = batch,
                               .step = &step,
@@ -256,15 +259,35 @@ absl::Status Executor::Step(const Run& run, int position) {
     RETURN_IF_ERROR(reduction_->Await(instruction.action.stage, *options_.transport));
   }
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
-  UpdateStep update = run.step->update;
-  if (norm_.has_value()) update.gradient_scale = norm_->scale();
+  const UpdateStep update = Scaled(run.step->update);
   if (!shards) {
     RETURN_IF_ERROR(instruction.stage->Update(update));
+    ++updated_;
   } else if (norm_.has_value()) {
     RETURN_IF_ERROR(reduction_->Start(update));
     RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
   }
   return EndWork(run, position);
+}
+
+UpdateStep Executor::Scaled(UpdateStep update) const {
+  if (norm_.has_value()) update.gradient_scale = norm_->scale();
+  return update;
+}
+
+absl::Status Executor::CompleteUpdates() {
+  if (updates_ == Updates::kNone) {
+    return absl::FailedPreconditionError("the sums that the update takes are not there");
+  }
+  size_t number = 0;
+  for (const Instruction& instruction : training_->program.instructions) {
+    if (instruction.action.op != Op::kStep || !instruction.works) continue;
+    if (number++ < updated_) continue;
+    RETURN_IF_ERROR(instruction.stage->Update(Scaled(last_update_)));
+    ++updated_;
+  }
+  updates_ = Updates::kNone;
+  return options_.device->stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
 }
 
 absl::Status Executor::SumOwnSquares() {
@@ -291,9 +314,15 @@ absl::Status Executor::ExchangeNorms(const Run& run, int position) {
 absl::Status Executor::ShareResults(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   RETURN_IF_ERROR(KeepUp(instruction));
+  const bool precedes_updates = waits_before_steps_ && run.step != nullptr;
+  if (precedes_updates) {
+    if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
+    updates_ = Updates::kMay;
+  }
   RETURN_IF_ERROR(shared_results_->Exchange(*options_.transport, instruction.ranks));
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(shared_results_->Fetch());
+  if (precedes_updates) updates_ = Updates::kAllMust;
   return EndWork(run, position);
 }
 

@@ -98,6 +98,20 @@ class Executor {
   absl::Status Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace);
   absl::Status Evaluate(const Batch& batch, bool is_measured);
 
+  // Whether all ranks' updates of a step come after all ranks' RESULTS, and take nothing of another
+  // rank: so either no rank has begun to update parameters, or each has all that its own updates
+  // take.
+  bool waits_before_steps() const { return waits_before_steps_; }
+  // How a run of training stands that has failed, then.
+  enum class Updates : uint8_t {
+    kNone,     // no rank has begun
+    kMay,      // this one has not, others may have
+    kAllMust,  // all ranks can, and some may have begun
+  };
+  Updates updates() const { return updates_; }
+  // Unless kNone, makes those that the run has not come to.
+  absl::Status CompleteUpdates();
+
   // Takes the host memory for Output, where the last stage is: before the first evaluation of a
   // batch that wants outputs, and while no rank is at work, since it may wait for the GPU.
   absl::Status PrepareOutputs();
@@ -161,6 +175,8 @@ class Executor {
   absl::Status ShareResults(const Run& run, int position);
   // The sums of squares of this rank's gradients.
   absl::Status SumOwnSquares();
+  // What a STEP passes to its stage.
+  UpdateStep Scaled(UpdateStep update) const;
   // Come before and after what has work for the device (Instruction::works). The first waits until
   // the device is at most Instruction::kMostAhead behind.
   absl::Status KeepUp(const Instruction& instruction);
@@ -205,7 +221,11 @@ class Executor {
   Stage* loss_stage_ = nullptr;                          // the last; null if it is on another rank
   kernels::HostBuffer outputs_;  // (micro_batches, rows, output), once they are prepared
   std::optional<SharedResults> shared_results_;
-  int stashed_ = 0;  // micro-batches between F and B
+  bool waits_before_steps_ = false;
+  Updates updates_ = Updates::kNone;  // of the last run of training
+  UpdateStep last_update_;            // its own
+  size_t updated_ = 0;                // how many of its STEPs with work are done
+  int stashed_ = 0;                   // micro-batches between F and B
   ExecutorCounters counters_;
 };
 

@@ -37,6 +37,17 @@ absl::Status CheckCollectives(const schedule::Schedule& schedule, bool clips, bo
   return absl::OkStatus();
 }
 
+// A schedule that is given may have them elsewhere.
+bool HasResultsBeforeSteps(const schedule::Schedule& schedule) {
+  return std::all_of(
+      schedule.actions.begin(), schedule.actions.end(), [](const std::vector<Action>& list) {
+        const auto first = std::find_if(list.begin(), list.end(), [](const Action& action) {
+          return action.op == Op::kStep || action.op == Op::kShareResults;
+        });
+        return first != list.end() && first->op == Op::kShareResults;
+      });
+}
+
 }  // namespace
 
 absl::Status CheckKeepsParameters(const schedule::Schedule& schedule) {
@@ -144,15 +155,26 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
     resident += schedule::NormTableBytes(memory, schedule);
   }
   if (memory.result_bytes > 0) {
-    ASSIGN_OR_RETURN(shared_results_, SharedResults::Create({.device = &device,
-                                                             .beside = options_.beside,
-                                                             .replicas = options_.replicas,
-                                                             .deadline = options_.deadline,
-                                                             .schedule = &schedule,
-                                                             .loss_stage = loss_stage_,
-                                                             .table = resident}));
+    ASSIGN_OR_RETURN(shared_results_,
+                     SharedResults::Create({.device = &device,
+                                            .beside = options_.beside,
+                                            .replicas = options_.replicas,
+                                            .deadline = options_.deadline,
+                                            .schedule = &schedule,
+                                            .loss_stage = loss_stage_,
+                                            .table = resident,
+                                            .before_steps = memory.results_before_steps}));
     resident += schedule::ResultTableBytes(memory, schedule, options_.transport->rank());
   }
+  const StageOptions& stage = stages_.front()->options();
+  if (memory.results_before_steps && stage.replication.shards_optimizer) {
+    return absl::UnimplementedError(
+        "RESULTS before STEPs, with an optimizer that is sharded: the REDUCEs that update would "
+        "not wait for them");
+  }
+  waits_before_steps_ = memory.results_before_steps && options_.training.schedule != nullptr &&
+                        HasResultsBeforeSteps(*options_.training.schedule) &&
+                        !stage.updates_in_backward;
   const bool reduces = options_.replicas != nullptr && training_ != nullptr;
   return reduces ? CreateReduction(resident) : absl::OkStatus();
 }

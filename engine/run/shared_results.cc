@@ -46,6 +46,10 @@ absl::StatusOr<SharedResults> SharedResults::Create(const Options& options) {
                             .gathered = shared.of_all_});
     ASSIGN_OR_RETURN(shared.gather_, Reduction::Create(std::move(gather)));
   }
+  if (options.before_steps) {
+    if (options.replicas != nullptr) table += options.replicas->ranks() * place_bytes;
+    shared.presences_ = {table, DType::kFloat64, Shape{schedule.num_ranks()}};
+  }
   const Tensor& read = shared.of_all_.empty() ? shared.received_ : shared.of_all_;
   ASSIGN_OR_RETURN(shared.host_results_, options.device->AllocateHost(read.bytes()));
   return shared;
@@ -54,15 +58,20 @@ absl::StatusOr<SharedResults> SharedResults::Create(const Options& options) {
 absl::Status SharedResults::Exchange(Transport& transport, absl::Span<const Rank> ranks) {
   constexpr Message kMessage = {.kind = Message::Kind::kResults};
   const Stage* const loss_stage = options_.loss_stage;
-  absl::InlinedVector<Transport::Ticket, 32> tickets;
-  if (loss_stage == nullptr) {
-    const Rank owner = options_.schedule->rank_of(StageId(options_.schedule->num_stages() - 1));
-    ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(owner, kMessage, received_));
-  } else {
-    for (const Rank rank : ranks) {
-      if (rank == transport.rank()) continue;
+  const Rank owner = options_.schedule->rank_of(StageId(options_.schedule->num_stages() - 1));
+  absl::InlinedVector<Transport::Ticket, 64> tickets;
+  for (const Rank rank : ranks) {
+    if (rank == transport.rank()) continue;
+    if (rank == owner || options_.before_steps) {
+      ASSIGN_OR_RETURN(
+          tickets.emplace_back(),
+          transport.PostReceive(rank, kMessage, rank == owner ? received_ : PresenceOf(rank)));
+    }
+    if (loss_stage != nullptr || options_.before_steps) {
       ASSIGN_OR_RETURN(tickets.emplace_back(),
-                       transport.PostSend(rank, kMessage, loss_stage->results()));
+                       transport.PostSend(rank, kMessage,
+                                          loss_stage != nullptr ? loss_stage->results()
+                                                                : PresenceOf(transport.rank())));
     }
   }
   RETURN_IF_ERROR(transport.Flush());
@@ -76,6 +85,10 @@ absl::Status SharedResults::Exchange(Transport& transport, absl::Span<const Rank
   RETURN_IF_ERROR(options_.device->stream().Copy(place, own.data, own.bytes()));
   RETURN_IF_ERROR(gather_->Start({}));
   return gather_->AwaitAll(transport);
+}
+
+Tensor SharedResults::PresenceOf(Rank rank) const {
+  return {presences_.f64() + rank.value(), DType::kFloat64, Shape{1}};
 }
 
 absl::Status SharedResults::Fetch() {

@@ -30,12 +30,14 @@ class SharedResults {
     const schedule::Schedule* schedule = nullptr;
     const Stage* loss_stage = nullptr;  // null on the ranks that do not have it
     std::byte* table = nullptr;         // schedule::ResultTableBytes of the device's memory
+    bool before_steps = false;          // CollectiveMemory::results_before_steps
   };
   // Unimplemented: more micro-batches in all replicas than fit into a part of a sum.
   static absl::StatusOr<SharedResults> Create(const Options& options);
 
   // Sends them to the other `ranks`, or receives them, and then those of all replicas, in the order
-  // of the device's stream. All of the ranks call it.
+  // of the device's stream. All of the ranks call it. With `before_steps` it is done only once all
+  // ranks of all replicas have called it.
   absl::Status Exchange(Transport& transport, absl::Span<const Rank> ranks);
   // Copies what was received to the host.
   absl::Status Fetch();
@@ -50,8 +52,12 @@ class SharedResults {
     return replica * (of_all_.bytes() / options_.replicas->ranks());
   }
 
+  kernels::Tensor PresenceOf(Rank rank) const;
+
   Options options_;
   kernels::Tensor received_;  // (micro_batches, 2) float64, where the loss is elsewhere
+  // With before_steps: (ranks) float64, of which a rank without results sends its own.
+  kernels::Tensor presences_;
   // With replicas: of each, one after the other, in places of equal size.
   kernels::Tensor of_all_;
   std::unique_ptr<Reduction> gather_;

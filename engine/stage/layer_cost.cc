@@ -25,10 +25,13 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const Shape& inp
 }
 
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
-                                              const Optimizer& optimizer, bool shares_results) {
+                                              const Optimizer& optimizer,
+                                              schedule::ResultsPlace results) {
+  using schedule::ResultsPlace;
   const bool clips = optimizer.clip_norm > 0.0F;
   return {.norm_bytes = clips ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
-          .result_bytes = shares_results ? kLossBytesPerMicroBatch : 0};
+          .result_bytes = results == ResultsPlace::kNowhere ? 0 : kLossBytesPerMicroBatch,
+          .results_before_steps = results == ResultsPlace::kBeforeSteps};
 }
 
 partition::LayerCost CostOf(const LayerSpec& spec) {

@@ -9,6 +9,7 @@
 #include "engine/stage/optimizer.h"
 #include "partition/layer_cost.h"
 #include "partition/stage_memory.h"
+#include "schedule/lowering.h"
 
 // What the engine's objects weigh in the terms of the planner. Stage lays its memory out by the
 // same sizes.
@@ -27,7 +28,8 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const Shape& inp
 // Of a run that clips gradients (Optimizer::clip_norm): the squared norm of each parameter, in
 // double. Where results are shared: what the loss keeps of each micro-batch.
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
-                                              const Optimizer& optimizer, bool shares_results);
+                                              const Optimizer& optimizer,
+                                              schedule::ResultsPlace results);
 
 // Everything of a prepared layer but its times.
 partition::LayerCost CostOf(const LayerSpec& spec);

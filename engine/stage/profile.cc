@@ -50,8 +50,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                                              options.micro_batch_rows, /*micro_batches=*/1)
                                      .loss_workspace_bytes;
   profile.loss_bytes_per_micro_batch = kLossBytesPerMicroBatch;
-  profile.collectives =
-      BytesOfCollectives(profile.parameters, options.optimizer, options.shares_results);
+  profile.collectives = BytesOfCollectives(profile.parameters, options.optimizer, options.results);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "partition/profile.h"
+#include "schedule/lowering.h"
 
 namespace stagecoach::engine {
 
@@ -29,8 +30,9 @@ struct ModelProfile : partition::SizedLayers {
 struct ProfileOptions {
   int64_t micro_batch_rows = 1;
   Optimizer optimizer;
-  DeviceSpec device;            // sizes depend on it: scratch memory, the type of activations
-  bool shares_results = false;  // every rank is a process, and knows the results of the loss
+  DeviceSpec device;  // sizes depend on it: scratch memory, the type of activations
+  // Somewhere where every rank is a process, and is to know the results of the loss.
+  schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;
 };
 
 // Sizes from the layers themselves, times from the analytic model (partition/analytic.h).

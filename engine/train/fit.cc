@@ -44,7 +44,7 @@ class Fitting {
         batch_(trainer.plan().batch_rows()),
         steps_per_epoch_(StepsPerEpoch(*data.train, trainer.plan())),
         position_(options.start),
-        saved_steps_(trainer.steps()) {}
+        saved_steps_(options.start_is_saved ? trainer.steps() : -1) {}
 
   absl::StatusOr<FitResult> Run() {
     if (steps_per_epoch_ == 0) {
@@ -52,8 +52,9 @@ class Fitting {
                                                      " rows, less than one batch of ", batch_));
     }
     result_.epochs = position_.epoch - 1;
+    Show();
     while (position_.epoch <= options_.epochs && !result_.stopped) RETURN_IF_ERROR(RunEpoch());
-    if (result_.stopped && trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
+    if (trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
     result_.step_losses_hash = position_.losses_hash;
@@ -79,6 +80,7 @@ class Fitting {
     position_ = {.epoch = position_.epoch + 1,
                  .losses_hash = position_.losses_hash,
                  .test_loss = evaluation.loss};
+    Show();
     const bool is_last = position_.epoch > options_.epochs;
     return options_.checkpoints.wanted && !is_last ? SaveIfDue() : Save();
   }
@@ -101,11 +103,8 @@ class Fitting {
       ASSIGN_OR_RETURN(const StepResult taken,
                        trainer_.Step(*data_.train, rows_from(position_.rows),
                                      rows_from(position_.rows + batch_)));
-      position_.losses_hash = HashOf(position_.losses_hash, taken.loss);
-      position_.rows += batch_;
-      position_.loss_sum += taken.loss * static_cast<double>(batch_);
-      position_.correct += taken.correct;
-      position_.test_loss.reset();
+      Advance(taken, position_);
+      Show();
       Describe(row);
       const int64_t own_rows = position_.rows - first_row;
       const double seconds = watch.Seconds();
@@ -122,6 +121,10 @@ class Fitting {
       if (position_.rows < end) RETURN_IF_ERROR(SaveIfDue());
     }
     return StopIfAsked();  // rather than evaluate
+  }
+
+  void Show() const {
+    if (options_.position != nullptr) *options_.position = position_;
   }
 
   void Describe(EpochResult& row) const {
@@ -211,6 +214,14 @@ class Fitting {
 
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan) {
   return train.rows() / plan.batch_rows();
+}
+
+void Advance(const StepResult& taken, DataPosition& position) {
+  position.losses_hash = HashOf(position.losses_hash, taken.loss);
+  position.rows += taken.rows;
+  position.loss_sum += taken.loss * static_cast<double>(taken.rows);
+  position.correct += taken.correct;
+  position.test_loss.reset();
 }
 
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options) {

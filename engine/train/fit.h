@@ -55,12 +55,14 @@ struct CheckpointOptions {
 struct FitOptions {
   int epochs = 1;
   uint64_t seed = 1;   // of the order of the rows
-  DataPosition start;  // of a run that goes on (Trainer::Restore); counted in FitResult
+  DataPosition start;  // of a run that goes on (Trainer::Restore, Adopt); counted in FitResult
+  bool start_is_saved = true;  // or there is nothing to save yet; else it is, once there is time
   CheckpointOptions checkpoints;
   // Asked before each step and each batch of an evaluation; ends the run there if it says so.
   StopFunction stop;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
+  DataPosition* position = nullptr;  // kept up to date, also where Fit fails
 };
 
 struct FitResult {
@@ -75,6 +77,9 @@ struct FitResult {
 // How many steps an epoch has: the rows are shuffled anew for every epoch (depending on seed and
 // epoch alone), and those left over after the last whole batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
+
+// After a step of a run.
+void Advance(const StepResult& taken, DataPosition& position);
 
 // Trains, from options.start on, until `epochs` passes over data.train are done, each followed by
 // an evaluation of data.test. InvalidArgument: less than one batch of rows.

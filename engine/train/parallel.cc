@@ -24,7 +24,7 @@ absl::StatusOr<PreparedRun> Prepare(const Model& model, int replicas, int stages
                             .optimizer = options.optimizer,
                             .device = options.device,
                             .exchange = options.exchange,
-                            .shares_results = options.rendezvous != nullptr});
+                            .results = ResultsOf(options)});
 }
 
 // `replicas` of `stages` devices each, with as many gradient blocks.

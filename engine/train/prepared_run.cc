@@ -16,7 +16,7 @@ schedule::Transfers TransfersFor(const PlanOptions& options) {
                             .device = options.device,
                             .exchange = options.exchange};
   // Each process may name its GPU alike: that several have one number does not make them one.
-  if (options.shares_results) group.device.gpus.clear();
+  if (options.results != schedule::ResultsPlace::kNowhere) group.device.gpus.clear();
   return TransfersOf(group);
 }
 
@@ -82,7 +82,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& op
                    AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,
                                         .optimizer = options.optimizer,
                                         .device = options.device,
-                                        .shares_results = options.shares_results}));
+                                        .results = options.results}));
   return PrepareRun(model, std::move(profile), options);
 }
 
@@ -98,7 +98,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
                    AnalyzeModel(model, {.micro_batch_rows = given.plan.micro_batch_rows,
                                         .optimizer = given.optimizer,
                                         .device = given.device,
-                                        .shares_results = given.shares_results}));
+                                        .results = given.results}));
   return PrepareRun(model, std::move(profile), std::move(given));
 }
 

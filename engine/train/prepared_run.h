@@ -12,6 +12,7 @@
 #include "engine/stage/optimizer.h"
 #include "engine/stage/profile.h"
 #include "partition/plan/prepared_plan.h"
+#include "schedule/lowering.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::engine {
@@ -38,7 +39,7 @@ struct GivenPlan {
   Optimizer optimizer;
   DeviceSpec device;
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how devices exchange tensors
-  bool shares_results = false;                                     // ProfileOptions::shares_results
+  schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
 };
 
 // What to find a plan for.
@@ -56,7 +57,7 @@ struct PlanOptions {
   Optimizer optimizer;  // its state takes memory
   DeviceSpec device;    // each of them
   Exchange exchange = Exchange::kAuto;
-  bool shares_results = false;  // ProfileOptions::shares_results
+  schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
 };
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost

@@ -20,6 +20,7 @@
 #include "engine/model/model.h"
 #include "engine/run/rank_group.h"
 #include "engine/stage/optimizer.h"
+#include "engine/train/kept_state.h"
 #include "engine/train/learning_rate.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/step_traces.h"
@@ -192,6 +193,24 @@ class Trainer {
   // Gives it other values, between steps; the optimizer's states stay. Among processes all give the
   // same. InvalidArgument: another number of them than the parameter has.
   virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;
+
+  // ---- For processes that go on when another one is lost (kept_state.h).
+
+  // Whether they can: they train replicas on CPU devices, without a sharded optimizer, and the run
+  // was prepared with schedule::ResultsPlace::kBeforeSteps.
+  virtual bool can_lose_processes() const = 0;
+  // After an error, whether other processes may have done the step that failed here. Once all have
+  // what a step takes, it is no error of Step if a process is lost, but of the call after it.
+  virtual bool may_complete_step() const = 0;
+  // Does it, without the others. FailedPrecondition unless may_complete_step().
+  virtual absl::StatusOr<StepResult> CompleteStep() = 0;
+  // Copies what this process trains, without the others, also after an error; its position is for
+  // the caller to fill in. FailedPrecondition unless can_lose_processes().
+  virtual absl::StatusOr<KeptState> Keep() = 0;
+  // In a new trainer of the same run, in place of Restore: goes on from what each process has kept
+  // or, if `own` is null, what another replica has. Returns the position that came with it.
+  // FailedPrecondition: no replica has it, or the processes have kept different steps.
+  virtual absl::StatusOr<DataPosition> Adopt(const KeptState* own) = 0;
 };
 
 }  // namespace stagecoach::engine

@@ -45,6 +45,11 @@ absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& opt
   return CheckRankGroup(GroupOptionsOf(plan, options));
 }
 
+schedule::ResultsPlace ResultsOf(const TrainerOptions& options) {
+  return options.rendezvous == nullptr ? schedule::ResultsPlace::kNowhere
+                                       : schedule::ResultsPlace::kEnd;
+}
+
 absl::Status TellOthers(const TrainerOptions& options, absl::Status status) {
   if (!status.ok() && options.rendezvous != nullptr) {
     options.rendezvous->Fail(status, base::Deadline::After(options.deadline));

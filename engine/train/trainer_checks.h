@@ -13,6 +13,9 @@ namespace stagecoach::engine {
 // fingerprint.
 RankGroupOptions GroupOptionsOf(const partition::Plan& plan, const TrainerOptions& options);
 
+// Where results go by default: to all processes, if there are several.
+schedule::ResultsPlace ResultsOf(const TrainerOptions& options);
+
 // What can be refused before the model is analyzed; errors are those of Trainer::Create.
 absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& options);
 

@@ -20,6 +20,8 @@ std::string ToString(const Message& message) {
       return absl::StrCat("gradients of stage ", stage, " from one replica, part ", number);
     case Message::Kind::kSums:
       return absl::StrCat("gradients of stage ", stage, " summed, part ", number);
+    case Message::Kind::kState:
+      return absl::StrCat("piece ", number, " of what is trained");
   }
   return "?";
 }

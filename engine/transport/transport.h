@@ -24,12 +24,21 @@ using schedule::StageId;
 
 // What a tensor on its way between two ranks is: both ends state it, and a difference is an error.
 struct Message {
-  enum class Kind : uint8_t { kActivation, kGradient, kNorms, kResults, kAddends, kSums };
+  enum class Kind : uint8_t {
+    kActivation,
+    kGradient,
+    kNorms,
+    kResults,
+    kAddends,
+    kSums,
+    kState,
+  };
   Kind kind = Kind::kActivation;
   // Of an activation or gradient, the earlier of the two neighboring stages; of addends and sums,
   // whose gradients they are of.
   StageId stage;
-  MicroBatch micro_batch;  // of addends and sums, which part of the gradients
+  // Of addends and sums, which part of the gradients; of what is trained, which piece.
+  MicroBatch micro_batch;
 
   friend bool operator==(const Message&, const Message&) = default;
 };

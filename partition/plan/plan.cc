@@ -77,9 +77,13 @@ absl::Status CheckOrder(const Plan& plan) {
 
 schedule::LoweringOptions OptionsFor(const Replication& replication, schedule::Transfers transfers,
                                      const schedule::CollectiveMemory& collectives) {
+  const schedule::ResultsPlace results =
+      collectives.result_bytes == 0      ? schedule::ResultsPlace::kNowhere
+      : collectives.results_before_steps ? schedule::ResultsPlace::kBeforeSteps
+                                         : schedule::ResultsPlace::kEnd;
   return {.reduce_gradients = replication.is_needed(),
           .exchange_norms = collectives.norm_bytes > 0,
-          .share_results = collectives.result_bytes > 0,
+          .results = results,
           .transfers = transfers};
 }
 

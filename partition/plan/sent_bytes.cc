@@ -74,6 +74,8 @@ SentBytes SentBytesOf(const PreparedPlan& plan, schedule::Rank rank, int replica
         const int64_t bytes = training.num_micro_batches * collectives.result_bytes;
         if (rank == training.rank_of(schedule::StageId(training.num_stages() - 1))) {
           sent.to_ranks += others * bytes;
+        } else if (collectives.results_before_steps) {
+          sent.to_ranks += others * schedule::kPresenceBytes;
         }
         sent.to_replicas += (replication.replicas - 1) * schedule::AlignBlock(bytes);
         break;

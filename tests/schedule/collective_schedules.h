@@ -12,8 +12,8 @@ namespace stagecoach::schedule {
 
 inline constexpr Transfers kAllTransfers[] = {Transfers::kSeparate, Transfers::kGrouped};
 
-inline LoweringOptions Both(Transfers transfers) {
-  return {.exchange_norms = true, .share_results = true, .transfers = transfers};
+inline LoweringOptions Both(Transfers transfers, ResultsPlace results = ResultsPlace::kEnd) {
+  return {.exchange_norms = true, .results = results, .transfers = transfers};
 }
 
 // Two ranks, a micro-batch each way; valid with either kind of transfers.

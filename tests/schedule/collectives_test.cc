@@ -38,6 +38,15 @@ TEST(LowerCollectives, NormsComeBeforeStepsAndResultsAtTheEnd) {
   EXPECT_THAT(lowered.groups, ElementsAre(CollectiveGroup{"all", {Rank(0), Rank(1)}}));
 }
 
+TEST(LowerCollectives, ResultsMayComeBeforeSteps) {
+  const LoweringOptions options = Both(Transfers::kSeparate, ResultsPlace::kBeforeSteps);
+  const Schedule lowered = Lower(OneFOneB({2, 1}).value(), options).value();
+  EXPECT_THAT(ToText(lowered.actions[0]), EndsWith("BW0.0 NORM0 RESULTS0 STEP0"));
+  EXPECT_THAT(ToText(lowered.actions[1]), EndsWith("BW1.0 SEND_B1.0 NORM0 RESULTS0 STEP1"));
+  const Schedule compute = ForwardOnly({Rank(0), Rank(1)}, 2, 1).value();
+  EXPECT_EQ(ToText(Lower(compute, options).value().actions[0]), "F0.0 SEND_F0.0 RESULTS0");
+}
+
 TEST(LowerCollectives, ThereAreNoneUnlessTheyAreAskedFor) {
   EXPECT_TRUE(Lower(OneFOneB({2, 1}).value()).value().groups.empty());
 }
@@ -55,9 +64,11 @@ TEST(LowerCollectives, EveryScheduleWithThemIsValid) {
       const Schedule compute = generator.generate({4, 8}).value();
       const Schedule evaluation = ForwardOnly(compute.rank_of_stage, 4, 8).value();
       for (const Schedule& schedule : {compute, evaluation}) {
-        const Schedule lowered = Lower(schedule, Both(transfers)).value();
-        EXPECT_TRUE(Validate(lowered, transfers).ok())
-            << generator.name << ": " << Validate(lowered, transfers);
+        for (const ResultsPlace place : {ResultsPlace::kEnd, ResultsPlace::kBeforeSteps}) {
+          const Schedule lowered = Lower(schedule, Both(transfers, place)).value();
+          EXPECT_TRUE(Validate(lowered, transfers).ok())
+              << generator.name << ": " << Validate(lowered, transfers);
+        }
       }
     }
   }

@@ -42,7 +42,7 @@ void ForManyRuns(Body body) {
       for (const Sends sends : kAllSends) {
         const LoweringOptions options = {.reduce_gradients = round % 2 == 1,
                                          .exchange_norms = round % 3 > 0,
-                                         .share_results = round % 3 == 2,
+                                         .results = static_cast<ResultsPlace>(round % 3),
                                          .transfers = TransfersOf(sends)};
         const Schedule lowered = Lower(compute, options).value();
         SCOPED_TRACE(::testing::Message()

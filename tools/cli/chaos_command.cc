@@ -186,7 +186,7 @@ absl::StatusOr<int> Chaos(const ChaosOptions& options) {
   disturbed.max_restarts = std::numeric_limits<int>::max();
   disturbed.restart_arguments = {"--resume"};
   int restarts = 0;
-  disturbed.on_restart = [&](const std::string& cause, int /*processes*/, int restart) {
+  disturbed.on_restart = [&](const std::string& cause, const std::string& /*which*/, int restart) {
     restarts = restart;
     absl::PrintF("%7.1f s  %s: all start again, %s\n", absl::ToDoubleSeconds(saboteur.elapsed()),
                  cause.substr(0, cause.find(';')), NewestCheckpoint(run));

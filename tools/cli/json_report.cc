@@ -158,6 +158,10 @@ class JsonReport final : public Report {
                {"epoch", checkpoint.manifest.position.epoch}});
   }
 
+  void WentOn(int64_t steps, int epoch) override {
+    PrintLine({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
+  }
+
   void Saved(const engine::SaveReport& save) override {
     ordered_json event = {{"event", "checkpoint"}, {"step", save.step}};
     if (save.path.ok()) {

@@ -83,11 +83,9 @@ absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
       .max_restarts = options.max_restarts};
   ASSIGN_OR_RETURN(supervision.processes.command, CommandOf(options, is_own));
   if (trains) supervision.restart_arguments = {"--resume"};
-  supervision.on_restart = [&](const std::string& cause, int processes, int restart) {
-    const bool are_all = processes == options.processes;
+  supervision.on_restart = [&](const std::string& cause, const std::string& which, int restart) {
     std::fprintf(stderr, "stagecoach launch: %s; starts %s again (%d of %d)\n", cause.c_str(),
-                 are_all ? "all" : absl::StrCat(processes, " of them").c_str(), restart,
-                 options.max_restarts);
+                 which.c_str(), restart, options.max_restarts);
   };
   return Supervise(supervision);
 }

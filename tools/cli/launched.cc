@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -14,14 +15,19 @@
 namespace stagecoach::tools {
 namespace {
 
+// When a process is replaced: until the launcher says so, and until all meet again. That does not
+// take long, since it is the first that a new process does; and one that is lost meanwhile is
+// replaced as well, at a further meeting.
+constexpr absl::Duration kLongestReplacement = absl::Seconds(10);
+constexpr absl::Duration kLongestMeeting = absl::Seconds(10);
+
 // Returns once all are there, so that each hears why another ends.
-absl::StatusOr<std::unique_ptr<engine::Rendezvous>> Meet(const engine::Launch& launch,
-                                                         absl::Duration deadline) {
-  ASSIGN_OR_RETURN(std::unique_ptr<engine::Rendezvous> rendezvous,
+absl::StatusOr<Meeting> Meet(const engine::Launch& launch, absl::Duration deadline) {
+  ASSIGN_OR_RETURN(std::shared_ptr<engine::Rendezvous> rendezvous,
                    From(Origin::kConfiguration, ConnectRendezvous(launch, deadline)));
   RETURN_IF_ERROR(
       From(Origin::kConfiguration, rendezvous->Barrier(base::Deadline::After(deadline))));
-  return rendezvous;
+  return Meeting{launch, std::move(rendezvous)};
 }
 
 }  // namespace
@@ -89,22 +95,40 @@ absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options) {
 
 absl::StatusOr<int> WorkAsRank(
     const engine::Launch& launch, const RunOptions& given, const absl::Status& so_far,
-    absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, engine::Rendezvous&)> work) {
+    absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, const Meeting&)> work,
+    engine::Supervisor* supervisor) {
   absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
   if (!so_far.ok()) options = so_far;
   const absl::Duration deadline = absl::Seconds(given.deadline_seconds);
-  const absl::StatusOr<std::unique_ptr<engine::Rendezvous>> rendezvous = Meet(launch, deadline);
+  absl::StatusOr<Meeting> meeting = Meet(launch, deadline);
   // What is wrong with this process's own flags comes last, for the others are to hear of it; if
   // they cannot be met, it comes first.
-  if (!rendezvous.ok()) return options.ok() ? rendezvous.status() : options.status();
-  const auto run = [&]() -> absl::StatusOr<int> {
-    ASSIGN_OR_RETURN(RunOptions own, options);
-    RETURN_IF_ERROR(ChooseGpu(launch, own));
-    return work(own, **rendezvous);
+  if (!meeting.ok()) return options.ok() ? meeting.status() : options.status();
+  if (options.ok()) {
+    options->is_supervised = supervisor != nullptr;
+    const absl::Status chosen = ChooseGpu(launch, *options);
+    if (!chosen.ok()) options = chosen;
+  }
+  const auto attempt = [&]() -> absl::StatusOr<int> {
+    RETURN_IF_ERROR(meeting.status());
+    RETURN_IF_ERROR(options.status());
+    return work(*options, *meeting);
   };
-  const absl::StatusOr<int> result = run();
-  if (!result.ok()) (*rendezvous)->Fail(result.status(), base::Deadline::After(deadline));
-  return result;
+  absl::StatusOr<int> result = attempt();
+  while (true) {
+    if (result.ok()) return result;
+    if (meeting.ok()) {
+      meeting->rendezvous->Fail(result.status(), base::Deadline::After(deadline));
+    }
+    const bool goes_on = supervisor != nullptr && supervisor->can_go_on() &&
+                         ExitStatusOf(result.status()) == kExitTryAgain;
+    if (!goes_on) return result;
+    const absl::StatusOr<engine::Launch> next =
+        supervisor->AwaitReplacement(launch, base::Deadline::After(kLongestReplacement));
+    if (!next.ok()) return result;
+    meeting = Meet(*next, std::min(deadline, kLongestMeeting));
+    result = attempt();
+  }
 }
 
 }  // namespace stagecoach::tools

@@ -1,11 +1,14 @@
 #ifndef STAGECOACH_TOOLS_CLI_LAUNCHED_H_
 #define STAGECOACH_TOOLS_CLI_LAUNCHED_H_
 
+#include <memory>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/launch/supervisor.h"
 #include "tools/cli/run_options.h"
 
 // `train` or `predict` as one of several processes that a launcher has started, one for each
@@ -25,11 +28,19 @@ absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible);
 // Names that GPU in the options, unless --gpus has named one for each device, or they are CPUs.
 absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options);
 
+// Where the processes of a run have met.
+struct Meeting {
+  engine::Launch launch;
+  std::shared_ptr<engine::Rendezvous> rendezvous;
+};
+
 // Meets the other processes and does this one's work, which is given its own options. All hear why
-// one ends: be it for `so_far`, what has become of this process before.
+// one ends: be it for `so_far`, what has become of this process before. With a `supervisor`, the
+// work is done again at another meeting if it can go on when another process is replaced.
 absl::StatusOr<int> WorkAsRank(
     const engine::Launch& launch, const RunOptions& given, const absl::Status& so_far,
-    absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, engine::Rendezvous&)> work);
+    absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, const Meeting&)> work,
+    engine::Supervisor* supervisor = nullptr);
 
 }  // namespace stagecoach::tools
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +24,9 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "engine/launch/socket.h"
+#include "engine/launch/supervisor.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/relay.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -34,68 +37,44 @@ constexpr absl::Duration kFromTermToKill = absl::Seconds(2);
 constexpr absl::Duration kBetweenDisturbances = absl::Milliseconds(5);
 constexpr int kCannotExecute = 127;
 
-// A stream of one process, whose whole lines are passed on.
-class Relay {
- public:
-  Relay(Descriptor from, std::FILE* to, std::string prefix)
-      : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {}
-
-  const Descriptor& from() const { return from_; }
-  const std::string& last_line() const { return last_line_; }
-
-  // Once there is something to read. Closes at the end.
-  void PassOn() {
-    char buffer[64 << 10];
-    const ssize_t bytes = read(from_.get(), buffer, sizeof(buffer));
-    if (bytes < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (bytes <= 0) {
-      End();
-      return;
-    }
-    rest_.append(buffer, static_cast<size_t>(bytes));
-    for (size_t end; (end = rest_.find('\n')) != std::string::npos;) {
-      Write(rest_.substr(0, end));
-      rest_.erase(0, end + 1);
-    }
-    std::fflush(to_);
-  }
-  // Passes on what came without the end of a line.
-  void End() {
-    if (!rest_.empty()) Write(std::exchange(rest_, ""));
-    std::fflush(to_);
-    from_ = Descriptor();
-  }
-
- private:
-  void Write(const std::string& line) {
-    std::fprintf(to_, "%s%s\n", prefix_.c_str(), line.c_str());
-    if (!line.empty()) last_line_ = line;
-  }
-
-  Descriptor from_;
-  std::FILE* const to_;
-  const std::string prefix_;
-  std::string rest_, last_line_;
-};
-
 struct Process {
   int rank = 0;
   pid_t pid = -1;
   std::optional<Relay> out, err;  // none where a file takes it
+  Descriptor supervisor;          // to it, if it may be replaced (engine/launch/supervisor.h)
+  bool can_go_on = false;         // if another one is
   std::optional<int> status;      // as a shell reports it, once it has ended
   bool was_told_to_end = false;   // by this program
   bool was_silent = false;        // and killed for it
   base::Deadline stopped_until = base::Deadline::Never();  // where it is stopped
 };
 
+void Drain(Process& process) {
+  for (std::optional<Relay>* const relay : {&process.out, &process.err}) {
+    if (relay->has_value()) (*relay)->Drain();
+  }
+}
+
 struct Pipe {
   Descriptor read, write;
+};
+
+struct SocketPair {
+  Descriptor own, of_process;
 };
 
 absl::StatusOr<Pipe> MakePipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
   return Pipe{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+absl::StatusOr<SocketPair> MakeSockets() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot make a socket");
+  }
+  return SocketPair{Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 absl::StatusOr<Descriptor> MakeFile(const std::string& path, bool appends) {
@@ -106,19 +85,26 @@ absl::StatusOr<Descriptor> MakeFile(const std::string& path, bool appends) {
 }
 
 // In the new process: does not return.
-[[noreturn]] void Execute(const LocalProcesses& all, int rank, pid_t parent, int in, int out,
-                          int err) {
+struct Streams {
+  Descriptor in, out, err, supervisor;
+};
+[[noreturn]] void Execute(const LocalProcesses& all, int rank, pid_t parent,
+                          const Streams& streams) {
   // A group of its own: what the terminal sends to this one's is passed on once.
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kCannotExecute);
-  dup2(in, STDIN_FILENO);
-  dup2(out, STDOUT_FILENO);
-  dup2(err, STDERR_FILENO);
+  dup2(streams.in.get(), STDIN_FILENO);
+  dup2(streams.out.get(), STDOUT_FILENO);
+  dup2(streams.err.get(), STDERR_FILENO);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const auto& [name, value] : all.variables(rank)) setenv(name.c_str(), value.c_str(), 1);
+  if (streams.supervisor.valid()) {
+    fcntl(streams.supervisor.get(), F_SETFD, 0);
+    setenv("STAGECOACH_SUPERVISOR", absl::StrCat(streams.supervisor.get()).c_str(), 1);
+  }
   std::vector<char*> argv;
   for (const std::string& word : all.command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -158,18 +144,19 @@ class Group {
   absl::StatusOr<EndOfProcesses> Run() {
     RETURN_IF_ERROR(CatchSignals());
     processes_.reserve(static_cast<size_t>(given_.processes));  // failed_ points to them
-    for (int rank = 0; rank < given_.processes; ++rank) RETURN_IF_ERROR(Start(rank));
+    for (int rank = 0; rank < given_.processes; ++rank) {
+      ASSIGN_OR_RETURN(Process process, Start(rank));
+      processes_.push_back(std::move(process));
+    }
     while (IsRunning()) {
-      WaitForSomething();
+      RETURN_IF_ERROR(WaitForSomething());
       EndTheSilent();
       EndTheRest();
       if (given_.disturb && failed_.empty()) Disturb();
     }
     Signal(SIGKILL);  // what they have started themselves and left
-    for (Process& process : processes_) {
-      for (std::optional<Relay>* const relay : {&process.out, &process.err}) Drain(*relay);
-    }
-    return Conclude();
+    for (Process& process : processes_) Drain(process);
+    return Conclude(failed_);
   }
 
  private:
@@ -184,30 +171,34 @@ class Group {
     return absl::OkStatus();
   }
 
-  absl::Status Start(int rank) {
+  absl::StatusOr<Process> Start(int rank) {
     Process process{.rank = rank};
-    Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC)), out, err;
+    Streams streams = {.in = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC))};
     if (given_.log_dir.empty()) {
       ASSIGN_OR_RETURN(Pipe out_pipe, MakePipe());
       ASSIGN_OR_RETURN(Pipe err_pipe, MakePipe());
-      out = std::move(out_pipe.write);
-      err = std::move(err_pipe.write);
+      streams.out = std::move(out_pipe.write);
+      streams.err = std::move(err_pipe.write);
       const std::string prefix = absl::StrCat("[", rank, "] ");
       process.out.emplace(std::move(out_pipe.read), stdout, rank == 0 ? "" : prefix);
       process.err.emplace(std::move(err_pipe.read), stderr, prefix);
     } else {
       const std::string path = absl::StrCat(given_.log_dir, "/rank-", rank);
-      ASSIGN_OR_RETURN(out, MakeFile(path + ".out", given_.appends_logs));
-      ASSIGN_OR_RETURN(err, MakeFile(path + ".err", given_.appends_logs));
+      ASSIGN_OR_RETURN(streams.out, MakeFile(path + ".out", given_.appends_logs));
+      ASSIGN_OR_RETURN(streams.err, MakeFile(path + ".err", given_.appends_logs));
+    }
+    if (given_.replace) {
+      ASSIGN_OR_RETURN(SocketPair sockets, MakeSockets());
+      process.supervisor = std::move(sockets.own);
+      streams.supervisor = std::move(sockets.of_process);
     }
     std::fflush(nullptr);
     const pid_t parent = getpid();
     process.pid = fork();
     if (process.pid < 0) return absl::ErrnoToStatus(errno, "cannot start a process");
-    if (process.pid == 0) Execute(given_, rank, parent, in.get(), out.get(), err.get());
+    if (process.pid == 0) Execute(given_, rank, parent, streams);
     setpgid(process.pid, process.pid);  // whichever of the two comes first
-    processes_.push_back(std::move(process));
-    return absl::OkStatus();
+    return process;
   }
 
   bool IsRunning() const {
@@ -215,7 +206,7 @@ class Group {
                        [](const Process& process) { return !process.status.has_value(); });
   }
 
-  void WaitForSomething() {
+  absl::Status WaitForSomething() {
     std::vector<pollfd> polled = {{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
     std::vector<Relay*> relays;
     for (Process& process : processes_) {
@@ -228,14 +219,16 @@ class Group {
     base::Deadline until = next_;
     for (const Process& process : processes_) until = Earlier(until, process.stopped_until);
     if (given_.disturb) until = Earlier(until, base::Deadline::After(kBetweenDisturbances));
-    if (poll(polled.data(), polled.size(), engine::PollTimeout(until)) < 0) return;
+    if (poll(polled.data(), polled.size(), engine::PollTimeout(until)) < 0) {
+      return absl::OkStatus();
+    }
     for (size_t i = 0; i < relays.size(); ++i) {
       if (polled[i + 1].revents != 0) relays[i]->PassOn();
     }
-    if (polled[0].revents != 0) HandleSignals();
+    return polled[0].revents != 0 ? HandleSignals() : absl::OkStatus();
   }
 
-  void HandleSignals() {
+  absl::Status HandleSignals() {
     signalfd_siginfo info = {};
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGCHLD) continue;
@@ -250,6 +243,7 @@ class Group {
         HandleChange(process, status);
       }
     }
+    return ReplaceLost();
   }
 
   void HandleChange(Process& process, int status) {
@@ -260,9 +254,55 @@ class Group {
     process.stopped_until = base::Deadline::Never();
     if (WIFCONTINUED(status)) return;
     process.status = ShellStatus(status);
-    if (*process.status == 0 || process.was_told_to_end) return;
-    failed_.push_back(&process);
-    if (failed_.size() == 1) next_ = base::Deadline::After(given_.patience);
+    if (*process.status != 0 && !process.was_told_to_end) lost_.push_back(&process);
+  }
+
+  // Those that have failed just now, if that may be; else all others end.
+  absl::Status ReplaceLost() {
+    if (lost_.empty()) return absl::OkStatus();
+    const std::vector<const Process*> lost = std::exchange(lost_, {});
+    std::optional<engine::Launch> next;
+    if (MayReplace(lost)) next = given_.replace(Conclude(lost));
+    if (!next.has_value()) {
+      if (failed_.empty()) next_ = base::Deadline::After(given_.patience);
+      failed_.insert(failed_.end(), lost.begin(), lost.end());
+      for (Process& process : processes_) process.supervisor = Descriptor();
+      return absl::OkStatus();
+    }
+    const std::string text = engine::Supervisor::ToText(*next);
+    for (Process& process : processes_) {
+      if (process.can_go_on && !process.status.has_value()) {
+        send(process.supervisor.get(), text.data(), text.size(), MSG_NOSIGNAL);
+        continue;
+      }
+      EndAtOnce(process);
+      ASSIGN_OR_RETURN(process, Start(process.rank));
+    }
+    return absl::OkStatus();
+  }
+
+  // Whether some of the others can go on. Those that cannot yet are themselves replacements, which
+  // are replaced as well.
+  bool MayReplace(const std::vector<const Process*>& lost) {
+    if (!given_.replace || !failed_.empty() || was_stopped_) return false;
+    bool can_any = false;
+    for (Process& process : processes_) {
+      if (process.status == 0) return false;
+      char buffer[64];
+      while (recv(process.supervisor.get(), buffer, sizeof(buffer), MSG_DONTWAIT) > 0) {
+        process.can_go_on = true;
+      }
+      can_any = can_any || (process.can_go_on && !process.status.has_value());
+    }
+    return can_any && std::all_of(lost.begin(), lost.end(), [](const Process* process) {
+             return process->status != kExitTryAgain;
+           });
+  }
+
+  static void EndAtOnce(Process& process) {
+    kill(-process.pid, SIGKILL);
+    if (!process.status.has_value()) waitpid(process.pid, nullptr, 0);
+    Drain(process);
   }
 
   void EndTheSilent() {
@@ -297,26 +337,15 @@ class Group {
     next_ = base::Deadline::After(kFromTermToKill);
   }
 
-  // What is still in the pipe of a process that has ended.
-  static void Drain(std::optional<Relay>& relay) {
-    if (!relay.has_value()) return;
-    const base::Deadline end = base::Deadline::After(absl::Seconds(1));
-    while (relay->from().valid() && !end.Expired()) {
-      pollfd polled = {.fd = relay->from().get(), .events = POLLIN, .revents = 0};
-      if (poll(&polled, 1, engine::PollTimeout(end)) > 0) relay->PassOn();
-    }
-    if (relay->from().valid()) relay->End();
-  }
-
   // The first that failed, or the one that it and others name as the cause.
-  const Process& FindCause() const {
-    const Process* cause = failed_.front();
-    for (size_t step = 0; step < failed_.size() && cause->err.has_value(); ++step) {
+  static const Process& FindCause(const std::vector<const Process*>& failed) {
+    const Process* cause = failed.front();
+    for (size_t step = 0; step < failed.size() && cause->err.has_value(); ++step) {
       const std::optional<int> blamed = BlamedIn(cause->err->last_line());
-      const auto found = std::find_if(failed_.begin(), failed_.end(), [&](const Process* other) {
+      const auto found = std::find_if(failed.begin(), failed.end(), [&](const Process* other) {
         return other->rank == blamed && other != cause;
       });
-      if (found == failed_.end()) break;
+      if (found == failed.end()) break;
       cause = *found;
     }
     return *cause;
@@ -335,21 +364,21 @@ class Group {
            !BlamedIn(process.err->last_line()).has_value();
   }
 
-  EndOfProcesses Conclude() const {
+  EndOfProcesses Conclude(const std::vector<const Process*>& failed) const {
     EndOfProcesses end{.was_stopped = was_stopped_};
-    if (failed_.empty()) {
+    if (failed.empty()) {
       // Of those that have ended by a signal that was passed on.
       for (const Process& process : processes_) end.status = std::max(end.status, *process.status);
       return end;
     }
-    const Process& cause = FindCause();
+    const Process& cause = FindCause(failed);
     end.status = *cause.status;
     end.cause = absl::StrCat("rank ", cause.rank, " ", Describe(cause));
     if (!given_.log_dir.empty()) {
       absl::StrAppend(&end.cause, "; see ", given_.log_dir, "/rank-", cause.rank, ".err");
     }
     if (end.status == kExitUnavailable) {
-      const auto lost = std::count_if(failed_.begin(), failed_.end(), [](const Process* process) {
+      const auto lost = std::count_if(failed.begin(), failed.end(), [](const Process* process) {
         return HasLostDevice(*process);
       });
       end.devices_lost = std::max(1, static_cast<int>(lost));
@@ -360,6 +389,7 @@ class Group {
   const LocalProcesses& given_;
   Descriptor signals_;
   std::vector<Process> processes_;
+  std::vector<const Process*> lost_;               // have failed, and are not handled yet
   std::vector<const Process*> failed_;             // in the order in which they ended
   base::Deadline next_ = base::Deadline::Never();  // when the others are made to end
   bool asked_ = false, was_stopped_ = false;

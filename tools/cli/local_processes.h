@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +12,20 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/launch/launch.h"
 
 // Processes of one run on this machine: started together, ended together.
 namespace stagecoach::tools {
+
+// How they ended.
+struct EndOfProcesses {
+  int status = 0;  // 0 if all have ended with it
+  // Of the process that failed first, by its own account ("rank 2 has failed" points to rank 2): a
+  // sentence without a period, "rank 2 was killed by signal 9 (Killed)". "": none has failed.
+  std::string cause;
+  int devices_lost = 0;      // processes that ended since their device is not there (status 69)
+  bool was_stopped = false;  // by a signal that this process got
+};
 
 struct LocalProcesses {
   int processes = 1;
@@ -28,19 +40,13 @@ struct LocalProcesses {
   absl::Duration patience = absl::Seconds(10);
   // How long one may be stopped (SIGSTOP) before it is killed.
   absl::Duration silence = absl::InfiniteDuration();
+  // When a process has been lost, whether it may be replaced: what the others are told, all of
+  // which can go on (engine/launch/supervisor.h), if so; `variables` are then asked for the new
+  // one. Unset: no process is replaced.
+  std::function<std::optional<engine::Launch>(const EndOfProcesses& lost)> replace;
   // Called every few milliseconds with the processes, by rank, while all run: for what is to
   // happen to them.
   std::function<void(absl::Span<const pid_t>)> disturb;
-};
-
-// How they ended.
-struct EndOfProcesses {
-  int status = 0;  // 0 if all have ended with it
-  // Of the process that failed first, by its own account ("rank 2 has failed" points to rank 2): a
-  // sentence without a period, "rank 2 was killed by signal 9 (Killed)". "": none has failed.
-  std::string cause;
-  int devices_lost = 0;      // processes that ended since their device is not there (status 69)
-  bool was_stopped = false;  // by a signal that this process got
 };
 
 // Starts them and waits until all have ended. Lines of their output are passed on as they come,

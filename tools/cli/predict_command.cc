@@ -113,13 +113,13 @@ absl::StatusOr<engine::PreparedRun> PlanOver(const PredictOptions& options,
                               .predicts = true,
                               .micro_batch_rows = *options.micro_batch_rows,
                               .device = device,
-                              .exchange = ExchangeOf(run.device, device),
-                              .shares_results = run.rank.has_value()};
+                              .exchange = ExchangeOf(run.device, device)};
+  plan.results = ResultsOf(run, plan.replication);
   ASSIGN_OR_RETURN(const engine::ModelProfile profile,
                    OnDevices(device, AnalyzeModel(model, {.micro_batch_rows = plan.micro_batch_rows,
                                                           .optimizer = plan.optimizer,
                                                           .device = device,
-                                                          .shares_results = plan.shares_results})));
+                                                          .results = plan.results})));
   const int64_t rows_at_once = plan.micro_batch_rows * run.replicas;
   const int64_t needed = (rows + rows_at_once - 1) / rows_at_once;
   int count = static_cast<int>(std::min<int64_t>(needed, int64_t{kMostPerStage} * stages));
@@ -259,10 +259,10 @@ absl::StatusOr<int> Predict(const CLI::App& flags, PredictOptions& options) {
   const absl::StatusOr<engine::Checkpoint> checkpoint = Prepare(flags, options);
   if (launch.has_value()) {
     return WorkAsRank(*launch, options.run, checkpoint.status(),
-                      [&](const RunOptions& run, engine::Rendezvous& rendezvous) {
+                      [&](const RunOptions& run, const Meeting& meeting) {
                         PredictOptions own = options;
                         own.run = run;
-                        return PredictOnDevices(flags, own, *checkpoint, &rendezvous);
+                        return PredictOnDevices(flags, own, *checkpoint, meeting.rendezvous.get());
                       });
   }
   RETURN_IF_ERROR(checkpoint.status());

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TOOLS_CLI_REPORT_H_
 #define STAGECOACH_TOOLS_CLI_REPORT_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ class Report {
   virtual void Epoch(const engine::EpochResult& result) = 0;
   // It goes on from a checkpoint.
   virtual void Resumed(const engine::RestoredCheckpoint& checkpoint) = 0;
+  // It goes on with what other replicas have, after a process was lost.
+  virtual void WentOn(int64_t steps, int epoch) = 0;
   virtual void Saved(const engine::SaveReport& save) = 0;
   virtual void End(const Run& run, const Outcome& outcome) = 0;
 };

@@ -82,8 +82,8 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
       .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
       .schedule = options.schedule,
       .chunks = options.chunks,
-      .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),
-      .shares_results = IsProcess(options)};
+      .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks))};
+  plan.results = ResultsOf(options, plan.replication);
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given,
                      ReadScheduleOption(options.schedule, {.stages = options.stages,
@@ -146,7 +146,7 @@ absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const eng
         absl::StrFormat("%s: the plan is for %d layers, the model has %d", SourceOfPlan(options),
                         given.plan.num_layers, model.num_layers()));
   }
-  given.shares_results = IsProcess(options);
+  given.results = ResultsOf(options, given.plan.replication);
   given.transfers = engine::TransfersOf({.ranks = given.plan.num_ranks(),
                                          .replicas = given.plan.replicas(),
                                          .device = given.device,
@@ -161,7 +161,7 @@ absl::StatusOr<engine::PreparedRun> CutModel(const RunOptions& options, const en
   const engine::ProfileOptions profile_options = {.micro_batch_rows = plan.micro_batch_rows,
                                                   .optimizer = plan.optimizer,
                                                   .device = plan.device,
-                                                  .shares_results = plan.shares_results};
+                                                  .results = plan.results};
   ASSIGN_OR_RETURN(engine::ModelProfile profile,
                    OnDevices(plan.device, AnalyzeModel(model, profile_options)));
   if (options.profile == "measured") {
@@ -207,6 +207,15 @@ absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
       "to measure the layers, all are trained at once, which takes ",
       base::FormatBytes(needed_bytes), "; this machine has ", base::FormatBytes(memory_bytes),
       ": use estimated times, or measure a model of fewer layers"));
+}
+
+schedule::ResultsPlace ResultsOf(const RunOptions& options,
+                                 const partition::Replication& replication) {
+  if (!IsProcess(options)) return schedule::ResultsPlace::kNowhere;
+  const bool has_living_copies = replication.replicas > 1 && !replication.shards_optimizer;
+  return options.is_supervised && has_living_copies && options.device.kind == "cpu"
+             ? schedule::ResultsPlace::kBeforeSteps
+             : schedule::ResultsPlace::kEnd;
 }
 
 float LearningRateOf(const RunOptions& options) {

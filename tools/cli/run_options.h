@@ -49,6 +49,8 @@ struct RunOptions {
   int64_t batch = 128;
   DeviceChoice device;
   std::optional<int> rank;  // the only one whose device is in this process; unset: all are
+  bool is_supervised =
+      false;  // by a launcher that can replace a process (engine/launch/supervisor.h)
   // So many are left of a run that had another number: over them, as stages and replicas, goes the
   // fastest plan.
   std::optional<int> devices_left;
@@ -127,6 +129,11 @@ int DevicesAtOnce(int devices, const engine::DeviceSpec& device);
 // devices, which measuring them does.
 absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
                              const engine::DeviceSpec& device);
+
+// Where the processes of a run are to learn the results of the loss: before steps, if one that is
+// lost can then be replaced (engine/train/kept_state.h).
+schedule::ResultsPlace ResultsOf(const RunOptions& options,
+                                 const partition::Replication& replication);
 
 // The learning rate, or its peak: the one that was given, or else 0.01 for sgd, and for adamw 0.09
 // / width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves

@@ -81,17 +81,12 @@ std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& opti
 }
 
 // Time between failures, from what a launcher says of those so far.
-absl::Duration BetweenFailures() {
+absl::Duration BetweenFailures(int restarts) {
   constexpr absl::Duration kUnknown = absl::Hours(24);
-  const char* const restarts = std::getenv("STAGECOACH_RESTARTS");
   const char* const started = std::getenv("STAGECOACH_STARTED");
-  int64_t count = 0;
   int64_t seconds = 0;
-  if (restarts == nullptr || started == nullptr || !absl::SimpleAtoi(restarts, &count) ||
-      !absl::SimpleAtoi(started, &seconds) || count < 1) {
-    return kUnknown;
-  }
-  return std::min(kUnknown, (absl::Now() - absl::FromUnixSeconds(seconds)) / count);
+  if (started == nullptr || !absl::SimpleAtoi(started, &seconds) || restarts < 1) return kUnknown;
+  return std::min(kUnknown, (absl::Now() - absl::FromUnixSeconds(seconds)) / restarts);
 }
 
 }  // namespace
@@ -165,9 +160,11 @@ std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& 
   return absl::StrJoin(changes, "; ");
 }
 
-AutomaticSaves::AutomaticSaves(engine::Rendezvous* rendezvous, absl::Duration deadline)
+AutomaticSaves::AutomaticSaves(engine::Rendezvous* rendezvous, absl::Duration deadline,
+                               int restarts)
     : rendezvous_(rendezvous),
       deadline_(deadline),
+      restarts_(restarts),
       last_(absl::Now()),
       interval_(absl::Seconds(10)) {  // the first save shows what one costs
   StartVote();
@@ -193,7 +190,7 @@ absl::StatusOr<bool> AutomaticSaves::Wanted() {
 }
 
 void AutomaticSaves::Saved(const engine::SaveReport& save) {
-  interval_ = engine::SaveInterval(save.blocked, BetweenFailures());
+  interval_ = engine::SaveInterval(save.blocked, BetweenFailures(restarts_));
 }
 
 engine::CheckpointOptions CheckpointOptionsOf(const CLI::App& flags, const RunOptions& options,

@@ -47,8 +47,9 @@ std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& 
 // When a run saves itself by "--every auto".
 class AutomaticSaves {
  public:
-  // `rendezvous`: with the other processes; null if there is one. It outlives this.
-  AutomaticSaves(engine::Rendezvous* rendezvous, absl::Duration deadline);
+  // `rendezvous`: with the other processes; null if there is one. It outlives this. `restarts`: of
+  // the run so far.
+  AutomaticSaves(engine::Rendezvous* rendezvous, absl::Duration deadline, int restarts);
 
   // CheckpointOptions::wanted, and what came of it.
   absl::StatusOr<bool> Wanted();
@@ -60,6 +61,7 @@ class AutomaticSaves {
 
   engine::Rendezvous* const rendezvous_;
   const absl::Duration deadline_;
+  const int restarts_;
   std::optional<engine::Vote> vote_;
   absl::Time last_;
   absl::Duration interval_;

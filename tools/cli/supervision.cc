@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "engine/launch/free_port.h"
+#include "engine/launch/launch.h"
 #include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
@@ -22,31 +23,39 @@ constexpr const char* kLocalhost = "127.0.0.1";
 struct Generation {
   int ranks = 1;
   int restarts = 0;
+  bool replaces = false;  // single processes, the others living on
   pid_t launcher = getpid();
   absl::Time started = absl::Now();  // the first
+
+  std::string id() const {
+    return absl::StrCat(launcher, ".", absl::ToUnixSeconds(started), ".", restarts);
+  }
 };
+
+std::string PlaceAt(int port) { return absl::StrCat("tcp://", kLocalhost, ":", port); }
 
 // What launchers set: this program's own variables, and those of torchrun, which many others read.
 std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
                                                              const Generation& generation) {
   const std::string number = absl::StrCat(rank);
   const std::string count = absl::StrCat(generation.ranks);
-  const int64_t started = absl::ToUnixSeconds(generation.started);
-  return {{"STAGECOACH_RANK", number},
-          {"STAGECOACH_RANKS", count},
-          {"STAGECOACH_LOCAL_RANK", number},
-          {"STAGECOACH_RENDEZVOUS", absl::StrCat("tcp://", kLocalhost, ":", port)},
-          // A process of an earlier start that is still there cannot join.
-          {"STAGECOACH_LAUNCH",
-           absl::StrCat(generation.launcher, ".", started, ".", generation.restarts)},
-          {"STAGECOACH_RESTARTS", absl::StrCat(generation.restarts)},
-          {"STAGECOACH_STARTED", absl::StrCat(started)},
-          {"RANK", number},
-          {"WORLD_SIZE", count},
-          {"LOCAL_RANK", number},
-          {"LOCAL_WORLD_SIZE", count},
-          {"MASTER_ADDR", kLocalhost},
-          {"MASTER_PORT", absl::StrCat(port + 1)}};
+  std::vector<std::pair<std::string, std::string>> variables = {
+      {"STAGECOACH_RANK", number},
+      {"STAGECOACH_RANKS", count},
+      {"STAGECOACH_LOCAL_RANK", number},
+      {"STAGECOACH_RENDEZVOUS", PlaceAt(port)},
+      // A process of an earlier start that is still there cannot join.
+      {"STAGECOACH_LAUNCH", generation.id()},
+      {"STAGECOACH_RESTARTS", absl::StrCat(generation.restarts)},
+      {"STAGECOACH_STARTED", absl::StrCat(absl::ToUnixSeconds(generation.started))},
+      {"RANK", number},
+      {"WORLD_SIZE", count},
+      {"LOCAL_RANK", number},
+      {"LOCAL_WORLD_SIZE", count},
+      {"MASTER_ADDR", kLocalhost},
+      {"MASTER_PORT", absl::StrCat(port + 1)}};
+  if (generation.replaces) variables.emplace_back("STAGECOACH_REPLACEMENT", "1");
+  return variables;
 }
 
 // Whether the same processes might do better at another time.
@@ -62,25 +71,45 @@ bool MayDoBetter(const EndOfProcesses& end) {
 absl::StatusOr<int> Supervise(const Supervision& supervision) {
   LocalProcesses processes = supervision.processes;
   Generation generation = {.ranks = processes.processes};
-  while (true) {
-    ASSIGN_OR_RETURN(const engine::FreePort port, engine::FreePort::Take());
-    processes.processes = generation.ranks;
-    processes.variables = [&](int rank) { return VariablesOf(rank, port.number(), generation); };
-    ASSIGN_OR_RETURN(const EndOfProcesses end, RunLocalProcesses(processes));
-    if (end.cause.empty()) return end.status;
-    const int left = generation.ranks - end.devices_lost;
-    if (!MayDoBetter(end) || generation.restarts == supervision.max_restarts || left < 1) {
-      std::fprintf(stderr, "stagecoach launch: %s\n", end.cause.c_str());
-      return end.status;
-    }
-    ++generation.restarts;
-    if (supervision.on_restart) supervision.on_restart(end.cause, left, generation.restarts);
-    generation.ranks = left;
-    processes.appends_logs = true;
-    if (generation.restarts == 1) {
+  std::optional<engine::FreePort> port;
+  processes.variables = [&](int rank) { return VariablesOf(rank, port->number(), generation); };
+  const auto may_restart = [&](const EndOfProcesses& end) {
+    return MayDoBetter(end) && generation.restarts < supervision.max_restarts;
+  };
+  const auto restart = [&](const EndOfProcesses& end, const std::string& which) {
+    if (generation.restarts++ == 0) {
       processes.command.insert(processes.command.end(), supervision.restart_arguments.begin(),
                                supervision.restart_arguments.end());
     }
+    processes.appends_logs = true;
+    if (supervision.on_restart) supervision.on_restart(end.cause, which, generation.restarts);
+  };
+  if (supervision.max_restarts > 0) {
+    processes.replace = [&](const EndOfProcesses& lost) -> std::optional<engine::Launch> {
+      if (!may_restart(lost) || lost.devices_lost > 0) return std::nullopt;
+      absl::StatusOr<engine::FreePort> next = engine::FreePort::Take();
+      if (!next.ok()) return std::nullopt;
+      port = *std::move(next);
+      restart(lost, "it");
+      generation.replaces = true;
+      return engine::Launch{.id = generation.id(),
+                            .rendezvous = PlaceAt(port->number()),
+                            .restarts = generation.restarts};
+    };
+  }
+  while (true) {
+    ASSIGN_OR_RETURN(port, engine::FreePort::Take());
+    generation.replaces = false;
+    processes.processes = generation.ranks;
+    ASSIGN_OR_RETURN(const EndOfProcesses end, RunLocalProcesses(processes));
+    if (end.cause.empty()) return end.status;
+    const int left = generation.ranks - end.devices_lost;
+    if (!may_restart(end) || left < 1) {
+      std::fprintf(stderr, "stagecoach launch: %s\n", end.cause.c_str());
+      return end.status;
+    }
+    restart(end, left == supervision.processes.processes ? "all" : absl::StrCat(left, " of them"));
+    generation.ranks = left;
   }
 }
 

@@ -15,15 +15,16 @@ struct Supervision {
   LocalProcesses processes;  // of the first start; `variables` are filled in
   int max_restarts = 0;
   std::vector<std::string> restart_arguments;  // behind the command, from the first restart on
-  // Told why the processes are started again, how many of them, and for the how-manieth time.
-  std::function<void(const std::string& cause, int processes, int restart)> on_restart;
+  // Told why processes are started again, which ("all", "3 of them", "it"), and how often that has
+  // happened now.
+  std::function<void(const std::string& cause, const std::string& which, int restart)> on_restart;
 };
 
 // Runs the processes, each of which is told its rank and where the ranks meet by the variables that
 // launchers set. After a failure that may not happen again, all are started again, without those
-// whose device is gone. A line on stderr says why they ended in the end. Each start has a number of
-// its own, by which the processes of an earlier one are kept out. Returns the exit status of the
-// last.
+// whose device is gone; or only the one that failed, if the others can go on. A line on stderr says
+// why they ended in the end. Each start has a number of its own, by which the processes of an
+// earlier one are kept out. Returns the exit status of the last.
 absl::StatusOr<int> Supervise(const Supervision& supervision);
 
 }  // namespace stagecoach::tools

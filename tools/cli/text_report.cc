@@ -164,6 +164,13 @@ class TextReport final : public Report {
     std::fflush(stdout);
   }
 
+  void WentOn(int64_t steps, int epoch) override {
+    Draw("");
+    absl::PrintF("       goes on after step %s, in epoch %d: with what other replicas have\n",
+                 base::FormatCount(steps), epoch);
+    std::fflush(stdout);
+  }
+
   void Saved(const engine::SaveReport& save) override {
     if (save.path.ok()) saved_ = *save.path;
     Draw("");  // An error is printed next; progress is drawn again with the next step.

@@ -56,10 +56,10 @@ absl::Status CheckHasMemoryFor(const engine::PreparedRun& run, const MemoryUse& 
   for (const partition::RankReport& rank : run.report.ranks) {
     needed_bytes += run.plan.replicas() * rank.peak_bytes();
   }
-  if (use.saves) {
-    for (const partition::StageReport& stage : run.report.stages) {
-      needed_bytes += stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
-    }
+  for (const partition::StageReport& stage : run.report.stages) {
+    const int64_t trained_bytes = stage.memory.parameter_bytes + stage.memory.optimizer_bytes;
+    if (use.saves) needed_bytes += trained_bytes;
+    if (use.keeps) needed_bytes += run.plan.replicas() * trained_bytes;
   }
   return CheckHasMemory(needed_bytes);
 }

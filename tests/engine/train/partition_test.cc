@@ -260,7 +260,7 @@ TEST(PartitionsTest, CollectivesThatTheRunDoesNotWantAreRefused) {
   plan.schedule = schedule::Lower(compute, {.exchange_norms = true}).value();
   EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has a NORM")));
-  plan.schedule = schedule::Lower(compute, {.share_results = true}).value();
+  plan.schedule = schedule::Lower(compute, {.results = schedule::ResultsPlace::kEnd}).value();
   EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has a RESULTS")));
 }

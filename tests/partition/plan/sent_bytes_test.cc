@@ -67,6 +67,10 @@ TEST(SentBytes, HaveTheResultsThatAreShared) {
   const Replication two = {.replicas = 2, .gradient_blocks = 2};
   EXPECT_EQ(SentBy(1, 0, {}, {.result_bytes = 16}).to_ranks, 4 * 512 + 4 * 16);
   EXPECT_EQ(SentBy(0, 0, {}, {.result_bytes = 16}).to_ranks, 4 * 512);
+  const schedule::CollectiveMemory before_steps = {.result_bytes = 16,
+                                                   .results_before_steps = true};
+  EXPECT_EQ(SentBy(1, 0, {}, before_steps).to_ranks, 4 * 512 + 4 * 16);
+  EXPECT_EQ(SentBy(0, 0, {}, before_steps).to_ranks, 4 * 512 + 8);
   const int64_t block_bytes = schedule::AlignBlock(4 * 16);
   EXPECT_EQ(SentBy(0, 1, two, results).to_replicas - SentBy(0, 1, two).to_replicas, block_bytes);
 }

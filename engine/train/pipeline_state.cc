@@ -1,0 +1,169 @@
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/train/adopted_state.h"
+#include "engine/train/measured_costs.h"
+#include "engine/train/pipeline_trainer.h"
+#include "engine/train/trained_parameters.h"
+
+namespace stagecoach::engine {
+
+DeviceReport PipelineTrainer::ReportPlanned(int device) const {
+  const partition::RankReport& predicted = run_.report.of(group_->mesh().rank_of(device));
+  return {.predicted_peak_bytes = predicted.peak_bytes(),
+          .predicted_stash_bytes = predicted.training.peak_stash_bytes,
+          .predicted_sent = partition::SentBytesOf(run_, group_->mesh().rank_of(device),
+                                                   group_->mesh().replica_of(device))};
+}
+
+void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
+  const kernels::Device& device = group_->device(index);
+  const ExecutorCounters& counters = executors_[static_cast<size_t>(index)]->counters();
+  report.device = device.name();
+  report.measured_peak_bytes = counters.peak_bytes;
+  report.overhead_bytes = device.overhead_bytes();
+  if (const kernels::Device* const beside = group_->beside(index)) {
+    report.overhead_bytes += beside->overhead_bytes();
+  }
+  report.peak_stashed = counters.peak_stashed;
+  report.measured_stash_bytes = counters.peak_stash_bytes;
+  report.measured_sent = counters.sent;
+  report.graphs = counters.graphs;
+  report.graph_issues = counters.graph_issues;
+  report.plain_issues = counters.plain_issues;
+  report.why_plain = counters.why_plain;
+  if (measured_ns_ > 0) {
+    report.busy = static_cast<double>(counters.compute_ns) / static_cast<double>(measured_ns_);
+  }
+}
+
+absl::StatusOr<std::vector<DeviceReport>> PipelineTrainer::Devices() {
+  std::vector<DeviceReport> reports;
+  for (int device = 0; device < plan().num_devices(); ++device) {
+    reports.push_back(ReportPlanned(device));
+  }
+  for (const int device : group_->local_devices()) {
+    AddMeasurements(device, reports[static_cast<size_t>(device)]);
+  }
+  if (options_.rendezvous == nullptr) return reports;
+  const DeviceReport& own = reports[static_cast<size_t>(options_.rendezvous->rank())];
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, group_->Gather(MeasurementsToText(own)));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    RETURN_IF_ERROR(ReadMeasurements(all[rank], reports[rank]));
+  }
+  return reports;
+}
+
+absl::Status PipelineTrainer::CheckTraced() {
+  RETURN_IF_ERROR(group_->status());
+  if (traces_ == nullptr) {
+    return absl::FailedPreconditionError("steps are not traced: set TrainerOptions::trace");
+  }
+  if (steps_ == restored_steps_) return absl::FailedPreconditionError("no step has been done yet");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<schedule::Trace> PipelineTrainer::LastTrace() {
+  RETURN_IF_ERROR(CheckTraced());
+  return traces_->Last(steps_ - restored_steps_);
+}
+
+absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
+  RETURN_IF_ERROR(CheckTraced());
+  std::vector<schedule::StageMemory> memory;
+  for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
+  return MeasureCosts(traces_->Recent(steps_ - restored_steps_), run_.updates_in_backward(),
+                      std::move(memory), run_.lowered.collectives);
+}
+
+absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
+  RETURN_IF_ERROR(group_->status());
+  return HashParameters(*group_, executors_, run_.profile.parameters);
+}
+
+absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string& name) {
+  RETURN_IF_ERROR(group_->status());
+  ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
+  const ModelParameter& parameter = run_.profile.parameters[id];
+  const StageId stage(plan().stage_of(parameter.layer));
+  return CopyParameter(*group_, executors_, parameter,
+                       group_->mesh().device_of(run_.lowered.training.rank_of(stage), 0));
+}
+
+absl::Status PipelineTrainer::SetParameter(const std::string& name,
+                                           absl::Span<const float> values) {
+  RETURN_IF_ERROR(group_->status());
+  ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
+  return engine::SetParameter(*group_, executors_, run_.profile.parameters[id], values);
+}
+
+absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOptions& options) {
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckMayTrain());
+  if (is_saving()) return absl::FailedPreconditionError("another checkpoint is being saved");
+  SaveTask task = {.folder = folder, .retention = options.retention, .deadline = options_.deadline};
+  task.manifest = {.program = options.program,
+                   .step = steps_,
+                   .samples = samples_,
+                   .position = options.position,
+                   .seed = options_.seed,
+                   .model_source = options.model_source,
+                   .encoding = options.encoding,
+                   .options = options.options};
+  return saved_state_->Begin(std::move(task));
+}
+
+absl::StatusOr<std::string> PipelineTrainer::FinishSave() {
+  RETURN_IF_ERROR(group_->status());
+  return saved_state_->Finish();
+}
+
+absl::StatusOr<RestoredCheckpoint> PipelineTrainer::Restore(const std::string& path) {
+  RETURN_IF_ERROR(group_->status());
+  ASSIGN_OR_RETURN(RestoredCheckpoint restored, saved_state_->Restore(path));
+  steps_ = restored_steps_ = restored.manifest.step;
+  samples_ = restored.manifest.samples;
+  return restored;
+}
+
+bool PipelineTrainer::can_lose_processes() const {
+  return options_.rendezvous != nullptr && plan().replicas() > 1 && plan().trains() &&
+         options_.device.kind == DeviceKind::kCpu && own_executor().waits_before_steps();
+}
+
+bool PipelineTrainer::may_complete_step() const {
+  return can_lose_processes() && own_executor().updates() != Executor::Updates::kNone;
+}
+
+absl::StatusOr<StepResult> PipelineTrainer::CompleteStep() {
+  if (!may_complete_step()) {
+    return absl::FailedPreconditionError("no step has failed that could be completed");
+  }
+  RETURN_IF_ERROR(CompleteUpdates());
+  return EndStep();
+}
+
+absl::StatusOr<KeptState> PipelineTrainer::Keep() {
+  if (!can_lose_processes()) {
+    return absl::FailedPreconditionError("the run cannot go on without a process");
+  }
+  KeptState kept = {.steps = steps_, .samples = samples_};
+  ASSIGN_OR_RETURN(kept.pieces, CopyPieces(*group_, executors_));
+  return kept;
+}
+
+absl::StatusOr<DataPosition> PipelineTrainer::Adopt(const KeptState* own) {
+  RETURN_IF_ERROR(group_->status());
+  if (!can_lose_processes()) {
+    return absl::FailedPreconditionError("the run cannot go on without a process");
+  }
+  ASSIGN_OR_RETURN(const KeptState adopted,
+                   AdoptState(*group_, executors_, own, options_.deadline));
+  steps_ = restored_steps_ = adopted.steps;
+  samples_ = adopted.samples;
+  return adopted.position;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,278 @@
+#include "engine/train/pipeline_trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "base/system_calls.h"
+#include "engine/device/choices.h"
+#include "engine/train/fingerprint.h"
+#include "engine/train/gathered_outputs.h"
+#include "engine/train/trainer_checks.h"
+
+namespace stagecoach::engine {
+
+absl::Status PipelineTrainer::Initialize() {
+  RETURN_IF_ERROR(CheckTrainer(run_.plan, options_));
+  RETURN_IF_ERROR(CheckPreparedFor(run_, options_));
+
+  RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
+  group.fingerprint = FingerprintOf(run_, options_);
+  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
+  executors_.resize(static_cast<size_t>(plan().num_devices()));
+  // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
+  RETURN_IF_ERROR(
+      group_->Agree(group_->Together([&](int device) { return CreateExecutor(device); })));
+  if (options_.rendezvous != nullptr) {
+    RETURN_IF_ERROR(group_->DescribeBy([this] { return ExecutorOf(0).Activity(); }));
+  }
+  RETURN_IF_ERROR(CheckChoices());
+  evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
+  saved_state_ =
+      std::make_unique<SavedState>(run_, *group_, executors_, base::SystemCalls::Kernel());
+  if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::CheckChoices() {
+  if (options_.rendezvous == nullptr) return absl::OkStatus();
+  const kernels::Device& device = group_->device(options_.rendezvous->rank());
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                   group_->Gather(absl::StrJoin(device.choices(), "\n")));
+  std::vector<std::vector<std::string>> choices;
+  for (const std::string& text : texts) {
+    choices.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+  }
+  return CheckSameChoices(choices);
+}
+
+absl::Status PipelineTrainer::CreateExecutor(int device) {
+  const schedule::Rank rank = group_->mesh().rank_of(device);
+  std::vector<std::unique_ptr<Stage>> stages;
+  for (StageId id : run_.lowered.training.StagesOf(rank)) {
+    const int index = id.value();
+    StageOptions options{.id = id,
+                         .first_layer = plan().first(index),
+                         .last_layer = plan().last(index),
+                         .is_first = run_.lowered.training.is_first(id),
+                         .is_last = run_.lowered.training.is_last(id),
+                         .splits_backward = run_.lowered.training.SplitsBackward(id),
+                         .trains = plan().trains(),
+                         .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
+                         .micro_batch_rows = plan().micro_batch_rows,
+                         .micro_batches = plan().schedule.num_micro_batches,
+                         .replication = plan().replication,
+                         .optimizer = options_.optimizer,
+                         .updates_in_backward = run_.updates_in_backward()};
+    ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(device), run_.model,
+                                                                 run_.profile.parameters, options));
+    STAGECOACH_CHECK(stage->memory() == run_.report.of(id).memory,
+                     absl::StrCat("stage ", index, " is not laid out as it was predicted"));
+    stages.push_back(std::move(stage));
+  }
+  const partition::RankReport& predicted = run_.report.of(rank);
+  ASSIGN_OR_RETURN(
+      executors_[static_cast<size_t>(device)],
+      Executor::Create(
+          {.device = &group_->device(device),
+           .number = device,
+           .transport = &group_->transport(device),
+           .beside = group_->beside(device),
+           .replicas = group_->replicas(device),
+           .deadline = options_.deadline,
+           .seed = options_.seed,
+           .parameters = &run_.profile.parameters,
+           .output = run_.profile.output,
+           .clip_norm = options_.optimizer.clip_norm,
+           .collectives = run_.lowered.collectives,
+           .training = {plan().trains() ? &run_.lowered.training : nullptr, predicted.training},
+           .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
+          std::move(stages)));
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function) {
+  // On an accelerator a few runs stand for all: early ones, so that there are some, and then one in
+  // so many.
+  constexpr int64_t kMeasuredOf = 16;
+  const bool is_early = (runs_ & (runs_ - 1)) == 0;
+  const bool is_measured = options_.device.kind == DeviceKind::kCpu || traces_ != nullptr ||
+                           is_early || runs_ % kMeasuredOf == 0;
+  ++runs_;
+  const auto start = std::chrono::steady_clock::now();
+  absl::Status status = group_->Together([&](int device) { return function(device, is_measured); });
+  const auto took = std::chrono::steady_clock::now() - start;
+  if (is_measured) {
+    measured_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
+  }
+  return status;
+}
+
+absl::Status PipelineTrainer::CheckMayTrain() const {
+  if (plan().trains()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the plan has no backward pass: it can only predict");
+}
+
+absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
+  return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target);
+}
+
+const Executor& PipelineTrainer::ExecutorOf(int replica) const {
+  if (options_.rendezvous != nullptr) return own_executor();
+  const StageId last(plan().num_stages() - 1);
+  const schedule::Rank rank = run_.lowered.training.rank_of(last);
+  return *executors_[static_cast<size_t>(group_->mesh().device_of(rank, replica))];
+}
+
+void PipelineTrainer::AddResults(double& loss, int64_t& correct) const {
+  for (int replica = 0; replica < plan().replicas(); ++replica) {
+    const Executor& executor = ExecutorOf(replica);
+    for (int i = 0; i < plan().schedule.num_micro_batches; ++i) {
+      const LossResult result = executor.Result(replica, MicroBatch(i));
+      loss += result.loss;
+      correct += result.correct;
+    }
+  }
+}
+
+absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
+                                                 absl::Span<const int64_t> rows,
+                                                 absl::Span<const int64_t> next_rows) {
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckMayTrain());
+  RETURN_IF_ERROR(CheckData(data));
+  if (static_cast<int64_t>(rows.size()) != plan().batch_rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step takes ", plan().batch_rows(), " rows, not ", rows.size()));
+  }
+  const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan().batch_rows();
+  const int64_t number = steps_ + 1;
+  const TrainStep step{
+      .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
+      .start = start,
+      .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
+  schedule::Trace* const trace =
+      traces_ == nullptr ? nullptr : &traces_->Begin(number - restored_steps_);
+  const Batch batch{.data = &data, .rows = rows, .step = number, .first_sample = samples_};
+  const absl::Status performed = RunSchedule([&](int device, bool is_measured) {
+    TrainStep own = step;
+    own.is_measured = is_measured;
+    own.next = OwnBatch(step.next, device);
+    const bool is_traced = group_->mesh().replica_of(device) == 0;
+    return executors_[static_cast<size_t>(device)]->Train(OwnBatch(batch, device), own,
+                                                          is_traced ? trace : nullptr);
+  });
+  if (!performed.ok()) {
+    const bool is_everywhere =
+        can_lose_processes() && own_executor().updates() == Executor::Updates::kAllMust;
+    if (!is_everywhere) return performed;
+    RETURN_IF_ERROR(CompleteUpdates());  // the error is the next call's
+  }
+  const StepResult result = EndStep();
+  if (trace != nullptr) traces_->End(number - restored_steps_);
+  const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
+  if (performed.ok() && check_steps > 0 && number % check_steps == 0) {
+    const absl::Status status = ParametersHash().status();
+    if (!status.ok()) return group_->Fail(status);
+  }
+  return result;
+}
+
+StepResult PipelineTrainer::EndStep() {
+  const int64_t rows = plan().batch_rows();
+  ++steps_;
+  samples_ += rows;
+  LossResult sum;
+  AddResults(sum.loss, sum.correct);
+  return StepResult{.loss = sum.loss / static_cast<double>(rows),
+                    .correct = sum.correct,
+                    .rows = rows,
+                    .learning_rate = options_.learning_rate.At(steps_),
+                    .gradient_norm = ExecutorOf(0).gradient_norm()};
+}
+
+absl::Status PipelineTrainer::CompleteUpdates() {
+  return group_->OnEach(
+      [&](int device) { return executors_[static_cast<size_t>(device)]->CompleteUpdates(); });
+}
+
+Executor& PipelineTrainer::own_executor() const {
+  return *executors_[static_cast<size_t>(options_.rendezvous->rank())];
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
+                                                     const StopFunction& stop) {
+  RETURN_IF_ERROR(group_->status());
+  RETURN_IF_ERROR(CheckData(data));
+  Evaluation evaluation;
+  while (evaluation.rows < data.rows()) {
+    if (stop) {
+      ASSIGN_OR_RETURN(const bool must_stop, stop());
+      if (must_stop) break;
+    }
+    RETURN_IF_ERROR(RunForward(data, {.loss = true}, evaluation));
+  }
+  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
+  return evaluation;
+}
+
+absl::Status PipelineTrainer::RunForward(const Dataset& data, Wanted wanted, Evaluation& sums) {
+  const int64_t begin = sums.rows;
+  const int64_t end = std::min(begin + plan().batch_rows(), data.rows());
+  evaluation_rows_.clear();
+  for (int64_t row = begin; row < end; ++row) evaluation_rows_.push_back(row);
+  const Batch batch{.data = &data,
+                    .rows = evaluation_rows_,
+                    .step = steps_,
+                    .first_sample = begin,
+                    .wants_loss = wanted.loss,
+                    .wants_outputs = wanted.outputs};
+  RETURN_IF_ERROR(RunSchedule([&](int device, bool is_measured) {
+    return executors_[static_cast<size_t>(device)]->Evaluate(OwnBatch(batch, device), is_measured);
+  }));
+  sums.rows = end;
+  if (wanted.loss) AddResults(sums.loss, sums.correct);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const TakeOutputs& take) {
+  RETURN_IF_ERROR(group_->status());
+  const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
+  const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
+  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target));
+  RETURN_IF_ERROR(group_->Agree(group_->OnEach(
+      [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
+  absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
+  RETURN_IF_ERROR(group_->Agree(evaluation.status()));
+  return evaluation;
+}
+
+absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
+                                                       const TakeOutputs& take) {
+  const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
+  Evaluation evaluation;
+  while (evaluation.rows < data.rows()) {
+    const int64_t begin = evaluation.rows;
+    RETURN_IF_ERROR(RunForward(data, {.loss = has_targets, .outputs = true}, evaluation));
+    const int64_t rows = evaluation.rows - begin;
+    ASSIGN_OR_RETURN(const std::vector<float> values,
+                     GatherOutputs(*group_, executors_, run_, rows));
+    RETURN_IF_ERROR(take({.first_row = begin, .rows = rows, .values = values}));
+  }
+  evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
+  return evaluation;
+}
+
+Batch PipelineTrainer::OwnBatch(const Batch& batch, int device) const {
+  Batch own = batch;
+  own.first_micro_batch = group_->mesh().replica_of(device) * plan().schedule.num_micro_batches;
+  return own;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,55 @@
+#ifndef STAGECOACH_TOOLS_CLI_TRAINING_PROCESS_H_
+#define STAGECOACH_TOOLS_CLI_TRAINING_PROCESS_H_
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/launch/rendezvous.h"
+#include "engine/launch/supervisor.h"
+#include "engine/train/fit.h"
+#include "engine/train/kept_state.h"
+#include "engine/train/trainer.h"
+#include "tools/cli/cli11_fwd.h"
+#include "tools/cli/launched.h"
+#include "tools/cli/report.h"
+#include "tools/cli/run_options.h"
+
+namespace stagecoach::tools {
+
+// What a process does for `train`, from the plan to the last report. Where another process of the
+// run is lost and replaced, it keeps what it has trained, and goes on from there.
+class TrainingProcess {
+ public:
+  // `resumes`: from a checkpoint. `supervisor`: null if there is none; outlives this.
+  TrainingProcess(const CLI::App& flags, bool resumes, engine::Supervisor* supervisor)
+      : flags_(flags), resumes_(resumes), supervisor_(supervisor) {}
+
+  // Returns the exit status. `meeting`: with the other processes; without a rendezvous if there is
+  // one. After an error, once more with the same options at another meeting.
+  absl::StatusOr<int> Train(const RunOptions& options, const Meeting& meeting);
+
+ private:
+  absl::Status Begin(const RunOptions& options);
+  // Where all others live on: settles with them from which step, and keeps what the trainer has.
+  absl::Status LetGo(const RunOptions& options, engine::Rendezvous& rendezvous);
+  // Of a new trainer, which then has the state of that position.
+  absl::StatusOr<engine::DataPosition> FindStart(const RunOptions& options, bool goes_on,
+                                                 engine::Trainer& trainer);
+  absl::StatusOr<int> TrainToTheEnd(const RunOptions& options, int restarts, bool goes_on);
+
+  const CLI::App& flags_;
+  const bool resumes_;
+  engine::Supervisor* const supervisor_;
+  std::optional<Run> run_;
+  std::unique_ptr<Report> report_;
+  std::shared_ptr<engine::Rendezvous> rendezvous_;  // outlives the trainer
+  std::unique_ptr<engine::Trainer> trainer_;
+  engine::DataPosition position_;          // of the trainer
+  std::optional<engine::KeptState> kept_;  // of the one before, until another has it
+};
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_CLI_TRAINING_PROCESS_H_
