@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,9 +23,7 @@ namespace {
 // What a process says that has nothing.
 constexpr absl::string_view kNew = "-";
 
-absl::Status NotAlike() {
-  return absl::FailedPreconditionError("the processes do not go on alike");
-}
+absl::Status NotAlike() { return absl::AbortedError("the processes do not go on alike"); }
 
 // All but the pieces: "17 2176 {...}".
 std::string ToText(const KeptState& state) {
@@ -48,8 +47,7 @@ absl::StatusOr<int> GiverOf(const Mesh& mesh, schedule::Rank rank,
   for (int replica = 0; replica < mesh.num_replicas(); ++replica) {
     if (kept[static_cast<size_t>(mesh.device_of(rank, replica))] != kNew) return replica;
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("no replica of rank ", rank.value(), " is left"));
+  return absl::AbortedError(absl::StrCat("no replica of rank ", rank.value(), " is left"));
 }
 
 absl::Status TakeOwn(const Executor& executor, const KeptState& own) {
@@ -96,13 +94,16 @@ absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, cons
                                      absl::Duration deadline) {
   ASSIGN_OR_RETURN(const std::vector<std::string> kept,
                    group.Gather(own == nullptr ? std::string(kNew) : ToText(*own)));
-  const auto first =
-      std::find_if(kept.begin(), kept.end(), [](const std::string& text) { return text != kNew; });
-  if (first == kept.end()) return absl::FailedPreconditionError("no process is left of the run");
-  const bool are_alike = std::all_of(kept.begin(), kept.end(), [&](const std::string& text) {
-    return text == kNew || text == *first;
-  });
-  if (!are_alike) return NotAlike();
+  std::optional<KeptState> first;
+  for (const std::string& text : kept) {
+    if (text == kNew) continue;
+    ASSIGN_OR_RETURN(const KeptState theirs, ParseKept(text));
+    if (!first.has_value()) first = theirs;
+    const bool is_alike = theirs.steps == first->steps && theirs.samples == first->samples &&
+                          theirs.position.losses_hash == first->position.losses_hash;
+    if (!is_alike) return NotAlike();
+  }
+  if (!first.has_value()) return absl::AbortedError("no process is left of the run");
   const Mesh& mesh = group.mesh();
   std::vector<int> givers;  // by rank
   for (schedule::Rank rank(0); rank.value() < mesh.num_ranks(); ++rank) {
@@ -131,7 +132,7 @@ absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, cons
     }
     return absl::OkStatus();
   }));
-  return ParseKept(*first);
+  return *std::move(first);
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> CopyPieces(RankGroup& group, Executors executors) {

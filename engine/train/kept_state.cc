@@ -23,7 +23,7 @@ absl::StatusOr<Standing> ParseStanding(absl::string_view text) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
   Standing standing;
   if (words.size() != 2 || !absl::SimpleAtoi(words[0], &standing.steps)) {
-    return absl::FailedPreconditionError("the processes do not go on alike");
+    return absl::AbortedError("the processes do not go on alike");
   }
   standing.may_complete = words[1] == "1";
   return standing;
@@ -45,11 +45,11 @@ absl::StatusOr<int64_t> AgreeOnStep(Rendezvous& rendezvous, const std::optional<
     ASSIGN_OR_RETURN(standings.emplace_back(), ParseStanding(theirs));
     steps = std::max(steps, standings.back().steps);
   }
-  if (standings.empty()) return absl::FailedPreconditionError("no process is left of the run");
+  if (standings.empty()) return absl::AbortedError("no process is left of the run");
   for (const Standing& standing : standings) {
     if (standing.steps == steps || (standing.may_complete && standing.steps == steps - 1)) continue;
-    return absl::FailedPreconditionError(absl::StrCat("a process has done ", standing.steps,
-                                                      " steps, and cannot come to step ", steps));
+    return absl::AbortedError(absl::StrCat("a process has done ", standing.steps,
+                                           " steps, and cannot come to step ", steps));
   }
   return steps;
 }

@@ -41,8 +41,8 @@ struct Standing {
 };
 
 // By all processes of a rendezvous at the same place: the number of steps with which all go on.
-// `own`: none in a process that is new. FailedPrecondition: none is left, or they cannot come to
-// the same step.
+// `own`: none in a process that is new. Aborted: none is left, or they cannot come to the same
+// step.
 absl::StatusOr<int64_t> AgreeOnStep(Rendezvous& rendezvous, const std::optional<Standing>& own,
                                     absl::Duration deadline);
 

@@ -146,9 +146,7 @@ absl::StatusOr<StepResult> PipelineTrainer::CompleteStep() {
 }
 
 absl::StatusOr<KeptState> PipelineTrainer::Keep() {
-  if (!can_lose_processes()) {
-    return absl::FailedPreconditionError("the run cannot go on without a process");
-  }
+  if (!can_lose_processes()) return Trainer::Keep();
   KeptState kept = {.steps = steps_, .samples = samples_};
   ASSIGN_OR_RETURN(kept.pieces, CopyPieces(*group_, executors_));
   return kept;
@@ -156,9 +154,7 @@ absl::StatusOr<KeptState> PipelineTrainer::Keep() {
 
 absl::StatusOr<DataPosition> PipelineTrainer::Adopt(const KeptState* own) {
   RETURN_IF_ERROR(group_->status());
-  if (!can_lose_processes()) {
-    return absl::FailedPreconditionError("the run cannot go on without a process");
-  }
+  if (!can_lose_processes()) return Trainer::Adopt(own);
   ASSIGN_OR_RETURN(const KeptState adopted,
                    AdoptState(*group_, executors_, own, options_.deadline));
   steps_ = restored_steps_ = adopted.steps;

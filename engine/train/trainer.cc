@@ -19,7 +19,17 @@ absl::StatusOr<PreparedRun> PrepareFor(const Model& model, const partition::Plan
                             .results = ResultsOf(options)});
 }
 
+absl::Status CannotLoseProcesses() {
+  return absl::FailedPreconditionError("the run cannot go on without a process");
+}
+
 }  // namespace
+
+absl::StatusOr<StepResult> Trainer::CompleteStep() { return CannotLoseProcesses(); }
+absl::StatusOr<KeptState> Trainer::Keep() { return CannotLoseProcesses(); }
+absl::StatusOr<DataPosition> Trainer::Adopt(const KeptState* /*own*/) {
+  return CannotLoseProcesses();
+}
 
 absl::StatusOr<std::vector<float>> Trainer::Predict(const Dataset& data) {
   std::vector<float> all;

@@ -198,19 +198,19 @@ class Trainer {
 
   // Whether they can: they train replicas on CPU devices, without a sharded optimizer, and the run
   // was prepared with schedule::ResultsPlace::kBeforeSteps.
-  virtual bool can_lose_processes() const = 0;
+  virtual bool can_lose_processes() const { return false; }
   // After an error, whether other processes may have done the step that failed here. Once all have
   // what a step takes, it is no error of Step if a process is lost, but of the call after it.
-  virtual bool may_complete_step() const = 0;
+  virtual bool may_complete_step() const { return false; }
   // Does it, without the others. FailedPrecondition unless may_complete_step().
-  virtual absl::StatusOr<StepResult> CompleteStep() = 0;
+  virtual absl::StatusOr<StepResult> CompleteStep();
   // Copies what this process trains, without the others, also after an error; its position is for
   // the caller to fill in. FailedPrecondition unless can_lose_processes().
-  virtual absl::StatusOr<KeptState> Keep() = 0;
+  virtual absl::StatusOr<KeptState> Keep();
   // In a new trainer of the same run, in place of Restore: goes on from what each process has kept
   // or, if `own` is null, what another replica has. Returns the position that came with it.
-  // FailedPrecondition: no replica has it, or the processes have kept different steps.
-  virtual absl::StatusOr<DataPosition> Adopt(const KeptState* own) = 0;
+  // Aborted: no replica has it, or the processes have kept different steps.
+  virtual absl::StatusOr<DataPosition> Adopt(const KeptState* own);
 };
 
 }  // namespace stagecoach::engine

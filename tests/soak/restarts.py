@@ -4,8 +4,8 @@
     tests/soak/restarts.py --program build/release/tools/stagecoach --faults 2000 --seed 1
 
 Each run is `launch --max-restarts -- train --checkpoint`, four CPU processes: four stages, two of two
-replicas (with and without a sharded optimizer) or four replicas. It saves itself after every step, and
-is struck ten times by SIGKILL or SIGSTOP, each time in one of these phases:
+replicas (with and without a sharded optimizer) or four replicas. It saves itself after every step, or
+after each epoch alone, and is struck ten times by SIGKILL or SIGSTOP, each time in one of these phases:
 
   start     while processes start, meet, plan and restore;
   training  at any moment;
@@ -16,7 +16,8 @@ The victim is a rank or the launcher itself. After the death of the launcher, it
 within two seconds, and the same command is given again; a launcher that is stopped goes on after half a
 second. Every fault must be followed by processes that train, the run must end with status 0, and its
 parameters and losses must have the bits of a run in one process that was left alone. No process may be
-left. --only N repeats one run.
+left. --only N repeats one run. The end tells how often a process alone was replaced, and how often all
+were started again.
 """
 
 import argparse
@@ -84,6 +85,8 @@ class Run:
         self.number = number
         self.left = faults
         self.mesh = self.random.choice(MESHES)
+        self.every = self.random.choice(("1", "1000"))
+        self.replaced = self.restarted = 0  # how often one process, or all, were started again
         self.faults = []    # (phase, victim, signal)
         self.problems = []
         self.slowest_s = 0.0  # from a fault to processes that are there again
@@ -96,7 +99,7 @@ class Run:
     def launch(self, folder):
         command = [self.program, "launch", "--processes", str(RANKS), "--max-restarts", "1000",
                    "--silence", "0.3", "--", *TRAIN, *self.mesh, "--checkpoint", f"{folder}/run",
-                   "--resume", "--every", "1"]
+                   "--resume", "--every", self.every]
         with open(f"{folder}/out", "ab") as out, open(f"{folder}/err", "ab") as err:
             self.launcher = subprocess.Popen(command, stdout=out, stderr=err)
 
@@ -173,9 +176,12 @@ class Run:
                     return self
                 with open(f"{folder}/out", encoding="utf-8") as out:
                     text = out.read()
+                with open(f"{folder}/err", encoding="utf-8", errors="replace") as err:
+                    errors = err.read()
+                self.replaced = errors.count("; starts it again")
+                self.restarted = errors.count("; starts all again")
                 if status != 0:
-                    with open(f"{folder}/err", encoding="utf-8", errors="replace") as err:
-                        self.problem(f"ends with status {status}: {err.read()[-2000:]}")
+                    self.problem(f"ends with status {status}: {errors[-2000:]}")
                 elif result_of(text) != expected:
                     self.problem(f"ends with {result_of(text)}, not {expected}")
             finally:
@@ -214,7 +220,8 @@ def main():
         print(f"{phase:10}{victim:10}{name:9}{count:5}")
     bad = sum(bool(run.problems) for run in runs)
     print(f"{sum(counts.values())} faults in {len(runs)} runs, {len(runs) - bad} of which ended as if nothing "
-          f"had happened; slowest restart {max(run.slowest_s for run in runs):.2f} s")
+          f"had happened; slowest restart {max(run.slowest_s for run in runs):.2f} s; one process was replaced "
+          f"{sum(run.replaced for run in runs)} times, all were started again {sum(run.restarted for run in runs)} times")
     return 1 if bad else 0
 
 

@@ -150,8 +150,7 @@ TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
       "esac; "
       "exec ",
       absl::StrJoin(Joined({ProgramPath()}, run), " "),
-      " --stages 2 --replicas 2 --every 1 --resume --checkpoint ",
-      (folder.path() / "run").string());
+      " --stages 4 --every 1 --resume --checkpoint ", (folder.path() / "run").string());
   const Finished supervised = RunStagecoach({"launch", "--processes", "4", "--max-restarts", "9",
                                              "--silence", "0.5", "--", "sh", "-c", script});
   EXPECT_EQ(supervised.exit_status, 0) << supervised.err;
@@ -166,6 +165,49 @@ TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
     EXPECT_EQ(end[name], expected[name]) << name;
   }
 }
+
+// Without a checkpoint to go on from, but for that of the first epoch. The last is stopped.
+class LostReplica : public ::testing::TestWithParam<int> {};
+
+TEST_P(LostReplica, IsReplacedWhileTheOthersGoOnWithTheSameBits) {
+  const stagecoach::testing::TestFolder folder;
+  const std::string saved = (folder.path() / "run").string();
+  const Arguments run = OnCpu({"--epochs", "40", "--clip-norm", "0.05"});
+  const nlohmann::json expected = RunStagecoach(Joined(run, {"--stages", "1"})).Events().back();
+  const int lost = GetParam();
+  const std::string script = absl::StrCat(
+      "echo start $RANK >&2; case $STAGECOACH_RESTARTS.$RANK in 0.", lost, ") (while [ ! -e ",
+      saved, "/step-00000008 ]; do sleep 0.01; done; kill -", lost == 3 ? "STOP" : "9",
+      " $$) & ;; esac; exec ", absl::StrJoin(Joined({ProgramPath()}, run), " "),
+      " --stages 2 --replicas 2 --keep 1000 --every 1000 --resume --checkpoint ", saved);
+  const Finished supervised = RunStagecoach({"launch", "--processes", "4", "--max-restarts", "9",
+                                             "--silence", "0.3", "--", "sh", "-c", script});
+  EXPECT_EQ(supervised.exit_status, 0) << supervised.err;
+  EXPECT_THAT(supervised.err,
+              ContainsRegex(absl::StrCat("rank ", lost, " was .*; starts it again \\(1 of 9\\)")));
+  int starts = 0;
+  for (size_t at = 0; (at = supervised.err.find("start ", at)) != std::string::npos; ++at) ++starts;
+  EXPECT_EQ(starts, 5) << supervised.err;
+  int64_t resumed_after = -1;
+  for (const std::string& line : supervised.OutLines()) {
+    const nlohmann::json event = nlohmann::json::parse(line.substr(line.find('{')));
+    if (event["event"] == "resumed") {
+      EXPECT_EQ(event["from"], "replicas");
+      resumed_after = event["step"];
+    }
+  }
+  EXPECT_GE(resumed_after, 8);
+  const nlohmann::json end = supervised.Events().back();
+  for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
+    EXPECT_EQ(end[name], expected[name]) << name;
+  }
+  for (const nlohmann::json& device : end["devices"]) {
+    EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
+    EXPECT_EQ(device["measured_sent_bytes"], device["predicted_sent_bytes"]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(OfFour, LostReplica, ::testing::Range(0, 4));
 
 TEST(CpuProcessesThatPredict, GiveTheBitsOfOneProcessAndWriteOneFile) {
   const stagecoach::testing::TestFolder folder;

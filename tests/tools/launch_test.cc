@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -25,6 +26,7 @@ namespace stagecoach::tools {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -265,6 +267,100 @@ TEST(Restarts, DoNotFollowOneThatGoesOnInTime) {
       2, 5, "(sleep 0.3; kill -CONT $$) & kill -STOP $$; echo $RANK", {"--silence", "20"}));
   EXPECT_EQ(run.exit_status, 0);
   EXPECT_EQ(run.err, "");
+}
+
+// ---- One process in the place of another.
+
+// `script` has "say", for that the process can go on, and "hear", which prints what it is told.
+Arguments Replacing(const std::string& script) {
+  const std::string functions =
+      "say() { printf 'can go on' >&$STAGECOACH_SUPERVISOR; }; "
+      "hear() { dd bs=1000 count=1 2>/dev/null <&$STAGECOACH_SUPERVISOR; echo; }; ";
+  return LaunchOf(3, {"--max-restarts", "5", "--", "bash", "-c", functions + script});
+}
+
+TEST(Replacement, IsStartedAloneIfTheOthersCanGoOn) {
+  const Finished run = RunStagecoach(
+      Replacing("case $STAGECOACH_RESTARTS.$RANK in 0.1) say; sleep 0.2; kill -9 $$ ;; "
+                "0.*) echo first; say; hear; sleep 0.5 ;; *) echo new $RANK "
+                "$STAGECOACH_REPLACEMENT $STAGECOACH_LAUNCH "
+                "$STAGECOACH_RENDEZVOUS $STAGECOACH_RESTARTS; say ;; esac"));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_EQ(
+      run.err,
+      "stagecoach launch: rank 1 was killed by signal 9 (Killed); starts it again (1 of 5)\n");
+  const std::vector<std::string> lines = run.OutLines();
+  // The others hear of the same launch, place and number of restarts.
+  const std::string start = "[1] new 1 1 ";
+  const auto started = std::find_if(lines.begin(), lines.end(), [&](const std::string& line) {
+    return absl::StartsWith(line, start);
+  });
+  ASSERT_NE(started, lines.end()) << run.out;
+  const std::string told = started->substr(start.size());
+  EXPECT_THAT(lines, UnorderedElementsAre(start + told, "first", "[2] first", told, "[2] " + told));
+  EXPECT_THAT(told, ContainsRegex("^[0-9.]+\\.1 tcp://127.0.0.1:[0-9]+ 1$"));
+}
+
+TEST(Replacement, IsStartedWithAllThatCannotGoOnYet) {
+  const Finished run = RunStagecoach(Replacing(
+      "case $STAGECOACH_RESTARTS.$RANK in 0.1) sleep 0.2; kill -9 $$ ;; 0.2) sleep 600 ;; "
+      "0.0) say; hear; sleep 0.5 ;; *) echo new $RANK; say; sleep 0.3 ;; esac"));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.OutLines(), UnorderedElementsAre(HasSubstr("tcp://"), "[1] new 1", "[2] new 2"));
+}
+
+// What is lost before it can go on is replaced by another, at a further place.
+TEST(Replacement, IsReplacedItself) {
+  const Finished run = RunStagecoach(Replacing(
+      "case $STAGECOACH_RESTARTS.$RANK in 0.1) say; sleep 0.2; kill -9 $$ ;; 1.1) exit 70 ;; "
+      "0.*) say; hear >/dev/null; hear; sleep 0.5 ;; *) echo new $RANK; say; sleep 0.3 ;; esac"));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("rank 1 ended with status 70; starts it again (2 of 5)"));
+  EXPECT_THAT(run.OutLines(),
+              UnorderedElementsAre("[1] new 1", ContainsRegex("^[0-9.]+\\.2 tcp.* 2$"),
+                                   ContainsRegex("^\\[2\\] [0-9.]+\\.2 tcp.* 2$")));
+}
+
+struct NoReplacement {
+  std::string name;
+  std::string first;  // what the ranks do at first
+  std::string err;
+};
+class NoReplacementFor : public ::testing::TestWithParam<NoReplacement> {};
+
+TEST_P(NoReplacementFor, StartsAllAgain) {
+  const Finished run = RunStagecoach(
+      Replacing(absl::StrCat("case $STAGECOACH_RESTARTS.$RANK in ", GetParam().first,
+                             " 0.*) say; sleep 0.1; hear ;; *) echo new $RANK of $WORLD_SIZE "
+                             "${STAGECOACH_REPLACEMENT-} ;; esac")));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr(GetParam().err));
+  EXPECT_THAT(run.out, HasSubstr("new 0 of"));
+  EXPECT_THAT(run.out, Not(HasSubstr("tcp://")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, NoReplacementFor,
+    ::testing::Values(NoReplacement{"OneThatHasEndedWell",
+                                    "0.0) exit 0 ;; 0.1) say; sleep 0.3; exit 70 ;;",
+                                    "rank 1 ended with status 70; starts all again (1 of 5)"},
+                      NoReplacement{"OneThatEndsForAnother", "0.1) say; sleep 0.3; exit 75 ;;",
+                                    "rank 1 ended with status 75; starts all again (1 of 5)"},
+                      NoReplacement{"OneWithoutADevice", "0.1) say; sleep 0.3; exit 69 ;;",
+                                    "rank 1 ended with status 69; starts 2 of them again (1 of 5)"},
+                      NoReplacement{"AnyIfNoneCanGoOn",
+                                    "0.1) sleep 0.3; exit 70 ;; 0.*) sleep 600 ;;",
+                                    "rank 1 ended with status 70; starts all again (1 of 5)"}),
+    [](const ::testing::TestParamInfo<NoReplacement>& tested) { return tested.param.name; });
+
+// Those that have done all their work do not meet a new one.
+TEST(Replacement, DoesNotWaitForOthersThatHaveEnded) {
+  const Finished run = RunStagecoach(
+      Replacing("case $STAGECOACH_RESTARTS.$RANK in 0.1) say; sleep 0.2; kill -9 $$ ;; "
+                "0.*) say; sleep 0.5; exit 0 ;; 1.1) sleep 600 ;; *) echo new $RANK ;; esac"));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("was killed by signal 9 (Killed); starts all again (2 of 5)"));
+  EXPECT_THAT(run.OutLines(), UnorderedElementsAre("new 0", "[1] new 1", "[2] new 2"));
 }
 
 TEST(Restarts, OfTrainNeedACheckpoint) {

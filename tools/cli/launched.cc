@@ -120,8 +120,9 @@ absl::StatusOr<int> WorkAsRank(
     if (meeting.ok()) {
       meeting->rendezvous->Fail(result.status(), base::Deadline::After(deadline));
     }
-    const bool goes_on = supervisor != nullptr && supervisor->can_go_on() &&
-                         ExitStatusOf(result.status()) == kExitTryAgain;
+    const bool is_of_another =
+        engine::IsOfAnotherRank(result.status()) || absl::IsDeadlineExceeded(result.status());
+    const bool goes_on = supervisor != nullptr && supervisor->can_go_on() && is_of_another;
     if (!goes_on) return result;
     const absl::StatusOr<engine::Launch> next =
         supervisor->AwaitReplacement(launch, base::Deadline::After(kLongestReplacement));

@@ -24,8 +24,8 @@ namespace stagecoach::tools {
 namespace {
 
 // Whether there is a checkpoint to go on from, whose options `options` then has, which are those
-// that `flags` fill.
-absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, RunOptions& options) {
+// that `flags` fill. `is_replacement`: of a process, which gets what it goes on from elsewhere.
+absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, bool is_replacement, RunOptions& options) {
   if (options.checkpoints.empty()) return false;
   if (!options.resume) {
     ASSIGN_OR_RETURN(const std::vector<engine::FoundCheckpoint> found,
@@ -40,8 +40,10 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, RunOptions& options) {
   const absl::StatusOr<engine::Checkpoint> newest =
       engine::OpenNewest(options.checkpoints, passed_over);
   if (absl::IsNotFound(newest.status()) && passed_over.empty()) {
-    PrintNotice(absl::StrCat("there is no checkpoint in ", options.checkpoints,
-                             " yet: the run starts at its beginning"));
+    if (!is_replacement) {
+      PrintNotice(absl::StrCat("there is no checkpoint in ", options.checkpoints,
+                               " yet: the run starts at its beginning"));
+    }
     return false;
   }
   RETURN_IF_ERROR(From(Origin::kData,
@@ -54,7 +56,8 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, RunOptions& options) {
 absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<engine::Launch> launch,
                    From(Origin::kUsage, engine::FindLaunch()));
-  const absl::StatusOr<bool> resumes = FindCheckpoint(flags, options);
+  const absl::StatusOr<bool> resumes =
+      FindCheckpoint(flags, launch.has_value() && launch->is_replacement, options);
   const std::unique_ptr<engine::Supervisor> supervisor = engine::Supervisor::Find();
   TrainingProcess process(flags, resumes.ok() && *resumes, supervisor.get());
   if (launch.has_value()) {

@@ -166,7 +166,8 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
   checkpoints.on_save = [&](const engine::SaveReport& save) {
     automatic.Saved(save);
     report_->Saved(save);
-    if (save.path.ok()) return;
+    // Where another process is lost, that is to be told.
+    if (save.path.ok() || engine::IsOfAnotherRank(save.path.status())) return;
     PrintNotice(absl::StrCat("the run goes on, but was not saved after step ", save.step, ": ",
                              save.path.status().message()));
   };

@@ -1,0 +1,227 @@
+// How the updates of a step are held back until every rank has all that they take, and completed
+// after a failure.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/run/executor.h"
+#include "engine/train/prepared_run.h"
+#include "engine/transport/transport.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_device.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::IsOk;
+using ::stagecoach::testing::StatusIs;
+using ::testing::Each;
+
+constexpr int kRanks = 2;
+constexpr int kMicroBatches = 2;
+constexpr int64_t kRows = 4;  // of a micro-batch
+
+// Another transport, whose rank loses its connection once: in place of a certain one of the waits
+// that the run has from then on for messages of a kind, or once that is over.
+class Losing final : public Transport {
+ public:
+  enum class When { kNever, kBeforeWait, kAfterWait };
+
+  explicit Losing(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  void Lose(When when, Message::Kind kind) {
+    when_ = when;
+    kind_ = kind;
+  }
+
+  Rank rank() const override { return inner_->rank(); }
+  int ranks() const override { return inner_->ranks(); }
+  absl::StatusOr<Ticket> PostSend(Rank to, const Message& message,
+                                  const kernels::Tensor& tensor) override {
+    return inner_->PostSend(to, message, tensor);
+  }
+  absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
+                                     const kernels::Tensor& tensor) override {
+    last_received_ = message.kind;
+    return inner_->PostReceive(from, message, tensor);
+  }
+  absl::Status Flush() override { return inner_->Flush(); }
+  absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
+    const bool loses = when_ != When::kNever && last_received_ == kind_;
+    if (loses && when_ == When::kBeforeWait) return absl::UnavailableError("lost");
+    const absl::Status status = inner_->Wait(ticket, deadline);
+    return loses && status.ok() && ++waits_ == kRanks ? absl::UnavailableError("lost") : status;
+  }
+  absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(const Ticket& ticket) override {
+    return inner_->DeliveredAt(ticket);
+  }
+  void Restart() override { inner_->Restart(); }
+  absl::Status Poll() override { return inner_->Poll(); }
+  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  When when_ = When::kNever;
+  Message::Kind kind_ = Message::Kind::kResults;
+  Message::Kind last_received_ = Message::Kind::kActivation;
+  int waits_ = 0;
+};
+
+// Two ranks with clipping, so that updates wait for all gradients.
+class UpdatesTest : public ::testing::Test {
+ protected:
+  UpdatesTest() : run_(Prepare(schedule::ResultsPlace::kBeforeSteps)) { Connect(); }
+
+  static PreparedRun Prepare(schedule::ResultsPlace results) {
+    Optimizer optimizer = Optimizer::AdamW();
+    optimizer.clip_norm = 0.5F;
+    return PrepareRun(SmallModel(), {.devices = kRanks,
+                                     .micro_batches = kMicroBatches,
+                                     .micro_batch_rows = kRows,
+                                     .optimizer = optimizer,
+                                     .results = results})
+        .value();
+  }
+
+  void Connect() {
+    executors_.clear();
+    devices_.clear();
+    transports_.clear();
+    InProcessOptions group = {.max_outstanding = 4 * kMicroBatches};
+    for (int rank = 0; rank < kRanks; ++rank) {
+      devices_.push_back(kernels::CreateCpuDevice({}).value());
+      group.devices.push_back(devices_.back().get());
+    }
+    for (std::unique_ptr<Transport>& transport : CreateInProcessTransports(group)) {
+      transports_.push_back(std::make_unique<Losing>(std::move(transport)));
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      devices_[static_cast<size_t>(rank)]->stream().Run(
+          [&] { executors_.push_back(MakeExecutor(rank)); });
+    }
+  }
+
+  std::unique_ptr<Executor> MakeExecutor(int rank) {
+    kernels::Device& device = *devices_[static_cast<size_t>(rank)];
+    std::vector<std::unique_ptr<Stage>> stages;
+    stages.push_back(
+        Stage::Create(device, run_.model, run_.profile.parameters,
+                      {.id = StageId(rank),
+                       .first_layer = run_.plan.first(rank),
+                       .last_layer = run_.plan.last(rank),
+                       .is_first = rank == 0,
+                       .is_last = rank == kRanks - 1,
+                       .input = run_.profile.inputs[static_cast<size_t>(run_.plan.first(rank))],
+                       .micro_batch_rows = kRows,
+                       .micro_batches = kMicroBatches,
+                       .optimizer = run_.optimizer})
+            .value());
+    const partition::RankReport& predicted = run_.report.of(Rank(rank));
+    return Executor::Create({.device = &device,
+                             .number = rank,
+                             .transport = transports_[static_cast<size_t>(rank)].get(),
+                             .seed = 1,
+                             .parameters = &run_.profile.parameters,
+                             .output = run_.profile.output,
+                             .clip_norm = run_.optimizer.clip_norm,
+                             .collectives = run_.lowered.collectives,
+                             .training = {&run_.lowered.training, predicted.training},
+                             .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
+                            std::move(stages))
+        .value();
+  }
+
+  // Both ranks, each of which ends the other's waits where it fails.
+  std::vector<absl::Status> Step(int64_t number) {
+    const auto data = SmallData(64);
+    const std::vector<int64_t> rows = Rows(0, kMicroBatches * kRows);
+    std::vector<absl::Status> statuses(kRanks);
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        devices_[rank]->stream().Run([&] {
+          statuses[rank] = executors_[rank]->Train(
+              {.data = data.get(), .rows = rows, .step = number},
+              {.update = {.step = number, .learning_rate = 1e-3F}}, nullptr);
+          if (!statuses[rank].ok()) transports_[rank]->Abort(statuses[rank]);
+        });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return statuses;
+  }
+  absl::Status Complete(size_t rank) {
+    absl::Status status;
+    devices_[rank]->stream().Run([&] { status = executors_[rank]->CompleteUpdates(); });
+    return status;
+  }
+  std::vector<float> Values(size_t rank) {
+    std::vector<float> values;
+    for (const TrainedPiece& piece : executors_[rank]->TrainedPieces()) {
+      values.insert(values.end(), piece.tensor.f32(), piece.tensor.f32() + piece.tensor.elements());
+    }
+    return values;
+  }
+  std::vector<std::vector<float>> ValuesAfter(int64_t steps) {
+    Connect();
+    for (int64_t step = 1; step <= steps; ++step) EXPECT_THAT(Step(step), Each(IsOk()));
+    return {Values(0), Values(1)};
+  }
+
+  PreparedRun run_;
+  std::vector<std::unique_ptr<kernels::Device>> devices_;
+  std::vector<std::unique_ptr<Losing>> transports_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+};
+
+TEST_F(UpdatesTest, AreNotBegunWhereARankIsLostBeforeItHasAllSums) {
+  const std::vector<std::vector<float>> before = ValuesAfter(1);
+  transports_[0]->Lose(Losing::When::kBeforeWait, Message::Kind::kNorms);
+  const std::vector<absl::Status> statuses = Step(2);
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kUnavailable)));
+  EXPECT_EQ(executors_[0]->updates(), Executor::Updates::kNone);
+  EXPECT_THAT(Complete(0), StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(executors_[1]->updates(), Executor::Updates::kMay);  // it cannot know
+  EXPECT_EQ(Values(0), before[0]);
+  EXPECT_EQ(Values(1), before[1]);
+}
+
+// The other one has been told that all are there: it goes on with the step, or must.
+TEST_F(UpdatesTest, AreCompletedWhereAnotherRankMayHaveBegun) {
+  const std::vector<std::vector<float>> after = ValuesAfter(2);
+  for (size_t lost = 0; lost < kRanks; ++lost) {
+    const std::vector<std::vector<float>> before = ValuesAfter(1);
+    transports_[lost]->Lose(Losing::When::kAfterWait, Message::Kind::kResults);
+    const std::vector<absl::Status> statuses = Step(2);
+    EXPECT_THAT(statuses[lost], StatusIs(absl::StatusCode::kUnavailable));
+    EXPECT_EQ(executors_[lost]->updates(), Executor::Updates::kMay);
+    EXPECT_EQ(Values(lost), before[lost]);
+    EXPECT_EQ(executors_[1 - lost]->updates(), Executor::Updates::kAllMust);
+    EXPECT_EQ(Values(1 - lost), after[1 - lost]);
+    EXPECT_THAT(Complete(lost), IsOk());
+    EXPECT_EQ(Values(lost), after[lost]);
+    // Those that are done are not done again.
+    EXPECT_THAT(Complete(1 - lost), IsOk());
+    EXPECT_EQ(Values(1 - lost), after[1 - lost]);
+    EXPECT_EQ(executors_[lost]->gradient_norm(), executors_[1 - lost]->gradient_norm());
+  }
+}
+
+TEST_F(UpdatesTest, WaitWhereResultsComeBeforeStepsAlone) {
+  EXPECT_TRUE(executors_[0]->waits_before_steps());
+  run_ = Prepare(schedule::ResultsPlace::kEnd);
+  Connect();
+  EXPECT_FALSE(executors_[0]->waits_before_steps());
+  transports_[0]->Lose(Losing::When::kAfterWait, Message::Kind::kResults);
+  Step(1);
+  EXPECT_EQ(executors_[0]->updates(), Executor::Updates::kNone);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
