@@ -166,6 +166,43 @@ TEST(CpuProcessesThatAreLookedAfter, EndWithTheBitsOfARunThatWasLeftAlone) {
   }
 }
 
+// A plan or a schedule of a file is for as many devices as it was made for.
+TEST(CpuProcessesThatAreLookedAfter, GoOnWithoutADeviceOfAPlanThatWasGiven) {
+  const stagecoach::testing::TestFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  const Arguments run = {"train", "--data", "synthetic:256x16x4", "--layers", "4", "--width",
+                         "16",    "--json"};
+  const Arguments batch = {"--batch", "64", "--microbatches", "8"};
+  ASSERT_EQ(RunStagecoach(
+                Joined({"plan", "--data", "synthetic:256x16x4", "--layers", "4", "--width", "16",
+                        "--devices", "4", "--schedule", "zb-h1", "--save", path("plan.json")},
+                       batch))
+                .exit_status,
+            0);
+  ASSERT_EQ(RunStagecoach({"simulate", "--schedule", "zb-h1", "--stages", "4", "--microbatches",
+                           "8", "--save", path("schedule.csv")})
+                .exit_status,
+            0);
+  for (const Arguments& given : {Arguments{"--plan", path("plan.json")},
+                                 Joined({"--schedule", path("schedule.csv")}, batch)}) {
+    SCOPED_TRACE(given.front());
+    const nlohmann::json expected = RunStagecoach(Joined(run, given)).Events().back();
+    const std::string script =
+        absl::StrCat("[ $STAGECOACH_RESTARTS.$RANK != 0.3 ] || exit 69; exec ",
+                     absl::StrJoin(Joined(Joined({ProgramPath()}, run), given), " "),
+                     " --resume --checkpoint ", path(given.front()));
+    const Finished supervised = RunStagecoach(
+        {"launch", "--processes", "4", "--max-restarts", "9", "--", "sh", "-c", script});
+    ASSERT_EQ(supervised.exit_status, 0) << supervised.err;
+    EXPECT_THAT(supervised.err,
+                HasSubstr("goes on over the 3 devices that are left: 3 stages, 1 replica"));
+    const nlohmann::json end = supervised.Events().back();
+    for (const char* name : {"steps", "step_losses_hash", "parameters_hash"}) {
+      EXPECT_EQ(end[name], expected[name]) << name;
+    }
+  }
+}
+
 // Without a checkpoint to go on from, but for that of the first epoch. The last is stopped.
 class LostReplica : public ::testing::TestWithParam<int> {};
 

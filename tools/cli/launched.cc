@@ -56,7 +56,7 @@ absl::StatusOr<RunOptions> OptionsOfRank(const engine::Launch& launch, RunOption
   const int devices = *options.stages * options.replicas;
   const bool has_own_plan =
       !options.plan_file.empty() || schedule::IsScheduleFile(options.schedule);
-  if (launch.restarts > 0 && devices != launch.ranks && !has_own_plan) {
+  if (launch.restarts > 0 && (devices != launch.ranks || has_own_plan)) {
     options.devices_left = launch.ranks;
   } else if (options.plan_file.empty() && devices != launch.ranks) {
     return From(

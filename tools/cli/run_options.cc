@@ -20,6 +20,7 @@
 #include "partition/plan/receipt.h"
 #include "partition/search/receipt_of.h"
 #include "schedule/files/schedule_file.h"
+#include "schedule/generators.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
@@ -269,19 +270,6 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
 
 namespace {
 
-absl::StatusOr<Run> RunOfGivenPlan(const RunOptions& options) {
-  ASSIGN_OR_RETURN(partition::Plan plan, TakePlan(options));
-  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, plan.num_devices()));
-  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
-  RETURN_IF_ERROR(CheckRows(*workload.data.train, plan.batch_rows()));
-  ASSIGN_OR_RETURN(
-      engine::PreparedRun run,
-      From(Origin::kConfiguration,
-           UsePlan(options, workload.model,
-                   {.plan = std::move(plan), .optimizer = workload.optimizer, .device = device})));
-  return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
-}
-
 // The fastest of the plans over stages and replicas that together take all of the devices left.
 absl::StatusOr<engine::PreparedRun> CutOverDevicesLeft(const RunOptions& options,
                                                        const Workload& workload,
@@ -332,8 +320,50 @@ absl::StatusOr<Run> RunOfDevicesLeft(const RunOptions& options) {
   return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
 }
 
+// The options for a plan that gives the bits of one that is for another number of devices.
+RunOptions InPlaceOf(const partition::Plan& plan, RunOptions options) {
+  options.plan.reset();
+  options.plan_file.clear();
+  options.schedule = schedule::FindGenerator(plan.schedule.name).ok() ? plan.schedule.name : "1f1b";
+  options.chunks = 0;
+  options.replicas = plan.replicas();
+  options.gradient_blocks = plan.replication.gradient_blocks;
+  options.shards_optimizer = plan.replication.shards_optimizer;
+  options.reduction = plan.replication.reduction;
+  options.micro_batches = plan.micro_batches();
+  options.batch = plan.batch_rows();
+  return options;
+}
+
+absl::StatusOr<Run> RunOfGivenPlan(const RunOptions& options) {
+  ASSIGN_OR_RETURN(partition::Plan plan, TakePlan(options));
+  if (options.devices_left.value_or(plan.num_devices()) != plan.num_devices()) {
+    return RunOfDevicesLeft(InPlaceOf(plan, options));
+  }
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(options, plan.num_devices()));
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+  RETURN_IF_ERROR(CheckRows(*workload.data.train, plan.batch_rows()));
+  ASSIGN_OR_RETURN(
+      engine::PreparedRun run,
+      From(Origin::kConfiguration,
+           UsePlan(options, workload.model,
+                   {.plan = std::move(plan), .optimizer = workload.optimizer, .device = device})));
+  return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
+}
+
 absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
-  if (options.devices_left.has_value()) return RunOfDevicesLeft(options);
+  if (options.devices_left.has_value() && schedule::IsScheduleFile(options.schedule)) {
+    RunOptions other = options;
+    other.stages.reset();
+    ASSIGN_OR_RETURN(const engine::PlanOptions plan, PlanOptionsOf(other));
+    if (plan.devices * plan.replication.replicas != *options.devices_left) {
+      other.schedule = "1f1b";
+      other.micro_batches = plan.micro_batches;
+      return RunOfDevicesLeft(other);
+    }
+  } else if (options.devices_left.has_value()) {
+    return RunOfDevicesLeft(options);
+  }
   ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
   ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
   plan.exchange = ExchangeOf(options.device, plan.device);

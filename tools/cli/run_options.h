@@ -51,8 +51,8 @@ struct RunOptions {
   std::optional<int> rank;  // the only one whose device is in this process; unset: all are
   bool is_supervised =
       false;  // by a launcher that can replace a process (engine/launch/supervisor.h)
-  // So many are left of a run that had another number: over them, as stages and replicas, goes the
-  // fastest plan.
+  // So many are left of a run: unless a plan or schedule that is given is for as many, the fastest
+  // plan over them, as stages and replicas, is taken.
   std::optional<int> devices_left;
   int64_t device_memory_bytes = 0;  // 0: no limit
   std::string profile = "analytic";
