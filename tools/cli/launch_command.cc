@@ -100,11 +100,10 @@ Command AddLaunchCommand(CLI::App& app) {
       "(STAGECOACH_RANK, RANK, WORLD_SIZE, MASTER_ADDR and so on), and where the ranks meet.\n\n"
       "  stagecoach launch --processes 4 -- train --device cuda --stages 4\n\n"
       "Lines of their output have the rank in front, but for those of rank 0 on stdout. If one\n"
-      "fails, the others are ended, and the exit status is that of the first that failed; or, "
-      "with\n"
-      "--max-restarts, all are started again, fewer of them if a device is gone (status 69), "
-      "unless\n"
-      "that could not help (2, 65, 74, 78).");
+      "fails, the others are ended, and the exit status is that of the first that failed.\n\n"
+      "With --max-restarts, it is started again: alone, if the others can go on, as replicas of\n"
+      "train on CPU devices can; else with all others, or fewer of them if a device is gone\n"
+      "(status 69). Not after a status that another try would only repeat (2, 65, 74, 78).");
   const auto options = std::make_shared<Options>();
   AddFlag(*flags, "-p,--processes", "P", options->processes, "Number of processes",
           [](const std::string& text) { return ParseCount(text, 1, kMostProcesses); })
