@@ -34,6 +34,7 @@ absl::Status Executor::Train(const Batch& batch, const TrainStep& step, schedule
                               .is_measured = step.is_measured || trace != nullptr,
                               .timed = trace == nullptr ? absl::Span<TimedAction>()
                                                         : absl::MakeSpan(trace->actions[rank])}));
+  updates_ = Updates::kNone;
   const partition::SentBytes after = SentSoFar();
   counters_.sent = {after.to_ranks - before.to_ranks, after.to_replicas - before.to_replicas};
   return absl::OkStatus();

@@ -25,9 +25,10 @@ constexpr absl::string_view kNew = "-";
 
 absl::Status NotAlike() { return absl::AbortedError("the processes do not go on alike"); }
 
-// All but the pieces: "17 2176 {...}".
+// All but the pieces: "17 2176 {...}", or "17 2176 -" without a position.
 std::string ToText(const KeptState& state) {
-  return absl::StrCat(state.steps, " ", state.samples, " ", ToText(state.position));
+  return absl::StrCat(state.steps, " ", state.samples, " ",
+                      state.position.has_value() ? ToText(*state.position) : std::string(kNew));
 }
 
 absl::StatusOr<KeptState> ParseKept(absl::string_view text) {
@@ -37,7 +38,9 @@ absl::StatusOr<KeptState> ParseKept(absl::string_view text) {
       !absl::SimpleAtoi(words[1], &state.samples)) {
     return NotAlike();
   }
-  ASSIGN_OR_RETURN(state.position, ParseDataPosition(words[2]));
+  if (words[2] != kNew) {
+    ASSIGN_OR_RETURN(state.position, ParseDataPosition(words[2]));
+  }
   return state;
 }
 
@@ -99,11 +102,14 @@ absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, cons
     if (text == kNew) continue;
     ASSIGN_OR_RETURN(const KeptState theirs, ParseKept(text));
     if (!first.has_value()) first = theirs;
+    if (!first->position.has_value()) first->position = theirs.position;
     const bool is_alike = theirs.steps == first->steps && theirs.samples == first->samples &&
-                          theirs.position.losses_hash == first->position.losses_hash;
+                          (!theirs.position.has_value() ||
+                           theirs.position->losses_hash == first->position->losses_hash);
     if (!is_alike) return NotAlike();
   }
   if (!first.has_value()) return absl::AbortedError("no process is left of the run");
+  if (!first->position.has_value()) return NotAlike();
   const Mesh& mesh = group.mesh();
   std::vector<int> givers;  // by rank
   for (schedule::Rank rank(0); rank.value() < mesh.num_ranks(); ++rank) {

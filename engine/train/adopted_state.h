@@ -14,8 +14,9 @@ namespace stagecoach::engine {
 // Where KeptState comes from and goes to: one device, with host memory, per process.
 
 // By all processes of a group at the same place: gives each device what its process has kept, or
-// else another replica of its rank. Returns how far that is, without the pieces; of positions that
-// differ by whether the last epoch has been evaluated, that of the first process, which reports.
+// else another replica of its rank. Returns how far that is, without the pieces. Positions may
+// differ by whether the last epoch has been evaluated: it is that of the first process that has
+// one, the first of all being the one that reports.
 // `own`: null in a process that is new. Aborted: all replicas of a rank are new, or processes have
 // kept different steps. The group's devices have host memory.
 absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, const KeptState* own,

@@ -34,6 +34,15 @@ std::string HashOf(const std::string& before, double loss) {
   return hasher.HexDigest();
 }
 
+// After a step of a run.
+void Advance(const StepResult& taken, DataPosition& position) {
+  position.losses_hash = HashOf(position.losses_hash, taken.loss);
+  position.rows += taken.rows;
+  position.loss_sum += taken.loss * static_cast<double>(taken.rows);
+  position.correct += taken.correct;
+  position.test_loss.reset();
+}
+
 // One run of Fit.
 class Fitting {
  public:
@@ -214,14 +223,6 @@ class Fitting {
 
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan) {
   return train.rows() / plan.batch_rows();
-}
-
-void Advance(const StepResult& taken, DataPosition& position) {
-  position.losses_hash = HashOf(position.losses_hash, taken.loss);
-  position.rows += taken.rows;
-  position.loss_sum += taken.loss * static_cast<double>(taken.rows);
-  position.correct += taken.correct;
-  position.test_loss.reset();
 }
 
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options) {

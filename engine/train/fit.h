@@ -78,9 +78,6 @@ struct FitResult {
 // epoch alone), and those left over after the last whole batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
 
-// After a step of a run.
-void Advance(const StepResult& taken, DataPosition& position);
-
 // Trains, from options.start on, until `epochs` passes over data.train are done, each followed by
 // an evaluation of data.test. InvalidArgument: less than one batch of rows.
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);

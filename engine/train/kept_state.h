@@ -27,9 +27,11 @@ namespace stagecoach::engine {
 
 // What a process has trained until a step, in host memory.
 struct KeptState {
-  int64_t steps = 0;      // Trainer::steps()
-  int64_t samples = 0;    // rows of all steps
-  DataPosition position;  // after these steps; Fit's
+  int64_t steps = 0;    // Trainer::steps()
+  int64_t samples = 0;  // rows of all steps
+  // After these steps; Fit's. None if the last step was completed: its loss is not known here, but
+  // in the processes that had done it.
+  std::optional<DataPosition> position;
   // All that its device trains, parameters and states of the optimizer, in a fixed order.
   std::vector<std::vector<float>> pieces;
 };

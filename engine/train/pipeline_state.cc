@@ -137,12 +137,13 @@ bool PipelineTrainer::may_complete_step() const {
   return can_lose_processes() && own_executor().updates() != Executor::Updates::kNone;
 }
 
-absl::StatusOr<StepResult> PipelineTrainer::CompleteStep() {
+absl::Status PipelineTrainer::CompleteStep() {
   if (!may_complete_step()) {
     return absl::FailedPreconditionError("no step has failed that could be completed");
   }
   RETURN_IF_ERROR(CompleteUpdates());
-  return EndStep();
+  EndStep();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<KeptState> PipelineTrainer::Keep() {
@@ -159,7 +160,7 @@ absl::StatusOr<DataPosition> PipelineTrainer::Adopt(const KeptState* own) {
                    AdoptState(*group_, executors_, own, options_.deadline));
   steps_ = restored_steps_ = adopted.steps;
   samples_ = adopted.samples;
-  return adopted.position;
+  return *adopted.position;
 }
 
 }  // namespace stagecoach::engine

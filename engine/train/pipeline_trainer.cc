@@ -174,27 +174,25 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
     if (!is_everywhere) return performed;
     RETURN_IF_ERROR(CompleteUpdates());  // the error is the next call's
   }
-  const StepResult result = EndStep();
+  EndStep();
   if (trace != nullptr) traces_->End(number - restored_steps_);
   const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
   if (performed.ok() && check_steps > 0 && number % check_steps == 0) {
     const absl::Status status = ParametersHash().status();
     if (!status.ok()) return group_->Fail(status);
   }
-  return result;
-}
-
-StepResult PipelineTrainer::EndStep() {
-  const int64_t rows = plan().batch_rows();
-  ++steps_;
-  samples_ += rows;
   LossResult sum;
   AddResults(sum.loss, sum.correct);
-  return StepResult{.loss = sum.loss / static_cast<double>(rows),
+  return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
                     .correct = sum.correct,
-                    .rows = rows,
-                    .learning_rate = options_.learning_rate.At(steps_),
+                    .rows = static_cast<int64_t>(rows.size()),
+                    .learning_rate = step.update.learning_rate,
                     .gradient_norm = ExecutorOf(0).gradient_norm()};
+}
+
+void PipelineTrainer::EndStep() {
+  ++steps_;
+  samples_ += plan().batch_rows();
 }
 
 absl::Status PipelineTrainer::CompleteUpdates() {

@@ -49,7 +49,7 @@ class PipelineTrainer final : public Trainer {
   absl::Status SetParameter(const std::string& name, absl::Span<const float> values) override;
   bool can_lose_processes() const override;
   bool may_complete_step() const override;
-  absl::StatusOr<StepResult> CompleteStep() override;
+  absl::Status CompleteStep() override;
   absl::StatusOr<KeptState> Keep() override;
   absl::StatusOr<DataPosition> Adopt(const KeptState* own) override;
 
@@ -80,8 +80,8 @@ class PipelineTrainer final : public Trainer {
   Executor& own_executor() const;
   // Completes the updates of a step that has failed, on all devices here.
   absl::Status CompleteUpdates();
-  // What the last run of training gave, which is then the last step.
-  StepResult EndStep();
+  // The last run of training is then the last step.
+  void EndStep();
   // One that knows the results of a run of the replica.
   const Executor& ExecutorOf(int replica) const;
   // Adds those of the last run, by rows, so that a sum over runs is the same however many rows each

@@ -25,7 +25,7 @@ absl::Status CannotLoseProcesses() {
 
 }  // namespace
 
-absl::StatusOr<StepResult> Trainer::CompleteStep() { return CannotLoseProcesses(); }
+absl::Status Trainer::CompleteStep() { return CannotLoseProcesses(); }
 absl::StatusOr<KeptState> Trainer::Keep() { return CannotLoseProcesses(); }
 absl::StatusOr<DataPosition> Trainer::Adopt(const KeptState* /*own*/) {
   return CannotLoseProcesses();

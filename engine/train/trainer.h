@@ -202,8 +202,9 @@ class Trainer {
   // After an error, whether other processes may have done the step that failed here. Once all have
   // what a step takes, it is no error of Step if a process is lost, but of the call after it.
   virtual bool may_complete_step() const { return false; }
-  // Does it, without the others. FailedPrecondition unless may_complete_step().
-  virtual absl::StatusOr<StepResult> CompleteStep();
+  // Does it, without the others; those know its loss. FailedPrecondition unless
+  // may_complete_step().
+  virtual absl::Status CompleteStep();
   // Copies what this process trains, without the others, also after an error; its position is for
   // the caller to fill in. FailedPrecondition unless can_lose_processes().
   virtual absl::StatusOr<KeptState> Keep();

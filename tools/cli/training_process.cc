@@ -135,12 +135,10 @@ absl::Status TrainingProcess::LetGo(const RunOptions& options, engine::Rendezvou
   }
   ASSIGN_OR_RETURN(const int64_t steps, AgreeOnStep(rendezvous, own, LongestWait(options)));
   if (trainer_ == nullptr) return absl::OkStatus();
-  if (trainer_->steps() < steps) {
-    ASSIGN_OR_RETURN(const engine::StepResult taken, trainer_->CompleteStep());
-    Advance(taken, position_);
-  }
+  const bool completes = trainer_->steps() < steps;
+  if (completes) RETURN_IF_ERROR(trainer_->CompleteStep());
   ASSIGN_OR_RETURN(kept_, trainer_->Keep());
-  kept_->position = position_;
+  if (!completes) kept_->position = position_;
   trainer_.reset();
   return absl::OkStatus();
 }

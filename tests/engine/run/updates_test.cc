@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/status_macros.h"
 #include "engine/run/executor.h"
 #include "engine/train/prepared_run.h"
 #include "engine/transport/transport.h"
@@ -28,16 +29,14 @@ constexpr int kRanks = 2;
 constexpr int kMicroBatches = 2;
 constexpr int64_t kRows = 4;  // of a micro-batch
 
-// Another transport, whose rank loses its connection once: in place of a certain one of the waits
-// that the run has from then on for messages of a kind, or once that is over.
+// Another transport, whose rank loses its connection after so many of the waits that follow the
+// posting of a message of a kind.
 class Losing final : public Transport {
  public:
-  enum class When { kNever, kBeforeWait, kAfterWait };
-
   explicit Losing(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-  void Lose(When when, Message::Kind kind) {
-    when_ = when;
+  void Lose(Message::Kind kind, int waits) {
     kind_ = kind;
+    waits_ = waits;
   }
 
   Rank rank() const override { return inner_->rank(); }
@@ -53,10 +52,9 @@ class Losing final : public Transport {
   }
   absl::Status Flush() override { return inner_->Flush(); }
   absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
-    const bool loses = when_ != When::kNever && last_received_ == kind_;
-    if (loses && when_ == When::kBeforeWait) return absl::UnavailableError("lost");
-    const absl::Status status = inner_->Wait(ticket, deadline);
-    return loses && status.ok() && ++waits_ == kRanks ? absl::UnavailableError("lost") : status;
+    RETURN_IF_ERROR(inner_->Wait(ticket, deadline));
+    const bool loses = last_received_ == kind_ && --waits_ == 0;
+    return loses ? absl::UnavailableError("lost") : absl::OkStatus();
   }
   absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(const Ticket& ticket) override {
     return inner_->DeliveredAt(ticket);
@@ -67,10 +65,9 @@ class Losing final : public Transport {
 
  private:
   const std::unique_ptr<Transport> inner_;
-  When when_ = When::kNever;
   Message::Kind kind_ = Message::Kind::kResults;
   Message::Kind last_received_ = Message::Kind::kActivation;
-  int waits_ = 0;
+  int waits_ = 0;  // until it is lost; below 1: it is not
 };
 
 // Two ranks with clipping, so that updates wait for all gradients.
@@ -182,7 +179,7 @@ class UpdatesTest : public ::testing::Test {
 
 TEST_F(UpdatesTest, AreNotBegunWhereARankIsLostBeforeItHasAllSums) {
   const std::vector<std::vector<float>> before = ValuesAfter(1);
-  transports_[0]->Lose(Losing::When::kBeforeWait, Message::Kind::kNorms);
+  transports_[0]->Lose(Message::Kind::kNorms, 1);
   const std::vector<absl::Status> statuses = Step(2);
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kUnavailable)));
   EXPECT_EQ(executors_[0]->updates(), Executor::Updates::kNone);
@@ -192,25 +189,36 @@ TEST_F(UpdatesTest, AreNotBegunWhereARankIsLostBeforeItHasAllSums) {
   EXPECT_EQ(Values(1), before[1]);
 }
 
-// The other one has been told that all are there: it goes on with the step, or must.
+// Each waits for the other's RESULTS twice: to send its own, and to receive. Then the other one
+// goes on with the step.
 TEST_F(UpdatesTest, AreCompletedWhereAnotherRankMayHaveBegun) {
   const std::vector<std::vector<float>> after = ValuesAfter(2);
   for (size_t lost = 0; lost < kRanks; ++lost) {
     const std::vector<std::vector<float>> before = ValuesAfter(1);
-    transports_[lost]->Lose(Losing::When::kAfterWait, Message::Kind::kResults);
+    transports_[lost]->Lose(Message::Kind::kResults, 2);
     const std::vector<absl::Status> statuses = Step(2);
     EXPECT_THAT(statuses[lost], StatusIs(absl::StatusCode::kUnavailable));
     EXPECT_EQ(executors_[lost]->updates(), Executor::Updates::kMay);
     EXPECT_EQ(Values(lost), before[lost]);
-    EXPECT_EQ(executors_[1 - lost]->updates(), Executor::Updates::kAllMust);
+    // It is done, unless it has waited for the lost one to take its last message.
+    EXPECT_EQ(executors_[1 - lost]->updates(),
+              statuses[1 - lost].ok() ? Executor::Updates::kNone : Executor::Updates::kAllMust);
     EXPECT_EQ(Values(1 - lost), after[1 - lost]);
     EXPECT_THAT(Complete(lost), IsOk());
     EXPECT_EQ(Values(lost), after[lost]);
-    // Those that are done are not done again.
-    EXPECT_THAT(Complete(1 - lost), IsOk());
-    EXPECT_EQ(Values(1 - lost), after[1 - lost]);
-    EXPECT_EQ(executors_[lost]->gradient_norm(), executors_[1 - lost]->gradient_norm());
   }
+}
+
+// At the end of a step, ranks wait until their last messages have been taken.
+TEST_F(UpdatesTest, AreNotMadeTwiceWhereARankIsLostAfterThem) {
+  const std::vector<std::vector<float>> after = ValuesAfter(2);
+  ValuesAfter(1);
+  transports_[0]->Lose(Message::Kind::kResults, 3);
+  EXPECT_THAT(Step(2)[0], StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_EQ(executors_[0]->updates(), Executor::Updates::kAllMust);
+  EXPECT_EQ(Values(0), after[0]);
+  EXPECT_THAT(Complete(0), IsOk());
+  EXPECT_EQ(Values(0), after[0]);
 }
 
 TEST_F(UpdatesTest, WaitWhereResultsComeBeforeStepsAlone) {
@@ -218,7 +226,7 @@ TEST_F(UpdatesTest, WaitWhereResultsComeBeforeStepsAlone) {
   run_ = Prepare(schedule::ResultsPlace::kEnd);
   Connect();
   EXPECT_FALSE(executors_[0]->waits_before_steps());
-  transports_[0]->Lose(Losing::When::kAfterWait, Message::Kind::kResults);
+  transports_[0]->Lose(Message::Kind::kResults, 2);
   Step(1);
   EXPECT_EQ(executors_[0]->updates(), Executor::Updates::kNone);
 }
