@@ -14,7 +14,6 @@
 #include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
 #include "base/text_table.h"
 #include "base/units.h"
 #include "engine/checkpoint/checkpoint.h"
@@ -139,8 +138,7 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
 absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, base::CheckWritable(options.output)));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
-  const absl::Status status =
-      ExportParameters(base::SystemCalls::Kernel(), checkpoint, options.output);
+  const absl::Status status = ExportParameters(checkpoint, options.output);
   RETURN_IF_ERROR(From(absl::IsDataLoss(status) ? Origin::kData : Origin::kOutput, status));
   absl::PrintF("wrote the parameters of %s to %s\n", checkpoint.path(), options.output);
   return kExitOk;
