@@ -69,7 +69,7 @@ class Checkpoint {
 
   // Reads one of manifest().files, all of it, and compares its hash.
   absl::StatusOr<LoadedFile> Load(const std::string& name) const;
-  // Loads all, one after the other: the first error.
+  // Loads all, one after the other, and compares the hash of every tensor: the first error.
   absl::Status Verify() const;
 
  private:

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/hash.h"
+#include "engine/checkpoint/compare.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/small_save.h"
@@ -173,6 +174,17 @@ TEST_F(CheckpointFolder, AManifestThatPromisesOtherTensorsIsRefused) {
     WriteManifest(absl::StrReplaceAll(text, {{what, by}}));
     EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(why)));
   }
+}
+
+TEST_F(CheckpointFolder, AWrongHashOfATensorIsFoundAndIsNoDifference) {
+  ASSERT_OK_AND_ASSIGN(const Checkpoint before, Checkpoint::Open(path()));
+  const SavedFile::Tensor& tensor = before.manifest().files[2].tensors[0];
+  WriteManifest(absl::StrReplaceAll(files_[kManifestName], {{tensor.hash, std::string(32, '0')}}));
+  EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
+                                AllOf(HasSubstr("manifest.json"), HasSubstr(tensor.name))));
+  ASSERT_OK_AND_ASSIGN(const Checkpoint after, Checkpoint::Open(path()));
+  ASSERT_OK_AND_ASSIGN(const CheckpointDifference difference, Compare(before, after));
+  EXPECT_TRUE(difference.empty());
 }
 
 TEST_F(CheckpointFolder, AFileThatTheManifestDoesNotNameIsNotLoaded) {
