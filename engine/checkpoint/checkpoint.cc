@@ -193,7 +193,9 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
 }
 
 absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
-  if (base::Exists(absl::StrCat(path, "/", kManifestName))) return std::vector<std::string>{path};
+  for (const char* const name : {kManifestName, kManifestHashName}) {
+    if (base::Exists(absl::StrCat(path, "/", name))) return std::vector<std::string>{path};
+  }
   ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(path));
   std::vector<std::string> paths;
   for (auto it = found.rbegin(); it != found.rend(); ++it) paths.push_back(it->path);

@@ -61,6 +61,12 @@ TEST_F(CheckpointCommand, VerifyFindsDamage) {
   EXPECT_EQ(damaged.exit_status, kStatusBadData);
   ExpectOneLine(damaged.err, AllOf(HasSubstr("layer-00001.safetensors: tensor \"layer 1: "),
                                    HasSubstr("is not what was saved")));
+  std::filesystem::remove(absl::StrCat(run_, "/step-00000004/manifest.json"));
+  for (const std::string& path : {run_, absl::StrCat(run_, "/step-00000004")}) {
+    const Finished missing = Run({"verify", path});
+    EXPECT_EQ(missing.exit_status, kStatusBadData);
+    ExpectOneLine(missing.err, HasSubstr("step-00000004/manifest.json: the file is missing"));
+  }
 }
 
 TEST_F(CheckpointCommand, DiffShowsTheFirstDifference) {

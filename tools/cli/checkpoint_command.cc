@@ -113,8 +113,12 @@ absl::StatusOr<int> InspectCheckpoint(const CheckpointCommandOptions& options) {
   return kExitOk;
 }
 
+// Of a run, the newest, however damaged that is: an older one that is whole is no answer.
 absl::StatusOr<int> VerifyCheckpoint(const CheckpointCommandOptions& options) {
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
+  ASSIGN_OR_RETURN(const std::vector<std::string> candidates,
+                   From(Origin::kData, engine::CandidatesIn(options.path)));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                   From(Origin::kData, Checkpoint::Open(candidates.front())));
   RETURN_IF_ERROR(From(Origin::kData, checkpoint.Verify()));
   int64_t bytes = 0;
   for (const SavedFile& file : checkpoint.manifest().files) bytes += file.bytes;

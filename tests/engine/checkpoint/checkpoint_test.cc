@@ -222,6 +222,9 @@ TEST_F(CheckpointFolder, TheNewestThatCanBeOpenedIsTaken) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint older, OpenNewest(run_, passed_over));
   EXPECT_EQ(older.path(), paths_[0]);
   EXPECT_THAT(passed_over, ElementsAre(StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))));
+  EXPECT_THAT(
+      OpenNewest(path(), passed_over),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json: the file is missing")));
   ASSERT_OK_AND_ASSIGN(const Checkpoint named, OpenNewest(paths_[0], passed_over));
   EXPECT_EQ(named.manifest().step, 1);
   EXPECT_THAT(OpenNewest(absl::StrCat(run_, "/nowhere"), passed_over),
