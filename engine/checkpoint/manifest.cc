@@ -260,11 +260,6 @@ absl::Status ParseModel(ObjectReader& reader, Manifest& manifest) {
   ASSIGN_OR_RETURN(std::optional<ObjectReader> data, reader.OptionalObject("data"));
   if (data.has_value()) {
     ASSIGN_OR_RETURN(manifest.encoding, ParseEncoding(*std::move(data)));
-    const auto names = std::ssize(manifest.encoding.class_names);
-    if (names > 0 && names < manifest.output.elements()) {
-      return reader.Error(
-          "data", absl::StrCat("names ", names, " classes of ", manifest.output.elements()));
-    }
   }
   return absl::OkStatus();
 }
