@@ -55,7 +55,7 @@ std::map<std::string, std::pair<std::string, fs::file_time_type>> AllOfFolder(
   return all;
 }
 
-// Replaces a checkpoint by one that is whole, too, but in which the tensor's last value is another.
+// Replaces a checkpoint by one that is also whole, but in which the tensor's last value is another.
 void Alter(const std::string& path, const std::string& altered_tensor) {
   const engine::Checkpoint checkpoint = engine::Checkpoint::Open(path).value();
   engine::SaveTask task = {

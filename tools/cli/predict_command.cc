@@ -261,7 +261,7 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
     task.on_rows = [&](int64_t done) { report->Progress(done); };
   }
   absl::StatusOr<Prediction> prediction = PredictAll(*trainer, task);
-  // Before the trainer goes, which takes leave of ranks that may still wait for this one.
+  // Before the trainer is destroyed, which parts from ranks that may still wait for this one.
   if (!prediction.ok() && rendezvous != nullptr) {
     rendezvous->Fail(prediction.status(),
                      base::Deadline::After(absl::Seconds(options.run.deadline_seconds)));
