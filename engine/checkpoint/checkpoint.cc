@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <filesystem>
 #include <system_error>
 
@@ -33,7 +35,10 @@ absl::Status NoCheckpointIn(const std::string& path) {
 // The bytes of a regular file that is no link.
 absl::StatusOr<int64_t> SizeOf(const std::string& path) {
   struct stat info = {};
-  if (lstat(path.c_str(), &info) != 0) return Damaged(path, "the file is missing");
+  if (lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? Damaged(path, "the file is missing")
+                           : base::SystemError("inspect", path);
+  }
   if (!S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
   return int64_t{info.st_size};
 }
@@ -153,7 +158,12 @@ absl::Status Checkpoint::Verify() const {
   for (const SavedFile& saved : manifest_.files) {
     ASSIGN_OR_RETURN(const LoadedFile file, Load(saved.name));
     for (const SavedFile::Tensor& tensor : saved.tensors) {
-      RETURN_IF_ERROR(file.Find(tensor.name, tensor.shape).status());
+      ASSIGN_OR_RETURN(const absl::Span<const float> values, file.Find(tensor.name, tensor.shape));
+      const auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
+                                             values.size() * sizeof(float));
+      if (base::HashOf(bytes) == tensor.hash) continue;
+      return Damaged(absl::StrCat(path_, "/", kManifestName),
+                     absl::StrCat("tensor \"", tensor.name, "\" has another hash in ", saved.name));
     }
   }
   return absl::OkStatus();
@@ -183,7 +193,9 @@ absl::StatusOr<std::vector<FoundCheckpoint>> ListCheckpoints(const std::string& 
 }
 
 absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path) {
-  if (base::Exists(absl::StrCat(path, "/", kManifestName))) return std::vector<std::string>{path};
+  for (const char* const name : {kManifestName, kManifestHashName}) {
+    if (base::Exists(absl::StrCat(path, "/", name))) return std::vector<std::string>{path};
+  }
   ASSIGN_OR_RETURN(const std::vector<FoundCheckpoint> found, ListCheckpoints(path));
   std::vector<std::string> paths;
   for (auto it = found.rbegin(); it != found.rend(); ++it) paths.push_back(it->path);

@@ -69,7 +69,7 @@ class Checkpoint {
 
   // Reads one of manifest().files, all of it, and compares its hash.
   absl::StatusOr<LoadedFile> Load(const std::string& name) const;
-  // Loads all, one after the other: the first error.
+  // Loads all, one after the other, and compares the hash of every tensor: the first error.
   absl::Status Verify() const;
 
  private:
@@ -95,8 +95,9 @@ struct RestoredCheckpoint {
   std::vector<absl::Status> passed_over;  // why newer ones were not taken, from the newest on
 };
 
-// What `path` may stand for: itself, if it has a manifest, or else the checkpoints of the run whose
-// folder it is, from the newest on, whether or not they are whole. NotFound: there is none.
+// What `path` may stand for: itself, if it has a manifest or the hash of one, or else the
+// checkpoints of the run whose folder it is, from the newest on, whether or not they are whole.
+// NotFound: there is none.
 absl::StatusOr<std::vector<std::string>> CandidatesIn(const std::string& path);
 
 // The first of them that can be opened; `passed_over` is given an error for every newer one.

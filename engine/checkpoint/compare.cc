@@ -83,10 +83,9 @@ absl::StatusOr<CheckpointDifference> Compare(const Checkpoint& left, const Check
       if (other->hash == tensor.hash) continue;
       ASSIGN_OR_RETURN(const absl::Span<const float> values, of_left.Find(file, tensor));
       ASSIGN_OR_RETURN(const absl::Span<const float> theirs, of_right.Find(*other_file, *other));
-      CheckpointDifference::Tensor& found_difference = difference.tensors.emplace_back();
-      found_difference.name = tensor.name;
-      found_difference.file = file.name;
-      CompareValues(values, theirs, tensor.shape, found_difference);
+      CheckpointDifference::Tensor differing = {.name = tensor.name, .file = file.name};
+      CompareValues(values, theirs, tensor.shape, differing);
+      if (differing.elements > 0) difference.tensors.push_back(std::move(differing));
     }
   }
   for (const auto& [name, tensor] : others) difference.only_right.push_back(name);

@@ -1,8 +1,8 @@
 #include "engine/checkpoint/export.h"
 
-#include <cstddef>
-
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/shard_files.h"
@@ -10,7 +10,7 @@
 namespace stagecoach::engine {
 namespace {
 
-absl::Status WriteParameters(const Checkpoint& checkpoint, base::FileWriter& writer) {
+absl::Status AppendParameters(const Checkpoint& checkpoint, const base::AppendFunction& append) {
   SafetensorsHeader header{.metadata = {{"format", "pt"}}};
   for (const SavedFile& file : checkpoint.manifest().files) {
     if (IsOptimizerFile(file.name)) continue;
@@ -18,19 +18,16 @@ absl::Status WriteParameters(const Checkpoint& checkpoint, base::FileWriter& wri
       header.tensors.push_back({.name = tensor.name, .shape = tensor.shape});
     }
   }
-  const std::string begin = LayOutSafetensors(header);
-  RETURN_IF_ERROR(writer.WriteAt(0, begin));
-  size_t next = 0;
+  RETURN_IF_ERROR(append(LayOutSafetensors(header)));
+  // The tensors follow in the same order, without gaps.
   for (const SavedFile& file : checkpoint.manifest().files) {
     if (IsOptimizerFile(file.name)) continue;
     ASSIGN_OR_RETURN(const LoadedFile loaded, checkpoint.Load(file.name));
     for (const SavedFile::Tensor& tensor : file.tensors) {
       ASSIGN_OR_RETURN(const absl::Span<const float> values,
                        loaded.Find(tensor.name, tensor.shape));
-      RETURN_IF_ERROR(
-          writer.WriteAt(header.tensors[next++].begin,
-                         absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
-                                             values.size() * sizeof(float))));
+      RETURN_IF_ERROR(append(absl::string_view(reinterpret_cast<const char*>(values.data()),
+                                               values.size() * sizeof(float))));
     }
   }
   return absl::OkStatus();
@@ -38,10 +35,10 @@ absl::Status WriteParameters(const Checkpoint& checkpoint, base::FileWriter& wri
 
 }  // namespace
 
-absl::Status ExportParameters(base::SystemCalls& calls, const Checkpoint& checkpoint,
-                              const std::string& path) {
-  return base::ReplaceFile(
-      calls, path, [&](base::FileWriter& writer) { return WriteParameters(checkpoint, writer); });
+absl::Status ExportParameters(const Checkpoint& checkpoint, const std::string& path) {
+  return base::WriteFileAtomically(path, [&](const base::AppendFunction& append) {
+    return AppendParameters(checkpoint, append);
+  });
 }
 
 }  // namespace stagecoach::engine

@@ -4,16 +4,14 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "base/system_calls.h"
 #include "engine/checkpoint/checkpoint.h"
 
 namespace stagecoach::engine {
 
-// Writes the values of all parameters of a checkpoint into one safetensors file, layer by layer, so
-// that it takes the memory of a layer: replaces the file at `path`, or creates it, once all of it
-// is on disk. Errors: those of Checkpoint::Load, and of the system.
-absl::Status ExportParameters(base::SystemCalls& calls, const Checkpoint& checkpoint,
-                              const std::string& path);
+// Writes the values of all parameters of a checkpoint into one safetensors file, as
+// base::WriteFileAtomically does, layer by layer, so that it takes the memory of a layer. Errors:
+// those of Checkpoint::Load, and of the system.
+absl::Status ExportParameters(const Checkpoint& checkpoint, const std::string& path);
 
 }  // namespace stagecoach::engine
 

@@ -28,7 +28,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "stagecoach-checkpoint";
 constexpr int kVersion = 1;
-constexpr Int64Range kCount = {.min = 0};
+// Sums of two are numbers as well.
+constexpr Int64Range kCount = {.min = 0, .max = std::numeric_limits<int64_t>::max() / 2};
 constexpr size_t kHashDigits = 32;
 
 // Numbers that a JSON number cannot be: all 64 bits without a sign, or one that is not finite.
@@ -219,6 +220,11 @@ absl::StatusOr<SavedFile> ParseFile(ObjectReader& reader) {
   ASSIGN_OR_RETURN(file.bytes, reader.RequiredInt64("bytes", kCount));
   ASSIGN_OR_RETURN(file.hash, Hash(reader));
   ASSIGN_OR_RETURN(file.tensors, ReadEach(reader, "tensors", ParseTensor));
+  int64_t left = file.bytes;  // which bounds the sums of tensors
+  for (const SavedFile::Tensor& tensor : file.tensors) {
+    left -= tensor.shape.elements() * int64_t{sizeof(float)};
+    if (left < 0) return reader.Error("tensors", "take more bytes than the file has");
+  }
   return file;
 }
 
@@ -286,6 +292,26 @@ const SavedFile* Manifest::FindFile(absl::string_view name) const {
   return found == files.end() ? nullptr : &*found;
 }
 
+namespace {
+
+// No file, and no tensor of any file, has the name of another.
+absl::Status CheckNames(absl::Span<const SavedFile> files) {
+  std::set<absl::string_view> names;
+  for (const SavedFile& file : files) {
+    bool is_new = names.insert(file.name).second;
+    for (const SavedFile::Tensor& tensor : file.tensors) {
+      is_new = is_new && names.insert(tensor.name).second;
+    }
+    if (!is_new) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("$.files: ", file.name, ", or a tensor in it, is there twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 std::string ToJson(absl::Span<const SavedFile> files) {
   return LinesOf(files, [](const SavedFile& file) -> Json {
     Json tensors = Json::array();
@@ -352,6 +378,7 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
   ASSIGN_OR_RETURN(manifest.options, ReadEach(reader, "options", ParseOption));
   ASSIGN_OR_RETURN(manifest.files, ReadEach(reader, "files", ParseFile));
   RETURN_IF_ERROR(reader.Finish());
+  RETURN_IF_ERROR(CheckNames(manifest.files));
   return manifest;
 }
 

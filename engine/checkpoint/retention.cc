@@ -1,6 +1,7 @@
 #include "engine/checkpoint/retention.h"
 
 #include <cerrno>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -29,9 +30,12 @@ std::vector<std::string> Entries(const std::string& folder, bool folders) {
   return names;
 }
 
+// Saves make no folders in a checkpoint.
+bool HasFolders(const std::string& path) { return !Entries(path, true).empty(); }
+
 // A folder that is no checkpoint, with the files in it.
 absl::Status RemoveFolder(base::SystemCalls& calls, const std::string& path) {
-  if (!base::IsFolder(path)) return absl::OkStatus();
+  if (!base::IsFolder(path) || HasFolders(path)) return absl::OkStatus();
   for (const std::string& name : Entries(path, false)) {
     const std::string file = absl::StrCat(path, "/", name);
     if (calls.RemoveFile(file.c_str()) != 0 && errno != ENOENT) {
@@ -49,6 +53,7 @@ absl::Status RemoveFolder(base::SystemCalls& calls, const std::string& path) {
 absl::Status RemoveCheckpoint(base::SystemCalls& calls, const std::string& folder,
                               const std::string& name) {
   const std::string path = absl::StrCat(folder, "/", name);
+  if (HasFolders(path)) return absl::OkStatus();
   const std::string removing = absl::StrCat(folder, "/", kRemovingPrefix, name);
   // Of a removal that was interrupted.
   RETURN_IF_ERROR(RemoveFolder(calls, removing));
@@ -83,6 +88,7 @@ absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
   std::optional<Whole> best;
   for (const Whole& candidate : whole) {
     if (!retention.best || !candidate.test_loss.has_value()) continue;
+    if (std::isnan(*candidate.test_loss)) continue;
     if (!best.has_value() || *candidate.test_loss < *best->test_loss) best = candidate;
   }
   for (size_t i = 0; i + static_cast<size_t>(retention.newest) < whole.size(); ++i) {

@@ -23,17 +23,17 @@ struct Retention {
 };
 
 // Removes the other checkpoints from the folder of a run. One that cannot be opened is neither
-// counted nor removed: somebody may want to see what has become of it.
+// counted nor removed, so that it can be examined.
 absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
                           const Retention& retention);
 
 // Of a folder in that of a run: takes its name away, so that it is no checkpoint from then on, and
-// removes its files. Folders inside it, which are not ours, are left alone, and it with them.
+// removes its files. One that has folders in it, which are not ours, stays as it is.
 absl::Status RemoveCheckpoint(base::SystemCalls& calls, const std::string& folder,
                               const std::string& name);
 
 // Removes what saves and removals that were interrupted have left in the folder of a run, except
-// `own`: the name of a folder.
+// `own`, the name of a folder, and those that have folders in them.
 absl::Status RemoveLeftovers(base::SystemCalls& calls, const std::string& folder,
                              const std::string& own);
 

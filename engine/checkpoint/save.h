@@ -58,7 +58,8 @@ absl::Status CheckSeesFolder(const SaveTask& task);
 //
 // Returns the path of the checkpoint, whose name is there for good only where this is process 0.
 // ResourceExhausted, Unavailable or another error of the system, with the path: the checkpoint was
-// not written, and those before are as they were. DataLoss: what was read back is not what was
+// not written, and those before are as they were; or it was, but an older one, whose path it is,
+// cannot be removed. DataLoss: what was read back is not what was
 // written. Cancelled: `cancelled` has become true. Aborted: another process has failed.
 // DeadlineExceeded: one did not come.
 absl::StatusOr<std::string> WriteCheckpoint(base::SystemCalls& calls, const SaveTask& task,

@@ -5,7 +5,9 @@
 namespace stagecoach::engine {
 
 std::string DataEncoding::NameOf(int64_t label) const {
-  return class_names.empty() ? absl::StrCat(label) : class_names[static_cast<size_t>(label)];
+  // A model may give more outputs than its data have classes.
+  const auto index = static_cast<size_t>(label);
+  return index < class_names.size() ? class_names[index] : absl::StrCat(label);
 }
 
 }  // namespace stagecoach::engine

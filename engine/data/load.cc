@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/data/csv.h"
 #include "engine/data/idx.h"
@@ -16,6 +17,12 @@ namespace stagecoach::engine {
 namespace {
 
 constexpr absl::string_view kSynthetic = "synthetic:";
+
+absl::Status NoData() {
+  return absl::InvalidArgumentError(
+      "no data given, expected a directory of IDX files, a .csv file or "
+      "\"synthetic:ROWSxFEATURESxCLASSES\"");
+}
 
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
   absl::string_view rest = source.spec;
@@ -29,11 +36,7 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
     options.seed = source.seed;
     return LoadCsv(source.spec, options);
   }
-  if (source.spec.empty()) {
-    return absl::InvalidArgumentError(
-        "no data given, expected a directory of IDX files, a .csv file or "
-        "\"synthetic:ROWSxFEATURESxCLASSES\"");
-  }
+  if (source.spec.empty()) return NoData();
   return LoadIdxDirectory(source.spec);
 }
 
@@ -56,6 +59,10 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& 
     RETURN_IF_ERROR(CheckEncoding(!encoding.columns.empty(), "a table",
                                   "it is not known which columns to feed it with"));
     return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
+  }
+  if (source.spec.empty()) return NoData();
+  if (!base::Exists(source.spec)) {
+    return absl::NotFoundError(absl::StrCat("there is no ", source.spec));
   }
   RETURN_IF_ERROR(CheckEncoding(encoding.columns.empty() && encoding.mean.size() == 1, "images",
                                 "it is not known how to standardize pixels for it"));

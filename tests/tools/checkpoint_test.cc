@@ -41,7 +41,7 @@ TEST_F(CheckpointCommand, InspectShowsWhatWasSaved) {
   EXPECT_EQ(inspected.exit_status, 0) << inspected.err;
   EXPECT_THAT(inspected.out,
               AllOf(HasSubstr(absl::StrCat(run_, "/step-00000004\n")),
-                    HasSubstr("after step 4, in epoch 3; plan 1f1b over 2 stages\n"),
+                    HasSubstr("after step 4, at the end of epoch 2; plan 1f1b over 2 stages\n"),
                     HasSubstr("given      "), HasSubstr("--width 16"), HasSubstr("defaults   "),
                     ContainsRegex("1  residual.*304 +1\\.[0-9] kB +3\\.[0-9] kB")));
   const Finished json = Run({"inspect", "--json", absl::StrCat(run_, "/step-00000002")});
@@ -61,6 +61,12 @@ TEST_F(CheckpointCommand, VerifyFindsDamage) {
   EXPECT_EQ(damaged.exit_status, kStatusBadData);
   ExpectOneLine(damaged.err, AllOf(HasSubstr("layer-00001.safetensors: tensor \"layer 1: "),
                                    HasSubstr("is not what was saved")));
+  std::filesystem::remove(absl::StrCat(run_, "/step-00000004/manifest.json"));
+  for (const std::string& path : {run_, absl::StrCat(run_, "/step-00000004")}) {
+    const Finished missing = Run({"verify", path});
+    EXPECT_EQ(missing.exit_status, kStatusBadData);
+    ExpectOneLine(missing.err, HasSubstr("step-00000004/manifest.json: the file is missing"));
+  }
 }
 
 TEST_F(CheckpointCommand, DiffShowsTheFirstDifference) {
@@ -83,7 +89,8 @@ TEST_F(CheckpointCommand, ExportWritesOneFile) {
   const Finished exported = Run({"export", run_, "--output", file});
   EXPECT_EQ(exported.exit_status, 0) << exported.err;
   EXPECT_GT(std::filesystem::file_size(file), 4 * (16 * 16 + 16));
-  EXPECT_EQ(Run({"export", run_, "--output", run_}).exit_status, kStatusBadConfiguration);
+  EXPECT_EQ(Run({"export", run_, "--output", run_}).exit_status, kStatusUsage);
+  EXPECT_EQ(Run({"export", run_, "--output", ""}).exit_status, kStatusUsage);
 }
 
 TEST_F(CheckpointCommand, SaysWhatIsMissing) {

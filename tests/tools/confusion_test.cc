@@ -54,6 +54,16 @@ TEST(ConfusionTable, ElseNamesTheCommonestMistake) {
             "c          4    25.0 %  a (3)\n");
 }
 
+TEST(ConfusionTable, NamesTheFirstOfTheCommonestMistakes) {
+  Confusion confusion(3);
+  confusion.Add(0, 1);
+  confusion.Add(0, 2);
+  EXPECT_THAT(ConfusionTable(confusion, {}, 10), HasSubstr("0.0 %  1 (1)\n"));
+  // A class without a name is called by its number.
+  EXPECT_THAT(ConfusionTable(confusion, {.class_names = {"a"}}, 10),
+              HasSubstr("\na         2     0.0 %  1 (1)\n"));
+}
+
 TEST(ConfusionTable, ShowsAClassThatIsOnlyPredicted) {
   Confusion confusion(3);
   confusion.Add(1, 2);

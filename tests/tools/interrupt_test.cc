@@ -1,15 +1,22 @@
 #include <signal.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
 #include "tests/tools/child.h"
+#include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
 namespace {
 
+using ::stagecoach::testing::TestFolder;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -56,6 +63,24 @@ TEST(InterruptedTerminal, GetsTheTableOfDevices) {
   EXPECT_EQ(run.exit_status, 130);
   EXPECT_THAT(run.out, HasSubstr("measured peak"));
   EXPECT_THAT(run.out, HasSubstr("stopped by a signal after"));
+}
+
+TEST(InterruptedChaos, LeavesNothing) {
+  const TestFolder folder;
+  const ScopedVariable variable("TMPDIR", folder.path().string());
+  const auto trains = [&] {
+    const std::filesystem::recursive_directory_iterator files(folder.path());
+    return std::any_of(begin(files), end(files),
+                       [](const auto& file) { return file.path().filename() == "rank-0.out"; });
+  };
+  Child child({"chaos"});
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  while (!trains() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  child.Signal(SIGINT);
+  const Finished chaos = child.Wait();
+  EXPECT_EQ(chaos.exit_status, kStopped);
+  ExpectOneLine(chaos.err, HasSubstr("stopped by a signal: nothing was compared"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 TEST(ClosedPipe, EndsTheRunSilently) {

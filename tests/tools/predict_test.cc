@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/test_folder.h"
@@ -217,6 +219,12 @@ TEST_F(PredictCommand, RefusesWhatCannotBe) {
   };
   refuses({"--outputs", Path("a.txt")}, kStatusUsage, "ends in .csv, .jsonl or .npy");
   refuses({"--outputs", Path("a.csv"), "--classes", Path("a.csv")}, kStatusUsage, "the same file");
+  refuses({"--outputs", Path("a.csv"), "--classes", Path("./a.csv")}, kStatusUsage, "the same");
+  refuses({"--outputs", ""}, kStatusUsage, "--outputs: expected a file");
+  refuses({"--data", table_, "--classes", table_}, kStatusUsage, "name another file");
+  refuses({"--classes", table_}, kStatusUsage, "name another file");
+  refuses({"--data", Path("none")}, kStatusBadData, "there is no ");
+  refuses({"--data", ""}, kStatusBadData, "no data given");
   refuses({"--outputs", Path("none/a.csv")}, kStatusUsage, "No such file or directory");
   refuses({"--data", "synthetic:10x2x2"}, kStatusBadData, "was not trained on synthetic data");
   refuses({"--data", Path("none.csv")}, kStatusBadData, "none.csv");
@@ -228,6 +236,37 @@ TEST_F(PredictCommand, RefusesWhatCannotBe) {
   const Finished unnamed = RunStagecoach({"predict"});
   EXPECT_EQ(unnamed.exit_status, kStatusUsage);
   EXPECT_FALSE(std::filesystem::exists(Path("a.csv")));
+}
+
+TEST_F(PredictCommand, RefusesTheRunsDataIfTheyHaveChanged) {
+  std::ofstream(table_, std::ios::app) << "1,1000,ant\n";
+  const Finished changed = Predict({});
+  EXPECT_EQ(changed.exit_status, kStatusBadData);
+  ExpectOneLine(changed.err, AllOf(HasSubstr("is not what the model was trained on"),
+                                   HasSubstr("name it with --data")));
+  EXPECT_EQ(End({"--data", table_})["rows"], 201);
+}
+
+TEST_F(PredictCommand, SaysThatAnOptionOfTheCheckpointIsBad) {
+  const std::string manifest = absl::StrCat(run_, "/step-00000032/manifest.json");
+  std::string text = Contents(manifest);
+  ASSERT_EQ(absl::StrReplaceAll({{"\"--layers\",\"value\":\"5\"", "\"--layers\",\"value\":\"-5\""}},
+                                &text),
+            1);
+  std::ofstream(manifest) << text;
+  std::ofstream(manifest + ".xxh128") << base::HashOf(text) << "  manifest.json\n";
+  const Finished refused = Predict({});
+  EXPECT_EQ(refused.exit_status, kStatusBadData);
+  ExpectOneLine(refused.err, HasSubstr("an option of the checkpoint, --layers: \"-5\" is not"));
+}
+
+TEST_F(PredictCommand, LooksForGpusOnce) {
+  const int64_t peak = End({"--stages", "1"})["devices"][0]["measured_peak_bytes"];
+  const Finished predicted =
+      Predict({"--device", "auto", "--device-memory", absl::StrCat(peak / 2)});
+  EXPECT_EQ(predicted.exit_status, 0) << predicted.err;
+  const std::vector<std::string> parts = absl::StrSplit(predicted.err, "--device auto: ");
+  EXPECT_LE(parts.size(), 2U) << predicted.err;
 }
 
 TEST_F(PredictCommand, PassesOverADamagedCheckpoint) {
@@ -249,18 +288,30 @@ TEST(InterruptedPrediction, LeavesNoFile) {
       RunStagecoach({"train", "--data", "synthetic:80x64x4", "--layers", "12", "--width", "256",
                      "--batch", "40", "--epochs", "1", "--stages", "1", "--checkpoint", run});
   ASSERT_EQ(trained.exit_status, 0) << trained.err;
-  Child child({"predict", "--json", "--checkpoint", run, "--data", "synthetic:600000x64x4",
-               "--outputs", (folder.path() / "outputs.csv").string(), "--microbatches", "1"});
-  ASSERT_TRUE(child.WaitForOutput("\"event\":\"plan\""));
-  child.Signal(SIGINT);
-  const Finished predicted = child.Wait();
-  EXPECT_EQ(predicted.exit_status, kStopped);
-  ExpectOneLine(predicted.err, HasSubstr("stopped by a signal: nothing is written"));
-  std::set<std::string> left;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    left.insert(entry.path().filename().string());
+  const Finished other =
+      RunStagecoach({"predict", "--checkpoint", run, "--data", "synthetic:80x32x4"});
+  EXPECT_EQ(other.exit_status, kStatusBadData);
+  ExpectOneLine(other.err, HasSubstr("has 32 features, and the model takes 64"));
+  EXPECT_EQ(other.out, "");
+  for (const int signal : {SIGINT, SIGHUP}) {
+    Child child({"predict", "--json", "--checkpoint", run, "--data", "synthetic:600000x64x4",
+                 "--outputs", (folder.path() / "outputs.csv").string(), "--microbatches", "1"});
+    ASSERT_TRUE(child.WaitForOutput("\"event\":\"plan\""));
+    child.Signal(signal);
+    const Finished predicted = child.Wait();
+    if (signal == SIGINT) {
+      EXPECT_EQ(predicted.exit_status, kStopped);
+      ExpectOneLine(predicted.err, HasSubstr("stopped by a signal: nothing is written"));
+    } else {
+      EXPECT_EQ(predicted.signal, SIGHUP);
+      EXPECT_EQ(predicted.err, "");
+    }
+    std::set<std::string> left;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      left.insert(entry.path().filename().string());
+    }
+    EXPECT_THAT(left, ElementsAre("run"));
   }
-  EXPECT_THAT(left, ElementsAre("run"));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ std::map<std::string, std::pair<std::string, fs::file_time_type>> AllOfFolder(
   return all;
 }
 
-// Replaces a checkpoint by one that is whole, too, but in which the tensor's last value is another.
+// Replaces a checkpoint by one that is also whole, but in which the tensor's last value is another.
 void Alter(const std::string& path, const std::string& altered_tensor) {
   const engine::Checkpoint checkpoint = engine::Checkpoint::Open(path).value();
   engine::SaveTask task = {
@@ -214,7 +214,7 @@ TEST_F(ReplayCommand, FindsValuesThatTheStepsDoNotGive) {
                     HasSubstr(absl::StrCat("step-00000009 DIFFERS from what was replayed: "
                                            "1 of 48 tensors differ; the first is \"",
                                            altered, "\"")),
-                    HasSubstr("  1 elements differ, from ["), HasSubstr("  same\n"),
+                    HasSubstr("  1 element differs, from ["), HasSubstr("  same\n"),
                     HasSubstr("\nthe bits DIFFER\n")));
 }
 
@@ -347,6 +347,14 @@ TEST_F(ReplayCommand, StopsAtASignal) {
       interrupt({"replay", "--json", run_, "--steps", "400000"}, "\"event\":\"replay\"");
   EXPECT_EQ(replayed.exit_status, kStopped);
   ExpectOneLine(replayed.err, HasSubstr("stopped by a signal: not all was compared"));
+  EXPECT_TRUE(fs::is_empty(scratch));
+  // As `| head -1` does.
+  Child unread({"replay", "--json", run_, "--steps", "1000"});
+  EXPECT_TRUE(unread.WaitForOutput("\"event\":\"replay\""));
+  unread.CloseOutput();
+  const Finished closed = unread.Wait();
+  EXPECT_EQ(closed.signal, SIGPIPE);
+  EXPECT_EQ(closed.err, "");
   EXPECT_TRUE(fs::is_empty(scratch));
 }
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,7 +32,9 @@
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/scratch_folder.h"
+#include "tools/cli/stop_signal.h"
 #include "tools/cli/supervision.h"
 
 namespace stagecoach::tools {
@@ -102,8 +105,20 @@ absl::StatusOr<Result> RunAndRead(const Supervision& supervision) {
   RETURN_IF_ERROR(base::MakeFolders(supervision.processes.log_dir));
   ASSIGN_OR_RETURN(const int status, Supervise(supervision));
   if (status == kExitOk) return ReadResult(supervision.processes.log_dir);
+  const bool is_stop =
+      status == kExitInterrupted || status == 128 + SIGTERM || status == 128 + SIGHUP;
+  // Of one that was disturbed just before: otherwise all would have been started again.
+  const bool is_victim = status == 128 + SIGKILL && supervision.max_restarts > 0;
+  if (is_stop || is_victim) return absl::CancelledError("stopped by a signal");
   return absl::InternalError(
       absl::StrCat("the run ended with status ", status, "; see ", supervision.processes.log_dir));
+}
+
+// Ends the processes that Supervise runs, as if the user had ended this one, when there is no
+// output any more. To be called from `disturb`.
+void EndIfHungUp() {
+  static bool has_ended = false;
+  if (StopRequested() && !std::exchange(has_ended, true)) raise(SIGTERM);
 }
 
 // Kills and stops processes, one after the other, at random moments.
@@ -120,6 +135,7 @@ class Saboteur {
   absl::Duration elapsed() const { return absl::Now() - begin_; }
 
   void Disturb(absl::Span<const pid_t> processes) {
+    EndIfHungUp();
     if (done_ == faults_ || absl::Now() < next_) return;
     const size_t victim = random_() % processes.size();
     const bool stops = random_() % 3 == 0;
@@ -147,20 +163,14 @@ class Saboteur {
   int done_ = 0;
 };
 
-absl::StatusOr<int> Chaos(const ChaosOptions& options) {
-  if (options.processes % kReplicas != 0) {
-    return From(Origin::kUsage,
-                absl::InvalidArgumentError(absl::StrCat("--processes is ", options.processes,
-                                                        ", expected a multiple of ", kReplicas,
-                                                        ", the number of replicas")));
-  }
-  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> folder, ScratchFolder::Make("chaos"));
+// In `folder`, which is kept if something is to be looked into.
+absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folder) {
   const absl::Time begin = absl::Now();
   Supervision alone;
   alone.processes.command = TrainCommand({"--stages", "1"});
-  alone.processes.log_dir = folder->path() + "/alone";
+  alone.processes.disturb = [](absl::Span<const pid_t>) { EndIfHungUp(); };
+  alone.processes.log_dir = folder.path() + "/alone";
   const absl::StatusOr<Result> expected = RunAndRead(alone);
-  if (!expected.ok()) folder->Keep();
   RETURN_IF_ERROR(expected.status());
   const absl::Duration took = absl::Now() - begin;
   absl::PrintF("left alone, one process trains %s steps in %s: parameters %s\n",
@@ -172,14 +182,14 @@ absl::StatusOr<int> Chaos(const ChaosOptions& options) {
                kReplicas);
   std::fflush(stdout);
 
-  const std::string run = folder->path() + "/run";
+  const std::string run = folder.path() + "/run";
   Saboteur saboteur(options, took);
   Supervision disturbed;
   disturbed.processes = {
       .processes = options.processes,
       .command = TrainCommand({"--stages", absl::StrCat(stages), "--replicas",
                                absl::StrCat(kReplicas), "--checkpoint", run, "--every", "25"}),
-      .log_dir = folder->path() + "/disturbed",
+      .log_dir = folder.path() + "/disturbed",
       .patience = absl::Seconds(2),
       .silence = kSilence,
       .disturb = [&](absl::Span<const pid_t> processes) { saboteur.Disturb(processes); }};
@@ -194,7 +204,6 @@ absl::StatusOr<int> Chaos(const ChaosOptions& options) {
     saboteur.Schedule();
   };
   const absl::StatusOr<Result> result = RunAndRead(disturbed);
-  if (!result.ok()) folder->Keep();
   RETURN_IF_ERROR(result.status());
   const bool is_same = result->parameters == expected->parameters &&
                        result->losses == expected->losses && result->steps == expected->steps;
@@ -205,9 +214,27 @@ absl::StatusOr<int> Chaos(const ChaosOptions& options) {
     absl::PrintF("the parameters and the losses of all steps have the same bits\n");
     return kExitOk;
   }
-  folder->Keep();
-  absl::PrintF("the bits DIFFER: see %s\n", folder->path());
+  absl::PrintF("the bits DIFFER: see %s\n", folder.path());
   return kExitDifferent;
+}
+
+absl::StatusOr<int> Chaos(const ChaosOptions& options) {
+  if (options.processes % kReplicas != 0) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat("--processes is ", options.processes,
+                                                        ", expected a multiple of ", kReplicas,
+                                                        ", the number of replicas")));
+  }
+  const StopOnHangUp hang_up;
+  ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> folder,
+                   From(Origin::kOutput, ScratchFolder::Make("chaos")));
+  const absl::StatusOr<int> status = TrainTwice(options, *folder);
+  if (absl::IsCancelled(status.status())) {
+    if (!hang_up.has_hung_up()) PrintNotice("stopped by a signal: nothing was compared");
+    return kExitInterrupted;
+  }
+  if (!status.ok() || *status != kExitOk) folder->Keep();
+  return status;
 }
 
 }  // namespace

@@ -14,14 +14,15 @@
 #include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "base/system_calls.h"
 #include "base/text_table.h"
 #include "base/units.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/export.h"
 #include "engine/checkpoint/shard_files.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/tensor_difference.h"
 
@@ -91,8 +92,12 @@ absl::StatusOr<int> InspectCheckpoint(const CheckpointCommandOptions& options) {
   absl::PrintF("%s\n", checkpoint.path());
   absl::PrintF("saved      %s by %s, on %s in %s\n", manifest.saved_at, manifest.program,
                manifest.device, manifest.precision);
-  absl::PrintF("run        after step %s, in epoch %d; plan %s over %s%s\n",
-               base::FormatCount(manifest.step), manifest.position.epoch, plan.schedule.name,
+  // A position at the beginning of an epoch is the end of the one before.
+  const engine::DataPosition& position = manifest.position;
+  const bool is_at_end = position.rows == 0 && position.epoch > 1;
+  absl::PrintF("run        after step %s, %s epoch %d; plan %s over %s%s\n",
+               base::FormatCount(manifest.step), is_at_end ? "at the end of" : "in",
+               is_at_end ? position.epoch - 1 : position.epoch, plan.schedule.name,
                plan.num_stages() == 1 ? "1 stage" : absl::StrCat(plan.num_stages(), " stages"),
                plan.replicas() == 1 ? "" : absl::StrCat(", ", plan.replicas(), " replicas"));
   absl::PrintF("model      %s parameters, loss %s\n", base::FormatCount(sums.parameters),
@@ -108,8 +113,12 @@ absl::StatusOr<int> InspectCheckpoint(const CheckpointCommandOptions& options) {
   return kExitOk;
 }
 
+// Of a run, the newest, however damaged that is: an older one that is whole is no answer.
 absl::StatusOr<int> VerifyCheckpoint(const CheckpointCommandOptions& options) {
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
+  ASSIGN_OR_RETURN(const std::vector<std::string> candidates,
+                   From(Origin::kData, engine::CandidatesIn(options.path)));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint,
+                   From(Origin::kData, Checkpoint::Open(candidates.front())));
   RETURN_IF_ERROR(From(Origin::kData, checkpoint.Verify()));
   int64_t bytes = 0;
   for (const SavedFile& file : checkpoint.manifest().files) bytes += file.bytes;
@@ -137,10 +146,9 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
 }
 
 absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
-  RETURN_IF_ERROR(From(Origin::kConfiguration, base::CheckWritable(options.output)));
+  RETURN_IF_ERROR(From(Origin::kUsage, base::CheckWritable(options.output)));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
-  const absl::Status status =
-      ExportParameters(base::SystemCalls::Kernel(), checkpoint, options.output);
+  const absl::Status status = ExportParameters(checkpoint, options.output);
   RETURN_IF_ERROR(From(absl::IsDataLoss(status) ? Origin::kData : Origin::kOutput, status));
   absl::PrintF("wrote the parameters of %s to %s\n", checkpoint.path(), options.output);
   return kExitOk;
@@ -165,16 +173,16 @@ Command AddCheckpointCommand(CLI::App& app) {
   const auto options = std::make_shared<CheckpointCommandOptions>();
   const auto add = [&](const char* name, const char* description) {
     CLI::App* const command = flags->add_subcommand(name, description);
-    command->add_option("checkpoint", options->path, "The checkpoint")->required();
+    AddFlag(*command, "checkpoint", "DIR", options->path, "The checkpoint", ParseFolder)
+        ->required();
     return command;
   };
   options->inspect = add("inspect", "Show what was saved, when, and with which options");
   options->verify = add("verify", "Read all of it and compare the hashes");
   options->diff = add("diff", "Show the first tensor in which two differ, and where");
-  options->diff->add_option("other", options->other, "Another one")->required();
+  AddFlag(*options->diff, "other", "DIR", options->other, "Another one", ParseFolder)->required();
   options->export_parameters = add("export", "Write the parameters as one safetensors file");
-  options->export_parameters->add_option("--output", options->output, "The file")
-      ->option_text("FILE")
+  AddFlag(*options->export_parameters, "--output", "FILE", options->output, "The file", ParseFile)
       ->required();
   for (CLI::App* const command : {options->inspect, options->diff}) {
     command->add_flag("--json", options->json, "Print JSON");

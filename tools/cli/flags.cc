@@ -65,4 +65,14 @@ absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
   return absl::InvalidArgumentError("expected more than 0 bytes; leave it out for no limit");
 }
 
+absl::StatusOr<std::string> ParseFile(const std::string& path) {
+  if (!path.empty()) return path;
+  return absl::InvalidArgumentError("expected a file");
+}
+
+absl::StatusOr<std::string> ParseFolder(const std::string& path) {
+  if (!path.empty()) return path;
+  return absl::InvalidArgumentError("expected a folder");
+}
+
 }  // namespace stagecoach::tools

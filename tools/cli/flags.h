@@ -28,6 +28,10 @@ absl::StatusOr<double> ParseNumber(const std::string& text, const NumberRange& r
 absl::StatusOr<std::string> ParseChoice(const std::string& name,
                                         const std::vector<std::string>& known);
 
+// A path, which must not be "".
+absl::StatusOr<std::string> ParseFile(const std::string& path);
+absl::StatusOr<std::string> ParseFolder(const std::string& path);
+
 // A size above 0 (base/units.h).
 absl::StatusOr<int64_t> ParseMemory(const std::string& text);
 

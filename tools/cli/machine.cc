@@ -77,4 +77,8 @@ absl::Status CheckHasMemory(int64_t needed_bytes) {
       base::FormatBytes(memory_bytes), ": use a smaller model or smaller micro-batches"));
 }
 
+bool IsLackOfMemory(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
+}
+
 }  // namespace stagecoach::tools

@@ -21,6 +21,10 @@ Machine InspectMachine();
 // ResourceExhausted if this machine has less memory than all its CPU devices together need.
 absl::Status CheckHasMemory(int64_t needed_bytes);
 
+// Whether an error of planning is one of memory, which more devices may cure: of the budget, this
+// machine (ResourceExhausted) or a GPU (Unavailable).
+bool IsLackOfMemory(const absl::Status& status);
+
 }  // namespace stagecoach::tools
 
 #endif  // STAGECOACH_TOOLS_CLI_MACHINE_H_

@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -57,13 +59,26 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
     const bool is_given = own != nullptr && own->count() > 0;
     const bool is_taken = std::find(std::begin(kTakenOptions), std::end(kTakenOptions),
                                     option.name) != std::end(kTakenOptions);
-    if (is_taken && !is_given) TakeSavedOption(saved, option);
+    if (is_taken && !is_given) RETURN_IF_ERROR(TakeSavedOption(saved, option));
   }
   options.run.model_text = manifest.model_source;
   options.has_threads = IsGiven(flags, "--threads-per-device");
   if (!options.micro_batch_rows.has_value()) {
     options.micro_batch_rows = manifest.plan.plan.micro_batch_rows;
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data,
+                            const engine::Manifest& manifest) {
+  const auto refuse = [&](int64_t found, absl::string_view what, int64_t expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " has ", found, " ", what, ", and the model takes ", expected));
+  };
+  const int64_t features = manifest.input.elements();
+  const int64_t classes = manifest.output.elements();
+  if (data.features() != features) return refuse(data.features(), "features", features);
+  if (data.classes() > classes) return refuse(data.classes(), "classes", classes);
   return absl::OkStatus();
 }
 
@@ -77,10 +92,18 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
     ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
     task.data = std::move(data.test);
     task.encoding = std::move(data.encoding);
+    const bool is_known = manifest.encoding != engine::DataEncoding();
+    if (is_known && task.encoding != manifest.encoding) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(options.run.data,
+                       " is not what the model was trained on: its columns, classes or "
+                       "statistics differ; to predict all that is in it now, name it with --data"));
+    }
   } else {
     ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, manifest.output.elements()));
     task.encoding = manifest.encoding;
   }
+  RETURN_IF_ERROR(CheckFitsModel(options.run.data, *task.data, manifest));
   if (IsGiven(flags, "--label") && !task.has_labels()) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.run.data, " has no labels, but --label names them"));
@@ -94,13 +117,11 @@ absl::Status CheckFitsHere(const RunOptions& options, const engine::PreparedRun&
   return CheckHasMemoryFor(run, {});
 }
 
-bool IsLackOfMemory(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
-}
-
 // With as many micro-batches at a time as memory allows, so that the pipeline is seldom empty.
-absl::StatusOr<engine::PreparedRun> PlanOver(const PredictOptions& options,
-                                             const engine::Model& model, int64_t rows, int stages) {
+// Where "--device auto" has found too few GPUs, `options` name CPU devices from then on, so that it
+// says so once.
+absl::StatusOr<engine::PreparedRun> PlanOver(PredictOptions& options, const engine::Model& model,
+                                             int64_t rows, int stages) {
   constexpr int kMostPerStage = 64;  // the pipeline is then empty for a 64th of the time
   RunOptions run = options.run;
   const int devices = stages * run.replicas;
@@ -108,6 +129,11 @@ absl::StatusOr<engine::PreparedRun> PlanOver(const PredictOptions& options,
     run.device.threads = std::max(1, InspectMachine().processors / devices);
   }
   ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(run, devices));
+  if (device.kind == engine::DeviceKind::kCpu) {
+    options.run.device.kind = "cpu";
+    options.run.device.gpus.clear();
+    options.run.device.exchange = "auto";
+  }
   engine::PlanOptions plan = {.devices = stages,
                               .replication = {run.replicas, run.replicas},
                               .predicts = true,
@@ -141,12 +167,11 @@ absl::StatusOr<engine::PreparedRun> PlanOver(const PredictOptions& options,
 }
 
 // Over the fewest devices that have enough memory, unless their number is given.
-absl::StatusOr<engine::PreparedRun> FindPlan(const PredictOptions& options,
-                                             const engine::Model& model, int64_t rows) {
+absl::StatusOr<engine::PreparedRun> FindPlan(PredictOptions options, const engine::Model& model,
+                                             int64_t rows) {
   if (options.run.devices_left.has_value()) {
-    PredictOptions left = options;
-    left.run.replicas = 1;
-    return PlanOver(left, model, rows, *options.run.devices_left);
+    options.run.replicas = 1;
+    return PlanOver(options, model, rows, *options.run.devices_left);
   }
   if (options.run.stages.has_value()) return PlanOver(options, model, rows, *options.run.stages);
   absl::Status first;
@@ -175,9 +200,15 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
                                        .deadline = absl::Seconds(options.run.deadline_seconds)}));
 }
 
+bool IsSameFile(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return !a.empty() && !b.empty() &&
+         std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error);
+}
+
 // What would otherwise surface after the work.
 absl::Status CheckFiles(const PredictOptions& options) {
-  if (!options.outputs.empty() && options.outputs == options.classes) {
+  if (IsSameFile(options.outputs, options.classes)) {
     return absl::InvalidArgumentError("--outputs and --classes name the same file");
   }
   for (const std::string& path : {options.outputs, options.classes}) {
@@ -218,6 +249,7 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
   ASSIGN_OR_RETURN(engine::PreparedRun prepared,
                    From(Origin::kConfiguration, FindPlan(options, model, rows)));
   StopOnSignals();
+  const StopOnHangUp hang_up;
   ASSIGN_OR_RETURN(
       const std::unique_ptr<engine::Trainer> trainer,
       From(Origin::kConfiguration, CreateTrainer(options, std::move(prepared), rows, rendezvous)));
@@ -229,14 +261,14 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
     task.on_rows = [&](int64_t done) { report->Progress(done); };
   }
   absl::StatusOr<Prediction> prediction = PredictAll(*trainer, task);
-  // Before the trainer goes, which takes leave of ranks that may still wait for this one.
+  // Before the trainer is destroyed, which parts from ranks that may still wait for this one.
   if (!prediction.ok() && rendezvous != nullptr) {
     rendezvous->Fail(prediction.status(),
                      base::Deadline::After(absl::Seconds(options.run.deadline_seconds)));
   }
   if (absl::IsCancelled(prediction.status())) {
     report.reset();
-    PrintNotice("stopped by a signal: nothing is written");
+    if (!hang_up.has_hung_up()) PrintNotice("stopped by a signal: nothing is written");
     return kExitInterrupted;
   }
   RETURN_IF_ERROR(prediction.status());
@@ -250,6 +282,11 @@ absl::StatusOr<engine::Checkpoint> Prepare(const CLI::App& flags, PredictOptions
   RETURN_IF_ERROR(From(Origin::kUsage, CheckFiles(options)));
   ASSIGN_OR_RETURN(engine::Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
   RETURN_IF_ERROR(From(Origin::kConfiguration, TakeOptions(flags, checkpoint.manifest(), options)));
+  for (const std::string& path : {options.outputs, options.classes}) {
+    if (!IsSameFile(path, options.run.data)) continue;
+    return From(Origin::kUsage, absl::InvalidArgumentError(absl::StrCat(
+                                    path, " is what is to be predicted: name another file")));
+  }
   return checkpoint;
 }
 

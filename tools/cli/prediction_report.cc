@@ -29,7 +29,7 @@ double RowsPerSecond(const Prediction& prediction) {
 
 class PredictionText final : public PredictionReport {
  public:
-  ~PredictionText() override { Draw(""); }
+  ~PredictionText() override { RedrawLine(""); }
 
   void Start(const engine::Checkpoint& checkpoint, const engine::Trainer& trainer,
              const PredictionTask& task) override {
@@ -43,7 +43,7 @@ class PredictionText final : public PredictionReport {
                  base::FormatCount(plan.micro_batches()) +
                      (plan.micro_batches() == 1 ? " micro-batch" : " micro-batches"),
                  CountedAs(plan.micro_batch_rows, "row"));
-    Draw("preparing the devices");
+    RedrawLine("preparing the devices");
     std::fflush(stdout);
   }
 
@@ -51,12 +51,12 @@ class PredictionText final : public PredictionReport {
     const absl::Time now = absl::Now();
     if (now - drawn_ < absl::Milliseconds(100)) return;
     drawn_ = now;
-    Draw(absl::StrCat(base::FormatCount(rows), " of ", CountedAs(rows_, "row")));
+    RedrawLine(absl::StrCat(base::FormatCount(rows), " of ", CountedAs(rows_, "row")));
   }
 
   void End(const PredictionTask& task, const Prediction& prediction,
            const std::vector<engine::DeviceReport>& devices) override {
-    Draw("");
+    RedrawLine("");
     for (const engine::DeviceReport& device : devices) {
       absl::PrintF("       %s took %s of memory, %s predicted\n", device.device,
                    base::FormatBytes(device.measured_peak_bytes),
@@ -85,13 +85,6 @@ class PredictionText final : public PredictionReport {
   }
 
  private:
-  // Replaces the last line, which has no newline behind it.
-  void Draw(const std::string& line) const {
-    if (TerminalColumns() == 0) return;
-    absl::PrintF("\r\x1b[K%s", line);
-    std::fflush(stdout);
-  }
-
   int64_t rows_ = 0;
   absl::Time drawn_ = absl::InfinitePast();
 };

@@ -18,7 +18,7 @@ struct ReplayTask {
   std::string checkpoint;  // from there on
   int64_t steps = 0;
   std::string folder;                // what they come to is saved there
-  std::set<int64_t> compared_steps;  // numbers of steps of the run that are saved meanwhile, too
+  std::set<int64_t> compared_steps;  // numbers of steps of the run after which it is saved as well
   // After each step, with its number in the run.
   std::function<void(int64_t number, const engine::StepResult& result)> on_step;
   // After each of `compared_steps`. The checkpoint stays until the next one has been saved.

@@ -34,9 +34,9 @@ class Comparison {
 
   absl::StatusOr<int> Run() {
     ASSIGN_OR_RETURN(times_, PrepareReplay(flags_, options_.run, start_.checkpoint.manifest()));
+    StopOnSignals();  // from here on there is something to remove
     ASSIGN_OR_RETURN(const std::unique_ptr<ScratchFolder> scratch,
                      From(Origin::kOutput, ScratchFolder::Make("replay")));
-    StopOnSignals();
     TellOfOtherConditions();
     report_ = MakeReplayReport(options_.run.json);
     report_->Start(start_, {&times_.first.run.prepared, &times_.second.run.prepared});
@@ -180,9 +180,10 @@ absl::StatusOr<int> ReplaySteps(const CLI::App& flags, const ReplayOptions& opti
                     "without a launcher")));
   }
   ASSIGN_OR_RETURN(ReplayStart start, FindReplayStart(options.checkpoint, options.steps));
+  const StopOnHangUp hang_up;
   const absl::StatusOr<int> status = Comparison(flags, options, std::move(start)).Run();
   if (!absl::IsCancelled(status.status())) return status;
-  PrintNotice("stopped by a signal: not all was compared");
+  if (!hang_up.has_hung_up()) PrintNotice("stopped by a signal: not all was compared");
   return kExitInterrupted;
 }
 

@@ -34,11 +34,14 @@ absl::StatusOr<RunOptions> SavedOptions(const CLI::App& flags, const engine::Man
   AddTrainingFlags(train, options);
   for (const char* const name : kOfBothTimes) {
     if (HasFlag(flags, name)) {
-      TakeSavedOption(train, {.name = name, .value = flags.get_option(name)->results().back()});
+      RETURN_IF_ERROR(TakeSavedOption(
+          train, {.name = name, .value = flags.get_option(name)->results().back()}));
     }
   }
   // Not "auto", by which the two times might be on devices of two kinds, whose bits differ.
-  if (!HasFlag(flags, "--device")) TakeSavedOption(train, {"--device", manifest.device});
+  if (!HasFlag(flags, "--device")) {
+    RETURN_IF_ERROR(TakeSavedOption(train, {"--device", manifest.device}));
+  }
   RETURN_IF_ERROR(TakeSavedOptions(train, manifest, options));
   options.plan = manifest.plan.plan;
   if (options.device.kind == "cpu" && manifest.device != "cpu") {
@@ -96,10 +99,6 @@ RunOptions OptionsOfSecond(const CLI::App& flags, const RunOptions& given, const
   return second;
 }
 
-bool LacksMemory(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
-}
-
 absl::Status CheckRoom(const Run& run) {
   return From(Origin::kConfiguration, CheckHasMemoryFor(run.prepared, {.saves = true}));
 }
@@ -127,7 +126,7 @@ absl::StatusOr<OneTime> PrepareSecond(const CLI::App& flags, const RunOptions& g
       return second;
     }
     if (refusal.ok()) refusal = run.status();
-    if (!LacksMemory(run.status())) break;
+    if (!IsLackOfMemory(run.status())) break;
   }
   return refusal;
 }

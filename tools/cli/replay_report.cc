@@ -32,7 +32,7 @@ std::string DescribeTime(const engine::PreparedRun& run) {
 
 class ReplayText final : public ReplayReport {
  public:
-  ~ReplayText() override { Draw(""); }
+  ~ReplayText() override { RedrawLine(""); }
 
   void Start(const ReplayStart& start,
              absl::Span<const engine::PreparedRun* const> times) override {
@@ -41,16 +41,16 @@ class ReplayText final : public ReplayReport {
                  base::FormatCount(manifest.step), manifest.position.epoch,
                  start.checkpoint.path());
     absl::PrintF("first    %s\nsecond   %s\n", DescribeTime(*times[0]), DescribeTime(*times[1]));
-    Draw("preparing the devices");
+    RedrawLine("preparing the devices");
     std::fflush(stdout);
   }
 
   void First(int64_t done, int64_t steps) override {
-    Draw(absl::StrCat("first time: ", done, " of ", Counted(steps, "step")));
+    RedrawLine(absl::StrCat("first time: ", done, " of ", Counted(steps, "step")));
   }
 
   void Saved(const SavedComparison& saved) override {
-    Draw("");
+    RedrawLine("");
     if (!saved.comparable.ok()) {
       absl::PrintF("%s is not compared: %s\n", NameOf(saved), saved.comparable.message());
       return;
@@ -68,7 +68,7 @@ class ReplayText final : public ReplayReport {
   }
 
   void Step(const StepComparison& step) override {
-    Draw("");
+    RedrawLine("");
     absl::PrintF("step %s  loss %s", base::FormatCount(step.number),
                  Value(step.first.loss, step.second.loss));
     if (step.clips) {
@@ -80,7 +80,7 @@ class ReplayText final : public ReplayReport {
   }
 
   void End(const EndComparison& end) override {
-    Draw("");
+    RedrawLine("");
     if (end.difference.empty()) {
       absl::PrintF("parameters and optimizer after that: %s, all the same (%s)\n",
                    Counted(end.difference.compared, "tensor"), end.first_hash);
@@ -109,13 +109,6 @@ class ReplayText final : public ReplayReport {
         "\"",
         difference.only_left.empty() ? difference.only_right.front() : difference.only_left.front(),
         "\" is in one of them only\n");
-  }
-
-  // Replaces the last line, which has no newline behind it.
-  static void Draw(const std::string& line) {
-    if (TerminalColumns() == 0) return;
-    absl::PrintF("\r\x1b[K%s", line);
-    std::fflush(stdout);
   }
 };
 

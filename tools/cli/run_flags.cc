@@ -57,11 +57,6 @@ absl::StatusOr<int64_t> ParseRows(const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
 }
 
-absl::StatusOr<std::string> ParseFolder(const std::string& path) {
-  if (!path.empty()) return path;
-  return absl::InvalidArgumentError("expected a folder");
-}
-
 void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--data", "SPEC", options.data,
           "IDX directory, .csv or synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
@@ -195,11 +190,10 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
   app.add_option("--label", run.label,
                  "Column of the labels in a .csv file, if it has them [the run's]")
       ->option_text("NAME");
-  app.add_option("--outputs", options.outputs,
-                 "Write what the last layer gives for each row: .csv, .jsonl or .npy")
-      ->option_text("FILE");
-  app.add_option("--classes", options.classes, "Write the class of each row, in the same formats")
-      ->option_text("FILE");
+  AddFlag(app, "--outputs", "FILE", options.outputs,
+          "Write what the last layer gives for each row: .csv, .jsonl or .npy", ParseFile);
+  AddFlag(app, "--classes", "FILE", options.classes,
+          "Write the class of each row, in the same formats", ParseFile);
   const std::string group = "Pipeline";
   AddFlag(app, "--stages,--devices", "N", run.stages,
           "Devices to cut the model over [the fewest that have the memory]", Count(1, kMaxStages))
@@ -232,8 +226,8 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
 
 void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
   RunOptions& run = options.run;
-  app.add_option("checkpoint", options.checkpoint,
-                 "A checkpoint, or the folder of a run: the newest with so many steps left")
+  AddFlag(app, "checkpoint", "DIR", options.checkpoint,
+          "A checkpoint, or the folder of a run: the newest with so many steps left", ParseFolder)
       ->required();
   AddFlag(app, "--steps", "N", options.steps,
           Describe("Steps to train twice", absl::StrCat(options.steps)), Count(1, kMaxSteps));

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 #include "engine/train/save_interval.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/messages.h"
@@ -122,10 +123,16 @@ absl::StatusOr<engine::Checkpoint> OpenCheckpoint(const std::string& path) {
   return From(Origin::kData, passed_over.empty() ? checkpoint.status() : passed_over.front());
 }
 
-void TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved) {
+absl::Status TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved) {
   CLI::Option* const option = flags.get_option(saved.name);
-  option->add_result(saved.value);
-  option->run_callback();
+  try {
+    option->add_result(saved.value);
+    option->run_callback();
+  } catch (const CLI::Error& error) {
+    return From(Origin::kData, absl::InvalidArgumentError(
+                                   absl::StrCat("an option of the checkpoint, ", error.what())));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
@@ -142,7 +149,7 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
     if (has_model && (saved.name == "--layers" || saved.name == "--width")) continue;
     if (!saved.is_given) options.taken_defaults.push_back(saved.name);
-    TakeSavedOption(flags, saved);
+    RETURN_IF_ERROR(TakeSavedOption(flags, saved));
   }
   if (!has_model) options.model_text = manifest.model_source;
   return absl::OkStatus();

@@ -28,7 +28,7 @@ std::vector<engine::SavedOption> OptionsToSave(const CLI::App& flags, const RunO
 
 // Takes the options of a checkpoint for those flags that were not given on the command line.
 // `options` are those that `flags` fill. FailedPrecondition: the checkpoint has an option that is
-// not known here.
+// not known here. Those of TakeSavedOption.
 absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                               RunOptions& options);
 
@@ -36,8 +36,9 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
 // that are damaged are passed over with a line each.
 absl::StatusOr<engine::Checkpoint> OpenCheckpoint(const std::string& path);
 
-// Takes one option of a checkpoint as if it were on the command line.
-void TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved);
+// Takes one option of a checkpoint as if it were on the command line. InvalidArgument: its value is
+// not allowed there.
+absl::Status TakeSavedOption(CLI::App& flags, const engine::SavedOption& saved);
 
 // Which of the options that decide the results differ from those of the checkpoint: "--batch was
 // 128 and is 256"; "" if none do.

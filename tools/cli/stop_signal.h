@@ -9,6 +9,19 @@ void StopOnSignals();
 
 bool StopRequested();
 
+// While it lives, a closed output (SIGPIPE) or terminal (SIGHUP) only makes StopRequested true, so
+// that what was begun can be cleaned up; its end then ends the process by that signal. One at a
+// time.
+class StopOnHangUp {
+ public:
+  StopOnHangUp();
+  ~StopOnHangUp();
+  StopOnHangUp(const StopOnHangUp&) = delete;
+  StopOnHangUp& operator=(const StopOnHangUp&) = delete;
+
+  bool has_hung_up() const;
+};
+
 }  // namespace stagecoach::tools
 
 #endif  // STAGECOACH_TOOLS_CLI_STOP_SIGNAL_H_

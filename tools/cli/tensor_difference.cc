@@ -3,20 +3,28 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "partition/plan/receipt.h"
 
 namespace stagecoach::tools {
 
 std::string DescribeTensors(const engine::CheckpointDifference& difference) {
+  using partition::Counted;
+  if (difference.compared == 0) return "no tensor is in both\n";
   if (difference.tensors.empty()) {
-    return absl::StrFormat("%d tensors have the same bits\n", difference.compared);
+    return absl::StrFormat("%s the same bits\n",
+                           difference.compared == 1
+                               ? "1 tensor has"
+                               : absl::StrCat(difference.compared, " tensors have"));
   }
   const engine::CheckpointDifference::Tensor& first = difference.tensors.front();
   return absl::StrFormat(
-      "%d of %d tensors differ; the first is \"%s\" (%s):\n"
-      "  %d elements differ, from [%s] on: %.9g and %.9g\n",
-      difference.tensors.size(), difference.compared, first.name, first.file, first.elements,
+      "%d of %s differ; the first is \"%s\" (%s):\n"
+      "  %s, from [%s] on: %.9g and %.9g\n",
+      difference.tensors.size(), Counted(difference.compared, "tensor"), first.name, first.file,
+      first.elements == 1 ? "1 element differs" : absl::StrCat(first.elements, " elements differ"),
       absl::StrJoin(first.index, ", "), first.left, first.right);
 }
 

@@ -9,8 +9,8 @@
 // How commands tell of the tensors in which two checkpoints differ.
 namespace stagecoach::tools {
 
-// That all have the same bits; or how many differ, and in the first of them from which element on:
-// two lines.
+// That all that are in both have the same bits; or how many differ, and in the first of them from
+// which element on: two lines.
 std::string DescribeTensors(const engine::CheckpointDifference& difference);
 
 // An object with all of them.

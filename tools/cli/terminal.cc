@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/string_view.h"
@@ -15,6 +16,12 @@ int TerminalColumns() {
   winsize size = {};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return known ? size.ws_col : 80;
+}
+
+void RedrawLine(const std::string& line) {
+  if (TerminalColumns() == 0) return;
+  std::printf("\r\x1b[K%s", line.c_str());
+  std::fflush(stdout);
 }
 
 schedule::TimelineOptions TerminalTimeline() {

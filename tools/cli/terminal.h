@@ -1,6 +1,8 @@
 #ifndef STAGECOACH_TOOLS_CLI_TERMINAL_H_
 #define STAGECOACH_TOOLS_CLI_TERMINAL_H_
 
+#include <string>
+
 #include "schedule/pictures/timeline.h"
 
 namespace stagecoach::tools {
@@ -8,6 +10,9 @@ namespace stagecoach::tools {
 // Columns of the terminal that standard output is; 0 if it is none that can redraw a line or show
 // colors.
 int TerminalColumns();
+
+// Replaces the last line on a terminal, which has no newline behind it; elsewhere does nothing.
+void RedrawLine(const std::string& line);
 
 // A timeline as wide as the terminal, in color, or 100 columns without where there is none.
 schedule::TimelineOptions TerminalTimeline();

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/hash.h"
+#include "engine/checkpoint/compare.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/small_save.h"
@@ -175,6 +176,17 @@ TEST_F(CheckpointFolder, AManifestThatPromisesOtherTensorsIsRefused) {
   }
 }
 
+TEST_F(CheckpointFolder, AWrongHashOfATensorIsFoundAndIsNoDifference) {
+  ASSERT_OK_AND_ASSIGN(const Checkpoint before, Checkpoint::Open(path()));
+  const SavedFile::Tensor& tensor = before.manifest().files[2].tensors[0];
+  WriteManifest(absl::StrReplaceAll(files_[kManifestName], {{tensor.hash, std::string(32, '0')}}));
+  EXPECT_THAT(Check(), StatusIs(absl::StatusCode::kDataLoss,
+                                AllOf(HasSubstr("manifest.json"), HasSubstr(tensor.name))));
+  ASSERT_OK_AND_ASSIGN(const Checkpoint after, Checkpoint::Open(path()));
+  ASSERT_OK_AND_ASSIGN(const CheckpointDifference difference, Compare(before, after));
+  EXPECT_TRUE(difference.empty());
+}
+
 TEST_F(CheckpointFolder, AFileThatTheManifestDoesNotNameIsNotLoaded) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(path()));
   EXPECT_THAT(checkpoint.Load("manifest.json"), StatusIs(absl::StatusCode::kDataLoss));
@@ -210,6 +222,9 @@ TEST_F(CheckpointFolder, TheNewestThatCanBeOpenedIsTaken) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint older, OpenNewest(run_, passed_over));
   EXPECT_EQ(older.path(), paths_[0]);
   EXPECT_THAT(passed_over, ElementsAre(StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path()))));
+  EXPECT_THAT(
+      OpenNewest(path(), passed_over),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("manifest.json: the file is missing")));
   ASSERT_OK_AND_ASSIGN(const Checkpoint named, OpenNewest(paths_[0], passed_over));
   EXPECT_EQ(named.manifest().step, 1);
   EXPECT_THAT(OpenNewest(absl::StrCat(run_, "/nowhere"), passed_over),

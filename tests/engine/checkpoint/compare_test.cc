@@ -1,5 +1,9 @@
 #include "engine/checkpoint/compare.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -100,7 +104,7 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(Write(state.Task(Folder("one")))));
   const std::string path = Folder("parameters.safetensors");
   std::ofstream(path) << "something older, and longer than what comes";
-  ASSERT_OK(ExportParameters(WithoutSync(), one, path));
+  ASSERT_OK(ExportParameters(one, path));
   const std::string bytes = FilesIn(folder_.path().string())["parameters.safetensors"];
   ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header,
                        ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())));
@@ -119,13 +123,32 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   }
 }
 
+TEST_F(TwoCheckpoints, ExportWritesToWhatALinkOrPipeIs) {
+  const SmallState state(4);
+  ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(Write(state.Task(Folder("one")))));
+  ASSERT_OK(ExportParameters(one, Folder("file")));
+  std::ofstream(Folder("target")) << "old";
+  std::filesystem::create_symlink("target", Folder("link"));
+  ASSERT_OK(ExportParameters(one, Folder("link")));
+  const auto files = FilesIn(folder_.path().string());
+  EXPECT_TRUE(std::filesystem::is_symlink(Folder("link")));
+  EXPECT_EQ(files.at("target"), files.at("file"));
+  // A device: to replace it would be to destroy it.
+  ASSERT_EQ(mkfifo(Folder("pipe").c_str(), 0600), 0);
+  const int reader = open(Folder("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_OK(ExportParameters(one, Folder("pipe")));
+  EXPECT_TRUE(std::filesystem::is_fifo(Folder("pipe")));
+  close(reader);
+}
+
 TEST_F(TwoCheckpoints, ExportOfADamagedOneLeavesNothing) {
   const SmallState state(4);
   const std::string path = Write(state.Task(Folder("one")));
   ASSERT_OK_AND_ASSIGN(const Checkpoint one, Checkpoint::Open(path));
   std::ofstream(absl::StrCat(path, "/layer-00002.safetensors")) << "damaged";
   const std::string to = absl::StrCat(Folder("one"), "/parameters.safetensors");
-  EXPECT_THAT(ExportParameters(WithoutSync(), one, to),
+  EXPECT_THAT(ExportParameters(one, to),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("layer-00002")));
   EXPECT_THAT(LeftoversIn(Folder("one")), IsEmpty());
 }

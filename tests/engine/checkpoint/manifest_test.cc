@@ -104,6 +104,12 @@ TEST(ManifestJson, KeepsFilesAlone) {
   EXPECT_THAT(ParseSavedFiles("{}"), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+TEST(ManifestJson, TensorsMayFillTheirFile) {
+  Manifest manifest = Full();
+  manifest.files[0].bytes = (12 + 1) * 4;
+  EXPECT_OK(ParseManifest(ToJson(manifest)).status());
+}
+
 // Of one replacement.
 absl::Status Refusal(const std::string& what, const std::string& by) {
   const std::string text = ToJson(Full());
@@ -135,6 +141,10 @@ TEST(ManifestJson, NamesWhatIsWrong) {
            {"\"shape\":[3,4]", "\"shape\":[4294967296,4294967296]", "shape[1]"},
            {"\"origin\":\"given\"", "\"origin\":\"guessed\"", "$.options[0].origin"},
            {"\"bytes\":123", "\"bytes\":-123", "$.files[0].bytes"},
+           {"\"bytes\":123", "\"bytes\":51", "$.files[0].tensors"},
+           {"layer 0: scale", "layer 0: weight", "$.files: layer-00000.safetensors"},
+           {"00000.optimizer.safetensors", "00000.safetensors", "is there twice"},
+           {"\"step\": 200", "\"step\": 9223372036854775807", "$.step"},
            {std::string(32, 'a'), std::string(31, 'a'), "$.files[0].tensors[0].hash"},
            {std::string(32, 'a'), std::string(32, 'A'), "32 hexadecimal digits"},
            {"\"first_layer\":0", "\"first_layer\":1", "$.stages[0]"},

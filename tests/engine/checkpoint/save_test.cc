@@ -2,11 +2,13 @@
 #include "engine/checkpoint/save.h"
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -341,6 +343,31 @@ TEST_F(Save, KeepsTheNewestSomeAndTheBest) {
   EXPECT_THAT(keep("some", {.newest = 3, .every_steps = 4, .best = false}),
               ElementsAre(4, 7, 8, 9));
   EXPECT_THAT(keep("all", {.newest = 100}), SizeIs(9));
+}
+
+TEST_F(Save, ALossThatIsNoNumberIsNotTheBest) {
+  for (const auto& [step, loss] : {std::pair(1, std::nan("")), {2, 0.5}, {3, 0.7}, {4, 0.6}}) {
+    const SmallState state(step);
+    SaveTask task = state.Task(Folder("run"), {.newest = 1});
+    task.manifest.position.test_loss = loss;
+    EXPECT_OK(Write(task));
+  }
+  EXPECT_THAT(StepsIn(Folder("run")), ElementsAre(2, 4));
+}
+
+// It is the user's, and saves go on beside it.
+TEST_F(Save, ACheckpointWithAFolderInItStays) {
+  const std::string run = Folder("run");
+  for (int64_t step = 1; step <= 4; ++step) {
+    const SmallState state(step);
+    ASSERT_OK(Write(state.Task(run, {.newest = 1})));
+    if (step != 1) continue;
+    std::filesystem::create_directory(run + "/step-00000001/notes");
+    std::filesystem::create_directories(run + "/.removing-step-00000000/notes");
+  }
+  EXPECT_THAT(StepsIn(run), ElementsAre(1, 4));
+  EXPECT_OK(Checkpoint::Open(run + "/step-00000001").status());
+  EXPECT_THAT(LeftoversIn(run), ElementsAre(".removing-step-00000000"));
 }
 
 TEST_F(Save, RemovesNothingThatIsNoCheckpointOfItsOwn) {

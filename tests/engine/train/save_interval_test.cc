@@ -15,6 +15,7 @@ TEST(SaveInterval, CostsAtMostAHundredth) {
 }
 
 TEST(SaveInterval, IsASecondAtLeast) {
+  EXPECT_EQ(SaveInterval(absl::Milliseconds(1), -absl::Hours(1)), absl::Seconds(1));
   EXPECT_EQ(SaveInterval(absl::ZeroDuration(), absl::Hours(24)), absl::Seconds(1));
 }
 
