@@ -93,6 +93,13 @@ TEST_F(CheckpointCommand, ExportWritesOneFile) {
   EXPECT_EQ(Run({"export", run_, "--output", ""}).exit_status, kStatusUsage);
 }
 
+TEST_F(CheckpointCommand, OfOneIsNotTheFolderOfARun) {
+  const std::string newest = absl::StrCat(run_, "/step-00000004");
+  const Finished resumed = RunStagecoach({"train", "--checkpoint", newest, "--resume"});
+  EXPECT_EQ(resumed.exit_status, kStatusUsage);
+  ExpectOneLine(resumed.err, HasSubstr(absl::StrCat("--checkpoint: ", newest, " is one of the")));
+}
+
 TEST_F(CheckpointCommand, SaysWhatIsMissing) {
   const Finished none = Run({"verify", folder_.path().string()});
   EXPECT_EQ(none.exit_status, kStatusBadData);

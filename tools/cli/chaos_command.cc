@@ -196,10 +196,12 @@ absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folde
   disturbed.max_restarts = std::numeric_limits<int>::max();
   disturbed.restart_arguments = {"--resume"};
   int restarts = 0;
-  disturbed.on_restart = [&](const std::string& cause, const std::string& /*which*/, int restart) {
+  disturbed.on_restart = [&](const std::string& cause, const std::string& which, int restart) {
     restarts = restart;
-    absl::PrintF("%7.1f s  %s: all start again, %s\n", absl::ToDoubleSeconds(saboteur.elapsed()),
-                 cause.substr(0, cause.find(';')), NewestCheckpoint(run));
+    absl::PrintF("%7.1f s  %s: %s\n", absl::ToDoubleSeconds(saboteur.elapsed()),
+                 cause.substr(0, cause.find(';')),
+                 which == "it" ? "another takes its place, and all go on from their last step"
+                               : absl::StrCat("all start again, ", NewestCheckpoint(run)));
     std::fflush(stdout);
     saboteur.Schedule();
   };

@@ -120,9 +120,8 @@ std::string DescribeStep(const Explanation& explanation) {
 
 class TextReport final : public Report {
  public:
-  TextReport(int epochs, bool explains)
-      : epochs_(epochs), explains_(explains), is_terminal_(TerminalColumns() > 0) {}
-  ~TextReport() override { Draw(""); }  // What an error would otherwise be printed behind.
+  TextReport(int epochs, bool explains) : epochs_(epochs), explains_(explains) {}
+  ~TextReport() override { RedrawLine(""); }  // What an error would otherwise be printed behind.
 
   void Start(const Run& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
@@ -134,21 +133,21 @@ class TextReport final : public Report {
     absl::PrintF("epoch     loss  0%*s    train     test  samples/s\n", kLossBarColumns - 1, scale);
     absl::PrintF("-----  -------  %s  -------  -------  ---------\n",
                  std::string(kLossBarColumns, '-'));
-    Draw("preparing the devices");
+    RedrawLine("preparing the devices");
     std::fflush(stdout);
   }
 
   void Step(const engine::FitProgress& progress) override {
-    if (!is_terminal_) return;
+    if (TerminalColumns() == 0) return;
     const absl::Time now = absl::Now();
     if (now - drawn_ < kRedrawInterval && progress.step < progress.steps) return;
     drawn_ = now;
     // The last column stays empty: a cursor behind it would be on the next line.
-    Draw(ProgressLine(progress, epochs_, TerminalColumns() - 1));
+    RedrawLine(ProgressLine(progress, epochs_, TerminalColumns() - 1));
   }
 
   void Epoch(const engine::EpochResult& result) override {
-    Draw("");
+    RedrawLine("");
     absl::PrintF("%5d  %7.4f  %s  %5.2f %%  %5.2f %%  %9s\n", result.epoch, result.loss,
                  Bar(result.loss / loss_scale_, kLossBarColumns), 100 * result.train_accuracy,
                  100 * result.test_accuracy,
@@ -157,7 +156,7 @@ class TextReport final : public Report {
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
-    Draw("");
+    RedrawLine("");
     const engine::DataPosition& position = checkpoint.manifest.position;
     absl::PrintF("       goes on after step %s, in epoch %d: %s\n",
                  base::FormatCount(checkpoint.manifest.step), position.epoch, checkpoint.path);
@@ -165,7 +164,7 @@ class TextReport final : public Report {
   }
 
   void WentOn(int64_t steps, int epoch) override {
-    Draw("");
+    RedrawLine("");
     absl::PrintF("       goes on after step %s, in epoch %d: with what other replicas have\n",
                  base::FormatCount(steps), epoch);
     std::fflush(stdout);
@@ -173,11 +172,11 @@ class TextReport final : public Report {
 
   void Saved(const engine::SaveReport& save) override {
     if (save.path.ok()) saved_ = *save.path;
-    Draw("");  // An error is printed next; progress is drawn again with the next step.
+    RedrawLine("");  // An error is printed next; progress is drawn again with the next step.
   }
 
   void End(const Run& run, const Outcome& outcome) override {
-    Draw("");
+    RedrawLine("");
     absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
     absl::PrintF(
@@ -192,15 +191,9 @@ class TextReport final : public Report {
 
  private:
   // Replaces the last line, which has no newline behind it.
-  void Draw(const std::string& line) const {
-    if (!is_terminal_) return;
-    absl::PrintF("\r\x1b[K%s", line);
-    std::fflush(stdout);
-  }
 
   const int epochs_;
   const bool explains_;
-  const bool is_terminal_;
   double loss_scale_ = 1.0;
   std::string saved_;  // the last checkpoint
   absl::Time drawn_ = absl::InfinitePast();

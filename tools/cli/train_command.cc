@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/launch/launch.h"
@@ -27,6 +28,12 @@ namespace {
 // that `flags` fill. `is_replacement`: of a process, which gets what it goes on from elsewhere.
 absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, bool is_replacement, RunOptions& options) {
   if (options.checkpoints.empty()) return false;
+  if (base::Exists(absl::StrCat(options.checkpoints, "/", engine::kManifestName))) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "--checkpoint: ", options.checkpoints,
+                    " is one of the checkpoints of a run: name the folder that it is in")));
+  }
   if (!options.resume) {
     ASSIGN_OR_RETURN(const std::vector<engine::FoundCheckpoint> found,
                      From(Origin::kConfiguration, engine::ListCheckpoints(options.checkpoints)));
