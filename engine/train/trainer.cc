@@ -17,6 +17,7 @@
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"
 #include "engine/train/measured_costs.h"
+#include "engine/train/pace_watch.h"
 #include "engine/train/saved_state.h"
 #include "engine/train/step_traces.h"
 #include "engine/train/trained_parameters.h"
@@ -58,6 +59,9 @@ class PipelineTrainer final : public Trainer {
   absl::Status CreateExecutor(int device);
   // A run of the schedule by all devices; `function(device, is_measured)`.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function);
+  absl::Status CreateRings();
+  // Where all ranks are here, and one has waited for too long, an error with what has held it up.
+  absl::Status Explained(const absl::Status& status) const;
   // Among processes: products are computed in one way wherever they are.
   absl::Status CheckChoices();
   // The batch as the replica of a device takes it.
@@ -86,15 +90,18 @@ class PipelineTrainer final : public Trainer {
   const PreparedRun run_;
   const TrainerOptions options_;
   std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<Rings> rings_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
-  std::unique_ptr<StepTraces> traces_;  // null without tracing
+  std::unique_ptr<PaceWatch> pace_watch_;  // null if there is none to be told
+  std::unique_ptr<StepTraces> traces_;     // null without tracing
   std::unique_ptr<SavedState> saved_state_;
   int64_t steps_ = 0;
-  int64_t samples_ = 0;         // rows of these steps
-  int64_t restored_steps_ = 0;  // of those, the ones before a checkpoint
-  int64_t runs_ = 0;            // of either schedule
-  int64_t measured_ns_ = 0;     // of those that were measured
+  int64_t samples_ = 0;           // rows of these steps
+  int64_t restored_steps_ = 0;    // of those, the ones before a checkpoint
+  int64_t runs_ = 0;              // of either schedule
+  int64_t measured_ns_ = 0;       // of those that were measured
+  int64_t last_measured_ns_ = 0;  // of the last one; 0 if it was not
 };
 
 absl::Status PipelineTrainer::Initialize() {
@@ -104,6 +111,7 @@ absl::Status PipelineTrainer::Initialize() {
   RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
+  RETURN_IF_ERROR(CreateRings());
   executors_.resize(static_cast<size_t>(plan().num_devices()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(
@@ -115,8 +123,29 @@ absl::Status PipelineTrainer::Initialize() {
   evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
   saved_state_ =
       std::make_unique<SavedState>(run_, *group_, executors_, base::SystemCalls::Kernel());
+  if (options_.on_slow_rank) {
+    pace_watch_ = std::make_unique<PaceWatch>(*group_, options_.on_slow_rank);
+  }
   if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
   return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::CreateRings() {
+  std::vector<RingOwner> owners;
+  for (const int device : group_->local_devices()) {
+    owners.push_back({.device = device,
+                      .devices = plan().num_devices(),
+                      .replica = group_->mesh().replica_of(device),
+                      .replicas = plan().replicas(),
+                      .name = group_->names()[static_cast<size_t>(device)]});
+  }
+  ASSIGN_OR_RETURN(rings_, Rings::Create(options_.rings, owners));
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::Explained(const absl::Status& status) const {
+  if (!absl::IsDeadlineExceeded(status) || options_.rendezvous != nullptr) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", rings_->Explain()));
 }
 
 absl::Status PipelineTrainer::CheckChoices() {
@@ -162,6 +191,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
           {.device = &group_->device(device),
            .number = device,
            .transport = &group_->transport(device),
+           .ring = &rings_->of(device),
            .beside = group_->beside(device),
            .replicas = group_->replicas(device),
            .deadline = options_.deadline,
@@ -185,11 +215,12 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bo
                            is_early || runs_ % kMeasuredOf == 0;
   ++runs_;
   const auto start = std::chrono::steady_clock::now();
-  absl::Status status = group_->Together([&](int device) { return function(device, is_measured); });
+  absl::Status status =
+      group_->Together([&](int device) { return Explained(function(device, is_measured)); });
   const auto took = std::chrono::steady_clock::now() - start;
-  if (is_measured) {
-    measured_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
-  }
+  last_measured_ns_ =
+      is_measured ? std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() : 0;
+  measured_ns_ += last_measured_ns_;
   return status;
 }
 
@@ -253,6 +284,11 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   steps_ = number;
   samples_ += plan().batch_rows();
   if (trace != nullptr) traces_->End(number - restored_steps_);
+  if (pace_watch_ != nullptr && last_measured_ns_ > 0) {
+    pace_watch_->After(number, last_measured_ns_, [&](int device) {
+      return executors_[static_cast<size_t>(device)]->counters().last_compute_ns;
+    });
+  }
   const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
   if (check_steps > 0 && number % check_steps == 0) {
     const absl::Status status = ParametersHash().status();

@@ -89,6 +89,9 @@ absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
                  are_all ? "all" : absl::StrCat(processes, " of them").c_str(), restart,
                  options.max_restarts);
   };
+  supervision.on_diagnosis = [](const std::string& text) {
+    std::fprintf(stderr, "stagecoach launch: %s\n", text.c_str());
+  };
   return Supervise(supervision);
 }
 

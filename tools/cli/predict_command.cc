@@ -26,6 +26,7 @@
 #include "tools/cli/messages.h"
 #include "tools/cli/prediction.h"
 #include "tools/cli/prediction_report.h"
+#include "tools/cli/rings.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/stop_signal.h"
@@ -172,7 +173,8 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
                                        .exchange = ExchangeOf(options.run.device, device),
                                        .rendezvous = rendezvous,
                                        .fingerprint = absl::StrCat("rows to predict: ", rows, "\n"),
-                                       .deadline = absl::Seconds(options.run.deadline_seconds)}));
+                                       .deadline = absl::Seconds(options.run.deadline_seconds),
+                                       .rings = RingsOf("")}));
 }
 
 // What would otherwise surface after the work.

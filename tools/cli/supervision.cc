@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "engine/launch/free_port.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/rings.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -24,6 +26,7 @@ struct Generation {
   int restarts = 0;
   pid_t launcher = getpid();
   absl::Time started = absl::Now();  // the first
+  std::string rings;                 // folder
 };
 
 // What launchers set: this program's own variables, and those of torchrun, which many others read.
@@ -41,6 +44,7 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
            absl::StrCat(generation.launcher, ".", started, ".", generation.restarts)},
           {"STAGECOACH_RESTARTS", absl::StrCat(generation.restarts)},
           {"STAGECOACH_STARTED", absl::StrCat(started)},
+          {kRingsVariable, generation.rings},
           {"RANK", number},
           {"WORLD_SIZE", count},
           {"LOCAL_RANK", number},
@@ -61,7 +65,14 @@ bool MayDoBetter(const EndOfProcesses& end) {
 
 absl::StatusOr<int> Supervise(const Supervision& supervision) {
   LocalProcesses processes = supervision.processes;
-  Generation generation = {.ranks = processes.processes};
+  ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRings> rings,
+                   LaunchedRings::Make(processes.log_dir));
+  const auto explain = [&](bool is_last) {
+    if (!supervision.on_diagnosis) return;
+    const std::string text = rings->Explain(is_last);
+    if (!text.empty()) supervision.on_diagnosis(text);
+  };
+  Generation generation = {.ranks = processes.processes, .rings = rings->folder()};
   while (true) {
     ASSIGN_OR_RETURN(const engine::FreePort port, engine::FreePort::Take());
     processes.processes = generation.ranks;
@@ -70,9 +81,12 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
     if (end.cause.empty()) return end.status;
     const int left = generation.ranks - end.devices_lost;
     if (!MayDoBetter(end) || generation.restarts == supervision.max_restarts || left < 1) {
+      if (!end.was_stopped) explain(/*is_last=*/true);
       std::fprintf(stderr, "stagecoach launch: %s\n", end.cause.c_str());
       return end.status;
     }
+    explain(/*is_last=*/false);
+    rings->Clear();
     ++generation.restarts;
     if (supervision.on_restart) supervision.on_restart(end.cause, left, generation.restarts);
     generation.ranks = left;

@@ -17,6 +17,9 @@ struct Supervision {
   std::vector<std::string> restart_arguments;  // behind the command, from the first restart on
   // Told why the processes are started again, how many of them, and for the how-manieth time.
   std::function<void(const std::string& cause, int processes, int restart)> on_restart;
+  // Told which rank has stopped first, and where the trace is (LaunchedRings), before that and
+  // before the line at the end. May be empty.
+  std::function<void(const std::string& text)> on_diagnosis;
 };
 
 // Runs the processes, each of which is told its rank and where the ranks meet by the variables that

@@ -7,6 +7,8 @@
 #include "engine/train/fit.h"
 #include "tools/cli/device_choice.h"
 #include "tools/cli/machine.h"
+#include "tools/cli/messages.h"
+#include "tools/cli/rings.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -47,6 +49,8 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& o
                                          .fingerprint = Fingerprint(options, run),
                                          .deadline = LongestWait(options),
                                          .replica_check_steps = options.replica_check_steps,
+                                         .rings = RingsOf(options.rings),
+                                         .on_slow_rank = PrintNotice,
                                          .trace = WantsTraces(options)}));
 }
 
