@@ -20,6 +20,7 @@
 #include "tests/tools/child.h"
 #include "tests/tools/cuda_machine.h"
 #include "tests/tools/launched_run.h"
+#include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -180,6 +181,7 @@ TEST(Launch, TrainsAsOneProcessDoes) {
 
 TEST(Launch, ReportsTheRankThatFailedToTrain) {
   const CudaMachine machine("gpus=2,fail_operation=1500");
+  const ScopedVariable temporary("TMPDIR", machine.home());  // for the rings that it keeps
   const Finished run =
       RunStagecoach(LaunchOf(2, Joined({"--"}, RankArguments(Joined(Forever(), Deadline())))));
   EXPECT_EQ(run.exit_status, kStatusInternal) << run.err;
