@@ -41,7 +41,10 @@ struct RingMemory {
 namespace {
 
 constexpr char kMagic[8] = {'S', 'C', 'R', 'I', 'N', 'G', '1', '\n'};
-constexpr int kMaxDevices = 1 << 20;
+constexpr int kMaxDevices = 1 << 16;
+// So that sums cannot overflow: of times, nine years; of stages and micro-batches.
+constexpr uint64_t kMaxNumber = uint64_t{1} << 58;
+constexpr int kMaxPlace = 1 << 30;
 constexpr size_t kWordsOfEntry = 8;
 static_assert(sizeof(RingMemory) == ActionRing::kBytes &&
               sizeof(RingMemory::Header) <= sizeof(RingMemory::page));
@@ -90,14 +93,18 @@ absl::Status Damaged(absl::string_view what) {
 void Store(uint64_t& word, uint64_t value) { Word(word).store(value, std::memory_order_release); }
 uint64_t Load(uint64_t& word) { return Word(word).load(std::memory_order_acquire); }
 
-absl::StatusOr<RecordedAction> ParseEntry(const Entry& entry) {
+absl::StatusOr<RecordedAction> ParseEntry(const Entry& entry, int ranks) {
   for (const size_t time : {kBegun, kStarted, kEnded, kRun}) {
-    if (entry[time] >> 62 != 0) return Damaged("a time or number out of range");
+    if (entry[time] > kMaxNumber) return Damaged("a time or number out of range");
   }
   const int op = Low(entry[kWhat]) & 0xff;
   const int awaited = Low(entry[kWhat]) >> 8;
   if (op >= schedule::kNumOps || awaited < 0 || awaited >= kNumAwaited || entry[kBegun] == 0) {
     return Damaged("an unknown action");
+  }
+  const int peer = High(entry[kWhat]);
+  for (const int place : {High(entry[kWhere]), Low(entry[kWhere]), peer}) {
+    if (place < -1 || place > kMaxPlace || peer >= ranks) return Damaged("no such place");
   }
   RecordedAction recorded = {.run = static_cast<int64_t>(entry[kRun]),
                              .step = static_cast<int64_t>(entry[kStep] >> 1),
@@ -106,7 +113,7 @@ absl::StatusOr<RecordedAction> ParseEntry(const Entry& entry) {
                              .started_ns = static_cast<int64_t>(entry[kStarted]),
                              .ended_ns = static_cast<int64_t>(entry[kEnded])};
   recorded.what.awaited = static_cast<Awaited>(awaited);
-  recorded.what.peer = schedule::Rank(High(entry[kWhat]));
+  recorded.what.peer = schedule::Rank(peer);
   schedule::Action& action = recorded.what.action;
   action.op = static_cast<schedule::Op>(op);
   if (schedule::IsCollective(action.op)) {
@@ -259,14 +266,15 @@ absl::StatusOr<RankRecord> ParseRing(absl::string_view bytes) {
   std::memcpy(memory.get(), bytes.data(), sizeof(RingMemory));
   RankRecord record;
   ASSIGN_OR_RETURN(record.owner, ParseOwner(memory->header));
-  if (memory->header.closed_ns >> 62 != 0) return Damaged("a time out of range");
+  if (memory->header.closed_ns > kMaxNumber) return Damaged("a time out of range");
   record.closed_ns = static_cast<int64_t>(memory->header.closed_ns);
   std::vector<std::pair<uint64_t, RecordedAction>> numbered;
   for (size_t i = 0; i < ActionRing::kEntries; ++i) {
     const Entry& entry = memory->entries[i];
     if (entry[kNumber] == 0) continue;
     if ((entry[kNumber] - 1) % ActionRing::kEntries != i) return Damaged("an entry elsewhere");
-    ASSIGN_OR_RETURN(const RecordedAction action, ParseEntry(entry));
+    ASSIGN_OR_RETURN(const RecordedAction action,
+                     ParseEntry(entry, record.owner.devices / record.owner.replicas));
     numbered.emplace_back(entry[kNumber], action);
   }
   std::sort(numbered.begin(), numbered.end(),

@@ -14,6 +14,9 @@ using schedule::Action;
 using schedule::Op;
 using Clocks = std::map<std::string, int64_t>;
 
+// More than clocks differ by; sums of it and of times cannot overflow.
+constexpr int64_t kLeastShiftNs = -(int64_t{1} << 60);
+
 // By how much each clock must be advanced: shift(from) <= shift(to) + slack for every message,
 // since it was sent before it was read. All 0 if that satisfies them, or if nothing does.
 Clocks ShiftsOf(absl::Span<const RankRecord> records) {
@@ -35,7 +38,7 @@ Clocks ShiftsOf(absl::Span<const RankRecord> records) {
       int64_t& from_ns = shifts[clocks.first];
       const int64_t most_ns = shifts[clocks.second] + slack_ns;
       if (from_ns > most_ns) is_done = false;
-      from_ns = std::min(from_ns, most_ns);
+      from_ns = std::max(std::min(from_ns, most_ns), kLeastShiftNs);
     }
     if (is_done) return shifts;
   }

@@ -92,6 +92,14 @@ TEST(FirstStop, IsTheSenderOfAMessageThatWasNotSentInTime) {
   EXPECT_THAT(FindFirstStop(late).devices, ElementsAre(0));
 }
 
+// Rank 0 is in the next step: its ring no longer has what it sent in the one before.
+TEST(FirstStop, IsNotASenderThatHasForgottenTheStep) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 2).In(58).Add(Op::kForward, 0, {30, 30, 0}).Closed(990),
+      RecordedRank(1, 2).Add(Op::kForward, 3, {20, 0, 0}, Awaited::kMessage, 0).Closed(900)};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(1));
+}
+
 TEST(FirstStop, OfACycleIsAllOfIt) {
   const std::vector<RankRecord> ranks = {
       RecordedRank(0, 3).Add(Op::kBackward, 3, {10, 0, 0}, Awaited::kMessage, 1),
