@@ -81,27 +81,30 @@ std::optional<Pace> PaceMeter::pace() const {
 SlowRanks::SlowRanks(std::vector<std::string> names, int replicas)
     : names_(std::move(names)),
       replicas_(static_cast<size_t>(replicas)),
-      is_slow_(names_.size(), false) {}
+      is_slow_(names_.size(), false) {
+  ratios_.reserve(names_.size());
+  of_replicas_.reserve(replicas_);
+}
 
 std::optional<SlowRanks::Bound> SlowRanks::BoundOf(absl::Span<const std::optional<Pace>> paces,
-                                                   size_t device) const {
-  std::vector<double> ratios;
-  std::vector<int64_t> of_replicas;
+                                                   size_t device) {
+  ratios_.clear();
+  of_replicas_.clear();
   for (size_t other = 0; other < paces.size(); ++other) {
     if (other == device || !paces[other].has_value()) continue;
     const Pace& pace = *paces[other];
-    if (other / replicas_ == device / replicas_) of_replicas.push_back(pace.median_ns);
+    if (other / replicas_ == device / replicas_) of_replicas_.push_back(pace.median_ns);
     if (pace.before_ns == 0) continue;
-    ratios.push_back(static_cast<double>(pace.median_ns) / static_cast<double>(pace.before_ns));
+    ratios_.push_back(static_cast<double>(pace.median_ns) / static_cast<double>(pace.before_ns));
   }
   std::optional<Bound> bound;
-  if (!ratios.empty()) {
+  if (!ratios_.empty()) {
     // That the others have become faster makes no rank slow.
-    const double others = std::max(1.0, MedianOf(absl::MakeSpan(ratios)));
+    const double others = std::max(1.0, MedianOf(absl::MakeSpan(ratios_)));
     bound = {kFactor * others * static_cast<double>(paces[device]->before_ns), false};
   }
-  if (!of_replicas.empty()) {
-    const double ns = kFactor * static_cast<double>(MedianOf(absl::MakeSpan(of_replicas)));
+  if (!of_replicas_.empty()) {
+    const double ns = kFactor * static_cast<double>(MedianOf(absl::MakeSpan(of_replicas_)));
     if (!bound.has_value() || ns < bound->ns) bound = {ns, true};
   }
   return bound;
@@ -112,7 +115,7 @@ std::vector<std::string> SlowRanks::Judge(absl::Span<const std::optional<Pace>> 
   for (size_t device = 0; device < paces.size(); ++device) {
     if (!paces[device].has_value()) continue;
     const std::optional<Bound> bound = BoundOf(paces, device);
-    if (!bound.has_value()) continue;
+    if (!bound.has_value() || bound->ns == 0.0) continue;
     const Pace& pace = *paces[device];
     const double normal_ns = bound->ns / kFactor;
     const auto least_ns = static_cast<double>(pace.least_ns);

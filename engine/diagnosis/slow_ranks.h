@@ -64,8 +64,8 @@ class SlowRanks {
   // the other.
   SlowRanks(std::vector<std::string> names, int replicas);
 
-  // A sentence for each device that is slow, which comes again only after it was not. `paces`: of
-  // all devices, as far as they are known.
+  // Allocates nothing as long as no device becomes slow. A sentence for each that is, which comes
+  // again only after it was not. `paces`: of all devices, as far as they are known.
   std::vector<std::string> Judge(absl::Span<const std::optional<Pace>> paces);
 
  private:
@@ -73,11 +73,13 @@ class SlowRanks {
     double ns;  // at which the device is slow
     bool is_of_replicas;
   };
-  std::optional<Bound> BoundOf(absl::Span<const std::optional<Pace>> paces, size_t device) const;
+  std::optional<Bound> BoundOf(absl::Span<const std::optional<Pace>> paces, size_t device);
 
   const std::vector<std::string> names_;
   const size_t replicas_;
   std::vector<bool> is_slow_;
+  std::vector<double> ratios_;        // of the other devices: scratch
+  std::vector<int64_t> of_replicas_;  // likewise
 };
 
 }  // namespace stagecoach::engine

