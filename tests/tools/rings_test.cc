@@ -41,6 +41,13 @@ class RingsOfProcesses : public ::testing::Test {
                    "--json", "--deadline", "300"},
                   more);
   }
+  static VariablesOf With(const VariablesOf& variables, const std::string& rings) {
+    return [=](int rank) {
+      Variables all = variables(rank);
+      all.emplace_back("STAGECOACH_RINGS", rings);
+      return all;
+    };
+  }
   // Of all ranks.
   static void ExpectMergedTrace(const std::string& path) {
     const absl::StatusOr<std::string> text = base::ReadFile(path, 64 << 20);
@@ -86,7 +93,7 @@ class RingsOfProcesses : public ::testing::Test {
 // In processes that another launcher has started.
 TEST_F(RingsOfProcesses, NameTheOneThatWasKilled) {
   const std::string rings = PathOf("of/run");
-  const auto children = Start(4, At(4, TcpPlace()), Same(Forever({"--rings", rings})));
+  const auto children = Start(4, With(At(4, TcpPlace()), rings), Same(Forever({})));
   ASSERT_TRUE(children[0]->WaitForOutput(kTrains));
   children[2]->Signal(SIGKILL);
   for (const std::unique_ptr<Child>& child : children) child->Wait();

@@ -174,7 +174,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
                                        .rendezvous = rendezvous,
                                        .fingerprint = absl::StrCat("rows to predict: ", rows, "\n"),
                                        .deadline = absl::Seconds(options.run.deadline_seconds),
-                                       .rings = RingsOf("")}));
+                                       .rings = FindRings()}));
 }
 
 // What would otherwise surface after the work.

@@ -14,10 +14,10 @@
 
 namespace stagecoach::tools {
 
-engine::RingOptions RingsOf(const std::string& flag) {
-  engine::RingOptions options = {.folder = flag};
+engine::RingOptions FindRings() {
+  engine::RingOptions options;
   const char* const variable = std::getenv(kRingsVariable);
-  if (flag.empty() && variable != nullptr) options.folder = variable;
+  if (variable != nullptr) options.folder = variable;
   const absl::StatusOr<std::optional<engine::Launch>> launch = engine::FindLaunch();
   if (launch.ok() && launch->has_value()) options.launch = (*launch)->id;
   return options;

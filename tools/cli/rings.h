@@ -14,9 +14,8 @@ namespace stagecoach::tools {
 // Tells processes the folder for their rings.
 inline constexpr char kRingsVariable[] = "STAGECOACH_RINGS";
 
-// Where the rings of this process are: in the folder of that flag, or else of the variable, if
-// either is given.
-engine::RingOptions RingsOf(const std::string& flag);
+// Where the rings of this process are: in the folder of the variable, if it is set.
+engine::RingOptions FindRings();
 
 // Of a run that `launch` starts, maybe several times: a folder "rings" among its logs, or else a
 // temporary one, which is removed unless it is to be kept.

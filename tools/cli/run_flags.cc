@@ -345,9 +345,6 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   add_file("--trace", options.trace, "Write when the actions of the last step were performed");
   add_file("--simulated-trace", options.simulated_trace,
            "Write the same, simulated with the measured times");
-  app.add_option("--rings", options.rings,
-                 "Keep the last actions of each device in this folder, for stagecoach trace merge")
-      ->option_text("DIR");
   AddFlag(app, "--check-replicas", "STEPS", options.replica_check_steps,
           Describe("How often replicas compare their parameters, 0 for never",
                    absl::StrCat(options.replica_check_steps)),

@@ -81,7 +81,6 @@ struct RunOptions {
 
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured
-  std::string rings;            // folder for the last actions of each device
   std::string simulated_trace;  // as a simulation at the measured times of actions has it
 
   bool explain = false;  // print the shapes of a step first

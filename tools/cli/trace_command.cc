@@ -104,7 +104,9 @@ Command AddTraceCommand(CLI::App& app) {
   options->merge = flags->add_subcommand(
       "merge",
       "Say which rank of a run stopped first, from the rings that its processes have left");
-  options->merge->add_option("folder", options->rings, "The folder of train --rings")->required();
+  options->merge
+      ->add_option("folder", options->rings, "The folder that STAGECOACH_RINGS named to them")
+      ->required();
   options->merge->add_option("--output", options->output, "Write the merged trace of all ranks")
       ->option_text("FILE");
   return {flags, [options] { return RunTrace(*options); }};

@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& o
                                          .fingerprint = Fingerprint(options, run),
                                          .deadline = LongestWait(options),
                                          .replica_check_steps = options.replica_check_steps,
-                                         .rings = RingsOf(options.rings),
+                                         .rings = FindRings(),
                                          .on_slow_rank = PrintNotice,
                                          .trace = WantsTraces(options)}));
 }
