@@ -19,6 +19,7 @@ namespace {
 
 constexpr absl::string_view kGatherPrefix = "gather/";
 constexpr char kAlivePrefix[] = "alive/";
+constexpr char kPacePrefix[] = "pace/";
 constexpr char kOtherRankUrl[] = "stagecoach/other-rank";
 
 constexpr absl::Duration kShortestLookInterval = absl::Milliseconds(200);
@@ -32,7 +33,8 @@ std::string GatherKey(int64_t gather, int rank) {
 
 absl::Status CheckKey(const std::string& key) {
   if (key.empty() || key.size() > Rendezvous::kMaxKeyBytes || key == kFailedKey ||
-      absl::StartsWith(key, kGatherPrefix) || absl::StartsWith(key, kAlivePrefix)) {
+      absl::StartsWith(key, kGatherPrefix) || absl::StartsWith(key, kAlivePrefix) ||
+      absl::StartsWith(key, kPacePrefix)) {
     return absl::InvalidArgumentError(absl::StrCat("not a key of a rendezvous: \"", key, "\""));
   }
   return absl::OkStatus();
@@ -180,6 +182,14 @@ absl::Duration Rendezvous::look_interval() const {
 absl::Status Rendezvous::ShowLife(const std::string& doing, base::Deadline deadline) {
   doing_ = doing;
   return DoReplace(absl::StrCat(kAlivePrefix, rank_), absl::StrCat(++signs_, " ", doing), deadline);
+}
+
+absl::Status Rendezvous::ShowPace(const std::string& pace, base::Deadline deadline) {
+  return DoReplace(absl::StrCat(kPacePrefix, rank_), pace, deadline);
+}
+
+absl::StatusOr<std::vector<std::string>> Rendezvous::LookAtPaces(base::Deadline deadline) {
+  return DoLookAtAll(kPacePrefix, deadline);
 }
 
 absl::StatusOr<std::vector<Rendezvous::Silent>> Rendezvous::FindSilent() {

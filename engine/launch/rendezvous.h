@@ -52,8 +52,8 @@ class Rendezvous {
   // By which the other ranks reach this one's host, as far as the place tells; else "".
   virtual std::string own_address() const { return ""; }
 
-  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/" or
-  // "alive/", nor be "failed".
+  // AlreadyExists if any rank has set the key before. Keys must not begin with "gather/",
+  // "alive/" or "pace/", nor be "failed".
   absl::Status Set(const std::string& key, const std::string& value, base::Deadline deadline);
 
   // The value of the key, once a rank has set it.
@@ -86,6 +86,10 @@ class Rendezvous {
   absl::Duration silence_interval() const { return look_interval() * 7 / 2; }
   // A sign of life, and in what this rank is: a few words without line breaks.
   absl::Status ShowLife(const std::string& doing, base::Deadline deadline);
+  // How fast this rank works, for the others to look at: a text without line breaks. By rank the
+  // last of each, "" if it has shown none.
+  absl::Status ShowPace(const std::string& pace, base::Deadline deadline);
+  absl::StatusOr<std::vector<std::string>> LookAtPaces(base::Deadline deadline);
   // A rank that has shown no sign of life for a while: stopped, hung or cut off.
   struct Silent {
     int rank;

@@ -14,11 +14,6 @@ namespace {
 using schedule::Action;
 using schedule::Op;
 using schedule::TimedAction;
-using Clock = std::chrono::steady_clock;
-
-int64_t Nanoseconds(Clock::duration duration) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-}
 
 }  // namespace
 
@@ -60,6 +55,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   stashed_ = 0;
   RETURN_IF_ERROR(options_.device->stream().Report(-1));
   running_.store(&run.bound, std::memory_order_release);
+  options_.ring->BeginRun(run.batch.step, run.step != nullptr);
   if (const absl::Status set = sample_numbers_->Set(run.batch); !set.ok()) return At(run, 0, set);
   for (int position = 0; position < actions; ++position) {
     const absl::Status status = PerformAt(run, position);
@@ -67,6 +63,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   }
   const absl::Status status = Finish(run);
   if (!status.ok()) return At(run, FirstNotDone(run.bound), status);
+  options_.ring->EndRun();
   if (run.is_measured) RETURN_IF_ERROR(ReadTimes(run));
   counters_.peak_bytes = arena_.peak_bytes();
   counters_.peak_stash_bytes =
@@ -85,6 +82,7 @@ int Executor::FirstNotDone(const Bound& bound) const {
 }
 
 absl::Status Executor::At(const Run& run, int position, const absl::Status& status) const {
+  options_.ring->Close();
   const Action& action = run.bound.program.instructions[static_cast<size_t>(position)].action;
   const std::string replica =
       options_.replicas == nullptr
@@ -105,12 +103,18 @@ std::string Executor::Activity() const {
 absl::Status Executor::PerformAt(const Run& run, int position) {
   const auto index = static_cast<size_t>(position);
   const Program& program = run.bound.program;
+  options_.ring->Begin(run.bound.recorded[index]);
   RETURN_IF_ERROR(run.bound.blocks.Begin(position));
   RETURN_IF_ERROR(Mark(run, program.instructions[index], Moment::kReached));
   RETURN_IF_ERROR(Perform(run, position));
   if (index + 1 == program.instructions.size()) {
     // The list ends when its last sends have been taken: their blocks end with it.
-    for (const int32_t send : program.last_sends) RETURN_IF_ERROR(Await(send));
+    for (const int32_t send : program.last_sends) {
+      RingAction taken = run.bound.recorded[static_cast<size_t>(send)];
+      taken.awaited = Awaited::kOwnTaken;
+      options_.ring->Begin(taken);
+      RETURN_IF_ERROR(Await(send));
+    }
   }
   RETURN_IF_ERROR(run.bound.blocks.End(position));
   if (!run.timed.empty()) {
@@ -350,6 +354,7 @@ absl::Status Executor::Patiently(
   int32_t done = stream.reported();
   base::Deadline deadline = base::Deadline::After(options_.deadline);
   return wait([&]() -> absl::Status {
+    NoteDevice();
     RETURN_IF_ERROR(options_.transport->Poll());
     if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->Poll());
     if (const int32_t now = stream.reported(); now != done) {
@@ -360,6 +365,11 @@ absl::Status Executor::Patiently(
     if (is_alone || !deadline.Expired()) return absl::OkStatus();
     return absl::DeadlineExceededError("timed out waiting for other ranks");
   });
+}
+
+void Executor::NoteDevice() {
+  if (options_.device->memory_is_host()) return;
+  options_.ring->DeviceIsAt(FirstNotDone(*running_.load(std::memory_order_relaxed)));
 }
 
 LossResult Executor::Result(int replica, MicroBatch micro_batch) const {
@@ -374,56 +384,6 @@ Tensor Executor::Output(MicroBatch micro_batch) const {
                    options_.output.Batched(loss_stage_->options().micro_batch_rows)};
   output.data = outputs_.data() + micro_batch.value() * output.bytes();
   return output;
-}
-
-absl::Status Executor::ReadTimes(const Run& run) {
-  const std::vector<Instruction>& instructions = run.bound.program.instructions;
-  for (size_t index = 0; index < instructions.size(); ++index) {
-    const bool works = instructions[index].works;
-    if (!works && run.timed.empty()) continue;
-    ASSIGN_OR_RETURN(TimedAction timed, TimesOf(run, static_cast<int>(index)));
-    if (works) counters_.compute_ns += timed.end_ns - timed.start_ns;
-    if (run.timed.empty()) continue;
-    timed.bytes = run.timed[index].bytes;
-    timed.as_graph = run.timed[index].as_graph;
-    run.timed[index] = timed;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<TimedAction> Executor::TimesOf(const Run& run, int position) const {
-  const auto index = static_cast<size_t>(position);
-  const Instruction& instruction = run.bound.program.instructions[index];
-  const Clock::time_point zero = run.step == nullptr ? Clock::time_point() : run.step->start;
-  const auto at = [&](Moment moment) { return timeline_->At(SlotOf(instruction, moment)); };
-  ASSIGN_OR_RETURN(Clock::time_point reached, at(Moment::kReached));
-  reached = std::max(reached, zero);
-  Clock::time_point start = reached;
-  Clock::time_point end = reached;
-  if (instruction.works) {
-    ASSIGN_OR_RETURN(start, at(Moment::kStart));
-    ASSIGN_OR_RETURN(end, at(Moment::kEnd));
-    if (instruction.action.op == Op::kExchangeNorms) {
-      // The wait for other ranks is in the middle; it is reported as if it came first.
-      ASSIGN_OR_RETURN(const Clock::time_point own_part_done, at(Moment::kOwnPartDone));
-      ASSIGN_OR_RETURN(const Clock::time_point all_there, at(Moment::kAllPartsThere));
-      start += all_there - own_part_done;
-    }
-  } else if (schedule::IsTransfer(instruction.action.op)) {
-    ASSIGN_OR_RETURN(start, at(Moment::kStart));
-    ASSIGN_OR_RETURN(end, options_.transport->DeliveredAt(tickets_[index]));
-  } else if (instruction.action.op == Op::kReduceGradients) {
-    ASSIGN_OR_RETURN(start, at(Moment::kStart));
-    ASSIGN_OR_RETURN(end, reduction_->DoneAt(instruction.action.stage));
-  }
-  // Two devices' clocks agree to within some ten microseconds (Timeline::At), no more: what one saw
-  // delivered may seem to be before the other reached it.
-  start = std::max(start, reached);
-  end = std::max(end, start);
-  return TimedAction{.action = instruction.action,
-                     .reached_ns = Nanoseconds(reached - zero),
-                     .start_ns = Nanoseconds(start - zero),
-                     .end_ns = Nanoseconds(end - zero)};
 }
 
 }  // namespace stagecoach::engine

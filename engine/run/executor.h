@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "engine/diagnosis/action_ring.h"
 #include "engine/model/parameter_table.h"
 #include "engine/run/block_table.h"
 #include "engine/run/gradient_norm.h"
@@ -41,8 +42,9 @@ struct TrainStep {
 
 // Time and memory of one rank, since creation.
 struct ExecutorCounters {
-  int64_t compute_ns = 0;  // in compute actions and updates of the runs that were measured
-  int64_t peak_bytes = 0;  // largest extent of the arena in use
+  int64_t compute_ns = 0;       // in compute actions and updates of the runs that were measured
+  int64_t last_compute_ns = 0;  // of that, in the last of them
+  int64_t peak_bytes = 0;       // largest extent of the arena in use
   int peak_stashed = 0;  // most micro-batches, counted per stage, that were between F and B at once
   partition::SentBytes sent;     // in the last step of training
   int64_t peak_stash_bytes = 0;  // most that was stashed at once, as schedule/memory.h defines it
@@ -73,6 +75,7 @@ class Executor {
     kernels::Device* device = nullptr;
     int number = 0;  // of the device in the mesh, for errors: with one replica, the rank
     Transport* transport = nullptr;
+    ActionRing* ring = nullptr;  // keeps what it has done last
     // Of RankGroup, where there are replicas: for REDUCE.
     kernels::Device* beside = nullptr;
     Transport* replicas = nullptr;
@@ -139,6 +142,7 @@ class Executor {
     Program program;
     BlockTable blocks;
     std::vector<std::unique_ptr<kernels::Recording>> recordings;  // by position; null for transfers
+    std::vector<RingAction> recorded;                             // by position
   };
   // One run of a program.
   struct Run {
@@ -193,8 +197,11 @@ class Executor {
   absl::Status WarmUp();
   absl::Status Await(int32_t transfer);
   absl::Status Mark(const Run& run, const Instruction& instruction, Moment moment) {
+    if (moment == Moment::kStart) options_.ring->Start();
     return run.is_measured ? timeline_->Mark(SlotOf(instruction, moment)) : absl::OkStatus();
   }
+  // Notes in the ring where an accelerator is.
+  void NoteDevice();
   static int SlotOf(const Instruction& instruction, Moment moment) {
     return instruction.first_slot + static_cast<int>(moment);
   }

@@ -48,6 +48,17 @@ bool HasResultsBeforeSteps(const schedule::Schedule& schedule) {
       });
 }
 
+RingAction RingActionOf(const Program& program, const Instruction& instruction, bool reduces) {
+  const Op op = instruction.action.op;
+  RingAction recorded = {.action = instruction.action, .peer = instruction.peer};
+  if (schedule::IsCollective(op)) recorded.awaited = Awaited::kAll;
+  if (op == Op::kStep && instruction.works && reduces) recorded.awaited = Awaited::kReplicas;
+  if (instruction.awaits == Instruction::kNothing) return recorded;
+  recorded.awaited = schedule::IsCompute(op) ? Awaited::kMessage : Awaited::kTaken;
+  recorded.peer = program.instructions[static_cast<size_t>(instruction.awaits)].peer;
+  return recorded;
+}
+
 }  // namespace
 
 absl::Status CheckKeepsParameters(const schedule::Schedule& schedule) {
@@ -273,8 +284,10 @@ absl::Status Executor::WarmUp() {
 absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInputs& inputs,
                                                                 int64_t dynamic_offset) {
   std::unique_ptr<Bound> bound(
-      new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, inputs.memory), {}});
+      new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, inputs.memory), {}, {}});
   for (const Instruction& instruction : bound->program.instructions) {
+    bound->recorded.push_back(
+        RingActionOf(bound->program, instruction, options_.replicas != nullptr));
     std::unique_ptr<kernels::Recording>& recording = bound->recordings.emplace_back();
     if (!schedule::IsCompute(instruction.action.op)) continue;
     ASSIGN_OR_RETURN(recording, options_.device->CreateRecording());

@@ -26,6 +26,7 @@ using schedule::Schedule;
 
 // How long, and how often, one that misses another looks for the reason.
 constexpr absl::Duration kLeastPatience = absl::Seconds(1);
+constexpr absl::Duration kLeastPaceInterval = absl::Seconds(1);
 constexpr absl::Duration kPatiencePause = absl::Milliseconds(20);
 
 // With which ranks a rank exchanges tensors.
@@ -384,6 +385,18 @@ void RankGroup::LookAtOthers() {
 absl::Status RankGroup::ShowLife() {
   const std::string doing = activity_ ? activity_() : "the start or the end of the run";
   return options_.rendezvous->ShowLife(doing, Deadline());
+}
+
+absl::Duration RankGroup::pace_interval() const {
+  return std::max(kLeastPaceInterval, options_.rendezvous->look_interval());
+}
+
+std::vector<std::string> RankGroup::ShowPace(const std::string& pace) {
+  base::MutexLock lock(rendezvous_mutex_);
+  Rendezvous& rendezvous = *options_.rendezvous;
+  if (!rendezvous.ShowPace(pace, Deadline()).ok() || rendezvous.rank() != 0) return {};
+  absl::StatusOr<std::vector<std::string>> paces = rendezvous.LookAtPaces(Deadline());
+  return paces.ok() ? *std::move(paces) : std::vector<std::string>();
 }
 
 absl::Status RankGroup::DescribeBy(std::function<std::string()> activity) {

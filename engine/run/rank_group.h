@@ -86,6 +86,8 @@ class RankGroup {
   // In what this process is, for the others to know (Rendezvous::ShowLife): asked from now on until
   // Disconnect while devices are at work, and beside it.
   absl::Status DescribeBy(std::function<std::string()> activity);
+  // "rank 2 (stage 2, replica 0)", by device.
+  const std::vector<std::string>& names() const { return names_; }
   // The devices of this process, by their numbers in the mesh, ascending.
   const std::vector<int>& local_devices() const { return local_devices_; }
   kernels::Device& device(int index) const { return *members_[Index(index)].device; }
@@ -95,6 +97,13 @@ class RankGroup {
   // on a second device of the same place. Null if there is one replica.
   Transport* replicas(int device) const { return members_[Index(device)].replicas.get(); }
   kernels::Device* beside(int device) const { return members_[Index(device)].beside.get(); }
+
+  bool is_among_processes() const { return options_.rendezvous != nullptr; }
+  // Among processes, between runs: shows the others how fast this one computes, in a text without
+  // line breaks. For rank 0 by rank what they have shown last, "" if nothing; else, and if the
+  // rendezvous fails, which other calls find, nothing. Not to be called more often than that.
+  std::vector<std::string> ShowPace(const std::string& pace);
+  absl::Duration pace_interval() const;
 
   // Calls function(device) for each device of this process, in a job of its stream, all at the same
   // time. The first error by device.

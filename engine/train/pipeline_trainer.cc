@@ -24,6 +24,7 @@ absl::Status PipelineTrainer::Initialize() {
   RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
+  RETURN_IF_ERROR(CreateRings());
   executors_.resize(static_cast<size_t>(plan().num_devices()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
   RETURN_IF_ERROR(
@@ -35,8 +36,29 @@ absl::Status PipelineTrainer::Initialize() {
   evaluation_rows_.reserve(static_cast<size_t>(plan().batch_rows()));
   saved_state_ =
       std::make_unique<SavedState>(run_, *group_, executors_, base::SystemCalls::Kernel());
+  if (options_.on_slow_rank) {
+    pace_watch_ = std::make_unique<PaceWatch>(*group_, options_.on_slow_rank);
+  }
   if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
   return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::CreateRings() {
+  std::vector<RingOwner> owners;
+  for (const int device : group_->local_devices()) {
+    owners.push_back({.device = device,
+                      .devices = plan().num_devices(),
+                      .replica = group_->mesh().replica_of(device),
+                      .replicas = plan().replicas(),
+                      .name = group_->names()[static_cast<size_t>(device)]});
+  }
+  ASSIGN_OR_RETURN(rings_, Rings::Create(options_.rings, owners));
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTrainer::Explained(const absl::Status& status) const {
+  if (!absl::IsDeadlineExceeded(status) || options_.rendezvous != nullptr) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), "; ", rings_->Explain()));
 }
 
 absl::Status PipelineTrainer::CheckChoices() {
@@ -82,6 +104,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
           {.device = &group_->device(device),
            .number = device,
            .transport = &group_->transport(device),
+           .ring = &rings_->of(device),
            .beside = group_->beside(device),
            .replicas = group_->replicas(device),
            .deadline = options_.deadline,
@@ -105,11 +128,12 @@ absl::Status PipelineTrainer::RunSchedule(absl::FunctionRef<absl::Status(int, bo
                            is_early || runs_ % kMeasuredOf == 0;
   ++runs_;
   const auto start = std::chrono::steady_clock::now();
-  absl::Status status = group_->Together([&](int device) { return function(device, is_measured); });
+  absl::Status status =
+      group_->Together([&](int device) { return Explained(function(device, is_measured)); });
   const auto took = std::chrono::steady_clock::now() - start;
-  if (is_measured) {
-    measured_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(took).count();
-  }
+  last_measured_ns_ =
+      is_measured ? std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() : 0;
+  measured_ns_ += last_measured_ns_;
   return status;
 }
 
@@ -176,6 +200,11 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   }
   EndStep();
   if (trace != nullptr) traces_->End(number - restored_steps_);
+  if (pace_watch_ != nullptr && last_measured_ns_ > 0 && performed.ok()) {
+    pace_watch_->After(number, last_measured_ns_, [&](int device) {
+      return executors_[static_cast<size_t>(device)]->counters().last_compute_ns;
+    });
+  }
   const int64_t check_steps = plan().replicas() > 1 ? options_.replica_check_steps : 0;
   if (performed.ok() && check_steps > 0 && number % check_steps == 0) {
     const absl::Status status = ParametersHash().status();

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "engine/diagnosis/rings.h"
 #include "engine/run/executor.h"
 #include "engine/run/rank_group.h"
+#include "engine/train/pace_watch.h"
 #include "engine/train/saved_state.h"
 #include "engine/train/step_traces.h"
 #include "engine/train/trainer.h"
@@ -57,6 +59,9 @@ class PipelineTrainer final : public Trainer {
   absl::Status CreateExecutor(int device);
   // A run of the schedule by all devices; `function(device, is_measured)`.
   absl::Status RunSchedule(absl::FunctionRef<absl::Status(int, bool)> function);
+  absl::Status CreateRings();
+  // Where all ranks are here, and one has waited for too long, an error with what has held it up.
+  absl::Status Explained(const absl::Status& status) const;
   // Among processes: products are computed in one way wherever they are.
   absl::Status CheckChoices();
   // The batch as the replica of a device takes it.
@@ -91,15 +96,18 @@ class PipelineTrainer final : public Trainer {
   const PreparedRun run_;
   const TrainerOptions options_;
   std::unique_ptr<RankGroup> group_;
+  std::unique_ptr<Rings> rings_;
   std::vector<std::unique_ptr<Executor>> executors_;  // index: device; null where it is elsewhere
   std::vector<int64_t> evaluation_rows_;
-  std::unique_ptr<StepTraces> traces_;  // null without tracing
+  std::unique_ptr<PaceWatch> pace_watch_;  // null if there is none to be told
+  std::unique_ptr<StepTraces> traces_;     // null without tracing
   std::unique_ptr<SavedState> saved_state_;
   int64_t steps_ = 0;
-  int64_t samples_ = 0;         // rows of these steps
-  int64_t restored_steps_ = 0;  // of those, the ones before a checkpoint
-  int64_t runs_ = 0;            // of either schedule
-  int64_t measured_ns_ = 0;     // of those that were measured
+  int64_t samples_ = 0;           // rows of these steps
+  int64_t restored_steps_ = 0;    // of those, the ones before a checkpoint
+  int64_t runs_ = 0;              // of either schedule
+  int64_t measured_ns_ = 0;       // of those that were measured
+  int64_t last_measured_ns_ = 0;  // of the last one; 0 if it was not
 };
 
 }  // namespace stagecoach::engine

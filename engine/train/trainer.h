@@ -17,6 +17,7 @@
 #include "engine/data/dataset.h"
 #include "engine/device/device_report.h"
 #include "engine/device/device_spec.h"
+#include "engine/diagnosis/rings.h"
 #include "engine/model/model.h"
 #include "engine/run/rank_group.h"
 #include "engine/stage/optimizer.h"
@@ -46,6 +47,12 @@ struct TrainerOptions {
   // Replicas compare their parameters after every so many steps (0: never by themselves). Step then
   // fails with DataLoss, which names the tensor, if they differ; nothing mends that but a restart.
   int64_t replica_check_steps = 1000;
+  // Where the last actions of each device are kept (engine/diagnosis/action_ring.h), so that others
+  // can read them if this process is killed.
+  RingOptions rings;
+  // Told when a rank has become slow (SlowRanks): of all that are in this process, or, among
+  // processes, in that of rank 0. In Step. May be empty.
+  std::function<void(const std::string& sentence)> on_slow_rank;
   bool trace = false;  // record when each action of a step is performed
 };
 

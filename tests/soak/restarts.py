@@ -101,7 +101,9 @@ class Run:
                    "--silence", "0.3", "--", *TRAIN, *self.mesh, "--checkpoint", f"{folder}/run",
                    "--resume", "--every", self.every]
         with open(f"{folder}/out", "ab") as out, open(f"{folder}/err", "ab") as err:
-            self.launcher = subprocess.Popen(command, stdout=out, stderr=err)
+            # Launchers that are killed leave their folders for rings.
+            env = {**os.environ, "TMPDIR": folder}
+            self.launcher = subprocess.Popen(command, stdout=out, stderr=err, env=env)
 
     def ranks(self):
         found = children_of(self.launcher.pid)

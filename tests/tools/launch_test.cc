@@ -21,6 +21,7 @@
 #include "tests/tools/child.h"
 #include "tests/tools/cuda_machine.h"
 #include "tests/tools/launched_run.h"
+#include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -123,9 +124,10 @@ TEST(Launch, LeavesNothingBehindThatAProcessHasStarted) {
   EXPECT_TRUE(IsGone(text.substr(0, text.size() - 1)));
 }
 
-TEST(Launch, LeavesNothingBehindWhereItIsKilledItself) {
+TEST(Launch, LeavesNoProcessBehindWhereItIsKilledItself) {
   const testing::TestFolder folder;
   const std::string place = folder.path().string();
+  const ScopedVariable temporary("TMPDIR", place);  // its folder for rings stays
   Child launch(LaunchOf(
       2, Shell("echo $$ > " + place + "/$RANK; [ $RANK != 0 ] || while [ ! -s " + place +
                "/1 ]; do sleep 0.05; done; [ $RANK != 0 ] || echo ready; exec sleep 600")));
@@ -182,6 +184,7 @@ TEST(Launch, TrainsAsOneProcessDoes) {
 
 TEST(Launch, ReportsTheRankThatFailedToTrain) {
   const CudaMachine machine("gpus=2,fail_operation=1500");
+  const ScopedVariable temporary("TMPDIR", machine.home());  // for the rings that it keeps
   const Finished run =
       RunStagecoach(LaunchOf(2, Joined({"--"}, RankArguments(Joined(Forever(), Deadline())))));
   EXPECT_EQ(run.exit_status, kStatusInternal) << run.err;

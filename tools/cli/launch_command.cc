@@ -87,6 +87,9 @@ absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
     std::fprintf(stderr, "stagecoach launch: %s; starts %s again (%d of %d)\n", cause.c_str(),
                  which.c_str(), restart, options.max_restarts);
   };
+  supervision.on_diagnosis = [](const std::string& text) {
+    std::fprintf(stderr, "stagecoach launch: %s\n", text.c_str());
+  };
   return Supervise(supervision);
 }
 

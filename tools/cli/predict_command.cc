@@ -28,6 +28,7 @@
 #include "tools/cli/messages.h"
 #include "tools/cli/prediction.h"
 #include "tools/cli/prediction_report.h"
+#include "tools/cli/rings.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/stop_signal.h"
@@ -187,7 +188,7 @@ absl::StatusOr<engine::PreparedRun> FindPlan(PredictOptions options, const engin
 absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOptions& options,
                                                                engine::PreparedRun prepared,
                                                                int64_t rows,
-                                                               engine::Rendezvous* rendezvous) {
+                                                               const Meeting& meeting) {
   const engine::DeviceSpec device = prepared.device;
   const engine::Optimizer optimizer = prepared.optimizer;
   return OnDevices(
@@ -195,9 +196,10 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
                                       {.optimizer = optimizer,
                                        .device = device,
                                        .exchange = ExchangeOf(options.run.device, device),
-                                       .rendezvous = rendezvous,
+                                       .rendezvous = meeting.rendezvous.get(),
                                        .fingerprint = absl::StrCat("rows to predict: ", rows, "\n"),
-                                       .deadline = absl::Seconds(options.run.deadline_seconds)}));
+                                       .deadline = absl::Seconds(options.run.deadline_seconds),
+                                       .rings = FindRings(meeting.launch)}));
 }
 
 bool IsSameFile(const std::string& a, const std::string& b) {
@@ -227,10 +229,10 @@ void AddFiles(const PredictOptions& options, PredictionTask& task) {
   }
 }
 
-// `rendezvous`: with the other processes of the run; null if there is one.
+// `meeting`: with the other processes of the run; without a rendezvous if there is one.
 absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions& options,
-                                     const engine::Checkpoint& checkpoint,
-                                     engine::Rendezvous* rendezvous) {
+                                     const engine::Checkpoint& checkpoint, const Meeting& meeting) {
+  engine::Rendezvous* const rendezvous = meeting.rendezvous.get();
   const engine::Manifest& manifest = checkpoint.manifest();
   ASSIGN_OR_RETURN(PredictionTask task, From(Origin::kData, LoadTask(flags, options, manifest)));
   const bool reports = rendezvous == nullptr || rendezvous->rank() == 0;
@@ -252,7 +254,7 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
   const StopOnHangUp hang_up;
   ASSIGN_OR_RETURN(
       const std::unique_ptr<engine::Trainer> trainer,
-      From(Origin::kConfiguration, CreateTrainer(options, std::move(prepared), rows, rendezvous)));
+      From(Origin::kConfiguration, CreateTrainer(options, std::move(prepared), rows, meeting)));
   RETURN_IF_ERROR(From(Origin::kData, trainer->Restore(checkpoint.path()).status()));
   std::unique_ptr<PredictionReport> report;
   if (reports) {
@@ -299,11 +301,11 @@ absl::StatusOr<int> Predict(const CLI::App& flags, PredictOptions& options) {
                       [&](const RunOptions& run, const Meeting& meeting) {
                         PredictOptions own = options;
                         own.run = run;
-                        return PredictOnDevices(flags, own, *checkpoint, meeting.rendezvous.get());
+                        return PredictOnDevices(flags, own, *checkpoint, meeting);
                       });
   }
   RETURN_IF_ERROR(checkpoint.status());
-  return PredictOnDevices(flags, options, *checkpoint, nullptr);
+  return PredictOnDevices(flags, options, *checkpoint, {});
 }
 
 }  // namespace

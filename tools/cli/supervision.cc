@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "engine/launch/free_port.h"
 #include "engine/launch/launch.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/rings.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -26,6 +28,7 @@ struct Generation {
   bool replaces = false;  // single processes, the others living on
   pid_t launcher = getpid();
   absl::Time started = absl::Now();  // the first
+  std::string rings;                 // folder
 
   std::string id() const {
     return absl::StrCat(launcher, ".", absl::ToUnixSeconds(started), ".", restarts);
@@ -48,6 +51,7 @@ std::vector<std::pair<std::string, std::string>> VariablesOf(int rank, int port,
       {"STAGECOACH_LAUNCH", generation.id()},
       {"STAGECOACH_RESTARTS", absl::StrCat(generation.restarts)},
       {"STAGECOACH_STARTED", absl::StrCat(absl::ToUnixSeconds(generation.started))},
+      {kRingsVariable, generation.rings},
       {"RANK", number},
       {"WORLD_SIZE", count},
       {"LOCAL_RANK", number},
@@ -70,13 +74,21 @@ bool MayDoBetter(const EndOfProcesses& end) {
 
 absl::StatusOr<int> Supervise(const Supervision& supervision) {
   LocalProcesses processes = supervision.processes;
-  Generation generation = {.ranks = processes.processes};
+  ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRings> rings,
+                   LaunchedRings::Make(processes.log_dir));
+  const auto explain = [&](bool is_last) {
+    if (!supervision.on_diagnosis) return;
+    const std::string text = rings->Explain(is_last);
+    if (!text.empty()) supervision.on_diagnosis(text);
+  };
+  Generation generation = {.ranks = processes.processes, .rings = rings->folder()};
   std::optional<engine::FreePort> port;
   processes.variables = [&](int rank) { return VariablesOf(rank, port->number(), generation); };
   const auto may_restart = [&](const EndOfProcesses& end) {
     return MayDoBetter(end) && generation.restarts < supervision.max_restarts;
   };
   const auto restart = [&](const EndOfProcesses& end, const std::string& which) {
+    rings->Clear();
     if (generation.restarts++ == 0) {
       processes.command.insert(processes.command.end(), supervision.restart_arguments.begin(),
                                supervision.restart_arguments.end());
@@ -104,7 +116,9 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
     ASSIGN_OR_RETURN(const EndOfProcesses end, RunLocalProcesses(processes));
     if (end.cause.empty()) return end.status;
     const int left = generation.ranks - end.devices_lost;
-    if (!may_restart(end) || left < 1) {
+    const bool is_last = !may_restart(end) || left < 1;
+    if (!end.was_stopped) explain(is_last);
+    if (is_last) {
       std::fprintf(stderr, "stagecoach launch: %s\n", end.cause.c_str());
       return end.status;
     }

@@ -18,6 +18,9 @@ struct Supervision {
   // Told why processes are started again, which ("all", "3 of them", "it"), and how often that has
   // happened now.
   std::function<void(const std::string& cause, const std::string& which, int restart)> on_restart;
+  // Told which rank has stopped first, and where the trace is (LaunchedRings), before all are
+  // started again and before the line at the end. May be empty.
+  std::function<void(const std::string& text)> on_diagnosis;
 };
 
 // Runs the processes, each of which is told its rank and where the ranks meet by the variables that

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/diagnosis/rings.h"
 #include "schedule/pictures/html.h"
 #include "schedule/pictures/timeline.h"
 #include "schedule/traces/chrome_trace.h"
@@ -24,10 +25,13 @@ namespace {
 struct TraceCommandOptions {
   CLI::App* diff = nullptr;
   CLI::App* show = nullptr;
+  CLI::App* merge = nullptr;
   std::string simulated, measured;  // of diff
   bool json = false;
   std::string trace;  // of show
   std::string html;
+  std::string rings;  // of merge
+  std::string output;
 };
 
 absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
@@ -62,11 +66,24 @@ absl::StatusOr<int> Show(const TraceCommandOptions& options) {
   return kExitOk;
 }
 
+absl::StatusOr<int> Merge(const TraceCommandOptions& options) {
+  ASSIGN_OR_RETURN(const engine::Diagnosis diagnosis,
+                   From(Origin::kData, engine::Diagnose(options.rings)));
+  if (!options.output.empty()) {
+    RETURN_IF_ERROR(
+        From(Origin::kConfiguration, base::WriteFileAtomically(options.output, diagnosis.trace)));
+  }
+  absl::PrintF("%s\n",
+               diagnosis.sentence.empty() ? "no rank has begun a step" : diagnosis.sentence);
+  return kExitOk;
+}
+
 absl::StatusOr<int> RunTrace(const TraceCommandOptions& options) {
   if (options.diff->parsed()) return Diff(options);
   if (options.show->parsed()) return Show(options);
+  if (options.merge->parsed()) return Merge(options);
   return From(Origin::kUsage,
-              absl::InvalidArgumentError("a trace command is needed: diff or show (see "
+              absl::InvalidArgumentError("a trace command is needed: diff, show or merge (see "
                                          "stagecoach trace --help)"));
 }
 
@@ -83,6 +100,14 @@ Command AddTraceCommand(CLI::App& app) {
   options->show = flags->add_subcommand("show", "Draw a trace");
   options->show->add_option("trace", options->trace, "The trace")->required();
   options->show->add_option("--html", options->html, "Write a page to explore it")
+      ->option_text("FILE");
+  options->merge = flags->add_subcommand(
+      "merge",
+      "Say which rank of a run stopped first, from the rings that its processes have left");
+  options->merge
+      ->add_option("folder", options->rings, "The folder that STAGECOACH_RINGS named to them")
+      ->required();
+  options->merge->add_option("--output", options->output, "Write the merged trace of all ranks")
       ->option_text("FILE");
   return {flags, [options] { return RunTrace(*options); }};
 }

@@ -7,6 +7,8 @@
 #include "engine/train/fit.h"
 #include "tools/cli/device_choice.h"
 #include "tools/cli/machine.h"
+#include "tools/cli/messages.h"
+#include "tools/cli/rings.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -33,7 +35,7 @@ std::string Fingerprint(const RunOptions& options, const Run& run) {
 
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& options,
                                                              const Run& run,
-                                                             engine::Rendezvous* rendezvous) {
+                                                             const Meeting& meeting) {
   const engine::PreparedRun& prepared = run.prepared;
   const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, prepared.plan);
   return OnDevices(
@@ -43,10 +45,12 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& o
                                          .seed = options.seed,
                                          .device = prepared.device,
                                          .exchange = ExchangeOf(options.device, prepared.device),
-                                         .rendezvous = rendezvous,
+                                         .rendezvous = meeting.rendezvous.get(),
                                          .fingerprint = Fingerprint(options, run),
                                          .deadline = LongestWait(options),
                                          .replica_check_steps = options.replica_check_steps,
+                                         .rings = FindRings(meeting.launch),
+                                         .on_slow_rank = PrintNotice,
                                          .trace = WantsTraces(options)}));
 }
 

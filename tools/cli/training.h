@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/launch/rendezvous.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
+#include "tools/cli/launched.h"
 #include "tools/cli/run_options.h"
 
 // How commands train, so that the same options give the same bits whichever trains.
@@ -18,12 +18,12 @@ inline absl::Duration LongestWait(const RunOptions& options) {
   return absl::Seconds(options.deadline_seconds);
 }
 
-// A trainer of the run, with the seed and the learning rate of the options. `rendezvous`: with the
-// other processes of the run, and outlives the trainer; null if there is one. Errors are those of
-// Trainer::Create; a GPU whose memory gives out is Unavailable.
+// A trainer of the run, with the seed and the learning rate of the options. `meeting`: with the
+// other processes of the run, whose rendezvous outlives the trainer; without one if there is one
+// process. Errors are those of Trainer::Create; a GPU whose memory gives out is Unavailable.
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& options,
                                                              const Run& run,
-                                                             engine::Rendezvous* rendezvous);
+                                                             const Meeting& meeting);
 
 // ResourceExhausted if the plan is for CPU devices and this machine has less memory than they need.
 struct MemoryUse {

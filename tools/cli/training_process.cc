@@ -108,7 +108,7 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
   if (goes_on) RETURN_IF_ERROR(LetGo(options, *meeting.rendezvous));
   rendezvous_ = meeting.rendezvous;
   ASSIGN_OR_RETURN(std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration, MakeTrainer(options, *run_, rendezvous_.get())));
+                   From(Origin::kConfiguration, MakeTrainer(options, *run_, meeting)));
   ASSIGN_OR_RETURN(position_, FindStart(options, goes_on, *trainer));
   trainer_ = std::move(trainer);
   kept_.reset();

@@ -226,6 +226,19 @@ TEST_P(RendezvousTest, FindsTheRanksThatShowNoLife) {
   });
 }
 
+TEST_P(RendezvousTest, ShowsTheLastPaceOfEachRank) {
+  ForEachRank(3, [](Rendezvous& rendezvous) {
+    if (rendezvous.rank() == 1) {
+      EXPECT_OK(rendezvous.ShowPace("1 2", Soon()));
+      EXPECT_OK(rendezvous.ShowPace("3 4", Soon()));
+    }
+    ASSERT_OK(rendezvous.Barrier(Soon()));
+    ASSERT_OK_AND_ASSIGN(const auto paces, rendezvous.LookAtPaces(Soon()));
+    EXPECT_THAT(paces, ElementsAre("", "3 4", ""));
+    EXPECT_OK(rendezvous.Barrier(Soon()));
+  });
+}
+
 TEST_P(RendezvousTest, BlamesTheSilentForALateGatherAndTellsAll) {
   const std::string reason = "rank 2 of 3 did not arrive in time; rank 2 was last seen in a dream";
   ForEachRank(3, [&](Rendezvous& rendezvous) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "engine/diagnosis/rings.h"
 #include "engine/run/executor.h"
 #include "engine/train/prepared_run.h"
 #include "engine/transport/transport.h"
@@ -98,6 +99,8 @@ class UpdatesTest : public ::testing::Test {
     for (std::unique_ptr<Transport>& transport : CreateInProcessTransports(group)) {
       transports_.push_back(std::make_unique<Losing>(std::move(transport)));
     }
+    rings_ = Rings::Create({}, {{.device = 0, .devices = kRanks}, {.device = 1, .devices = kRanks}})
+                 .value();
     for (int rank = 0; rank < kRanks; ++rank) {
       devices_[static_cast<size_t>(rank)]->stream().Run(
           [&] { executors_.push_back(MakeExecutor(rank)); });
@@ -123,6 +126,7 @@ class UpdatesTest : public ::testing::Test {
     return Executor::Create({.device = &device,
                              .number = rank,
                              .transport = transports_[static_cast<size_t>(rank)].get(),
+                             .ring = &rings_->of(rank),
                              .seed = 1,
                              .parameters = &run_.profile.parameters,
                              .output = run_.profile.output,
@@ -174,6 +178,7 @@ class UpdatesTest : public ::testing::Test {
   PreparedRun run_;
   std::vector<std::unique_ptr<kernels::Device>> devices_;
   std::vector<std::unique_ptr<Losing>> transports_;
+  std::unique_ptr<Rings> rings_;
   std::vector<std::unique_ptr<Executor>> executors_;
 };
 

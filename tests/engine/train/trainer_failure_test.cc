@@ -169,7 +169,9 @@ TEST(Trainer, ARankThatBlocksLetsTheOthersMissTheirDeadline) {
     EXPECT_THAT(trainer->Step(*data, Rows(0, kFailingBatchRows)),
                 StatusIs(absl::StatusCode::kDeadlineExceeded,
                          AllOf(HasSubstr("rank 0, stage 0 "),
-                               HasSubstr("rank 0 timed out waiting for rank 1 to "))));
+                               HasSubstr("rank 0 timed out waiting for rank 1 to "),
+                               HasSubstr("; rank 1 (stage 1, replica 0) stopped first: in the "
+                                         "forward pass of micro-batch 0 in step 1"))));
   }
 }
 

@@ -1,0 +1,45 @@
+#ifndef STAGECOACH_ENGINE_DIAGNOSIS_RINGS_H_
+#define STAGECOACH_ENGINE_DIAGNOSIS_RINGS_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/diagnosis/action_ring.h"
+
+namespace stagecoach::engine {
+
+struct RingOptions {
+  std::string folder;  // is made if it is not there; "": rings are in memory
+  std::string launch;  // RingOwner::launch
+};
+
+// The rings of the devices that are in this process.
+class Rings {
+ public:
+  static absl::StatusOr<std::unique_ptr<Rings>> Create(const RingOptions& options,
+                                                       const std::vector<RingOwner>& owners);
+
+  // Pre-condition: the device is one of the owners.
+  ActionRing& of(int device) { return *rings_.at(device); }
+  // Which of these devices has held up the others: FirstStop::sentence. Thread-safe, also while
+  // they are at work.
+  std::string Explain() const;
+
+ private:
+  std::map<int, std::unique_ptr<ActionRing>> rings_;
+};
+
+// What a folder of rings tells.
+struct Diagnosis {
+  std::string sentence;  // FirstStop::sentence
+  std::string trace;     // ToMergedTrace
+};
+// Errors: those of ReadRings.
+absl::StatusOr<Diagnosis> Diagnose(const std::string& folder);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DIAGNOSIS_RINGS_H_

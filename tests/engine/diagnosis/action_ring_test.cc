@@ -1,0 +1,255 @@
+#include "engine/diagnosis/action_ring.h"
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "engine/diagnosis/rings.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Op;
+using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+RingAction Pass(Op op, int micro_batch, Awaited awaited = Awaited::kNothing, int peer = -1) {
+  return {.action = {.op = op,
+                     .stage = schedule::StageId(2),
+                     .micro_batch = schedule::MicroBatch(micro_batch)},
+          .awaited = awaited,
+          .peer = schedule::Rank(peer)};
+}
+
+RingOwner OwnerOf(int device) {
+  return {.device = device,
+          .devices = 4,
+          .replica = device % 2,
+          .replicas = 2,
+          .name = absl::StrCat("rank ", device),
+          .launch = "first"};
+}
+
+std::unique_ptr<ActionRing> InMemory() { return ActionRing::Create(OwnerOf(2), "").value(); }
+
+TEST(ActionRing, KeepsWhatWasBegunStartedAndEnded) {
+  const auto ring = InMemory();
+  const RingAction norm = {.action = schedule::Collective(Op::kExchangeNorms, schedule::GroupId(3)),
+                           .awaited = Awaited::kAll};
+  const RingAction pass = Pass(Op::kBackward, 5, Awaited::kMessage, 1);
+  ring->BeginRun(56, /*trains=*/false);
+  ring->Begin(Pass(Op::kForward, 5));
+  ring->EndRun();
+  ring->BeginRun(57, /*trains=*/true);
+  ring->Begin(pass);
+  ring->Start();
+  ring->Begin(norm);
+  const RankRecord record = ring->Read();
+  ASSERT_THAT(record.actions, SizeIs(3));
+  EXPECT_EQ(record.closed_ns, 0);
+  const RecordedAction &first = record.actions[0], &second = record.actions[1],
+                       &third = record.actions[2];
+  EXPECT_EQ(first.what, Pass(Op::kForward, 5));
+  EXPECT_EQ(second.what, pass);
+  EXPECT_EQ(third.what, norm);
+  EXPECT_EQ(first.step, 56);
+  EXPECT_EQ(second.step, 57);
+  EXPECT_FALSE(first.trains);
+  EXPECT_TRUE(second.trains);
+  EXPECT_EQ(first.run + 1, second.run);
+  EXPECT_EQ(first.started_ns, 0);
+  EXPECT_LE(first.ended_ns, second.begun_ns);
+  EXPECT_GE(second.started_ns, second.begun_ns);
+  EXPECT_EQ(second.ended_ns, third.begun_ns);
+  EXPECT_TRUE(third.is_open());
+  ring->EndRun();
+  EXPECT_FALSE(ring->Read().actions[2].is_open());
+}
+
+TEST(ActionRing, KeepsTheLastOnceItIsFull) {
+  const auto ring = InMemory();
+  ring->BeginRun(1, true);
+  for (int i = 0; i < ActionRing::kEntries + 10; ++i) ring->Begin(Pass(Op::kForward, i));
+  const RankRecord record = ring->Read();
+  ASSERT_THAT(record.actions, SizeIs(ActionRing::kEntries));
+  for (int i = 0; i < ActionRing::kEntries; ++i) {
+    EXPECT_EQ(record.actions[static_cast<size_t>(i)].what, Pass(Op::kForward, i + 10));
+  }
+  EXPECT_TRUE(record.actions.back().is_open());
+  EXPECT_FALSE(record.actions.front().is_open());
+}
+
+TEST(ActionRing, ClosesOnce) {
+  const auto ring = InMemory();
+  ring->Close();
+  const int64_t closed_ns = ring->Read().closed_ns;
+  EXPECT_GT(closed_ns, 0);
+  ring->Close();
+  EXPECT_EQ(ring->Read().closed_ns, closed_ns);
+}
+
+// The host has issued two actions more.
+TEST(ActionRing, EndsWhereTheDeviceIs) {
+  const auto ring = InMemory();
+  ring->BeginRun(1, true);
+  ring->Begin(Pass(Op::kForward, 9));
+  ring->EndRun();
+  ring->BeginRun(2, true);
+  for (int i = 0; i < 4; ++i) ring->Begin(Pass(Op::kForward, i));
+  ring->DeviceIsAt(1);
+  const RankRecord record = ring->Read();
+  ASSERT_THAT(record.actions, SizeIs(3));
+  EXPECT_EQ(record.actions.back().what, Pass(Op::kForward, 1));
+  EXPECT_TRUE(record.actions.back().is_open());
+  ring->DeviceIsAt(7);
+  EXPECT_THAT(ring->Read().actions, SizeIs(5));
+  ring->DeviceIsAt(1);
+  ring->EndRun();
+  EXPECT_THAT(ring->Read().actions, SizeIs(5));
+}
+
+TEST(ActionRing, CanBeReadWhileItIsWritten) {
+  const auto ring = InMemory();
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    ring->BeginRun(1, true);
+    for (int i = 0; !done; ++i) {
+      ring->Begin(Pass(Op::kForward, i, Awaited::kMessage, i % 2));
+      ring->Start();
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const RankRecord record = ring->Read();
+    int last = -1;
+    for (const RecordedAction& action : record.actions) {
+      const int number = action.what.action.micro_batch.value();
+      ASSERT_GT(number, last);
+      ASSERT_EQ(action.what.peer.value(), number % 2);
+      last = number;
+    }
+  }
+  done = true;
+  writer.join();
+}
+
+class RingFile : public ::testing::Test {
+ protected:
+  std::string PathOf(int device) const { return RingPath(folder_.path().string(), device); }
+  // With one action of a process that was killed.
+  std::string Make(int device, const std::string& launch = "first") const {
+    RingOwner owner = OwnerOf(device);
+    owner.launch = launch;
+    const auto ring = ActionRing::Create(owner, PathOf(device)).value();
+    ring->BeginRun(57, true);
+    ring->Begin(Pass(Op::kForward, 3));
+    return base::ReadFile(PathOf(device), 1 << 20).value();
+  }
+  absl::Status ReadAll() const { return ReadRings(folder_.path().string()).status(); }
+
+  const testing::TestFolder folder_;
+};
+
+TEST_F(RingFile, HoldsWhatAProcessHasLeft) {
+  const absl::StatusOr<RankRecord> record = ParseRing(Make(3));
+  ASSERT_OK(record.status());
+  EXPECT_EQ(record->owner.name, "rank 3");
+  EXPECT_FALSE(record->owner.clock.empty());
+  EXPECT_EQ(record->closed_ns, 0);
+  ASSERT_THAT(record->actions, SizeIs(1));
+  EXPECT_TRUE(record->actions[0].is_open());
+  EXPECT_EQ(record->actions[0].what, Pass(Op::kForward, 3));
+  // The ring was destroyed after that.
+  EXPECT_GT(ParseRing(base::ReadFile(PathOf(3), 1 << 20).value())->closed_ns, 0);
+}
+
+TEST_F(RingFile, OfDevicesThatHaveNoneIsWithoutActions) {
+  Make(1);
+  Make(2);
+  const auto records = ReadRings(folder_.path().string());
+  ASSERT_OK(records.status());
+  ASSERT_THAT(*records, SizeIs(4));
+  EXPECT_THAT((*records)[1].actions, SizeIs(1));
+  EXPECT_THAT((*records)[2].actions, SizeIs(1));
+  EXPECT_THAT((*records)[3].actions, IsEmpty());
+  EXPECT_EQ((*records)[3].owner.device, 3);
+  EXPECT_EQ((*records)[3].owner.replica, 1);
+  EXPECT_EQ((*records)[3].owner.name, "rank 3");
+}
+
+TEST_F(RingFile, OfAnotherRunIsRefused) {
+  Make(1);
+  Make(2, "second");
+  EXPECT_THAT(ReadAll(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  HasSubstr("rings of different runs")));
+}
+
+TEST_F(RingFile, ThatIsMissingIsSaidSo) {
+  EXPECT_THAT(ReadAll(), StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no rings")));
+  EXPECT_THAT(ReadRings("/no/such/folder").status(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(RingFile, ThatIsTruncatedIsRefusedByName) {
+  const std::string whole = Make(0);
+  std::ofstream(PathOf(0), std::ios::binary) << whole.substr(0, whole.size() - 1);
+  EXPECT_THAT(ReadAll(), StatusIs(absl::StatusCode::kDataLoss,
+                                  AllOf(HasSubstr("rank-0.ring"), HasSubstr("damaged"))));
+}
+
+// Every byte of the header and of the entry, in turn: it is refused, or read as something else that
+// can be.
+TEST_F(RingFile, ThatIsDamagedIsAnErrorOrAnotherRecord) {
+  const std::string whole = Make(0);
+  int refused = 0;
+  for (size_t i = 0; i < 4096 + 128; ++i) {
+    if (i == 1024) i = 4096;  // there is nothing between
+    for (const int mask : {0x01, 0x80, 0xff}) {
+      std::string damaged = whole;
+      damaged[i] = static_cast<char>(damaged[i] ^ mask);
+      const absl::StatusOr<RankRecord> record = ParseRing(damaged);
+      if (!record.ok()) {
+        ASSERT_EQ(record.status().code(), absl::StatusCode::kDataLoss);
+        ++refused;
+        continue;
+      }
+      ASSERT_LT(record->owner.device, record->owner.devices);
+      if (i % 64 == 0) {
+        std::ofstream(PathOf(0), std::ios::binary) << damaged;
+        EXPECT_TRUE(Diagnose(folder_.path().string()).ok());
+      }
+      for (const RecordedAction& action : record->actions) {
+        ASSERT_LT(static_cast<int>(action.what.action.op), schedule::kNumOps);
+        ASSERT_LT(action.what.peer.value(), record->owner.devices / record->owner.replicas);
+        ASSERT_GE(action.last_ns(), action.begun_ns);
+      }
+    }
+  }
+  EXPECT_GT(refused, 3 * 30);  // magic and mesh at least
+}
+
+TEST_F(RingFile, IsNotThatOfAProcessThatStillHasTheOld) {
+  const auto old = ActionRing::Create(OwnerOf(0), PathOf(0)).value();
+  Make(0, "second");
+  old->BeginRun(1, true);
+  old->Begin(Pass(Op::kForward, 1));
+  EXPECT_EQ(ReadRings(folder_.path().string())->at(0).owner.launch, "second");
+}
+
+TEST_F(RingFile, InAFolderThatCannotBeIsAnErrorWithItsName) {
+  EXPECT_THAT(Rings::Create({.folder = "/dev/null/x"}, {OwnerOf(0)}).status().message(),
+              HasSubstr("/dev/null/x"));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

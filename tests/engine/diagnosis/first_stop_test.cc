@@ -1,0 +1,248 @@
+#include "engine/diagnosis/first_stop.h"
+
+#include <vector>
+
+#include "engine/diagnosis/messages.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/diagnosis/recorded_ranks.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using schedule::Op;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Ranks 0 to 3 of a pipeline; rank 3 waits for rank 2, rank 1 for rank 2's gradient, and rank 0 for
+// rank 1's.
+std::vector<RankRecord> Pipeline(const RecordedRank& third) {
+  return {RecordedRank(0, 4).Add(Op::kBackward, 1, {120, 0, 0}, Awaited::kMessage, 1),
+          RecordedRank(1, 4)
+              .Add(Op::kForward, 3, {80, 82, 88}, Awaited::kMessage, 0)
+              .Add(Op::kSendActivation, 3, {90, 90, 95})
+              .Add(Op::kBackward, 2, {100, 0, 0}, Awaited::kMessage, 2),
+          third, RecordedRank(3, 4).Add(Op::kForward, 3, {110, 0, 0}, Awaited::kMessage, 2)};
+}
+
+TEST(FirstStop, IsWhereARankWasKilledWhileItComputed) {
+  std::vector<RankRecord> ranks =
+      Pipeline(RecordedRank(2, 4).Add(Op::kForward, 3, {85, 96, 0}, Awaited::kMessage, 1));
+  for (const size_t other : {0U, 1U, 3U}) ranks[other].closed_ns = 2'000'000'000;
+  const FirstStop stop = FindFirstStop(ranks);
+  EXPECT_THAT(stop.devices, ElementsAre(2));
+  EXPECT_EQ(
+      stop.sentence,
+      "rank 2 (stage 2, replica 0) stopped first: in the forward pass of micro-batch 3 in "
+      "step 57, 24.0 ms before the last action of another rank; rank 1 waited for its gradient "
+      "of micro-batch 2, rank 3 waited for its activation of micro-batch 3");
+}
+
+// Rank 1, for which it waits, only waits itself.
+TEST(FirstStop, IsTheRankThatWasKilledEvenIfItWaited) {
+  std::vector<RankRecord> ranks = {
+      RecordedRank(0, 3).Add(Op::kForward, 5, {50, 50, 0}).Closed(300),
+      RecordedRank(1, 3).Add(Op::kForward, 5, {60, 0, 0}, Awaited::kMessage, 0).Closed(310),
+      RecordedRank(2, 3).Add(Op::kForward, 5, {70, 0, 0}, Awaited::kMessage, 1)};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(2));
+  EXPECT_THAT(FindFirstStop(ranks).sentence,
+              HasSubstr("waiting for the activation of micro-batch 5 from rank 1"));
+}
+
+// All have come to their ends by themselves, as where a wait has reached its deadline.
+TEST(FirstStop, IsTheHangThatAllOthersWaitFor) {
+  std::vector<RankRecord> ranks =
+      Pipeline(RecordedRank(2, 4).Add(Op::kBackward, 2, {70, 71, 0}, Awaited::kMessage, 3));
+  for (RankRecord& rank : ranks) rank.closed_ns = 5'000'000'000;
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(2));
+  EXPECT_THAT(FindFirstStop(ranks).sentence, HasSubstr("in the backward pass of micro-batch 2"));
+  for (RankRecord& rank : ranks) rank.closed_ns = 0;  // as in one process that looks at itself
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(2));
+}
+
+TEST(FirstStop, IsTheReceiverOfAMessageThatWasSentButNeverCame) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 2)
+          .Add(Op::kSendActivation, 3, {10, 10, 12})
+          .Add(Op::kBackward, 0, {13, 0, 0}, Awaited::kMessage, 1)
+          .Closed(900),
+      RecordedRank(1, 2).Add(Op::kForward, 3, {9, 0, 0}, Awaited::kMessage, 0).Closed(950)};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(1));
+  EXPECT_THAT(FindFirstStop(ranks).sentence,
+              HasSubstr("waiting for the activation of micro-batch 3 from rank 0"));
+}
+
+// The send of the run before is no excuse, nor is one after the receiver had given up.
+TEST(FirstStop, IsTheSenderOfAMessageThatWasNotSentInTime) {
+  const RecordedRank receiver =
+      RecordedRank(1, 2).Add(Op::kForward, 3, {20, 0, 0}, Awaited::kMessage, 0).Closed(900);
+  const std::vector<RankRecord> before = {RecordedRank(0, 2)
+                                              .In(56)
+                                              .Add(Op::kSendActivation, 3, {10, 10, 12})
+                                              .In(57)
+                                              .Add(Op::kForward, 3, {13, 13, 0})
+                                              .Closed(950),
+                                          receiver};
+  EXPECT_THAT(FindFirstStop(before).devices, ElementsAre(0));
+  const std::vector<RankRecord> late = {RecordedRank(0, 2)
+                                            .Add(Op::kSendActivation, 3, {910, 910, 920})
+                                            .Add(Op::kForward, 4, {921, 921, 0})
+                                            .Closed(950),
+                                        receiver};
+  EXPECT_THAT(FindFirstStop(late).devices, ElementsAre(0));
+}
+
+// Rank 0 is in the next step: its ring no longer has what it sent in the one before.
+TEST(FirstStop, IsNotASenderThatHasForgottenTheStep) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 2).In(58).Add(Op::kForward, 0, {30, 30, 0}).Closed(990),
+      RecordedRank(1, 2).Add(Op::kForward, 3, {20, 0, 0}, Awaited::kMessage, 0).Closed(900)};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(1));
+}
+
+TEST(FirstStop, OfACycleIsAllOfIt) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 3).Add(Op::kBackward, 3, {10, 0, 0}, Awaited::kMessage, 1),
+      RecordedRank(1, 3).Add(Op::kBackward, 4, {11, 0, 0}, Awaited::kMessage, 2),
+      RecordedRank(2, 3).Add(Op::kForward, 5, {12, 0, 0}, Awaited::kMessage, 1)};
+  const FirstStop stop = FindFirstStop(ranks);
+  EXPECT_THAT(stop.devices, ElementsAre(1, 2));
+  EXPECT_EQ(stop.sentence,
+            "ranks 1, 2 wait for one another in step 57: rank 1 for its gradient of micro-batch 4 "
+            "(rank 2), rank 2 for its activation of micro-batch 5 (rank 1)");
+}
+
+TEST(FirstStop, IsTheRankThatDidNotTakeAMessage) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 2).Add(Op::kSendActivation, 4, {10, 0, 0}, Awaited::kTaken, 1).Closed(500),
+      RecordedRank(1, 2).Add(Op::kForward, 2, {5, 5, 0}).Closed(510)};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(1));
+  EXPECT_THAT(FindFirstStop(ranks).sentence, HasSubstr("rank 0 waited for it to take the message "
+                                                       "before the activation of micro-batch 4"));
+  const std::vector<RankRecord> at_the_end = {
+      RecordedRank(0, 2).Add(Op::kSendActivation, 4, {10, 0, 0}, Awaited::kOwnTaken, 1).Closed(500),
+      RecordedRank(1, 2).Add(Op::kForward, 2, {5, 5, 0}).Closed(510)};
+  EXPECT_THAT(FindFirstStop(at_the_end).sentence,
+              HasSubstr("rank 0 waited for it to take the activation of micro-batch 4"));
+}
+
+TEST(FirstStop, IsTheRankThatDidNotComeToACollective) {
+  const auto waits = [](int device) {
+    return RecordedRank(device, 3)
+        .Add(Op::kExchangeNorms, -1, {40, 41, 0}, Awaited::kAll)
+        .Closed(700);
+  };
+  const std::vector<RankRecord> ranks = {
+      waits(0), RecordedRank(1, 3).Add(Op::kBackward, 7, {30, 30, 0}).Closed(710), waits(2)};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(1));
+  EXPECT_THAT(FindFirstStop(ranks).sentence,
+              HasSubstr("; rank 0 waited for it, rank 2 waited for it"));
+}
+
+// Of a rank's replicas; those of other ranks do not matter.
+TEST(FirstStop, IsTheReplicaThatDidNotComeToTheUpdate) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 4, 2).Add(Op::kStep, -1, {40, 0, 0}, Awaited::kReplicas).Closed(700),
+      RecordedRank(1, 4, 2).Add(Op::kBackward, 7, {41, 41, 0}).Closed(710),
+      RecordedRank(2, 4, 2).Add(Op::kStep, -1, {20, 21, 22}).Closed(705),
+      RecordedRank(3, 4, 2).Add(Op::kForward, 7, {20, 21, 22}).Closed(720)};
+  EXPECT_THAT(FindFirstStop({ranks[0], ranks[1]}).devices, ElementsAre(1));
+  EXPECT_THAT(FindFirstStop(ranks).sentence, Not(HasSubstr("rank 3 (")));
+}
+
+// A stage's neighbors are those of its own replica.
+TEST(FirstStop, IsOfTheReplicaThatIsWaitedFor) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 4, 2).Add(Op::kForward, 1, {10, 10, 0}),
+      RecordedRank(1, 4, 2).Add(Op::kForward, 1, {30, 30, 0}),
+      RecordedRank(2, 4, 2).Add(Op::kForward, 1, {5, 0, 0}, Awaited::kMessage, 0).Closed(90),
+      RecordedRank(3, 4, 2).Add(Op::kForward, 1, {5, 0, 0}, Awaited::kMessage, 0).Closed(90)};
+  EXPECT_THAT(FindFirstStop(ranks).sentence,
+              HasSubstr("; rank 2 waited for its activation of micro-batch 1"));
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(0));
+}
+
+// Rank 0 was made to end while it waited for rank 1, which had told of its failure.
+TEST(FirstStop, IsFoundThroughRanksThatHaveEnded) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 3).Add(Op::kBackward, 1, {10, 0, 0}, Awaited::kMessage, 1),
+      RecordedRank(1, 3).Add(Op::kBackward, 1, {20, 0, 0}, Awaited::kMessage, 2).Closed(500),
+      RecordedRank(2, 3).Add(Op::kForward, 4, {30, 30, 0})};
+  EXPECT_THAT(FindFirstStop(ranks).devices, ElementsAre(2));
+}
+
+TEST(FirstStop, IsBetweenStepsWhereARankHadNotBegunTheNextOne) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 2).Add(Op::kStep, -1, {10, 10, 12}),
+      RecordedRank(1, 2).In(58).Add(Op::kForward, 0, {20, 0, 0}, Awaited::kMessage, 0).Closed(99)};
+  EXPECT_THAT(FindFirstStop(ranks).sentence,
+              HasSubstr("rank 0 (stage 0, replica 0) stopped first: after step 57"));
+}
+
+TEST(FirstStop, IsBeforeTheFirstStepWhereARankHasNoneRecorded) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 2).Add(Op::kBackward, 0, {20, 0, 0}, Awaited::kMessage, 1).Closed(99),
+      RecordedRank(1, 2)};
+  EXPECT_EQ(FindFirstStop(ranks).sentence,
+            "rank 1 (stage 1, replica 0) stopped first: before its first step; rank 0 waited for "
+            "its gradient of micro-batch 0");
+  EXPECT_EQ(FindFirstStop({ranks[1], ranks[1]}).sentence, "");
+}
+
+TEST(FirstStop, MayBeInAnEvaluation) {
+  const std::vector<RankRecord> ranks = {
+      RecordedRank(0, 1).Evaluates().Add(Op::kForward, 0, {20, 20, 0}).Closed(99)};
+  EXPECT_THAT(FindFirstStop(ranks).sentence, HasSubstr("in an evaluation after step 57"));
+}
+
+// ---- Clocks ----
+
+// The clock of rank 1 is `behind` ms behind that of rank 0.
+std::vector<RankRecord> TwoHosts(int64_t behind) {
+  return {
+      RecordedRank(0, 2)
+          .At("here")
+          .Add(Op::kSendActivation, 3, {1010, 1010, 1012})
+          .Add(Op::kBackward, 3, {1013, 1040, 1050}, Awaited::kMessage, 1)
+          .Add(Op::kForward, 4, {1051, 1051, 0})
+          .Closed(1300),
+      RecordedRank(1, 2)
+          .At("there")
+          .Add(Op::kForward, 3, {1005 - behind, 1011 - behind, 1020 - behind}, Awaited::kMessage, 0)
+          .Add(Op::kSendGradient, 3, {1030 - behind, 1030 - behind, 1032 - behind})
+          .Add(Op::kForward, 4, {1033 - behind, 0, 0}, Awaited::kMessage, 0)
+          .Closed(1290 - behind)};
+}
+
+TEST(Clocks, AreAlignedWhereAMessageWouldBeReadBeforeItWasSent) {
+  for (const int64_t behind : {500, -500}) {
+    std::vector<RankRecord> ranks = TwoHosts(behind);
+    AlignClocks(ranks);
+    const auto& [host, other] = std::tie(ranks[0].actions, ranks[1].actions);
+    EXPECT_LE(host[0].begun_ns, other[0].started_ns);
+    EXPECT_LE(other[1].begun_ns, host[1].started_ns);
+    EXPECT_EQ(host[2].ended_ns, 0);
+    EXPECT_EQ(other[2].started_ns, 0);
+    EXPECT_EQ(other[1].begun_ns - other[0].started_ns, 19'000'000);
+    EXPECT_EQ(ranks[1].closed_ns - other[0].started_ns, 279'000'000);
+  }
+}
+
+TEST(Clocks, StayAsTheyAreWhereTheyAgree) {
+  std::vector<RankRecord> ranks = TwoHosts(0);
+  AlignClocks(ranks);
+  EXPECT_EQ(ranks[0].actions, TwoHosts(0)[0].actions);
+  EXPECT_EQ(ranks[1].actions, TwoHosts(0)[1].actions);
+}
+
+// No shift satisfies both messages.
+TEST(Clocks, StayAsTheyAreWhereTheyDrift) {
+  std::vector<RankRecord> ranks = TwoHosts(500);
+  ranks[0].actions[1].started_ns = 100'000'000;
+  const std::vector<RecordedAction> before = ranks[1].actions;
+  AlignClocks(ranks);
+  EXPECT_EQ(ranks[1].actions, before);
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
