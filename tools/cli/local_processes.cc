@@ -122,7 +122,10 @@ class Group {
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGCHLD) continue;
       was_stopped_ = true;
-      for (LocalProcess& process : processes_) process.was_told_to_end = true;
+      for (LocalProcess& process : processes_) {
+        process.was_told_to_end = true;
+        process.supervisor = Descriptor();  // none is replaced any more
+      }
       Signal(static_cast<int>(info.ssi_signo));
     }
     for (LocalProcess& process : processes_) {

@@ -35,6 +35,7 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, bool is_replacement, RunOpt
                     " is one of the checkpoints of a run: name the folder that it is in")));
   }
   if (!options.resume) {
+    if (is_replacement) return false;
     ASSIGN_OR_RETURN(const std::vector<engine::FoundCheckpoint> found,
                      From(Origin::kConfiguration, engine::ListCheckpoints(options.checkpoints)));
     if (found.empty()) return false;

@@ -113,7 +113,7 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
   trainer_ = std::move(trainer);
   kept_.reset();
   if (supervisor_ != nullptr && trainer_->can_lose_processes()) {
-    RETURN_IF_ERROR(supervisor_->CanGoOn());
+    supervisor_->CanGoOn().IgnoreError();  // it may have ended the run already
   }
   return TrainToTheEnd(options, meeting.launch.restarts, goes_on);
 }
