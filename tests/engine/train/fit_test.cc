@@ -365,6 +365,35 @@ TEST(Fit, GoesOnAsIfItHadNeverStopped) {
   }
 }
 
+// As after a process was replaced: the newest checkpoint is older than where the run goes on.
+TEST(Fit, SavesWhereItGoesOnFromIfThatIsNotSaved) {
+  const DataPosition in_epoch_2 = {.epoch = 2, .rows = 10};
+  FitOptions options = WithCheckpoints(3);
+  options.start_is_saved = false;
+  options.start = in_epoch_2;
+  RecordingTrainer trainer;
+  trainer.GoOnFrom(6);
+  ASSERT_OK(Fit(trainer, Data(), options));
+  EXPECT_THAT(SavesOf(trainer), ElementsAre("7: epoch 2, row 15", "8: epoch 3, row 0, evaluated"));
+
+  RecordingTrainer stopped;
+  stopped.GoOnFrom(6);
+  options.stop = [] { return true; };
+  ASSERT_OK(Fit(stopped, Data(), options));
+  EXPECT_THAT(SavesOf(stopped), ElementsAre("6: epoch 2, row 10"));
+
+  RecordingTrainer done;
+  done.GoOnFrom(8);
+  options.start = {.epoch = 3, .test_loss = 0.25};
+  ASSERT_OK(Fit(done, Data(), options));
+  EXPECT_THAT(SavesOf(done), ElementsAre("8: epoch 3, row 0, evaluated"));
+  options.start_is_saved = true;
+  RecordingTrainer saved;
+  saved.GoOnFrom(8);
+  ASSERT_OK(Fit(saved, Data(), options));
+  EXPECT_THAT(SavesOf(saved), IsEmpty());
+}
+
 TEST(Fit, EvaluatesWhatWasSavedBeforeTheEvaluation) {
   RecordingTrainer trainer;
   trainer.GoOnFrom(4);
@@ -404,8 +433,16 @@ TEST(Fit, GoesOnWhereSavesFail) {
 TEST(Fit, ReturnsTheErrorOfAStep) {
   RecordingTrainer trainer;
   trainer.fails_at_step = 3;
-  EXPECT_THAT(Fit(trainer, Data(), {}), StatusIs(absl::StatusCode::kDataLoss, "step failed"));
+  DataPosition position;
+  EXPECT_THAT(Fit(trainer, Data(), {.position = &position}),
+              StatusIs(absl::StatusCode::kDataLoss, "step failed"));
   EXPECT_EQ(trainer.steps(), 3);
+  EXPECT_EQ(position.epoch, 1);
+  EXPECT_EQ(position.rows, 2 * kBatch);
+  trainer.fails_at_step = 0;
+  ASSERT_OK(Fit(trainer, Data(), {.start = position, .position = &position}));
+  EXPECT_EQ(position.epoch, 2);
+  EXPECT_EQ(position.rows, 0);
 }
 
 }  // namespace

@@ -211,6 +211,8 @@ TEST(CanLoseProcesses, IfOtherReplicasHaveAllThatALostOneHad) {
         OnRanks(tested.processes(), [&](Rendezvous& rendezvous) -> absl::Status {
           ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, MakeTrainer(tested, rendezvous));
           EXPECT_EQ(trainer->can_lose_processes(), can);
+          RETURN_IF_ERROR(TrainTo(*trainer, 1).status());
+          RETURN_IF_ERROR(trainer->Evaluate(*SmallData(16)).status());
           EXPECT_FALSE(trainer->may_complete_step());
           EXPECT_EQ(trainer->Keep().ok(), can);
           EXPECT_THAT(trainer->CompleteStep(), StatusIs(absl::StatusCode::kFailedPrecondition));
