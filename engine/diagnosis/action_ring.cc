@@ -73,16 +73,16 @@ std::string NameOfClock() {
   return gethostname(host, sizeof(host) - 1) == 0 ? host : "";
 }
 
-template <size_t n>
-void CopyText(const std::string& text, char (&to)[n]) {
-  text.copy(to, n - 1);
+template <size_t N>
+void CopyText(const std::string& text, char (&to)[N]) {
+  text.copy(to, N - 1);
 }
 
 // Nothing if it does not end.
-template <size_t n>
-std::optional<std::string> TextOf(const char (&text)[n]) {
-  const size_t length = strnlen(text, n);
-  return length < n ? std::optional<std::string>(std::string(text, length)) : std::nullopt;
+template <size_t N>
+std::optional<std::string> TextOf(const char (&text)[N]) {
+  const size_t length = strnlen(text, N);
+  return length < N ? std::optional<std::string>(std::string(text, length)) : std::nullopt;
 }
 
 absl::Status Damaged(absl::string_view what) {
