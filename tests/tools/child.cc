@@ -123,7 +123,7 @@ Child::Child(const Arguments& arguments, Output output) {
     close(theirs);
     close(output_);
     // What a test runner may have set to be ignored.
-    for (int signal_number : {SIGPIPE, SIGINT, SIGTERM}) signal(signal_number, SIG_DFL);
+    for (int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_DFL);
     execv(argv[0], argv.data());
     _exit(127);
   }
