@@ -1,5 +1,6 @@
 #include "engine/model/layer.h"
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/model/bundle.h"
 
@@ -18,7 +19,8 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
     memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
   memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes;
-  memory.input_bytes = Bundle({context.input}, context.rows, type).bytes();
+  const DType input_type = context.is_fed_ids ? DType::kInt32 : type;
+  memory.input_bytes = Bundle({context.input}, context.rows, input_type).bytes();
   memory.output_bytes = Bundle({spec.output}, context.rows, type).bytes();
   for (int64_t* const area : {&memory.stash_bytes, &memory.weight_stash_bytes,
                               &memory.gradient_stash_bytes, &memory.workspace_bytes}) {
@@ -32,6 +34,12 @@ absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); 
 
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context) {
   ASSIGN_OR_RETURN(LayerSpec spec, layer.Prepare(context));
+  if (spec.takes_ids != context.is_fed_ids) {
+    const auto name = [](bool ids) { return ids ? "ids" : "numbers"; };
+    return absl::InvalidArgumentError(absl::StrCat(spec.description, " takes ",
+                                                   name(spec.takes_ids), ", but is given ",
+                                                   name(context.is_fed_ids)));
+  }
   CompleteMemory(context, spec);
   return spec;
 }

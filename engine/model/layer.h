@@ -51,6 +51,7 @@ struct ParameterSpec {
 struct LayerSpec {
   std::string description;  // "linear 784 -> 2304, gelu"
   Shape output;             // of one sample
+  bool takes_ids = false;   // x has ids, such as those of tokens, rather than numbers
   std::vector<ParameterSpec> parameters;
 
   // What the layer wants of memory besides its parameters, its input and its output; bytes are per
@@ -69,12 +70,14 @@ struct LayerContext {
   int64_t rows;              // of a micro-batch
   Shape input;               // of one sample
   int optimizer_states = 0;  // float32 tensors of its size that the optimizer keeps of a parameter
+  bool is_fed_ids = false;   // x is data, and has ids
 };
 
 // What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
-// parameters are of the device's activation type, gradients are float32. Tensors that the layer
-// declared it does not read in an operation may be empty there. All are in the device's memory,
-// which only operations of the device (kernels/ops) can touch unless memory_is_host().
+// parameters are of the device's activation type, gradients are float32. Only x is int32 where it
+// has ids, each in the range that the data declares, and there is then no dx. Tensors that the
+// layer declared it does not read in an operation may be empty there. All are in the device's
+// memory, which only operations of the device (kernels/ops) can touch unless memory_is_host().
 struct LayerArgs {
   kernels::Stream& stream;
   CallContext call;
@@ -118,6 +121,7 @@ class Layer {
 // Calls layer.Prepare and completes LayerSpec::memory: parameters (each float32 tensor rounded up
 // by AlignTensor), the optimizer's state and what layers see in place of float32 parameters, the
 // input and the output as bundles (bundle.h), and the layer's areas rounded up by AlignTensor.
+// InvalidArgument: a layer that takes ids is fed numbers, or the other way round.
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context);
 
 // Makes a fresh, unprepared layer; called once for each place where the layer is to run.
