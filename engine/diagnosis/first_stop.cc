@@ -218,7 +218,7 @@ std::vector<size_t> CandidatesOf(absl::Span<const RankRecord> records) {
 
 FirstStop DescribeCycle(absl::Span<const RankRecord> records, const Waits& waits,
                         const std::vector<size_t>& cycle) {
-  FirstStop stop;
+  FirstStop stop = {.place = PlaceOf(records[cycle.front()])};
   std::vector<std::string> parts;
   for (const size_t device : cycle) {
     const size_t next =
@@ -258,10 +258,10 @@ FirstStop FindFirstStop(absl::Span<const RankRecord> records) {
       path.push_back(next);
     }
   }
-  return {.devices = {static_cast<int>(*first)},
-          .sentence =
-              absl::StrCat(records[*first].owner.name, " stopped first: ", PlaceOf(records[*first]),
-                           LeadOf(records, *first), WaitersOf(waits, records.size(), *first))};
+  FirstStop stop = {.devices = {static_cast<int>(*first)}, .place = PlaceOf(records[*first])};
+  stop.sentence = absl::StrCat(records[*first].owner.name, " stopped first: ", stop.place,
+                               LeadOf(records, *first), WaitersOf(waits, records.size(), *first));
+  return stop;
 }
 
 }  // namespace stagecoach::engine

@@ -17,6 +17,7 @@ struct FirstStop {
   // micro-batch 3";
   // "" if no rank has begun a step.
   std::string sentence;
+  std::string place;  // of the first device: "in the forward pass of micro-batch 3 in step 57"
 };
 
 // `records`: those of all devices of a run, by number, on one clock (AlignClocks). Ranks that have

@@ -125,7 +125,8 @@ Command AddLaunchCommand(CLI::App& app) {
       "How often to start all again after one has failed; train goes on from its checkpoint [0]",
       [](const std::string& text) { return ParseCount(text, 0, kMostRestarts); });
   AddFlag(*flags, "--silence", "SECONDS", options->silence_seconds,
-          "How long a process may be stopped before it counts as failed [10]", seconds);
+          "How long a process may be stopped, or hang in a step, before it is killed [10]",
+          seconds);
   return {.flags = flags,
           .run = [options, flags] { return Launch(*options, *flags); },
           .rest = &options->command};

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
@@ -23,7 +24,7 @@ struct LocalProcess {
   bool said_it_can_go_on = false;
   std::optional<int> status;     // as a shell reports it, once it has ended
   bool was_told_to_end = false;  // by this program
-  bool was_silent = false;       // and killed for it
+  std::string why_killed;        // by this program; "" if it was not
   base::Deadline stopped_until = base::Deadline::Never();  // where it is stopped
 
   // Whether it goes on if another one is replaced: once it has said so, unless it has ended.

@@ -30,6 +30,7 @@ namespace {
 using engine::Descriptor;
 
 constexpr absl::Duration kFromTermToKill = absl::Seconds(2);
+constexpr absl::Duration kBetweenLooks = absl::Seconds(1);
 constexpr absl::Duration kBetweenDisturbances = absl::Milliseconds(5);
 
 // The rank that a line says has failed: 2 in "rank 1: rank 2 has failed: no memory".
@@ -70,6 +71,7 @@ class Group {
     while (IsRunning()) {
       RETURN_IF_ERROR(WaitForSomething());
       EndTheSilent();
+      EndTheHanging();
       EndTheRest();
       if (given_.disturb && !reason_.has_value()) Disturb();
     }
@@ -107,6 +109,7 @@ class Group {
     }
     base::Deadline until = next_;
     for (const LocalProcess& process : processes_) until = Earlier(until, process.stopped_until);
+    if (given_.find_hang) until = Earlier(until, next_look_);
     if (given_.disturb) until = Earlier(until, base::Deadline::After(kBetweenDisturbances));
     if (poll(polled.data(), polled.size(), engine::PollTimeout(until)) < 0) {
       return absl::OkStatus();
@@ -214,16 +217,34 @@ class Group {
     for (LocalProcess& process : processes_) {
       if (!process.stopped_until.Expired()) continue;
       process.stopped_until = base::Deadline::Never();
-      process.was_silent = true;
+      process.why_killed = "was stopped for too long and was killed";
       kill(-process.pid, SIGKILL);
     }
   }
 
-  void Disturb() {
+  void EndTheHanging() {
+    if (!given_.find_hang || !next_look_.Expired()) return;
+    next_look_ = base::Deadline::After(kBetweenLooks);
+    if (reason_.has_value() || RunningPids().size() != processes_.size()) return;
+    const std::optional<LocalProcesses::Hang> hang = given_.find_hang();
+    // Once may be because this whole machine stood still.
+    const int before = std::exchange(suspect_, hang.has_value() ? hang->rank : -1);
+    if (!hang.has_value() || hang->rank != before || hang->rank >= std::ssize(processes_)) return;
+    LocalProcess& process = processes_[static_cast<size_t>(hang->rank)];
+    process.why_killed = absl::StrCat("hung ", hang->where, " and was killed");
+    kill(-process.pid, SIGKILL);
+  }
+
+  std::vector<pid_t> RunningPids() const {
     std::vector<pid_t> running;
     for (const LocalProcess& process : processes_) {
       if (!process.status.has_value()) running.push_back(process.pid);
     }
+    return running;
+  }
+
+  void Disturb() {
+    const std::vector<pid_t> running = RunningPids();
     if (running.size() == processes_.size()) given_.disturb(running);
   }
 
@@ -258,7 +279,7 @@ class Group {
 
   static std::string Describe(const LocalProcess& cause) {
     const int status = *cause.status;
-    if (cause.was_silent) return "was stopped for too long and was killed";
+    if (!cause.why_killed.empty()) return cause.why_killed;
     if (status <= 128) return absl::StrCat("ended with status ", status);
     return absl::StrCat("was killed by signal ", status - 128, " (", strsignal(status - 128), ")");
   }
@@ -300,6 +321,8 @@ class Group {
   std::optional<EndOfProcesses> reason_;           // why all end
   std::vector<const LocalProcess*> failed_;        // then: in the order in which they ended
   base::Deadline next_ = base::Deadline::Never();  // when the others are made to end
+  base::Deadline next_look_ = base::Deadline::After(kBetweenLooks);  // for one that hangs
+  int suspect_ = -1;                                                 // the rank that did, if any
   bool asked_ = false, was_stopped_ = false;
 };
 

@@ -40,6 +40,13 @@ struct LocalProcesses {
   absl::Duration patience = absl::Seconds(10);
   // How long one may be stopped (SIGSTOP) before it is killed.
   absl::Duration silence = absl::InfiniteDuration();
+  // Asked once a second while all run: the rank that hangs, and where, for an error ("in the
+  // forward pass of ..."). It is killed if the answer is twice the same. May be empty.
+  struct Hang {
+    int rank;
+    std::string where;
+  };
+  std::function<std::optional<Hang>()> find_hang;
   // When a process has been lost, whether it may be replaced: what the others are told, all of
   // which can go on (engine/launch/supervisor.h), if so; `variables` are then asked for the new
   // one. Unset: no process is replaced.

@@ -1,5 +1,6 @@
 #include "tools/cli/rings.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -29,6 +30,14 @@ absl::StatusOr<std::unique_ptr<LaunchedRings>> LaunchedRings::Make(const std::st
     rings->Clear();
   }
   return rings;
+}
+
+std::optional<engine::Standstill> LaunchedRings::FindStandstill(absl::Duration patience) const {
+  const auto records = engine::ReadRings(folder_);
+  if (!records.ok()) return std::nullopt;  // not there yet, or just being made
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return engine::FindStandstill(
+      *records, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(), patience);
 }
 
 std::string LaunchedRings::Explain(bool is_last) {

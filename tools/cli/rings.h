@@ -2,10 +2,13 @@
 #define STAGECOACH_TOOLS_CLI_RINGS_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "engine/diagnosis/rings.h"
+#include "engine/diagnosis/standstill.h"
 #include "engine/launch/launch.h"
 #include "tools/cli/scratch_folder.h"
 
@@ -26,6 +29,9 @@ class LaunchedRings {
   static absl::StatusOr<std::unique_ptr<LaunchedRings>> Make(const std::string& log_dir);
 
   const std::string& folder() const { return folder_; }
+  // While they run: the rank that holds up the others, if nothing has happened for that long in the
+  // middle of a step (engine/diagnosis/standstill.h).
+  std::optional<engine::Standstill> FindStandstill(absl::Duration patience) const;
   // After processes have failed: writes the merged trace into the folder, if that will stay.
   // Returns which rank stopped first, and where the trace is; "" if no rank had begun. `is_last`:
   // they will not be started again.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -19,6 +20,8 @@
 namespace stagecoach::tools {
 namespace {
 
+// Processes that share cores may all be late by some seconds.
+constexpr absl::Duration kShortestHang = absl::Seconds(5);
 constexpr const char* kLocalhost = "127.0.0.1";
 
 // Which of the starts of a run this is.
@@ -96,6 +99,17 @@ absl::StatusOr<int> Supervise(const Supervision& supervision) {
     processes.appends_logs = true;
     if (supervision.on_restart) supervision.on_restart(end.cause, which, generation.restarts);
   };
+  if (processes.silence < absl::InfiniteDuration()) {
+    processes.find_hang = [&]() -> std::optional<LocalProcesses::Hang> {
+      const std::optional<engine::Standstill> still =
+          rings->FindStandstill(std::max(processes.silence, kShortestHang));
+      if (!still.has_value()) return std::nullopt;
+      return LocalProcesses::Hang{
+          still->device,
+          absl::StrCat(still->place, " for ",
+                       absl::FormatDuration(absl::Trunc(still->since, absl::Milliseconds(100))))};
+    };
+  }
   if (supervision.max_restarts > 0) {
     processes.replace = [&](const EndOfProcesses& lost) -> std::optional<engine::Launch> {
       if (!may_restart(lost) || lost.devices_lost > 0) return std::nullopt;

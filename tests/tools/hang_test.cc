@@ -1,0 +1,138 @@
+// A process that lives, and is not stopped as a shell sees it, but does not come on.
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "engine/diagnosis/action_ring.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+#include "tests/tools/child.h"
+#include "tests/tools/launched_run.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+std::vector<pid_t> ThreadsOf(pid_t process) {
+  std::vector<pid_t> threads;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"))) {
+    threads.push_back(std::stoi(entry.path().filename().string()));
+  }
+  return threads;
+}
+
+void WaitForStopOf(pid_t thread) {
+  int status = 0;
+  ASSERT_EQ(waitpid(thread, &status, __WALL), thread);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
+// Whether the last action of a rank is not done.
+bool IsAtWork(const std::string& rings, size_t rank) {
+  const auto records = engine::ReadRings(rings);
+  if (!records.ok() || records->size() <= rank) return false;
+  const std::vector<engine::RecordedAction>& actions = (*records)[rank].actions;
+  return actions.size() > 500 && actions.back().is_open();
+}
+
+// Holds all threads of a process as a debugger does, of which its parent hears nothing, at a time
+// when `is_right` says so; until it is killed.
+void HoldUntilKilled(pid_t process, absl::FunctionRef<bool()> is_right) {
+  const std::vector<pid_t> threads = ThreadsOf(process);
+  for (const pid_t thread : threads) {
+    ASSERT_EQ(ptrace(PTRACE_SEIZE, thread, nullptr, nullptr), 0) << "this test must be allowed to";
+  }
+  while (true) {
+    for (const pid_t thread : threads) {
+      ASSERT_EQ(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr), 0);
+      WaitForStopOf(thread);
+    }
+    if (is_right()) break;
+    for (const pid_t thread : threads) {
+      ASSERT_EQ(ptrace(PTRACE_CONT, thread, nullptr, nullptr), 0);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  // Its dead threads are this process's to bury, before its parent can.
+  for (const pid_t thread : threads) {
+    int status = 0;
+    if (thread == process) continue;
+    ASSERT_EQ(waitpid(thread, &status, __WALL), thread);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(process, &status, __WALL), process);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+TEST(ProcessThatHangs, IsReplacedAndTheBitsAreTheSame) {
+  constexpr size_t kVictim = 2;
+  const stagecoach::testing::TestFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  const auto run = [&](const std::string& stages, const std::string& replicas) -> Arguments {
+    return {"train",
+            "--data",
+            "synthetic:256x16x4",
+            "--layers",
+            "4",
+            "--width",
+            "16",
+            "--batch",
+            "64",
+            "--microbatches",
+            "8",
+            "--epochs",
+            "400",
+            "--every",
+            "100000",
+            "--stages",
+            stages,
+            "--replicas",
+            replicas,
+            "--gradient-blocks",
+            "2",
+            "--resume",
+            "--json",
+            "--checkpoint",
+            path("run" + stages)};
+  };
+  const std::string script =
+      absl::StrCat("echo $$ > ", path("pid."), "$STAGECOACH_RESTARTS.$RANK; exec ",
+                   absl::StrJoin(Joined({ProgramPath()}, run("2", "2")), " "));
+  Child launched({"launch", "--processes", "4", "--max-restarts", "9", "--silence", "1",
+                  "--log-dir", path("logs"), "--", "sh", "-c", script});
+  while (!IsAtWork(path("logs/rings"), kVictim)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  pid_t victim = 0;
+  ASSERT_TRUE(std::ifstream(path("pid.0.2")) >> victim);
+  HoldUntilKilled(victim, [&] { return IsAtWork(path("logs/rings"), kVictim); });
+  const Finished finished = launched.Wait();
+  EXPECT_EQ(finished.exit_status, 0) << finished.err;
+  EXPECT_THAT(finished.err, ContainsRegex("rank 2 hung in .* for [0-9.]+s and was killed.*; "
+                                          "starts it again \\(1 of 9\\)"));
+  const Finished whole = RunStagecoach(run("1", "1"));
+  ASSERT_EQ(whole.exit_status, 0) << whole.err;
+  const absl::StatusOr<std::string> out = base::ReadFile(path("logs/rank-0.out"), 1'000'000);
+  ASSERT_OK(out);
+  const std::string hash = whole.Events().back()["parameters_hash"];
+  EXPECT_THAT(*out, HasSubstr(hash));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools
