@@ -48,7 +48,7 @@ bool IsAtWork(const std::string& rings, size_t rank) {
   const auto records = engine::ReadRings(rings);
   if (!records.ok() || records->size() <= rank) return false;
   const std::vector<engine::RecordedAction>& actions = (*records)[rank].actions;
-  return actions.size() > 500 && actions.back().is_open();
+  return actions.size() > 100 && actions.back().is_open();
 }
 
 // Holds all threads of a process as a debugger does, of which its parent hears nothing, at a time
@@ -95,7 +95,7 @@ TEST(ProcessThatHangs, IsReplacedAndTheBitsAreTheSame) {
             "--batch",
             "64",
             "--microbatches",
-            "8",
+            "4",
             "--epochs",
             "400",
             "--every",
