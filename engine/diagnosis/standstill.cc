@@ -7,7 +7,7 @@
 namespace stagecoach::engine {
 namespace {
 
-constexpr int64_t kTimesTheLongest = 10;
+constexpr int64_t kTimesTheLongest = 4;
 
 // How long a rank had to do with it by itself, without waiting for others.
 int64_t WorkNs(const RecordedAction& action) {

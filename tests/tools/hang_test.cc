@@ -97,7 +97,7 @@ TEST(ProcessThatHangs, IsReplacedAndTheBitsAreTheSame) {
             "--microbatches",
             "4",
             "--epochs",
-            "400",
+            "12",
             "--every",
             "100000",
             "--stages",

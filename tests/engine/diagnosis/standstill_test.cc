@@ -14,13 +14,13 @@ using schedule::Op;
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 // At a time in ms. Rank 1 has started an action at 1,000; rank 0 has waited for it since 900. The
-// longest action so far took 400 ms from its start, and a wait was longer.
+// longest action so far took 1,250 ms from its start, and a wait was longer.
 class HeldUp {
  public:
   HeldUp()
       : ranks_{RecordedRank(0, 2)
                    .Add(Op::kReduceGradients, 0, {-900, -900, 10}, Awaited::kReplicas)
-                   .Add(Op::kForward, 0, {-600, 300, 700}, Awaited::kMessage, 1)
+                   .Add(Op::kForward, 0, {-600, -550, 700}, Awaited::kMessage, 1)
                    .Add(Op::kBackward, 0, {900, 0, 0}, Awaited::kMessage, 1),
                RecordedRank(1, 2)
                    .Add(Op::kForward, 0, {700, 710, 990}, Awaited::kMessage, 0)
@@ -44,9 +44,9 @@ TEST(Standstill, IsARunWhereNothingHappensInTheMiddleOfAnAction) {
   EXPECT_FALSE(HeldUp().At(5999).has_value());
 }
 
-TEST(Standstill, MustLastTenTimesAsLongAsAnyAction) {
+TEST(Standstill, MustLastFourTimesAsLongAsAnyAction) {
   HeldUp run;
-  run.ranks()[0].actions[1].ended_ns += 200'000'000;  // 600 ms
+  run.ranks()[0].actions[1].ended_ns += 250'000'000;  // 1,500 ms
   EXPECT_FALSE(run.At(6999).has_value());
   EXPECT_TRUE(run.At(7000).has_value());
 }
