@@ -3,6 +3,7 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -37,10 +38,10 @@ std::vector<pid_t> ThreadsOf(pid_t process) {
   return threads;
 }
 
-void WaitForStopOf(pid_t thread) {
+// False if it has ended instead.
+bool WaitForStopOf(pid_t thread) {
   int status = 0;
-  ASSERT_EQ(waitpid(thread, &status, __WALL), thread);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  return waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status);
 }
 
 // Whether the last action of a rank is not done.
@@ -54,19 +55,18 @@ bool IsAtWork(const std::string& rings, size_t rank) {
 // Holds all threads of a process as a debugger does, of which its parent hears nothing, at a time
 // when `is_right` says so; until it is killed.
 void HoldUntilKilled(pid_t process, absl::FunctionRef<bool()> is_right) {
-  const std::vector<pid_t> threads = ThreadsOf(process);
-  for (const pid_t thread : threads) {
-    ASSERT_EQ(ptrace(PTRACE_SEIZE, thread, nullptr, nullptr), 0) << "this test must be allowed to";
-  }
+  std::vector<pid_t> threads = ThreadsOf(process);
+  // Some end meanwhile: a save has a thread of its own.
+  std::erase_if(threads,
+                [](pid_t thread) { return ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0; });
   while (true) {
-    for (const pid_t thread : threads) {
-      ASSERT_EQ(ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr), 0);
-      WaitForStopOf(thread);
-    }
+    std::erase_if(threads, [](pid_t thread) {
+      return ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr) != 0 || !WaitForStopOf(thread);
+    });
+    ASSERT_EQ(std::count(threads.begin(), threads.end(), process), 1)
+        << "may tests hold processes?";
     if (is_right()) break;
-    for (const pid_t thread : threads) {
-      ASSERT_EQ(ptrace(PTRACE_CONT, thread, nullptr, nullptr), 0);
-    }
+    for (const pid_t thread : threads) ptrace(PTRACE_CONT, thread, nullptr, nullptr);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   // Its dead threads are this process's to bury, before its parent can.
