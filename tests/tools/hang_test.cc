@@ -44,12 +44,14 @@ bool WaitForStopOf(pid_t thread) {
   return waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status);
 }
 
-// Whether the last action of a rank is not done.
+// Whether a rank is in the middle of an action of its own: who hangs within a collective that all
+// have come to, the others cannot tell.
 bool IsAtWork(const std::string& rings, size_t rank) {
   const auto records = engine::ReadRings(rings);
   if (!records.ok() || records->size() <= rank) return false;
   const std::vector<engine::RecordedAction>& actions = (*records)[rank].actions;
-  return actions.size() > 100 && actions.back().is_open();
+  return actions.size() > 100 && actions.back().is_open() &&
+         !schedule::IsCollective(actions.back().what.action.op);
 }
 
 // Holds all threads of a process as a debugger does, of which its parent hears nothing, at a time
