@@ -10,8 +10,11 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;  // of 32 registers
 constexpr int kBlockRows = 8;
-#else
+#elif defined(__AVX__)
 constexpr int kVectorBytes = 32;  // of 16 registers
+constexpr int kBlockRows = 6;
+#else
+constexpr int kVectorBytes = 16;
 constexpr int kBlockRows = 6;
 #endif
 using Wide = float __attribute__((vector_size(kVectorBytes)));
