@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{.positions = kHuge}, "positions"},
         Refusal{{.samples = kLarge, .positions = kLarge}, "positions"},
         Refusal{{.heads = kLarge, .head_size = kLarge}, "head size"},
-        Refusal{{.positions = kLarge, .head_size = 2}, "head size"},
+        Refusal{{.positions = 1 << 29, .head_size = 8}, "head size 8"},
         Refusal{{.heads = kHuge}, "heads"},
         Refusal{{.heads = 6, .kv_heads = 4}, "4 kv heads do not divide 6 heads"},
         Refusal{{.heads = 2, .kv_heads = 4}, "4 kv heads do not divide 2 heads"},

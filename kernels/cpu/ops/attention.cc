@@ -33,11 +33,8 @@ struct HeadRows {
   float* row(int64_t position) const { return data + position * stride; }
 };
 
-// e^x, which is 0 far below 0, and not-a-number of that.
-inline float Weight(float x) {
-  const float exponential = x < -87.0F ? 0.0F : FastExp(x);
-  return x == x ? exponential : x;
-}
+// e^x, which is 0 far below 0.
+inline float Weight(float x) { return x < -87.0F ? 0.0F : FastExp(x); }
 
 // Scores are kept with a row for each key and a column for each query of a tile. That way maxima
 // and sums over keys are those of whole rows, all products read keys, values and gradients where
