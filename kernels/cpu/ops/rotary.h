@@ -14,11 +14,12 @@ class Rotary {
  public:
   Rotary(int64_t positions, int64_t head_size, float base)
       : half_(head_size / 2), table_(static_cast<size_t>(positions * head_size)) {
-    for (int64_t t = 0; t < positions; ++t) {
-      float* const row = &table_[static_cast<size_t>(t * head_size)];
-      for (int64_t i = 0; i < half_; ++i) {
-        const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_size);
-        const double angle = static_cast<double>(t) * std::pow(static_cast<double>(base), exponent);
+    for (int64_t i = 0; i < half_; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_size);
+      const double frequency = std::pow(static_cast<double>(base), exponent);
+      for (int64_t t = 0; t < positions; ++t) {
+        float* const row = &table_[static_cast<size_t>(t * head_size)];
+        const double angle = static_cast<double>(t) * frequency;
         row[i] = static_cast<float>(std::cos(angle));
         row[half_ + i] = static_cast<float>(std::sin(angle));
       }
