@@ -1,5 +1,5 @@
-// Products, AdamW and LayerNorm of the CPU backend, next to what oneDNN and a plain copy do on the
-// same shapes in the same run. One core.
+// Products, attention, AdamW and LayerNorm of the CPU backend, next to what oneDNN and a plain copy
+// do on the same shapes in the same run. One core.
 //   build/release/bench/kernel_bench
 #include <benchmark/benchmark.h>
 #include <omp.h>
@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "bench/peak.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
@@ -242,6 +243,29 @@ void BM_LayerNormForward(benchmark::State& state) {
   });
 }
 
+// Arguments: positions, heads, kv heads, head size, whether they turn, 0 forward, 1 backward. The
+// useful work counts: 2 products forward and 5 backward, of the scores that the softmax sees.
+void BM_Attention(benchmark::State& state) {
+  Operands o;
+  const int64_t T = state.range(0), H = state.range(1), G = state.range(2), D = state.range(3);
+  const bool is_backward = state.range(5) != 0;
+  const int64_t B = std::max<int64_t>(kWidth * kWidth / (T * (H + 2 * G) * D), 1);
+  auto op = std::move(o.device->ops().Create(kernels::AttentionShape{
+                          B, T, H, G, D, state.range(4) != 0 ? 10000.0F : 0.0F}))
+                .value();
+  const double scores = static_cast<double>(B * H) * static_cast<double>(T * (T + 1)) / 2.0;
+  OnDevice(state, o, scores * 2.0 * static_cast<double>(D) * (is_backward ? 5.0 : 2.0), 0,
+           [&](int) {
+             kernels::Stream& stream = o.device->stream();
+             if (is_backward) {
+               STAGECOACH_CHECK_OK(
+                   op->BackwardInput(stream, o.w[0], o.w[1], o.w[2], o.w[3], o.w[4], o.workspace));
+             } else {
+               STAGECOACH_CHECK_OK(op->Forward(stream, o.w[1], o.w[3], o.w[2], o.workspace));
+             }
+           });
+}
+
 // What the machine can do: one thread.
 void BM_RegisterOnlyPeak(benchmark::State& state) {
   double peak = 0.0;
@@ -253,6 +277,11 @@ BENCHMARK(BM_RegisterOnlyPeak)->Iterations(1);
 BENCHMARK(BM_LinearForward)->UseRealTime();
 BENCHMARK(BM_LinearBackwardInput)->UseRealTime();
 BENCHMARK(BM_LinearBackwardWeight)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(BM_Attention)
+    ->ArgsProduct({{256, 1024}, {12}, {12}, {64}, {0}, {0, 1}})
+    ->ArgsProduct({{256}, {8}, {2}, {128}, {1}, {0, 1}})
+    ->ArgsProduct({{64}, {12}, {12}, {32}, {0}, {0, 1}})
+    ->UseRealTime();
 BENCHMARK(BM_OneDnnInnerProduct)->ArgsProduct({{0, 1, 2}, {0, 1, 2}})->UseRealTime();
 BENCHMARK(BM_OneDnnSgemm)->ArgsProduct({{0, 1, 2}, {0, 1}})->UseRealTime();
 BENCHMARK(BM_AdamW)->UseRealTime();

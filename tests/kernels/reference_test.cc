@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
@@ -108,6 +109,55 @@ TEST(GeluReference, IsCloseToItsExactForm) {
   for (double z = -8.0; z <= 8.0; z += 0.125) {
     EXPECT_NEAR(Gelu(z), z * 0.5 * std::erfc(-z / std::sqrt(2.0)), 5e-4) << z;
   }
+}
+
+TEST(AttentionReference, InputGradientIsTheDerivative) {
+  for (const float rotary_base : {0.0F, 100.0F}) {
+    const AttentionShape shape{.samples = 2,
+                               .positions = 4,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .head_size = 4,
+                               .rotary_base = rotary_base};
+    const Vector qkv = Random(2 * 4 * (4 + 2 * 2) * 4, 1);
+    const Vector dy = Random(2 * 4 * 4 * 4, 2);
+    const auto objective = [&](const Vector& x) { return Dot(AttentionForward(shape, x).y, dy); };
+    EXPECT_THAT(AttentionBackwardInput(shape, dy, qkv),
+                CloseTo(CentralDifferences(objective, qkv), kDifferenceError))
+        << rotary_base;
+  }
+}
+
+TEST(AttentionReferenceByHand, WeighsValuesByTheirScores) {
+  const AttentionShape shape{.positions = 2, .heads = 1, .kv_heads = 1, .head_size = 1};
+  const double log3 = std::log(3.0);
+  const auto out = AttentionForward(shape, Vector{5, 1, 2, log3, 2, 6});
+  // Scores of the second position: log 3 and 2 log 3, that is weights of 3 and 9.
+  EXPECT_THAT(out.y, CloseTo(Vector{2, 0.25 * 2 + 0.75 * 6}, 1e-14));
+  EXPECT_THAT(out.statistics, CloseTo(Vector{5, std::log(12.0)}, 1e-14));
+}
+
+TEST(AttentionReferenceByHand, HeadsOfAGroupReadTheSameKeysAndValues) {
+  const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_size = 1};
+  const auto out = AttentionForward(shape, Vector{1, 2, 3, 4, 10, 20, 5, 6});
+  EXPECT_THAT(out.y, ElementsAre(5, 5, 6, 6));
+  EXPECT_THAT(out.statistics, ElementsAre(10, 20, 60, 80));
+}
+
+// Pairs (0, 2) and (1, 3), the latter by a hundredth of the angle.
+TEST(AttentionReferenceByHand, TurnsPairsByTheirDistance) {
+  const AttentionShape shape{
+      .positions = 3, .heads = 1, .kv_heads = 1, .head_size = 4, .rotary_base = 10000.0F};
+  Vector qkv;
+  for (int t = 0; t < 3; ++t) qkv.insert(qkv.end(), {6, 0, 0, 2, 0, 0, 8, 2, 0, 0, 0, 0});
+  // q (6, 0) and (0, 2), k (0, 8) and (0, 2); k is turned by the distance less than q.
+  const auto score = [](double distance) {
+    return (48.0 * std::sin(distance) + 4.0 * std::cos(0.01 * distance)) / 2.0;
+  };
+  const double second = std::exp(score(1)) + std::exp(score(0));
+  EXPECT_THAT(
+      AttentionForward(shape, qkv).statistics,
+      CloseTo(Vector{score(0), std::log(second), std::log(second + std::exp(score(2)))}, 1e-12));
 }
 
 class LayerNormReference : public ::testing::Test {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
@@ -56,6 +57,15 @@ struct LayerNormWeightGradient {
 };
 LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Values dy, Values x,
                                                 Values statistics);
+
+struct AttentionOutput {
+  Vector weights;  // (B, H, T, T): p, 0 for what a position does not see
+  Vector statistics;
+  Vector y;
+};
+AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv);
+// dqkv. Weights and y are those of AttentionForward.
+Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv);
 
 struct LossOutput {
   double loss = 0;

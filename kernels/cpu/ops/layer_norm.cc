@@ -1,35 +1,17 @@
 #include "kernels/ops/layer_norm.h"
 
-#include <array>
 #include <cmath>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/lane_sum.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 constexpr int64_t kRowTile = 16;
 constexpr int64_t kColumnTile = 576;
-
-// Sums term(0) + ... + term(n - 1) in a fixed number of lanes, so that the compiler may use vectors
-// and the result does not depend on how wide they are.
-template <typename Term>
-float LaneSum(int64_t n, Term term) {
-  constexpr int64_t kLanes = 32;
-  std::array<float, kLanes> lanes{};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      lanes[static_cast<size_t>(lane)] += term(i + lane);
-    }
-  }
-  for (; i < n; ++i) lanes[static_cast<size_t>(i % kLanes)] += term(i);
-  float sum = 0.0F;
-  for (float lane : lanes) sum += lane;
-  return sum;
-}
 
 class CpuLayerNorm final : public LayerNormOp {
  public:

@@ -11,6 +11,7 @@
 #include "kernels/cpu/first_error.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/transpose.h"
 #include "kernels/math.h"
 
 namespace stagecoach::kernels {
@@ -23,21 +24,6 @@ constexpr int64_t kTile = 576;
 // Rows of elementwise work that one tile handles.
 constexpr int64_t kRowTile = 16;
 constexpr int64_t kScratchAlignment = 64;
-
-// out (columns, rows) -> in (rows, columns) with leading dimension `ldout`; in blocks, so that both
-// sides stay in L1.
-void Transpose(const float* in, int64_t rows, int64_t columns, float* out, int64_t ldout) {
-  constexpr int64_t kBlock = 16;
-  for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
-    const int64_t r1 = std::min(r0 + kBlock, rows);
-    for (int64_t c0 = 0; c0 < columns; c0 += kBlock) {
-      const int64_t c1 = std::min(c0 + kBlock, columns);
-      for (int64_t c = c0; c < c1; ++c) {
-        for (int64_t r = r0; r < r1; ++r) out[c * ldout + r] = in[r * columns + c];
-      }
-    }
-  }
-}
 
 // Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs.
 class CpuLinear final : public LinearOp {
@@ -112,7 +98,7 @@ class CpuLinear final : public LinearOp {
       const bool last = tile == input_tiles_.count - 1;
       error.Update((last ? dx_last_product_ : dx_product_)
                        ->Run(slot, w.f32() + i * O_, gradient, dx_transposed, scratchpad));
-      Transpose(dx_transposed, n, R_, dx.f32() + i, I_);
+      Transpose(dx_transposed, R_, n, R_, dx.f32() + i, I_);
     });
     return error.Take();
   }

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -172,6 +174,22 @@ std::vector<Network> Networks() {
        five,
        {Residual({LayerNorm(), Linear(5, kGelu)}), Residual({LayerNorm(), Linear(5, kRelu)})},
        4.0F},
+      {"Attention", Shape{3, 12}, {Attention({.heads = 2})}},
+      {"AttentionOfGroups", Shape{4, 16}, {Attention({.heads = 4, .kv_heads = 2})}},
+      {"AttentionRotary",
+       Shape{3, 16},
+       {Attention({.heads = 2, .kv_heads = 1, .rotary_base = 100.0F})}},
+      {"AttentionBetweenLinear",
+       Shape{3, 4},
+       {Linear(12), Attention({.heads = 2, .rotary_base = 100.0F}), Linear(3)}},
+      {"ResidualAttention",
+       Shape{3, 4},
+       {Residual({LayerNorm(), Linear(12), Attention({.heads = 2}), Linear(4)})}},
+      {"ResidualAttentionLast", Shape{3, 4}, {Residual({Linear(12), Attention({.heads = 2})})}},
+      {"AttentionBlock",
+       Shape{3, 4},
+       {Residual({LayerNorm(), Linear(8), Attention({.heads = 2, .kv_heads = 1}), Linear(4)}),
+        Residual({LayerNorm(), Linear(6, kGelu), Linear(4)})}},
       {"AllKinds",
        five,
        {Linear(6, kGelu), Residual({LayerNorm(), Linear(6, kRelu)}), LayerNorm(), Linear(4, kRelu),
@@ -215,6 +233,56 @@ TEST(Linear, RefusesSamplesWithoutAxes) {
   TestDevice device;
   EXPECT_THAT(Linear(4)()->Prepare(LayerContext{device.device(), 3, Shape{}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+}
+
+// What an attention layer says of samples of a shape.
+absl::StatusOr<LayerSpec> PrepareAttention(const AttentionOptions& options, const Shape& sample) {
+  TestDevice device;
+  return Attention(options)()->Prepare(LayerContext{device.device(), /*rows=*/2, sample});
+}
+
+TEST(AttentionLayer, DerivesTheHeadSizeFromTheWidth) {
+  const auto spec = PrepareAttention({.heads = 6, .kv_heads = 2, .rotary_base = 10.0F},
+                                     Shape{7, (6 + 2 * 2) * 4});
+  ASSERT_OK(spec);
+  EXPECT_EQ(spec->output, (Shape{7, 6 * 4}));
+  EXPECT_EQ(spec->description, "attention 6 x 4, 2 kv heads, rotary");
+  EXPECT_EQ(spec->memory.stash_bytes, 2 * 6 * 7 * 4);
+}
+
+TEST(AttentionLayer, HasAsManyKvHeadsAsHeadsUnlessToldOtherwise) {
+  const auto spec = PrepareAttention({.heads = 3}, Shape{7, 3 * 3 * 4});
+  ASSERT_OK(spec);
+  EXPECT_EQ(spec->output, (Shape{7, 3 * 4}));
+  EXPECT_EQ(spec->description, "attention 3 x 4");
+}
+
+TEST(AttentionLayer, RefusesSamplesThatHaveNoHeads) {
+  for (const Shape& sample :
+       {Shape{12}, Shape{2, 13}, Shape{2, 6}, Shape{2, 0}, Shape{1, 2, 12}, Shape{2, 25}}) {
+    EXPECT_THAT(PrepareAttention({.heads = 4}, sample),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("attention"), HasSubstr("4 heads"),
+                               HasSubstr(sample.ToString()))));
+  }
+}
+
+TEST(AttentionLayer, RefusesHeadsThatMakeNoGroups) {
+  constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+  for (const AttentionOptions& options :
+       {AttentionOptions{.heads = 0}, AttentionOptions{.heads = -4},
+        AttentionOptions{.heads = 6, .kv_heads = 4}, AttentionOptions{.heads = 2, .kv_heads = 4},
+        AttentionOptions{.heads = 2, .kv_heads = -2}, AttentionOptions{.heads = kHuge},
+        AttentionOptions{.heads = kHuge, .kv_heads = 1}}) {
+    EXPECT_THAT(PrepareAttention(options, Shape{2, 24}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("attention")))
+        << options.heads << " " << options.kv_heads;
+  }
+}
+
+TEST(AttentionLayer, RefusesAnOddHeadSizeWithARotaryBase) {
+  EXPECT_THAT(PrepareAttention({.heads = 1, .rotary_base = 10.0F}, Shape{2, 9}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("even, not 3")));
 }
 
 // What Chain::Prepare says of layers 3, 4, ... of a model.

@@ -12,6 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
+#include "engine/model/layers/attention.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -369,6 +372,15 @@ TEST_F(CudaTraining, NeedsExactlyThePredictedMemory) {
   EXPECT_OK(AnswerOf(run));
   run.options.device.memory_bytes = largest - 1;
   EXPECT_THAT(TinyTrainer(run), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cuda:")));
+}
+
+TEST_F(CudaTraining, RefusesALayerWithoutKernelsByItsName) {
+  TinyRun run = OnCuda(1, "gpipe", Place::kOneGpu);
+  run.model = {.input = Shape{2, 6},
+               .layers = {LayerNorm(), Attention({.heads = 1}), Linear(kSmallClasses)}};
+  EXPECT_THAT(TinyTrainer(run),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("layer 1"), HasSubstr("attention has no CUDA kernel yet"))));
 }
 
 TEST_F(CudaTraining, TracesEveryAction) {

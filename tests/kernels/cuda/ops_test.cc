@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
 #include "kernels/device.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
 #include "kernels/tensor.h"
@@ -151,6 +152,11 @@ TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
 }
 
 // The last row is padding.
+TEST_F(CudaOpsTest, AttentionIsRefused) {
+  EXPECT_THAT(ops().Create(AttentionShape{}),
+              StatusIs(absl::StatusCode::kUnimplemented, "attention has no CUDA kernel yet"));
+}
+
 TEST_F(CudaOpsTest, MeanSquaredError) {
   ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(MeanSquaredErrorShape{{3, 2}}));
   const Tensor output = Floats({3, 2}, {1, 0, 0.5F, 0, 7, 7});

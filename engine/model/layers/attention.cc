@@ -1,0 +1,98 @@
+#include "engine/model/layers/attention.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class AttentionLayer final : public Layer {
+ public:
+  explicit AttentionLayer(const AttentionOptions& options)
+      : heads_(options.heads),
+        kv_heads_(options.kv_heads == 0 ? options.heads : options.kv_heads),
+        rotary_base_(options.rotary_base) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    const Shape& input = context.input;
+    if (heads_ < 1 || kv_heads_ < 1 || heads_ % kv_heads_ != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("attention: needs heads, and kv heads that divide them: ", heads_,
+                       " heads, ", kv_heads_, " kv heads"));
+    }
+    // As a quotient: the number of all heads may be any, and their sum must not overflow.
+    const int64_t width = input.rank() == 2 ? input.dim(1) : 0;
+    const int64_t group = heads_ / kv_heads_;
+    const int64_t head_size = width / kv_heads_ / (group + 2);
+    if (head_size < 1 || head_size * kv_heads_ * (group + 2) != width) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("attention: takes samples [positions, width], with a width that is a "
+                       "multiple of ",
+                       heads_, " heads of queries and ", kv_heads_,
+                       " each of keys and values, not ", input.ToString()));
+    }
+    const int64_t positions = input.dim(0);
+    ASSIGN_OR_RETURN(op_,
+                     context.device.ops().Create(kernels::AttentionShape{
+                         context.rows, positions, heads_, kv_heads_, head_size, rotary_base_}));
+    statistics_ = Shape{context.rows, heads_, positions};
+    LayerSpec spec;
+    spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
+    if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");
+    if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary");
+    spec.output = Shape{positions, heads_ * head_size};
+    spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.memory.input_last_use = LastUse::kBackwardInput;
+    spec.memory.output_last_use = LastUse::kBackwardInput;
+    SetWork(context, positions, head_size, spec);
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, Statistics(args), args.y, args.workspace);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    if (args.dx.empty()) return absl::OkStatus();
+    return op_->BackwardInput(args.stream, args.dy, args.x, args.y, Statistics(args), args.dx,
+                              args.workspace);
+  }
+
+ private:
+  void SetWork(const LayerContext& context, int64_t positions, int64_t head_size,
+               LayerSpec& spec) const {
+    // Half of all pairs of positions.
+    const double scores =
+        0.5 * static_cast<double>(statistics_.elements()) * static_cast<double>(positions + 1);
+    const double product = 2.0 * static_cast<double>(head_size) * scores;
+    const kernels::DType type = context.device.activation_type();
+    const auto bytes = [&](const Shape& shape) {
+      return static_cast<double>(Tensor{nullptr, type, shape.Batched(context.rows)}.bytes());
+    };
+    const double x = bytes(context.input);
+    const double y = bytes(spec.output);
+    constexpr double kSoftmaxFlops = 20.0;  // of a score
+    spec.forward = {2.0 * product + kSoftmaxFlops * scores, x + y};
+    spec.backward_input = {5.0 * product + kSoftmaxFlops * scores, 2.0 * x + 2.0 * y};
+  }
+
+  Tensor Statistics(const LayerArgs& args) const {
+    return kernels::Float32(args.stash, statistics_);
+  }
+
+  const int64_t heads_, kv_heads_;
+  const float rotary_base_;
+  Shape statistics_;  // (rows, heads, positions)
+  std::unique_ptr<kernels::AttentionOp> op_;
+};
+
+}  // namespace
+
+LayerFactory Attention(const AttentionOptions& options) { return LayerOf<AttentionLayer>(options); }
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,60 @@
+#ifndef STAGECOACH_KERNELS_CPU_OPS_ROTARY_H_
+#define STAGECOACH_KERNELS_CPU_OPS_ROTARY_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace stagecoach::kernels {
+
+// What turns queries and keys by their position: the pair (i, i + D/2) of position t by the angle t
+// base^(-2i/D). Its table has T x D numbers.
+class Rotary {
+ public:
+  Rotary(int64_t positions, int64_t head_size, float base)
+      : half_(head_size / 2), table_(static_cast<size_t>(positions * head_size)) {
+    for (int64_t i = 0; i < half_; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_size);
+      const double frequency = std::pow(static_cast<double>(base), exponent);
+      for (int64_t t = 0; t < positions; ++t) {
+        float* const row = &table_[static_cast<size_t>(t * head_size)];
+        const double angle = static_cast<double>(t) * frequency;
+        row[i] = static_cast<float>(std::cos(angle));
+        row[half_ + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+  }
+
+  // to = scale * from, turned. `to` may be `from`.
+  void Turn(int64_t position, float scale, const float* from, float* to) const {
+    const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
+    const float* const sine = cosine + half_;
+    for (int64_t i = 0; i < half_; ++i) {
+      const float a = scale * from[i];
+      const float b = scale * from[half_ + i];
+      to[i] = a * cosine[i] - b * sine[i];
+      to[half_ + i] = b * cosine[i] + a * sine[i];
+    }
+  }
+
+  // The same the other way round.
+  void TurnBack(int64_t position, float scale, const float* from, float* to) const {
+    const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
+    const float* const sine = cosine + half_;
+    for (int64_t i = 0; i < half_; ++i) {
+      const float a = scale * from[i];
+      const float b = scale * from[half_ + i];
+      to[i] = a * cosine[i] + b * sine[i];
+      to[half_ + i] = b * cosine[i] - a * sine[i];
+    }
+  }
+
+ private:
+  int64_t half_;
+  std::vector<float> table_;  // of each position D/2 cosines, then as many sines
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CPU_OPS_ROTARY_H_

@@ -1,0 +1,29 @@
+#ifndef STAGECOACH_KERNELS_CPU_OPS_TILE_PRODUCT_H_
+#define STAGECOACH_KERNELS_CPU_OPS_TILE_PRODUCT_H_
+
+#include <cstdint>
+
+namespace stagecoach::kernels {
+
+// The matrix that a product reads element by element: (i, k) is at data[i * row + k * column], so
+// that a transposed one costs no copy.
+struct TileOperand {
+  const float* data;
+  int64_t row;
+  int64_t column;
+};
+
+// c = a b (+ c if accumulate) with a (m, k), b (k, n), c (m, n); the rows of b and c are
+// contiguous, ldb and ldc apart. c may not overlap the others. One thread, no scratch. Each element
+// is summed in the order of k.
+//
+// For tiles that are in a cache: oneDNN's stateless product copies its operands first, and takes
+// memory from the system where they exceed 128 KiB. Measured on one core of 116 GFLOP/s (AVX-512,
+// and AVX2 on the same): (64, 64) x (64, 64) runs at 110, oneDNN's at 95 to 103; (64, 256) x (256,
+// 64), where oneDNN's touches fresh memory in each call, at 110 and 20.
+void TileProduct(int64_t m, int64_t n, int64_t k, const TileOperand& a, const float* b, int64_t ldb,
+                 bool accumulate, float* c, int64_t ldc);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CPU_OPS_TILE_PRODUCT_H_

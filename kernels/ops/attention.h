@@ -1,0 +1,71 @@
+#ifndef STAGECOACH_KERNELS_OPS_ATTENTION_H_
+#define STAGECOACH_KERNELS_OPS_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/ops/operation.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+class AttentionOp;
+
+struct AttentionShape {
+  using Op = AttentionOp;
+
+  int64_t samples = 1;       // B
+  int64_t positions = 1;     // T
+  int64_t heads = 1;         // H, of queries
+  int64_t kv_heads = 1;      // G, of keys and values; divides H
+  int64_t head_size = 1;     // D
+  float rotary_base = 0.0F;  // 0: positions do not turn queries and keys
+};
+
+// Causal attention of several heads (Vaswani et al. 2017), which may share keys and values in
+// groups (grouped queries, Ainslie et al. 2023): head h reads those of kv head h / (H / G). For
+// each sample, head and position t
+//   y_t = sum over u <= t of p_tu v_u,  p_tu = exp(s_tu - l_t),  s_tu = q_t k_u / sqrt(D),
+//   l_t = log of the sum over u <= t of exp(s_tu).
+//   qkv, dqkv (B, T, (H + 2 G) D): at each position the queries of all heads, then the keys of the
+//   G kv heads, then their values
+//   y, dy (B, T, H D)   statistics (B, H, T): l
+// With a rotary base, q and k are turned where they are read (Su et al. 2021): for i < D/2 the pair
+// (i, i + D/2) of position t by the angle t base^(-2i/D), as in Llama. y and the gradients are of
+// the device's activation type, statistics float32.
+//
+// No T x T matrix is ever in memory: scores live in tiles, which backward computes again
+// (FlashAttention, Dao et al. 2022). The same bits for any number of threads.
+//
+// InvalidArgument: an extent below 1 or too large, a G that does not divide H, a rotary base that
+// is negative or not finite, an odd D with one.
+class AttentionOp : public Operation {
+ public:
+  // Scratch for any of the calls below: a few tiles for each thread. Its contents need not be kept
+  // between calls.
+  virtual int64_t workspace_bytes() const = 0;
+
+  virtual absl::Status Forward(Stream& stream, const Tensor& qkv, const Tensor& statistics,
+                               const Tensor& y, std::byte* workspace) = 0;
+
+  // With g_tu = p_tu (dy_t v_u - dy_t y_t):
+  //   dq_t = sum over u of g_tu k_u / sqrt(D)   dk_u = sum over t of g_tu q_t / sqrt(D)
+  //   dv_u = sum over t of p_tu dy_t            (the last two over the heads of a group, too)
+  // `dqkv` may not overlap the others.
+  virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv,
+                                     const Tensor& y, const Tensor& statistics, const Tensor& dqkv,
+                                     std::byte* workspace) = 0;
+};
+
+absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCpu(const AttentionShape& shape,
+                                                         Device& device);
+absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCuda(const AttentionShape& shape,
+                                                          Device& device);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_ATTENTION_H_

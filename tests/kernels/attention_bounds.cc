@@ -1,0 +1,166 @@
+#include "tests/kernels/attention_bounds.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+using reference::AttentionOutput;
+using reference::Values;
+using reference::Vector;
+using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::PrecisionOf;
+
+// Roundings of turning a number: its entry of the table, the product, the sum.
+constexpr int64_t kTurning = 4;
+// Of the scale 1 / sqrt(D) and the product with it.
+constexpr int64_t kScaling = 3;
+// Relative error of an exponential, in units.
+constexpr int64_t kExponential = 4;
+constexpr size_t kFewestKeysOfATile = 16;
+
+double Unit() { return PrecisionOf(DType::kFloat32).unit_roundoff; }
+// What the weight of a key far below the largest, or a product, may lose: all of it.
+double Underflow() { return PrecisionOf(DType::kFloat32).underflow; }
+
+// Sums of absolute values of the terms, as far as a position sees them.
+struct Magnitudes {
+  Magnitudes(const AttentionShape& shape, Values qkv)
+      : B(shape.samples),
+        T(shape.positions),
+        H(shape.heads),
+        G(shape.kv_heads),
+        D(shape.head_size),
+        x(Turned(shape, qkv)) {}
+
+  // Of a turned number: at most the sum of both of its pair, for any angle.
+  static Vector Turned(const AttentionShape& shape, Values qkv) {
+    const size_t H = shape.heads, G = shape.kv_heads, D = shape.head_size;
+    Vector x;
+    for (double value : qkv) x.push_back(std::fabs(value));
+    if (shape.rotary_base == 0.0F) return x;
+    for (size_t row = 0; row < x.size(); row += (H + 2 * G) * D) {
+      for (size_t head = row; head < row + (H + G) * D; head += D) {
+        for (size_t i = head; i < head + D / 2; ++i) x[i] = x[i + D / 2] = x[i] + x[i + D / 2];
+      }
+    }
+    return x;
+  }
+
+  size_t Query(size_t b, size_t h, size_t t) const { return (b * T + t) * (H + 2 * G) * D + h * D; }
+  size_t Key(size_t b, size_t h, size_t u) const { return Query(b, H + h / (H / G), u); }
+  size_t Value(size_t b, size_t h, size_t u) const { return Key(b, h, u) + G * D; }
+  size_t Output(size_t b, size_t h, size_t t) const { return ((b * T + t) * H + h) * D; }
+  size_t Statistic(size_t b, size_t h, size_t t) const { return (b * H + h) * T + t; }
+
+  double Score(size_t b, size_t h, size_t t, size_t u) const {
+    double sum = 0;
+    for (size_t d = 0; d < D; ++d) sum += x[Query(b, h, t) + d] * x[Key(b, h, u) + d];
+    return sum / std::sqrt(static_cast<double>(D));
+  }
+  double ScoreError(double score) const {
+    return Gamma(static_cast<int64_t>(D) + 2 * kTurning + kScaling) * score;
+  }
+
+  size_t B, T, H, G, D;
+  Vector x;
+};
+
+// Of a factor whose logarithm is off by at most `exponent`, after `roundings`.
+double RelativeError(double exponent, int64_t roundings) {
+  return std::exp(exponent) * (1.0 + Gamma(roundings)) - 1.0;
+}
+
+}  // namespace
+
+AttentionForwardBounds BoundsOfAttention(const AttentionShape& shape, Values qkv,
+                                         const AttentionOutput& exact) {
+  const Magnitudes m(shape, qkv);
+  const auto T = static_cast<int64_t>(m.T);
+  AttentionForwardBounds bounds{Vector(exact.statistics.size()), Vector(exact.y.size())};
+  const auto of_query = [&](size_t b, size_t h, size_t t) {
+    double largest = 0;
+    for (size_t u = 0; u <= t; ++u) largest = std::max(largest, m.Score(b, h, t, u));
+    // An exponent is the difference of two scores, and weights are brought to another largest score
+    // once for each tile: a difference, an exponential and a product each.
+    const auto tiles = static_cast<int64_t>(t / kFewestKeysOfATile) + 1;
+    const double differences = static_cast<double>(tiles + 1) * 2.0 * Unit() * largest;
+    const double sums = RelativeError(m.ScoreError(largest) + differences,
+                                      (kExponential + 1) * (tiles + 1) + T + tiles + 1);
+    const size_t statistic = m.Statistic(b, h, t);
+    bounds.statistics[statistic] = -std::log1p(-sums) +
+                                   static_cast<double>(kExponential) * Unit() * std::log(t + 1.0) +
+                                   Unit() * std::fabs(exact.statistics[statistic]);
+    // A quotient of two such sums.
+    const double relative = (1.0 + sums) / (1.0 - sums) * (1.0 + Gamma(kExponential + 1)) - 1.0;
+    for (size_t d = 0; d < m.D; ++d) {
+      double sum_abs = 0, lost = 0;
+      for (size_t u = 0; u <= t; ++u) {
+        const double value = m.x[m.Value(b, h, u) + d];
+        sum_abs += exact.weights[statistic * m.T + u] * value;
+        lost += Underflow() * (value + 1.0);
+      }
+      bounds.y[m.Output(b, h, t) + d] = relative * sum_abs + lost;
+    }
+  };
+  for (size_t b = 0; b < m.B; ++b) {
+    for (size_t h = 0; h < m.H; ++h) {
+      for (size_t t = 0; t < m.T; ++t) of_query(b, h, t);
+    }
+  }
+  return bounds;
+}
+
+Vector BoundsOfAttentionGradient(const AttentionShape& shape, Values dy, Values qkv,
+                                 const AttentionOutput& exact) {
+  const Magnitudes m(shape, qkv);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(m.D));
+  // Terms of a sum, then what is done to its result.
+  const auto keys = static_cast<int64_t>(m.T) + kTurning + 2 * kScaling + kTurning;
+  const auto queries = static_cast<int64_t>(m.T * m.H / m.G) + kTurning + kScaling + kTurning;
+  // dy v and dy y, of which the latter may be summed in 32 lanes and has a rounded y; then their
+  // difference and the product with a weight.
+  const int64_t gradient_roundings = static_cast<int64_t>(m.D) + 32 + 3;
+  Vector bounds(qkv.size());
+  const auto of_pair = [&](size_t b, size_t h, size_t t, size_t u) {
+    const size_t q = m.Query(b, h, t), k = m.Key(b, h, u), v = m.Value(b, h, u);
+    const size_t y = m.Output(b, h, t), statistic = m.Statistic(b, h, t);
+    const double weight = exact.weights[statistic * m.T + u];
+    const double score = m.Score(b, h, t, u);
+    // The statistic is rounded, and so is the difference.
+    const double weight_error = RelativeError(
+        m.ScoreError(score) + Unit() * (2.0 * std::fabs(exact.statistics[statistic]) + score),
+        kExponential);
+    double terms = 0;
+    for (size_t d = 0; d < m.D; ++d) {
+      terms += std::fabs(dy[y + d]) * (m.x[v + d] + std::fabs(exact.y[y + d]));
+    }
+    const double gradient_error = (1.0 + weight_error) * (1.0 + Gamma(gradient_roundings)) - 1.0;
+    const auto off = [&](double relative, int64_t roundings) {
+      return (1.0 + relative) * (1.0 + Gamma(roundings)) - 1.0;
+    };
+    const double to_query = (weight * off(gradient_error, keys) + Underflow()) * terms * scale;
+    const double to_key = (weight * off(gradient_error, queries) + Underflow()) * terms * scale;
+    const double to_value = weight * off(weight_error, queries) + Underflow();
+    for (size_t d = 0; d < m.D; ++d) {
+      bounds[q + d] += to_query * m.x[k + d] + Underflow();
+      bounds[k + d] += to_key * m.x[q + d] + Underflow();
+      bounds[v + d] += to_value * std::fabs(dy[y + d]) + Underflow();
+    }
+  };
+  for (size_t b = 0; b < m.B; ++b) {
+    for (size_t h = 0; h < m.H; ++h) {
+      for (size_t t = 0; t < m.T; ++t) {
+        for (size_t u = 0; u <= t; ++u) of_pair(b, h, t, u);
+      }
+    }
+  }
+  return Magnitudes::Turned(shape, bounds);
+}
+
+}  // namespace stagecoach::kernels

@@ -1,0 +1,122 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "tests/testing/reference.h"
+
+// Names of extents as in kernels/ops/attention.h; t is the position of a query, u that of a key.
+namespace stagecoach::kernels::reference {
+namespace {
+
+struct AttentionPlaces {
+  explicit AttentionPlaces(const AttentionShape& shape)
+      : B(shape.samples),
+        T(shape.positions),
+        H(shape.heads),
+        G(shape.kv_heads),
+        D(shape.head_size),
+        base(shape.rotary_base) {}
+
+  size_t Row(size_t b, size_t t) const { return (b * T + t) * (H + 2 * G) * D; }
+  size_t Query(size_t b, size_t h, size_t t) const { return Row(b, t) + h * D; }
+  size_t Key(size_t b, size_t h, size_t u) const { return Row(b, u) + (H + h / (H / G)) * D; }
+  size_t Value(size_t b, size_t h, size_t u) const { return Key(b, h, u) + G * D; }
+  size_t Output(size_t b, size_t h, size_t t) const { return ((b * T + t) * H + h) * D; }
+  size_t Statistic(size_t b, size_t h, size_t t) const { return (b * H + h) * T + t; }
+  size_t Weight(size_t b, size_t h, size_t t, size_t u) const { return Statistic(b, h, t) * T + u; }
+  template <typename Body>
+  void ForEachQuery(Body body) const {
+    for (size_t b = 0; b < B; ++b) {
+      for (size_t h = 0; h < H; ++h) {
+        for (size_t t = 0; t < T; ++t) body(b, h, t);
+      }
+    }
+  }
+
+  size_t B, T, H, G, D;
+  double base;
+};
+
+// Queries and keys turned by their position, or turned back with `direction` -1.
+Vector Turned(const AttentionPlaces& at, Values qkv, double direction) {
+  Vector turned(qkv.begin(), qkv.end());
+  if (at.base == 0.0) return turned;
+  for (size_t row = 0; row < at.B * at.T; ++row) {
+    const double t = static_cast<double>(row % at.T);
+    for (size_t head = 0; head < at.H + at.G; ++head) {
+      double* const x = &turned[row * (at.H + 2 * at.G) * at.D + head * at.D];
+      for (size_t i = 0; i < at.D / 2; ++i) {
+        const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(at.D);
+        const double angle = direction * t * std::pow(at.base, exponent);
+        const double a = x[i], b = x[i + at.D / 2];
+        x[i] = a * std::cos(angle) - b * std::sin(angle);
+        x[i + at.D / 2] = a * std::sin(angle) + b * std::cos(angle);
+      }
+    }
+  }
+  return turned;
+}
+
+double DotOf(const double* a, const double* b, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+}  // namespace
+
+AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv) {
+  const AttentionPlaces at(shape);
+  STAGECOACH_CHECK(qkv.size() == at.Row(at.B, 0), absl::StrCat(qkv.size(), " values"));
+  const Vector x = Turned(at, qkv, 1.0);
+  AttentionOutput out{Vector(at.B * at.H * at.T * at.T), Vector(at.B * at.H * at.T),
+                      Vector(at.B * at.T * at.H * at.D)};
+  at.ForEachQuery([&](size_t b, size_t h, size_t t) {
+    Vector scores;
+    for (size_t u = 0; u <= t; ++u) {
+      scores.push_back(DotOf(&x[at.Query(b, h, t)], &x[at.Key(b, h, u)], at.D) /
+                       std::sqrt(static_cast<double>(at.D)));
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    double sum = 0;
+    for (double score : scores) sum += std::exp(score - largest);
+    for (size_t u = 0; u <= t; ++u) {
+      const double weight = std::exp(scores[u] - largest) / sum;
+      out.weights[at.Weight(b, h, t, u)] = weight;
+      for (size_t d = 0; d < at.D; ++d) {
+        out.y[at.Output(b, h, t) + d] += weight * x[at.Value(b, h, u) + d];
+      }
+    }
+    out.statistics[at.Statistic(b, h, t)] = largest + std::log(sum);
+  });
+  return out;
+}
+
+Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv) {
+  const AttentionPlaces at(shape);
+  const AttentionOutput forward = AttentionForward(shape, qkv);
+  STAGECOACH_CHECK(dy.size() == forward.y.size(), absl::StrCat(dy.size(), " values"));
+  const Vector x = Turned(at, qkv, 1.0);
+  Vector dx(qkv.size());
+  const double scale = 1.0 / std::sqrt(static_cast<double>(at.D));
+  at.ForEachQuery([&](size_t b, size_t h, size_t t) {
+    const size_t q = at.Query(b, h, t);
+    const double* const dy_t = &dy[at.Output(b, h, t)];
+    const double mean = DotOf(dy_t, &forward.y[at.Output(b, h, t)], at.D);
+    for (size_t u = 0; u <= t; ++u) {
+      const size_t k = at.Key(b, h, u), v = at.Value(b, h, u);
+      const double weight = forward.weights[at.Weight(b, h, t, u)];
+      const double gradient = weight * (DotOf(dy_t, &x[v], at.D) - mean);
+      for (size_t d = 0; d < at.D; ++d) {
+        dx[q + d] += scale * gradient * x[k + d];
+        dx[k + d] += scale * gradient * x[q + d];
+        dx[v + d] += weight * dy_t[d];
+      }
+    }
+  });
+  return Turned(at, dx, -1.0);
+}
+
+}  // namespace stagecoach::kernels::reference
