@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
@@ -20,6 +21,7 @@ template <typename... Shapes>
 struct ShapeList {};
 
 using AllShapes = ShapeList<  //
+    EmbeddingShape,           //
     LayerNormShape,           //
     LinearShape,              //
     MeanSquaredErrorShape,    //

@@ -147,6 +147,37 @@ LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Va
   return out;
 }
 
+Vector EmbeddingForward(const EmbeddingShape& shape, absl::Span<const int32_t> ids, Values tokens,
+                        Values positions) {
+  const size_t R = shape.rows, T = shape.positions, V = shape.vocabulary, C = shape.features;
+  CheckSize(ids, R * T);
+  CheckSize(tokens, V * C);
+  CheckSize(positions, shape.has_positions ? T * C : 0);
+  Vector y(R * T * C);
+  for (size_t n = 0; n < R * T; ++n) {
+    for (size_t c = 0; c < C; ++c) {
+      y[n * C + c] = tokens[static_cast<size_t>(ids[n]) * C + c];
+      if (shape.has_positions) y[n * C + c] += positions[n % T * C + c];
+    }
+  }
+  return y;
+}
+
+EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<const int32_t> ids,
+                                    Values dy) {
+  const size_t R = shape.rows, T = shape.positions, V = shape.vocabulary, C = shape.features;
+  CheckSize(ids, R * T);
+  CheckSize(dy, R * T * C);
+  EmbeddingGradient out{Vector(V * C), Vector(shape.has_positions ? T * C : 0)};
+  for (size_t n = 0; n < R * T; ++n) {
+    for (size_t c = 0; c < C; ++c) {
+      out.dtokens[static_cast<size_t>(ids[n]) * C + c] += dy[n * C + c];
+      if (shape.has_positions) out.dpositions[n % T * C + c] += dy[n * C + c];
+    }
+  }
+  return out;
+}
+
 LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta) {
   const size_t R = shape.rows, C = shape.features;
   CheckSize(x, R * C);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
@@ -41,6 +42,16 @@ struct LinearWeightGradient {
   Vector db;
 };
 LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Values dz);
+
+Vector EmbeddingForward(const EmbeddingShape& shape, absl::Span<const int32_t> ids, Values tokens,
+                        Values positions);
+
+struct EmbeddingGradient {
+  Vector dtokens;
+  Vector dpositions;  // empty without positions
+};
+EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<const int32_t> ids,
+                                    Values dy);
 
 struct LayerNormOutput {
   Vector statistics;

@@ -177,6 +177,19 @@ std::vector<Network> Networks() {
        {Linear(6, kGelu), Residual({LayerNorm(), Linear(6, kRelu)}), LayerNorm(), Linear(4, kRelu),
         Linear(3)},
        4.0F},
+      // Some ids come several times, some never.
+      {"Embedding", Shape{4}, {Embedding({.vocabulary = 7, .features = 3})}, 0.0F, 7},
+      {"EmbeddingWithPositions",
+       Shape{4},
+       {Embedding({.vocabulary = 7, .features = 3, .positions = true})},
+       0.0F,
+       7},
+      {"EmbeddingFirst",
+       Shape{2},
+       {Embedding({.vocabulary = 3, .features = 5, .positions = true}),
+        Residual({Linear(5, kGelu)}), Linear(2)},
+       0.0F,
+       3},
   };
 }
 
@@ -230,6 +243,34 @@ TEST(LayerShapes, ALinearLayerWithoutOutputsIsNamed) {
   EXPECT_THAT(PrepareFromLayerThree({Linear(4), Linear(0)}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))));
+}
+
+// What Chain::Prepare says of layers that are fed ids.
+absl::Status PrepareWithIds(const std::vector<LayerFactory>& layers, const Shape& input) {
+  TestDevice device;
+  return device.Run([&](kernels::Stream&) {
+    const LayerContext context = {
+        .device = device.device(), .rows = 3, .input = input, .is_fed_ids = true};
+    return Chain::Prepare(layers, context, /*first_index=*/0).status();
+  });
+}
+
+TEST(LayerShapes, AnEmbeddingTakesRowsOfIds) {
+  const LayerFactory embedding = Embedding({.vocabulary = 7, .features = 5});
+  EXPECT_OK(PrepareWithIds({embedding, Linear(2)}, Shape{4}));
+  EXPECT_THAT(PrepareWithIds({embedding}, Shape{4, 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("samples of one axis"), HasSubstr("[4, 2]"))));
+  EXPECT_THAT(PrepareFromLayerThree({Linear(4), embedding}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 4"), HasSubstr("takes ids"))));
+}
+
+TEST(LayerShapes, AnEmbeddingNeedsAVocabularyAndFeatures) {
+  EXPECT_THAT(PrepareWithIds({Embedding({.features = 5})}, Shape{4}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 words")));
+  EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 features")));
 }
 
 TEST(LayerShapes, AResidualLayerMustKeepItsShape) {

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
 #include "kernels/device.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
 #include "kernels/tensor.h"
@@ -96,6 +97,53 @@ TEST_F(CudaOpsTest, AddAndCopy) {
   Perform([&](Stream& stream) { return ops().elementwise().Add(stream, a, b, sum); });
   Perform([&](Stream& stream) { return ops().elementwise().Copy(stream, sum, copy); });
   EXPECT_THAT(Values<float>(copy), ElementsAre(11, 22, 33));
+}
+
+// A sample of two ids in each of two rows; the words 1 and 2.
+TEST_F(CudaOpsTest, Embedding) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto op,
+      ops().Create(EmbeddingShape{
+          .rows = 2, .positions = 2, .vocabulary = 3, .features = 1, .has_positions = true}));
+  const Tensor ids = Operand<int32_t>(DType::kInt32, {2, 2}, {1, 2, 1, 1});
+  const Tensor tokens = Floats({3, 1}, {1, 2, 3}), positions = Floats({2, 1}, {10, 20});
+  const Tensor y = Result(DType::kFloat32, {2, 2, 1}), dy = Floats({2, 2, 1}, {1, 2, 4, 8});
+  const Tensor dtokens = Result(DType::kFloat32, {3, 1});
+  const Tensor dpositions = Result(DType::kFloat32, {2, 1});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4 + 1});
+  const auto backward = [&](bool accumulate) {
+    Perform([&](Stream& stream) {
+      return op->BackwardWeight(stream, ids, dy, dtokens, dpositions, accumulate,
+                                static_cast<std::byte*>(workspace.data));
+    });
+  };
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, y); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(12, 23, 12, 22));
+  backward(/*accumulate=*/false);
+  EXPECT_THAT(Values<float>(dtokens), ElementsAre(0, 13, 2));
+  EXPECT_THAT(Values<float>(dpositions), ElementsAre(5, 10));
+  backward(/*accumulate=*/true);
+  EXPECT_THAT(Values<float>(dtokens), ElementsAre(0, 26, 4));
+  EXPECT_THAT(Values<float>(dpositions), ElementsAre(10, 20));
+}
+
+TEST_F(CudaOpsTest, EmbeddingWithoutPositionsIgnoresThem) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(EmbeddingShape{.vocabulary = 2}));
+  const Tensor ids = Operand<int32_t>(DType::kInt32, {1, 1}, {1});
+  const Tensor tokens = Floats({2, 1}, {1, 2}), positions = Floats({1, 1}, {10});
+  const Tensor y = Result(DType::kFloat32, {1, 1, 1});
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, y); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(2));
+}
+
+TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
+  for (const EmbeddingShape shape :
+       {EmbeddingShape{.rows = 0}, EmbeddingShape{.positions = -1}, EmbeddingShape{.vocabulary = 0},
+        EmbeddingShape{.features = kHuge}, EmbeddingShape{.rows = kHuge},
+        EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
+        EmbeddingShape{.positions = 1 << 20, .features = 1 << 20}}) {
+    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
 }
 
 TEST_F(CudaOpsTest, LayerNorm) {
