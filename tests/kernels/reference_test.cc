@@ -157,6 +157,29 @@ TEST_F(LayerNormReference, BetaGradientIsTheDerivative) {
                       kDifferenceError));
 }
 
+// As LayerNorm without a mean.
+TEST(RmsNormReference, GradientsAreTheDerivatives) {
+  const LayerNormShape shape{.rows = 3, .features = 7, .centers = false};
+  const Vector x = Random(3 * 7, 1), gamma = Random(7, 2), dy = Random(3 * 7, 4);
+  const auto objective = [&](const Vector& x_at, const Vector& gamma_at) {
+    return Dot(LayerNormForward(shape, x_at, gamma_at, {}).y, dy);
+  };
+  const Vector statistics = LayerNormForward(shape, x, gamma, {}).statistics;
+  EXPECT_THAT(LayerNormBackwardInput(shape, dy, x, gamma, statistics),
+              CloseTo(CentralDifferences([&](const Vector& at) { return objective(at, gamma); }, x),
+                      kDifferenceError));
+  EXPECT_THAT(LayerNormBackwardWeight(shape, dy, x, statistics).dgamma,
+              CloseTo(CentralDifferences([&](const Vector& at) { return objective(x, at); }, gamma),
+                      kDifferenceError));
+}
+
+TEST(RmsNormReference, IsXOverItsRootMeanSquare) {
+  const LayerNormShape shape{.rows = 1, .features = 2, .epsilon = 1.5F, .centers = false};
+  const LayerNormOutput output = LayerNormForward(shape, Vector{2, -1}, Vector{1, 3}, {});
+  EXPECT_THAT(output.statistics, ElementsAre(0.5));
+  EXPECT_THAT(output.y, ElementsAre(1, -1.5));
+}
+
 class LossReference : public ::testing::TestWithParam<LossKind> {};
 
 TEST_P(LossReference, GradientIsTheDerivativeTimesTheScale) {

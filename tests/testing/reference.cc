@@ -178,23 +178,31 @@ EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<cons
   return out;
 }
 
+NormStatistics RowStatistics(const LayerNormShape& shape, Values statistics, int64_t row) {
+  const size_t R = shape.rows, r = row;
+  CheckSize(statistics, shape.centers ? R * 2 : R);
+  if (!shape.centers) return {0.0, statistics[r]};
+  return {statistics[r * 2], statistics[r * 2 + 1]};
+}
+
 LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta) {
   const size_t R = shape.rows, C = shape.features;
   CheckSize(x, R * C);
   CheckSize(gamma, C);
-  CheckSize(beta, C);
-  LayerNormOutput out{Vector(R * 2), Vector(R * C)};
+  LayerNormOutput out{{}, Vector(R * C)};
   for (size_t r = 0; r < R; ++r) {
     const Values row = x.subspan(r * C, C);
     double mean = 0;
-    for (double value : row) mean += value / static_cast<double>(C);
+    if (shape.centers) {
+      for (double value : row) mean += value / static_cast<double>(C);
+      out.statistics.push_back(mean);
+    }
     double variance = 0;
     for (double value : row) variance += (value - mean) * (value - mean) / static_cast<double>(C);
     const double rstd = 1.0 / std::sqrt(variance + shape.epsilon);
-    out.statistics[r * 2] = mean;
-    out.statistics[r * 2 + 1] = rstd;
+    out.statistics.push_back(rstd);
     for (size_t c = 0; c < C; ++c) {
-      out.y[r * C + c] = (row[c] - mean) * rstd * gamma[c] + beta[c];
+      out.y[r * C + c] = (row[c] - mean) * rstd * gamma[c] + (shape.centers ? beta[c] : 0.0);
     }
   }
   return out;
@@ -206,16 +214,14 @@ Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, 
   CheckSize(dy, R * C);
   CheckSize(x, R * C);
   CheckSize(gamma, C);
-  CheckSize(statistics, R * 2);
   Vector dx(R * C);
   for (size_t r = 0; r < R; ++r) {
-    const double mean = statistics[r * 2];
-    const double rstd = statistics[r * 2 + 1];
+    const auto [mean, rstd] = RowStatistics(shape, statistics, r);
     double mean_g = 0;
     double mean_g_xhat = 0;
     for (size_t c = 0; c < C; ++c) {
       const double g = dy[r * C + c] * gamma[c];
-      mean_g += g / static_cast<double>(C);
+      if (shape.centers) mean_g += g / static_cast<double>(C);
       mean_g_xhat += g * (x[r * C + c] - mean) * rstd / static_cast<double>(C);
     }
     for (size_t c = 0; c < C; ++c) {
@@ -232,13 +238,12 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
   const size_t R = shape.rows, C = shape.features;
   CheckSize(dy, R * C);
   CheckSize(x, R * C);
-  CheckSize(statistics, R * 2);
-  LayerNormWeightGradient out{Vector(C), Vector(C)};
+  LayerNormWeightGradient out{Vector(C), Vector(shape.centers ? C : 0)};
   for (size_t r = 0; r < R; ++r) {
+    const auto [mean, rstd] = RowStatistics(shape, statistics, r);
     for (size_t c = 0; c < C; ++c) {
-      const double xhat = (x[r * C + c] - statistics[r * 2]) * statistics[r * 2 + 1];
-      out.dgamma[c] += dy[r * C + c] * xhat;
-      out.dbeta[c] += dy[r * C + c];
+      out.dgamma[c] += dy[r * C + c] * (x[r * C + c] - mean) * rstd;
+      if (shape.centers) out.dbeta[c] += dy[r * C + c];
     }
   }
   return out;

@@ -53,6 +53,7 @@ struct EmbeddingGradient {
 EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<const int32_t> ids,
                                     Values dy);
 
+// Also RMSNorm: with its shape `beta` is not read and `dbeta` is empty.
 struct LayerNormOutput {
   Vector statistics;
   Vector y;
@@ -60,6 +61,12 @@ struct LayerNormOutput {
 LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta);
 Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, Values gamma,
                               Values statistics);
+
+// Of one row, from those of all.
+struct NormStatistics {
+  double mean, rstd;
+};
+NormStatistics RowStatistics(const LayerNormShape& shape, Values statistics, int64_t row);
 
 struct LayerNormWeightGradient {
   Vector dgamma;

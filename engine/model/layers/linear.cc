@@ -2,10 +2,10 @@
 
 #include <cmath>
 #include <memory>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/model/layers/last_axis.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
@@ -18,27 +18,16 @@ class LinearLayer final : public Layer {
       : outputs_(outputs), activation_(activation), gain_(gain) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
-    const Shape& input = context.input;
-    if (input.rank() < 1) {
-      return absl::InvalidArgumentError("linear: takes samples of at least one axis");
-    }
-    const int64_t inputs = input.dim(input.rank() - 1);
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("linear", context));
+    const int64_t inputs = axis.features;
     if (outputs_ < 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
     }
-    // Every position of a sample is a row of the product.
-    int64_t product_rows = context.rows;
-    std::vector<int64_t> output_dims;
-    for (int i = 0; i + 1 < input.rank(); ++i) {
-      product_rows *= input.dim(i);
-      output_dims.push_back(input.dim(i));
-    }
-    output_dims.push_back(outputs_);
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::LinearShape{product_rows, inputs, outputs_, activation_}));
+                              kernels::LinearShape{axis.rows, inputs, outputs_, activation_}));
     type_ = context.device.activation_type();
-    shape_ = Shape{product_rows, outputs_};
+    shape_ = Shape{axis.rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
     const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
     const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();
@@ -47,7 +36,7 @@ class LinearLayer final : public Layer {
     if (activation_ != Activation::kNone) {
       absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
     }
-    spec.output = Shape(output_dims);
+    spec.output = axis.WithFeatures(outputs_);
     spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
                        {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
     spec.memory.workspace_bytes = op_->workspace_bytes();
@@ -66,7 +55,7 @@ class LinearLayer final : public Layer {
         spec.memory.weight_stash_bytes = output_bytes;
         break;
     }
-    const auto rows = static_cast<double>(product_rows);
+    const auto rows = static_cast<double>(axis.rows);
     const double product = 2.0 * rows * static_cast<double>(inputs * outputs_);
     const double bytes =
         static_cast<double>(SizeOf(type_)) *

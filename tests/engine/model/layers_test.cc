@@ -149,12 +149,18 @@ std::vector<Network> Networks() {
       {"LinearRelu", five, {Linear(4, kRelu)}, 4.0F},
       {"LinearGelu", five, {Linear(4, kGelu)}},
       {"LayerNorm", five, {LayerNorm()}},
-      {"LayerNormOfMatrices", Shape{2, 3}, {LayerNorm(1e-3F)}},
+      {"LayerNormOfMatrices", Shape{2, 4}, {LayerNorm(1e-2F)}},
+      {"RmsNorm", five, {RmsNorm()}},
+      {"RmsNormOfMatrices", Shape{2, 4}, {RmsNorm(1e-2F)}},
       {"TwoLinear", five, {Linear(6), Linear(3)}},
       {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
       {"ResidualLinear", five, {Residual({Linear(5)})}},
       {"ResidualLinearOfMatrices", Shape{2, 3}, {Residual({Linear(3, kGelu)})}},
       {"ResidualLayerNorm", five, {Residual({LayerNorm()})}},
+      {"ResidualRmsNorm", five, {Linear(5), Residual({RmsNorm()})}},
+      {"ResidualRmsBlocks",
+       five,
+       {Residual({RmsNorm(), Linear(5, kGelu)}), Residual({RmsNorm(), Linear(5)}), RmsNorm()}},
       {"ResidualReluLast", five, {Residual({LayerNorm(), Linear(5, kRelu)})}, 4.0F},
       {"ResidualReluOnly", five, {Residual({Linear(5, kRelu)})}, 4.0F},
       {"ResidualReluFirst", five, {Residual({Linear(7, kRelu), Linear(5)})}, 4.0F},
@@ -196,38 +202,53 @@ std::vector<Network> Networks() {
 INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
                          [](const auto& test) { return test.param.name; });
 
-// The positions of 3 samples are as good as 6 samples.
-TEST(Linear, WorksOnTheLastAxis) {
+// y of a layer for `values` as x, with random parameters.
+std::vector<double> ForwardOf(const LayerFactory& factory, int64_t rows, const Shape& sample,
+                              const Shape& output, const std::vector<float>& values) {
   TestDevice device;
-  const Tensor weight = device.Operand(Shape{3, 4}, RandomUniform(-1.0F, 1.0F, 12, 1));
-  const Tensor bias = device.Operand(Shape{4}, RandomUniform(-1.0F, 1.0F, 4, 2));
-  const std::vector<float> values = RandomUniform(-1.0F, 1.0F, 18, 3);
-  const auto forward = [&](int64_t rows, const Shape& sample, const Shape& output) {
-    const Tensor x = device.Operand(sample.Batched(rows), values);
-    const Tensor y = device.Result(output.Batched(rows));
-    EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
-      const std::unique_ptr<Layer> layer = Linear(4, kGelu)();
-      ASSIGN_OR_RETURN(const LayerSpec spec,
-                       layer->Prepare(LayerContext{device.device(), rows, sample}));
-      EXPECT_EQ(spec.output, output);
-      EXPECT_EQ(spec.parameters[0].shape, weight.shape);
-      const std::vector<Tensor> parameters = {weight, bias};
-      return layer->Forward({.stream = stream,
-                             .x = x,
-                             .y = y,
-                             .parameters = parameters,
-                             .weight_stash = device.Workspace(spec.memory.weight_stash_bytes),
-                             .workspace = device.Workspace(spec.memory.workspace_bytes)});
-    }));
-    return TestDevice::Values(y);
-  };
-  EXPECT_EQ(forward(3, Shape{2, 3}, Shape{2, 4}), forward(6, Shape{3}, Shape{4}));
+  const Tensor x = device.Operand(sample.Batched(rows), values);
+  const Tensor y = device.Result(output.Batched(rows));
+  EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+    const std::unique_ptr<Layer> layer = factory();
+    ASSIGN_OR_RETURN(const LayerSpec spec,
+                     layer->Prepare(LayerContext{device.device(), rows, sample}));
+    EXPECT_EQ(spec.output, output);
+    std::vector<Tensor> parameters;
+    for (const ParameterSpec& parameter : spec.parameters) {
+      const int64_t elements = parameter.shape.elements();
+      parameters.push_back(device.Operand(
+          parameter.shape, RandomUniform(-1.0F, 1.0F, elements, /*stream=*/parameters.size())));
+    }
+    return layer->Forward({.stream = stream,
+                           .x = x,
+                           .y = y,
+                           .parameters = parameters,
+                           .weight_stash = device.Workspace(spec.memory.weight_stash_bytes),
+                           .workspace = device.Workspace(spec.memory.workspace_bytes)});
+  }));
+  return TestDevice::Values(y);
 }
 
-TEST(Linear, RefusesSamplesWithoutAxes) {
+// The positions of 3 samples are as good as 6 samples.
+TEST(LayerShapes, PositionsAreLikeSamplesToLayersOfTheLastAxis) {
+  const std::vector<float> values = RandomUniform(-1.0F, 1.0F, 24, 3);
+  const auto expect_same = [&](const LayerFactory& layer, int64_t outputs) {
+    EXPECT_EQ(ForwardOf(layer, 3, Shape{2, 4}, Shape{2, outputs}, values),
+              ForwardOf(layer, 6, Shape{4}, Shape{outputs}, values));
+    EXPECT_EQ(ForwardOf(layer, 1, Shape{3, 2, 4}, Shape{3, 2, outputs}, values),
+              ForwardOf(layer, 6, Shape{4}, Shape{outputs}, values));
+  };
+  expect_same(Linear(3, kGelu), 3);
+  expect_same(LayerNorm(), 4);
+  expect_same(RmsNorm(), 4);
+}
+
+TEST(LayerShapes, LayersOfTheLastAxisRefuseSamplesWithoutAxes) {
   TestDevice device;
-  EXPECT_THAT(Linear(4)()->Prepare(LayerContext{device.device(), 3, Shape{}}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+  for (const LayerFactory& layer : {Linear(4), LayerNorm(), RmsNorm()}) {
+    EXPECT_THAT(layer()->Prepare(LayerContext{device.device(), 3, Shape{}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+  }
 }
 
 // What Chain::Prepare says of layers 3, 4, ... of a model.

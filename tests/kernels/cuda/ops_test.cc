@@ -190,6 +190,31 @@ TEST_F(CudaOpsTest, LayerNormBackward) {
   EXPECT_THAT(Values<float>(dbeta), ElementsAre(33, 41));
 }
 
+TEST_F(CudaOpsTest, RmsNorm) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto op,
+      ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 1.5F, .centers = false}));
+  const Tensor x = Floats({1, 2}, {2, -1}), gamma = Floats({2}, {1, 3});
+  const Tensor statistics = Result(DType::kFloat32, {1}), y = Result(DType::kFloat32, {1, 2});
+  const Tensor dy = Floats({1, 2}, {4, 2}), dx = Result(DType::kFloat32, {1, 2});
+  const Tensor dgamma = Floats({2}, {10, 20});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  Perform([&](Stream& stream) {
+    return op->Forward(stream, x, gamma, /*beta=*/{}, /*addend=*/{}, statistics, y);
+  });
+  Perform([&](Stream& stream) {
+    return op->BackwardInput(stream, dy, x, gamma, statistics, /*addend=*/{}, dx);
+  });
+  Perform([&](Stream& stream) {
+    return op->BackwardWeight(stream, dy, x, statistics, dgamma, /*dbeta=*/{}, /*accumulate=*/true,
+                              static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<float>(statistics), ElementsAre(0.5F));
+  EXPECT_THAT(Values<float>(y), ElementsAre(1, -1.5F));
+  EXPECT_THAT(Values<float>(dx), ElementsAre(1.75F, 3.125F));
+  EXPECT_THAT(Values<float>(dgamma), ElementsAre(14, 19));
+}
+
 TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
   for (const LayerNormShape shape :
        {LayerNormShape{.rows = 0}, LayerNormShape{.features = -1}, LayerNormShape{.rows = kHuge},
