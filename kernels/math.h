@@ -63,6 +63,41 @@ inline float GeluDerivative(float z) {
   return GeluDerivative(z, GeluGate(FastExp(GeluExponent(z))));
 }
 
+// The exact form's gate is the distribution function of the normal distribution, and so the
+// exponential in it that of the density: this is its exponent.
+STAGECOACH_HOST_DEVICE inline float GeluExactExponent(float z) { return -0.5F * z * z; }
+
+// The gate, from e to that power. Below 0 it is e^(-z^2/2) t P(t) with t = 1 / (1 + 0.35 |z|),
+// where P is a minimax polynomial whose relative error is below 2^-24 for |z| < 13, beyond which
+// the exponential vanishes. Above 0 it is what is left to 1.
+STAGECOACH_HOST_DEVICE inline float GeluExactGate(float z, float exponential) {
+  const float t = 1.0F / (1.0F + 0.35F * (z < 0.0F ? -z : z));
+  float p = -2.911501750e-2F;
+  p = p * t + 1.438184232e-1F;
+  p = p * t - 2.553910315e-1F;
+  p = p * t + 1.587965786e-1F;
+  p = p * t - 2.284343541e-2F;
+  p = p * t + 1.053921506e-1F;
+  p = p * t + 1.198630854e-1F;
+  p = p * t + 1.398575604e-1F;
+  p = p * t + 1.396216601e-1F;
+  const float tail = exponential * (t * p);
+  return z < 0.0F ? tail : 1.0F - tail;
+}
+
+// Its derivative.
+STAGECOACH_HOST_DEVICE inline float GeluExactDerivative(float z, float gate, float exponential) {
+  constexpr float kDensityAtZero = 0.3989422804014327F;  // 1 / sqrt(2 pi)
+  return gate + z * (kDensityAtZero * exponential);
+}
+
+// The same of z alone, on a CPU.
+inline float GeluExact(float z) { return z * GeluExactGate(z, FastExp(GeluExactExponent(z))); }
+inline float GeluExactDerivative(float z) {
+  const float exponential = FastExp(GeluExactExponent(z));
+  return GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
+}
+
 }  // namespace stagecoach::kernels
 
 #endif  // STAGECOACH_KERNELS_MATH_H_

@@ -85,7 +85,8 @@ TEST_P(LinearReference, BiasGradientIsTheDerivative) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Activations, LinearReference,
-                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu),
+                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                           Activation::kGeluExact),
                          [](const auto& param_info) { return ActivationName(param_info.param); });
 
 TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
@@ -96,17 +97,26 @@ TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
       ElementsAre(121, 240, 359, 143, 280, 417));
 }
 
-TEST(GeluReference, DerivativeIsTheDerivative) {
+class GeluReference : public ::testing::TestWithParam<Activation> {};
+
+TEST_P(GeluReference, DerivativeIsTheDerivative) {
   for (double z = -8.0; z <= 8.0; z += 0.125) {
-    const Vector difference = CentralDifferences([](const Vector& v) { return Gelu(v[0]); }, {z});
-    EXPECT_NEAR(GeluDerivative(z), difference[0], kDifferenceError) << z;
+    const Vector difference =
+        CentralDifferences([](const Vector& v) { return Activate(GetParam(), v[0]); }, {z});
+    EXPECT_NEAR(ActivationDerivative(GetParam(), z), difference[0], kDifferenceError) << z;
   }
 }
 
-TEST(GeluReference, IsCloseToItsExactForm) {
+INSTANTIATE_TEST_SUITE_P(Forms, GeluReference,
+                         ::testing::Values(Activation::kGelu, Activation::kGeluExact),
+                         [](const auto& param_info) { return ActivationName(param_info.param); });
+
+TEST(GeluReferenceForms, AreCloseToEachOther) {
   // The tanh form approximates z Phi(z); the authors' figure shows a difference below 5e-4.
   for (double z = -8.0; z <= 8.0; z += 0.125) {
-    EXPECT_NEAR(Gelu(z), z * 0.5 * std::erfc(-z / std::sqrt(2.0)), 5e-4) << z;
+    const double exact = Activate(Activation::kGeluExact, z);
+    EXPECT_NEAR(exact, z * 0.5 * std::erfc(-z / std::sqrt(2.0)), 1e-14) << z;
+    EXPECT_NEAR(Activate(Activation::kGelu, z), exact, 5e-4) << z;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -61,8 +62,6 @@ LossOutput SumOverRows(LossOfRow loss_of_row, const LossShape& shape, Values out
   return out;
 }
 
-}  // namespace
-
 double Gelu(double z) {
   return 0.5 * z * (1.0 + std::tanh(kSqrtTwoOverPi * (z + kGeluCubic * z * z * z)));
 }
@@ -73,6 +72,15 @@ double GeluDerivative(double z) {
   return 0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner_derivative;
 }
 
+double NormalDistribution(double z) { return 0.5 * std::erfc(-z * std::numbers::sqrt2 / 2.0); }
+
+double GeluExactDerivative(double z) {
+  const double density = std::exp(-0.5 * z * z) / std::sqrt(2.0 * std::numbers::pi);
+  return NormalDistribution(z) + z * density;
+}
+
+}  // namespace
+
 double Activate(Activation activation, double z) {
   switch (activation) {
     case Activation::kNone:
@@ -81,6 +89,8 @@ double Activate(Activation activation, double z) {
       return std::max(0.0, z);
     case Activation::kGelu:
       return Gelu(z);
+    case Activation::kGeluExact:
+      return z * NormalDistribution(z);
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Activate", "unknown activation");
 }
@@ -93,6 +103,8 @@ double ActivationDerivative(Activation activation, double z) {
       return z > 0.0 ? 1.0 : 0.0;
     case Activation::kGelu:
       return GeluDerivative(z);
+    case Activation::kGeluExact:
+      return GeluExactDerivative(z);
   }
   base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivative", "unknown activation");
 }
@@ -101,7 +113,7 @@ LinearOutput LinearForward(const LinearShape& shape, Values x, Values w, Values 
   const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
   CheckSize(x, R * I);
   CheckSize(w, I * O);
-  CheckSize(b, O);
+  CheckSize(b, shape.has_bias ? O : 0);
   LinearOutput out{Vector(R * O), Vector(R * O)};
   for (size_t r = 0; r < R; ++r) {
     double* z = &out.z[r * O];
@@ -137,12 +149,12 @@ LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Va
   const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
   CheckSize(x, R * I);
   CheckSize(dz, R * O);
-  LinearWeightGradient out{Vector(I * O), Vector(O)};
+  LinearWeightGradient out{Vector(I * O), Vector(shape.has_bias ? O : 0)};
   for (size_t r = 0; r < R; ++r) {
     for (size_t i = 0; i < I; ++i) {
       for (size_t o = 0; o < O; ++o) out.dw[i * O + o] += x[r * I + i] * dz[r * O + o];
     }
-    for (size_t o = 0; o < O; ++o) out.db[o] += dz[r * O + o];
+    for (size_t o = 0; o < out.db.size(); ++o) out.db[o] += dz[r * O + o];
   }
   return out;
 }

@@ -19,8 +19,6 @@ namespace stagecoach::kernels::reference {
 using Values = absl::Span<const double>;
 using Vector = std::vector<double>;
 
-double Gelu(double z);
-double GeluDerivative(double z);
 double Activate(Activation activation, double z);
 // At its kink kRelu has the derivative 0.
 double ActivationDerivative(Activation activation, double z);

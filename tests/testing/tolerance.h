@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops/linear.h"
 #include "kernels/tensor.h"
 
 // How far a correct implementation may be from the exact result: bounds derived from the
@@ -34,11 +35,12 @@ double DotBound(int64_t n, double sum_abs, kernels::DType dtype = kernels::DType
 // `dtype`.
 double StoredBound(double value, double bound, kernels::DType dtype);
 
-// Of gelu(z) where the z it was computed from is off by at most `z_error`.
-double GeluBound(double z, double z_error, kernels::DType dtype = kernels::DType::kFloat32);
+// Of activation(z), computed in float32, where the z it was computed from is off by at most
+// `z_error`.
+double ActivationBound(kernels::Activation activation, double z, double z_error);
 
-// Of gelu'(z) where z is exact.
-double GeluDerivativeBound(double z, kernels::DType dtype = kernels::DType::kFloat32);
+// Of activation'(z) where z is exact.
+double ActivationDerivativeBound(kernels::Activation activation, double z);
 
 }  // namespace stagecoach::testing
 

@@ -14,8 +14,8 @@ namespace {
 
 class LinearLayer final : public Layer {
  public:
-  LinearLayer(int64_t outputs, Activation activation, float gain)
-      : outputs_(outputs), activation_(activation), gain_(gain) {}
+  LinearLayer(int64_t outputs, Activation activation, float gain, bool has_bias)
+      : outputs_(outputs), activation_(activation), gain_(gain), has_bias_(has_bias) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("linear", context));
@@ -24,8 +24,8 @@ class LinearLayer final : public Layer {
       return absl::InvalidArgumentError(
           absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
     }
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::LinearShape{axis.rows, inputs, outputs_, activation_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::LinearShape{
+                              axis.rows, inputs, outputs_, activation_, has_bias_}));
     type_ = context.device.activation_type();
     shape_ = Shape{axis.rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
@@ -36,9 +36,11 @@ class LinearLayer final : public Layer {
     if (activation_ != Activation::kNone) {
       absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
     }
+    if (!has_bias_) absl::StrAppend(&spec.description, ", no bias");
     spec.output = axis.WithFeatures(outputs_);
-    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
-                       {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true}};
+    if (has_bias_)
+      spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
     spec.memory.workspace_bytes = op_->workspace_bytes();
     // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
     // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y is
@@ -52,6 +54,7 @@ class LinearLayer final : public Layer {
         spec.memory.gradient_stash_bytes = output_bytes;
         break;
       case Activation::kGelu:
+      case Activation::kGeluExact:
         spec.memory.weight_stash_bytes = output_bytes;
         break;
     }
@@ -66,7 +69,7 @@ class LinearLayer final : public Layer {
   }
 
   absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], Z(args),
+    return op_->Forward(args.stream, args.x, args.parameters[0], BiasOf(args.parameters), Z(args),
                         args.y, args.workspace);
   }
 
@@ -76,13 +79,16 @@ class LinearLayer final : public Layer {
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    return op_->BackwardWeight(args.stream, args.x, Dz(args), args.gradients[0], args.gradients[1],
-                               args.accumulate, args.workspace);
+    return op_->BackwardWeight(args.stream, args.x, Dz(args), args.gradients[0],
+                               BiasOf(args.gradients), args.accumulate, args.workspace);
   }
 
  private:
+  Tensor BiasOf(absl::Span<const Tensor> tensors) const {
+    return has_bias_ ? tensors[1] : Tensor{};
+  }
   Tensor Z(const LayerArgs& args) const {
-    return activation_ == Activation::kGelu ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
+    return KeepsZ(activation_) ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
   }
   Tensor Dz(const LayerArgs& args) const {
     switch (activation_) {
@@ -91,6 +97,7 @@ class LinearLayer final : public Layer {
       case Activation::kRelu:
         return {args.gradient_stash, type_, shape_};
       case Activation::kGelu:
+      case Activation::kGeluExact:
         return {args.weight_stash, type_, shape_};
     }
     return {};
@@ -99,6 +106,7 @@ class LinearLayer final : public Layer {
   const int64_t outputs_;
   const Activation activation_;
   const float gain_;
+  const bool has_bias_;
   kernels::DType type_ = kernels::DType::kFloat32;
   Shape shape_;  // (rows of the product, outputs)
   std::unique_ptr<kernels::LinearOp> op_;
@@ -106,8 +114,8 @@ class LinearLayer final : public Layer {
 
 }  // namespace
 
-LayerFactory Linear(int64_t outputs, Activation activation, float gain) {
-  return LayerOf<LinearLayer>(outputs, activation, gain);
+LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has_bias) {
+  return LayerOf<LinearLayer>(outputs, activation, gain, has_bias);
 }
 
 }  // namespace stagecoach::engine
