@@ -11,6 +11,7 @@
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
+#include "engine/model/layers/swiglu.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
 #include "engine/train/fit.h"

@@ -40,15 +40,23 @@ inline float FastExp(float x) {
 inline constexpr float kGeluScale = 0.7978845608028654F;  // sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715F;
 
-// GELU is z times the share of it that passes, its gate: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) with
-// u = kGeluScale (z + kGeluCubic z^3). This is -2u.
-STAGECOACH_HOST_DEVICE inline float GeluExponent(float z) {
-  return -2.0F * (kGeluScale * (z + kGeluCubic * z * z * z));
+// A gate of logistic form: 1 / (1 + e), where e is an exponential.
+STAGECOACH_HOST_DEVICE inline float LogisticGate(float exponential) {
+  return 1.0F / (1.0F + exponential);
 }
 
-// The gate, from e to the power of GeluExponent.
-STAGECOACH_HOST_DEVICE inline float GeluGate(float exponential) {
-  return 1.0F / (1.0F + exponential);
+// SiLU is a times its gate, LogisticGate(e^-a). Its derivative.
+STAGECOACH_HOST_DEVICE inline float SiluDerivative(float a, float gate) {
+  return gate + a * gate * (1.0F - gate);
+}
+
+// The gate of a alone, on a CPU.
+inline float SiluGate(float a) { return LogisticGate(FastExp(-a)); }
+
+// GELU is z times the share of it that passes, its gate: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) with
+// u = kGeluScale (z + kGeluCubic z^3), LogisticGate of e to the power of this, -2u.
+STAGECOACH_HOST_DEVICE inline float GeluExponent(float z) {
+  return -2.0F * (kGeluScale * (z + kGeluCubic * z * z * z));
 }
 
 // d gelu / dz.
@@ -58,9 +66,9 @@ STAGECOACH_HOST_DEVICE inline float GeluDerivative(float z, float gate) {
 }
 
 // The same of z alone, on a CPU.
-inline float Gelu(float z) { return z * GeluGate(FastExp(GeluExponent(z))); }
+inline float Gelu(float z) { return z * LogisticGate(FastExp(GeluExponent(z))); }
 inline float GeluDerivative(float z) {
-  return GeluDerivative(z, GeluGate(FastExp(GeluExponent(z))));
+  return GeluDerivative(z, LogisticGate(FastExp(GeluExponent(z))));
 }
 
 // The exact form's gate is the distribution function of the normal distribution, and so the

@@ -12,6 +12,7 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/operation.h"
+#include "kernels/ops/swiglu.h"
 
 // The list of all operations of fixed shape. For the backends, which make each of them; others
 // include the contract that they use.
@@ -20,12 +21,13 @@ namespace stagecoach::kernels {
 template <typename... Shapes>
 struct ShapeList {};
 
-using AllShapes = ShapeList<  //
-    EmbeddingShape,           //
-    LayerNormShape,           //
-    LinearShape,              //
-    MeanSquaredErrorShape,    //
-    SoftmaxCrossEntropyShape>;
+using AllShapes = ShapeList<   //
+    EmbeddingShape,            //
+    LayerNormShape,            //
+    LinearShape,               //
+    MeanSquaredErrorShape,     //
+    SoftmaxCrossEntropyShape,  //
+    SwiGluShape>;
 
 // What Ops::CreateOf does: create(shape) gives a backend's operation, or an error.
 template <typename Create, typename... Shapes>

@@ -11,6 +11,7 @@
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/swiglu.h"
 #include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/finite_difference.h"
@@ -188,6 +189,19 @@ TEST(RmsNormReference, IsXOverItsRootMeanSquare) {
   const LayerNormOutput output = LayerNormForward(shape, Vector{2, -1}, Vector{1, 3}, {});
   EXPECT_THAT(output.statistics, ElementsAre(0.5));
   EXPECT_THAT(output.y, ElementsAre(1, -1.5));
+}
+
+TEST(SwiGluReference, GradientIsTheDerivative) {
+  const SwiGluShape shape{.rows = 3, .features = 4};
+  const Vector x = Random(3 * 8, 1), dy = Random(3 * 4, 2);
+  EXPECT_THAT(SwiGluBackward(shape, dy, x),
+              CloseTo(CentralDifferences(
+                          [&](const Vector& at) { return Dot(SwiGluForward(shape, at), dy); }, x),
+                      kDifferenceError));
+}
+
+TEST(SwiGluReference, MultipliesTheSecondHalfByTheGatedFirst) {
+  EXPECT_THAT(SwiGluForward({.rows = 1, .features = 2}, Vector{0, 100, 3, 2}), ElementsAre(0, 200));
 }
 
 class LossReference : public ::testing::TestWithParam<LossKind> {};

@@ -261,6 +261,35 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
   return out;
 }
 
+Vector SwiGluForward(const SwiGluShape& shape, Values x) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(x, R * 2 * C);
+  Vector y(R * C);
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) {
+      const double a = x[r * 2 * C + c], b = x[r * 2 * C + C + c];
+      y[r * C + c] = a / (1.0 + std::exp(-a)) * b;
+    }
+  }
+  return y;
+}
+
+Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(x, R * 2 * C);
+  CheckSize(dy, R * C);
+  Vector dx(R * 2 * C);
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) {
+      const size_t at_a = r * 2 * C + c, at_b = at_a + C;
+      const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
+      dx[at_a] = dy[r * C + c] * x[at_b] * (s + a * s * (1.0 - s));
+      dx[at_b] = dy[r * C + c] * a * s;
+    }
+  }
+  return dx;
+}
+
 LossOutput SoftmaxCrossEntropy(const LossShape& shape, Values output,
                                absl::Span<const int32_t> labels, int64_t valid_rows, double scale) {
   return SumOverRows(CrossEntropyRow, shape, output, labels, valid_rows, scale);

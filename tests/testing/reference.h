@@ -10,6 +10,7 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/optimizer.h"
+#include "kernels/ops/swiglu.h"
 
 // The oracle of every backend: each operation of kernels/ops/ as plain loops in double precision.
 // Formulas, shapes and names are those of the contracts there. Matrices are row-major. Slow,
@@ -72,6 +73,9 @@ struct LayerNormWeightGradient {
 };
 LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Values dy, Values x,
                                                 Values statistics);
+
+Vector SwiGluForward(const SwiGluShape& shape, Values x);
+Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x);
 
 struct LossOutput {
   double loss = 0;

@@ -72,6 +72,17 @@ const Precision& PrecisionOf(DType dtype) {
   base::PrintAndAbort(__FILE__, __LINE__, "PrecisionOf", "unknown dtype");
 }
 
+namespace {
+
+// The roundings that s = 1 / (1 + e^-a) can meet: the exponential, which on a GPU is off by 1.2 |a|
+// more units in the last place; the sum; the division. The relative error of 1 + e is at most that
+// of e and one rounding.
+int64_t SiluGateRoundings(double a) {
+  return static_cast<int64_t>(2.0 * kElementary + 1.0 + 2.4 * std::fabs(a));
+}
+
+}  // namespace
+
 double Gamma(int64_t k, DType dtype) {
   const double ku = static_cast<double>(k) * PrecisionOf(dtype).unit_roundoff;
   STAGECOACH_CHECK(ku < 1.0, absl::StrCat("no bound for ", k, " roundings"));
@@ -104,6 +115,40 @@ double ActivationDerivativeBound(Activation activation, double z) {
       return GeluExactDerivativeBound(z);
   }
   base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivativeBound", "unknown activation");
+}
+
+std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
+                                        absl::Span<const double> x) {
+  std::vector<double> bounds;
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    const auto row = static_cast<size_t>(r * 2 * shape.features);
+    for (int64_t c = 0; c < shape.features; ++c) {
+      const size_t at_a = row + static_cast<size_t>(c);
+      const double a = x[at_a], b = x[at_a + static_cast<size_t>(shape.features)];
+      const double s = 1.0 / (1.0 + std::exp(-a));
+      bounds.push_back(Gamma(SiluGateRoundings(a) + 2) * std::fabs(a * b) * s);
+    }
+  }
+  return bounds;
+}
+
+// The factor 1 - s of da is off by as much as s, relative to 1; there are 6 roundings besides.
+std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,
+                                         absl::Span<const double> dy, absl::Span<const double> x) {
+  std::vector<double> bounds(x.size());
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    for (int64_t c = 0; c < shape.features; ++c) {
+      const auto at_a = static_cast<size_t>(r * 2 * shape.features + c);
+      const size_t at_b = at_a + static_cast<size_t>(shape.features);
+      const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
+      const double gradient = std::fabs(dy[static_cast<size_t>(r * shape.features + c)]);
+      const int64_t roundings = SiluGateRoundings(a);
+      bounds[at_a] =
+          Gamma(2 * roundings + 6) * gradient * std::fabs(x[at_b]) * s * (1.0 + std::fabs(a));
+      bounds[at_b] = Gamma(roundings + 2) * gradient * std::fabs(a) * s;
+    }
+  }
+  return bounds;
 }
 
 }  // namespace stagecoach::testing

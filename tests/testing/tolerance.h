@@ -2,8 +2,11 @@
 #define STAGECOACH_TESTS_TESTING_TOLERANCE_H_
 
 #include <cstdint>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 
 // How far a correct implementation may be from the exact result: bounds derived from the
@@ -41,6 +44,12 @@ double ActivationBound(kernels::Activation activation, double z, double z_error)
 
 // Of activation'(z) where z is exact.
 double ActivationDerivativeBound(kernels::Activation activation, double z);
+
+// Of each element of what SwiGluOp gives for these operands, computed in float32.
+std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
+                                        absl::Span<const double> x);
+std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,
+                                         absl::Span<const double> dy, absl::Span<const double> x);
 
 }  // namespace stagecoach::testing
 

@@ -6,7 +6,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-__device__ float GateOf(float z) { return GeluGate(__expf(GeluExponent(z))); }
+__device__ float GateOf(float z) { return LogisticGate(__expf(GeluExponent(z))); }
 
 struct Identity {
   __device__ float operator()(float z) const { return z; }

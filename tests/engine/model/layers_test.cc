@@ -155,6 +155,12 @@ std::vector<Network> Networks() {
       {"LayerNormOfMatrices", Shape{2, 4}, {LayerNorm(1e-2F)}},
       {"RmsNorm", five, {RmsNorm()}},
       {"RmsNormOfMatrices", Shape{2, 4}, {RmsNorm(1e-2F)}},
+      {"SwiGlu", Shape{6}, {SwiGlu()}},
+      {"SwiGluOfMatrices", Shape{2, 4}, {SwiGlu()}},
+      {"ResidualSwiGlu",
+       Shape{4},
+       {Residual({RmsNorm(1e-2F), Linear(6, Activation::kNone, 1.0F, false), SwiGlu(),
+                  Linear(4, Activation::kNone, 1.0F, false)})}},
       {"TwoLinear", five, {Linear(6), Linear(3)}},
       {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
       {"ResidualLinear", five, {Residual({Linear(5)})}},
@@ -244,11 +250,12 @@ TEST(LayerShapes, PositionsAreLikeSamplesToLayersOfTheLastAxis) {
   expect_same(Linear(3, kGelu), 3);
   expect_same(LayerNorm(), 4);
   expect_same(RmsNorm(), 4);
+  expect_same(SwiGlu(), 2);
 }
 
 TEST(LayerShapes, LayersOfTheLastAxisRefuseSamplesWithoutAxes) {
   TestDevice device;
-  for (const LayerFactory& layer : {Linear(4), LayerNorm(), RmsNorm()}) {
+  for (const LayerFactory& layer : {Linear(4), LayerNorm(), RmsNorm(), SwiGlu()}) {
     EXPECT_THAT(layer()->Prepare(LayerContext{device.device(), 3, Shape{}}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
   }
@@ -295,6 +302,12 @@ TEST(LayerShapes, AnEmbeddingNeedsAVocabularyAndFeatures) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 words")));
   EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 features")));
+}
+
+TEST(LayerShapes, SwiGluHalvesAnEvenNumberOfFeatures) {
+  EXPECT_THAT(PrepareFromLayerThree({Linear(4), SwiGlu(), Linear(3), SwiGlu()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 6: swiglu"), HasSubstr("even"), HasSubstr("[3]"))));
 }
 
 TEST(LayerShapes, AResidualLayerMustKeepItsShape) {

@@ -18,6 +18,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
 #include "tests/testing/status_matchers.h"
@@ -219,6 +220,24 @@ TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
   for (const LayerNormShape shape :
        {LayerNormShape{.rows = 0}, LayerNormShape{.features = -1}, LayerNormShape{.rows = kHuge},
         LayerNormShape{.features = kHuge}, LayerNormShape{.epsilon = 0.0F}}) {
+    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+// At 0 the gate is 1/2, and its derivative 1/4.
+TEST_F(CudaOpsTest, SwiGlu) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(SwiGluShape{.rows = 2, .features = 1}));
+  const Tensor x = Floats({2, 2}, {0, 3, 1e4F, 5}), y = Result(DType::kFloat32, {2, 1});
+  const Tensor dy = Floats({2, 1}, {2, 4}), dx = Result(DType::kFloat32, {2, 2});
+  Perform([&](Stream& stream) { return op->Forward(stream, x, y); });
+  Perform([&](Stream& stream) { return op->BackwardInput(stream, dy, x, dx); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(0, 5e4F));
+  EXPECT_THAT(Values<float>(dx), ElementsAre(3, 0, 20, 4e4F));
+}
+
+TEST_F(CudaOpsTest, SwiGluRefusesExtentsOutOfRange) {
+  for (const SwiGluShape shape :
+       {SwiGluShape{.rows = 0}, SwiGluShape{.features = -1}, SwiGluShape{.rows = kHuge}}) {
     EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
   }
 }
