@@ -7,6 +7,7 @@
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/model/layer.h"
+#include "engine/model/layers/dropout.h"
 #include "engine/model/layers/embedding.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/host_device.h"
+#include "base/host_device.h"
 
 // Scalar mathematics shared by the backends, written so that a compiler vectorizes the loops that
 // call it: no branches, no library calls. The exponential is the one part that each backend has its

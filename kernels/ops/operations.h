@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
@@ -21,7 +22,8 @@ namespace stagecoach::kernels {
 template <typename... Shapes>
 struct ShapeList {};
 
-using AllShapes = ShapeList<   //
+using AllShapes = ShapeList<  //
+    DropoutShape,
     EmbeddingShape,            //
     LayerNormShape,            //
     LinearShape,               //

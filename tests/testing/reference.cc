@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/random.h"
 
 // Throughout: R rows, I inputs, O outputs, C features or classes; r, i, o, c index them.
 namespace stagecoach::kernels::reference {
@@ -288,6 +289,23 @@ Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x) {
     }
   }
   return dx;
+}
+
+Vector Dropout(const DropoutShape& shape, const DropoutKey& key, int64_t first_sample,
+               absl::Span<const float> x) {
+  const size_t R = shape.rows, E = shape.elements;
+  CheckSize(x, R * E);
+  const base::RandomStream random(key.seed, key.stream);
+  Vector y;
+  for (size_t r = 0; r < R; ++r) {
+    const uint64_t first_word = (static_cast<uint64_t>(first_sample) + r) * ((E + 3) / 4 * 4);
+    for (size_t e = 0; e < E; ++e) {
+      const double draw = static_cast<double>(random.Uint32(first_word + e)) * 0x1p-32;
+      const auto scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(shape.rate)));
+      y.push_back(draw < static_cast<double>(shape.rate) ? 0.0F : x[r * E + e] * scale);
+    }
+  }
+  return y;
 }
 
 LossOutput SoftmaxCrossEntropy(const LossShape& shape, Values output,

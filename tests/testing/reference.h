@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
@@ -76,6 +77,10 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
 
 Vector SwiGluForward(const SwiGluShape& shape, Values x);
 Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x);
+
+// In float32, in which it is exact but for one rounding. `key.first_sample` is not read.
+Vector Dropout(const DropoutShape& shape, const DropoutKey& key, int64_t first_sample,
+               absl::Span<const float> x);
 
 struct LossOutput {
   double loss = 0;

@@ -52,8 +52,10 @@ bool ChainOnDevice::Area::front_is_intact() const {
   return std::all_of(front_, front_ + kGuardBytes, [](std::byte b) { return b == kFill; });
 }
 
-ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain, const Tensor& x_in)
-    : x(x_in),
+ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain, int64_t number,
+                                  const Tensor& x_in)
+    : numbers{.step = 1, .first_sample = number * kRows},
+      x(x_in),
       y(device.Result(chain.output().Batched(kRows))),
       dx(x.dtype == kernels::DType::kInt32 ? Tensor{} : device.Result(x.shape)),
       dy(device.Operand(y.shape, RandomUniform(-1.0F, 1.0F, y.elements(), /*stream=*/900))),
@@ -129,7 +131,7 @@ size_t ChainOnDevice::AddMicroBatch() {
     const auto ids = RandomLabels(shape.elements(), ids_, /*stream=*/in_flight_.size());
     std::copy(ids.begin(), ids.end(), x.i32());
   }
-  in_flight_.emplace_back(device_, *chain_, x);
+  in_flight_.emplace_back(device_, *chain_, static_cast<int64_t>(in_flight_.size()), x);
   return in_flight_.size() - 1;
 }
 
@@ -138,6 +140,7 @@ void ChainOnDevice::Forward(size_t micro_batch) {
   workspace_->Poison();
   EXPECT_OK(device_.Run([&](kernels::Stream& stream) {
     return chain_->Forward({.stream = stream,
+                            .call = CallOf(micro_batch),
                             .x = m.x,
                             .y = m.y,
                             .parameters = parameters_,
@@ -145,6 +148,10 @@ void ChainOnDevice::Forward(size_t micro_batch) {
                             .weight_stash = m.weight_stash.data(),
                             .workspace = workspace_->data()});
   }));
+}
+
+CallContext ChainOnDevice::CallOf(size_t micro_batch) const {
+  return {.is_training = true, .seed = 5, .numbers = &at(micro_batch).numbers};
 }
 
 LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
@@ -157,6 +164,7 @@ LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batc
   const bool computes_dw = !splits_backward_ || !computes_dx;
   workspace_->Poison();
   return {.stream = stream,
+          .call = CallOf(micro_batch),
           .x = if_live(m.x, chain_->memory().input_last_use),
           .y = if_live(m.y, chain_->memory().output_last_use),
           .dx = computes_dx && options.want_dx ? m.dx : Tensor{},

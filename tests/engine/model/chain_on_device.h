@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct Network {
 // A chain of layers with its memory on a device, for tests of gradients. Its variables are x, where
 // that is not ids, and all parameters; their values and their gradients are vectors with one after
 // the other.
+//
+// Calls are those of training; micro-batches are numbered in order.
 //
 // The memory is as hard on the layers as the engine may be: all areas start as not-a-number and lie
 // between guard bytes, an area of no bytes has no address, the workspace is not-a-number before
@@ -85,13 +88,15 @@ class ChainOnDevice {
     std::byte* front_;
   };
   struct InFlight {
-    InFlight(testing::TestDevice& device, const Chain& chain, const Tensor& x);
+    InFlight(testing::TestDevice& device, const Chain& chain, int64_t number, const Tensor& x);
+    SampleNumbers numbers;
     Tensor x, y, dx, dy;
     Area stash, weight_stash, gradient_stash;
   };
 
   InFlight& at(size_t micro_batch) { return in_flight_[micro_batch]; }
   const InFlight& at(size_t micro_batch) const { return in_flight_[micro_batch]; }
+  CallContext CallOf(size_t micro_batch) const;
   LayerArgs BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
                          const BackwardOptions& options);
   absl::Status PoisonParameters(int layer);
@@ -106,7 +111,7 @@ class ChainOnDevice {
   std::vector<Tensor> parameters_, gradients_;
   std::vector<std::string> names_;
   std::optional<Area> workspace_;
-  std::vector<InFlight> in_flight_;
+  std::deque<InFlight> in_flight_;
 };
 
 // The gradients of the sum by finite differences of the chain itself, in float32.

@@ -161,6 +161,10 @@ std::vector<Network> Networks() {
        Shape{4},
        {Residual({RmsNorm(1e-2F), Linear(6, Activation::kNone, 1.0F, false), SwiGlu(),
                   Linear(4, Activation::kNone, 1.0F, false)})}},
+      {"Dropout", five, {Dropout(0.5F)}},
+      {"DropoutBehindLayers",
+       five,
+       {Dropout(0.2F), Residual({LayerNorm(), Linear(5, kGelu), Dropout(0.5F)}), Dropout(0.1F)}},
       {"TwoLinear", five, {Linear(6), Linear(3)}},
       {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
       {"ResidualLinear", five, {Residual({Linear(5)})}},
@@ -261,6 +265,84 @@ TEST(LayerShapes, LayersOfTheLastAxisRefuseSamplesWithoutAxes) {
   }
 }
 
+// y of a chain for x of ones.
+std::vector<double> MaskOf(const std::vector<LayerFactory>& layers, const CallContext& call,
+                           int first_index = 0) {
+  constexpr int64_t kRows = 3, kFeatures = 200;
+  TestDevice device;
+  const Tensor x =
+      device.Operand(Shape{kRows, kFeatures}, std::vector<float>(kRows * kFeatures, 1.0F));
+  const Tensor y = device.Result(Shape{kRows, kFeatures});
+  EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(
+        Chain chain,
+        Chain::Prepare(layers,
+                       {.device = device.device(), .rows = kRows, .input = Shape{kFeatures}},
+                       first_index));
+    chain.LayOut({}, {});
+    return chain.Forward({.stream = stream,
+                          .call = call,
+                          .x = x,
+                          .y = y,
+                          .stash = device.Workspace(chain.memory().stash_bytes),
+                          .weight_stash = device.Workspace(chain.memory().weight_stash_bytes),
+                          .workspace = device.Workspace(chain.memory().workspace_bytes)});
+  }));
+  return TestDevice::Values(y);
+}
+
+TEST(Dropout, IsTheIdentityInEvaluation) {
+  EXPECT_EQ(MaskOf({Dropout(0.5F)}, {.is_training = false, .seed = 3}),
+            std::vector<double>(600, 1.0));
+}
+
+TEST(Dropout, DependsOnTheSeedTheSampleAndThePlaceInTheModel) {
+  const SampleNumbers numbers{.step = 1, .first_sample = 8}, next{.step = 1, .first_sample = 9};
+  const CallContext call{.is_training = true, .seed = 3, .numbers = &numbers};
+  CallContext other_seed = call, other_samples = call;
+  other_seed.seed = 4;
+  other_samples.numbers = &next;
+  const LayerFactory half = Dropout(0.5F);
+  const std::vector<double> mask = MaskOf({half}, call);
+  EXPECT_EQ(MaskOf({half}, call), mask);
+  EXPECT_NE(MaskOf({half}, other_seed), mask);
+  EXPECT_NE(MaskOf({half}, call, /*first_index=*/1), mask);
+  // Counted from the next sample on.
+  const std::vector<double> later = MaskOf({half}, other_samples);
+  EXPECT_TRUE(std::equal(mask.begin() + 200, mask.end(), later.begin()));
+}
+
+TEST(Dropout, IsTheSameWhereverTheModelIsCut) {
+  const SampleNumbers numbers;
+  const CallContext call{.is_training = true, .seed = 3, .numbers = &numbers};
+  const LayerFactory half = Dropout(0.5F);
+  const std::vector<double> first = MaskOf({half}, call), second = MaskOf({half}, call, 1);
+  std::vector<double> both;
+  for (size_t i = 0; i < first.size(); ++i) both.push_back(first[i] * second[i]);
+  EXPECT_EQ(MaskOf({half, half}, call), both);
+}
+
+// Of two that are inside one layer, and of the same ones inside another, no two are alike.
+TEST(Dropout, InsideAnotherLayerIsOneOfItsOwn) {
+  std::vector<uint64_t> streams;
+  for (int outer = 0; outer < 50; ++outer) {
+    streams.push_back(StreamOfLayer(0, outer));
+    for (int inner = 0; inner < 50; ++inner) {
+      streams.push_back(StreamOfLayer(StreamOfLayer(0, outer), inner));
+    }
+  }
+  for (const uint64_t stream : streams) EXPECT_EQ(stream >> 61, 1U);
+  std::sort(streams.begin(), streams.end());
+  EXPECT_EQ(std::adjacent_find(streams.begin(), streams.end()), streams.end());
+  const SampleNumbers numbers;
+  const CallContext call{.is_training = true, .seed = 3, .numbers = &numbers};
+  const LayerFactory half = Dropout(0.5F);
+  // y = x + mask x.
+  std::vector<double> inner = MaskOf({Residual({half})}, call);
+  for (double& value : inner) value -= 1.0;
+  EXPECT_NE(inner, MaskOf({half}, call));
+}
+
 // What Chain::Prepare says of layers 3, 4, ... of a model.
 absl::Status PrepareFromLayerThree(const std::vector<LayerFactory>& layers) {
   TestDevice device;
@@ -302,6 +384,12 @@ TEST(LayerShapes, AnEmbeddingNeedsAVocabularyAndFeatures) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 words")));
   EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 features")));
+}
+
+TEST(LayerShapes, DropoutNamesARateOutOfRange) {
+  EXPECT_THAT(PrepareFromLayerThree({Dropout(1.0F)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 3: dropout"), HasSubstr("below 1"))));
 }
 
 TEST(LayerShapes, SwiGluHalvesAnEvenNumberOfFeatures) {
