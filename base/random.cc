@@ -9,22 +9,16 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/philox.h"
 
 namespace stagecoach::base {
 namespace {
 
-// Constants of the paper, section 4.1 and 4.3: the multipliers passed its statistical tests, and
-// the key schedule adds the golden ratio and the square root of 3 less 1.
-constexpr uint32_t kMultiplier0 = 0xD2511F53;
-constexpr uint32_t kMultiplier1 = 0xCD9E8D57;
-constexpr uint32_t kWeyl0 = 0x9E3779B9;
-constexpr uint32_t kWeyl1 = 0xBB67AE85;
-constexpr int kRounds = 10;
-
 constexpr double kTwoToMinus32 = 1.0 / 4294967296.0;
 
-uint32_t Low(uint64_t x) { return static_cast<uint32_t>(x); }
-uint32_t High(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
+std::array<uint32_t, 4> ToArray(const PhiloxWords& words) {
+  return {words.w0, words.w1, words.w2, words.w3};
+}
 
 float UniformFromWord(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
@@ -65,20 +59,11 @@ void FillScaled(float shift, float scale, uint64_t first_index, absl::Span<float
 }  // namespace
 
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < kRounds; ++round) {
-    const uint64_t product0 = uint64_t{kMultiplier0} * counter[0];
-    const uint64_t product1 = uint64_t{kMultiplier1} * counter[2];
-    counter = {High(product1) ^ counter[1] ^ key[0], Low(product1),
-               High(product0) ^ counter[3] ^ key[1], Low(product0)};
-    key[0] += kWeyl0;
-    key[1] += kWeyl1;
-  }
-  return counter;
+  return ToArray(PhiloxBlock({counter[0], counter[1], counter[2], counter[3]}, {key[0], key[1]}));
 }
 
 std::array<uint32_t, 4> RandomStream::Words(uint64_t block) const {
-  return Philox4x32({Low(block), High(block), Low(stream_), High(stream_)},
-                    {Low(seed_), High(seed_)});
+  return ToArray(PhiloxBlock(PhiloxCounterOf(stream_, block), PhiloxKeyOf(seed_)));
 }
 
 uint32_t RandomStream::Uint32(uint64_t index) const { return Words(index / 4)[index % 4]; }

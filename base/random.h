@@ -12,8 +12,7 @@ namespace stagecoach::base {
 // Counter-based random numbers: a number is a pure function of (seed, stream, index), so it does
 // not depend on which thread, stage or process asks for it, nor in what order.
 
-// Philox-4x32 with 10 rounds, a bijection of the counter for every key. Salmon, Moraes, Dror and
-// Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Philox-4x32 with 10 rounds (base/philox.h), a bijection of the counter for every key.
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 // The random sequence named by (seed, stream), with random access. Different pairs give independent

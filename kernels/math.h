@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/host_device.h"
+#include "base/host_device.h"
 
 // Scalar mathematics shared by the backends, written so that a compiler vectorizes the loops that
 // call it: no branches, no library calls. The exponential is the one part that each backend has its
@@ -40,15 +40,23 @@ inline float FastExp(float x) {
 inline constexpr float kGeluScale = 0.7978845608028654F;  // sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.044715F;
 
-// GELU is z times the share of it that passes, its gate: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) with
-// u = kGeluScale (z + kGeluCubic z^3). This is -2u.
-STAGECOACH_HOST_DEVICE inline float GeluExponent(float z) {
-  return -2.0F * (kGeluScale * (z + kGeluCubic * z * z * z));
+// A gate of logistic form: 1 / (1 + e), where e is an exponential.
+STAGECOACH_HOST_DEVICE inline float LogisticGate(float exponential) {
+  return 1.0F / (1.0F + exponential);
 }
 
-// The gate, from e to the power of GeluExponent.
-STAGECOACH_HOST_DEVICE inline float GeluGate(float exponential) {
-  return 1.0F / (1.0F + exponential);
+// SiLU is a times its gate, LogisticGate(e^-a). Its derivative.
+STAGECOACH_HOST_DEVICE inline float SiluDerivative(float a, float gate) {
+  return gate + a * gate * (1.0F - gate);
+}
+
+// The gate of a alone, on a CPU.
+inline float SiluGate(float a) { return LogisticGate(FastExp(-a)); }
+
+// GELU is z times the share of it that passes, its gate: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) with
+// u = kGeluScale (z + kGeluCubic z^3), LogisticGate of e to the power of this, -2u.
+STAGECOACH_HOST_DEVICE inline float GeluExponent(float z) {
+  return -2.0F * (kGeluScale * (z + kGeluCubic * z * z * z));
 }
 
 // d gelu / dz.
@@ -58,9 +66,44 @@ STAGECOACH_HOST_DEVICE inline float GeluDerivative(float z, float gate) {
 }
 
 // The same of z alone, on a CPU.
-inline float Gelu(float z) { return z * GeluGate(FastExp(GeluExponent(z))); }
+inline float Gelu(float z) { return z * LogisticGate(FastExp(GeluExponent(z))); }
 inline float GeluDerivative(float z) {
-  return GeluDerivative(z, GeluGate(FastExp(GeluExponent(z))));
+  return GeluDerivative(z, LogisticGate(FastExp(GeluExponent(z))));
+}
+
+// The exact form's gate is the distribution function of the normal distribution, and so the
+// exponential in it that of the density: this is its exponent.
+STAGECOACH_HOST_DEVICE inline float GeluExactExponent(float z) { return -0.5F * z * z; }
+
+// The gate, from e to that power. Below 0 it is e^(-z^2/2) t P(t) with t = 1 / (1 + 0.35 |z|),
+// where P is a minimax polynomial whose relative error is below 2^-24 for |z| < 13, beyond which
+// the exponential vanishes. Above 0 it is what is left to 1.
+STAGECOACH_HOST_DEVICE inline float GeluExactGate(float z, float exponential) {
+  const float t = 1.0F / (1.0F + 0.35F * (z < 0.0F ? -z : z));
+  float p = -2.911501750e-2F;
+  p = p * t + 1.438184232e-1F;
+  p = p * t - 2.553910315e-1F;
+  p = p * t + 1.587965786e-1F;
+  p = p * t - 2.284343541e-2F;
+  p = p * t + 1.053921506e-1F;
+  p = p * t + 1.198630854e-1F;
+  p = p * t + 1.398575604e-1F;
+  p = p * t + 1.396216601e-1F;
+  const float tail = exponential * (t * p);
+  return z < 0.0F ? tail : 1.0F - tail;
+}
+
+// Its derivative.
+STAGECOACH_HOST_DEVICE inline float GeluExactDerivative(float z, float gate, float exponential) {
+  constexpr float kDensityAtZero = 0.3989422804014327F;  // 1 / sqrt(2 pi)
+  return gate + z * (kDensityAtZero * exponential);
+}
+
+// The same of z alone, on a CPU.
+inline float GeluExact(float z) { return z * GeluExactGate(z, FastExp(GeluExactExponent(z))); }
+inline float GeluExactDerivative(float z) {
+  const float exponential = FastExp(GeluExactExponent(z));
+  return GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
 }
 
 }  // namespace stagecoach::kernels

@@ -36,12 +36,12 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   chain.first_parameter_.push_back(0);
   LayerContext next = context;
   for (const LayerFactory& factory : factories) {
+    const int index = first_index + static_cast<int>(chain.layers_.size());
+    next.random_stream = StreamOfLayer(context.random_stream, index);
     ChainedLayer chained{.layer = factory(), .input = next.input};
     absl::StatusOr<LayerSpec> spec = PrepareLayer(*chained.layer, next);
     if (!spec.ok()) {
-      return base::Annotate(
-          spec.status(),
-          absl::StrCat("layer ", first_index + static_cast<int>(chain.layers_.size())));
+      return base::Annotate(spec.status(), absl::StrCat("layer ", index));
     }
     chained.spec = *std::move(spec);
     chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());

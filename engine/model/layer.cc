@@ -1,6 +1,7 @@
 #include "engine/model/layer.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/model/bundle.h"
 
@@ -31,6 +32,13 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
 }  // namespace
 
 absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
+
+uint64_t StreamOfLayer(uint64_t outer, int index) {
+  const auto low = static_cast<uint32_t>(outer), high = static_cast<uint32_t>(outer >> 32);
+  const auto words = base::Philox4x32({low, high, static_cast<uint32_t>(index), 0}, {0, 0});
+  constexpr uint64_t kMark = uint64_t{1} << 61;
+  return kMark | ((uint64_t{words[1]} << 32 | words[0]) & (kMark - 1));
+}
 
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context) {
   ASSIGN_OR_RETURN(LayerSpec spec, layer.Prepare(context));

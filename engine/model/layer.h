@@ -71,7 +71,15 @@ struct LayerContext {
   Shape input;               // of one sample
   int optimizer_states = 0;  // float32 tensors of its size that the optimizer keeps of a parameter
   bool is_fed_ids = false;   // x is data, and has ids
+  // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
+  // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
+  uint64_t random_stream = 0;
 };
+
+// The stream of layer `index` of a model, or of those inside the layer whose stream is `outer`; 0
+// for the model itself. Below 2^62 and at least 2^61, which sets them apart from those of
+// parameters and of data. That two of a model with n layers are equal has a chance of n^2 / 2^62.
+uint64_t StreamOfLayer(uint64_t outer, int index);
 
 // What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
 // parameters are of the device's activation type, gradients are float32. Only x is int32 where it

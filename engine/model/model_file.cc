@@ -18,9 +18,12 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
+#include "engine/model/layers/dropout.h"
+#include "engine/model/layers/embedding.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
+#include "engine/model/layers/swiglu.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -38,16 +41,29 @@ constexpr auto kLosses = std::to_array<Named<LossFactory (*)()>>({
     {"softmax_cross_entropy", SoftmaxCrossEntropy},
     {"mean_squared_error", MeanSquaredError},
 });
-constexpr std::array<Named<Activation>, 3> kActivations = {{
+constexpr std::array<Named<Activation>, 4> kActivations = {{
     {"none", Activation::kNone},
     {"relu", Activation::kRelu},
     {"gelu", Activation::kGelu},
+    {"gelu_exact", Activation::kGeluExact},
 }};
-enum class LayerType : uint8_t { kLinear, kLayerNorm, kResidual };
-constexpr std::array<Named<LayerType>, 3> kLayerTypes = {{
+enum class LayerType : uint8_t {
+  kLinear,
+  kLayerNorm,
+  kRmsNorm,
+  kResidual,
+  kEmbedding,
+  kSwiGlu,
+  kDropout
+};
+constexpr std::array<Named<LayerType>, 7> kLayerTypes = {{
     {"linear", LayerType::kLinear},
     {"layer_norm", LayerType::kLayerNorm},
+    {"rms_norm", LayerType::kRmsNorm},
     {"residual", LayerType::kResidual},
+    {"embedding", LayerType::kEmbedding},
+    {"swiglu", LayerType::kSwiGlu},
+    {"dropout", LayerType::kDropout},
 }};
 
 // The value called `name`, which the reader found at `key`.
@@ -70,7 +86,15 @@ struct ParsedLayer {
   LayerFactory factory;
   int64_t repeat = 1;
   int64_t layers = 1;              // itself and those inside, once
-  std::optional<int64_t> outputs;  // unset: as many as its inputs
+  std::optional<int64_t> outputs;  // of the last axis; unset: as many as its inputs
+  bool halves = false;             // there are half as many as its inputs
+
+  // How many there are of `inputs`, after all repetitions.
+  int64_t OutputsOf(int64_t inputs) const {
+    if (!halves) return outputs.value_or(inputs);
+    for (int64_t i = 0; i < repeat && inputs > 0; ++i) inputs /= 2;
+    return inputs;
+  }
 };
 
 struct LayerList {
@@ -109,7 +133,7 @@ class ModelParser {
       const std::string path = absl::StrCat("$.layer[", i, "]");
       ASSIGN_OR_RETURN(const ParsedLayer layer, ParseLayer(entries[i], path));
       RETURN_IF_ERROR(list.Append(layer, path));
-      outputs = layer.outputs.value_or(outputs);
+      outputs = layer.OutputsOf(outputs);
     }
     model.layers = std::move(list.factories);
     if (entries.empty() || outputs != classes_) {
@@ -132,10 +156,23 @@ class ModelParser {
         RETURN_IF_ERROR(ParseLinear(entry, reader, layer));
         break;
       case LayerType::kLayerNorm:
-        RETURN_IF_ERROR(ParseLayerNorm(reader, layer));
+        RETURN_IF_ERROR(ParseNorm(LayerNorm, reader, layer));
+        break;
+      case LayerType::kRmsNorm:
+        RETURN_IF_ERROR(ParseNorm(RmsNorm, reader, layer));
         break;
       case LayerType::kResidual:
         RETURN_IF_ERROR(ParseResidual(entry, reader, layer));
+        break;
+      case LayerType::kEmbedding:
+        RETURN_IF_ERROR(ParseEmbedding(entry, reader, layer));
+        break;
+      case LayerType::kSwiGlu:
+        layer.factory = SwiGlu();
+        layer.halves = true;
+        break;
+      case LayerType::kDropout:
+        RETURN_IF_ERROR(ParseDropout(reader, layer));
         break;
     }
     ASSIGN_OR_RETURN(layer.repeat,
@@ -144,31 +181,59 @@ class ModelParser {
     return layer;
   }
 
-  absl::Status ParseLinear(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
-    int64_t outputs = 0;
-    if (entry.contains("outputs") && entry["outputs"].is_string()) {
-      ASSIGN_OR_RETURN(const std::string word, reader.RequiredString("outputs"));
-      if (word != "classes") {
-        return reader.Error("outputs", absl::StrCat("\"", absl::CHexEscape(word),
-                                                    "\": expected a number or \"classes\""));
-      }
-      outputs = classes_;
-    } else {
-      ASSIGN_OR_RETURN(outputs,
-                       reader.RequiredInt64("outputs", {.min = 1, .max = kMaxFileOutputs}));
+  // A number, or the word that stands for the data's classes.
+  absl::StatusOr<int64_t> ParseCount(const json& entry, const char* key, ObjectReader& reader) {
+    if (!entry.contains(key) || !entry[key].is_string()) {
+      return reader.RequiredInt64(key, {.min = 1, .max = kMaxFileOutputs});
     }
+    ASSIGN_OR_RETURN(const std::string word, reader.RequiredString(key));
+    if (word == "classes") return classes_;
+    return reader.Error(
+        key, absl::StrCat("\"", absl::CHexEscape(word), "\": expected a number or \"classes\""));
+  }
+
+  absl::Status ParseLinear(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
+    ASSIGN_OR_RETURN(const int64_t outputs, ParseCount(entry, "outputs", reader));
     ASSIGN_OR_RETURN(const std::string name,
                      reader.OptionalString("activation", kActivations[0].name));
     ASSIGN_OR_RETURN(const Activation activation, Choose(reader, "activation", name, kActivations));
-    layer.factory = Linear(outputs, activation);
+    ASSIGN_OR_RETURN(const bool has_bias, reader.OptionalBool("bias", true));
+    layer.factory = Linear(outputs, activation, /*gain=*/1.0F, has_bias);
     layer.outputs = outputs;
     return absl::OkStatus();
   }
 
-  static absl::Status ParseLayerNorm(ObjectReader& reader, ParsedLayer& layer) {
+  absl::Status ParseEmbedding(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
+    EmbeddingOptions options;
+    ASSIGN_OR_RETURN(options.vocabulary, ParseCount(entry, "vocabulary", reader));
+    ASSIGN_OR_RETURN(options.features,
+                     reader.RequiredInt64("features", {.min = 1, .max = kMaxFileOutputs}));
+    ASSIGN_OR_RETURN(options.positions, reader.OptionalBool("positions", options.positions));
+    for (const auto& [key, deviation] :
+         {std::pair("token_deviation", &options.token_deviation),
+          std::pair("position_deviation", &options.position_deviation)}) {
+      ASSIGN_OR_RETURN(const double value,
+                       reader.OptionalDouble(key, *deviation, {.min = 0.0, .max = 1e3}));
+      *deviation = static_cast<float>(value);
+    }
+    layer.factory = Embedding(options);
+    layer.outputs = options.features;
+    return absl::OkStatus();
+  }
+
+  static absl::Status ParseDropout(ObjectReader& reader, ParsedLayer& layer) {
+    constexpr double kMaxRate = 0.999;
+    ASSIGN_OR_RETURN(const double rate,
+                     reader.RequiredDouble("rate", {.min = 0.0, .max = kMaxRate}));
+    layer.factory = Dropout(static_cast<float>(rate));
+    return absl::OkStatus();
+  }
+
+  static absl::Status ParseNorm(LayerFactory (*norm)(float), ObjectReader& reader,
+                                ParsedLayer& layer) {
     ASSIGN_OR_RETURN(const double epsilon,
                      reader.OptionalDouble("epsilon", 1e-5, {.min = 1e-12, .max = 1.0}));
-    layer.factory = LayerNorm(static_cast<float>(epsilon));
+    layer.factory = norm(static_cast<float>(epsilon));
     return absl::OkStatus();
   }
 

@@ -17,18 +17,27 @@ namespace stagecoach::engine {
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h
 //   outputs = 512                       # a number, or "classes": as many as the data has
-//   activation = "relu"                 # "none" (the default), "relu" or "gelu"
+//   activation = "relu"                 # "none" (the default), "relu", "gelu" or "gelu_exact"
+//   bias = true                         # the default
 //
 //   [[layer]]
 //   type = "residual"                   # engine/model/layers/residual.h
-//   layers = [{ type = "layer_norm" },  # engine/model/layers/layer_norm.h; epsilon = 1e-5 by
-//   default
+//   layers = [{ type = "layer_norm" },  # engine/model/layers/layer_norm.h; epsilon = 1e-5
 //             { type = "linear", outputs = 512, activation = "gelu" }]
 //   repeat = 4                          # four such layers in a row; any layer may have this
 //
 //   [[layer]]
 //   type = "linear"
 //   outputs = "classes"
+//
+// The other types, with what they are by default:
+//
+//   { type = "embedding", vocabulary = 50257, features = 768, positions = false,
+//     token_deviation = 0.02, position_deviation = 0.02 }   # layers/embedding.h; a vocabulary may
+//                                                           # be "classes"
+//   { type = "rms_norm", epsilon = 1e-5 }                   # layers/layer_norm.h
+//   { type = "swiglu" }                                     # layers/swiglu.h
+//   { type = "dropout", rate = 0.1 }                        # layers/dropout.h; no default
 
 // Layers of a file after repetition, those inside residual layers included.
 inline constexpr int64_t kMaxModelFileBytes = 1'000'000;

@@ -203,6 +203,7 @@ absl::Status Executor::Issue(const Run& run, int position) {
   const StageBlocks& blocks = instruction.blocks;
   const MicroBatch micro_batch = instruction.action.micro_batch;
   const CallContext call = {.is_training = &run.bound == training_.get(),
+                            .seed = options_.seed,
                             .numbers = sample_numbers_->of(micro_batch)};
   switch (instruction.action.op) {
     case Op::kForward:

@@ -80,7 +80,7 @@ class Executor {
     kernels::Device* beside = nullptr;
     Transport* replicas = nullptr;
     absl::Duration deadline = absl::Minutes(5);  // of any wait
-    uint64_t seed = 0;                           // of the parameters
+    uint64_t seed = 0;                           // of the parameters, and of what layers draw
     const ParameterTable* parameters = nullptr;  // of the whole model
     Shape output;                                // of one sample: what the last layer gives
     float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping

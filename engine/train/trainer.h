@@ -34,7 +34,7 @@ namespace stagecoach::engine {
 struct TrainerOptions {
   Optimizer optimizer;
   LearningRate learning_rate;
-  uint64_t seed = 1;  // of the initial parameters
+  uint64_t seed = 1;  // of all that is random: the initial parameters, and what layers draw
   DeviceSpec device;  // each of them
   Exchange exchange = Exchange::kAuto;
   // For one process per device: this process has device rendezvous->rank() of the plan, and every

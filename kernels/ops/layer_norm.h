@@ -21,6 +21,7 @@ struct LayerNormShape {
   int64_t rows = 1;      // R
   int64_t features = 1;  // C
   float epsilon = 1e-5F;
+  bool centers = true;  // otherwise it is RMSNorm
 };
 
 // y = (x - mean) rstd gamma + beta, with mean and rstd = 1 / sqrt(variance + epsilon) of each row
@@ -28,6 +29,10 @@ struct LayerNormShape {
 //   x, y, dx, dy (R, C)   gamma, beta, dgamma, dbeta (C)   statistics (R, 2): mean and rstd of each
 //   row
 // x, y, dx, dy, gamma and beta are of the device's activation type, the others float32.
+//
+// RMSNorm (Zhang and Sennrich 2019), y = x rstd gamma with rstd = 1 / sqrt(mean(x^2) + epsilon), is
+// the same with 0 for mean, mean(g) and beta. Its statistics (R) are rstd alone; `beta` and `dbeta`
+// are ignored.
 class LayerNormOp : public Operation {
  public:
   // Scratch for any of the calls below. Its contents need not be kept between calls.

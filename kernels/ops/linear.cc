@@ -10,6 +10,8 @@ const char* ActivationName(Activation activation) {
       return "relu";
     case Activation::kGelu:
       return "gelu";
+    case Activation::kGeluExact:
+      return "gelu_exact";
   }
   return "?";
 }

@@ -16,8 +16,14 @@ namespace stagecoach::kernels {
 //   kRelu: max(0, z)
 //   kGelu: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))   (Hendrycks & Gimpel 2016, the tanh
 //   form, as in GPT-2)
-enum class Activation : uint8_t { kNone, kRelu, kGelu };
-const char* ActivationName(Activation activation);  // "none", "relu", "gelu"
+//   kGeluExact: z Phi(z) = 0.5 z (1 + erf(z / sqrt(2)))   (the same paper, its definition)
+enum class Activation : uint8_t { kNone, kRelu, kGelu, kGeluExact };
+// "none", "relu", "gelu", "gelu_exact"
+const char* ActivationName(Activation activation);
+// Whether its derivative needs z.
+inline bool KeepsZ(Activation activation) {
+  return activation == Activation::kGelu || activation == Activation::kGeluExact;
+}
 
 class LinearOp;
 
@@ -28,23 +34,25 @@ struct LinearShape {
   int64_t inputs = 1;   // I
   int64_t outputs = 1;  // O
   Activation activation = Activation::kNone;
+  bool has_bias = true;
 };
 
 // y = activation(z), z = x w + b.        x (R, I)   w (I, O)   b (O)   z, y (R, O)
-// All of the device's activation type, but for dw and db, which are float32.
+// All of the device's activation type, but for dw and db, which are float32. Without a bias, b and
+// db are ignored.
 // The same bits for any number of threads: the tiling depends on the shape alone.
 class LinearOp : public Operation {
  public:
   // Scratch for any of the calls below. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
 
-  // `z` is written with kGelu, whose derivative needs it; it may be empty otherwise.
+  // `z` is written where KeepsZ(activation); it may be empty otherwise.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                                const Tensor& z, const Tensor& y, std::byte* workspace) = 0;
 
   // dz = dy * activation'(z) and dx = dz w^T.       dy, dz (R, O)   dx (R, I)
-  // Reads z with kGelu, y with kRelu. With kNone dz is dy itself, and `dz` is ignored. `dz` may be
-  // the same memory as z. An empty `dx` is not computed.
+  // Reads z where KeepsZ(activation), y with kRelu. With kNone dz is dy itself, and `dz` is
+  // ignored. `dz` may be the same memory as z. An empty `dx` is not computed.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y,
                                      const Tensor& z, const Tensor& w, const Tensor& dz,
                                      const Tensor& dx, std::byte* workspace) = 0;

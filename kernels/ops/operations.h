@@ -8,10 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/dropout.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/operation.h"
+#include "kernels/ops/swiglu.h"
 
 // The list of all operations of fixed shape. For the backends, which make each of them; others
 // include the contract that they use.
@@ -21,11 +24,14 @@ template <typename... Shapes>
 struct ShapeList {};
 
 using AllShapes = ShapeList<  //
-    AttentionShape,           //
-    LayerNormShape,           //
-    LinearShape,              //
-    MeanSquaredErrorShape,    //
-    SoftmaxCrossEntropyShape>;
+    AttentionShape,            //
+    DropoutShape,              //
+    EmbeddingShape,            //
+    LayerNormShape,            //
+    LinearShape,               //
+    MeanSquaredErrorShape,     //
+    SoftmaxCrossEntropyShape,  //
+    SwiGluShape>;
 
 // What Ops::CreateOf does: create(shape) gives a backend's operation, or an error.
 template <typename Create, typename... Shapes>

@@ -24,6 +24,7 @@
 namespace stagecoach::kernels::layer_norm_test {
 namespace {
 
+using reference::RowStatistics;
 using reference::Vector;
 using ::stagecoach::testing::BytesOf;
 using ::stagecoach::testing::CloseTo;
@@ -33,6 +34,10 @@ using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestDevice;
 using ::stagecoach::testing::ToDouble;
+
+constexpr LayerNormShape Rms(int64_t rows, int64_t features) {
+  return {.rows = rows, .features = features, .epsilon = 0.5F, .centers = false};
+}
 
 struct Problem {
   // x is normal around `mean` with the given deviation.
@@ -73,15 +78,16 @@ class OnDevice {
   };
   ForwardResult Forward(Add add = Add::kNo) {
     const Tensor x = this->x(), addend = device_.Operand(matrix(), problem_.addend);
-    const Tensor statistics = device_.Result(Shape{problem_.shape.rows, 2});
+    const Tensor statistics = device_.Result(statistics_shape());
     const Tensor y = device_.Result(matrix());
     EXPECT_OK(device_.Run([&](Stream& stream) -> absl::Status {
       if (add == Add::kBefore) {
         RETURN_IF_ERROR(device_.ops().elementwise().Add(stream, x, addend, x));
       }
-      return op_->Forward(stream, x, device_.Operand(features(), problem_.gamma),
-                          device_.Operand(features(), problem_.beta),
-                          add == Add::kWithin ? addend : Tensor{}, statistics, y);
+      return op_->Forward(
+          stream, x, device_.Operand(features(), problem_.gamma),
+          problem_.shape.centers ? device_.Operand(features(), problem_.beta) : Tensor{},
+          add == Add::kWithin ? addend : Tensor{}, statistics, y);
     }));
     return {statistics, y, x};
   }
@@ -102,8 +108,9 @@ class OnDevice {
   WeightGradient BackwardWeight(bool accumulate) {
     const Tensor dgamma =
         accumulate ? device_.Operand(features(), problem_.dgamma) : device_.Result(features());
-    const Tensor dbeta =
-        accumulate ? device_.Operand(features(), problem_.dbeta) : device_.Result(features());
+    const Tensor dbeta = !problem_.shape.centers ? Tensor{}
+                         : accumulate            ? device_.Operand(features(), problem_.dbeta)
+                                                 : device_.Result(features());
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->BackwardWeight(stream, device_.Operand(matrix(), problem_.dy), x(), statistics(),
                                  dgamma, dbeta, accumulate, /*workspace=*/nullptr);
@@ -115,8 +122,9 @@ class OnDevice {
   Shape matrix() const { return {problem_.shape.rows, problem_.shape.features}; }
   Shape features() const { return {problem_.shape.features}; }
   Tensor x() { return device_.Operand(matrix(), problem_.x); }
-  Tensor statistics() {
-    return device_.Operand(Shape{problem_.shape.rows, 2}, problem_.statistics);
+  Tensor statistics() { return device_.Operand(statistics_shape(), problem_.statistics); }
+  Shape statistics_shape() const {
+    return problem_.shape.centers ? Shape{problem_.shape.rows, 2} : Shape{problem_.shape.rows};
   }
 
   const Problem& problem_;
@@ -126,14 +134,14 @@ class OnDevice {
 
 // Bounds of the statistics of one row: absolute for the mean, relative for rstd. The mean is a sum
 // of C terms and a division. A variance around a mean that is off by d is too large by d^2; its own
-// sum has C + 4 roundings.
+// sum has C + 4 roundings. RMSNorm's mean is 0 exactly.
 struct StatisticsBound {
-  StatisticsBound(reference::Values row, double rstd) {
+  StatisticsBound(const LayerNormShape& shape, reference::Values row, double rstd) {
     const auto C = static_cast<int64_t>(row.size());
     const auto elementary = static_cast<int64_t>(PrecisionOf(DType::kFloat32).elementary);
     double sum_abs = 0;
     for (double value : row) sum_abs += std::fabs(value);
-    mean = Gamma(C + elementary) * sum_abs / static_cast<double>(C);
+    mean = shape.centers ? Gamma(C + elementary) * sum_abs / static_cast<double>(C) : 0.0;
     const double shift = mean * rstd;
     relative_rstd = Gamma(C + 4 + 2 * elementary) + shift * shift;
   }
@@ -151,9 +159,9 @@ void ExpectForwardMatchesReference(const Problem& problem) {
   Vector statistics_bound, y_bound;
   for (size_t r = 0; r < static_cast<size_t>(problem.shape.rows); ++r) {
     const reference::Values row = reference::Values(x).subspan(r * C, C);
-    const double mean = expected.statistics[r * 2], rstd = expected.statistics[r * 2 + 1];
-    const StatisticsBound bound(row, rstd);
-    statistics_bound.push_back(bound.mean);
+    const auto [mean, rstd] = RowStatistics(problem.shape, expected.statistics, r);
+    const StatisticsBound bound(problem.shape, row, rstd);
+    if (problem.shape.centers) statistics_bound.push_back(bound.mean);
     statistics_bound.push_back(bound.relative_rstd * rstd);
     for (size_t c = 0; c < C; ++c) {
       const double shift = bound.mean * rstd * std::fabs(gamma[c]);
@@ -173,13 +181,13 @@ void ExpectBackwardInputMatchesReference(const Problem& problem) {
   const Vector dy = ToDouble(problem.dy), statistics = ToDouble(problem.statistics);
   Vector bounds;
   for (size_t r = 0; r < static_cast<size_t>(problem.shape.rows); ++r) {
-    const double mean = statistics[r * 2], rstd = statistics[r * 2 + 1];
+    const auto [mean, rstd] = RowStatistics(problem.shape, statistics, r);
     Vector g(C), xhat(C);
     double mean_g = 0, mean_g_xhat = 0;
     for (size_t c = 0; c < C; ++c) {
       g[c] = std::fabs(dy[r * C + c] * gamma[c]);
       xhat[c] = std::fabs((x[r * C + c] - mean) * rstd);
-      mean_g += g[c] / static_cast<double>(C);
+      if (problem.shape.centers) mean_g += g[c] / static_cast<double>(C);
       mean_g_xhat += g[c] * xhat[c] / static_cast<double>(C);
     }
     // On the longest path, that of mean(g xhat): 4 roundings of a term, C of the sum, 4 of the
@@ -199,28 +207,31 @@ void ExpectBackwardWeightMatchesReference(const Problem& problem, bool accumulat
   const auto actual = device.BackwardWeight(accumulate);
   const auto R = static_cast<size_t>(problem.shape.rows);
   const auto C = static_cast<size_t>(problem.shape.features);
-  auto expected = reference::LayerNormBackwardWeight(
-      problem.shape, ToDouble(problem.dy), ToDouble(problem.x), ToDouble(problem.statistics));
-  Vector dgamma_bound(C), dbeta_bound(C);
+  const Vector statistics = ToDouble(problem.statistics);
+  auto expected = reference::LayerNormBackwardWeight(problem.shape, ToDouble(problem.dy),
+                                                     ToDouble(problem.x), statistics);
+  const bool centers = problem.shape.centers;
+  Vector dgamma_bound(C), dbeta_bound(expected.dbeta.size());
   for (size_t c = 0; c < C; ++c) {
     double dgamma_abs = 0, dbeta_abs = 0;
     if (accumulate) {
       expected.dgamma[c] += problem.dgamma[c];
-      expected.dbeta[c] += problem.dbeta[c];
+      if (centers) expected.dbeta[c] += problem.dbeta[c];
       dgamma_abs = std::fabs(problem.dgamma[c]);
       dbeta_abs = std::fabs(problem.dbeta[c]);
     }
     for (size_t r = 0; r < R; ++r) {
-      const double mean = problem.statistics[r * 2], rstd = problem.statistics[r * 2 + 1];
+      const auto [mean, rstd] = RowStatistics(problem.shape, statistics, r);
       const double dy = std::fabs(problem.dy[r * C + c]);
       dbeta_abs += dy;
       dgamma_abs += dy * std::fabs(problem.x[r * C + c] - mean) * rstd;
     }
     // A term of dgamma has 3 roundings.
     dgamma_bound[c] = Gamma(problem.shape.rows + 4) * dgamma_abs;
-    dbeta_bound[c] = Gamma(problem.shape.rows + 1) * dbeta_abs;
+    if (centers) dbeta_bound[c] = Gamma(problem.shape.rows + 1) * dbeta_abs;
   }
   EXPECT_THAT(TestDevice::Values(actual.dgamma), CloseTo(expected.dgamma, dgamma_bound));
+  if (!centers) return;
   EXPECT_THAT(TestDevice::Values(actual.dbeta), CloseTo(expected.dbeta, dbeta_bound));
 }
 
@@ -257,15 +268,15 @@ TEST_P(CpuLayerNorm, BackwardWeightAddsReference) {
   ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
-                         ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1},
-                                           LayerNormShape{1, 64}, LayerNormShape{5, 7, 0.5F},
-                                           LayerNormShape{17, 33}, LayerNormShape{37, 577},
-                                           LayerNormShape{4, 2304}),
-                         [](const auto& param_info) {
-                           return absl::StrCat(param_info.param.rows, "x",
-                                               param_info.param.features);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuLayerNorm,
+    ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1}, LayerNormShape{1, 64},
+                      LayerNormShape{5, 7, 0.5F}, LayerNormShape{17, 33}, LayerNormShape{37, 577},
+                      LayerNormShape{4, 2304}, Rms(3, 1), Rms(5, 7), Rms(17, 33), Rms(37, 577)),
+    [](const auto& param_info) {
+      return absl::StrCat(param_info.param.centers ? "" : "rms_", param_info.param.rows, "x",
+                          param_info.param.features);
+    });
 
 // mean(x^2) - mean(x)^2 would lose all digits of the variance.
 TEST(CpuLayerNormForward, KeepsTheVarianceOfRowsFarFromZero) {
@@ -281,8 +292,11 @@ TEST(CpuLayerNormForward, RowsOfOneValueGiveBeta) {
   }
 }
 
-TEST(CpuLayerNormThreads, AnyNumberGivesTheSameBits) {
-  const Problem problem({.rows = 67, .features = 1201});
+class CpuLayerNormThreads : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Centers, CpuLayerNormThreads, ::testing::Bool());
+
+TEST_P(CpuLayerNormThreads, AnyNumberGivesTheSameBits) {
+  const Problem problem({.rows = 67, .features = 1201, .centers = GetParam()});
   OnDevice one(problem, 1);
   const auto forward = one.Forward(Add::kWithin);
   const Tensor dx = one.BackwardInput();
@@ -297,6 +311,7 @@ TEST(CpuLayerNormThreads, AnyNumberGivesTheSameBits) {
     EXPECT_EQ(BytesOf(several.BackwardInput()), BytesOf(dx));
     const auto [dgamma, dbeta] = several.BackwardWeight(/*accumulate=*/true);
     EXPECT_EQ(BytesOf(dgamma), BytesOf(weight_gradient.dgamma));
+    if (!GetParam()) continue;
     EXPECT_EQ(BytesOf(dbeta), BytesOf(weight_gradient.dbeta));
   }
 }

@@ -25,12 +25,12 @@ namespace stagecoach::kernels::linear_test {
 namespace {
 
 using reference::Vector;
+using ::stagecoach::testing::ActivationBound;
+using ::stagecoach::testing::ActivationDerivativeBound;
 using ::stagecoach::testing::BytesOf;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::DotBound;
 using ::stagecoach::testing::Gamma;
-using ::stagecoach::testing::GeluBound;
-using ::stagecoach::testing::GeluDerivativeBound;
 using ::stagecoach::testing::Magnitudes;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::RandomUniform;
@@ -45,12 +45,12 @@ struct Problem {
     const int64_t R = shape.rows, I = shape.inputs, O = shape.outputs;
     x = RandomNormal(R * I, 1);
     w = RandomNormal(I * O, 2);
-    b = RandomNormal(O, 3);
+    if (shape.has_bias) b = RandomNormal(O, 3);
     dy = RandomNormal(R * O, 4);
     z = RandomUniform(-6.0F, 6.0F, R * O, 5);
     for (float value : z) y.push_back(std::max(0.0F, value));
     dw = RandomNormal(I * O, 6);
-    db = RandomNormal(O, 7);
+    if (shape.has_bias) db = RandomNormal(O, 7);
   }
 
   LinearShape shape;
@@ -72,11 +72,13 @@ class OnDevice {
     Tensor z, y;
   };
   ForwardResult Forward() {
-    const Tensor z = gelu() ? device_.Result(outputs()) : Tensor{};
+    const Tensor z = keeps_z() ? device_.Result(outputs()) : Tensor{};
     const Tensor y = device_.Result(outputs());
     EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Forward(stream, device_.Operand(inputs(), problem_.x), w(),
-                          device_.Operand(Shape{shape_.outputs}, problem_.b), z, y, workspace_);
+      return op_->Forward(
+          stream, device_.Operand(inputs(), problem_.x), w(),
+          shape_.has_bias ? device_.Operand(Shape{shape_.outputs}, problem_.b) : Tensor{}, z, y,
+          workspace_);
     }));
     return {z, y};
   }
@@ -88,7 +90,7 @@ class OnDevice {
   InputGradient BackwardInput(bool in_place = false, bool want_dx = true) {
     const Tensor y =
         shape_.activation == Activation::kRelu ? device_.Operand(outputs(), problem_.y) : Tensor{};
-    const Tensor z = gelu() ? device_.Operand(outputs(), problem_.z) : Tensor{};
+    const Tensor z = keeps_z() ? device_.Operand(outputs(), problem_.z) : Tensor{};
     const Tensor dz = in_place                                 ? z
                       : shape_.activation == Activation::kNone ? Tensor{}
                                                                : device_.Result(outputs());
@@ -107,7 +109,9 @@ class OnDevice {
     const Shape weights{shape_.inputs, shape_.outputs};
     const Shape biases{shape_.outputs};
     const Tensor dw = accumulate ? device_.Operand(weights, problem_.dw) : device_.Result(weights);
-    const Tensor db = accumulate ? device_.Operand(biases, problem_.db) : device_.Result(biases);
+    const Tensor db = !shape_.has_bias ? Tensor{}
+                      : accumulate     ? device_.Operand(biases, problem_.db)
+                                       : device_.Result(biases);
     EXPECT_OK(device_.Run([&](Stream& stream) {
       return op_->BackwardWeight(stream, device_.Operand(inputs(), problem_.x),
                                  device_.Operand(outputs(), problem_.dy), dw, db, accumulate,
@@ -117,7 +121,7 @@ class OnDevice {
   }
 
  private:
-  bool gelu() const { return shape_.activation == Activation::kGelu; }
+  bool keeps_z() const { return KeepsZ(shape_.activation); }
   Shape inputs() const { return {shape_.rows, shape_.inputs}; }
   Shape outputs() const { return {shape_.rows, shape_.outputs}; }
   Tensor w() { return device_.Operand(Shape{shape_.inputs, shape_.outputs}, problem_.w); }
@@ -145,9 +149,7 @@ void ExpectForwardMatchesReference(const Problem& problem) {
   Vector z_bound, y_bound;
   for (size_t k = 0; k < sum_abs.size(); ++k) {
     z_bound.push_back(DotBound(problem.shape.inputs + 1, sum_abs[k]));
-    y_bound.push_back(problem.shape.activation == Activation::kGelu
-                          ? GeluBound(expected.z[k], z_bound[k])
-                          : z_bound[k]);
+    y_bound.push_back(ActivationBound(problem.shape.activation, expected.z[k], z_bound[k]));
   }
   EXPECT_THAT(TestDevice::Values(actual.y), CloseTo(expected.y, y_bound));
   if (!actual.z.empty()) {
@@ -162,9 +164,9 @@ void ExpectBackwardInputMatchesReference(const Problem& problem) {
   const auto expected = reference::LinearBackwardInput(problem.shape, dy, z, w);
   Vector dz_bound, dz_largest;
   for (size_t k = 0; k < dy.size(); ++k) {
-    dz_bound.push_back(problem.shape.activation == Activation::kGelu
-                           ? std::fabs(dy[k]) * GeluDerivativeBound(z[k]) +
-                                 Gamma(1) * std::fabs(expected.dz[k])
+    const double slope_error = ActivationDerivativeBound(problem.shape.activation, z[k]);
+    dz_bound.push_back(KeepsZ(problem.shape.activation)
+                           ? std::fabs(dy[k]) * slope_error + Gamma(1) * std::fabs(expected.dz[k])
                            : 0.0);
     dz_largest.push_back(std::fabs(expected.dz[k]) + dz_bound[k]);
   }
@@ -200,6 +202,7 @@ void ExpectBackwardWeightMatchesReference(const Problem& problem, bool accumulat
     return sums;
   };
   EXPECT_THAT(TestDevice::Values(actual.dw), CloseTo(expected.dw, bounds(sum_abs.dw)));
+  if (!problem.shape.has_bias) return;
   EXPECT_THAT(TestDevice::Values(actual.db), CloseTo(expected.db, bounds(sum_abs.db)));
 }
 
@@ -240,8 +243,27 @@ INSTANTIATE_TEST_SUITE_P(
                                          Extents{5, 4, 1}, Extents{1, 784, 10}, Extents{17, 33, 65},
                                          Extents{64, 100, 37}, Extents{16, 577, 609},
                                          Extents{130, 20, 1200}),
-                       ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu)),
+                       ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                         Activation::kGeluExact)),
     CaseName);
+
+class CpuLinearWithoutBias : public ::testing::TestWithParam<Activation> {
+ protected:
+  const Problem problem_{LinearShape{
+      .rows = 17, .inputs = 33, .outputs = 601, .activation = GetParam(), .has_bias = false}};
+};
+
+TEST_P(CpuLinearWithoutBias, MatchesReference) {
+  ExpectForwardMatchesReference(problem_);
+  ExpectBackwardInputMatchesReference(problem_);
+  ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/false);
+  ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Activations, CpuLinearWithoutBias,
+                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                           Activation::kGeluExact),
+                         [](const auto& param_info) { return ActivationName(param_info.param); });
 
 class CpuLargeLinear : public ::testing::Test {
  protected:
@@ -260,7 +282,8 @@ TEST_F(CpuLargeLinear, BackwardWeightMatchesReference) {
 }
 
 TEST(CpuLinearBackwardInput, WithoutDxGivesTheSameDz) {
-  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+  for (const Activation activation :
+       {Activation::kRelu, Activation::kGelu, Activation::kGeluExact}) {
     const Problem problem({.rows = 19, .inputs = 30, .outputs = 41, .activation = activation});
     OnDevice both(problem), dz_only(problem);
     EXPECT_EQ(BytesOf(dz_only.BackwardInput(/*in_place=*/false, /*want_dx=*/false).dz),

@@ -12,6 +12,7 @@
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/swiglu.h"
 #include "tests/kernels/losses.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/finite_difference.h"
@@ -86,7 +87,8 @@ TEST_P(LinearReference, BiasGradientIsTheDerivative) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Activations, LinearReference,
-                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu),
+                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
+                                           Activation::kGeluExact),
                          [](const auto& param_info) { return ActivationName(param_info.param); });
 
 TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
@@ -97,17 +99,26 @@ TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
       ElementsAre(121, 240, 359, 143, 280, 417));
 }
 
-TEST(GeluReference, DerivativeIsTheDerivative) {
+class GeluReference : public ::testing::TestWithParam<Activation> {};
+
+TEST_P(GeluReference, DerivativeIsTheDerivative) {
   for (double z = -8.0; z <= 8.0; z += 0.125) {
-    const Vector difference = CentralDifferences([](const Vector& v) { return Gelu(v[0]); }, {z});
-    EXPECT_NEAR(GeluDerivative(z), difference[0], kDifferenceError) << z;
+    const Vector difference =
+        CentralDifferences([](const Vector& v) { return Activate(GetParam(), v[0]); }, {z});
+    EXPECT_NEAR(ActivationDerivative(GetParam(), z), difference[0], kDifferenceError) << z;
   }
 }
 
-TEST(GeluReference, IsCloseToItsExactForm) {
+INSTANTIATE_TEST_SUITE_P(Forms, GeluReference,
+                         ::testing::Values(Activation::kGelu, Activation::kGeluExact),
+                         [](const auto& param_info) { return ActivationName(param_info.param); });
+
+TEST(GeluReferenceForms, AreCloseToEachOther) {
   // The tanh form approximates z Phi(z); the authors' figure shows a difference below 5e-4.
   for (double z = -8.0; z <= 8.0; z += 0.125) {
-    EXPECT_NEAR(Gelu(z), z * 0.5 * std::erfc(-z / std::sqrt(2.0)), 5e-4) << z;
+    const double exact = Activate(Activation::kGeluExact, z);
+    EXPECT_NEAR(exact, z * 0.5 * std::erfc(-z / std::sqrt(2.0)), 1e-14) << z;
+    EXPECT_NEAR(Activate(Activation::kGelu, z), exact, 5e-4) << z;
   }
 }
 
@@ -205,6 +216,42 @@ TEST_F(LayerNormReference, BetaGradientIsTheDerivative) {
               CloseTo(CentralDifferences(
                           [&](const Vector& beta) { return Objective(x_, gamma_, beta); }, beta_),
                       kDifferenceError));
+}
+
+// As LayerNorm without a mean.
+TEST(RmsNormReference, GradientsAreTheDerivatives) {
+  const LayerNormShape shape{.rows = 3, .features = 7, .centers = false};
+  const Vector x = Random(3 * 7, 1), gamma = Random(7, 2), dy = Random(3 * 7, 4);
+  const auto objective = [&](const Vector& x_at, const Vector& gamma_at) {
+    return Dot(LayerNormForward(shape, x_at, gamma_at, {}).y, dy);
+  };
+  const Vector statistics = LayerNormForward(shape, x, gamma, {}).statistics;
+  EXPECT_THAT(LayerNormBackwardInput(shape, dy, x, gamma, statistics),
+              CloseTo(CentralDifferences([&](const Vector& at) { return objective(at, gamma); }, x),
+                      kDifferenceError));
+  EXPECT_THAT(LayerNormBackwardWeight(shape, dy, x, statistics).dgamma,
+              CloseTo(CentralDifferences([&](const Vector& at) { return objective(x, at); }, gamma),
+                      kDifferenceError));
+}
+
+TEST(RmsNormReference, IsXOverItsRootMeanSquare) {
+  const LayerNormShape shape{.rows = 1, .features = 2, .epsilon = 1.5F, .centers = false};
+  const LayerNormOutput output = LayerNormForward(shape, Vector{2, -1}, Vector{1, 3}, {});
+  EXPECT_THAT(output.statistics, ElementsAre(0.5));
+  EXPECT_THAT(output.y, ElementsAre(1, -1.5));
+}
+
+TEST(SwiGluReference, GradientIsTheDerivative) {
+  const SwiGluShape shape{.rows = 3, .features = 4};
+  const Vector x = Random(3 * 8, 1), dy = Random(3 * 4, 2);
+  EXPECT_THAT(SwiGluBackward(shape, dy, x),
+              CloseTo(CentralDifferences(
+                          [&](const Vector& at) { return Dot(SwiGluForward(shape, at), dy); }, x),
+                      kDifferenceError));
+}
+
+TEST(SwiGluReference, MultipliesTheSecondHalfByTheGatedFirst) {
+  EXPECT_THAT(SwiGluForward({.rows = 1, .features = 2}, Vector{0, 100, 3, 2}), ElementsAre(0, 200));
 }
 
 class LossReference : public ::testing::TestWithParam<LossKind> {};

@@ -83,10 +83,11 @@ std::vector<double> TestDevice::Values(const Tensor& tensor) {
       return values;
     }
     case DType::kInt32:
+      return std::vector<double>(tensor.i32(), tensor.i32() + n);
     case DType::kUint8:
       break;
   }
-  base::PrintAndAbort(__FILE__, __LINE__, "Values", "not a tensor of floating-point numbers");
+  base::PrintAndAbort(__FILE__, __LINE__, "Values", "not a tensor of numbers");
 }
 
 absl::Span<const std::byte> BytesOf(const Tensor& tensor) {

@@ -39,7 +39,7 @@ class TestDevice {
   // Runs `work` as a job of the device's stream, waits, and returns what it returned.
   absl::Status Run(absl::FunctionRef<absl::Status(kernels::Stream&)> work);
 
-  // The elements of a float32 or float64 tensor.
+  // The elements of a tensor of numbers of 2 bytes or more.
   static std::vector<double> Values(const kernels::Tensor& tensor);
 
  private:

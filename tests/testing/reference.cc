@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/random.h"
 
 // Throughout: R rows, I inputs, O outputs, C features or classes; r, i, o, c index them.
 namespace stagecoach::kernels::reference {
@@ -61,8 +63,6 @@ LossOutput SumOverRows(LossOfRow loss_of_row, const LossShape& shape, Values out
   return out;
 }
 
-}  // namespace
-
 double Gelu(double z) {
   return 0.5 * z * (1.0 + std::tanh(kSqrtTwoOverPi * (z + kGeluCubic * z * z * z)));
 }
@@ -73,6 +73,15 @@ double GeluDerivative(double z) {
   return 0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner_derivative;
 }
 
+double NormalDistribution(double z) { return 0.5 * std::erfc(-z * std::numbers::sqrt2 / 2.0); }
+
+double GeluExactDerivative(double z) {
+  const double density = std::exp(-0.5 * z * z) / std::sqrt(2.0 * std::numbers::pi);
+  return NormalDistribution(z) + z * density;
+}
+
+}  // namespace
+
 double Activate(Activation activation, double z) {
   switch (activation) {
     case Activation::kNone:
@@ -81,6 +90,8 @@ double Activate(Activation activation, double z) {
       return std::max(0.0, z);
     case Activation::kGelu:
       return Gelu(z);
+    case Activation::kGeluExact:
+      return z * NormalDistribution(z);
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Activate", "unknown activation");
 }
@@ -93,6 +104,8 @@ double ActivationDerivative(Activation activation, double z) {
       return z > 0.0 ? 1.0 : 0.0;
     case Activation::kGelu:
       return GeluDerivative(z);
+    case Activation::kGeluExact:
+      return GeluExactDerivative(z);
   }
   base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivative", "unknown activation");
 }
@@ -101,7 +114,7 @@ LinearOutput LinearForward(const LinearShape& shape, Values x, Values w, Values 
   const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
   CheckSize(x, R * I);
   CheckSize(w, I * O);
-  CheckSize(b, O);
+  CheckSize(b, shape.has_bias ? O : 0);
   LinearOutput out{Vector(R * O), Vector(R * O)};
   for (size_t r = 0; r < R; ++r) {
     double* z = &out.z[r * O];
@@ -137,33 +150,72 @@ LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Va
   const size_t R = shape.rows, I = shape.inputs, O = shape.outputs;
   CheckSize(x, R * I);
   CheckSize(dz, R * O);
-  LinearWeightGradient out{Vector(I * O), Vector(O)};
+  LinearWeightGradient out{Vector(I * O), Vector(shape.has_bias ? O : 0)};
   for (size_t r = 0; r < R; ++r) {
     for (size_t i = 0; i < I; ++i) {
       for (size_t o = 0; o < O; ++o) out.dw[i * O + o] += x[r * I + i] * dz[r * O + o];
     }
-    for (size_t o = 0; o < O; ++o) out.db[o] += dz[r * O + o];
+    for (size_t o = 0; o < out.db.size(); ++o) out.db[o] += dz[r * O + o];
   }
   return out;
+}
+
+Vector EmbeddingForward(const EmbeddingShape& shape, absl::Span<const int32_t> ids, Values tokens,
+                        Values positions) {
+  const size_t R = shape.rows, T = shape.positions, V = shape.vocabulary, C = shape.features;
+  CheckSize(ids, R * T);
+  CheckSize(tokens, V * C);
+  CheckSize(positions, shape.has_positions ? T * C : 0);
+  Vector y(R * T * C);
+  for (size_t n = 0; n < R * T; ++n) {
+    for (size_t c = 0; c < C; ++c) {
+      y[n * C + c] = tokens[static_cast<size_t>(ids[n]) * C + c];
+      if (shape.has_positions) y[n * C + c] += positions[n % T * C + c];
+    }
+  }
+  return y;
+}
+
+EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<const int32_t> ids,
+                                    Values dy) {
+  const size_t R = shape.rows, T = shape.positions, V = shape.vocabulary, C = shape.features;
+  CheckSize(ids, R * T);
+  CheckSize(dy, R * T * C);
+  EmbeddingGradient out{Vector(V * C), Vector(shape.has_positions ? T * C : 0)};
+  for (size_t n = 0; n < R * T; ++n) {
+    for (size_t c = 0; c < C; ++c) {
+      out.dtokens[static_cast<size_t>(ids[n]) * C + c] += dy[n * C + c];
+      if (shape.has_positions) out.dpositions[n % T * C + c] += dy[n * C + c];
+    }
+  }
+  return out;
+}
+
+NormStatistics RowStatistics(const LayerNormShape& shape, Values statistics, int64_t row) {
+  const size_t R = shape.rows, r = row;
+  CheckSize(statistics, shape.centers ? R * 2 : R);
+  if (!shape.centers) return {0.0, statistics[r]};
+  return {statistics[r * 2], statistics[r * 2 + 1]};
 }
 
 LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta) {
   const size_t R = shape.rows, C = shape.features;
   CheckSize(x, R * C);
   CheckSize(gamma, C);
-  CheckSize(beta, C);
-  LayerNormOutput out{Vector(R * 2), Vector(R * C)};
+  LayerNormOutput out{{}, Vector(R * C)};
   for (size_t r = 0; r < R; ++r) {
     const Values row = x.subspan(r * C, C);
     double mean = 0;
-    for (double value : row) mean += value / static_cast<double>(C);
+    if (shape.centers) {
+      for (double value : row) mean += value / static_cast<double>(C);
+      out.statistics.push_back(mean);
+    }
     double variance = 0;
     for (double value : row) variance += (value - mean) * (value - mean) / static_cast<double>(C);
     const double rstd = 1.0 / std::sqrt(variance + shape.epsilon);
-    out.statistics[r * 2] = mean;
-    out.statistics[r * 2 + 1] = rstd;
+    out.statistics.push_back(rstd);
     for (size_t c = 0; c < C; ++c) {
-      out.y[r * C + c] = (row[c] - mean) * rstd * gamma[c] + beta[c];
+      out.y[r * C + c] = (row[c] - mean) * rstd * gamma[c] + (shape.centers ? beta[c] : 0.0);
     }
   }
   return out;
@@ -175,16 +227,14 @@ Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, 
   CheckSize(dy, R * C);
   CheckSize(x, R * C);
   CheckSize(gamma, C);
-  CheckSize(statistics, R * 2);
   Vector dx(R * C);
   for (size_t r = 0; r < R; ++r) {
-    const double mean = statistics[r * 2];
-    const double rstd = statistics[r * 2 + 1];
+    const auto [mean, rstd] = RowStatistics(shape, statistics, r);
     double mean_g = 0;
     double mean_g_xhat = 0;
     for (size_t c = 0; c < C; ++c) {
       const double g = dy[r * C + c] * gamma[c];
-      mean_g += g / static_cast<double>(C);
+      if (shape.centers) mean_g += g / static_cast<double>(C);
       mean_g_xhat += g * (x[r * C + c] - mean) * rstd / static_cast<double>(C);
     }
     for (size_t c = 0; c < C; ++c) {
@@ -201,16 +251,61 @@ LayerNormWeightGradient LayerNormBackwardWeight(const LayerNormShape& shape, Val
   const size_t R = shape.rows, C = shape.features;
   CheckSize(dy, R * C);
   CheckSize(x, R * C);
-  CheckSize(statistics, R * 2);
-  LayerNormWeightGradient out{Vector(C), Vector(C)};
+  LayerNormWeightGradient out{Vector(C), Vector(shape.centers ? C : 0)};
   for (size_t r = 0; r < R; ++r) {
+    const auto [mean, rstd] = RowStatistics(shape, statistics, r);
     for (size_t c = 0; c < C; ++c) {
-      const double xhat = (x[r * C + c] - statistics[r * 2]) * statistics[r * 2 + 1];
-      out.dgamma[c] += dy[r * C + c] * xhat;
-      out.dbeta[c] += dy[r * C + c];
+      out.dgamma[c] += dy[r * C + c] * (x[r * C + c] - mean) * rstd;
+      if (shape.centers) out.dbeta[c] += dy[r * C + c];
     }
   }
   return out;
+}
+
+Vector SwiGluForward(const SwiGluShape& shape, Values x) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(x, R * 2 * C);
+  Vector y(R * C);
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) {
+      const double a = x[r * 2 * C + c], b = x[r * 2 * C + C + c];
+      y[r * C + c] = a / (1.0 + std::exp(-a)) * b;
+    }
+  }
+  return y;
+}
+
+Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x) {
+  const size_t R = shape.rows, C = shape.features;
+  CheckSize(x, R * 2 * C);
+  CheckSize(dy, R * C);
+  Vector dx(R * 2 * C);
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t c = 0; c < C; ++c) {
+      const size_t at_a = r * 2 * C + c, at_b = at_a + C;
+      const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
+      dx[at_a] = dy[r * C + c] * x[at_b] * (s + a * s * (1.0 - s));
+      dx[at_b] = dy[r * C + c] * a * s;
+    }
+  }
+  return dx;
+}
+
+Vector Dropout(const DropoutShape& shape, const DropoutKey& key, int64_t first_sample,
+               absl::Span<const float> x) {
+  const size_t R = shape.rows, E = shape.elements;
+  CheckSize(x, R * E);
+  const base::RandomStream random(key.seed, key.stream);
+  Vector y;
+  for (size_t r = 0; r < R; ++r) {
+    const uint64_t first_word = (static_cast<uint64_t>(first_sample) + r) * ((E + 3) / 4 * 4);
+    for (size_t e = 0; e < E; ++e) {
+      const double draw = static_cast<double>(random.Uint32(first_word + e)) * 0x1p-32;
+      const auto scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(shape.rate)));
+      y.push_back(draw < static_cast<double>(shape.rate) ? 0.0F : x[r * E + e] * scale);
+    }
+  }
+  return y;
 }
 
 LossOutput SoftmaxCrossEntropy(const LossShape& shape, Values output,

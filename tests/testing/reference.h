@@ -6,10 +6,13 @@
 
 #include "absl/types/span.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/dropout.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/optimizer.h"
+#include "kernels/ops/swiglu.h"
 
 // The oracle of every backend: each operation of kernels/ops/ as plain loops in double precision.
 // Formulas, shapes and names are those of the contracts there. Matrices are row-major. Slow,
@@ -19,8 +22,6 @@ namespace stagecoach::kernels::reference {
 using Values = absl::Span<const double>;
 using Vector = std::vector<double>;
 
-double Gelu(double z);
-double GeluDerivative(double z);
 double Activate(Activation activation, double z);
 // At its kink kRelu has the derivative 0.
 double ActivationDerivative(Activation activation, double z);
@@ -43,6 +44,17 @@ struct LinearWeightGradient {
 };
 LinearWeightGradient LinearBackwardWeight(const LinearShape& shape, Values x, Values dz);
 
+Vector EmbeddingForward(const EmbeddingShape& shape, absl::Span<const int32_t> ids, Values tokens,
+                        Values positions);
+
+struct EmbeddingGradient {
+  Vector dtokens;
+  Vector dpositions;  // empty without positions
+};
+EmbeddingGradient EmbeddingBackward(const EmbeddingShape& shape, absl::Span<const int32_t> ids,
+                                    Values dy);
+
+// Also RMSNorm: with its shape `beta` is not read and `dbeta` is empty.
 struct LayerNormOutput {
   Vector statistics;
   Vector y;
@@ -50,6 +62,12 @@ struct LayerNormOutput {
 LayerNormOutput LayerNormForward(const LayerNormShape& shape, Values x, Values gamma, Values beta);
 Vector LayerNormBackwardInput(const LayerNormShape& shape, Values dy, Values x, Values gamma,
                               Values statistics);
+
+// Of one row, from those of all.
+struct NormStatistics {
+  double mean, rstd;
+};
+NormStatistics RowStatistics(const LayerNormShape& shape, Values statistics, int64_t row);
 
 struct LayerNormWeightGradient {
   Vector dgamma;
@@ -66,6 +84,13 @@ struct AttentionOutput {
 AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv);
 // dqkv. Weights and y are those of AttentionForward.
 Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv);
+
+Vector SwiGluForward(const SwiGluShape& shape, Values x);
+Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x);
+
+// In float32, in which it is exact but for one rounding. `key.first_sample` is not read.
+Vector Dropout(const DropoutShape& shape, const DropoutKey& key, int64_t first_sample,
+               absl::Span<const float> x);
 
 struct LossOutput {
   double loss = 0;

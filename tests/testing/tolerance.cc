@@ -8,21 +8,51 @@
 namespace stagecoach::testing {
 namespace {
 
+using kernels::Activation;
 using kernels::DType;
+
+// Of float32: one rounding, and an elementary function.
+constexpr double kUnit = 0x1p-24;
+constexpr double kElementary = 4.0;
 
 // gelu(z) = z gate(t), where gate(t) = (1 + tanh t) / 2 = 1 / (1 + e^-2t) and t = sqrt(2/pi) (z +
 // 0.044715 z^3). The error of the gate:
 //   t has at most 6 roundings; with |2t| gate (1 - gate) < 0.224 they move the gate by 1.4 u
 //   the elementary function moves it by elementary u / 2 (tanh; half of that for the other form)
 //   the additions and the division move it by 2.6 u
-double GateError(const Precision& precision) {
-  return precision.unit_roundoff * (4.0 + precision.elementary / 2.0);
+double GateError() { return kUnit * (4.0 + kElementary / 2.0); }
+
+// gelu'(z) = gate + 2 z gate (1 - gate) t'(z), of which gate (1 - gate) <= 1/4 is off by at most
+// the error of the gate and one rounding; the products around it have at most 8 roundings.
+double GeluDerivativeBound(double z) {
+  const double t_derivative = 0.79788456080286536 * (1.0 + 3.0 * 0.044715 * z * z);
+  return GateError() + kUnit +
+         2.0 * std::fabs(z) * t_derivative * (GateError() + kUnit + 8.0 * kUnit / 4.0);
+}
+
+// In the exact form the gate is q = e^(-z^2/2) t P(t) < 1/2, or 1 - q (kernels/math.h). What moves
+// q, in units of u q unless it says otherwise:
+//   the rounding of the exponent, by z^2/2, which times q is less than 0.1 u; and the exponential
+//   4 roundings in t, the division and that of 0.35 included, by 2.3 times as much: t P(t) is the
+//   Mills ratio but for a constant, whose logarithm has at most that slope by that of t
+//   P has 16 roundings, with terms that are at most 2.3 P in all; it is off by 1 as a polynomial
+//   two products
+double ExactGateError() {
+  return kUnit *
+         (0.1 + (kElementary + (4.0 + kElementary) * 2.3 + 16.0 * 2.3 + 1.0 + 2.0) / 2.0 + 1.0);
+}
+
+// gelu'(z) = gate + z density; the density has the roundings of its exponent, the exponential, and
+// three more.
+double GeluExactDerivativeBound(double z) {
+  const double term = std::fabs(z) * std::exp(-0.5 * z * z) * 0.3989422804014327;
+  return ExactGateError() + kUnit * (1.13 + term * (0.5 * z * z + kElementary + 3.0));
 }
 
 }  // namespace
 
 const Precision& PrecisionOf(DType dtype) {
-  static constexpr Precision kFloat32{0x1p-24, 0x1p-125, 4.0};
+  static constexpr Precision kFloat32{kUnit, 0x1p-125, kElementary};
   static constexpr Precision kFloat64{0x1p-53, 0x1p-1021, 4.0};
   // Stored as such, never computed in: elementary functions are float32's.
   static constexpr Precision kBfloat16{0x1p-8, 0x1p-125, 0.0};
@@ -42,6 +72,17 @@ const Precision& PrecisionOf(DType dtype) {
   base::PrintAndAbort(__FILE__, __LINE__, "PrecisionOf", "unknown dtype");
 }
 
+namespace {
+
+// The roundings that s = 1 / (1 + e^-a) can meet: the exponential, which on a GPU is off by 1.2 |a|
+// more units in the last place; the sum; the division. The relative error of 1 + e is at most that
+// of e and one rounding.
+int64_t SiluGateRoundings(double a) {
+  return static_cast<int64_t>(2.0 * kElementary + 1.0 + 2.4 * std::fabs(a));
+}
+
+}  // namespace
+
 double Gamma(int64_t k, DType dtype) {
   const double ku = static_cast<double>(k) * PrecisionOf(dtype).unit_roundoff;
   STAGECOACH_CHECK(ku < 1.0, absl::StrCat("no bound for ", k, " roundings"));
@@ -56,21 +97,58 @@ double StoredBound(double value, double bound, DType dtype) {
   return bound + precision.unit_roundoff * (std::fabs(value) + bound) + precision.underflow;
 }
 
-double GeluBound(double z, double z_error, DType dtype) {
-  const Precision& precision = PrecisionOf(dtype);
+double ActivationBound(Activation activation, double z, double z_error) {
+  if (!KeepsZ(activation)) return z_error;
   constexpr double kLargestDerivative = 1.13;
-  return kLargestDerivative * z_error +
-         (std::fabs(z) + z_error) * (GateError(precision) + precision.unit_roundoff);
+  const double gate_error = activation == Activation::kGelu ? GateError() : ExactGateError();
+  return kLargestDerivative * z_error + (std::fabs(z) + z_error) * (gate_error + kUnit);
 }
 
-double GeluDerivativeBound(double z, DType dtype) {
-  // gelu'(z) = gate + 2 z gate (1 - gate) t'(z), of which gate (1 - gate) <= 1/4 is off by at most
-  // the error of the gate and one rounding; the products around it have at most 8 roundings.
-  const Precision& precision = PrecisionOf(dtype);
-  const double gate_error = GateError(precision);
-  const double u = precision.unit_roundoff;
-  const double t_derivative = 0.79788456080286536 * (1.0 + 3.0 * 0.044715 * z * z);
-  return gate_error + u + 2.0 * std::fabs(z) * t_derivative * (gate_error + u + 8.0 * u / 4.0);
+double ActivationDerivativeBound(Activation activation, double z) {
+  switch (activation) {
+    case Activation::kNone:
+    case Activation::kRelu:
+      return 0.0;
+    case Activation::kGelu:
+      return GeluDerivativeBound(z);
+    case Activation::kGeluExact:
+      return GeluExactDerivativeBound(z);
+  }
+  base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivativeBound", "unknown activation");
+}
+
+std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
+                                        absl::Span<const double> x) {
+  std::vector<double> bounds;
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    const auto row = static_cast<size_t>(r * 2 * shape.features);
+    for (int64_t c = 0; c < shape.features; ++c) {
+      const size_t at_a = row + static_cast<size_t>(c);
+      const double a = x[at_a], b = x[at_a + static_cast<size_t>(shape.features)];
+      const double s = 1.0 / (1.0 + std::exp(-a));
+      bounds.push_back(Gamma(SiluGateRoundings(a) + 2) * std::fabs(a * b) * s);
+    }
+  }
+  return bounds;
+}
+
+// The factor 1 - s of da is off by as much as s, relative to 1; there are 6 roundings besides.
+std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,
+                                         absl::Span<const double> dy, absl::Span<const double> x) {
+  std::vector<double> bounds(x.size());
+  for (int64_t r = 0; r < shape.rows; ++r) {
+    for (int64_t c = 0; c < shape.features; ++c) {
+      const auto at_a = static_cast<size_t>(r * 2 * shape.features + c);
+      const size_t at_b = at_a + static_cast<size_t>(shape.features);
+      const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
+      const double gradient = std::fabs(dy[static_cast<size_t>(r * shape.features + c)]);
+      const int64_t roundings = SiluGateRoundings(a);
+      bounds[at_a] =
+          Gamma(2 * roundings + 6) * gradient * std::fabs(x[at_b]) * s * (1.0 + std::fabs(a));
+      bounds[at_b] = Gamma(roundings + 2) * gradient * std::fabs(a) * s;
+    }
+  }
+  return bounds;
 }
 
 }  // namespace stagecoach::testing

@@ -2,7 +2,11 @@
 #define STAGECOACH_TESTS_TESTING_TOLERANCE_H_
 
 #include <cstdint>
+#include <vector>
 
+#include "absl/types/span.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 
 // How far a correct implementation may be from the exact result: bounds derived from the
@@ -34,11 +38,18 @@ double DotBound(int64_t n, double sum_abs, kernels::DType dtype = kernels::DType
 // `dtype`.
 double StoredBound(double value, double bound, kernels::DType dtype);
 
-// Of gelu(z) where the z it was computed from is off by at most `z_error`.
-double GeluBound(double z, double z_error, kernels::DType dtype = kernels::DType::kFloat32);
+// Of activation(z), computed in float32, where the z it was computed from is off by at most
+// `z_error`.
+double ActivationBound(kernels::Activation activation, double z, double z_error);
 
-// Of gelu'(z) where z is exact.
-double GeluDerivativeBound(double z, kernels::DType dtype = kernels::DType::kFloat32);
+// Of activation'(z) where z is exact.
+double ActivationDerivativeBound(kernels::Activation activation, double z);
+
+// Of each element of what SwiGluOp gives for these operands, computed in float32.
+std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
+                                        absl::Span<const double> x);
+std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,
+                                         absl::Span<const double> dy, absl::Span<const double> x);
 
 }  // namespace stagecoach::testing
 

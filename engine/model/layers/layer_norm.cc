@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/model/layers/last_axis.h"
 #include "engine/model/sum_fusion.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/ops.h"
@@ -11,24 +12,27 @@
 namespace stagecoach::engine {
 namespace {
 
+// `centers`: otherwise it is RMSNorm.
 class LayerNormLayer final : public Layer, public SumFusion {
  public:
-  explicit LayerNormLayer(float epsilon) : epsilon_(epsilon) {}
+  LayerNormLayer(bool centers, float epsilon) : centers_(centers), epsilon_(epsilon) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
-    const int64_t features = context.input.elements();
+    const absl::string_view name = centers_ ? "layer norm" : "rms norm";
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis(name, context));
+    const int64_t features = axis.features;
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::LayerNormShape{context.rows, features, epsilon_}));
-    statistics_ = Shape{context.rows, 2};
+                              kernels::LayerNormShape{axis.rows, features, epsilon_, centers_}));
+    statistics_ = centers_ ? Shape{axis.rows, 2} : Shape{axis.rows};
     LayerSpec spec;
-    spec.description = absl::StrCat("layer norm ", features);
+    spec.description = absl::StrCat(name, " ", features);
     spec.output = context.input;
-    spec.parameters = {{"gamma", Shape{features}, Init::Constant(1.0F), false},
-                       {"beta", Shape{features}, Init::Constant(0.0F), false}};
+    spec.parameters = {{"gamma", Shape{features}, Init::Constant(1.0F), false}};
+    if (centers_) spec.parameters.push_back({"beta", Shape{features}, Init::Constant(0.0F), false});
     spec.memory.weight_stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
-    const double elements = static_cast<double>(context.rows * features);
+    const double elements = static_cast<double>(axis.rows * features);
     spec.forward = {8.0 * elements, 8.0 * elements};
     spec.backward_input = {14.0 * elements, 12.0 * elements};
     spec.backward_weight = {5.0 * elements, 8.0 * elements};
@@ -40,7 +44,7 @@ class LayerNormLayer final : public Layer, public SumFusion {
   absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
 
   absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend, bool) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], x_addend,
+    return op_->Forward(args.stream, args.x, args.parameters[0], BetaOf(args.parameters), x_addend,
                         Statistics(args), args.y);
   }
 
@@ -56,7 +60,7 @@ class LayerNormLayer final : public Layer, public SumFusion {
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     return op_->BackwardWeight(args.stream, args.dy, args.x, Statistics(args), args.gradients[0],
-                               args.gradients[1], args.accumulate, args.workspace);
+                               BetaOf(args.gradients), args.accumulate, args.workspace);
   }
 
  private:
@@ -64,13 +68,18 @@ class LayerNormLayer final : public Layer, public SumFusion {
     return kernels::Float32(args.weight_stash, statistics_);
   }
 
+  Tensor BetaOf(absl::Span<const Tensor> tensors) const { return centers_ ? tensors[1] : Tensor{}; }
+
+  const bool centers_;
   const float epsilon_;
-  Shape statistics_;  // (rows, 2)
+  Shape statistics_;
   std::unique_ptr<kernels::LayerNormOp> op_;
 };
 
 }  // namespace
 
-LayerFactory LayerNorm(float epsilon) { return LayerOf<LayerNormLayer>(epsilon); }
+LayerFactory LayerNorm(float epsilon) { return LayerOf<LayerNormLayer>(true, epsilon); }
+
+LayerFactory RmsNorm(float epsilon) { return LayerOf<LayerNormLayer>(false, epsilon); }
 
 }  // namespace stagecoach::engine

@@ -5,10 +5,15 @@
 
 namespace stagecoach::engine {
 
-// Normalizes each sample to mean 0 and variance 1, then scales and shifts each feature
-// (kernels/ops/layer_norm.h). Parameters "gamma", 1, and "beta", 0, of the sample's number of
-// elements. The output has the input's shape.
+// Both work along the last axis, each position of a sample by itself, and keep its shape
+// (kernels/ops/layer_norm.h). Their parameters have one element for each feature.
+
+// Normalizes to mean 0 and variance 1, then scales and shifts each feature. Parameters "gamma", 1,
+// and "beta", 0.
 LayerFactory LayerNorm(float epsilon = 1e-5F);
+
+// Divides by the root of the mean square, then scales each feature. Parameter "gamma", 1.
+LayerFactory RmsNorm(float epsilon = 1e-5F);
 
 }  // namespace stagecoach::engine
 

@@ -2,10 +2,10 @@
 
 #include <cmath>
 #include <memory>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/model/layers/last_axis.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
@@ -14,31 +14,20 @@ namespace {
 
 class LinearLayer final : public Layer {
  public:
-  LinearLayer(int64_t outputs, Activation activation, float gain)
-      : outputs_(outputs), activation_(activation), gain_(gain) {}
+  LinearLayer(int64_t outputs, Activation activation, float gain, bool has_bias)
+      : outputs_(outputs), activation_(activation), gain_(gain), has_bias_(has_bias) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
-    const Shape& input = context.input;
-    if (input.rank() < 1) {
-      return absl::InvalidArgumentError("linear: takes samples of at least one axis");
-    }
-    const int64_t inputs = input.dim(input.rank() - 1);
+    ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("linear", context));
+    const int64_t inputs = axis.features;
     if (outputs_ < 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
     }
-    // Every position of a sample is a row of the product.
-    int64_t product_rows = context.rows;
-    std::vector<int64_t> output_dims;
-    for (int i = 0; i + 1 < input.rank(); ++i) {
-      product_rows *= input.dim(i);
-      output_dims.push_back(input.dim(i));
-    }
-    output_dims.push_back(outputs_);
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::LinearShape{product_rows, inputs, outputs_, activation_}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::LinearShape{
+                              axis.rows, inputs, outputs_, activation_, has_bias_}));
     type_ = context.device.activation_type();
-    shape_ = Shape{product_rows, outputs_};
+    shape_ = Shape{axis.rows, outputs_};
     const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
     const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
     const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();
@@ -47,9 +36,11 @@ class LinearLayer final : public Layer {
     if (activation_ != Activation::kNone) {
       absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
     }
-    spec.output = Shape(output_dims);
-    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true},
-                       {"bias", Shape{outputs_}, Init::Constant(0.0F), false}};
+    if (!has_bias_) absl::StrAppend(&spec.description, ", no bias");
+    spec.output = axis.WithFeatures(outputs_);
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true}};
+    if (has_bias_)
+      spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
     spec.memory.workspace_bytes = op_->workspace_bytes();
     // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
     // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y is
@@ -63,10 +54,11 @@ class LinearLayer final : public Layer {
         spec.memory.gradient_stash_bytes = output_bytes;
         break;
       case Activation::kGelu:
+      case Activation::kGeluExact:
         spec.memory.weight_stash_bytes = output_bytes;
         break;
     }
-    const auto rows = static_cast<double>(product_rows);
+    const auto rows = static_cast<double>(axis.rows);
     const double product = 2.0 * rows * static_cast<double>(inputs * outputs_);
     const double bytes =
         static_cast<double>(SizeOf(type_)) *
@@ -77,7 +69,7 @@ class LinearLayer final : public Layer {
   }
 
   absl::Status Forward(const LayerArgs& args) override {
-    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], Z(args),
+    return op_->Forward(args.stream, args.x, args.parameters[0], BiasOf(args.parameters), Z(args),
                         args.y, args.workspace);
   }
 
@@ -87,13 +79,16 @@ class LinearLayer final : public Layer {
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    return op_->BackwardWeight(args.stream, args.x, Dz(args), args.gradients[0], args.gradients[1],
-                               args.accumulate, args.workspace);
+    return op_->BackwardWeight(args.stream, args.x, Dz(args), args.gradients[0],
+                               BiasOf(args.gradients), args.accumulate, args.workspace);
   }
 
  private:
+  Tensor BiasOf(absl::Span<const Tensor> tensors) const {
+    return has_bias_ ? tensors[1] : Tensor{};
+  }
   Tensor Z(const LayerArgs& args) const {
-    return activation_ == Activation::kGelu ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
+    return KeepsZ(activation_) ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
   }
   Tensor Dz(const LayerArgs& args) const {
     switch (activation_) {
@@ -102,6 +97,7 @@ class LinearLayer final : public Layer {
       case Activation::kRelu:
         return {args.gradient_stash, type_, shape_};
       case Activation::kGelu:
+      case Activation::kGeluExact:
         return {args.weight_stash, type_, shape_};
     }
     return {};
@@ -110,6 +106,7 @@ class LinearLayer final : public Layer {
   const int64_t outputs_;
   const Activation activation_;
   const float gain_;
+  const bool has_bias_;
   kernels::DType type_ = kernels::DType::kFloat32;
   Shape shape_;  // (rows of the product, outputs)
   std::unique_ptr<kernels::LinearOp> op_;
@@ -117,8 +114,8 @@ class LinearLayer final : public Layer {
 
 }  // namespace
 
-LayerFactory Linear(int64_t outputs, Activation activation, float gain) {
-  return LayerOf<LinearLayer>(outputs, activation, gain);
+LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has_bias) {
+  return LayerOf<LinearLayer>(outputs, activation, gain, has_bias);
 }
 
 }  // namespace stagecoach::engine

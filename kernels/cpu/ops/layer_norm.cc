@@ -1,5 +1,6 @@
 #include "kernels/ops/layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kRowTile = 16;
 constexpr int64_t kColumnTile = 576;
 
+// kCenters: otherwise it is RMSNorm.
+template <bool kCenters>
 class CpuLayerNorm final : public LayerNormOp {
  public:
   explicit CpuLayerNorm(const LayerNormShape& shape)
@@ -33,16 +36,22 @@ class CpuLayerNorm final : public LayerNormOp {
         for (int64_t c = 0; c < C_; ++c) xr[c] += ar[c];
       }
       const float n = static_cast<float>(C_);
-      const float mean = LaneSum(C_, [&](int64_t c) { return xr[c]; }) / n;
+      float mean = 0.0F;
+      if constexpr (kCenters) mean = LaneSum(C_, [&](int64_t c) { return xr[c]; }) / n;
       const float variance =
           LaneSum(C_, [&](int64_t c) { return (xr[c] - mean) * (xr[c] - mean); }) / n;
       const float rstd = 1.0F / std::sqrt(variance + epsilon_);
-      statistics.f32()[2 * r] = mean;
-      statistics.f32()[2 * r + 1] = rstd;
       const float* const g = gamma.f32();
-      const float* const b = beta.f32();
       float* const yr = y.f32() + r * C_;
-      for (int64_t c = 0; c < C_; ++c) yr[c] = (xr[c] - mean) * rstd * g[c] + b[c];
+      if constexpr (kCenters) {
+        statistics.f32()[2 * r] = mean;
+        statistics.f32()[2 * r + 1] = rstd;
+        const float* const b = beta.f32();
+        for (int64_t c = 0; c < C_; ++c) yr[c] = (xr[c] - mean) * rstd * g[c] + b[c];
+      } else {
+        statistics.f32()[r] = rstd;
+        for (int64_t c = 0; c < C_; ++c) yr[c] = xr[c] * rstd * g[c];
+      }
     });
     return absl::OkStatus();
   }
@@ -51,18 +60,18 @@ class CpuLayerNorm final : public LayerNormOp {
                              const Tensor& statistics, const Tensor& addend,
                              const Tensor& dx) override {
     ForEachRow(stream, [&](int64_t r) {
-      const float mean = statistics.f32()[2 * r];
-      const float rstd = statistics.f32()[2 * r + 1];
+      const auto [mean, rstd] = StatisticsOf(statistics, r);
       const float* const xr = x.f32() + r * C_;
       const float* const dyr = dy.f32() + r * C_;
       const float* const g = gamma.f32();
       float* const dxr = dx.f32() + r * C_;
       const auto gradient = [&](int64_t c) { return dyr[c] * g[c]; };
-      const auto xhat = [&](int64_t c) { return (xr[c] - mean) * rstd; };
+      const auto xhat = [&, mean = mean, rstd = rstd](int64_t c) { return (xr[c] - mean) * rstd; };
       const float n = static_cast<float>(C_);
-      const float mean_g = LaneSum(C_, gradient) / n;
+      float mean_g = 0.0F;
+      if constexpr (kCenters) mean_g = LaneSum(C_, gradient) / n;
       const float mean_gx = LaneSum(C_, [&](int64_t c) { return gradient(c) * xhat(c); }) / n;
-      const auto normalized = [&](int64_t c) {
+      const auto normalized = [&, rstd = rstd](int64_t c) {
         return rstd * (gradient(c) - mean_g - xhat(c) * mean_gx);
       };
       if (addend.empty()) {
@@ -82,18 +91,18 @@ class CpuLayerNorm final : public LayerNormOp {
       const int64_t begin = column_tiles_.begin(tile);
       const int64_t end = begin + column_tiles_.length(tile);
       float* const dg = dgamma.f32();
-      float* const db = dbeta.f32();
+      float* const db = kCenters ? dbeta.f32() : nullptr;
       if (!accumulate) {
-        for (int64_t c = begin; c < end; ++c) dg[c] = db[c] = 0.0F;
+        std::fill(dg + begin, dg + end, 0.0F);
+        if constexpr (kCenters) std::fill(db + begin, db + end, 0.0F);
       }
       for (int64_t r = 0; r < R_; ++r) {
-        const float mean = statistics.f32()[2 * r];
-        const float rstd = statistics.f32()[2 * r + 1];
+        const auto [mean, rstd] = StatisticsOf(statistics, r);
         const float* const xr = x.f32() + r * C_;
         const float* const dyr = dy.f32() + r * C_;
         for (int64_t c = begin; c < end; ++c) {
           dg[c] += dyr[c] * (xr[c] - mean) * rstd;
-          db[c] += dyr[c];
+          if constexpr (kCenters) db[c] += dyr[c];
         }
       }
     });
@@ -101,6 +110,14 @@ class CpuLayerNorm final : public LayerNormOp {
   }
 
  private:
+  struct Statistics {
+    float mean, rstd;
+  };
+  static Statistics StatisticsOf(const Tensor& statistics, int64_t r) {
+    if constexpr (kCenters) return {statistics.f32()[2 * r], statistics.f32()[2 * r + 1]};
+    return {0.0F, statistics.f32()[r]};
+  }
+
   template <typename F>
   void ForEachRow(Stream& stream, F row) const {
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
@@ -123,7 +140,10 @@ absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCpu(const LayerNormShape& s
         "layer norm: extents must be 1 to ", kMaxExtent, " and epsilon positive: ", shape.rows,
         " rows, ", shape.features, " features, epsilon ", shape.epsilon));
   }
-  return std::unique_ptr<LayerNormOp>(std::make_unique<CpuLayerNorm>(shape));
+  if (!shape.centers) {
+    return std::unique_ptr<LayerNormOp>(std::make_unique<CpuLayerNorm<false>>(shape));
+  }
+  return std::unique_ptr<LayerNormOp>(std::make_unique<CpuLayerNorm<true>>(shape));
 }
 
 }  // namespace stagecoach::kernels

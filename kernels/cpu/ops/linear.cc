@@ -33,6 +33,7 @@ class CpuLinear final : public LinearOp {
         I_(shape.inputs),
         O_(shape.outputs),
         activation_(shape.activation),
+        has_bias_(shape.has_bias),
         slots_(slots),
         output_tiles_(O_, kTile),
         input_tiles_(I_, kTile),
@@ -56,14 +57,15 @@ class CpuLinear final : public LinearOp {
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                        const Tensor& z, const Tensor& y, std::byte*) override {
     FirstError error;
-    float* const product = activation_ == Activation::kGelu ? z.f32() : y.f32();
+    float* const product = KeepsZ(activation_) ? z.f32() : y.f32();
     AsCpu(stream).ParallelFor(output_tiles_.count, [&](int tile, int) {
       const int64_t o = output_tiles_.begin(tile);
       const int64_t n = output_tiles_.length(tile);
       error.Update(Gemm(false, R_, n, I_, x.f32(), I_, w.f32() + o, O_, false, product + o, O_));
       for (int64_t r = 0; r < R_; ++r) {
         const int64_t row = r * O_ + o;
-        AddBiasAndActivate(b.f32() + o, n, product + row, y.f32() + row);
+        if (has_bias_) AddBias(b.f32() + o, n, product + row);
+        Activate(n, product + row, y.f32() + row);
       }
     });
     return error.Take();
@@ -78,11 +80,8 @@ class CpuLinear final : public LinearOp {
       cpu.ParallelFor(row_tiles_.count, [&](int tile, int) {
         const int64_t begin = row_tiles_.begin(tile) * O_;
         const int64_t n = row_tiles_.length(tile) * O_;
-        if (activation_ == Activation::kGelu) {
-          GeluBackward(dy.f32() + begin, z.f32() + begin, n, dz.f32() + begin);
-        } else {
-          ReluBackward(dy.f32() + begin, y.f32() + begin, n, dz.f32() + begin);
-        }
+        const Tensor& known = KeepsZ(activation_) ? z : y;
+        ActivationBackward(dy.f32() + begin, known.f32() + begin, n, dz.f32() + begin);
       });
       gradient = dz.f32();
     }
@@ -107,7 +106,7 @@ class CpuLinear final : public LinearOp {
                               const Tensor& db, bool accumulate, std::byte*) override {
     FirstError error;
     // One more tile than those of dw: the bias.
-    AsCpu(stream).ParallelFor(input_tiles_.count + 1, [&](int tile, int) {
+    AsCpu(stream).ParallelFor(input_tiles_.count + (has_bias_ ? 1 : 0), [&](int tile, int) {
       if (tile == input_tiles_.count) {
         ColumnSums(dz.f32(), accumulate, db.f32());
         return;
@@ -124,29 +123,42 @@ class CpuLinear final : public LinearOp {
     return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   }
 
-  void AddBiasAndActivate(const float* b, int64_t n, float* z, float* y) const {
+  static void AddBias(const float* b, int64_t n, float* z) {
+    for (int64_t i = 0; i < n; ++i) z[i] += b[i];
+  }
+
+  // z is y where the activation does not need it any more.
+  void Activate(int64_t n, const float* z, float* y) const {
     switch (activation_) {
       case Activation::kNone:
-        for (int64_t i = 0; i < n; ++i) z[i] += b[i];
         return;
       case Activation::kRelu:
-        for (int64_t i = 0; i < n; ++i) z[i] = std::max(0.0F, z[i] + b[i]);
+        for (int64_t i = 0; i < n; ++i) y[i] = std::max(0.0F, z[i]);
         return;
       case Activation::kGelu:
-        for (int64_t i = 0; i < n; ++i) {
-          z[i] += b[i];
-          y[i] = Gelu(z[i]);
-        }
+        for (int64_t i = 0; i < n; ++i) y[i] = Gelu(z[i]);
+        return;
+      case Activation::kGeluExact:
+        for (int64_t i = 0; i < n; ++i) y[i] = GeluExact(z[i]);
         return;
     }
   }
 
-  static void GeluBackward(const float* dy, const float* z, int64_t n, float* dz) {
-    for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluDerivative(z[i]);
-  }
-
-  static void ReluBackward(const float* dy, const float* y, int64_t n, float* dz) {
-    for (int64_t i = 0; i < n; ++i) dz[i] = y[i] > 0.0F ? dy[i] : 0.0F;
+  // `known` is z where KeepsZ, otherwise y.
+  void ActivationBackward(const float* dy, const float* known, int64_t n, float* dz) const {
+    switch (activation_) {
+      case Activation::kNone:
+        return;
+      case Activation::kRelu:
+        for (int64_t i = 0; i < n; ++i) dz[i] = known[i] > 0.0F ? dy[i] : 0.0F;
+        return;
+      case Activation::kGelu:
+        for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluDerivative(known[i]);
+        return;
+      case Activation::kGeluExact:
+        for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluExactDerivative(known[i]);
+        return;
+    }
   }
 
   void ColumnSums(const float* dz, bool accumulate, float* db) const {
@@ -158,6 +170,7 @@ class CpuLinear final : public LinearOp {
 
   const int64_t R_, I_, O_;
   const Activation activation_;
+  const bool has_bias_;
   const int slots_;
   const Tiling output_tiles_, input_tiles_, row_tiles_;
   std::unique_ptr<TransposedProduct> dx_product_, dx_last_product_;

@@ -6,7 +6,7 @@
 namespace stagecoach::kernels {
 namespace {
 
-__device__ float GateOf(float z) { return GeluGate(__expf(GeluExponent(z))); }
+__device__ float GateOf(float z) { return LogisticGate(__expf(GeluExponent(z))); }
 
 struct Identity {
   __device__ float operator()(float z) const { return z; }
@@ -18,11 +18,23 @@ struct Relu {
 struct GeluForward {
   __device__ float operator()(float z) const { return z * GateOf(z); }
 };
+struct GeluExactForward {
+  __device__ float operator()(float z) const {
+    return z * GeluExactGate(z, __expf(GeluExactExponent(z)));
+  }
+};
 struct ReluBackward {
   __device__ float operator()(float dy, float y) const { return y > 0.0F ? dy : 0.0F; }
 };
 struct GeluBackward {
   __device__ float operator()(float dy, float z) const { return dy * GeluDerivative(z, GateOf(z)); }
+};
+
+struct GeluExactBackward {
+  __device__ float operator()(float dy, float z) const {
+    const float exponential = __expf(GeluExactExponent(z));
+    return dy * GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
+  }
 };
 
 // Each thread has vectors that are kMapThreads apart, of rows that consist of `row_vectors`; `step`
@@ -33,13 +45,13 @@ __global__ void __launch_bounds__(kMapThreads)
   const int64_t first =
       static_cast<int64_t>(blockIdx.x) * (kMapThreads * kMapVectors) + threadIdx.x;
   int64_t in_row = first % row_vectors;
-  float z[kMapVectors][N], bias[kMapVectors][N];
+  float z[kMapVectors][N], bias[kMapVectors][N] = {};
 #pragma unroll
   for (int k = 0; k < kMapVectors; ++k) {
     const int64_t vector = first + k * kMapThreads;
     if (vector < vectors) {
       Load(static_cast<const T*>(a.product) + vector * N, z[k]);
-      Load(static_cast<const T*>(a.bias) + in_row * N, bias[k]);
+      if (a.bias != nullptr) Load(static_cast<const T*>(a.bias) + in_row * N, bias[k]);
     }
     in_row += step;
     if (in_row >= row_vectors) in_row -= row_vectors;
@@ -89,6 +101,11 @@ cudaError_t LaunchBiasGelu(cudaStream_t stream, ElementType type, const BiasArgu
   return LaunchBiasMap<GeluForward>(stream, type, arguments);
 }
 
+cudaError_t LaunchBiasGeluExact(cudaStream_t stream, ElementType type,
+                                const BiasArguments& arguments) {
+  return LaunchBiasMap<GeluExactForward>(stream, type, arguments);
+}
+
 cudaError_t LaunchReluBackward(cudaStream_t stream, ElementType type, int64_t elements,
                                const void* dy, const void* y, void* dz) {
   return LaunchMap<ReluBackward>(stream, type, elements, dy, y, dz);
@@ -97,6 +114,11 @@ cudaError_t LaunchReluBackward(cudaStream_t stream, ElementType type, int64_t el
 cudaError_t LaunchGeluBackward(cudaStream_t stream, ElementType type, int64_t elements,
                                const void* dy, const void* z, void* dz) {
   return LaunchMap<GeluBackward>(stream, type, elements, dy, z, dz);
+}
+
+cudaError_t LaunchGeluExactBackward(cudaStream_t stream, ElementType type, int64_t elements,
+                                    const void* dy, const void* z, void* dz) {
+  return LaunchMap<GeluExactBackward>(stream, type, elements, dy, z, dz);
 }
 
 cudaError_t LaunchAddFloats(cudaStream_t stream, int64_t elements, const float* from, float* to) {

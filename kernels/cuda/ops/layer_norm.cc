@@ -19,7 +19,7 @@ class CudaLayerNorm final : public LayerNormOp {
   CudaLayerNorm(const LayerNormShape& shape, ElementType type) : shape_(shape), type_(type) {}
 
   int64_t workspace_bytes() const override {
-    return LayerNormWorkspaceBytes(shape_.rows, shape_.features);
+    return LayerNormWorkspaceBytes(shape_.rows, shape_.features, shape_.centers);
   }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
@@ -27,10 +27,11 @@ class CudaLayerNorm final : public LayerNormOp {
     const LayerNormForwardArguments arguments = {.rows = shape_.rows,
                                                  .features = shape_.features,
                                                  .epsilon = shape_.epsilon,
+                                                 .centers = shape_.centers,
                                                  .x = x.data,
                                                  .addend = addend.data,
                                                  .gamma = gamma.data,
-                                                 .beta = beta.data,
+                                                 .beta = shape_.centers ? beta.data : nullptr,
                                                  .statistics = statistics.f32(),
                                                  .y = y.data};
     return CudaStatus(LaunchLayerNormForward(AsCuda(stream).compute(), type_, arguments),
@@ -42,6 +43,7 @@ class CudaLayerNorm final : public LayerNormOp {
                              const Tensor& dx) override {
     const LayerNormBackwardInputArguments arguments = {.rows = shape_.rows,
                                                        .features = shape_.features,
+                                                       .centers = shape_.centers,
                                                        .dy = dy.data,
                                                        .x = x.data,
                                                        .gamma = gamma.data,
@@ -58,6 +60,7 @@ class CudaLayerNorm final : public LayerNormOp {
     const LayerNormBackwardWeightArguments arguments = {
         .rows = shape_.rows,
         .features = shape_.features,
+        .centers = shape_.centers,
         .dy = dy.data,
         .x = x.data,
         .statistics = statistics.f32(),

@@ -9,8 +9,8 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/layer_norm_kernels.h"
 
-// LayerNorm forward and the gradient of its input: R rows, C features. The gradients of its
-// parameters are in layer_norm_weight.cu.
+// LayerNorm or RMSNorm forward and the gradient of its input: R rows, C features. The gradients of
+// its parameters are in layer_norm_weight.cu. Which of the two it is is the same for all threads.
 namespace stagecoach::kernels {
 namespace {
 
@@ -49,12 +49,15 @@ template <typename T, int N, typename Row>
 __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, const Row& row) {
   float* const scratch = SharedMemory<float>();
   const float features = static_cast<float>(a.features);
-  float sum = 0.0F;
-  row.ForEach([&](int64_t, const ForwardVector<N>& vector) {
+  float mean = 0.0F;
+  if (a.centers) {
+    float sum = 0.0F;
+    row.ForEach([&](int64_t, const ForwardVector<N>& vector) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += vector.x[i];
-  });
-  const float mean = TeamSum(sum, scratch) / features;
+      for (int i = 0; i < N; ++i) sum += vector.x[i];
+    });
+    mean = TeamSum(sum, scratch) / features;
+  }
   float squares = 0.0F;
   row.ForEach([&](int64_t, const ForwardVector<N>& vector) {
 #pragma unroll
@@ -62,16 +65,16 @@ __device__ void NormalizeRow(const LayerNormForwardArguments& a, int64_t r, cons
   });
   const float rstd = 1.0F / sqrtf(TeamSum(squares, scratch) / features + a.epsilon);
   if (threadIdx.x == 0) {
-    a.statistics[2 * r] = mean;
-    a.statistics[2 * r + 1] = rstd;
+    if (a.centers) a.statistics[2 * r] = mean;
+    a.statistics[a.centers ? 2 * r + 1 : r] = rstd;
   }
   const T* const gamma = static_cast<const T*>(a.gamma);
   const T* const beta = static_cast<const T*>(a.beta);
   T* const y = static_cast<T*>(a.y) + r * a.features;
   row.ForEach([&](int64_t c, const ForwardVector<N>& vector) {
-    float g[N], b[N], values[N];
+    float g[N], b[N] = {}, values[N];
     Load(gamma + c, g);
-    Load(beta + c, b);
+    if (a.centers) Load(beta + c, b);
 #pragma unroll
     for (int i = 0; i < N; ++i) values[i] = (vector.x[i] - mean) * rstd * g[i] + b[i];
     Store(y + c, values);
@@ -132,8 +135,8 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
       kAddend ? static_cast<const T*>(a.addend) + begin : nullptr};
   const auto row = MakeRow<Vector, N, kHeld>(a.features, source);
   const T* const gamma = static_cast<const T*>(a.gamma);
-  const float mean = a.statistics[2 * r];
-  const float rstd = a.statistics[2 * r + 1];
+  const float mean = a.centers ? a.statistics[2 * r] : 0.0F;
+  const float rstd = a.statistics[a.centers ? 2 * r + 1 : r];
   SumPair sums{0.0F, 0.0F};  // of g and of g xhat
   row.ForEach([&](int64_t c, const Vector& vector) {
     float factor[N];
@@ -146,7 +149,7 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
     }
   });
   sums = TeamSum(sums, SharedMemory<SumPair>());
-  const float mean_g = sums.first / static_cast<float>(a.features);
+  const float mean_g = a.centers ? sums.first / static_cast<float>(a.features) : 0.0F;
   const float mean_gx = sums.second / static_cast<float>(a.features);
   T* const dx = static_cast<T*>(a.dx) + begin;
   row.ForEach([&](int64_t c, const Vector& vector) {

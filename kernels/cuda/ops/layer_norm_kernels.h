@@ -7,18 +7,20 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The kernels of LayerNormOp (kernels/ops/layer_norm.h): formulas and shapes are there. `void`
-// pointers are to elements of the type named beside them.
+// The kernels of LayerNormOp (kernels/ops/layer_norm.h): formulas and shapes are there, also of
+// RMSNorm, which is what it is if not `centers`. `void` pointers are to elements of the type named
+// beside them.
 namespace stagecoach::kernels {
 
 struct LayerNormForwardArguments {
   int64_t rows = 1;      // R
   int64_t features = 1;  // C
   float epsilon = 0.0F;
+  bool centers = true;
   void* x = nullptr;             // written only if there is an addend
   const void* addend = nullptr;  // may be null
   const void* gamma = nullptr;
-  const void* beta = nullptr;
+  const void* beta = nullptr;  // null if not `centers`
   float* statistics = nullptr;
   void* y = nullptr;
 };
@@ -28,6 +30,7 @@ cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
 struct LayerNormBackwardInputArguments {
   int64_t rows = 1;
   int64_t features = 1;
+  bool centers = true;
   const void* dy = nullptr;
   const void* x = nullptr;
   const void* gamma = nullptr;
@@ -41,15 +44,16 @@ cudaError_t LaunchLayerNormBackwardInput(cudaStream_t stream, ElementType type,
 struct LayerNormBackwardWeightArguments {
   int64_t rows = 1;
   int64_t features = 1;
+  bool centers = true;
   const void* dy = nullptr;
   const void* x = nullptr;
   const float* statistics = nullptr;
   float* dgamma = nullptr;
-  float* dbeta = nullptr;
+  float* dbeta = nullptr;  // not written if not `centers`
   bool accumulate = false;
   float* workspace = nullptr;  // LayerNormWorkspaceBytes
 };
-int64_t LayerNormWorkspaceBytes(int64_t rows, int64_t features);
+int64_t LayerNormWorkspaceBytes(int64_t rows, int64_t features, bool centers);
 cudaError_t LaunchLayerNormBackwardWeight(cudaStream_t stream, ElementType type,
                                           const LayerNormBackwardWeightArguments& arguments);
 

@@ -9,7 +9,8 @@
 #include "kernels/cuda/ops/layer_norm_kernels.h"
 
 // The gradients of LayerNorm's parameters, which are sums over columns: R rows, C features. First
-// each block of rows is summed on its own, into the workspace (blocks, 2, C), then the blocks are.
+// each block of rows is summed on its own, into the workspace (blocks, P, C), then the blocks are.
+// P is 2, the parameters; RMSNorm has one, and the other sum is not written.
 // The order in which a column is summed depends on R and C alone.
 namespace stagecoach::kernels {
 namespace {
@@ -33,11 +34,11 @@ RowBlocks CutRows(int64_t rows, int64_t features) {
   return {block_rows, (rows + block_rows - 1) / block_rows};
 }
 
+int64_t Parameters(bool centers) { return centers ? 2 : 1; }
+
 template <int N>
-__device__ void AddRow(const float* statistics, const float (&dy)[N], const float (&x)[N],
+__device__ void AddRow(float mean, float rstd, const float (&dy)[N], const float (&x)[N],
                        float (&dgamma)[N], float (&dbeta)[N]) {
-  const float mean = statistics[0];
-  const float rstd = statistics[1];
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     dgamma[i] += dy[i] * ((x[i] - mean) * rstd);
@@ -71,7 +72,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int k = 0; k < kBatch; ++k) {
         const int64_t r = first + k * kWarps;
-        if (r < end) AddRow(a.statistics + 2 * r, dy_r[k], x_r[k], dgamma, dbeta);
+        if (r >= end) continue;
+        const float mean = a.centers ? a.statistics[2 * r] : 0.0F;
+        const float rstd = a.statistics[a.centers ? 2 * r + 1 : r];
+        AddRow(mean, rstd, dy_r[k], x_r[k], dgamma, dbeta);
       }
     }
   }
@@ -84,8 +88,9 @@ __global__ void __launch_bounds__(kThreads)
     own[kColumns + i] = dbeta[i];
   }
   __syncthreads();
-  float* const partial = a.workspace + static_cast<int64_t>(blockIdx.y) * 2 * C;
-  for (int j = static_cast<int>(threadIdx.y * kWarp + threadIdx.x); j < 2 * kColumns;
+  const int parameters = a.centers ? 2 : 1;
+  float* const partial = a.workspace + static_cast<int64_t>(blockIdx.y) * parameters * C;
+  for (int j = static_cast<int>(threadIdx.y * kWarp + threadIdx.x); j < parameters * kColumns;
        j += kThreads) {
     const int64_t column = first_column + j % kColumns;
     if (column >= C) continue;
@@ -96,22 +101,23 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The 2 C columns of the workspace, 32 to a block of threads.
+// The P C columns of the workspace, 32 to a block of threads.
 __global__ void __launch_bounds__(kThreads)
     TotalSumsKernel(const LayerNormBackwardWeightArguments a, int64_t blocks) {
   const int64_t C = a.features;
+  const int64_t columns = a.centers ? 2 * C : C;
   const int64_t j = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
   float sum = 0.0F;
-  if (j < 2 * C) {
+  if (j < columns) {
 #pragma unroll 4
     for (int64_t block = threadIdx.y; block < blocks; block += kWarps) {
-      sum += a.workspace[block * 2 * C + j];
+      sum += a.workspace[block * columns + j];
     }
   }
   float* const sums = SharedMemory<float>();  // (kWarps, 32)
   sums[threadIdx.y * kWarp + threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || j >= 2 * C) return;
+  if (threadIdx.y != 0 || j >= columns) return;
   float total = 0.0F;
 #pragma unroll
   for (int warp = 0; warp < kWarps; ++warp) total += sums[warp * kWarp + threadIdx.x];
@@ -121,8 +127,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-int64_t LayerNormWorkspaceBytes(int64_t rows, int64_t features) {
-  return CutRows(rows, features).count * 2 * features * static_cast<int64_t>(sizeof(float));
+int64_t LayerNormWorkspaceBytes(int64_t rows, int64_t features, bool centers) {
+  return CutRows(rows, features).count * Parameters(centers) * features *
+         static_cast<int64_t>(sizeof(float));
 }
 
 cudaError_t LaunchLayerNormBackwardWeight(cudaStream_t stream, ElementType type,
@@ -140,7 +147,7 @@ cudaError_t LaunchLayerNormBackwardWeight(cudaStream_t stream, ElementType type,
                   sizeof(float) * kThreads * 2 * N, stream, a, blocks.rows);
   });
   if (error != cudaSuccess) return error;
-  const int64_t tiles = (2 * a.features + kWarp - 1) / kWarp;
+  const int64_t tiles = (Parameters(a.centers) * a.features + kWarp - 1) / kWarp;
   return Launch(TotalSumsKernel, dim3(static_cast<unsigned>(tiles)), threads,
                 sizeof(float) * kThreads, stream, a, blocks.count);
 }

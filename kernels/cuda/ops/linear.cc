@@ -42,6 +42,7 @@ class CudaLinear final : public LinearOp {
         I_(shape.inputs),
         O_(shape.outputs),
         activation_(shape.activation),
+        has_bias_(shape.has_bias),
         type_(type) {}
 
   absl::Status Prepare(BlasLt& blas) {
@@ -70,13 +71,18 @@ class CudaLinear final : public LinearOp {
                        const Tensor& z, const Tensor& y, std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
     if (bias_after_product_ == nullptr) {
-      return forward_product_->Run(
-          compute, {.a = w.data, .b = x.data, .d = y.data, .bias = b.data, .aux = z.data},
-          ProductWorkspace(workspace));
+      return forward_product_->Run(compute,
+                                   {.a = w.data,
+                                    .b = x.data,
+                                    .d = y.data,
+                                    .bias = has_bias_ ? b.data : nullptr,
+                                    .aux = z.data},
+                                   ProductWorkspace(workspace));
     }
     RETURN_IF_ERROR(forward_product_->Run(compute, {.a = w.data, .b = x.data, .d = y.data},
                                           ProductWorkspace(workspace)));
-    return FollowWithBias(bias_after_product_, compute, y.data, b.data, z.data);
+    return FollowWithBias(bias_after_product_, compute, y.data, has_bias_ ? b.data : nullptr,
+                          z.data);
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
@@ -84,15 +90,13 @@ class CudaLinear final : public LinearOp {
                              std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
     const void* gradient = dy.data;
-    if (activation_ == Activation::kGelu) {
-      RETURN_IF_ERROR(
-          CudaStatus(LaunchGeluBackward(compute, element_type(), R_ * O_, dy.data, z.data, dz.data),
-                     "LaunchGeluBackward"));
-      gradient = dz.data;
-    } else if (activation_ == Activation::kRelu) {
-      RETURN_IF_ERROR(
-          CudaStatus(LaunchReluBackward(compute, element_type(), R_ * O_, dy.data, y.data, dz.data),
-                     "LaunchReluBackward"));
+    if (activation_ != Activation::kNone) {
+      const auto launch = activation_ == Activation::kRelu   ? LaunchReluBackward
+                          : activation_ == Activation::kGelu ? LaunchGeluBackward
+                                                             : LaunchGeluExactBackward;
+      const void* const known = KeepsZ(activation_) ? z.data : y.data;
+      RETURN_IF_ERROR(CudaStatus(launch(compute, element_type(), R_ * O_, dy.data, known, dz.data),
+                                 "LaunchActivationBackward"));
       gradient = dz.data;
     }
     if (dx.empty()) return absl::OkStatus();
@@ -103,6 +107,11 @@ class CudaLinear final : public LinearOp {
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
                               const Tensor& db, bool accumulate, std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
+    if (!has_bias_) {
+      return dw_product_->Run(compute,
+                              {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate},
+                              ProductWorkspace(workspace));
+    }
     float* const sums = SumsWorkspace(workspace);
     // The library can only overwrite the gradient of the bias.
     float* const db_of_product = accumulate ? sums : db.f32();
@@ -149,11 +158,16 @@ class CudaLinear final : public LinearOp {
         return {Epilogue::kReluBias, LaunchBiasRelu};
       case Activation::kGelu:
         return {Epilogue::kGeluAuxBias, LaunchBiasGelu};
+      case Activation::kGeluExact:
+        return {Epilogue::kNone, LaunchBiasGeluExact};
     }
     base::PrintAndAbort(__FILE__, __LINE__, "WayOf", "unknown activation");
   }
 
   absl::StatusOr<const MatmulPlan*> PlanFused(BlasLt& blas, Epilogue epilogue) const {
+    if (epilogue == Epilogue::kNone || !has_bias_) {
+      return absl::UnimplementedError("nothing of this is asked of the library");
+    }
     if (epilogue == Epilogue::kGeluAuxBias && type_ == DType::kFloat32) {
       return absl::UnimplementedError("the library's GELU takes a tanh of eleven bits");
     }
@@ -174,7 +188,7 @@ class CudaLinear final : public LinearOp {
                               .columns = O_,
                               .product = y,
                               .bias = bias,
-                              .z = activation_ == Activation::kGelu ? z : nullptr,
+                              .z = KeepsZ(activation_) ? z : nullptr,
                               .y = y}),
                       "LaunchBias");
   }
@@ -183,7 +197,9 @@ class CudaLinear final : public LinearOp {
     const ForwardWay way = WayOf(activation_);
     absl::StatusOr<const MatmulPlan*> plan = PlanFused(blas, way.epilogue);
     if (absl::IsUnimplemented(plan.status())) {
-      bias_after_product_ = way.bias_after_product;
+      if (has_bias_ || activation_ != Activation::kNone) {
+        bias_after_product_ = way.bias_after_product;
+      }
       plan = blas.Plan(ForwardProduct());
     }
     RETURN_IF_ERROR(plan.status());
@@ -193,6 +209,10 @@ class CudaLinear final : public LinearOp {
 
   absl::Status PrepareBackwardWeight(BlasLt& blas) {
     Product product = BackwardWeightProduct();
+    if (!has_bias_) {
+      ASSIGN_OR_RETURN(dw_product_, blas.Plan(product));
+      return absl::OkStatus();
+    }
     product.epilogue = Epilogue::kBiasGradient;
     // As in all micro-batches but the first.
     const Apart apart = {
@@ -232,6 +252,7 @@ class CudaLinear final : public LinearOp {
                       "LaunchColumnSums");
   }
   int64_t SumsBytes() const {
+    if (!has_bias_) return 0;
     return std::max(ColumnSumsWorkspaceBytes(R_, O_), O_ * SizeOf(DType::kFloat32));
   }
 
@@ -244,11 +265,12 @@ class CudaLinear final : public LinearOp {
 
   const int64_t R_, I_, O_;
   const Activation activation_;
+  const bool has_bias_;
   const DType type_;
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;
   const MatmulPlan* dw_product_ = nullptr;
-  // What the library does not do beside the product. Null: it does.
+  // What the library does not do beside the product. Null: it does, or there is nothing.
   LaunchBiasFunction* bias_after_product_ = nullptr;
   bool db_follows_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.

@@ -18,6 +18,7 @@ namespace {
 
 using ::stagecoach::testing::CentralDifferences;
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::RandomLabels;
 using ::stagecoach::testing::RandomUniform;
 using ::stagecoach::testing::TestDevice;
 
@@ -51,21 +52,26 @@ bool ChainOnDevice::Area::front_is_intact() const {
   return std::all_of(front_, front_ + kGuardBytes, [](std::byte b) { return b == kFill; });
 }
 
-ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain)
-    : x(device.Result(chain.input(0).Batched(kRows))),
+ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain, int64_t number,
+                                  const Tensor& x_in)
+    : numbers{.step = 1, .first_sample = number * kRows},
+      x(x_in),
       y(device.Result(chain.output().Batched(kRows))),
-      dx(device.Result(x.shape)),
+      dx(x.dtype == kernels::DType::kInt32 ? Tensor{} : device.Result(x.shape)),
       dy(device.Operand(y.shape, RandomUniform(-1.0F, 1.0F, y.elements(), /*stream=*/900))),
       stash(device, chain.memory().stash_bytes),
       weight_stash(device, chain.memory().weight_stash_bytes),
       gradient_stash(device, chain.memory().gradient_stash_bytes) {}
 
 ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward)
-    : splits_backward_(splits_backward), bias_offset_(network.bias_offset) {
+    : splits_backward_(splits_backward), bias_offset_(network.bias_offset), ids_(network.ids) {
   STAGECOACH_CHECK_OK(device_.Run([&](kernels::Stream&) -> absl::Status {
-    ASSIGN_OR_RETURN(chain_,
-                     Chain::Prepare(network.layers, {device_.device(), kRows, network.input},
-                                    /*first_index=*/0));
+    ASSIGN_OR_RETURN(chain_, Chain::Prepare(network.layers,
+                                            {.device = device_.device(),
+                                             .rows = kRows,
+                                             .input = network.input,
+                                             .is_fed_ids = ids_ > 0},
+                                            /*first_index=*/0));
     chain_->LayOut({.splits_backward = splits_backward}, {});
     return absl::OkStatus();
   }));
@@ -98,7 +104,7 @@ std::vector<double> ChainOnDevice::RandomVariables() const {
       if (alternates) offset = -offset;
     }
   };
-  append(at(0).x, 1.0F, 0.0F, false);
+  if (ids_ == 0) append(at(0).x, 1.0F, 0.0F, false);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const bool is_bias = absl::EndsWith(names_[i], "bias");
     const bool is_gamma = absl::EndsWith(names_[i], "gamma");
@@ -109,17 +115,23 @@ std::vector<double> ChainOnDevice::RandomVariables() const {
 
 void ChainOnDevice::SetVariables(const std::vector<double>& variables) {
   SetInput(0, variables);
-  auto next = variables.begin() + at(0).x.elements();
+  auto next = variables.begin() + input_variables();
   for (const Tensor& parameter : parameters_) next = CopyTo(parameter, next);
   ASSERT_EQ(next, variables.end());
 }
 
 void ChainOnDevice::SetInput(size_t micro_batch, const std::vector<double>& variables) {
-  CopyTo(at(micro_batch).x, variables.begin());
+  if (ids_ == 0) CopyTo(at(micro_batch).x, variables.begin());
 }
 
 size_t ChainOnDevice::AddMicroBatch() {
-  in_flight_.emplace_back(device_, *chain_);
+  const Shape shape = chain_->input(0).Batched(kRows);
+  Tensor x = device_.Result(shape, ids_ > 0 ? kernels::DType::kInt32 : kernels::DType::kFloat32);
+  if (ids_ > 0) {
+    const auto ids = RandomLabels(shape.elements(), ids_, /*stream=*/in_flight_.size());
+    std::copy(ids.begin(), ids.end(), x.i32());
+  }
+  in_flight_.emplace_back(device_, *chain_, static_cast<int64_t>(in_flight_.size()), x);
   return in_flight_.size() - 1;
 }
 
@@ -128,6 +140,7 @@ void ChainOnDevice::Forward(size_t micro_batch) {
   workspace_->Poison();
   EXPECT_OK(device_.Run([&](kernels::Stream& stream) {
     return chain_->Forward({.stream = stream,
+                            .call = CallOf(micro_batch),
                             .x = m.x,
                             .y = m.y,
                             .parameters = parameters_,
@@ -135,6 +148,10 @@ void ChainOnDevice::Forward(size_t micro_batch) {
                             .weight_stash = m.weight_stash.data(),
                             .workspace = workspace_->data()});
   }));
+}
+
+CallContext ChainOnDevice::CallOf(size_t micro_batch) const {
+  return {.is_training = true, .seed = 5, .numbers = &at(micro_batch).numbers};
 }
 
 LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
@@ -147,6 +164,7 @@ LayerArgs ChainOnDevice::BackwardArgs(kernels::Stream& stream, size_t micro_batc
   const bool computes_dw = !splits_backward_ || !computes_dx;
   workspace_->Poison();
   return {.stream = stream,
+          .call = CallOf(micro_batch),
           .x = if_live(m.x, chain_->memory().input_last_use),
           .y = if_live(m.y, chain_->memory().output_last_use),
           .dx = computes_dx && options.want_dx ? m.dx : Tensor{},
@@ -190,7 +208,8 @@ double ChainOnDevice::WeightedSum(const std::vector<double>& variables) {
 }
 
 std::vector<double> ChainOnDevice::Gradients() const {
-  std::vector<double> all = TestDevice::Values(at(0).dx);
+  std::vector<double> all;
+  if (ids_ == 0) all = TestDevice::Values(at(0).dx);
   for (double value : ParameterGradients()) all.push_back(value);
   return all;
 }

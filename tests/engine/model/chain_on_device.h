@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,10 +22,15 @@ struct Network {
   // Added to the biases, with signs in turn. A ReLU has no derivative at 0: this keeps finite
   // differences away from there.
   float bias_offset = 0.0F;
+  // If not 0, x has ids, from 0 to below this.
+  int32_t ids = 0;
 };
 
-// A chain of layers with its memory on a device, for tests of gradients. Its variables are x and
-// all parameters; their values and their gradients are vectors with one after the other.
+// A chain of layers with its memory on a device, for tests of gradients. Its variables are x, where
+// that is not ids, and all parameters; their values and their gradients are vectors with one after
+// the other.
+//
+// Calls are those of training; micro-batches are numbered in order.
 //
 // The memory is as hard on the layers as the engine may be: all areas start as not-a-number and lie
 // between guard bytes, an area of no bytes has no address, the workspace is not-a-number before
@@ -43,7 +49,7 @@ class ChainOnDevice {
   // Values of all variables, of a size that keeps every intermediate result near 1.
   std::vector<double> RandomVariables() const;
   void SetVariables(const std::vector<double>& variables);
-  // x of a micro-batch alone, from the front of `variables`.
+  // x of a micro-batch alone, from the front of `variables`. Ids stay: each micro-batch has others.
   void SetInput(size_t micro_batch, const std::vector<double>& variables);
 
   // There is one micro-batch, number 0; this adds another and returns its number.
@@ -82,25 +88,30 @@ class ChainOnDevice {
     std::byte* front_;
   };
   struct InFlight {
-    InFlight(testing::TestDevice& device, const Chain& chain);
+    InFlight(testing::TestDevice& device, const Chain& chain, int64_t number, const Tensor& x);
+    SampleNumbers numbers;
     Tensor x, y, dx, dy;
     Area stash, weight_stash, gradient_stash;
   };
 
   InFlight& at(size_t micro_batch) { return in_flight_[micro_batch]; }
   const InFlight& at(size_t micro_batch) const { return in_flight_[micro_batch]; }
+  CallContext CallOf(size_t micro_batch) const;
   LayerArgs BackwardArgs(kernels::Stream& stream, size_t micro_batch, LastUse op,
                          const BackwardOptions& options);
   absl::Status PoisonParameters(int layer);
+  // How many of the variables are x.
+  int64_t input_variables() const { return ids_ > 0 ? 0 : at(0).x.elements(); }
 
   const bool splits_backward_;
   const float bias_offset_;
+  const int32_t ids_;
   testing::TestDevice device_;
   std::optional<Chain> chain_;
   std::vector<Tensor> parameters_, gradients_;
   std::vector<std::string> names_;
   std::optional<Area> workspace_;
-  std::vector<InFlight> in_flight_;
+  std::deque<InFlight> in_flight_;
 };
 
 // The gradients of the sum by finite differences of the chain itself, in float32.

@@ -150,13 +150,32 @@ std::vector<Network> Networks() {
       {"LinearOfMatrices", Shape{2, 3}, {Linear(4)}},
       {"LinearRelu", five, {Linear(4, kRelu)}, 4.0F},
       {"LinearGelu", five, {Linear(4, kGelu)}},
+      {"LinearGeluExact", five, {Linear(4, Activation::kGeluExact)}},
+      {"LinearWithoutBias", five, {Linear(4, Activation::kNone, 1.0F, /*has_bias=*/false)}},
+      {"LinearGeluWithoutBias", five, {Linear(6, kGelu), Linear(4, kGelu, 1.0F, false)}},
       {"LayerNorm", five, {LayerNorm()}},
-      {"LayerNormOfMatrices", Shape{2, 3}, {LayerNorm(1e-3F)}},
+      {"LayerNormOfMatrices", Shape{2, 4}, {LayerNorm(1e-2F)}},
+      {"RmsNorm", five, {RmsNorm()}},
+      {"RmsNormOfMatrices", Shape{2, 4}, {RmsNorm(1e-2F)}},
+      {"SwiGlu", Shape{6}, {SwiGlu()}},
+      {"SwiGluOfMatrices", Shape{2, 4}, {SwiGlu()}},
+      {"ResidualSwiGlu",
+       Shape{4},
+       {Residual({RmsNorm(1e-2F), Linear(6, Activation::kNone, 1.0F, false), SwiGlu(),
+                  Linear(4, Activation::kNone, 1.0F, false)})}},
+      {"Dropout", five, {Dropout(0.5F)}},
+      {"DropoutBehindLayers",
+       five,
+       {Dropout(0.2F), Residual({LayerNorm(), Linear(5, kGelu), Dropout(0.5F)}), Dropout(0.1F)}},
       {"TwoLinear", five, {Linear(6), Linear(3)}},
       {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
       {"ResidualLinear", five, {Residual({Linear(5)})}},
       {"ResidualLinearOfMatrices", Shape{2, 3}, {Residual({Linear(3, kGelu)})}},
       {"ResidualLayerNorm", five, {Residual({LayerNorm()})}},
+      {"ResidualRmsNorm", five, {Linear(5), Residual({RmsNorm()})}},
+      {"ResidualRmsBlocks",
+       five,
+       {Residual({RmsNorm(), Linear(5, kGelu)}), Residual({RmsNorm(), Linear(5)}), RmsNorm()}},
       {"ResidualReluLast", five, {Residual({LayerNorm(), Linear(5, kRelu)})}, 4.0F},
       {"ResidualReluOnly", five, {Residual({Linear(5, kRelu)})}, 4.0F},
       {"ResidualReluFirst", five, {Residual({Linear(7, kRelu), Linear(5)})}, 4.0F},
@@ -195,44 +214,151 @@ std::vector<Network> Networks() {
        {Linear(6, kGelu), Residual({LayerNorm(), Linear(6, kRelu)}), LayerNorm(), Linear(4, kRelu),
         Linear(3)},
        4.0F},
+      // Some ids come several times, some never.
+      {"Embedding", Shape{4}, {Embedding({.vocabulary = 7, .features = 3})}, 0.0F, 7},
+      {"EmbeddingWithPositions",
+       Shape{4},
+       {Embedding({.vocabulary = 7, .features = 3, .positions = true})},
+       0.0F,
+       7},
+      {"EmbeddingFirst",
+       Shape{2},
+       {Embedding({.vocabulary = 3, .features = 5, .positions = true}),
+        Residual({Linear(5, kGelu)}), Linear(2)},
+       0.0F,
+       3},
   };
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
                          [](const auto& test) { return test.param.name; });
 
-// The positions of 3 samples are as good as 6 samples.
-TEST(Linear, WorksOnTheLastAxis) {
+// y of a layer for `values` as x, with random parameters.
+std::vector<double> ForwardOf(const LayerFactory& factory, int64_t rows, const Shape& sample,
+                              const Shape& output, const std::vector<float>& values) {
   TestDevice device;
-  const Tensor weight = device.Operand(Shape{3, 4}, RandomUniform(-1.0F, 1.0F, 12, 1));
-  const Tensor bias = device.Operand(Shape{4}, RandomUniform(-1.0F, 1.0F, 4, 2));
-  const std::vector<float> values = RandomUniform(-1.0F, 1.0F, 18, 3);
-  const auto forward = [&](int64_t rows, const Shape& sample, const Shape& output) {
-    const Tensor x = device.Operand(sample.Batched(rows), values);
-    const Tensor y = device.Result(output.Batched(rows));
-    EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
-      const std::unique_ptr<Layer> layer = Linear(4, kGelu)();
-      ASSIGN_OR_RETURN(const LayerSpec spec,
-                       layer->Prepare(LayerContext{device.device(), rows, sample}));
-      EXPECT_EQ(spec.output, output);
-      EXPECT_EQ(spec.parameters[0].shape, weight.shape);
-      const std::vector<Tensor> parameters = {weight, bias};
-      return layer->Forward({.stream = stream,
-                             .x = x,
-                             .y = y,
-                             .parameters = parameters,
-                             .weight_stash = device.Workspace(spec.memory.weight_stash_bytes),
-                             .workspace = device.Workspace(spec.memory.workspace_bytes)});
-    }));
-    return TestDevice::Values(y);
-  };
-  EXPECT_EQ(forward(3, Shape{2, 3}, Shape{2, 4}), forward(6, Shape{3}, Shape{4}));
+  const Tensor x = device.Operand(sample.Batched(rows), values);
+  const Tensor y = device.Result(output.Batched(rows));
+  EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+    const std::unique_ptr<Layer> layer = factory();
+    ASSIGN_OR_RETURN(const LayerSpec spec,
+                     layer->Prepare(LayerContext{device.device(), rows, sample}));
+    EXPECT_EQ(spec.output, output);
+    std::vector<Tensor> parameters;
+    for (const ParameterSpec& parameter : spec.parameters) {
+      const int64_t elements = parameter.shape.elements();
+      parameters.push_back(device.Operand(
+          parameter.shape, RandomUniform(-1.0F, 1.0F, elements, /*stream=*/parameters.size())));
+    }
+    return layer->Forward({.stream = stream,
+                           .x = x,
+                           .y = y,
+                           .parameters = parameters,
+                           .weight_stash = device.Workspace(spec.memory.weight_stash_bytes),
+                           .workspace = device.Workspace(spec.memory.workspace_bytes)});
+  }));
+  return TestDevice::Values(y);
 }
 
-TEST(Linear, RefusesSamplesWithoutAxes) {
+// The positions of 3 samples are as good as 6 samples.
+TEST(LayerShapes, PositionsAreLikeSamplesToLayersOfTheLastAxis) {
+  const std::vector<float> values = RandomUniform(-1.0F, 1.0F, 24, 3);
+  const auto expect_same = [&](const LayerFactory& layer, int64_t outputs) {
+    EXPECT_EQ(ForwardOf(layer, 3, Shape{2, 4}, Shape{2, outputs}, values),
+              ForwardOf(layer, 6, Shape{4}, Shape{outputs}, values));
+    EXPECT_EQ(ForwardOf(layer, 1, Shape{3, 2, 4}, Shape{3, 2, outputs}, values),
+              ForwardOf(layer, 6, Shape{4}, Shape{outputs}, values));
+  };
+  expect_same(Linear(3, kGelu), 3);
+  expect_same(LayerNorm(), 4);
+  expect_same(RmsNorm(), 4);
+  expect_same(SwiGlu(), 2);
+}
+
+TEST(LayerShapes, LayersOfTheLastAxisRefuseSamplesWithoutAxes) {
   TestDevice device;
-  EXPECT_THAT(Linear(4)()->Prepare(LayerContext{device.device(), 3, Shape{}}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+  for (const LayerFactory& layer : {Linear(4), LayerNorm(), RmsNorm(), SwiGlu()}) {
+    EXPECT_THAT(layer()->Prepare(LayerContext{device.device(), 3, Shape{}}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at least one axis")));
+  }
+}
+
+// y of a chain for x of ones.
+std::vector<double> MaskOf(const std::vector<LayerFactory>& layers, const CallContext& call,
+                           int first_index = 0) {
+  constexpr int64_t kRows = 3, kFeatures = 200;
+  TestDevice device;
+  const Tensor x =
+      device.Operand(Shape{kRows, kFeatures}, std::vector<float>(kRows * kFeatures, 1.0F));
+  const Tensor y = device.Result(Shape{kRows, kFeatures});
+  EXPECT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
+    ASSIGN_OR_RETURN(
+        Chain chain,
+        Chain::Prepare(layers,
+                       {.device = device.device(), .rows = kRows, .input = Shape{kFeatures}},
+                       first_index));
+    chain.LayOut({}, {});
+    return chain.Forward({.stream = stream,
+                          .call = call,
+                          .x = x,
+                          .y = y,
+                          .stash = device.Workspace(chain.memory().stash_bytes),
+                          .weight_stash = device.Workspace(chain.memory().weight_stash_bytes),
+                          .workspace = device.Workspace(chain.memory().workspace_bytes)});
+  }));
+  return TestDevice::Values(y);
+}
+
+TEST(Dropout, IsTheIdentityInEvaluation) {
+  EXPECT_EQ(MaskOf({Dropout(0.5F)}, {.is_training = false, .seed = 3}),
+            std::vector<double>(600, 1.0));
+}
+
+TEST(Dropout, DependsOnTheSeedTheSampleAndThePlaceInTheModel) {
+  const SampleNumbers numbers{.step = 1, .first_sample = 8}, next{.step = 1, .first_sample = 9};
+  const CallContext call{.is_training = true, .seed = 3, .numbers = &numbers};
+  CallContext other_seed = call, other_samples = call;
+  other_seed.seed = 4;
+  other_samples.numbers = &next;
+  const LayerFactory half = Dropout(0.5F);
+  const std::vector<double> mask = MaskOf({half}, call);
+  EXPECT_EQ(MaskOf({half}, call), mask);
+  EXPECT_NE(MaskOf({half}, other_seed), mask);
+  EXPECT_NE(MaskOf({half}, call, /*first_index=*/1), mask);
+  // Counted from the next sample on.
+  const std::vector<double> later = MaskOf({half}, other_samples);
+  EXPECT_TRUE(std::equal(mask.begin() + 200, mask.end(), later.begin()));
+}
+
+TEST(Dropout, IsTheSameWhereverTheModelIsCut) {
+  const SampleNumbers numbers;
+  const CallContext call{.is_training = true, .seed = 3, .numbers = &numbers};
+  const LayerFactory half = Dropout(0.5F);
+  const std::vector<double> first = MaskOf({half}, call), second = MaskOf({half}, call, 1);
+  std::vector<double> both;
+  for (size_t i = 0; i < first.size(); ++i) both.push_back(first[i] * second[i]);
+  EXPECT_EQ(MaskOf({half, half}, call), both);
+}
+
+// Of two that are inside one layer, and of the same ones inside another, no two are alike.
+TEST(Dropout, InsideAnotherLayerIsOneOfItsOwn) {
+  std::vector<uint64_t> streams;
+  for (int outer = 0; outer < 50; ++outer) {
+    streams.push_back(StreamOfLayer(0, outer));
+    for (int inner = 0; inner < 50; ++inner) {
+      streams.push_back(StreamOfLayer(StreamOfLayer(0, outer), inner));
+    }
+  }
+  for (const uint64_t stream : streams) EXPECT_EQ(stream >> 61, 1U);
+  std::sort(streams.begin(), streams.end());
+  EXPECT_EQ(std::adjacent_find(streams.begin(), streams.end()), streams.end());
+  const SampleNumbers numbers;
+  const CallContext call{.is_training = true, .seed = 3, .numbers = &numbers};
+  const LayerFactory half = Dropout(0.5F);
+  // y = x + mask x.
+  std::vector<double> inner = MaskOf({Residual({half})}, call);
+  for (double& value : inner) value -= 1.0;
+  EXPECT_NE(inner, MaskOf({half}, call));
 }
 
 // What an attention layer says of samples of a shape.
@@ -298,6 +424,46 @@ TEST(LayerShapes, ALinearLayerWithoutOutputsIsNamed) {
   EXPECT_THAT(PrepareFromLayerThree({Linear(4), Linear(0)}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("layer 4"), HasSubstr("at least 1, not 0"))));
+}
+
+// What Chain::Prepare says of layers that are fed ids.
+absl::Status PrepareWithIds(const std::vector<LayerFactory>& layers, const Shape& input) {
+  TestDevice device;
+  return device.Run([&](kernels::Stream&) {
+    const LayerContext context = {
+        .device = device.device(), .rows = 3, .input = input, .is_fed_ids = true};
+    return Chain::Prepare(layers, context, /*first_index=*/0).status();
+  });
+}
+
+TEST(LayerShapes, AnEmbeddingTakesRowsOfIds) {
+  const LayerFactory embedding = Embedding({.vocabulary = 7, .features = 5});
+  EXPECT_OK(PrepareWithIds({embedding, Linear(2)}, Shape{4}));
+  EXPECT_THAT(PrepareWithIds({embedding}, Shape{4, 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("samples of one axis"), HasSubstr("[4, 2]"))));
+  EXPECT_THAT(PrepareFromLayerThree({Linear(4), embedding}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 4"), HasSubstr("takes ids"))));
+}
+
+TEST(LayerShapes, AnEmbeddingNeedsAVocabularyAndFeatures) {
+  EXPECT_THAT(PrepareWithIds({Embedding({.features = 5})}, Shape{4}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 words")));
+  EXPECT_THAT(PrepareWithIds({Embedding({.vocabulary = 7})}, Shape{4}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 features")));
+}
+
+TEST(LayerShapes, DropoutNamesARateOutOfRange) {
+  EXPECT_THAT(PrepareFromLayerThree({Dropout(1.0F)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 3: dropout"), HasSubstr("below 1"))));
+}
+
+TEST(LayerShapes, SwiGluHalvesAnEvenNumberOfFeatures) {
+  EXPECT_THAT(PrepareFromLayerThree({Linear(4), SwiGlu(), Linear(3), SwiGlu()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("layer 6: swiglu"), HasSubstr("even"), HasSubstr("[3]"))));
 }
 
 TEST(LayerShapes, AResidualLayerMustKeepItsShape) {

@@ -5,15 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
+#include "engine/model/chain.h"
 #include "engine/stage/profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/device_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using stagecoach::testing::StatusIs;
+using stagecoach::testing::TestDevice;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -66,6 +70,70 @@ outputs = "classes"
                           "linear 8 -> 3"));
 }
 
+// What the layers say they are where the data are ids.
+std::vector<std::string> DescribeOfIds(const Model& model) {
+  TestDevice device;
+  std::vector<std::string> names;
+  const absl::Status status = device.Run([&](kernels::Stream&) -> absl::Status {
+    const LayerContext context{
+        .device = device.device(), .rows = 2, .input = model.input, .is_fed_ids = true};
+    ASSIGN_OR_RETURN(const Chain chain, Chain::Prepare(model.layers, context, 0));
+    for (int i = 0; i < chain.size(); ++i) names.push_back(chain.spec(i).description);
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return {status.ToString()};
+  return names;
+}
+
+TEST(ModelFile, ReadsTheLayersOfATransformer) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+layer = [
+  { type = "embedding", vocabulary = 11, features = 8, positions = true },
+  { type = "dropout", rate = 0.125 },
+  { type = "residual", layers = [
+      { type = "rms_norm", epsilon = 1e-6 },
+      { type = "linear", outputs = 12, bias = false },
+      { type = "swiglu" },
+      { type = "linear", outputs = 8, bias = false, activation = "gelu_exact" } ] },
+  { type = "linear", outputs = 12 },
+  { type = "swiglu", repeat = 2 },
+]
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(DescribeOfIds(model),
+              ElementsAre("embedding 11 -> 8, 20 positions", "dropout 0.125",
+                          "residual(rms norm 8; linear 8 -> 12, no bias; swiglu 12 -> 6; "
+                          "linear 6 -> 8, gelu_exact, no bias)",
+                          "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3"));
+}
+
+TEST(ModelFile, AnEmbeddingIsOfTheDataUnlessItSaysOtherwise) {
+  ASSERT_OK_AND_ASSIGN(
+      const Model model,
+      ParseModel("[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = 3\n"
+                 "token_deviation = 0.5\n",
+                 kFeatures, kClasses));
+  TestDevice device;
+  ASSERT_OK_AND_ASSIGN(
+      const LayerSpec spec,
+      model.layers[0]()->Prepare({.device = device.device(), .rows = 2, .input = model.input}));
+  EXPECT_EQ(spec.description, "embedding 3 -> 3");
+  EXPECT_EQ(spec.parameters[0].init, Init::Normal(0.0F, 0.5F));
+}
+
+TEST(ModelFile, OptionsOfTransformersHaveTheirRanges) {
+  ExpectInvalid("[[layer]]\ntype = \"dropout\"\nrate = 1.0\n", HasSubstr("layer[0].rate"));
+  ExpectInvalid("[[layer]]\ntype = \"dropout\"\n", HasSubstr("\"rate\" is missing"));
+  ExpectInvalid("[[layer]]\ntype = \"embedding\"\nvocabulary = \"words\"\nfeatures = 3\n",
+                HasSubstr("expected a number or \"classes\""));
+  ExpectInvalid("[[layer]]\ntype = \"embedding\"\nvocabulary = 3\nfeatures = 0\n",
+                HasSubstr("layer[0].features"));
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nbias = 1\n",
+                HasSubstr("layer[0].bias"));
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 4\n[[layer]]\ntype = \"swiglu\"\n",
+                HasSubstr("give 2"));
+}
+
 TEST(ModelFile, TakesTheInputFromTheData) {
   ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(kHead, kFeatures, kClasses));
   EXPECT_EQ(model.input, Shape{kFeatures});
@@ -107,9 +175,10 @@ TEST(ModelFile, UnknownLayerNamesLineAndNearest) {
 }
 
 TEST(ModelFile, UnknownInnerLayerNamesItsPlace) {
-  ExpectInvalid("[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"dropout\" }]\n",
-                AllOf(StartsWith("line 3: $.layer[0].layers[0].type: "), HasSubstr("\"dropout\""),
-                      HasSubstr("linear, layer_norm, residual")));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"pooling\" }]\n",
+      AllOf(StartsWith("line 3: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
+            HasSubstr("linear, layer_norm, rms_norm, residual, embedding, swiglu, dropout")));
 }
 
 TEST(ModelFile, UnknownKeyNamesNearest) {
@@ -124,7 +193,7 @@ TEST(ModelFile, UnknownTopLevelKeyIsRefused) {
 
 TEST(ModelFile, UnknownActivationListsTheKnownOnes) {
   ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivation = \"tanh\"\n",
-                HasSubstr("none, relu, gelu"));
+                HasSubstr("none, relu, gelu, gelu_exact"));
 }
 
 TEST(ModelFile, UnknownLossNamesNearest) {

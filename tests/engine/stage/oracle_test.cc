@@ -29,10 +29,10 @@ namespace reference = kernels::reference;
 using kernels::LayerNormShape;
 using kernels::LinearShape;
 using reference::Vector;
+using ::stagecoach::testing::ActivationBound;
+using ::stagecoach::testing::ActivationDerivativeBound;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::Gamma;
-using ::stagecoach::testing::GeluBound;
-using ::stagecoach::testing::GeluDerivativeBound;
 using ::stagecoach::testing::Magnitudes;
 using ::stagecoach::testing::ToDouble;
 
@@ -86,7 +86,9 @@ class LinearOracle {
           Gamma(shape_.inputs + 1));
     if (shape_.activation == Activation::kNone) return z_;
     Bounded y{output.y, z_.error};
-    for (size_t i = 0; i < y.error.size(); ++i) y.error[i] = GeluBound(z_.value[i], z_.error[i]);
+    for (size_t i = 0; i < y.error.size(); ++i) {
+      y.error[i] = ActivationBound(Activation::kGelu, z_.value[i], z_.error[i]);
+    }
     return y;
   }
 
@@ -97,9 +99,10 @@ class LinearOracle {
     Bounded dz{exact.dz, dy.error};
     if (shape_.activation != Activation::kNone) {
       for (size_t i = 0; i < dz.error.size(); ++i) {
-        const double derivative_error =
-            GeluDerivativeBound(z_.value[i]) + kLargestSecondDerivative * z_.error[i];
-        dz.error[i] = dy.error[i] * std::fabs(reference::GeluDerivative(z_.value[i])) +
+        const double derivative_error = ActivationDerivativeBound(Activation::kGelu, z_.value[i]) +
+                                        kLargestSecondDerivative * z_.error[i];
+        dz.error[i] = dy.error[i] * std::fabs(reference::ActivationDerivative(Activation::kGelu,
+                                                                              z_.value[i])) +
                       std::fabs(dy.value[i]) * derivative_error + kUnit * std::fabs(dz.value[i]);
       }
     }

@@ -128,7 +128,7 @@ TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {
   EXPECT_EQ(profile.output, (Shape{2, 3}));
   std::vector<int64_t> parameters;
   for (const partition::LayerCost& layer : profile.layers) parameters.push_back(layer.parameters);
-  EXPECT_THAT(parameters, ElementsAre(20, 42, 24));
+  EXPECT_THAT(parameters, ElementsAre(10, 42, 24));
 }
 
 TEST(AnalyzeModel, NamesTheLayerThatDoesNotFit) {

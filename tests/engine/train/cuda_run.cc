@@ -3,9 +3,11 @@
 #include <ostream>
 
 #include "base/status_macros.h"
+#include "engine/model/layers/dropout.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
+#include "engine/model/layers/swiglu.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
 
@@ -32,6 +34,17 @@ Model TameModel() {
   const LayerFactory block = Residual({LayerNorm(), Linear(16, Activation::kGelu)});
   return {.input = Shape{kSmallFeatures},
           .layers = {Linear(16, Activation::kGelu), block, block, Linear(kSmallClasses)}};
+}
+
+Model FeedForwardModel() {
+  const auto linear = [](int64_t outputs, Activation activation) {
+    return Linear(outputs, activation, /*gain=*/1.0F, /*has_bias=*/false);
+  };
+  return {.input = Shape{kSmallFeatures},
+          .layers = {linear(16, Activation::kNone), Dropout(0.1F),
+                     Residual({RmsNorm(), linear(32, Activation::kNone), SwiGlu(),
+                               linear(16, Activation::kGeluExact), Dropout(0.25F)}),
+                     RmsNorm(), Linear(kSmallClasses)}};
 }
 
 void PrintTo(const TinyAnswer& answer, std::ostream* out) {

@@ -32,6 +32,9 @@ Model BlocksModel();
 // would magnify errors of rounding without bound.
 Model TameModel();
 
+// A block as transformers have it, without attention, between linear layers; all 16 wide.
+Model FeedForwardModel();
+
 struct TinyRun {
   Model model = TinyModel();
   int devices = 1;

@@ -212,6 +212,21 @@ TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
   }
 }
 
+// Masks of dropout are made anew by recorded work, which must read the numbers of the step at hand.
+TEST_F(CudaTraining, FeedForwardBlocksGiveTheSameAnswer) {
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    SCOPED_TRACE(PrecisionName(precision));
+    const auto answer = [&](int stages, const std::string& schedule) {
+      TinyRun run = OnCuda(stages, schedule, Place::kOneGpu, Optimizer::AdamW(), precision);
+      run.model = FeedForwardModel();
+      return AnswerOf(run).value();
+    };
+    const TinyAnswer expected = answer(1, "gpipe");
+    EXPECT_EQ(answer(2, "1f1b"), expected);
+    EXPECT_EQ(answer(5, "zb-h1"), expected);
+  }
+}
+
 // With one step of plain descent at a learning rate of 1, a parameter moves by its gradient.
 TinyRun GradientRun(TinyRun run) {
   run.model = TameModel();

@@ -10,9 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "engine/model/layers/dropout.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
+#include "engine/model/layers/swiglu.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
@@ -307,6 +309,28 @@ Model RandomBlocks(uint64_t seed) {
   }
   model.layers.push_back(Linear(kSmallClasses));
   return model;
+}
+
+// Masks are made anew on each rank.
+TEST(PartitionsTest, DropoutGivesTheSameAnswer) {
+  constexpr int64_t kWidth = 24;
+  const Model model{.input = Shape{kSmallFeatures},
+                    .layers = {Dropout(0.1F), Linear(kWidth),
+                               Residual({RmsNorm(), Linear(2 * kWidth), SwiGlu(), Dropout(0.3F)}),
+                               Dropout(0.2F), Linear(kSmallClasses)}};
+  const auto answer = [&](const Model& of, int stages, const std::string& schedule) {
+    return AnswerOf(
+        *MakeTrainer(of, EvenPlan(of, stages, schedule, kCutMicroBatches, kCutMicroBatchRows), {}));
+  };
+  const Answer expected = answer(model, 1, "gpipe");
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    for (const int stages : {2, 3, 5}) {
+      EXPECT_EQ(answer(model, stages, schedule), expected) << schedule << " on " << stages;
+    }
+  }
+  Model without = model;
+  without.layers[0] = Dropout(0.0F);
+  EXPECT_FALSE(answer(without, 1, "gpipe") == expected) << "nothing was dropped";
 }
 
 TEST(PartitionsTest, CutsBetweenResidualBlocksGiveTheSameAnswer) {

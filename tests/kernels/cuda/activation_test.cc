@@ -22,12 +22,12 @@ namespace stagecoach::kernels::activation_test {
 namespace {
 
 using reference::Vector;
+using testing::ActivationBound;
+using testing::ActivationDerivativeBound;
 using testing::CloseTo;
 using testing::ElementTypeOf;
 using testing::EmulatedGpu;
 using testing::Gamma;
-using testing::GeluBound;
-using testing::GeluDerivativeBound;
 using testing::InEveryOrder;
 using testing::kActivationTypes;
 using testing::NameOf;
@@ -71,14 +71,19 @@ TEST_P(CudaActivation, ReluBackwardIsExact) {
 }
 
 TEST_P(CudaActivation, GeluBackwardMatchesReference) {
-  Vector expected, bounds;
-  for (size_t i = 0; i < z_.size(); ++i) {
-    const double dy = dy_[i], z = z_[i];
-    expected.push_back(dy * reference::GeluDerivative(z));
-    const double bound = std::fabs(dy) * GeluDerivativeBound(z) + Gamma(1) * std::fabs(expected[i]);
-    bounds.push_back(StoredBound(expected.back(), bound, type_));
+  for (const Activation form : {Activation::kGelu, Activation::kGeluExact}) {
+    Vector expected, bounds;
+    for (size_t i = 0; i < z_.size(); ++i) {
+      const double dy = dy_[i], z = z_[i];
+      expected.push_back(dy * reference::ActivationDerivative(form, z));
+      const double bound =
+          std::fabs(dy) * ActivationDerivativeBound(form, z) + Gamma(1) * std::fabs(expected[i]);
+      bounds.push_back(StoredBound(expected.back(), bound, type_));
+    }
+    EXPECT_THAT(Compute(form == Activation::kGelu ? LaunchGeluBackward : LaunchGeluExactBackward),
+                CloseTo(expected, bounds))
+        << ActivationName(form);
   }
-  EXPECT_THAT(Compute(LaunchGeluBackward), CloseTo(expected, bounds));
 }
 
 TEST_P(CudaActivation, GradientMayOverwriteItsOperand) {
@@ -151,14 +156,31 @@ TEST_P(CudaBias, ReluFollowsExactly) {
 }
 
 TEST_P(CudaBias, GeluMatchesReferenceAndKeepsWhatItIsOf) {
-  const std::vector<Vector> actual = Compute(LaunchBiasGelu, /*want_z=*/true);
-  Vector expected, bounds;
-  for (const double z : z_) {
-    expected.push_back(reference::Gelu(z));
-    bounds.push_back(StoredBound(expected.back(), GeluBound(z, 0.0), type_));
+  for (const Activation form : {Activation::kGelu, Activation::kGeluExact}) {
+    SCOPED_TRACE(ActivationName(form));
+    const std::vector<Vector> actual =
+        Compute(form == Activation::kGelu ? LaunchBiasGelu : LaunchBiasGeluExact, /*want_z=*/true);
+    Vector expected, bounds;
+    for (const double z : z_) {
+      expected.push_back(reference::Activate(form, z));
+      bounds.push_back(StoredBound(expected.back(), ActivationBound(form, z, 0.0), type_));
+    }
+    EXPECT_THAT(actual[0], CloseTo(expected, bounds));
+    EXPECT_EQ(actual[1], Stored(z_));
   }
-  EXPECT_THAT(actual[0], CloseTo(expected, bounds));
-  EXPECT_EQ(actual[1], Stored(z_));
+}
+
+TEST_P(CudaBias, MayBeMissing) {
+  EmulatedGpu gpu;
+  const Tensor product = gpu.Operand(type_, product_);
+  const Tensor y = gpu.Result(type_, rows_ * columns_);
+  ASSERT_EQ(
+      LaunchBiasRelu(gpu.stream(), ElementTypeOf(type_),
+                     {.rows = rows_, .columns = columns_, .product = product.data, .y = y.data}),
+      cudaSuccess);
+  Vector expected = ToDouble(product_);
+  for (double& value : expected) value = std::max(0.0, value);
+  EXPECT_EQ(gpu.Values(y), expected);
 }
 
 TEST_P(CudaBias, IsTheSameAtAnyAddress) {
@@ -198,14 +220,18 @@ TEST(CudaGelu, IsFlatOrStraightFarFromZero) {
   const Tensor zeros = gpu.Operand(DType::kFloat32, {0.0F, 0.0F, 0.0F, 0.0F});
   const Tensor ones = gpu.Operand(DType::kFloat32, {1.0F, 1.0F, 1.0F, 1.0F});
   const Tensor y = gpu.Result(DType::kFloat32, 4), dz = gpu.Result(DType::kFloat32, 4);
-  ASSERT_EQ(
-      LaunchBiasGelu(gpu.stream(), ElementType::kFloat32,
-                     {.rows = 1, .columns = 4, .product = z.data, .bias = zeros.data, .y = y.data}),
-      cudaSuccess);
-  ASSERT_EQ(LaunchGeluBackward(gpu.stream(), ElementType::kFloat32, 4, ones.data, z.data, dz.data),
-            cudaSuccess);
-  EXPECT_EQ(gpu.Values(y), (Vector{0.0, 0.0, 100.0, 1e4}));
-  EXPECT_EQ(gpu.Values(dz), (Vector{0.0, 0.0, 1.0, 1.0}));
+  const auto expect_flat = [&](LaunchBiasFunction forward, Binary backward) {
+    ASSERT_EQ(
+        forward(gpu.stream(), ElementType::kFloat32,
+                {.rows = 1, .columns = 4, .product = z.data, .bias = zeros.data, .y = y.data}),
+        cudaSuccess);
+    ASSERT_EQ(backward(gpu.stream(), ElementType::kFloat32, 4, ones.data, z.data, dz.data),
+              cudaSuccess);
+    EXPECT_EQ(gpu.Values(y), (Vector{0.0, 0.0, 100.0, 1e4}));
+    EXPECT_EQ(gpu.Values(dz), (Vector{0.0, 0.0, 1.0, 1.0}));
+  };
+  expect_flat(LaunchBiasGelu, LaunchGeluBackward);
+  expect_flat(LaunchBiasGeluExact, LaunchGeluExactBackward);
 }
 
 TEST(CudaAddFloats, AddsToWhatIsThere) {

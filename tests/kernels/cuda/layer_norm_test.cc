@@ -22,6 +22,7 @@
 namespace stagecoach::kernels::layer_norm_test {
 namespace {
 
+using reference::RowStatistics;
 using reference::Vector;
 using testing::CloseTo;
 using testing::ElementTypeOf;
@@ -42,6 +43,10 @@ using testing::ToDouble;
 // the row; a warp adds its lanes in 5 steps, a block its 16 warps.
 int64_t RowSumRoundings(int64_t features) {
   return std::min(features, std::max<int64_t>(32, features / 512 + 8) + 5 + 16);
+}
+
+constexpr LayerNormShape Rms(int64_t rows, int64_t features) {
+  return {.rows = rows, .features = features, .epsilon = 0.5F, .centers = false};
 }
 
 struct Problem {
@@ -91,7 +96,8 @@ ForwardResult RunForward(const Problem& problem, Add add = Add::kNo) {
     const Tensor x = operand(problem.x), gamma = operand(problem.gamma);
     const Tensor beta = operand(problem.beta);
     const Tensor addend = operand(problem.addend);
-    const Tensor statistics = gpu.Result(DType::kFloat32, R * 2);
+    const bool centers = problem.shape.centers;
+    const Tensor statistics = gpu.Result(DType::kFloat32, centers ? R * 2 : R);
     const Tensor y = gpu.Result(problem.type, R * C, problem.offset);
     if (add == Add::kBefore) {
       EXPECT_EQ(
@@ -102,10 +108,11 @@ ForwardResult RunForward(const Problem& problem, Add add = Add::kNo) {
                                      {.rows = R,
                                       .features = C,
                                       .epsilon = problem.shape.epsilon,
+                                      .centers = centers,
                                       .x = x.data,
                                       .addend = add == Add::kWithin ? addend.data : nullptr,
                                       .gamma = gamma.data,
-                                      .beta = beta.data,
+                                      .beta = centers ? beta.data : nullptr,
                                       .statistics = statistics.f32(),
                                       .y = y.data}),
               cudaSuccess);
@@ -116,14 +123,17 @@ ForwardResult RunForward(const Problem& problem, Add add = Add::kNo) {
 
 // Bounds of the statistics of one row: absolute for the mean, relative for rstd. The mean is a sum
 // of C terms and a division. A variance around a mean that is off by d is too large by d^2; its own
-// sum has the roundings of each term, 4, besides.
+// sum has the roundings of each term, 4, besides. RMSNorm's mean is 0 exactly.
 struct StatisticsBound {
-  StatisticsBound(reference::Values row, double rstd) {
+  StatisticsBound(const LayerNormShape& shape, reference::Values row, double rstd) {
     const int64_t roundings = RowSumRoundings(static_cast<int64_t>(row.size()));
     const auto elementary = static_cast<int64_t>(PrecisionOf(DType::kFloat32).elementary);
     double sum_abs = 0;
     for (double value : row) sum_abs += std::fabs(value);
-    mean = Gamma(roundings + elementary) * sum_abs / static_cast<double>(row.size());
+    mean = 0.0;
+    if (shape.centers) {
+      mean = Gamma(roundings + elementary) * sum_abs / static_cast<double>(row.size());
+    }
     const double shift = mean * rstd;
     relative_rstd = Gamma(roundings + 4 + 2 * elementary) + shift * shift;
   }
@@ -139,9 +149,9 @@ void ExpectForwardMatches(const Problem& problem, const Vector& x, const Forward
   Vector statistics_bound, y_bound;
   for (size_t r = 0; r < static_cast<size_t>(problem.shape.rows); ++r) {
     const reference::Values row = reference::Values(x).subspan(r * C, C);
-    const double mean = expected.statistics[r * 2], rstd = expected.statistics[r * 2 + 1];
-    const StatisticsBound bound(row, rstd);
-    statistics_bound.push_back(bound.mean);
+    const auto [mean, rstd] = RowStatistics(problem.shape, expected.statistics, r);
+    const StatisticsBound bound(problem.shape, row, rstd);
+    if (problem.shape.centers) statistics_bound.push_back(bound.mean);
     statistics_bound.push_back(bound.relative_rstd * rstd);
     for (size_t c = 0; c < C; ++c) {
       const double shift = bound.mean * rstd * std::fabs(gamma[c]);
@@ -185,6 +195,7 @@ void ExpectBackwardInputMatches(const Problem& problem, const BackwardInputOptio
     EXPECT_EQ(LaunchLayerNormBackwardInput(gpu.stream(), ElementTypeOf(problem.type),
                                            {.rows = R,
                                             .features = problem.shape.features,
+                                            .centers = problem.shape.centers,
                                             .dy = dy.data,
                                             .x = x.data,
                                             .gamma = gamma.data,
@@ -199,13 +210,13 @@ void ExpectBackwardInputMatches(const Problem& problem, const BackwardInputOptio
   Vector expected = reference::LayerNormBackwardInput(problem.shape, dy, x, gamma, statistics);
   Vector bounds;
   for (size_t r = 0; r < static_cast<size_t>(R); ++r) {
-    const double mean = statistics[r * 2], rstd = statistics[r * 2 + 1];
+    const auto [mean, rstd] = RowStatistics(problem.shape, statistics, r);
     Vector g(C), xhat(C);
     double mean_g = 0, mean_g_xhat = 0;
     for (size_t c = 0; c < C; ++c) {
       g[c] = std::fabs(dy[r * C + c] * gamma[c]);
       xhat[c] = std::fabs((x[r * C + c] - mean) * rstd);
-      mean_g += g[c] / static_cast<double>(C);
+      if (problem.shape.centers) mean_g += g[c] / static_cast<double>(C);
       mean_g_xhat += g[c] * xhat[c] / static_cast<double>(C);
     }
     // On the longest path, that of mean(g xhat): 4 roundings of a term, those of the sum, 4 of the
@@ -226,19 +237,22 @@ void ExpectBackwardInputMatches(const Problem& problem, const BackwardInputOptio
 
 void ExpectBackwardWeightMatches(const Problem& problem, bool accumulate) {
   const int64_t rows = problem.shape.rows, features = problem.shape.features;
+  const bool centers = problem.shape.centers;
   const auto actual = InEveryOrder([&](EmulatedGpu& gpu) {
     const Tensor dy = gpu.Operand(problem.type, problem.dy, problem.offset);
     const Tensor x = gpu.Operand(problem.type, problem.x, problem.offset);
     const Tensor statistics = gpu.Operand(DType::kFloat32, problem.statistics);
     const Tensor dgamma = accumulate ? gpu.Operand(DType::kFloat32, problem.dgamma)
                                      : gpu.Result(DType::kFloat32, features);
-    const Tensor dbeta = accumulate ? gpu.Operand(DType::kFloat32, problem.dbeta)
-                                    : gpu.Result(DType::kFloat32, features);
-    const int64_t workspace_floats = LayerNormWorkspaceBytes(rows, features) / 4;
+    const Tensor dbeta = !centers     ? Tensor{}
+                         : accumulate ? gpu.Operand(DType::kFloat32, problem.dbeta)
+                                      : gpu.Result(DType::kFloat32, features);
+    const int64_t workspace_floats = LayerNormWorkspaceBytes(rows, features, centers) / 4;
     EXPECT_EQ(LaunchLayerNormBackwardWeight(
                   gpu.stream(), ElementTypeOf(problem.type),
                   {.rows = rows,
                    .features = features,
+                   .centers = centers,
                    .dy = dy.data,
                    .x = x.data,
                    .statistics = statistics.f32(),
@@ -247,29 +261,30 @@ void ExpectBackwardWeightMatches(const Problem& problem, bool accumulate) {
                    .accumulate = accumulate,
                    .workspace = gpu.Result(DType::kFloat32, workspace_floats).f32()}),
               cudaSuccess);
-    return std::vector<Vector>{gpu.Values(dgamma), gpu.Values(dbeta)};
+    return std::vector<Vector>{gpu.Values(dgamma), centers ? gpu.Values(dbeta) : Vector{}};
   });
   const auto R = static_cast<size_t>(rows), C = static_cast<size_t>(features);
-  auto expected = reference::LayerNormBackwardWeight(
-      problem.shape, ToDouble(problem.dy), ToDouble(problem.x), ToDouble(problem.statistics));
-  Vector dgamma_bound(C), dbeta_bound(C);
+  const Vector statistics = ToDouble(problem.statistics);
+  auto expected = reference::LayerNormBackwardWeight(problem.shape, ToDouble(problem.dy),
+                                                     ToDouble(problem.x), statistics);
+  Vector dgamma_bound(C), dbeta_bound(expected.dbeta.size());
   for (size_t c = 0; c < C; ++c) {
     double dgamma_abs = 0, dbeta_abs = 0;
     if (accumulate) {
       expected.dgamma[c] += problem.dgamma[c];
-      expected.dbeta[c] += problem.dbeta[c];
+      if (centers) expected.dbeta[c] += problem.dbeta[c];
       dgamma_abs = std::fabs(problem.dgamma[c]);
       dbeta_abs = std::fabs(problem.dbeta[c]);
     }
     for (size_t r = 0; r < R; ++r) {
-      const double mean = problem.statistics[r * 2], rstd = problem.statistics[r * 2 + 1];
+      const auto [mean, rstd] = RowStatistics(problem.shape, statistics, r);
       const double dy = std::fabs(problem.dy[r * C + c]);
       dbeta_abs += dy;
       dgamma_abs += dy * std::fabs(problem.x[r * C + c] - mean) * rstd;
     }
     // A term of dgamma has 3 roundings; a column has R terms and what was there.
     dgamma_bound[c] = Gamma(rows + 4) * dgamma_abs;
-    dbeta_bound[c] = Gamma(rows + 1) * dbeta_abs;
+    if (centers) dbeta_bound[c] = Gamma(rows + 1) * dbeta_abs;
   }
   EXPECT_THAT(actual[0], CloseTo(expected.dgamma, dgamma_bound));
   EXPECT_THAT(actual[1], CloseTo(expected.dbeta, dbeta_bound));
@@ -278,7 +293,7 @@ void ExpectBackwardWeightMatches(const Problem& problem, bool accumulate) {
 using Parameter = std::tuple<DType, LayerNormShape>;
 std::string NameOfProblem(const ::testing::TestParamInfo<Parameter>& info) {
   const auto& [type, shape] = info.param;
-  return absl::StrCat(NameOf(type), "_", shape.rows, "x", shape.features);
+  return absl::StrCat(NameOf(type), shape.centers ? "_" : "_rms_", shape.rows, "x", shape.features);
 }
 
 class CudaLayerNorm : public ::testing::TestWithParam<Parameter> {
@@ -310,14 +325,14 @@ TEST_P(CudaLayerNorm, BackwardInputMayOverwriteItsOperand) {
 // read again, vectors or single elements.
 INSTANTIATE_TEST_SUITE_P(
     Rows, CudaLayerNorm,
-    ::testing::Combine(::testing::ValuesIn(kActivationTypes),
-                       ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1},
-                                         LayerNormShape{5, 7, 0.5F}, LayerNormShape{6, 64},
-                                         LayerNormShape{17, 33}, LayerNormShape{3, 256},
-                                         LayerNormShape{2, 257}, LayerNormShape{5, 768},
-                                         LayerNormShape{2, 1024}, LayerNormShape{2, 1032},
-                                         LayerNormShape{1, 4099}, LayerNormShape{2, 8200},
-                                         LayerNormShape{1, 16384}, LayerNormShape{2, 16400})),
+    ::testing::Combine(
+        ::testing::ValuesIn(kActivationTypes),
+        ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1}, LayerNormShape{5, 7, 0.5F},
+                          LayerNormShape{6, 64}, LayerNormShape{17, 33}, LayerNormShape{3, 256},
+                          LayerNormShape{2, 257}, LayerNormShape{5, 768}, LayerNormShape{2, 1024},
+                          LayerNormShape{2, 1032}, LayerNormShape{1, 4099}, LayerNormShape{2, 8200},
+                          LayerNormShape{1, 16384}, LayerNormShape{2, 16400}, Rms(3, 1), Rms(5, 7),
+                          Rms(2, 257), Rms(5, 768), Rms(1, 16400))),
     NameOfProblem);
 INSTANTIATE_TEST_SUITE_P(VeryLongRows, CudaLayerNorm,
                          ::testing::Combine(::testing::ValuesIn(kActivationTypes),
@@ -343,7 +358,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          LayerNormShape{5, 7}, LayerNormShape{17, 33},
                                          LayerNormShape{9, 264}, LayerNormShape{127, 40},
                                          LayerNormShape{128, 40}, LayerNormShape{301, 129},
-                                         LayerNormShape{1000, 8}, LayerNormShape{2, 20000})),
+                                         LayerNormShape{1000, 8}, LayerNormShape{2, 20000},
+                                         Rms(5, 7), Rms(9, 264), Rms(301, 129))),
     NameOfProblem);
 
 class CudaLayerNormUnaligned : public CudaLayerNorm {};

@@ -34,7 +34,7 @@ class LinearCaseTest : public GpuTest, public ::testing::WithParamInterface<Line
 
 inline auto AllActivations() {
   return ::testing::Values(kernels::Activation::kNone, kernels::Activation::kRelu,
-                           kernels::Activation::kGelu);
+                           kernels::Activation::kGelu, kernels::Activation::kGeluExact);
 }
 
 inline auto AllPrecisions() {

@@ -32,12 +32,12 @@ struct LinearProblem {
     const int64_t R = shape.rows, I = shape.inputs, O = shape.outputs;
     x = Rounded(RandomNormal(R * I, 1));
     w = Rounded(RandomNormal(I * O, 2));
-    b = Rounded(RandomNormal(O, 3));
+    if (shape.has_bias) b = Rounded(RandomNormal(O, 3));
     dy = Rounded(RandomNormal(R * O, 4));
     z = Rounded(RandomUniform(-6.0F, 6.0F, R * O, 5));
     for (const float value : z) y.push_back(std::max(0.0F, value));
     dw = RandomNormal(I * O, 6);
-    db = RandomNormal(O, 7);
+    if (shape.has_bias) db = RandomNormal(O, 7);
   }
 
   std::vector<float> Rounded(std::vector<float> values) const {
@@ -73,10 +73,11 @@ class LinearOnGpu {
     kernels::Tensor z, y;
   };
   ForwardResult Forward() {
-    const kernels::Tensor z = gelu() ? Result(outputs()) : kernels::Tensor{};
+    const kernels::Tensor z = keeps_z() ? Result(outputs()) : kernels::Tensor{};
     const kernels::Tensor y = Result(outputs());
     const kernels::Tensor x = Operand(inputs(), problem_.x), w = Weights();
-    const kernels::Tensor b = Operand(kernels::Shape{shape_.outputs}, problem_.b);
+    const kernels::Tensor b =
+        shape_.has_bias ? Operand(kernels::Shape{shape_.outputs}, problem_.b) : kernels::Tensor{};
     EXPECT_OK(bench_.Run(
         [&](kernels::Stream& stream) { return op_->Forward(stream, x, w, b, z, y, workspace_); }));
     return {z, y};
@@ -89,10 +90,10 @@ class LinearOnGpu {
   InputGradient BackwardInput(bool in_place = false, bool want_dx = true) {
     const bool relu = shape_.activation == kernels::Activation::kRelu;
     const kernels::Tensor y = relu ? Operand(outputs(), problem_.y) : kernels::Tensor{};
-    const kernels::Tensor z = gelu() ? Operand(outputs(), problem_.z) : kernels::Tensor{};
-    const kernels::Tensor dz = in_place         ? z
-                               : relu || gelu() ? Result(outputs())
-                                                : kernels::Tensor{};
+    const kernels::Tensor z = keeps_z() ? Operand(outputs(), problem_.z) : kernels::Tensor{};
+    const kernels::Tensor dz = in_place            ? z
+                               : relu || keeps_z() ? Result(outputs())
+                                                   : kernels::Tensor{};
     const kernels::Tensor dx = want_dx ? Result(inputs()) : kernels::Tensor{};
     const kernels::Tensor dy = Operand(outputs(), problem_.dy), w = Weights();
     EXPECT_OK(bench_.Run([&](kernels::Stream& stream) {
@@ -110,7 +111,8 @@ class LinearOnGpu {
     const kernels::Tensor dw = accumulate
                                    ? bench_.Operand(weights, problem_.dw, kernels::DType::kFloat32)
                                    : bench_.Result(weights, kernels::DType::kFloat32);
-    const kernels::Tensor db = accumulate
+    const kernels::Tensor db = !shape_.has_bias ? kernels::Tensor{}
+                               : accumulate
                                    ? bench_.Operand(biases, problem_.db, kernels::DType::kFloat32)
                                    : bench_.Result(biases, kernels::DType::kFloat32);
     const kernels::Tensor x = Operand(inputs(), problem_.x), dz = Operand(outputs(), problem_.dy);
@@ -139,7 +141,7 @@ class LinearOnGpu {
   }
 
  private:
-  bool gelu() const { return shape_.activation == kernels::Activation::kGelu; }
+  bool keeps_z() const { return KeepsZ(shape_.activation); }
   kernels::Shape inputs() const { return {shape_.rows, shape_.inputs}; }
   kernels::Shape outputs() const { return {shape_.rows, shape_.outputs}; }
   kernels::Tensor Operand(const kernels::Shape& shape, const std::vector<float>& values) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +61,30 @@ INSTANTIATE_TEST_SUITE_P(
                                          LinearExtents{700, 5, 3}),
                        AllActivations(), AllPrecisions()),
     LinearCaseName);
+
+class CudaLinearWithoutBias
+    : public GpuTest,
+      public ::testing::WithParamInterface<std::tuple<Activation, Precision>> {};
+
+TEST_P(CudaLinearWithoutBias, MatchesReference) {
+  const auto& [activation, precision] = GetParam();
+  for (const int64_t rows : {17, 300}) {
+    const LinearProblem problem(
+        {.rows = rows, .inputs = 24, .outputs = 40, .activation = activation, .has_bias = false},
+        precision);
+    ExpectForward(problem);
+    ExpectBackwardInput(problem);
+    ExpectBackwardWeight(problem, /*accumulate=*/false);
+    ExpectBackwardWeight(problem, /*accumulate=*/true);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaLinearWithoutBias,
+                         ::testing::Combine(AllActivations(), AllPrecisions()),
+                         [](const auto& test) {
+                           return absl::StrCat(ActivationName(std::get<0>(test.param)), "_",
+                                               PrecisionName(std::get<1>(test.param)));
+                         });
 
 class CudaLinearBits : public GpuTest, public ::testing::WithParamInterface<Precision> {
  protected:

@@ -16,10 +16,14 @@
 #include "kernels/bfloat16.h"
 #include "kernels/device.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/dropout.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 
 // The way from an operation to its kernels: each argument arrives where it belongs. The values are
@@ -28,6 +32,7 @@ namespace stagecoach::kernels::ops_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using testing::StatusIs;
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
@@ -99,6 +104,75 @@ TEST_F(CudaOpsTest, AddAndCopy) {
   EXPECT_THAT(Values<float>(copy), ElementsAre(11, 22, 33));
 }
 
+// Each argument has its effect: with other keys there are other masks.
+TEST_F(CudaOpsTest, Dropout) {
+  const DropoutShape shape{.rows = 2, .elements = 33, .rate = 0.5F};
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(shape));
+  const std::vector<float> ones(66, 1.0F);
+  const Tensor x = Floats({2, 33}, ones), y = Result(DType::kFloat32, {2, 33});
+  const Tensor sample = Operand<int64_t>(DType::kFloat64, {1}, {5});  // a number of 8 bytes
+  const DropoutKey key{
+      .seed = 7, .stream = 9, .first_sample = static_cast<const int64_t*>(sample.data)};
+  Perform([&](Stream& stream) { return op->Apply(stream, key, x, y); });
+  const reference::Vector expected = reference::Dropout(shape, key, 5, ones);
+  EXPECT_THAT(Values<float>(y), ElementsAreArray(expected));
+}
+
+TEST_F(CudaOpsTest, DropoutRefusesWhatIsOutOfRange) {
+  for (const DropoutShape shape :
+       {DropoutShape{.rows = 0}, DropoutShape{.elements = -1}, DropoutShape{.rows = kHuge},
+        DropoutShape{.rate = 1.0F}, DropoutShape{.rate = -0.5F}}) {
+    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
+// A sample of two ids in each of two rows; the words 1 and 2.
+TEST_F(CudaOpsTest, Embedding) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto op,
+      ops().Create(EmbeddingShape{
+          .rows = 2, .positions = 2, .vocabulary = 3, .features = 1, .has_positions = true}));
+  const Tensor ids = Operand<int32_t>(DType::kInt32, {2, 2}, {1, 2, 1, 1});
+  const Tensor tokens = Floats({3, 1}, {1, 2, 3}), positions = Floats({2, 1}, {10, 20});
+  const Tensor y = Result(DType::kFloat32, {2, 2, 1}), dy = Floats({2, 2, 1}, {1, 2, 4, 8});
+  const Tensor dtokens = Result(DType::kFloat32, {3, 1});
+  const Tensor dpositions = Result(DType::kFloat32, {2, 1});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4 + 1});
+  const auto backward = [&](bool accumulate) {
+    Perform([&](Stream& stream) {
+      return op->BackwardWeight(stream, ids, dy, dtokens, dpositions, accumulate,
+                                static_cast<std::byte*>(workspace.data));
+    });
+  };
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, y); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(12, 23, 12, 22));
+  backward(/*accumulate=*/false);
+  EXPECT_THAT(Values<float>(dtokens), ElementsAre(0, 13, 2));
+  EXPECT_THAT(Values<float>(dpositions), ElementsAre(5, 10));
+  backward(/*accumulate=*/true);
+  EXPECT_THAT(Values<float>(dtokens), ElementsAre(0, 26, 4));
+  EXPECT_THAT(Values<float>(dpositions), ElementsAre(10, 20));
+}
+
+TEST_F(CudaOpsTest, EmbeddingWithoutPositionsIgnoresThem) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(EmbeddingShape{.vocabulary = 2}));
+  const Tensor ids = Operand<int32_t>(DType::kInt32, {1, 1}, {1});
+  const Tensor tokens = Floats({2, 1}, {1, 2}), positions = Floats({1, 1}, {10});
+  const Tensor y = Result(DType::kFloat32, {1, 1, 1});
+  Perform([&](Stream& stream) { return op->Forward(stream, ids, tokens, positions, y); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(2));
+}
+
+TEST_F(CudaOpsTest, EmbeddingRefusesExtentsOutOfRange) {
+  for (const EmbeddingShape shape :
+       {EmbeddingShape{.rows = 0}, EmbeddingShape{.positions = -1}, EmbeddingShape{.vocabulary = 0},
+        EmbeddingShape{.features = kHuge}, EmbeddingShape{.rows = kHuge},
+        EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20},
+        EmbeddingShape{.positions = 1 << 20, .features = 1 << 20}}) {
+    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
 TEST_F(CudaOpsTest, LayerNorm) {
   ASSERT_OK_AND_ASSIGN(const auto op,
                        ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 3.0F}));
@@ -143,6 +217,31 @@ TEST_F(CudaOpsTest, LayerNormBackward) {
   EXPECT_THAT(Values<float>(dbeta), ElementsAre(33, 41));
 }
 
+TEST_F(CudaOpsTest, RmsNorm) {
+  ASSERT_OK_AND_ASSIGN(
+      const auto op,
+      ops().Create(LayerNormShape{.rows = 1, .features = 2, .epsilon = 1.5F, .centers = false}));
+  const Tensor x = Floats({1, 2}, {2, -1}), gamma = Floats({2}, {1, 3});
+  const Tensor statistics = Result(DType::kFloat32, {1}), y = Result(DType::kFloat32, {1, 2});
+  const Tensor dy = Floats({1, 2}, {4, 2}), dx = Result(DType::kFloat32, {1, 2});
+  const Tensor dgamma = Floats({2}, {10, 20});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  Perform([&](Stream& stream) {
+    return op->Forward(stream, x, gamma, /*beta=*/{}, /*addend=*/{}, statistics, y);
+  });
+  Perform([&](Stream& stream) {
+    return op->BackwardInput(stream, dy, x, gamma, statistics, /*addend=*/{}, dx);
+  });
+  Perform([&](Stream& stream) {
+    return op->BackwardWeight(stream, dy, x, statistics, dgamma, /*dbeta=*/{}, /*accumulate=*/true,
+                              static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<float>(statistics), ElementsAre(0.5F));
+  EXPECT_THAT(Values<float>(y), ElementsAre(1, -1.5F));
+  EXPECT_THAT(Values<float>(dx), ElementsAre(1.75F, 3.125F));
+  EXPECT_THAT(Values<float>(dgamma), ElementsAre(14, 19));
+}
+
 TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
   for (const LayerNormShape shape :
        {LayerNormShape{.rows = 0}, LayerNormShape{.features = -1}, LayerNormShape{.rows = kHuge},
@@ -151,12 +250,30 @@ TEST_F(CudaOpsTest, LayerNormRefusesExtentsOutOfRange) {
   }
 }
 
-// The last row is padding.
+// At 0 the gate is 1/2, and its derivative 1/4.
+TEST_F(CudaOpsTest, SwiGlu) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(SwiGluShape{.rows = 2, .features = 1}));
+  const Tensor x = Floats({2, 2}, {0, 3, 1e4F, 5}), y = Result(DType::kFloat32, {2, 1});
+  const Tensor dy = Floats({2, 1}, {2, 4}), dx = Result(DType::kFloat32, {2, 2});
+  Perform([&](Stream& stream) { return op->Forward(stream, x, y); });
+  Perform([&](Stream& stream) { return op->BackwardInput(stream, dy, x, dx); });
+  EXPECT_THAT(Values<float>(y), ElementsAre(0, 5e4F));
+  EXPECT_THAT(Values<float>(dx), ElementsAre(3, 0, 20, 4e4F));
+}
+
+TEST_F(CudaOpsTest, SwiGluRefusesExtentsOutOfRange) {
+  for (const SwiGluShape shape :
+       {SwiGluShape{.rows = 0}, SwiGluShape{.features = -1}, SwiGluShape{.rows = kHuge}}) {
+    EXPECT_THAT(ops().Create(shape), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
 TEST_F(CudaOpsTest, AttentionIsRefused) {
   EXPECT_THAT(ops().Create(AttentionShape{}),
               StatusIs(absl::StatusCode::kUnimplemented, "attention has no CUDA kernel yet"));
 }
 
+// The last row is padding.
 TEST_F(CudaOpsTest, MeanSquaredError) {
   ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(MeanSquaredErrorShape{{3, 2}}));
   const Tensor output = Floats({3, 2}, {1, 0, 0.5F, 0, 7, 7});

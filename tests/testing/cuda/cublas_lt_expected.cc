@@ -57,12 +57,13 @@ ExpectedProduct Expect(const BlasProblem& p) {
       if ((epilogue & 2) != 0) value = std::max(z, 0.0);
       if ((epilogue & 32) != 0) {
         value = Gelu(z);
-        bound = GeluBound(z, error);
+        bound = ActivationBound(kernels::Activation::kGelu, z, error);
       }
       if ((epilogue & 8) != 0 && !p.MaskBit(i, j)) value = bound = 0.0;
       if ((epilogue & 64) != 0) {
         const double slope = GeluDerivative(p.aux.At(i, j));
-        const double slope_error = GeluDerivativeBound(p.aux.At(i, j));
+        const double slope_error =
+            ActivationDerivativeBound(kernels::Activation::kGelu, p.aux.At(i, j));
         value = z * slope;
         bound = error * (std::fabs(slope) + slope_error) +
                 std::fabs(z) * (slope_error + Gamma(1) * std::fabs(slope));

@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_KERNELS_HOST_DEVICE_H_
-#define STAGECOACH_KERNELS_HOST_DEVICE_H_
+#ifndef STAGECOACH_BASE_HOST_DEVICE_H_
+#define STAGECOACH_BASE_HOST_DEVICE_H_
 
 // Marks a function that a CUDA compiler makes for both the host and the GPU. Nothing to others.
 #ifdef __CUDACC__
@@ -8,4 +8,4 @@
 #define STAGECOACH_HOST_DEVICE
 #endif
 
-#endif  // STAGECOACH_KERNELS_HOST_DEVICE_H_
+#endif  // STAGECOACH_BASE_HOST_DEVICE_H_

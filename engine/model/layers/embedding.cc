@@ -1,0 +1,75 @@
+#include "engine/model/layers/embedding.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class EmbeddingLayer final : public Layer {
+ public:
+  explicit EmbeddingLayer(const EmbeddingOptions& options) : options_(options) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    const int64_t vocabulary = options_.vocabulary, features = options_.features;
+    if (context.input.rank() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("embedding: takes samples of one axis, its ids, rather than of shape ",
+                       context.input.ToString()));
+    }
+    const int64_t positions = context.input.dim(0);
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::EmbeddingShape{
+                              context.rows, positions, vocabulary, features, options_.positions}));
+    LayerSpec spec;
+    spec.description = absl::StrCat("embedding ", vocabulary, " -> ", features);
+    if (options_.positions) absl::StrAppend(&spec.description, ", ", positions, " positions");
+    spec.output = Shape{positions, features};
+    spec.takes_ids = true;
+    spec.parameters = {{"tokens", Shape{vocabulary, features},
+                        Init::Normal(0.0F, options_.token_deviation), true}};
+    if (options_.positions) {
+      spec.parameters.push_back(
+          {"positions", spec.output, Init::Normal(0.0F, options_.position_deviation), true});
+    }
+    spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
+    const auto elements = static_cast<double>(context.rows * positions * features);
+    const double adds = options_.positions ? elements : 0.0;
+    spec.forward = {adds, 8.0 * elements + 4.0 * adds};
+    // All of dtokens is written once in a step, whatever the ids are.
+    spec.backward_weight = {elements + adds, 12.0 * (elements + adds) +
+                                                 4.0 * static_cast<double>(vocabulary * features)};
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, args.parameters[0], PositionsOf(args.parameters),
+                        args.y);
+  }
+
+  // Ids have no gradient.
+  absl::Status BackwardInput(const LayerArgs&) override { return absl::OkStatus(); }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return op_->BackwardWeight(args.stream, args.x, args.dy, args.gradients[0],
+                               PositionsOf(args.gradients), args.accumulate, args.workspace);
+  }
+
+ private:
+  Tensor PositionsOf(absl::Span<const Tensor> tensors) const {
+    return options_.positions ? tensors[1] : Tensor{};
+  }
+
+  const EmbeddingOptions options_;
+  std::unique_ptr<kernels::EmbeddingOp> op_;
+};
+
+}  // namespace
+
+LayerFactory Embedding(const EmbeddingOptions& options) { return LayerOf<EmbeddingLayer>(options); }
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,104 @@
+#include "kernels/ops/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/ops/cpu_ops.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int64_t kRowTile = 16;
+// Columns of a gradient that one tile sums for all ids: in their order, whoever sums the others.
+constexpr int64_t kColumnTile = 128;
+// So large that memset goes around the cache: 154 MB in 2.1 ms rather than 4.7.
+constexpr int64_t kZeroTile = 1 << 24;
+
+void AddTo(const float* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// Names of extents as in kernels/ops/embedding.h.
+class CpuEmbedding final : public EmbeddingOp {
+ public:
+  explicit CpuEmbedding(const EmbeddingShape& shape)
+      : R_(shape.rows),
+        T_(shape.positions),
+        V_(shape.vocabulary),
+        C_(shape.features),
+        has_positions_(shape.has_positions),
+        row_tiles_(R_ * T_, kRowTile),
+        column_tiles_(C_, kColumnTile),
+        zero_tiles_(V_ * C_, kZeroTile) {}
+
+  int64_t workspace_bytes() const override { return 0; }
+
+  absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
+                       const Tensor& positions, const Tensor& y) override {
+    AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
+      const int64_t begin = row_tiles_.begin(tile);
+      for (int64_t n = begin; n < begin + row_tiles_.length(tile); ++n) {
+        float* const to = y.f32() + n * C_;
+        const int32_t id = ids.i32()[n];
+        if (!IsInVocabulary(id)) {
+          std::fill_n(to, C_, std::numeric_limits<float>::quiet_NaN());
+          continue;
+        }
+        std::memcpy(to, tokens.f32() + id * C_, static_cast<size_t>(C_) * sizeof(float));
+        if (has_positions_) AddTo(positions.f32() + n % T_ * C_, C_, to);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status BackwardWeight(Stream& stream, const Tensor& ids, const Tensor& dy,
+                              const Tensor& dtokens, const Tensor& dpositions, bool accumulate,
+                              std::byte* /*workspace*/) override {
+    CpuStream& cpu = AsCpu(stream);
+    if (!accumulate) {
+      cpu.ParallelFor(zero_tiles_.count, [&](int tile, int) {
+        std::memset(dtokens.f32() + zero_tiles_.begin(tile), 0,
+                    static_cast<size_t>(zero_tiles_.length(tile)) * sizeof(float));
+      });
+      if (has_positions_) std::fill_n(dpositions.f32(), T_ * C_, 0.0F);
+    }
+    cpu.ParallelFor(column_tiles_.count, [&](int tile, int) {
+      const int64_t c = column_tiles_.begin(tile);
+      const int64_t columns = column_tiles_.length(tile);
+      for (int64_t n = 0; n < R_ * T_; ++n) {
+        const float* const from = dy.f32() + n * C_ + c;
+        const int32_t id = ids.i32()[n];
+        if (IsInVocabulary(id)) AddTo(from, columns, dtokens.f32() + id * C_ + c);
+        if (has_positions_) AddTo(from, columns, dpositions.f32() + n % T_ * C_ + c);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  bool IsInVocabulary(int32_t id) const { return id >= 0 && id < V_; }
+
+  const int64_t R_, T_, V_, C_;
+  const bool has_positions_;
+  const Tiling row_tiles_, column_tiles_, zero_tiles_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
+                                                         Device& /*device*/) {
+  if (!IsExtent(shape.rows) || !IsExtent(shape.positions) ||
+      !IsExtent(shape.rows * shape.positions) || !IsExtent(shape.vocabulary) ||
+      !IsExtent(shape.features)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("embedding: extents, and ids in all, must be 1 to ", kMaxExtent, ": ",
+                     shape.rows, " rows, ", shape.positions, " positions, ", shape.vocabulary,
+                     " words, ", shape.features, " features"));
+  }
+  return std::unique_ptr<EmbeddingOp>(std::make_unique<CpuEmbedding>(shape));
+}
+
+}  // namespace stagecoach::kernels

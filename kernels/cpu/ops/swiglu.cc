@@ -1,0 +1,72 @@
+#include "kernels/ops/swiglu.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/math.h"
+
+namespace stagecoach::kernels {
+namespace {
+
+constexpr int64_t kRowTile = 16;
+
+// Names of extents as in kernels/ops/swiglu.h.
+class CpuSwiGlu final : public SwiGluOp {
+ public:
+  explicit CpuSwiGlu(const SwiGluShape& shape)
+      : R_(shape.rows), C_(shape.features), row_tiles_(R_, kRowTile) {}
+
+  absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& y) override {
+    ForEachRow(stream, [&](int64_t r) {
+      const float* const a = x.f32() + r * 2 * C_;
+      const float* const b = a + C_;
+      float* const yr = y.f32() + r * C_;
+      for (int64_t c = 0; c < C_; ++c) yr[c] = a[c] * SiluGate(a[c]) * b[c];
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
+                             const Tensor& dx) override {
+    ForEachRow(stream, [&](int64_t r) {
+      const float* const a = x.f32() + r * 2 * C_;
+      const float* const b = a + C_;
+      const float* const dyr = dy.f32() + r * C_;
+      float* const da = dx.f32() + r * 2 * C_;
+      float* const db = da + C_;
+      for (int64_t c = 0; c < C_; ++c) {
+        const float gate = SiluGate(a[c]);
+        da[c] = dyr[c] * b[c] * SiluDerivative(a[c], gate);
+        db[c] = dyr[c] * a[c] * gate;
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  template <typename F>
+  void ForEachRow(Stream& stream, F row) const {
+    AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
+      const int64_t begin = row_tiles_.begin(tile);
+      for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) row(r);
+    });
+  }
+
+  const int64_t R_, C_;
+  const Tiling row_tiles_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SwiGluOp>> CreateOnCpu(const SwiGluShape& shape,
+                                                      Device& /*device*/) {
+  if (!IsExtent(shape.rows) || !IsExtent(shape.features)) {
+    return absl::InvalidArgumentError(absl::StrCat("swiglu: extents must be 1 to ", kMaxExtent,
+                                                   ": ", shape.rows, " rows, ", shape.features,
+                                                   " features"));
+  }
+  return std::unique_ptr<SwiGluOp>(std::make_unique<CpuSwiGlu>(shape));
+}
+
+}  // namespace stagecoach::kernels

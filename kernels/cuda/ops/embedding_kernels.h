@@ -1,0 +1,45 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_EMBEDDING_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_EMBEDDING_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element_type.h"
+
+// The kernels of EmbeddingOp (kernels/ops/embedding.h): formulas and shapes are there. `void`
+// pointers are to elements of the type named beside them.
+namespace stagecoach::kernels {
+
+// A grid has 2^16 - 1 blocks of at least 256 features side by side.
+inline constexpr int64_t kMaxEmbeddingFeatures = int64_t{1} << 23;
+
+struct EmbeddingForwardArguments {
+  int64_t ids_count = 1;   // R T
+  int64_t positions = 1;   // T
+  int64_t vocabulary = 1;  // V
+  int64_t features = 1;    // C
+  const int32_t* ids = nullptr;
+  const void* tokens = nullptr;
+  const void* position_table = nullptr;  // may be null
+  void* y = nullptr;
+};
+cudaError_t LaunchEmbeddingForward(cudaStream_t stream, ElementType type,
+                                   const EmbeddingForwardArguments& arguments);
+
+// Of the tokens alone: the gradient of positions is one of column sums (column_sums_kernels.h).
+struct EmbeddingBackwardArguments {
+  int64_t ids_count = 1;
+  int64_t vocabulary = 1;
+  int64_t features = 1;
+  const int32_t* ids = nullptr;
+  const void* dy = nullptr;
+  float* dtokens = nullptr;
+  bool accumulate = false;
+};
+cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, ElementType type,
+                                    const EmbeddingBackwardArguments& arguments);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_EMBEDDING_KERNELS_H_

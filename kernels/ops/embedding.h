@@ -1,0 +1,55 @@
+#ifndef STAGECOACH_KERNELS_OPS_EMBEDDING_H_
+#define STAGECOACH_KERNELS_OPS_EMBEDDING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/ops/operation.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+class EmbeddingOp;
+
+struct EmbeddingShape {
+  using Op = EmbeddingOp;
+
+  int64_t rows = 1;        // R: samples of a micro-batch
+  int64_t positions = 1;   // T: ids of a sample
+  int64_t vocabulary = 1;  // V
+  int64_t features = 1;    // C
+  bool has_positions = false;
+};
+
+// y[r, t] = tokens[ids[r, t]], plus positions[t] if has_positions.
+//   ids (R, T), int32   tokens, dtokens (V, C)   positions, dpositions (T, C)   y, dy (R, T, C)
+// tokens, positions, y and dy are of the device's activation type, gradients float32. Without
+// positions the tensors of that name are ignored. An id outside [0, V) gives not-a-number, and
+// nothing to dtokens.
+class EmbeddingOp : public Operation {
+ public:
+  // Scratch for BackwardWeight. Its contents need not be kept between calls.
+  virtual int64_t workspace_bytes() const = 0;
+
+  virtual absl::Status Forward(Stream& stream, const Tensor& ids, const Tensor& tokens,
+                               const Tensor& positions, const Tensor& y) = 0;
+
+  // dtokens[v] = the sum of dy[r, t] where ids[r, t] = v, in the order of (r, t); 0 if there are
+  // none. dpositions[t] = the sum of dy[r, t] over r. Added to what they hold if `accumulate`.
+  virtual absl::Status BackwardWeight(Stream& stream, const Tensor& ids, const Tensor& dy,
+                                      const Tensor& dtokens, const Tensor& dpositions,
+                                      bool accumulate, std::byte* workspace) = 0;
+};
+
+absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
+                                                         Device& device);
+absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCuda(const EmbeddingShape& shape,
+                                                          Device& device);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_EMBEDDING_H_

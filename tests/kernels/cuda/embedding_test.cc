@@ -1,0 +1,161 @@
+#include "kernels/ops/embedding.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cuda/ops/embedding_kernels.h"
+#include "tests/kernels/cuda/emulated_gpu.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
+
+namespace stagecoach::kernels::embedding_test {
+namespace {
+
+using reference::Vector;
+using testing::ElementTypeOf;
+using testing::EmulatedGpu;
+using testing::InEveryOrder;
+using testing::kActivationTypes;
+using testing::NameOf;
+using testing::RandomLabels;
+using testing::RandomNormal;
+using testing::RoundedTo;
+using testing::ToDouble;
+
+using Parameter = std::tuple<DType, EmbeddingShape>;
+class CudaEmbedding : public ::testing::TestWithParam<Parameter> {
+ protected:
+  Vector Forward(int64_t offset = 0) const {
+    return InEveryOrder([&](EmulatedGpu& gpu) {
+      const Tensor y = gpu.Result(type_, count_ * shape_.features, offset);
+      EXPECT_EQ(
+          LaunchEmbeddingForward(
+              gpu.stream(), ElementTypeOf(type_),
+              {.ids_count = count_,
+               .positions = shape_.positions,
+               .vocabulary = shape_.vocabulary,
+               .features = shape_.features,
+               .ids = gpu.Integers(ids_).i32(),
+               .tokens = gpu.Operand(type_, tokens_, offset).data,
+               .position_table =
+                   shape_.has_positions ? gpu.Operand(type_, positions_, offset).data : nullptr,
+               .y = y.data}),
+          cudaSuccess);
+      return std::vector<Vector>{gpu.Values(y)};
+    })[0];
+  }
+
+  Vector Backward(bool accumulate, int64_t offset = 0) const {
+    return InEveryOrder([&](EmulatedGpu& gpu) {
+      const Tensor dtokens = accumulate
+                                 ? gpu.Operand(DType::kFloat32, dtokens_)
+                                 : gpu.Result(DType::kFloat32, shape_.vocabulary * shape_.features);
+      EXPECT_EQ(LaunchEmbeddingBackward(gpu.stream(), ElementTypeOf(type_),
+                                        {.ids_count = count_,
+                                         .vocabulary = shape_.vocabulary,
+                                         .features = shape_.features,
+                                         .ids = gpu.Integers(ids_).i32(),
+                                         .dy = gpu.Operand(type_, dy_, offset).data,
+                                         .dtokens = dtokens.f32(),
+                                         .accumulate = accumulate}),
+                cudaSuccess);
+      return std::vector<Vector>{gpu.Values(dtokens)};
+    })[0];
+  }
+
+  // Rows are added in their order, one float at a time: so there is no bound.
+  Vector Sums(bool accumulate) const {
+    std::vector<float> sums = dtokens_;
+    if (!accumulate) std::fill(sums.begin(), sums.end(), 0.0F);
+    const auto C = static_cast<size_t>(shape_.features);
+    for (size_t n = 0; n < ids_.size(); ++n) {
+      for (size_t c = 0; c < C; ++c) sums[static_cast<size_t>(ids_[n]) * C + c] += dy_[n * C + c];
+    }
+    return ToDouble(sums);
+  }
+
+  const DType type_ = std::get<0>(GetParam());
+  const EmbeddingShape shape_ = std::get<1>(GetParam());
+  const int64_t count_ = shape_.rows * shape_.positions;
+  const std::vector<int32_t> ids_ = RandomLabels(count_, shape_.vocabulary, 1);
+  const std::vector<float> tokens_ =
+      RoundedTo(type_, RandomNormal(shape_.vocabulary* shape_.features, 2));
+  const std::vector<float> positions_ =
+      shape_.has_positions ? RoundedTo(type_, RandomNormal(shape_.positions* shape_.features, 3))
+                           : std::vector<float>();
+  const std::vector<float> dy_ = RoundedTo(type_, RandomNormal(count_* shape_.features, 4));
+  const std::vector<float> dtokens_ = RandomNormal(shape_.vocabulary * shape_.features, 5);
+};
+
+// Exact but for the rounding of a sum and that to the type.
+TEST_P(CudaEmbedding, ForwardIsTheReferenceRounded) {
+  const Vector sums =
+      reference::EmbeddingForward(shape_, ids_, ToDouble(tokens_), ToDouble(positions_));
+  const Vector expected = ToDouble(RoundedTo(type_, std::vector<float>(sums.begin(), sums.end())));
+  EXPECT_EQ(Forward(), expected);
+  EXPECT_EQ(Forward(/*offset=*/1), expected);
+}
+
+TEST_P(CudaEmbedding, BackwardOverwritesWithTheSums) {
+  EXPECT_EQ(Backward(/*accumulate=*/false), Sums(false));
+  EXPECT_EQ(Backward(/*accumulate=*/false, /*offset=*/1), Sums(false));
+}
+
+TEST_P(CudaEmbedding, BackwardAddsToWhatIsThere) {
+  EXPECT_EQ(Backward(/*accumulate=*/true), Sums(true));
+}
+
+// Rows, positions, vocabulary, features: several warps of ids and of features, vectors and not.
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaEmbedding,
+    ::testing::Combine(
+        ::testing::ValuesIn(kActivationTypes),
+        ::testing::Values(EmbeddingShape{1, 1, 1, 1, true}, EmbeddingShape{3, 5, 4, 7, true},
+                          EmbeddingShape{4, 25, 9, 64, true}, EmbeddingShape{1, 70, 200, 8},
+                          EmbeddingShape{2, 17, 3, 2104}, EmbeddingShape{2, 33, 40, 129, true})),
+    [](const ::testing::TestParamInfo<Parameter>& param_info) {
+      const EmbeddingShape& shape = std::get<1>(param_info.param);
+      return absl::StrCat(NameOf(std::get<0>(param_info.param)), "_", shape.rows, "x",
+                          shape.positions, "_", shape.vocabulary, "x", shape.features);
+    });
+
+TEST(CudaEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
+  EmulatedGpu gpu;
+  const Tensor ids = gpu.Integers({2, 1, -1});
+  const Tensor tokens = gpu.Operand(DType::kFloat32, {1, 2, 3, 4});
+  const Tensor dy = gpu.Operand(DType::kFloat32, {1, 1, 2, 3, 1, 1});
+  const Tensor y = gpu.Result(DType::kFloat32, 6), dtokens = gpu.Result(DType::kFloat32, 4);
+  ASSERT_EQ(LaunchEmbeddingForward(gpu.stream(), ElementType::kFloat32,
+                                   {.ids_count = 3,
+                                    .positions = 3,
+                                    .vocabulary = 2,
+                                    .features = 2,
+                                    .ids = ids.i32(),
+                                    .tokens = tokens.data,
+                                    .y = y.data}),
+            cudaSuccess);
+  ASSERT_EQ(LaunchEmbeddingBackward(gpu.stream(), ElementType::kFloat32,
+                                    {.ids_count = 3,
+                                     .vocabulary = 2,
+                                     .features = 2,
+                                     .ids = ids.i32(),
+                                     .dy = dy.data,
+                                     .dtokens = dtokens.f32()}),
+            cudaSuccess);
+  const Vector values = gpu.Values(y);
+  EXPECT_TRUE(std::isnan(values[0]) && std::isnan(values[1]));
+  EXPECT_TRUE(std::isnan(values[4]) && std::isnan(values[5]));
+  EXPECT_EQ(values[2], 3.0);
+  EXPECT_EQ(gpu.Values(dtokens), (Vector{0, 0, 2, 3}));
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels::embedding_test

@@ -1,0 +1,214 @@
+#include "kernels/ops/embedding.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels::embedding_test {
+namespace {
+
+using reference::Vector;
+using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::Magnitudes;
+using ::stagecoach::testing::RandomLabels;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestDevice;
+using ::stagecoach::testing::ToDouble;
+
+struct Problem {
+  explicit Problem(const EmbeddingShape& shape_in) : shape(shape_in) {
+    const int64_t n = shape.rows * shape.positions;
+    ids = RandomLabels(n, shape.vocabulary, 1);
+    tokens = RandomNormal(shape.vocabulary * shape.features, 2);
+    dy = RandomNormal(n * shape.features, 3);
+    dtokens = RandomNormal(shape.vocabulary * shape.features, 4);
+    if (!shape.has_positions) return;
+    positions = RandomNormal(shape.positions * shape.features, 5);
+    dpositions = RandomNormal(shape.positions * shape.features, 6);
+  }
+
+  EmbeddingShape shape;
+  std::vector<int32_t> ids;
+  std::vector<float> tokens, positions, dy, dtokens, dpositions;  // the last two: before the call
+};
+
+// Of a problem on a device. Results hold not-a-number before the call.
+struct Gradients {
+  Tensor tokens, positions;
+};
+class OnDevice {
+ public:
+  explicit OnDevice(const Problem& problem, int threads = 1) : problem_(problem), device_(threads) {
+    auto op = device_.ops().Create(problem.shape);
+    EXPECT_OK(op);
+    op_ = *std::move(op);
+  }
+
+  Tensor Forward() {
+    const EmbeddingShape& shape = problem_.shape;
+    const Tensor y = device_.Result(Shape{shape.rows, shape.positions, shape.features});
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->Forward(
+          stream, device_.Labels(problem_.ids), device_.Operand(table(), problem_.tokens),
+          shape.has_positions ? device_.Operand(sample(), problem_.positions) : Tensor{}, y);
+    }));
+    return y;
+  }
+
+  Gradients Backward(bool accumulate) {
+    const EmbeddingShape& shape = problem_.shape;
+    Gradients gradients = {
+        accumulate ? device_.Operand(table(), problem_.dtokens) : device_.Result(table()), {}};
+    if (shape.has_positions) {
+      gradients.positions =
+          accumulate ? device_.Operand(sample(), problem_.dpositions) : device_.Result(sample());
+    }
+    const Tensor dy =
+        device_.Operand(Shape{shape.rows, shape.positions, shape.features}, problem_.dy);
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->BackwardWeight(stream, device_.Labels(problem_.ids), dy, gradients.tokens,
+                                 gradients.positions, accumulate, /*workspace=*/nullptr);
+    }));
+    return gradients;
+  }
+
+ private:
+  Shape table() const { return {problem_.shape.vocabulary, problem_.shape.features}; }
+  Shape sample() const { return {problem_.shape.positions, problem_.shape.features}; }
+
+  const Problem& problem_;
+  TestDevice device_;
+  std::unique_ptr<EmbeddingOp> op_;
+};
+
+void ExpectSums(const Tensor& actual, Vector expected, Vector magnitudes,
+                const std::vector<float>& before, bool accumulate, int64_t terms) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (accumulate) {
+      expected[i] += before[i];
+      magnitudes[i] += std::fabs(before[i]);
+    }
+    magnitudes[i] *= Gamma(terms);
+  }
+  EXPECT_THAT(TestDevice::Values(actual), CloseTo(expected, magnitudes));
+}
+
+class CpuEmbedding : public ::testing::TestWithParam<EmbeddingShape> {
+ protected:
+  void ExpectGradientsMatchReference(bool accumulate) {
+    OnDevice device(problem_, 2);
+    const Gradients actual = device.Backward(accumulate);
+    const Vector dy = ToDouble(problem_.dy);
+    const auto expected = reference::EmbeddingBackward(problem_.shape, problem_.ids, dy);
+    const auto magnitudes =
+        reference::EmbeddingBackward(problem_.shape, problem_.ids, Magnitudes(dy));
+    ExpectSums(actual.tokens, expected.dtokens, magnitudes.dtokens, problem_.dtokens, accumulate,
+               static_cast<int64_t>(problem_.ids.size()));
+    if (!problem_.shape.has_positions) return;
+    ExpectSums(actual.positions, expected.dpositions, magnitudes.dpositions, problem_.dpositions,
+               accumulate, problem_.shape.rows);
+  }
+
+  const Problem problem_{GetParam()};
+};
+
+TEST_P(CpuEmbedding, ForwardMatchesReference) {
+  const Vector expected = reference::EmbeddingForward(
+      problem_.shape, problem_.ids, ToDouble(problem_.tokens), ToDouble(problem_.positions));
+  Vector bounds = Magnitudes(expected);
+  for (double& bound : bounds) bound *= problem_.shape.has_positions ? Gamma(1) : 0.0;
+  EXPECT_THAT(TestDevice::Values(OnDevice(problem_).Forward()), CloseTo(expected, bounds));
+}
+
+TEST_P(CpuEmbedding, BackwardOverwritesWithReference) { ExpectGradientsMatchReference(false); }
+
+TEST_P(CpuEmbedding, BackwardAddsReference) { ExpectGradientsMatchReference(true); }
+
+// In floats, so that the order matters.
+TEST_P(CpuEmbedding, BackwardAddsRowsInTheirOrder) {
+  const auto C = static_cast<size_t>(problem_.shape.features);
+  std::vector<float> dtokens = problem_.dtokens, dpositions = problem_.dpositions;
+  for (size_t n = 0; n < problem_.ids.size(); ++n) {
+    const size_t t = n % static_cast<size_t>(problem_.shape.positions);
+    for (size_t c = 0; c < C; ++c) {
+      dtokens[static_cast<size_t>(problem_.ids[n]) * C + c] += problem_.dy[n * C + c];
+      if (problem_.shape.has_positions) dpositions[t * C + c] += problem_.dy[n * C + c];
+    }
+  }
+  for (int threads : {1, 2, 3}) {
+    OnDevice device(problem_, threads);
+    const Gradients actual = device.Backward(/*accumulate=*/true);
+    EXPECT_EQ(TestDevice::Values(actual.tokens), ToDouble(dtokens)) << threads << " threads";
+    if (!problem_.shape.has_positions) continue;
+    EXPECT_EQ(TestDevice::Values(actual.positions), ToDouble(dpositions)) << threads << " threads";
+  }
+}
+
+TEST_P(CpuEmbedding, AnyNumberOfThreadsGivesTheSameBits) {
+  OnDevice one(problem_), several(problem_, 3);
+  EXPECT_EQ(BytesOf(several.Forward()), BytesOf(one.Forward()));
+  const Gradients expected = one.Backward(false), actual = several.Backward(false);
+  EXPECT_EQ(BytesOf(actual.tokens), BytesOf(expected.tokens));
+  if (!problem_.shape.has_positions) return;
+  EXPECT_EQ(BytesOf(actual.positions), BytesOf(expected.positions));
+}
+
+// Rows, positions, vocabulary, features: ids that repeat and that are missing, around the sizes of
+// tiles.
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuEmbedding,
+    ::testing::Values(EmbeddingShape{1, 1, 1, 1}, EmbeddingShape{1, 1, 1, 1, true},
+                      EmbeddingShape{3, 5, 4, 7, true}, EmbeddingShape{5, 1, 2, 16},
+                      EmbeddingShape{1, 33, 1000, 128, true}, EmbeddingShape{2, 17, 3, 129, true},
+                      EmbeddingShape{4, 50, 1500, 700}),
+    [](const auto& param_info) {
+      return absl::StrCat(param_info.param.rows, "x", param_info.param.positions, "_",
+                          param_info.param.vocabulary, "x", param_info.param.features,
+                          param_info.param.has_positions ? "_positions" : "");
+    });
+
+TEST(CpuEmbeddingIds, OutsideTheVocabularyGiveNotANumberAndNoGradient) {
+  Problem problem({.rows = 1, .positions = 3, .vocabulary = 2, .features = 2});
+  problem.ids = {2, 1, -1};
+  problem.dy = {1, 1, 2, 3, 1, 1};
+  OnDevice device(problem);
+  const Vector y = TestDevice::Values(device.Forward());
+  EXPECT_TRUE(std::isnan(y[0]) && std::isnan(y[1]) && std::isnan(y[4]) && std::isnan(y[5]));
+  EXPECT_EQ(y[2], problem.tokens[2]);
+  EXPECT_EQ(TestDevice::Values(device.Backward(false).tokens), (Vector{0, 0, 2, 3}));
+}
+
+class CpuEmbeddingRefusal : public ::testing::TestWithParam<EmbeddingShape> {};
+
+TEST_P(CpuEmbeddingRefusal, IsAnInvalidArgument) {
+  TestDevice device;
+  EXPECT_THAT(device.ops().Create(GetParam()), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuEmbeddingRefusal,
+    ::testing::Values(EmbeddingShape{.rows = 0}, EmbeddingShape{.positions = 0},
+                      EmbeddingShape{.vocabulary = 0}, EmbeddingShape{.features = -1},
+                      EmbeddingShape{.rows = kHuge}, EmbeddingShape{.vocabulary = kHuge},
+                      EmbeddingShape{.rows = 1 << 20, .positions = 1 << 20}));
+
+}  // namespace
+}  // namespace stagecoach::kernels::embedding_test
