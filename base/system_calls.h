@@ -81,6 +81,7 @@ class FileReader {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }  // when it was opened
+  int descriptor() const { return file_; }
   // Fills `bytes` with those from `offset` on. OutOfRange: the file ends before.
   absl::Status ReadAt(int64_t offset, absl::Span<std::byte> bytes) const;
   // The same with as many as the system gives at once: 0 at the end of the file.

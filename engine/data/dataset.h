@@ -32,8 +32,9 @@ class Dataset {
   // Writes a row's input `i`, which is one of numbers: what a stage is fed with.
   void CopyNumbers(int i, int64_t row, absl::Span<float> out) const;
 
-  // Of data whose only input is of numbers and whose target is one label a sample, as all that is
-  // loaded so far is. An image counts as that many features, row-major.
+  // Of data with one input and a target of labels, as all that is loaded is. An image counts as
+  // that many features, row-major; a sequence of tokens as that many. `label`: of data with one
+  // label a sample.
   int64_t features() const { return input(0).shape.elements(); }  // >= 1
   int64_t classes() const { return spec_.target.classes; }        // >= 2
   int32_t label(int64_t row) const;

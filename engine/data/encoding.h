@@ -16,6 +16,10 @@ struct DataEncoding {
   std::vector<double> mean, stddev;
   std::vector<std::string> columns;      // the names of a table's features; none for images
   std::vector<std::string> class_names;  // by label; none where classes are called 0, 1, 2, ...
+  // Of sequences of tokens: ids are below it, and each is a byte of text or what some tokenizer
+  // calls it. 0: of other data.
+  int64_t vocabulary = 0;
+  bool tokens_are_bytes = false;
 
   // What the class of a label is called.
   std::string NameOf(int64_t label) const;

@@ -22,7 +22,7 @@ absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& option
   if (device.memory_is_host()) return feed;
   const int64_t places = 2 * int64_t{options.micro_batches};
   ASSIGN_OR_RETURN(feed.features_, device.AllocateHost(places * feed.feature_bytes()));
-  if (device.activation_type() != DType::kFloat32) {
+  if (feed.rounds()) {
     ASSIGN_OR_RETURN(feed.row_, device.AllocateHost(options.features * SizeOf(DType::kFloat32)));
   }
   ASSIGN_OR_RETURN(feed.targets_, device.AllocateHost(places * feed.target_bytes()));
@@ -32,8 +32,14 @@ absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& option
 }
 
 int64_t Feed::feature_bytes() const {
-  return options_.micro_batch_rows * options_.features * SizeOf(device_->activation_type());
+  return options_.micro_batch_rows * options_.features * SizeOf(feature_type());
 }
+
+DType Feed::feature_type() const {
+  return options_.has_ids ? DType::kInt32 : device_->activation_type();
+}
+
+bool Feed::rounds() const { return !options_.has_ids && feature_type() != DType::kFloat32; }
 
 int64_t Feed::target_bytes() const { return options_.micro_batch_rows * options_.target.bytes(); }
 
@@ -104,15 +110,18 @@ absl::Status Feed::Targets(const Batch& batch, int micro_batch, const Tensor& ta
 void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const {
   const absl::Span<const int64_t> rows = batch.RowsOf(micro_batch, options_.micro_batch_rows);
   const auto valid_rows = static_cast<int64_t>(rows.size());
-  const DType type = device_->activation_type();
-  const int64_t row_bytes = options_.features * SizeOf(type);
-  const bool rounds = type != DType::kFloat32;
+  const int64_t row_bytes = options_.features * SizeOf(feature_type());
   for (int64_t i = 0; i < valid_rows; ++i) {
     std::byte* const row = place + i * row_bytes;
-    const auto values = absl::MakeSpan(reinterpret_cast<float*>(rounds ? row_.data() : row),
+    const int64_t index = rows[static_cast<size_t>(i)];
+    if (options_.has_ids) {
+      batch.data->CopyInput(0, index, absl::MakeSpan(row, static_cast<size_t>(row_bytes)));
+      continue;
+    }
+    const auto values = absl::MakeSpan(reinterpret_cast<float*>(rounds() ? row_.data() : row),
                                        static_cast<size_t>(options_.features));
-    batch.data->CopyNumbers(0, rows[static_cast<size_t>(i)], values);
-    if (rounds) {
+    batch.data->CopyNumbers(0, index, values);
+    if (rounds()) {
       std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(row),
                      kernels::ToBfloat16);
     }

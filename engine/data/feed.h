@@ -41,6 +41,7 @@ class Feed {
     int64_t micro_batch_rows = 1;
     int micro_batches = 1;
     int64_t features = 0;  // 0: none are fed
+    bool has_ids = false;  // they are ids rather than numbers
     TargetSpec target;     // kNone: none are fed
   };
   Feed() = default;  // feeds nothing
@@ -54,7 +55,7 @@ class Feed {
 
   // Jobs of the device's stream; micro-batches in any order, each once in a run. Between two calls
   // for the same micro-batch the stream must have finished.
-  //   x (rows, features) of the activation type; padding is 0
+  //   x (rows, features) of the activation type or, of ids, int32; padding is 0
   //   targets (rows, shape of a target), without padding
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Targets(const Batch& batch, int micro_batch, const kernels::Tensor& targets);
@@ -75,6 +76,8 @@ class Feed {
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
   int64_t target_bytes() const;
+  kernels::DType feature_type() const;
+  bool rounds() const;  // numbers, to the activation type
 
   kernels::Device* device_ = nullptr;
   Options options_;

@@ -20,8 +20,9 @@ constexpr absl::string_view kSynthetic = "synthetic:";
 
 absl::Status NoData() {
   return absl::InvalidArgumentError(
-      "no data given, expected a directory of IDX files, a .csv file or "
-      "\"synthetic:ROWSxFEATURESxCLASSES\"");
+      "no data given, expected a directory of IDX files, a .csv or .txt file, tokens in .bin or "
+      ".npy "
+      "files, or \"synthetic:ROWSxFEATURESxCLASSES\"");
 }
 
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
@@ -36,6 +37,7 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
     options.seed = source.seed;
     return LoadCsv(source.spec, options);
   }
+  if (HoldsTokens(source.spec)) return LoadTokens(source.spec, source.tokens);
   if (source.spec.empty()) return NoData();
   return LoadIdxDirectory(source.spec);
 }
@@ -52,6 +54,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& 
   if (absl::StartsWith(source.spec, kSynthetic)) {
     RETURN_IF_ERROR(
         CheckEncoding(encoding.mean.empty(), "synthetic data", "its features were standardized"));
+    RETURN_IF_ERROR(CheckEncoding(encoding.vocabulary == 0, "synthetic data",
+                                  "it is fed with tokens, not with numbers"));
     ASSIGN_OR_RETURN(const TrainTest data, LoadAll(source));
     return data.test;
   }
@@ -60,6 +64,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& 
                                   "it is not known which columns to feed it with"));
     return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
   }
+  if (HoldsTokens(source.spec)) return LoadTokenSamples(source.spec, source.tokens, encoding);
   if (source.spec.empty()) return NoData();
   if (!base::Exists(source.spec)) {
     return absl::NotFoundError(absl::StrCat("there is no ", source.spec));

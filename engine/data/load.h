@@ -7,31 +7,35 @@
 
 #include "absl/status/statusor.h"
 #include "engine/data/dataset.h"
+#include "engine/data/tokens.h"
 
 namespace stagecoach::engine {
 
 // Where the samples of a run come from, as a user writes it.
 struct DataSource {
   // "synthetic:ROWSxFEATURESxCLASSES" (engine/data/synthetic.h), a path that ends in ".csv"
-  // (engine/data/csv.h), or otherwise a directory of IDX files (engine/data/idx.h).
+  // (engine/data/csv.h), a text or ids of tokens (HoldsTokens in engine/data/tokens.h), or
+  // otherwise a directory of IDX files (engine/data/idx.h).
   std::string spec;
   std::string label_column = "label";  // of a .csv file
   // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
   // standardization stays that of the whole training set.
   int64_t train_rows = 0;
   uint64_t seed = 0;  // of a synthetic set, and of the choice of a .csv file's test rows
+  TokenOptions tokens;
 };
 
 // Errors are NotFound for a missing file or directory, and DataLoss or InvalidArgument for
-// malformed content, for a spec of none of the three forms, or for more training rows than there
+// malformed content, for a spec of none of these forms, or for more training rows than there
 // are.
 absl::StatusOr<TrainTest> LoadData(const DataSource& source);
 
 // Samples for a model to predict, encoded as those that it was trained on: all rows of a .csv file,
 // with or without a label column; the test images of a directory of IDX files, with labels if they
-// are there; those of one file of IDX images; the test set of a synthetic spec. Of `source`,
-// train_rows is not read. `classes`: what the model tells apart. FailedPrecondition: the encoding
-// is of another kind of data. Other errors: those of LoadData.
+// are there; those of one file of IDX images; the test set of a synthetic spec; tokens as
+// LoadTokenSamples has them. Of `source`, train_rows is not read. `classes`: what the model tells
+// apart. FailedPrecondition: the encoding is of another kind of data. Other errors: those of
+// LoadData.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadSamples(const DataSource& source,
                                                            const DataEncoding& encoding,
                                                            int64_t classes);

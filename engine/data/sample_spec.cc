@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace stagecoach::engine {
 
@@ -29,8 +30,31 @@ std::string Describe(const TargetSpec& target) {
   base::PrintAndAbort(__FILE__, __LINE__, "Describe", "unknown kind of target");
 }
 
+namespace {
+
+// Whether a model that is fed numbers or, with a vocabulary, ids can be fed with this.
+absl::Status CheckInput(const TensorSpec& data, const kernels::Shape& input, int64_t vocabulary) {
+  if (data.has_ids() != (vocabulary > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the data's input \"", data.name, "\" is of ",
+        data.has_ids() ? "ids; the model takes numbers" : "numbers; the model takes ids"));
+  }
+  if (!data.has_ids()) return absl::OkStatus();
+  if (data.shape != input) {
+    return absl::InvalidArgumentError(absl::StrCat("the data has ids of shape ",
+                                                   data.shape.ToString(), "; the model takes ",
+                                                   input.ToString()));
+  }
+  if (data.vocabulary <= vocabulary) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the data has ids of a vocabulary of ",
+                                                 data.vocabulary, "; the model takes ids of ",
+                                                 vocabulary));
+}
+
+}  // namespace
+
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
-                       const TargetSpec& target) {
+                       const TargetSpec& target, int64_t vocabulary) {
   if (data.inputs.size() != 1) {
     const std::string names = absl::StrJoin(
         data.inputs, ", ",
@@ -39,10 +63,7 @@ absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
                                                    names, "); the model takes one"));
   }
   const TensorSpec& features = data.inputs.front();
-  if (features.type != DType::kFloat32 && features.type != DType::kUint8) {
-    return absl::InvalidArgumentError(absl::StrCat("the data's input \"", features.name,
-                                                   "\" is of ids; the model takes numbers"));
-  }
+  RETURN_IF_ERROR(CheckInput(features, input, vocabulary));
   // A loss that takes nothing can be run on anything.
   const bool takes_targets = target.kind != TargetSpec::Kind::kNone;
   if (takes_targets && (data.target.kind != target.kind || data.target.shape != target.shape)) {

@@ -19,7 +19,9 @@ struct TensorSpec {
   kernels::DType type = kernels::DType::kFloat32;
   kernels::Shape shape;              // of one sample
   std::vector<float> value_of_byte;  // 256 with kUint8; otherwise none
+  int64_t vocabulary = 0;            // of ids, each in [0, vocabulary); of numbers 0
 
+  bool has_ids() const { return type == kernels::DType::kInt32; }
   int64_t bytes() const { return shape.elements() * SizeOf(type); }  // of one sample's
 };
 
@@ -39,6 +41,8 @@ struct TargetSpec {
 
   kernels::DType type() const;
   int64_t bytes() const;  // of one sample's
+  // What is right or wrong of one sample: each of its labels, or, of other targets, the sample.
+  int64_t answers() const { return kind == Kind::kClasses ? shape.elements() : 1; }
   friend bool operator==(const TargetSpec&, const TargetSpec&) = default;
 };
 
@@ -52,12 +56,13 @@ struct SampleSpec {
   TargetSpec target;
 };
 
-// Whether a model that is fed numbers, as many a sample as `input` has, and whose loss takes
-// `target`, can be run on such data. There is one input, of numbers so far. A loss of kClasses
-// takes labels of no more classes than its outputs tell apart. InvalidArgument says what the data
-// has and what was expected.
+// Whether a model that is fed numbers, as many a sample as `input` has, or, with a `vocabulary`,
+// ids of that shape, and whose loss takes `target`, can be run on such data. There is one input.
+// Ids are of no larger vocabulary than the model's; a loss of kClasses takes labels of no more
+// classes than its outputs tell apart. InvalidArgument says what the data has and what was
+// expected.
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
-                       const TargetSpec& target);
+                       const TargetSpec& target, int64_t vocabulary = 0);
 
 }  // namespace stagecoach::engine
 

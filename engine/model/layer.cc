@@ -20,7 +20,7 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
     memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
   memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes;
-  const DType input_type = context.is_fed_ids ? DType::kInt32 : type;
+  const DType input_type = InputType(context.device, context.is_fed_ids);
   memory.input_bytes = Bundle({context.input}, context.rows, input_type).bytes();
   memory.output_bytes = Bundle({spec.output}, context.rows, type).bytes();
   for (int64_t* const area : {&memory.stash_bytes, &memory.weight_stash_bytes,
@@ -30,6 +30,10 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
 }
 
 }  // namespace
+
+kernels::DType InputType(const kernels::Device& device, bool is_fed_ids) {
+  return is_fed_ids ? DType::kInt32 : device.activation_type();
+}
 
 absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
 

@@ -71,6 +71,7 @@ struct LayerContext {
   Shape input;               // of one sample
   int optimizer_states = 0;  // float32 tensors of its size that the optimizer keeps of a parameter
   bool is_fed_ids = false;   // x is data, and has ids
+  int64_t vocabulary = 0;    // of those ids, each in [0, vocabulary)
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
@@ -83,7 +84,7 @@ uint64_t StreamOfLayer(uint64_t outer, int index);
 
 // What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
 // parameters are of the device's activation type, gradients are float32. Only x is int32 where it
-// has ids, each in the range that the data declares, and there is then no dx. Tensors that the
+// has ids, each within the vocabulary of the context, and there is then no dx. Tensors that the
 // layer declared it does not read in an operation may be empty there. All are in the device's
 // memory, which only operations of the device (kernels/ops) can touch unless memory_is_host().
 struct LayerArgs {
@@ -125,6 +126,9 @@ class Layer {
   // without parameters need not override it.
   virtual absl::Status BackwardWeight(const LayerArgs& args);
 };
+
+// The type of x on a device.
+kernels::DType InputType(const kernels::Device& device, bool is_fed_ids);
 
 // Calls layer.Prepare and completes LayerSpec::memory: parameters (each float32 tensor rounded up
 // by AlignTensor), the optimizer's state and what layers see in place of float32 parameters, the

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -21,27 +22,37 @@ class ClassLoss final : public Loss {
       : name_(name), loss_of_guessing_(loss_of_guessing) {}
 
   absl::StatusOr<LossSpec> Prepare(const LossContext& context) override {
-    if (context.output.rank() != 1) {
+    const kernels::Shape& output = context.output;
+    if (output.rank() != 1 && output.rank() != 2) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name_, ": takes one number a class, so outputs of shape [classes], not ",
-                       context.output.ToString()));
+          absl::StrCat(name_, ": takes one number a class, so outputs of shape [classes] or ",
+                       "[positions, classes], not ", output.ToString()));
     }
-    const int64_t classes = context.output.elements();
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(Shape{{context.rows, classes}}));
-    return LossSpec{.description = absl::StrCat(name_, " of ", classes, " classes"),
-                    .target = TargetSpec::ClassLabel(classes),
-                    .workspace_bytes = op_->workspace_bytes(),
-                    .loss_of_guessing = loss_of_guessing_(static_cast<double>(classes))};
+    positions_ = output.rank() == 1 ? 1 : output.dim(0);
+    const int64_t classes = output.dim(output.rank() - 1);
+    ASSIGN_OR_RETURN(
+        op_, context.device.ops().Create(Shape{{context.rows * positions_, classes, positions_}}));
+    TargetSpec target = TargetSpec::ClassLabel(classes);
+    if (output.rank() == 2) target.shape = kernels::Shape{positions_};
+    return LossSpec{
+        .description = absl::StrCat(
+            name_, " of ", classes, " classes",
+            output.rank() == 1 ? "" : absl::StrCat(" at each of ", positions_, " positions")),
+        .target = target,
+        .workspace_bytes = op_->workspace_bytes(),
+        .loss_of_guessing = loss_of_guessing_(static_cast<double>(classes)),
+        .is_log_likelihood = std::is_same_v<Shape, kernels::SoftmaxCrossEntropyShape>};
   }
 
   absl::Status Compute(const LossArgs& args) override {
-    return op_->Compute(args.stream, args.y, args.targets, args.valid_rows, args.scale, args.dy,
-                        args.result, args.workspace);
+    return op_->Compute(args.stream, args.y, args.targets, args.valid_rows * positions_, args.scale,
+                        args.dy, args.result, args.workspace);
   }
 
  private:
   const char* const name_;
   double (*const loss_of_guessing_)(double classes);
+  int64_t positions_ = 1;  // of a sample
   std::unique_ptr<kernels::LossOp> op_;
 };
 

@@ -33,6 +33,7 @@ struct LossSpec {
   int64_t workspace_bytes = 0;  // scratch within one call
   // The loss of a sample where a model knows nothing yet, for the scale of progress; 0: not known.
   double loss_of_guessing = 0.0;
+  bool is_log_likelihood = false;  // negative, of the label: its exponential is a perplexity
 };
 
 // What one call of a loss works on, for one micro-batch. y and dy are of the device's activation
@@ -46,8 +47,8 @@ struct LossArgs {
   int64_t valid_rows = 0;   // the first so many; the rest is padding
   float scale = 1.0F;       // of dy, not of the result
   kernels::Tensor dy;  // of the shape of y; empty where no gradient is wanted, as in evaluation
-  // (2) float64: the sum of the losses of the valid rows, and how many of them are right, for
-  // accuracies; 0 for a loss without right and wrong.
+  // (2) float64: the sum of the losses of the valid rows, and how many of their answers
+  // (TargetSpec::answers) are right, for accuracies; 0 for a loss without right and wrong.
   kernels::Tensor result;
   std::byte* workspace = nullptr;
 };
@@ -79,9 +80,10 @@ LossFactory LossOf(Args... args) {
   return [=] { return std::make_unique<T>(args...); };
 }
 
-// The losses that are built in, over one class label a sample; a sample's output has one number for
-// each class, and is right if the first of the largest is at the label. Formulas are in
-// kernels/ops/loss.h.
+// The losses that are built in, over class labels: one a sample where its output is of shape
+// [classes], one at each position where that is [positions, classes]. The loss of a sample is the
+// mean over its positions; each is right if the first of its largest outputs is at the label.
+// Formulas are in kernels/ops/loss.h.
 LossFactory SoftmaxCrossEntropy();
 LossFactory MeanSquaredError();  // from 1 at the label and 0 elsewhere
 

@@ -14,9 +14,12 @@ namespace stagecoach::engine {
 // description only: nothing is allocated before a Trainer is made.
 struct Model {
   Shape input;  // of one sample
+  // Of the ids that it is fed with, each in [0, vocabulary); 0: it is fed with numbers.
+  int64_t vocabulary = 0;
   std::vector<LayerFactory> layers;
   LossFactory loss = SoftmaxCrossEntropy();
 
+  bool takes_ids() const { return vocabulary > 0; }
   int num_layers() const { return static_cast<int>(layers.size()); }
 };
 

@@ -113,13 +113,27 @@ struct LayerList {
   }
 };
 
+absl::StatusOr<ModelTokens> ReadTokens(ObjectReader& reader) {
+  ModelTokens tokens;
+  const auto read = [&](const char* key, int64_t& value,
+                        const base::Int64Range& range) -> absl::Status {
+    if (!reader.Has(key)) return absl::OkStatus();
+    ASSIGN_OR_RETURN(value, reader.RequiredInt64(key, range));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(read("context", tokens.context, {.min = 1, .max = kMaxFileOutputs}));
+  RETURN_IF_ERROR(read("vocabulary", tokens.vocabulary, {.min = 2, .max = kMaxFileOutputs}));
+  return tokens;
+}
+
 class ModelParser {
  public:
-  ModelParser(int64_t features, int64_t classes) : features_(features), classes_(classes) {}
+  explicit ModelParser(const ModelData& data) : data_(data), classes_(data.classes) {}
 
   absl::StatusOr<Model> Parse(const json& document) {
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
-    Model model{.input = Shape{features_}};
+    Model model{.input = data_.input, .vocabulary = data_.vocabulary};
+    RETURN_IF_ERROR(ReadTokens(reader).status());
     ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
     ASSIGN_OR_RETURN(const auto make_loss, Choose(reader, "loss", loss, kLosses));
     model.loss = make_loss();
@@ -128,7 +142,7 @@ class ModelParser {
 
     const json& entries = document["layer"];
     LayerList list;
-    int64_t outputs = features_;
+    int64_t outputs = data_.input.elements();
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat("$.layer[", i, "]");
       ASSIGN_OR_RETURN(const ParsedLayer layer, ParseLayer(entries[i], path));
@@ -252,17 +266,34 @@ class ModelParser {
     return absl::OkStatus();
   }
 
-  const int64_t features_;
+  const ModelData data_;
   const int64_t classes_;
 };
 
 }  // namespace
 
-absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {
-  STAGECOACH_CHECK(features >= 1 && classes >= 1,
-                   absl::StrCat(features, " features and ", classes, " classes"));
+ModelData ModelData::Of(const SampleSpec& spec) {
+  const TensorSpec& input = spec.inputs.front();
+  return {.input = input.shape, .vocabulary = input.vocabulary, .classes = spec.target.classes};
+}
+
+absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml) {
   ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
-  absl::StatusOr<Model> model = ModelParser(features, classes).Parse(document);
+  ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
+  absl::StatusOr<ModelTokens> tokens = ReadTokens(reader);
+  if (!tokens.ok()) return base::WithTomlLine(tokens.status(), toml);
+  return tokens;
+}
+
+absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes) {
+  return ParseModel(toml, ModelData::Features(features, classes));
+}
+
+absl::StatusOr<Model> ParseModel(absl::string_view toml, const ModelData& data) {
+  STAGECOACH_CHECK(data.input.elements() >= 1 && data.classes >= 1,
+                   absl::StrCat(data.input.elements(), " features, ", data.classes, " classes"));
+  ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
+  absl::StatusOr<Model> model = ModelParser(data).Parse(document);
   if (!model.ok()) return base::WithTomlLine(model.status(), toml);
   return model;
 }

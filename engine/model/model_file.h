@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/data/sample_spec.h"
 #include "engine/model/model.h"
 
 namespace stagecoach::engine {
@@ -13,6 +14,8 @@ namespace stagecoach::engine {
 // Reads a model from TOML: a list of layers, in order, and a loss.
 //
 //   loss = "softmax_cross_entropy"      # the default; or "mean_squared_error"
+//   context = 1024                      # of a model of tokens: of how many a sample is to be, and
+//   vocabulary = 50257                  # of how many kinds; the data decides where it is not said
 //
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h
@@ -44,14 +47,36 @@ inline constexpr int64_t kMaxModelFileBytes = 1'000'000;
 inline constexpr int64_t kMaxFileLayers = 10'000;
 inline constexpr int64_t kMaxFileOutputs = int64_t{1} << 20;
 
-// The model that `toml` describes, for samples of `features` numbers and labels of `classes`, both
-// at least 1. The last layer must give as many outputs as there are classes. Whether the inner
-// layers of a residual fit together is for AnalyzeModel to find.
+// What data there is for a model.
+struct ModelData {
+  Shape input;             // of one sample
+  int64_t vocabulary = 0;  // of its ids; 0: it has numbers
+  int64_t classes = 1;     // of its labels
+
+  static ModelData Of(const SampleSpec& spec);
+  static ModelData Features(int64_t features, int64_t classes) {
+    return {.input = Shape{features}, .classes = classes};
+  }
+};
+
+// The model that `toml` describes, for such data. The last layer must give as many outputs as there
+// are classes: at each position, where there are several. Whether layers fit together is for
+// AnalyzeModel to find. Pre-condition: numbers of elements and classes are at least 1.
 //
 // InvalidArgument otherwise: says where ("line 9: $.layer[1].activation", counting from layer 0),
 // and for a name that is not known gives the nearest one. ResourceExhausted if the text exceeds the
 // limits of base::ParseToml.
+absl::StatusOr<Model> ParseModel(absl::string_view toml, const ModelData& data);
+// For samples of `features` numbers.
 absl::StatusOr<Model> ParseModel(absl::string_view toml, int64_t features, int64_t classes);
+
+// What `toml` says of the tokens that its model is for, 0 where it says nothing. Errors: those of
+// ParseModel in the keys read.
+struct ModelTokens {
+  int64_t context = 0;
+  int64_t vocabulary = 0;
+};
+absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml);
 
 // The same for a file of at most kMaxModelFileBytes; errors name it. Also the errors of
 // base::ReadFile.

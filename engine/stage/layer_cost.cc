@@ -9,16 +9,14 @@ int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows) {
   return AlignTensor(micro_batch_rows * loss.target.bytes());
 }
 
-int64_t BytesOfFeed(const kernels::Device& device, const Shape& input, int64_t micro_batch_rows) {
-  if (device.memory_is_host()) return 0;
-  return micro_batch_rows * input.elements() * SizeOf(device.activation_type());
+int64_t BytesOfFeed(const kernels::Device& device, const Bundle& input) {
+  return device.memory_is_host() ? 0 : input.bytes();
 }
 
-partition::EndMemory BytesOfEnds(const kernels::Device& device, const Shape& input,
+partition::EndMemory BytesOfEnds(const kernels::Device& device, const Bundle& input,
                                  const LossSpec& loss, int64_t micro_batch_rows,
                                  int micro_batches) {
-  return {.feed_resident_bytes =
-              AlignTensor(micro_batches * BytesOfFeed(device, input, micro_batch_rows)),
+  return {.feed_resident_bytes = AlignTensor(micro_batches * BytesOfFeed(device, input)),
           .loss_workspace_bytes =
               BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
           .loss_resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "engine/model/bundle.h"
 #include "engine/model/layer.h"
 #include "engine/model/loss.h"
 #include "engine/model/parameter_table.h"
@@ -20,9 +21,9 @@ namespace stagecoach::engine {
 inline constexpr int64_t kLossBytesPerMicroBatch = 2 * sizeof(double);
 int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows);  // rounded up
 // The inputs of a step are copied ahead to a place of their own where the host cannot write them
-// into the device's memory: one micro-batch there. `input`: of one sample.
-int64_t BytesOfFeed(const kernels::Device& device, const Shape& input, int64_t micro_batch_rows);
-partition::EndMemory BytesOfEnds(const kernels::Device& device, const Shape& input,
+// into the device's memory: one micro-batch there. `input`: what the first layer is given.
+int64_t BytesOfFeed(const kernels::Device& device, const Bundle& input);
+partition::EndMemory BytesOfEnds(const kernels::Device& device, const Bundle& input,
                                  const LossSpec& loss, int64_t micro_batch_rows, int micro_batches);
 
 // Of a run that clips gradients (Optimizer::clip_norm): the squared norm of each parameter, in

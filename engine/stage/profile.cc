@@ -21,17 +21,19 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
     const std::unique_ptr<Layer> layer = factory();
+    const bool is_first = profile.layers.empty();
     absl::StatusOr<LayerSpec> spec =
         PrepareLayer(*layer, {.device = device,
                               .rows = options.micro_batch_rows,
                               .input = input,
-                              .optimizer_states = options.optimizer.states()});
+                              .optimizer_states = options.optimizer.states(),
+                              .is_fed_ids = is_first && model.takes_ids(),
+                              .vocabulary = is_first ? model.vocabulary : 0});
     if (!spec.ok()) {
       return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));
     }
     partition::LayerCost cost = CostOf(*spec);
     // Of the first layer's input, which is data, no gradient is computed.
-    const bool is_first = profile.layers.empty();
     EstimateTimes({.forward = spec->forward,
                    .backward_input = is_first ? partition::Work() : spec->backward_input,
                    .backward_weight = spec->backward_weight,
@@ -45,10 +47,11 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.output = input;
   ASSIGN_OR_RETURN(profile.loss_spec,
                    model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));
-  profile.feed_bytes_per_micro_batch = BytesOfFeed(device, model.input, options.micro_batch_rows);
-  profile.loss_workspace_bytes = BytesOfEnds(device, model.input, profile.loss_spec,
-                                             options.micro_batch_rows, /*micro_batches=*/1)
-                                     .loss_workspace_bytes;
+  const Bundle fed({model.input}, options.micro_batch_rows, InputType(device, model.takes_ids()));
+  profile.feed_bytes_per_micro_batch = BytesOfFeed(device, fed);
+  profile.loss_workspace_bytes =
+      BytesOfEnds(device, fed, profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1)
+          .loss_workspace_bytes;
   profile.loss_bytes_per_micro_batch = kLossBytesPerMicroBatch;
   profile.collectives = BytesOfCollectives(profile.parameters, options.optimizer, options.results);
   return absl::OkStatus();

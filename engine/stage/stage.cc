@@ -39,7 +39,9 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                   {.device = device,
                                    .rows = options.micro_batch_rows,
                                    .input = options.input,
-                                   .optimizer_states = options.optimizer.states()},
+                                   .optimizer_states = options.optimizer.states(),
+                                   .is_fed_ids = options.vocabulary > 0,
+                                   .vocabulary = options.vocabulary},
                                   options.first_layer));
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
   STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
@@ -55,7 +57,7 @@ Stage::Stage(kernels::Device& device, absl::Span<const ModelParameter> parameter
     : device_(device),
       options_(options),
       chain_(std::move(chain)),
-      input_({options.input}, options.micro_batch_rows, device.activation_type()),
+      input_({options.input}, options.micro_batch_rows, InputType(device, options.vocabulary > 0)),
       output_({chain_.output()}, options.micro_batch_rows, device.activation_type()),
       parameters_(parameters),
       blocks_(options.micro_batches, options.replication.blocks_per_replica()) {
@@ -76,18 +78,19 @@ absl::Status Stage::PrepareFeed() {
       feed_, Feed::Create(device_, {.micro_batch_rows = options_.micro_batch_rows,
                                     .micro_batches = options_.micro_batches,
                                     .features = options_.is_first ? options_.input.elements() : 0,
+                                    .has_ids = options_.vocabulary > 0,
                                     .target = loss_spec_.target}));
   return absl::OkStatus();
 }
 
 void Stage::LayOut() {
-  chain_.LayOut({.is_first = options_.is_first,
-                 .is_last = options_.is_last,
-                 .splits_backward = options_.splits_backward,
-                 .trains = options_.trains,
-                 .replication = options_.replication},
-                BytesOfEnds(device_, options_.input, loss_spec_, options_.micro_batch_rows,
-                            options_.micro_batches));
+  chain_.LayOut(
+      {.is_first = options_.is_first,
+       .is_last = options_.is_last,
+       .splits_backward = options_.splits_backward,
+       .trains = options_.trains,
+       .replication = options_.replication},
+      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches));
 }
 
 absl::Status Stage::Place(std::byte* resident, uint64_t seed) {

@@ -40,6 +40,7 @@ struct StageOptions {
   bool splits_backward = false;  // it is asked for B and W apart
   bool trains = true;            // else it has neither gradients nor states
   Shape input;                   // of one sample
+  int64_t vocabulary = 0;        // of its input, if that has ids (Model::vocabulary)
   int64_t micro_batch_rows = 1;
   int micro_batches = 1;  // of one replica
   partition::Replication replication;

@@ -139,7 +139,9 @@ class Fitting {
   void Describe(EpochResult& row) const {
     const auto rows = static_cast<double>(std::max<int64_t>(position_.rows, 1));
     row.loss = position_.loss_sum / rows;
-    row.train_accuracy = static_cast<double>(position_.correct) / rows;
+    const int64_t answers = data_.train->spec().target.answers();
+    row.train_accuracy =
+        static_cast<double>(position_.correct) / (rows * static_cast<double>(answers));
   }
 
   absl::Status SaveIfDue() {

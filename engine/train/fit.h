@@ -27,7 +27,7 @@ struct FitProgress {
 struct EpochResult {
   int epoch = 1;
   double loss = 0.0;            // mean over the epoch's steps, each before its update
-  double train_accuracy = 0.0;  // over the same rows
+  double train_accuracy = 0.0;  // over the same rows, of all their answers (TargetSpec)
   double test_accuracy = 0.0;
   double test_loss = 0.0;
   double samples_per_second = 0.0;  // of training, without evaluation

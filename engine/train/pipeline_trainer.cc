@@ -86,6 +86,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .splits_backward = run_.lowered.training.SplitsBackward(id),
                          .trains = plan().trains(),
                          .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
+                         .vocabulary = index == 0 ? run_.model.vocabulary : 0,
                          .micro_batch_rows = plan().micro_batch_rows,
                          .micro_batches = plan().schedule.num_micro_batches,
                          .replication = plan().replication,
@@ -143,7 +144,8 @@ absl::Status PipelineTrainer::CheckMayTrain() const {
 }
 
 absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
-  return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target);
+  return CheckFits(data.spec(), run_.model.input, run_.profile.loss_spec.target,
+                   run_.model.vocabulary);
 }
 
 const Executor& PipelineTrainer::ExecutorOf(int replica) const {
@@ -215,6 +217,7 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
                     .correct = sum.correct,
                     .rows = static_cast<int64_t>(rows.size()),
+                    .answers_per_row = run_.profile.loss_spec.target.answers(),
                     .learning_rate = step.update.learning_rate,
                     .gradient_norm = ExecutorOf(0).gradient_norm()};
 }
@@ -237,7 +240,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::Evaluate(const Dataset& data,
                                                      const StopFunction& stop) {
   RETURN_IF_ERROR(group_->status());
   RETURN_IF_ERROR(CheckData(data));
-  Evaluation evaluation;
+  Evaluation evaluation{.answers_per_row = run_.profile.loss_spec.target.answers()};
   while (evaluation.rows < data.rows()) {
     if (stop) {
       ASSIGN_OR_RETURN(const bool must_stop, stop());
@@ -272,7 +275,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const T
   RETURN_IF_ERROR(group_->status());
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
   const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
-  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target));
+  RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary));
   RETURN_IF_ERROR(group_->Agree(group_->OnEach(
       [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
   absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
@@ -283,7 +286,7 @@ absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const T
 absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
                                                        const TakeOutputs& take) {
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
-  Evaluation evaluation;
+  Evaluation evaluation{.answers_per_row = run_.profile.loss_spec.target.answers()};
   while (evaluation.rows < data.rows()) {
     const int64_t begin = evaluation.rows;
     RETURN_IF_ERROR(RunForward(data, {.loss = has_targets, .outputs = true}, evaluation));

@@ -57,9 +57,10 @@ struct TrainerOptions {
 };
 
 struct StepResult {
-  double loss = 0.0;    // mean over the batch, before the update
-  int64_t correct = 0;  // rows of the batch whose largest output is at their label
-  int64_t rows = 0;     // of the batch
+  double loss = 0.0;            // mean over the batch, before the update
+  int64_t correct = 0;          // answers of the batch whose largest output is at their label
+  int64_t rows = 0;             // of the batch
+  int64_t answers_per_row = 1;  // TargetSpec::answers
   float learning_rate = 0.0F;
   double gradient_norm = 0.0;  // global, before clipping; 0 unless clipping is on
 };
@@ -68,8 +69,10 @@ struct Evaluation {
   double loss = 0.0;  // mean over the data
   int64_t correct = 0;
   int64_t rows = 0;
+  int64_t answers_per_row = 1;  // TargetSpec::answers
+  int64_t answers() const { return rows * answers_per_row; }
   double accuracy() const {
-    return rows > 0 ? static_cast<double>(correct) / static_cast<double>(rows) : 0.0;
+    return rows > 0 ? static_cast<double>(correct) / static_cast<double>(answers()) : 0.0;
   }
 };
 

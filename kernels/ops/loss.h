@@ -20,6 +20,8 @@ struct LossShape {
 
   int64_t rows = 1;     // R
   int64_t classes = 1;  // C
+  // P: rows of a sample, whose loss is their mean. R is a multiple of it.
+  int64_t positions = 1;
 };
 struct SoftmaxCrossEntropyShape : LossShape {};
 struct MeanSquaredErrorShape : LossShape {};
@@ -30,19 +32,20 @@ struct MeanSquaredErrorShape : LossShape {};
 //   mean squared error      mean over classes of (output - onehot(label))^2
 //                           gradient 2/C (output - onehot(label))
 //
-//   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses, number of
-//   correct rows
+//   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses of rows,
+//   divided by P; number of correct rows
 // output and gradient are of the device's activation type.
 // Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
 // correct if its largest output, the first one of several, is at its label. The losses of rows are
-// summed in double, in an order that depends on the shape and `valid_rows` alone.
+// summed in double, in an order that depends on R, C and `valid_rows` alone. With P = 1 the
+// division changes no bit.
 class LossOp : public Operation {
  public:
   // Scratch for Compute.
   virtual int64_t workspace_bytes() const = 0;
 
-  // `gradient` gets the derivative of the loss sum times `scale`, and may be `output` itself;
-  // empty: not computed.
+  // `gradient` gets the derivative of result[0] times `scale`, and may be `output` itself; empty:
+  // not computed.
   virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
                                int64_t valid_rows, float scale, const Tensor& gradient,
                                const Tensor& result, std::byte* workspace) = 0;

@@ -140,15 +140,22 @@ void AddSquaredErrorRow(reference::Values output, double scale, Bounds& bounds) 
 
 Bounds BoundsOf(const Problem& problem) {
   const auto C = static_cast<size_t>(problem.shape.classes);
+  const auto P = static_cast<double>(problem.shape.positions);
   const Vector output = ToDouble(problem.output);
   Bounds bounds;
   for (size_t r = 0; r < static_cast<size_t>(problem.valid_rows); ++r) {
     const auto row = reference::Values(output).subspan(r * C, C);
     if (problem.kind == LossKind::kSoftmaxCrossEntropy) {
-      AddCrossEntropyRow(row, problem.scale, bounds);
+      AddCrossEntropyRow(row, problem.scale / P, bounds);
     } else {
-      AddSquaredErrorRow(row, problem.scale, bounds);
+      AddSquaredErrorRow(row, problem.scale / P, bounds);
     }
+  }
+  bounds.loss /= P;
+  // The quotient of the scale is rounded, too, and a gradient is a multiple of it.
+  const Vector expected = Expected(problem).gradient;
+  for (size_t i = 0; i < bounds.gradient.size() && P > 1; ++i) {
+    bounds.gradient[i] += Gamma(1) * std::fabs(expected[i]) + Gamma(1) * bounds.gradient[i];
   }
   // The gradient of padding is exactly zero.
   bounds.gradient.resize(output.size(), 0.0);
@@ -190,12 +197,12 @@ TEST_P(CpuLoss, ResultDoesNotNeedTheGradient) {
   EXPECT_EQ(BytesOf(without.Compute(Gradient::kNone).result), BytesOf(with.Compute().result));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CpuLoss,
-                         ::testing::Combine(::testing::ValuesIn(kLossKinds),
-                                            ::testing::Values(LossShape{1, 1}, LossShape{5, 1},
-                                                              LossShape{1, 10}, LossShape{17, 2},
-                                                              LossShape{64, 10},
-                                                              LossShape{33, 1001})));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuLoss,
+    ::testing::Combine(::testing::ValuesIn(kLossKinds),
+                       ::testing::Values(LossShape{1, 1}, LossShape{5, 1}, LossShape{1, 10},
+                                         LossShape{17, 2}, LossShape{64, 10}, LossShape{33, 1001},
+                                         LossShape{12, 10, 4}, LossShape{33, 300, 33})));
 
 class CpuLossOfKind : public ::testing::TestWithParam<LossKind> {};
 
@@ -212,6 +219,30 @@ TEST_P(CpuLossOfKind, FirstOfSeveralLargestOutputsIsThePrediction) {
   problem.labels = {0, 1, 1};
   OnDevice device(problem);
   EXPECT_EQ(device.Compute().result.f64()[1], 2.0);
+}
+
+TEST_P(CpuLossOfKind, ALossIsTheMeanOverThePositionsOfASample) {
+  Problem rows(GetParam(), {.rows = 12, .classes = 5});
+  Problem samples = rows;
+  samples.shape.positions = 4;
+  OnDevice one(rows), four(samples);
+  const auto of_rows = one.Compute();
+  const auto of_samples = four.Compute();
+  EXPECT_EQ(of_samples.result.f64()[0], of_rows.result.f64()[0] / 4);
+  EXPECT_EQ(of_samples.result.f64()[1], of_rows.result.f64()[1]) << "each position counts";
+  // A quarter is a power of two.
+  Vector quarters = TestDevice::Values(of_rows.gradient);
+  for (double& value : quarters) value /= 4;
+  EXPECT_EQ(TestDevice::Values(of_samples.gradient), quarters);
+}
+
+TEST_P(CpuLossOfKind, SamplesHaveEquallyManyPositions) {
+  TestDevice device;
+  EXPECT_OK(CreateLoss(device.ops(), GetParam(), {6, 2, 3}));
+  for (const LossShape shape : {LossShape{6, 2, 4}, LossShape{6, 2, 0}, LossShape{6, 2, -3}}) {
+    EXPECT_THAT(CreateLoss(device.ops(), GetParam(), shape),
+                StatusIs(absl::StatusCode::kInvalidArgument));
+  }
 }
 
 TEST_P(CpuLossOfKind, AnyNumberOfThreadsGivesTheSameBits) {

@@ -51,12 +51,13 @@ LossOutput SumOverRows(LossOfRow loss_of_row, const LossShape& shape, Values out
   const size_t R = shape.rows, C = shape.classes;
   CheckSize(output, R * C);
   CheckSize(labels, R);
+  const auto P = static_cast<double>(shape.positions);
   LossOutput out;
   out.gradient.resize(R * C);
   for (size_t r = 0; r < static_cast<size_t>(valid_rows); ++r) {
     const Values row = output.subspan(r * C, C);
     const size_t label = labels[r];
-    out.loss += loss_of_row(row, label, scale, absl::MakeSpan(&out.gradient[r * C], C));
+    out.loss += loss_of_row(row, label, scale / P, absl::MakeSpan(&out.gradient[r * C], C)) / P;
     const auto largest = std::max_element(row.begin(), row.end());
     if (static_cast<size_t>(largest - row.begin()) == label) ++out.correct;
   }

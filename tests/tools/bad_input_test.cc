@@ -106,6 +106,15 @@ TEST(Usage, MalformedSyntheticData) {
                 AllOf(StartsWith("stagecoach plan: --data"), HasSubstr("100x8")));
 }
 
+TEST(Usage, OnlyTokensHaveAContextAndAVocabulary) {
+  for (const char* flag : {"--context", "--vocabulary"}) {
+    ExpectFailure(SmallRun({flag, "8"}), kStatusUsage,
+                  HasSubstr(absl::StrCat(flag,
+                                         " is for text and ids of tokens, which "
+                                         "synthetic:100x8x2 does not hold")));
+  }
+}
+
 // Data.
 
 TEST(BadData, MissingDirectory) {
@@ -124,6 +133,24 @@ std::string SmallImages() {
   WriteTestFile(directory, "t10k-images-idx3-ubyte", IdxFile({1, 2, 2}, "1234"));
   WriteTestFile(directory, "t10k-labels-idx1-ubyte", IdxFile({1}, std::string(1, '\1')));
   return directory;
+}
+
+TEST(BadData, TextThatIsNone) {
+  const std::string path = WriteTestFile(TestDirectory(), "a.txt", "abc\xFF");
+  ExpectBadData(path, HasSubstr("a.txt: the byte 0xff at offset 3 is not UTF-8"));
+}
+
+TEST(BadData, TooFewTokensForTheContext) {
+  const std::string directory = TestDirectory();
+  const std::string text = WriteTestFile(directory, "a.txt", std::string(100, 'x'));
+  ExpectBadData(text, HasSubstr("training set: 90 tokens, expected at least 257 for a context of "
+                                "256"));
+  const std::string model = WriteTestFile(
+      directory, "m.toml", "context = 50\n[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n");
+  ExpectFailure({"train", "--data", text, "--model", model}, kStatusBadData,
+                HasSubstr("test set: 10 tokens, expected at least 51 for a context of 50"));
+  ExpectFailure({"train", "--data", text, "--model", model, "--context", "10"}, kStatusBadData,
+                HasSubstr("for a context of 10"));
 }
 
 TEST(BadData, TruncatedImages) {
@@ -169,6 +196,18 @@ TEST(BadData, MoreRowsThanThereAre) {
 }
 
 // Configuration.
+
+TEST(BadConfiguration, ModelsThatTakeNumbersDoNotTakeTokens) {
+  const std::string directory = TestDirectory();
+  const std::string text = WriteTestFile(directory, "a.txt", std::string(100, 'x'));
+  const std::string model =
+      WriteTestFile(directory, "m.toml", "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n");
+  const Arguments run = {"train",   "--data", text,       "--context", "9",
+                         "--batch", "4",      "--stages", "1"};
+  ExpectFailure(run, kStatusBadConfiguration, HasSubstr("the default network takes numbers"));
+  ExpectFailure(Joined(run, {"--model", model}), kStatusBadConfiguration,
+                HasSubstr("linear 9 -> 256 takes numbers, but is given ids"));
+}
 
 TEST(BadConfiguration, MoreStagesThanLayers) {
   ExpectFailure(SmallRun({"--stages", "5"}), kStatusBadConfiguration,

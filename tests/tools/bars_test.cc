@@ -50,6 +50,10 @@ TEST(ProgressLine, TellsAllThatMatters) {
             "epoch 1/2  ████████▌           50 %  loss 0.5000  1,234 samples/s  1m 30s left");
 }
 
+TEST(ProgressLine, CountsTokensWhereThereAreAny) {
+  EXPECT_THAT(ProgressLine(Halfway(), 2, 100, /*tokens=*/10), HasSubstr("  12,344 tokens/s  "));
+}
+
 TEST(ProgressLine, NeverExceedsTheTerminal) {
   for (int columns = 9; columns <= 200; ++columns) {
     EXPECT_LE(Columns(ProgressLine(Halfway(), 2, columns)), columns);

@@ -14,6 +14,10 @@ namespace {
 constexpr int kMinBarColumns = 5;
 constexpr int kMaxBarColumns = 30;
 
+std::string PerSecond(double count, const char* what) {
+  return absl::StrCat(base::FormatCount(std::llround(count)), " ", what, "/s");
+}
+
 }  // namespace
 
 std::string Bar(double share, int width) {
@@ -27,13 +31,15 @@ std::string Bar(double share, int width) {
   return bar + std::string(static_cast<size_t>(width - used), ' ');
 }
 
-std::string ProgressLine(const engine::FitProgress& progress, int epochs, int columns) {
+std::string ProgressLine(const engine::FitProgress& progress, int epochs, int columns,
+                         int64_t tokens) {
   const double share = static_cast<double>(progress.step) / static_cast<double>(progress.steps);
   const std::string head = absl::StrFormat("epoch %d/%d", progress.epoch, epochs);
   std::vector<std::string> parts = {
       absl::StrFormat("%3.0f %%", std::floor(100 * share)),
       absl::StrFormat("loss %.4f", progress.loss),
-      absl::StrCat(base::FormatCount(std::llround(progress.samples_per_second)), " samples/s"),
+      tokens == 0 ? PerSecond(progress.samples_per_second, "samples")
+                  : PerSecond(progress.samples_per_second * static_cast<double>(tokens), "tokens"),
       progress.step < progress.steps
           ? absl::StrCat(base::FormatDuration(progress.remaining), " left")
           : "evaluating",

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TOOLS_CLI_BARS_H_
 #define STAGECOACH_TOOLS_CLI_BARS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "engine/train/fit.h"
@@ -14,7 +15,9 @@ std::string Bar(double share, int width);
 // One line, without a newline, on how far a run of `epochs` is: at most `columns` wide. What has no
 // room is left out, the bar first.
 //   epoch 1/2  ████████▌           43 %  loss 0.8123  352 samples/s  41.0 s left
-std::string ProgressLine(const engine::FitProgress& progress, int epochs, int columns);
+// `tokens`: of a sample; with them, tokens are counted rather than samples.
+std::string ProgressLine(const engine::FitProgress& progress, int epochs, int columns,
+                         int64_t tokens = 0);
 
 }  // namespace stagecoach::tools
 

@@ -42,7 +42,8 @@ class Explainer {
 
     const std::string batch = ShapeOf(plan_.batch_rows(), input);
     Pass("batch " + batch);
-    Add("batch", batch, "rows x features of a sample");
+    Add("batch", batch,
+        run_.model.takes_ids() ? "rows x tokens of a sample" : "rows x features of a sample");
     if (plan_.replicas() > 1) {
       Pass(scattered + ShapeOf(share, input));
       Add("scatter", scattered + ShapeOf(share, input), "each replica takes consecutive rows");

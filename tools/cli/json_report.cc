@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -135,6 +136,7 @@ class JsonReport final : public Report {
   void Start(const Run& run) override {
     ordered_json event = {{"event", "plan"}};
     event.update(PlanToJson(run.prepared));
+    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
     PrintLine(event);
     if (explains_) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
   }
@@ -142,13 +144,19 @@ class JsonReport final : public Report {
   void Step(const engine::FitProgress&) override {}
 
   void Epoch(const engine::EpochResult& result) override {
-    PrintLine({{"event", "epoch"},
-               {"epoch", result.epoch},
-               {"loss", result.loss},
-               {"train_accuracy", result.train_accuracy},
-               {"test_accuracy", result.test_accuracy},
-               {"test_loss", result.test_loss},
-               {"samples_per_second", result.samples_per_second}});
+    ordered_json event = {{"event", "epoch"},
+                          {"epoch", result.epoch},
+                          {"loss", result.loss},
+                          {"train_accuracy", result.train_accuracy},
+                          {"test_accuracy", result.test_accuracy},
+                          {"test_loss", result.test_loss}};
+    if (measures_.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
+    if (measures_.tokens > 0) {
+      event["tokens_per_second"] =
+          result.samples_per_second * static_cast<double>(measures_.tokens);
+    }
+    event["samples_per_second"] = result.samples_per_second;
+    PrintLine(event);
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
@@ -191,6 +199,7 @@ class JsonReport final : public Report {
 
  private:
   const bool explains_;
+  Measures measures_;
 };
 
 }  // namespace

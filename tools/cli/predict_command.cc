@@ -70,6 +70,12 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   return absl::OkStatus();
 }
 
+// What the model tells apart, at each position if there are several.
+int64_t ClassesOf(const engine::Manifest& manifest) {
+  const engine::Shape& output = manifest.output;
+  return output.rank() == 0 ? 1 : output.dim(output.rank() - 1);
+}
+
 absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data,
                             const engine::Manifest& manifest) {
   const auto refuse = [&](int64_t found, absl::string_view what, int64_t expected) {
@@ -77,7 +83,7 @@ absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data
         absl::StrCat(name, " has ", found, " ", what, ", and the model takes ", expected));
   };
   const int64_t features = manifest.input.elements();
-  const int64_t classes = manifest.output.elements();
+  const int64_t classes = ClassesOf(manifest);
   if (data.features() != features) return refuse(data.features(), "features", features);
   if (data.classes() > classes) return refuse(data.classes(), "classes", classes);
   return absl::OkStatus();
@@ -87,7 +93,10 @@ absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data
 absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOptions& options,
                                         const engine::Manifest& manifest) {
   const engine::DataSource source = {
-      .spec = options.run.data, .label_column = options.run.label, .seed = options.run.seed};
+      .spec = options.run.data,
+      .label_column = options.run.label,
+      .seed = options.run.seed,
+      .tokens = {.context = manifest.input.elements(), .vocabulary = manifest.encoding.vocabulary}};
   PredictionTask task;
   if (!IsGiven(flags, "--data")) {
     ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
@@ -101,7 +110,7 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
                        "statistics differ; to predict all that is in it now, name it with --data"));
     }
   } else {
-    ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, manifest.output.elements()));
+    ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, ClassesOf(manifest)));
     task.encoding = manifest.encoding;
   }
   RETURN_IF_ERROR(CheckFitsModel(options.run.data, *task.data, manifest));
@@ -237,16 +246,24 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
   ASSIGN_OR_RETURN(PredictionTask task, From(Origin::kData, LoadTask(flags, options, manifest)));
   const bool reports = rendezvous == nullptr || rendezvous->rank() == 0;
   if (reports) AddFiles(options, task);
+  if (manifest.output.rank() > 1 && !options.classes.empty()) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "--classes: the model gives outputs of shape ", manifest.output.ToString(),
+                    " for a row, and so not one class; --outputs has them all")));
+  }
   if (!task.has_labels() && options.outputs.empty() && options.classes.empty()) {
     return From(Origin::kUsage,
                 absl::InvalidArgumentError(
                     "the data has no labels to compare with: name a file for what is predicted, "
                     "with --outputs or --classes"));
   }
-  ASSIGN_OR_RETURN(const engine::Model model,
-                   From(Origin::kConfiguration,
-                        MakeModel(options.run, options.run.model_text, manifest.input.elements(),
-                                  manifest.output.elements())));
+  ASSIGN_OR_RETURN(
+      const engine::Model model,
+      From(Origin::kConfiguration, MakeModel(options.run, options.run.model_text,
+                                             {.input = manifest.input,
+                                              .vocabulary = manifest.encoding.vocabulary,
+                                              .classes = ClassesOf(manifest)})));
   const int64_t rows = task.data->rows();
   ASSIGN_OR_RETURN(engine::PreparedRun prepared,
                    From(Origin::kConfiguration, FindPlan(options, model, rows)));

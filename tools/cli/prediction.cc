@@ -27,7 +27,10 @@ struct OpenFile {
 class Collector {
  public:
   Collector(const PredictionTask& task, int64_t outputs, std::vector<OpenFile>& files)
-      : task_(task), outputs_(outputs), files_(files), confusion_(outputs) {}
+      : task_(task),
+        outputs_(outputs),
+        files_(files),
+        confusion_(task.counts_classes() ? outputs : 0) {}
 
   absl::Status Begin() {
     return AppendToAll(
@@ -46,9 +49,9 @@ class Collector {
       row.outputs =
           outputs.values.subspan(static_cast<size_t>(i * outputs_), static_cast<size_t>(outputs_));
       row.predicted = ClassOf(row.outputs);
-      if (!task_.has_labels()) continue;
+      if (!task_.has_one_label()) continue;
       row.label = task_.data->label(row.row);
-      confusion_.Add(row.label, row.predicted);
+      if (task_.counts_classes()) confusion_.Add(row.label, row.predicted);
     }
     RETURN_IF_ERROR(AppendToAll([&](const PredictionFormat& format, std::string& text) {
       for (const PredictedRow& row : rows) format.AppendRow(row, text);
@@ -105,6 +108,15 @@ bool PredictionTask::has_labels() const {
   return data->spec().target.kind == engine::TargetSpec::Kind::kClasses;
 }
 
+bool PredictionTask::has_one_label() const {
+  return has_labels() && data->spec().target.shape.rank() == 0;
+}
+
+bool PredictionTask::counts_classes() const {
+  constexpr int64_t kMostCounted = 1000;
+  return has_one_label() && data->spec().target.classes <= kMostCounted;
+}
+
 absl::StatusOr<Prediction> PredictAll(engine::Trainer& trainer, const PredictionTask& task) {
   const int64_t outputs = trainer.run().profile.output.elements();
   absl::StatusOr<Prediction> prediction = absl::UnknownError("");
@@ -123,7 +135,7 @@ absl::StatusOr<Prediction> PredictAll(engine::Trainer& trainer, const Prediction
   const absl::Status written = WithFiles(task,
                                          {.rows = task.data->rows(),
                                           .outputs = outputs,
-                                          .has_labels = task.has_labels(),
+                                          .has_labels = task.has_one_label(),
                                           .encoding = task.encoding},
                                          0, files, [&] {
                                            has_run = true;

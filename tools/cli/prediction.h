@@ -29,11 +29,14 @@ struct PredictionTask {
   std::function<void(int64_t rows)> on_rows;  // so many have been done
 
   bool has_labels() const;
+  bool has_one_label() const;  // a row, rather than one at each of its positions
+  // Whether the classes are counted: of rows with one label, if they are few enough to look at.
+  bool counts_classes() const;
 };
 
 struct Prediction {
   engine::Evaluation evaluation;  // of the rows alone, if there are no labels
-  Confusion confusion;            // if there are
+  Confusion confusion;            // if the classes are counted
   int64_t not_finite = 0;         // outputs
   std::string outputs_hash;       // of all, in order of rows: equal for equal bits
   absl::Duration elapsed;

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "tools/cli/report.h"
 #include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
@@ -37,7 +38,10 @@ class PredictionText final : public PredictionReport {
     rows_ = task.data->rows();
     absl::PrintF("model  %s, after step %s\n", checkpoint.path(),
                  base::FormatCount(checkpoint.manifest().step));
-    absl::PrintF("data   %s%s\n", CountedAs(rows_, "row"), task.has_labels() ? "" : ", no labels");
+    measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec);
+    absl::PrintF("data   %s%s%s\n", CountedAs(rows_, "row"),
+                 measures_.tokens > 0 ? " of " + CountedAs(measures_.tokens, "token") : "",
+                 task.has_labels() ? "" : ", no labels");
     absl::PrintF("plan   %s%s, %s of %s at a time\n", CountedAs(plan.num_stages(), "stage"),
                  plan.replicas() > 1 ? absl::StrCat(" of ", plan.replicas(), " replicas") : "",
                  base::FormatCount(plan.micro_batches()) +
@@ -65,10 +69,13 @@ class PredictionText final : public PredictionReport {
     const engine::Evaluation& evaluation = prediction.evaluation;
     if (task.has_labels()) {
       const int columns = TerminalColumns() > 0 ? TerminalColumns() : 80;
-      absl::PrintF("\n%s\nloss %.4f, accuracy %.2f %% (%s of %s)\n",
-                   ConfusionTable(prediction.confusion, task.encoding, columns), evaluation.loss,
-                   100 * evaluation.accuracy(), base::FormatCount(evaluation.correct),
-                   base::FormatCount(evaluation.rows));
+      if (task.counts_classes()) {
+        absl::PrintF("\n%s\n", ConfusionTable(prediction.confusion, task.encoding, columns));
+      }
+      absl::PrintF("loss %.4f", evaluation.loss);
+      if (measures_.has_perplexity) absl::PrintF(", perplexity %.2f", std::exp(evaluation.loss));
+      absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
+                   base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers()));
     }
     absl::PrintF("predicted %s in %s: %s a second\n", CountedAs(evaluation.rows, "row"),
                  base::FormatDuration(prediction.elapsed),
@@ -86,6 +93,7 @@ class PredictionText final : public PredictionReport {
 
  private:
   int64_t rows_ = 0;
+  Measures measures_;
   absl::Time drawn_ = absl::InfinitePast();
 };
 
@@ -94,6 +102,7 @@ class PredictionJson final : public PredictionReport {
   void Start(const engine::Checkpoint& checkpoint, const engine::Trainer& trainer,
              const PredictionTask& task) override {
     const partition::Plan& plan = trainer.plan();
+    measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec);
     ordered_json first_layers = plan.first_layer;
     PrintObject({{"event", "plan"},
                  {"checkpoint", checkpoint.path()},
@@ -117,6 +126,13 @@ class PredictionJson final : public PredictionReport {
                           {"rows_per_second", RowsPerSecond(prediction)},
                           {"outputs_hash", prediction.outputs_hash},
                           {"outputs_not_finite", prediction.not_finite}};
+    if (measures_.tokens > 0) {
+      event["tokens_per_second"] =
+          RowsPerSecond(prediction) * static_cast<double>(measures_.tokens);
+    }
+    if (measures_.has_perplexity && task.has_labels()) {
+      event["perplexity"] = std::exp(evaluation.loss);
+    }
     if (task.has_labels()) AddLabels(task, prediction, event);
     ordered_json& reports = event["devices"] = ordered_json::array();
     for (const engine::DeviceReport& device : devices) {
@@ -135,6 +151,7 @@ class PredictionJson final : public PredictionReport {
     event["loss"] = prediction.evaluation.loss;
     event["correct"] = prediction.evaluation.correct;
     event["accuracy"] = prediction.evaluation.accuracy();
+    if (!task.counts_classes()) return;
     ordered_json& classes = event["classes"] = ordered_json::array();
     const std::vector<Confusion::OfClass>& of_class = prediction.confusion.of_class();
     for (size_t label = 0; label < of_class.size(); ++label) {
@@ -155,6 +172,8 @@ class PredictionJson final : public PredictionReport {
     absl::PrintF("%s\n", object.dump());
     std::fflush(stdout);
   }
+
+  Measures measures_;
 };
 
 }  // namespace

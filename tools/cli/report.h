@@ -7,11 +7,21 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/data/dataset.h"
+#include "engine/model/loss.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "tools/cli/run_options.h"
 
 namespace stagecoach::tools {
+
+// What a report says of tokens and of other data.
+struct Measures {
+  static Measures Of(const engine::Dataset& data, const engine::LossSpec& loss);
+
+  int64_t tokens = 0;           // of a row; 0: the data has none
+  bool has_perplexity = false;  // the exponential of the loss, of tokens
+};
 
 // How a run ended.
 struct Outcome {

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/synthetic.h"
+#include "engine/data/tokens.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/run_options.h"
@@ -23,6 +24,7 @@ constexpr int kMaxStages = 1024;
 constexpr int kMaxLayers = 10'000;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxBatch = int64_t{1} << 20;
+constexpr int64_t kMaxContext = int64_t{1} << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
@@ -59,11 +61,20 @@ absl::StatusOr<int64_t> ParseRows(const std::string& text) {
 
 void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--data", "SPEC", options.data,
-          "IDX directory, .csv or synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
+          "IDX, .csv, .txt, tokens, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
       ->group("Data");
   app.add_option("--label", options.label,
                  Describe("Column of the labels in a .csv file", options.label))
       ->option_text("NAME")
+      ->group("Data");
+  AddFlag(app, "--context", "TOKENS", options.context,
+          absl::StrCat("Tokens of a row, each told from those before it [the model's, or ",
+                       engine::kDefaultContext, "]"),
+          Count(1, kMaxContext))
+      ->group("Data");
+  AddFlag(app, "--vocabulary", "N", options.vocabulary,
+          "Tokens that there may be [the model's, or those that occur]",
+          Count(2, engine::kMaxVocabulary))
       ->group("Data");
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
@@ -43,16 +42,39 @@ absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
   return optimizer;
 }
 
-bool HoldsImages(const std::string& data) {
-  return !absl::StartsWith(data, "synthetic:") && !absl::EndsWith(data, ".csv");
+absl::StatusOr<engine::TokenOptions> TokensOf(const RunOptions& options,
+                                              const std::string& model_text) {
+  engine::TokenOptions tokens;
+  if (!engine::HoldsTokens(options.data)) {
+    if (!options.context.has_value() && !options.vocabulary.has_value()) return tokens;
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    options.context.has_value() ? "--context" : "--vocabulary",
+                    " is for text and ids of tokens, which ", options.data, " does not hold")));
+  }
+  engine::ModelTokens model;
+  if (!model_text.empty()) {
+    absl::StatusOr<engine::ModelTokens> parsed = engine::ParseModelTokens(model_text);
+    RETURN_IF_ERROR(
+        From(Origin::kConfiguration, base::Annotate(parsed.status(), options.model_file)));
+    model = *parsed;
+  }
+  if (model.context > 0) tokens.context = model.context;
+  if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
+  tokens.context = options.context.value_or(tokens.context);
+  tokens.vocabulary = options.vocabulary.value_or(tokens.vocabulary);
+  return tokens;
 }
 
-absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options) {
+absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
+                                           const engine::TokenOptions& tokens) {
   ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData({.spec = options.data,
                                                              .label_column = options.label,
                                                              .train_rows = options.rows.value_or(0),
-                                                             .seed = options.seed}));
-  if (!options.rows.has_value() && HoldsImages(options.data)) {
+                                                             .seed = options.seed,
+                                                             .tokens = tokens}));
+  const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
+  if (!options.rows.has_value() && are_images) {
     const int64_t rows = std::min(kDefaultImageRows, data.train->rows());
     ASSIGN_OR_RETURN(data.train, engine::Subset(std::move(data.train), rows));
   }
@@ -236,11 +258,17 @@ absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int 
 }
 
 absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
-                                        int64_t features, int64_t classes) {
+                                        const engine::ModelData& data) {
   if (text.empty() && options.model_file.empty()) {
-    return engine::DefaultNetwork(features, classes, options.layers, options.width);
+    if (data.vocabulary > 0) {
+      return absl::InvalidArgumentError(
+          "the default network takes numbers, and the data has ids of tokens: name a model that "
+          "takes ids with --model");
+    }
+    return engine::DefaultNetwork(data.input.elements(), data.classes, options.layers,
+                                  options.width);
   }
-  absl::StatusOr<engine::Model> model = engine::ParseModel(text, features, classes);
+  absl::StatusOr<engine::Model> model = engine::ParseModel(text, data);
   if (!model.ok()) return base::Annotate(model.status(), options.model_file);
   return model;
 }
@@ -259,12 +287,15 @@ absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::Prepared
 absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
   Workload workload;
   ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
-  ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options)));
-  ASSIGN_OR_RETURN(workload.model_text, From(Origin::kConfiguration, ModelTextOf(options)));
-  ASSIGN_OR_RETURN(workload.model,
-                   From(Origin::kConfiguration,
-                        MakeModel(options, workload.model_text, workload.data.train->features(),
-                                  workload.data.train->classes())));
+  const absl::StatusOr<std::string> text = From(Origin::kConfiguration, ModelTextOf(options));
+  // What is wrong with the data is told first.
+  ASSIGN_OR_RETURN(const engine::TokenOptions tokens, TokensOf(options, text.value_or("")));
+  ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options, tokens)));
+  ASSIGN_OR_RETURN(workload.model_text, text);
+  ASSIGN_OR_RETURN(
+      workload.model,
+      From(Origin::kConfiguration, MakeModel(options, workload.model_text,
+                                             engine::ModelData::Of(workload.data.train->spec()))));
   return workload;
 }
 

@@ -12,6 +12,7 @@
 #include "engine/data/dataset.h"
 #include "engine/data/idx.h"
 #include "engine/model/model.h"
+#include "engine/model/model_file.h"
 #include "engine/stage/optimizer.h"
 #include "engine/train/prepared_run.h"
 #include "partition/layer_cost.h"
@@ -29,6 +30,8 @@ struct RunOptions {
   // Training rows: unset for the default (kDefaultImageRows for images, all of anything else); 0
   // for all.
   std::optional<int64_t> rows;
+  // Of tokens; unset: the model's own (ParseModelTokens), or else TokenOptions'.
+  std::optional<int64_t> context, vocabulary;
 
   std::string model_file;  // "": the default network
   std::string model_text;  // that of a checkpoint; instead of the file's
@@ -160,10 +163,9 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options);
 // What each of so many devices is.
 absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices);
 
-// Reads the model from `text` or, if that is "", makes the default network. `classes`: outputs of
-// the last layer.
+// Reads the model from `text` or, if that is "", makes the default network, which takes numbers.
 absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
-                                        int64_t features, int64_t classes);
+                                        const engine::ModelData& data);
 
 // Unavailable if the plan does not fit the free memory of the GPUs that this process takes.
 absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::PreparedRun& run);

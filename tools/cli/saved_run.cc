@@ -74,6 +74,11 @@ std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& opti
     decisive.emplace_back("--layers", absl::StrCat(options.layers));
     decisive.emplace_back("--width", absl::StrCat(options.width));
   }
+  const engine::TensorSpec& input = run.data.train->spec().inputs.front();
+  if (input.has_ids()) {
+    decisive.emplace_back("--context", absl::StrCat(input.shape.elements()));
+    decisive.emplace_back("--vocabulary", absl::StrCat(input.vocabulary));
+  }
   if (optimizer.kind == engine::Optimizer::Kind::kSgd) {
     decisive.emplace_back("--momentum", Text(optimizer.momentum));
   }

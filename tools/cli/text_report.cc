@@ -83,19 +83,30 @@ std::string DescribePlainIssues(const std::vector<engine::DeviceReport>& devices
   return lines;
 }
 
+std::string DescribeData(const engine::TrainTest& data, const Measures& measures) {
+  const engine::Dataset& train = *data.train;
+  const auto counts = [&](absl::string_view rows) {
+    return absl::StrCat(base::FormatCount(train.rows()), rows, " to train on, ",
+                        base::FormatCount(data.test->rows()), " to test; ");
+  };
+  if (measures.tokens > 0) {
+    const std::string tokens = Counted(measures.tokens, "token", "tokens");
+    return absl::StrCat(counts(absl::StrCat(" rows of ", tokens)), "a vocabulary of ",
+                        base::FormatCount(train.spec().inputs.front().vocabulary));
+  }
+  return absl::StrCat(counts(" rows"), Counted(train.features(), "feature", "features"), ", ",
+                      Counted(train.classes(), "class", "classes"));
+}
+
 // Data, model and plan in a few lines and a table.
-std::string DescribeRun(const Run& run) {
+std::string DescribeRun(const Run& run, const Measures& measures) {
   int64_t parameters = 0;
   for (const partition::StageReport& stage : run.prepared.report.stages)
     parameters += stage.parameters;
-  const engine::Dataset& train = *run.data.train;
   const partition::Plan& plan = run.prepared.plan;
   const int blocks = plan.replication.gradient_blocks;
   return absl::StrCat(
-      "data   ", base::FormatCount(train.rows()), " rows to train on, ",
-      base::FormatCount(run.data.test->rows()), " to test; ",
-      Counted(train.features(), "feature", "features"), ", ",
-      Counted(train.classes(), "class", "classes"), "\nmodel  ",
+      "data   ", DescribeData(run.data, measures), "\nmodel  ",
       Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
       base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
       Counted(plan.num_stages(), "stage", "stages"),
@@ -126,13 +137,17 @@ class TextReport final : public Report {
   void Start(const Run& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     if (guessing > 0.0) loss_scale_ = guessing;
-    absl::PrintF("%s\n", DescribeRun(run));
+    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
+    absl::PrintF("%s\n", DescribeRun(run, measures_));
     if (explains_) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
     // The ends of the loss bar stand above it: a full one is no better than guessing.
     const std::string scale = absl::StrFormat("%.2f", loss_scale_);
-    absl::PrintF("epoch     loss  0%*s    train     test  samples/s\n", kLossBarColumns - 1, scale);
-    absl::PrintF("-----  -------  %s  -------  -------  ---------\n",
-                 std::string(kLossBarColumns, '-'));
+    absl::PrintF("epoch     loss  0%*s    train     test%s%s  samples/s\n", kLossBarColumns - 1,
+                 scale, measures_.has_perplexity ? "  perplexity" : "",
+                 measures_.tokens > 0 ? "    tokens/s" : "");
+    absl::PrintF("-----  -------  %s  -------  -------%s%s  ---------\n",
+                 std::string(kLossBarColumns, '-'), measures_.has_perplexity ? "  ----------" : "",
+                 measures_.tokens > 0 ? "  ----------" : "");
     RedrawLine("preparing the devices");
     std::fflush(stdout);
   }
@@ -143,15 +158,23 @@ class TextReport final : public Report {
     if (now - drawn_ < kRedrawInterval && progress.step < progress.steps) return;
     drawn_ = now;
     // The last column stays empty: a cursor behind it would be on the next line.
-    RedrawLine(ProgressLine(progress, epochs_, TerminalColumns() - 1));
+    RedrawLine(ProgressLine(progress, epochs_, TerminalColumns() - 1, measures_.tokens));
   }
 
   void Epoch(const engine::EpochResult& result) override {
     RedrawLine("");
-    absl::PrintF("%5d  %7.4f  %s  %5.2f %%  %5.2f %%  %9s\n", result.epoch, result.loss,
+    absl::PrintF("%5d  %7.4f  %s  %5.2f %%  %5.2f %%", result.epoch, result.loss,
                  Bar(result.loss / loss_scale_, kLossBarColumns), 100 * result.train_accuracy,
-                 100 * result.test_accuracy,
-                 base::FormatCount(std::llround(result.samples_per_second)));
+                 100 * result.test_accuracy);
+    if (measures_.has_perplexity) absl::PrintF("  %10.2f", std::exp(result.test_loss));
+    const auto print_rate = [](int columns, double per_second) {
+      absl::PrintF("  %*s", columns, base::FormatCount(std::llround(per_second)));
+    };
+    if (measures_.tokens > 0) {
+      print_rate(10, result.samples_per_second * static_cast<double>(measures_.tokens));
+    }
+    print_rate(9, result.samples_per_second);
+    absl::PrintF("\n");
     std::fflush(stdout);
   }
 
@@ -195,6 +218,7 @@ class TextReport final : public Report {
   const int epochs_;
   const bool explains_;
   double loss_scale_ = 1.0;
+  Measures measures_;
   std::string saved_;  // the last checkpoint
   absl::Time drawn_ = absl::InfinitePast();
 };

@@ -56,7 +56,10 @@ using RowFunction = RowResult (*)(const float*, int64_t, int32_t, float, float*)
 class CpuLoss final : public LossOp {
  public:
   CpuLoss(RowFunction function, const LossShape& shape)
-      : function_(function), C_(shape.classes), row_tiles_(shape.rows, kRowTile) {}
+      : function_(function),
+        C_(shape.classes),
+        P_(shape.positions),
+        row_tiles_(shape.rows, kRowTile) {}
 
   int64_t workspace_bytes() const override {
     return row_tiles_.extent * static_cast<int64_t>(sizeof(RowResult));
@@ -66,12 +69,14 @@ class CpuLoss final : public LossOp {
                        int64_t valid_rows, float scale, const Tensor& gradient,
                        const Tensor& result, std::byte* workspace) override {
     auto* const results = reinterpret_cast<RowResult*>(workspace);
+    const float row_scale = scale / static_cast<float>(P_);
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) {
         float* const gradient_row = gradient.empty() ? nullptr : gradient.f32() + r * C_;
         if (r < valid_rows) {
-          results[r] = function_(output.f32() + r * C_, C_, labels.i32()[r], scale, gradient_row);
+          results[r] =
+              function_(output.f32() + r * C_, C_, labels.i32()[r], row_scale, gradient_row);
         } else if (gradient_row != nullptr) {
           std::fill_n(gradient_row, C_, 0.0F);
         }
@@ -83,7 +88,7 @@ class CpuLoss final : public LossOp {
       loss += results[r].loss;
       correct += results[r].correct ? 1 : 0;
     }
-    result.f64()[0] = loss;
+    result.f64()[0] = loss / static_cast<double>(P_);
     result.f64()[1] = static_cast<double>(correct);
     return absl::OkStatus();
   }
@@ -91,10 +96,15 @@ class CpuLoss final : public LossOp {
  private:
   const RowFunction function_;
   const int64_t C_;
+  const int64_t P_;
   const Tiling row_tiles_;
 };
 
 absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(RowFunction function, const LossShape& shape) {
+  if (shape.positions < 1 || shape.rows % shape.positions != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("loss: ", shape.rows, " rows are no samples of ",
+                                                   shape.positions, " positions"));
+  }
   if (!IsExtent(shape.rows) || !IsExtent(shape.classes)) {
     return absl::InvalidArgumentError(absl::StrCat("loss: extents must be 1 to ", kMaxExtent, ": ",
                                                    shape.rows, " rows, ", shape.classes,

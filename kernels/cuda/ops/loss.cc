@@ -29,7 +29,8 @@ class CudaLoss final : public LossOp {
     const LossArguments arguments = {.rows = shape_.rows,
                                      .classes = shape_.classes,
                                      .valid_rows = valid_rows,
-                                     .scale = scale,
+                                     .positions = shape_.positions,
+                                     .scale = scale / static_cast<float>(shape_.positions),
                                      .output = output.data,
                                      .labels = labels.i32(),
                                      .gradient = gradient.data,
@@ -46,6 +47,10 @@ class CudaLoss final : public LossOp {
 
 absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(LaunchLossFunction* launch,
                                                    const LossShape& shape, DType type) {
+  if (shape.positions < 1 || shape.rows % shape.positions != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("loss: ", shape.rows, " rows are no samples of ",
+                                                   shape.positions, " positions"));
+  }
   if (!IsCudaExtent(shape.rows) || !IsCudaExtent(shape.classes)) {
     return absl::InvalidArgumentError(absl::StrCat("loss: extents must be 1 to ", kMaxCudaExtent,
                                                    ": ", shape.rows, " rows, ", shape.classes,

@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kSumThreads) LossSumKernel(const LossArguments
   loss = TeamSum(loss, scratch);
   correct = TeamSum(correct, scratch);
   if (threadIdx.x == 0) {
-    a.result[0] = loss;
+    a.result[0] = loss / static_cast<double>(a.positions);
     a.result[1] = correct;
   }
 }

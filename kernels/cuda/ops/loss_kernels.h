@@ -20,7 +20,8 @@ struct LossArguments {
   int64_t rows = 1;     // R
   int64_t classes = 1;  // C
   int64_t valid_rows = 0;
-  float scale = 1.0F;
+  int64_t positions = 1;  // P
+  float scale = 1.0F;     // of the gradient of a row
   const void* output = nullptr;
   const int32_t* labels = nullptr;
   void* gradient = nullptr;  // may be null

@@ -96,6 +96,23 @@ TEST(ManifestJson, RefusesADataEncodingThatDoesNotFitTogether) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected 1")));
 }
 
+TEST(ManifestJson, KeepsWhatTokensAre) {
+  for (const bool are_bytes : {false, true}) {
+    Manifest manifest = Full();
+    manifest.encoding = {.vocabulary = 300, .tokens_are_bytes = are_bytes};
+    const std::string text = ToJson(manifest);
+    ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(text));
+    EXPECT_EQ(parsed, manifest);
+    for (const char* bad : {"1", "-5", "16777217", "\"300\""}) {
+      const std::string changed =
+          absl::StrReplaceAll(text, {{"\"vocabulary\":300", absl::StrCat("\"vocabulary\":", bad)}});
+      EXPECT_NE(changed, text);
+      EXPECT_THAT(ParseManifest(changed), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   HasSubstr("$.data.tokens.vocabulary")));
+    }
+  }
+}
+
 TEST(ManifestJson, KeepsFilesAlone) {
   const std::vector<SavedFile> files = Full().files;
   ASSERT_OK_AND_ASSIGN(const std::vector<SavedFile> parsed,

@@ -74,7 +74,9 @@ TEST(LoadData, NamesAMissingDirectory) {
 TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
   EXPECT_THAT(
       LoadData(Source("")),
-      StatusIs(kInvalidArgument, HasSubstr("expected a directory of IDX files, a .csv file or")));
+      StatusIs(
+          kInvalidArgument,
+          HasSubstr("expected a directory of IDX files, a .csv or .txt file, tokens in .bin or")));
 }
 
 // A file with a hole, which takes no room on the disk.

@@ -37,6 +37,42 @@ TEST(CheckFits, RefusesIds) {
                 "input \"things\" is of ids; the model takes numbers");
 }
 
+SampleSpec Ids(int64_t context, int64_t vocabulary) {
+  return {.inputs = {{.name = "words",
+                      .type = DType::kInt32,
+                      .shape = Shape{context},
+                      .vocabulary = vocabulary}},
+          .target = {.kind = kClasses, .shape = Shape{context}, .classes = vocabulary}};
+}
+
+TEST(CheckFits, TakesIdsOfTheModelsVocabularyOrLess) {
+  const TargetSpec target = {.kind = kClasses, .shape = Shape{6}, .classes = 9};
+  EXPECT_OK(CheckFits(Ids(6, 9), Shape{6}, target, /*vocabulary=*/9));
+  EXPECT_OK(CheckFits(Ids(6, 5), Shape{6}, target, /*vocabulary=*/9));
+  EXPECT_THAT(CheckFits(Ids(6, 9), Shape{6}, target, /*vocabulary=*/8),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("ids of a vocabulary of 9; the model takes ids of 8")));
+}
+
+TEST(CheckFits, IdsHaveTheShapeThatTheModelTakes) {
+  EXPECT_THAT(CheckFits(Ids(6, 9), Shape{2, 3}, {.kind = kNone}, /*vocabulary=*/9),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("ids of shape [6]; the model takes [2, 3]")));
+}
+
+TEST(CheckFits, RefusesNumbersForIds) {
+  EXPECT_THAT(CheckFits(Labeled(DType::kFloat32), Shape{6}, TargetSpec::ClassLabel(3), 9),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("input \"things\" is of numbers; the model takes ids")));
+}
+
+TEST(TargetSpec, AnswersAreItsLabels) {
+  EXPECT_EQ(TargetSpec::ClassLabel(3).answers(), 1);
+  EXPECT_EQ((TargetSpec{.kind = kClasses, .shape = Shape{5}, .classes = 3}).answers(), 5);
+  EXPECT_EQ((TargetSpec{.kind = kValues, .shape = Shape{5}}).answers(), 1);
+  EXPECT_EQ(TargetSpec().answers(), 1);
+}
+
 TEST(CheckFits, RefusesSeveralInputs) {
   SampleSpec data = Labeled(DType::kFloat32);
   data.inputs.push_back({.name = "others", .shape = Shape{6}});

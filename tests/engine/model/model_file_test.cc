@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/model/chain.h"
 #include "engine/stage/profile.h"
@@ -252,6 +253,37 @@ TEST(ModelFile, ErrorsInFilesNameThem) {
   std::filesystem::remove(path);
   EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+}
+
+constexpr char kTokens[] = "context = 64\nvocabulary = 300\n";
+
+TEST(ModelFile, SaysWhatTokensItIsFor) {
+  ASSERT_OK_AND_ASSIGN(const ModelTokens none, ParseModelTokens(kHead));
+  EXPECT_EQ(none.context, 0);
+  EXPECT_EQ(none.vocabulary, 0);
+  ASSERT_OK_AND_ASSIGN(const ModelTokens both, ParseModelTokens(std::string(kTokens) + kHead));
+  EXPECT_EQ(both.context, 64);
+  EXPECT_EQ(both.vocabulary, 300);
+  for (const char* bad : {"context = 0", "context = \"x\"", "vocabulary = 1"}) {
+    const std::string toml = absl::StrCat("\n", bad, "\n", kHead);
+    EXPECT_THAT(ParseModelTokens(toml),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 2: $.")));
+    ExpectInvalid(toml, HasSubstr("line 2: $."));
+  }
+}
+
+TEST(ModelFile, IsForIdsWhereTheDataHasThem) {
+  const SampleSpec spec = {
+      .inputs = {{.type = kernels::DType::kInt32, .shape = Shape{5}, .vocabulary = 9}},
+      .target = {.kind = TargetSpec::Kind::kClasses, .shape = Shape{5}, .classes = 9}};
+  // What the file says of tokens decides which data is loaded, and binds no other.
+  ASSERT_OK_AND_ASSIGN(const Model model,
+                       ParseModel(std::string(kTokens) + kHead, ModelData::Of(spec)));
+  EXPECT_EQ(model.input, Shape{5});
+  EXPECT_TRUE(model.takes_ids());
+  EXPECT_EQ(model.vocabulary, 9);
+  ASSERT_OK_AND_ASSIGN(const Model other, ParseModel(kHead, kFeatures, kClasses));
+  EXPECT_FALSE(other.takes_ids());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "engine/stage/profile.h"
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -103,11 +104,29 @@ TEST(AnalyzeModel, ALossWithoutTargetsTakesNoWorkspace) {
   EXPECT_EQ(profile.loss_workspace_bytes, 0);
 }
 
-TEST(AnalyzeModel, ClassesOfEveryPositionAreNoClassesOfASample) {
-  EXPECT_THAT(AnalyzeModel({.input = Shape{2, 5}, .layers = {Linear(7)}}, {}),
+TEST(AnalyzeModel, LossesTakeClassesOfASampleOrOfEachOfItsPositions) {
+  ASSERT_OK_AND_ASSIGN(const ModelProfile one,
+                       AnalyzeModel({.input = Shape{5}, .layers = {Linear(7)}}, {}));
+  EXPECT_EQ(one.loss_spec.target, TargetSpec::ClassLabel(7));
+  EXPECT_EQ(one.loss_spec.description, "softmax cross-entropy of 7 classes");
+  ASSERT_OK_AND_ASSIGN(const ModelProfile several,
+                       AnalyzeModel({.input = Shape{2, 5}, .layers = {Linear(7)}}, {}));
+  EXPECT_EQ(several.loss_spec.target,
+            (TargetSpec{.kind = TargetSpec::Kind::kClasses, .shape = Shape{2}, .classes = 7}));
+  EXPECT_EQ(several.loss_spec.description,
+            "softmax cross-entropy of 7 classes at each of 2 positions");
+  EXPECT_DOUBLE_EQ(several.loss_spec.loss_of_guessing, std::log(7.0));
+  EXPECT_THAT(AnalyzeModel({.input = Shape{2, 3, 5}, .layers = {Linear(7)}}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("softmax cross-entropy: takes one number a class, so outputs of "
-                                 "shape [classes], not [2, 7]")));
+                                 "shape [classes] or [positions, classes], not [2, 3, 7]")));
+}
+
+TEST(AnalyzeModel, OnlyCrossEntropyIsALogarithmOfAPerplexity) {
+  Model model = {.input = Shape{5}, .layers = {Linear(7)}};
+  EXPECT_TRUE(AnalyzeModel(model, {}).value().loss_spec.is_log_likelihood);
+  model.loss = MeanSquaredError();
+  EXPECT_FALSE(AnalyzeModel(model, {}).value().loss_spec.is_log_likelihood);
 }
 
 TEST(AnalyzeModel, SizesTheLoss) {

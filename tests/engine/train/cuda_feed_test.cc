@@ -1,8 +1,10 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/data/feed.h"
 #include "engine/device/device_spec.h"
 #include "gmock/gmock.h"
@@ -24,17 +26,23 @@ constexpr int64_t kMicroBatchRows = 3;
 constexpr int kMicroBatches = 4;
 constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
 
-// Values that tell where they come from; counts what is read.
+// Numbers or ids that tell where they come from; counts what is read.
 class CountingData final : public Dataset {
  public:
-  CountingData()
-      : Dataset({.inputs = {{.name = "features", .shape = Shape{kFeatures}}},
+  explicit CountingData(bool has_ids)
+      : Dataset({.inputs = {{.name = "features",
+                             .type = has_ids ? DType::kInt32 : DType::kFloat32,
+                             .shape = Shape{kFeatures}}},
                  .target = TargetSpec::ClassLabel(kRowsOfData)}) {}
 
   int64_t rows() const override { return kRowsOfData; }
 
   static float Value(int64_t row, int64_t feature) {
     return static_cast<float>(row) + static_cast<float>(feature) / 7.0F;
+  }
+
+  static int32_t Id(int64_t row, int64_t feature) {
+    return static_cast<int32_t>(1000 * row + feature);
   }
 
   mutable int64_t reads = 0;
@@ -44,7 +52,10 @@ class CountingData final : public Dataset {
     ++reads;
     for (int64_t i = 0; i < kFeatures; ++i) {
       const float value = Value(row, i);
-      std::memcpy(out + i * static_cast<int64_t>(sizeof(value)), &value, sizeof(value));
+      const int32_t id = Id(row, i);
+      const void* const from =
+          spec().inputs.front().has_ids() ? static_cast<const void*>(&id) : &value;
+      std::memcpy(out + 4 * i, from, 4);
     }
   }
   void ReadTarget(int64_t row, std::byte* out) const override {
@@ -55,22 +66,23 @@ class CountingData final : public Dataset {
 
 // What a device was given in one run.
 struct Fed {
-  std::vector<float> features;
+  std::vector<float> features;  // ids as well, each of which a float can be
   std::vector<int32_t> labels;
 };
 
 // A feed of one GPU, and memory for a whole batch there.
 class Feeding {
  public:
-  explicit Feeding(Precision precision)
+  Feeding(Precision precision, bool has_ids)
       : device_(MakeDevice({.kind = DeviceKind::kCuda, .precision = precision}, 0).value()),
-        type_(device_->activation_type()),
+        type_(has_ids ? DType::kInt32 : device_->activation_type()),
         features_(device_->Allocate(kBatchRows * kFeatures * SizeOf(type_)).value()),
         labels_(device_->Allocate(kBatchRows * SizeOf(DType::kInt32)).value()),
         host_(device_->AllocateHost(features_.bytes() + labels_.bytes()).value()),
         feed_(Feed::Create(*device_, {.micro_batch_rows = kMicroBatchRows,
                                       .micro_batches = kMicroBatches,
                                       .features = kFeatures,
+                                      .has_ids = has_ids,
                                       .target = TargetSpec::ClassLabel(kRowsOfData)})
                   .value()),
         ahead_(device_->Allocate(kMicroBatches * feed_.feature_bytes()).value()) {
@@ -103,7 +115,11 @@ class Feeding {
             .labels = std::vector<int32_t>(kBatchRows)};
     const std::byte* from = host_.data();
     for (float& value : fed.features) {
-      if (type_ == DType::kFloat32) {
+      if (type_ == DType::kInt32) {
+        int32_t id;
+        std::memcpy(&id, from, sizeof(id));
+        value = static_cast<float>(id);
+      } else if (type_ == DType::kFloat32) {
         std::memcpy(&value, from, sizeof(value));
       } else {
         uint16_t rounded;
@@ -124,11 +140,15 @@ class Feeding {
   const kernels::Buffer ahead_;
 };
 
-class CudaFeed : public ::testing::TestWithParam<Precision> {
+class CudaFeed : public ::testing::TestWithParam<std::tuple<Precision, bool>> {
  protected:
-  float Rounded(float value) const {
-    return GetParam() == Precision::kBfloat16 ? kernels::FromBfloat16(kernels::ToBfloat16(value))
-                                              : value;
+  Precision precision() const { return std::get<0>(GetParam()); }
+  bool has_ids() const { return std::get<1>(GetParam()); }
+  float Expected(int64_t row, int64_t feature) const {
+    if (has_ids()) return static_cast<float>(CountingData::Id(row, feature));
+    const float value = CountingData::Value(row, feature);
+    return precision() == Precision::kBfloat16 ? kernels::FromBfloat16(kernels::ToBfloat16(value))
+                                               : value;
   }
   void ExpectIs(const Fed& fed, const std::vector<int64_t>& rows) const {
     for (size_t i = 0; i < static_cast<size_t>(kBatchRows); ++i) {
@@ -138,46 +158,43 @@ class CudaFeed : public ::testing::TestWithParam<Precision> {
       }
       for (int64_t j = 0; j < kFeatures; ++j) {
         EXPECT_EQ(fed.features[i * kFeatures + static_cast<size_t>(j)],
-                  pads ? 0.0F : Rounded(CountingData::Value(rows[i], j)))
+                  pads ? 0.0F : Expected(rows[i], j))
             << i << ", " << j;
       }
     }
   }
 
-  CountingData data_;
+  const CountingData data_{has_ids()};
+  Feeding feeding_{precision(), has_ids()};
 };
 
 TEST_P(CudaFeed, APreparedBatchIsReadOnce) {
-  Feeding feeding(GetParam());
   const std::vector<int64_t> first = Rows(0, kBatchRows), second = Rows(20, kBatchRows);
-  ExpectIs(feeding.Run({&data_, first}, {&data_, second}), first);
+  ExpectIs(feeding_.Run({&data_, first}, {&data_, second}), first);
   EXPECT_EQ(data_.reads, 2 * kBatchRows);
-  ExpectIs(feeding.Run({&data_, second}, {}), second);
+  ExpectIs(feeding_.Run({&data_, second}, {}), second);
   EXPECT_EQ(data_.reads, 2 * kBatchRows);
 }
 
 TEST_P(CudaFeed, OfAnotherDataSetNothingIsPrepared) {
-  Feeding feeding(GetParam());
-  const CountingData other;
+  const CountingData other(has_ids());
   const std::vector<int64_t> rows = Rows(0, kBatchRows);
-  feeding.Run({&data_, rows}, {&data_, rows});
-  ExpectIs(feeding.Run({&other, rows}, {}), rows);
+  feeding_.Run({&data_, rows}, {&data_, rows});
+  ExpectIs(feeding_.Run({&other, rows}, {}), rows);
   EXPECT_EQ(other.reads, kBatchRows);
 }
 
 TEST_P(CudaFeed, APreparedBatchServesOneRun) {
-  Feeding feeding(GetParam());
   const std::vector<int64_t> rows = Rows(0, kBatchRows);
-  feeding.Run({&data_, rows}, {&data_, rows});
-  feeding.Run({&data_, rows}, {});
+  feeding_.Run({&data_, rows}, {&data_, rows});
+  feeding_.Run({&data_, rows}, {});
   data_.reads = 0;
-  feeding.Run({&data_, rows}, {});
+  feeding_.Run({&data_, rows}, {});
   EXPECT_EQ(data_.reads, kBatchRows) << "the data may have changed since";
 }
 
 // Runs, whole or not, of batches that were announced, or not, or not those that come.
 TEST_P(CudaFeed, GivesTheRowsAskedForWhateverWasAnnounced) {
-  Feeding feeding(GetParam());
   std::mt19937 random(7);
   const auto any_rows = [&](bool whole) {
     std::vector<int64_t> rows(whole ? kBatchRows : random() % (kBatchRows + 1));
@@ -189,14 +206,19 @@ TEST_P(CudaFeed, GivesTheRowsAskedForWhateverWasAnnounced) {
     const std::vector<int64_t> announced = any_rows(true);
     const bool announces = random() % 3 > 0;
     const Batch next{announces ? &data_ : nullptr, announced};
-    ExpectIs(feeding.Run({&data_, rows}, next), rows);
+    ExpectIs(feeding_.Run({&data_, rows}, next), rows);
     rows = random() % 3 > 0 ? announced : any_rows(random() % 2 > 0);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, CudaFeed,
-                         ::testing::Values(Precision::kFloat32, Precision::kBfloat16),
-                         [](const auto& test) { return kernels::PrecisionName(test.param); });
+                         ::testing::Combine(::testing::Values(Precision::kFloat32,
+                                                              Precision::kBfloat16),
+                                            ::testing::Bool()),
+                         [](const auto& test) {
+                           return absl::StrCat(kernels::PrecisionName(std::get<0>(test.param)),
+                                               std::get<1>(test.param) ? "_ids" : "");
+                         });
 
 }  // namespace
 }  // namespace stagecoach::engine

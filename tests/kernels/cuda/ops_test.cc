@@ -288,6 +288,21 @@ TEST_F(CudaOpsTest, MeanSquaredError) {
   EXPECT_THAT(Values<float>(gradient), ElementsAre(0, 0, -2, 0, 0, 0));
 }
 
+// Two samples of two positions each, of which the second is padding.
+TEST_F(CudaOpsTest, MeanSquaredErrorOfPositions) {
+  ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(MeanSquaredErrorShape{{4, 2, 2}}));
+  const Tensor output = Floats({4, 2}, {1, 0, 0.5F, 0, 7, 7, 7, 7});
+  const Tensor labels = Operand<int32_t>(DType::kInt32, {4}, {0, 0, -1, -1});
+  const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {4, 2});
+  const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  Perform([&](Stream& stream) {
+    return op->Compute(stream, output, labels, /*valid_rows=*/2, /*scale=*/4.0F, gradient, result,
+                       static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<double>(result), ElementsAre(0.0625, 2.0));
+  EXPECT_THAT(Values<float>(gradient), ElementsAre(0, 0, -1, 0, 0, 0, 0, 0));
+}
+
 TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
   ASSERT_OK_AND_ASSIGN(const auto op, ops().Create(SoftmaxCrossEntropyShape{{1, 2}}));
   const Tensor output = Floats({1, 2}, {3, 3});
@@ -303,7 +318,8 @@ TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
 }
 
 TEST_F(CudaOpsTest, LossRefusesExtentsOutOfRange) {
-  for (const LossShape shape : {LossShape{0, 1}, LossShape{1, -1}, LossShape{kHuge, 1}}) {
+  for (const LossShape shape :
+       {LossShape{0, 1}, LossShape{1, -1}, LossShape{kHuge, 1}, LossShape{3, 1, 2}}) {
     EXPECT_THAT(ops().Create(MeanSquaredErrorShape{shape}),
                 StatusIs(absl::StatusCode::kInvalidArgument));
   }

@@ -1,0 +1,23 @@
+#include "base/mapped_file.h"
+
+#include <sys/mman.h>
+
+#include "base/status_macros.h"
+#include "base/system_calls.h"
+
+namespace stagecoach::base {
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path, /*follows_links=*/true));
+  const auto bytes = static_cast<size_t>(file.size());
+  if (bytes == 0) return MappedFile(nullptr, 0);
+  void* const data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  if (data == MAP_FAILED) return SystemError("map", path);
+  return MappedFile(data, bytes);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+}  // namespace stagecoach::base

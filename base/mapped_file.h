@@ -1,0 +1,38 @@
+#ifndef STAGECOACH_BASE_MAPPED_FILE_H_
+#define STAGECOACH_BASE_MAPPED_FILE_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace stagecoach::base {
+
+// The contents of a file, which the system brings into memory page by page as they are read, and
+// may drop again: for files that are read as they are, and may be larger than memory. Nothing may
+// write to the file meanwhile; where it is cut short, a read beyond its end ends the program.
+// Move-only; thread-safe.
+class MappedFile {
+ public:
+  // NotFound: there is none; InvalidArgument: it is no regular file. Every error names the path.
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  // Those when it was opened; valid as long as this is.
+  absl::string_view contents() const { return {static_cast<const char*>(data_), bytes_}; }
+
+ private:
+  MappedFile(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
+
+  void* data_;  // null: an empty file, which cannot be mapped
+  size_t bytes_;
+};
+
+}  // namespace stagecoach::base
+
+#endif  // STAGECOACH_BASE_MAPPED_FILE_H_

@@ -1,0 +1,80 @@
+#include "engine/checkpoint/encoding_json.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "engine/data/token_ids.h"
+
+namespace stagecoach::engine {
+
+using base::ArrayReader;
+using base::ObjectReader;
+
+namespace {
+
+absl::StatusOr<std::vector<double>> ParseNumbers(ObjectReader& reader, absl::string_view key,
+                                                 const base::DoubleRange& range) {
+  ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray(key));
+  std::vector<double> numbers;
+  for (size_t i = 0; i < array.size(); ++i) {
+    ASSIGN_OR_RETURN(numbers.emplace_back(), array.Double(i, range));
+  }
+  return numbers;
+}
+
+// Each once; none, if the key is absent.
+absl::StatusOr<std::vector<std::string>> ParseNames(ObjectReader& reader, absl::string_view key) {
+  std::vector<std::string> names;
+  ASSIGN_OR_RETURN(const std::optional<ArrayReader> array, reader.OptionalArray(key));
+  if (!array.has_value()) return names;
+  std::set<std::string> seen;
+  for (size_t i = 0; i < array->size(); ++i) {
+    ASSIGN_OR_RETURN(names.emplace_back(), array->String(i));
+    if (!seen.insert(names.back()).second) {
+      return array->Error(i, absl::StrCat("\"", names.back(), "\" is there twice"));
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+nlohmann::ordered_json ToJson(const DataEncoding& encoding) {
+  nlohmann::ordered_json json = {{"mean", encoding.mean}, {"stddev", encoding.stddev}};
+  if (!encoding.columns.empty()) json["columns"] = encoding.columns;
+  if (!encoding.class_names.empty()) json["classes"] = encoding.class_names;
+  if (encoding.vocabulary != 0) {
+    json["tokens"] = {{"vocabulary", encoding.vocabulary}, {"bytes", encoding.tokens_are_bytes}};
+  }
+  return json;
+}
+
+absl::StatusOr<DataEncoding> ParseEncoding(ObjectReader reader) {
+  DataEncoding encoding;
+  ASSIGN_OR_RETURN(encoding.mean, ParseNumbers(reader, "mean", {}));
+  ASSIGN_OR_RETURN(encoding.stddev, ParseNumbers(reader, "stddev", {.min = 0.0}));
+  ASSIGN_OR_RETURN(encoding.columns, ParseNames(reader, "columns"));
+  ASSIGN_OR_RETURN(encoding.class_names, ParseNames(reader, "classes"));
+  ASSIGN_OR_RETURN(std::optional<ObjectReader> tokens, reader.OptionalObject("tokens"));
+  if (tokens.has_value()) {
+    ASSIGN_OR_RETURN(encoding.vocabulary,
+                     tokens->RequiredInt64("vocabulary", {.min = 2, .max = kMaxVocabulary}));
+    ASSIGN_OR_RETURN(encoding.tokens_are_bytes, tokens->OptionalBool("bytes", false));
+    RETURN_IF_ERROR(tokens->Finish());
+  }
+  RETURN_IF_ERROR(reader.Finish());
+  const size_t features = encoding.columns.empty() ? std::min<size_t>(encoding.mean.size(), 1)
+                                                   : encoding.columns.size();
+  if (encoding.mean.size() == features && encoding.stddev.size() == features) return encoding;
+  return reader.Error("mean", absl::StrCat("has ", encoding.mean.size(), " elements, and stddev ",
+                                           encoding.stddev.size(), ": expected ", features));
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,153 @@
+#include "engine/data/npy.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr absl::string_view kNpyMagic = "\x93NUMPY";
+constexpr size_t kNpyVersionBytes = 2;
+
+uint8_t NpyByteAt(absl::string_view text, size_t offset) {
+  return static_cast<uint8_t>(text[offset]);
+}
+
+// The dictionary of a header, of which each key is there once.
+class NpyHeaderReader {
+ public:
+  NpyHeaderReader(const std::string& name, absl::string_view header) : name_(name), rest_(header) {}
+
+  absl::StatusOr<NpyArray> Read() {
+    NpyArray array;
+    bool has_order = false;
+    if (!Take('{')) return Malformed("a dictionary");
+    while (!Take('}')) {
+      std::string key;
+      if (!TakeQuoted(key) || !Take(':')) return Malformed("a key");
+      if (key == "descr" && array.type.empty()) {
+        if (!TakeQuoted(array.type) || array.type.empty()) return Malformed("a type as \"descr\"");
+      } else if (key == "fortran_order" && !has_order) {
+        has_order = true;  // it makes no difference to one dimension
+        if (!TakeWord("False") && !TakeWord("True")) return Malformed("False or True");
+      } else if (key == "shape" && !has_shape_) {
+        RETURN_IF_ERROR(TakeShape(array.count));
+      } else {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name_, ": the key \"", absl::CHexEscape(key),
+                         "\" of the header is not known, or there twice"));
+      }
+      if (!Take(',') && !absl::StartsWith(rest_, "}")) return Malformed("\",\" or \"}\"");
+    }
+    if (array.type.empty() || !has_order || !has_shape_) {
+      return Malformed("the keys descr, fortran_order and shape");
+    }
+    if (!absl::ConsumeSuffix(&rest_, "\n") || rest_.find_first_not_of(' ') != rest_.npos) {
+      return Malformed("spaces and a line end behind it");
+    }
+    return array;
+  }
+
+ private:
+  absl::Status Malformed(absl::string_view expected) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": malformed header of an array, expected ", expected, " at \"",
+                     absl::CHexEscape(rest_.substr(0, 20)), "\""));
+  }
+
+  void SkipSpaces() {
+    while (absl::ConsumePrefix(&rest_, " ")) {
+    }
+  }
+  // Each skips the spaces around what it takes.
+  bool TakeWord(absl::string_view word) {
+    SkipSpaces();
+    if (!absl::ConsumePrefix(&rest_, word)) return false;
+    SkipSpaces();
+    return true;
+  }
+  bool Take(char c) { return TakeWord(absl::string_view(&c, 1)); }
+  bool TakeQuoted(std::string& text) {
+    SkipSpaces();
+    if (!absl::StartsWith(rest_, "'") && !absl::StartsWith(rest_, "\"")) return false;
+    const size_t end = rest_.find(rest_.front(), 1);
+    if (end == rest_.npos) return false;
+    text = std::string(rest_.substr(1, end - 1));
+    rest_.remove_prefix(end + 1);
+    SkipSpaces();
+    return true;
+  }
+
+  absl::Status TakeShape(int64_t& count) {
+    has_shape_ = true;
+    std::vector<int64_t> dims;
+    if (!Take('(')) return Malformed("a tuple as \"shape\"");
+    while (!Take(')')) {
+      size_t digits = 0;
+      while (digits < rest_.size() && absl::ascii_isdigit(NpyByteAt(rest_, digits))) ++digits;
+      int64_t dim = 0;
+      if (!absl::SimpleAtoi(rest_.substr(0, digits), &dim))
+        return Malformed("a number of elements");
+      rest_.remove_prefix(digits);
+      dims.push_back(dim);
+      if (!Take(',') && !absl::StartsWith(rest_, ")")) return Malformed("\",\" or \")\"");
+    }
+    if (dims.size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(name_, ": an array of shape (",
+                                                     absl::StrJoin(dims, ", "),
+                                                     "), expected one of one dimension"));
+    }
+    count = dims.front();
+    return absl::OkStatus();
+  }
+
+  const std::string& name_;
+  absl::string_view rest_;
+  bool has_shape_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<NpyArray> ParseNpy(const std::string& name, absl::string_view contents) {
+  if (!absl::StartsWith(contents, kNpyMagic)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": does not start with 93 \"NUMPY\": not a .npy file"));
+  }
+  const auto truncated = [&](size_t expected) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: %d bytes, expected a header of %d: the file is truncated", name,
+                        contents.size(), expected));
+  };
+  size_t header_begin = kNpyMagic.size() + kNpyVersionBytes;
+  if (contents.size() < header_begin) return truncated(header_begin);
+  const int major = NpyByteAt(contents, kNpyMagic.size());
+  const int minor = NpyByteAt(contents, kNpyMagic.size() + 1);
+  if (major < 1 || major > 3 || minor != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: version %d.%d of the .npy format, expected 1.0, 2.0 or 3.0", name, major, minor));
+  }
+  const size_t length_bytes = major == 1 ? 2 : 4;
+  if (contents.size() < header_begin + length_bytes) return truncated(header_begin + length_bytes);
+  size_t length = 0;
+  for (size_t i = length_bytes; i > 0; --i) {
+    length = length << 8 | NpyByteAt(contents, header_begin + i - 1);
+  }
+  header_begin += length_bytes;
+  if (contents.size() - header_begin < length) return truncated(header_begin + length);
+  ASSIGN_OR_RETURN(NpyArray array,
+                   NpyHeaderReader(name, contents.substr(header_begin, length)).Read());
+  array.elements = contents.substr(header_begin + length);
+  return array;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,72 @@
+#ifndef STAGECOACH_ENGINE_DATA_TOKEN_IDS_H_
+#define STAGECOACH_ENGINE_DATA_TOKEN_IDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace stagecoach::engine {
+
+// How a file holds tokens.
+enum class TokenFormat : uint8_t {
+  // UTF-8 text (RFC 3629), each byte of which is a token: a vocabulary of 256.
+  kText,
+  // Little-endian uint16, and nothing else, as nanoGPT's prepare.py writes them; or behind the
+  // header of llm.c: 256 little-endian int32, the first three of which are 20240520, the version 1
+  // and the number of tokens. A file that starts with the first of these numbers has the header.
+  kBin,
+  // A one-dimensional array "<u2", "<i4" or "<i8" (engine/data/npy.h).
+  kNpy,
+};
+
+inline constexpr int64_t kBytesVocabulary = 256;
+inline constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
+
+// Ids of tokens, one after the other, each in [0, kMaxVocabulary): in a file that is mapped into
+// memory as it is, or in memory. Immutable and thread-safe; copies share what they view.
+class TokenIds {
+ public:
+  // Maps a file and checks all of it: every id is below `vocabulary`, unless that is 0. Errors name
+  // the file, what was found and what was expected: NotFound for a missing file, DataLoss for one
+  // that is truncated, has bytes to spare or, with kText, is not UTF-8, InvalidArgument for any
+  // other malformed content. The file must stay as it is (base/mapped_file.h).
+  static absl::StatusOr<TokenIds> Map(const std::string& path, TokenFormat format,
+                                      int64_t vocabulary = 0);
+  // InvalidArgument: an id is out of range.
+  static absl::StatusOr<TokenIds> Of(std::vector<int32_t> ids, int64_t vocabulary = 0);
+
+  int64_t size() const { return size_; }
+  int64_t largest() const { return largest_; }  // -1: there is none
+  // Writes ids `first`, first + 1, ... to all of `out`. Pre-condition: there are so many.
+  void Copy(int64_t first, absl::Span<int32_t> out) const;
+  // `count` of them from `first` on; largest() stays that of the whole. Pre-condition: as in Copy.
+  TokenIds Part(int64_t first, int64_t count) const;
+
+ private:
+  enum class Element : uint8_t { kUint8, kUint16, kInt32, kInt64 };  // little-endian
+
+  TokenIds(std::shared_ptr<const void> memory, const void* ids, Element element, int64_t size)
+      : memory_(std::move(memory)), ids_(ids), element_(element), size_(size) {}
+  // What `function` makes of a value of the elements' type.
+  template <typename F>
+  auto WithElement(F function) const;
+  static absl::StatusOr<TokenIds> OfContents(const std::string& path, TokenFormat format,
+                                             std::shared_ptr<const void> memory,
+                                             absl::string_view contents);
+  absl::Status CheckAll(const std::string& name, int64_t vocabulary);
+
+  std::shared_ptr<const void> memory_;  // keeps ids_ alive
+  const void* ids_;                     // not aligned
+  Element element_;
+  int64_t size_;
+  int64_t largest_ = -1;
+};
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DATA_TOKEN_IDS_H_

@@ -1,0 +1,101 @@
+#include "engine/data/npy.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/token_files.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kDataLoss;
+using absl::StatusCode::kInvalidArgument;
+using ::testing::HasSubstr;
+using testing::StatusIs;
+
+constexpr char kGoodHeader[] = "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }";
+
+void ExpectRefused(const std::string& contents, absl::StatusCode code, const std::string& message) {
+  EXPECT_THAT(ParseNpy("a.npy", contents), StatusIs(code, HasSubstr(message))) << contents;
+}
+
+TEST(ParseNpy, ReadsTheHeaderOfEveryVersion) {
+  for (const int version : {1, 2, 3}) {
+    const std::string contents = NpyFile(kGoodHeader, "abcdef", version);
+    ASSERT_OK_AND_ASSIGN(const NpyArray array, ParseNpy("a.npy", contents));
+    EXPECT_EQ(array.type, "<u2");
+    EXPECT_EQ(array.count, 3);
+    EXPECT_EQ(array.elements, "abcdef");
+  }
+}
+
+TEST(ParseNpy, TakesKeysInAnyOrderAndAnySpaces) {
+  for (const char* header : {"{\"shape\": (3,), \"descr\": \"<u2\", \"fortran_order\": True}",
+                             "{ 'shape' : ( 3 , ) ,'fortran_order':False,'descr':'<u2' , }"}) {
+    const std::string contents = NpyFile(header, "");
+    ASSERT_OK_AND_ASSIGN(const NpyArray array, ParseNpy("a.npy", contents));
+    EXPECT_EQ(array.type, "<u2");
+    EXPECT_EQ(array.count, 3);
+  }
+}
+
+TEST(ParseNpy, RefusesWhatIsCutShort) {
+  const std::string contents = NpyFile(kGoodHeader, "");
+  for (size_t size = 6; size < contents.size(); ++size) {
+    ExpectRefused(contents.substr(0, size), kDataLoss, "the file is truncated");
+  }
+  for (size_t size = 0; size < 6; ++size) {
+    ExpectRefused(contents.substr(0, size), kInvalidArgument, "not a .npy file");
+  }
+}
+
+TEST(ParseNpy, RefusesOtherVersions) {
+  for (const int version : {0, 4}) {
+    ExpectRefused(NpyFile(kGoodHeader, "", version), kInvalidArgument,
+                  absl::StrCat("version ", version, ".0"));
+  }
+  std::string minor = NpyFile(kGoodHeader, "");
+  minor[7] = 1;
+  ExpectRefused(minor, kInvalidArgument, "version 1.1");
+}
+
+TEST(ParseNpy, RefusesOtherShapes) {
+  for (const char* shape : {"()", "(1, 3)", "(1, 3,)"}) {
+    ExpectRefused(
+        NpyFile(absl::StrCat("{'descr': '<u2', 'fortran_order': False, 'shape': ", shape, "}"), ""),
+        kInvalidArgument, "expected one of one dimension");
+  }
+}
+
+TEST(ParseNpy, RefusesMalformedHeaders) {
+  for (const char* header :
+       {"", "{", "{}", "[]", "{'descr'}", "{'descr': }", "{'descr': ''}", "{'descr': '<u2}",
+        "{'descr': '<u2', 'fortran_order': False}", "{'descr': '<u2', 'shape': (3,)}",
+        "{'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<u2', 'fortran_order': 0, 'shape': (3,)}",
+        "{'descr': '<u2' 'fortran_order': False, 'shape': (3,)}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (-3,)}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (3 3)}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,)}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': [3]}",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (3,)} x",
+        "{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (3,)}"}) {
+    ExpectRefused(NpyFile(header, ""), kInvalidArgument, "malformed header");
+  }
+  for (const char* key : {"'descr': '<u2'", "'shape': (3,)", "'fortran_order': False", "'x': 1"}) {
+    std::string header = kGoodHeader;
+    header.insert(header.size() - 1, key);
+    ExpectRefused(NpyFile(header, ""), kInvalidArgument, "is not known, or there twice");
+  }
+}
+
+TEST(ParseNpy, RefusesAHeaderWithoutALineEnd) {
+  std::string contents = NpyFile(kGoodHeader, "");
+  contents.back() = ' ';
+  ExpectRefused(contents, kInvalidArgument, "a line end");
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,11 @@
+#include "tools/cli/report.h"
+
+namespace stagecoach::tools {
+
+Measures Measures::Of(const engine::Dataset& data, const engine::LossSpec& loss) {
+  const engine::TensorSpec& input = data.spec().inputs.front();
+  if (!input.has_ids()) return {};
+  return {.tokens = input.shape.elements(), .has_perplexity = loss.is_log_likelihood};
+}
+
+}  // namespace stagecoach::tools
