@@ -17,6 +17,7 @@ constexpr int kBlockRows = 6;
 constexpr int kVectorBytes = 16;
 constexpr int kBlockRows = 6;
 #endif
+constexpr int64_t kFloatBytes = sizeof(float);
 using Wide = float __attribute__((vector_size(kVectorBytes)));
 using Narrow = float __attribute__((vector_size(16)));
 
@@ -40,7 +41,7 @@ Vector Load(const float* from) {
 // kRows rows of c from row i on, and kVectors vectors of columns from column j on.
 template <int kRows, typename Vector, int kVectors>
 void Block(const Problem& p, int64_t i, int64_t j) {
-  constexpr int64_t kLanes = sizeof(Vector) / sizeof(float);
+  constexpr int64_t kLanes = sizeof(Vector) / kFloatBytes;
   Vector sums[kRows][kVectors];
   float* const c = p.c + i * p.ldc + j;
   for (int r = 0; r < kRows; ++r) {
@@ -79,7 +80,7 @@ void Columns(const Problem& p, int64_t m, int64_t j) {
 void TileProduct(int64_t m, int64_t n, int64_t k, const TileOperand& a, const float* b, int64_t ldb,
                  bool accumulate, float* c, int64_t ldc) {
   const Problem problem = {k, a, b, ldb, accumulate, c, ldc};
-  constexpr int64_t kLanes = kVectorBytes / sizeof(float);
+  constexpr int64_t kLanes = kVectorBytes / kFloatBytes;
   int64_t j = 0;
   for (; j + 2 * kLanes <= n; j += 2 * kLanes) Columns<Wide, 2>(problem, m, j);
   for (; j + kLanes <= n; j += kLanes) Columns<Wide, 1>(problem, m, j);

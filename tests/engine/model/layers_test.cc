@@ -368,18 +368,18 @@ absl::StatusOr<LayerSpec> PrepareAttention(const AttentionOptions& options, cons
 }
 
 TEST(AttentionLayer, DerivesTheHeadSizeFromTheWidth) {
-  const auto spec = PrepareAttention({.heads = 6, .kv_heads = 2, .rotary_base = 10.0F},
-                                     Shape{7, (6 + 2 * 2) * 4});
+  const auto spec =
+      PrepareAttention({.heads = 6, .kv_heads = 2, .rotary_base = 10.0F}, Shape{7, 40});
   ASSERT_OK(spec);
-  EXPECT_EQ(spec->output, (Shape{7, 6 * 4}));
+  EXPECT_EQ(spec->output, (Shape{7, 24}));
   EXPECT_EQ(spec->description, "attention 6 x 4, 2 kv heads, rotary");
   EXPECT_EQ(spec->memory.stash_bytes, 2 * 6 * 7 * 4);
 }
 
 TEST(AttentionLayer, HasAsManyKvHeadsAsHeadsUnlessToldOtherwise) {
-  const auto spec = PrepareAttention({.heads = 3}, Shape{7, 3 * 3 * 4});
+  const auto spec = PrepareAttention({.heads = 3}, Shape{7, 36});
   ASSERT_OK(spec);
-  EXPECT_EQ(spec->output, (Shape{7, 3 * 4}));
+  EXPECT_EQ(spec->output, (Shape{7, 12}));
   EXPECT_EQ(spec->description, "attention 3 x 4");
 }
 
