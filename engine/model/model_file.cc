@@ -1,6 +1,7 @@
 #include "engine/model/model_file.h"
 
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
+#include "engine/model/layers/attention.h"
 #include "engine/model/layers/dropout.h"
 #include "engine/model/layers/embedding.h"
 #include "engine/model/layers/layer_norm.h"
@@ -52,16 +54,20 @@ enum class LayerType : uint8_t {
   kLayerNorm,
   kRmsNorm,
   kResidual,
+  kSequence,
   kEmbedding,
+  kAttention,
   kSwiGlu,
   kDropout
 };
-constexpr std::array<Named<LayerType>, 7> kLayerTypes = {{
+constexpr std::array<Named<LayerType>, 9> kLayerTypes = {{
     {"linear", LayerType::kLinear},
     {"layer_norm", LayerType::kLayerNorm},
     {"rms_norm", LayerType::kRmsNorm},
     {"residual", LayerType::kResidual},
+    {"sequence", LayerType::kSequence},
     {"embedding", LayerType::kEmbedding},
+    {"attention", LayerType::kAttention},
     {"swiglu", LayerType::kSwiGlu},
     {"dropout", LayerType::kDropout},
 }};
@@ -83,16 +89,14 @@ absl::StatusOr<T> Choose(const ObjectReader& reader, absl::string_view key, cons
 }
 
 struct ParsedLayer {
-  LayerFactory factory;
+  std::vector<LayerFactory> factories;  // several of a sequence
   int64_t repeat = 1;
-  int64_t layers = 1;              // itself and those inside, once
-  std::optional<int64_t> outputs;  // of the last axis; unset: as many as its inputs
-  bool halves = false;             // there are half as many as its inputs
+  int64_t layers = 1;  // itself and those inside, once
+  // How many numbers there are in the last axis, of how many that enter.
+  std::function<int64_t(int64_t)> outputs_of = [](int64_t inputs) { return inputs; };
 
-  // How many there are of `inputs`, after all repetitions.
-  int64_t OutputsOf(int64_t inputs) const {
-    if (!halves) return outputs.value_or(inputs);
-    for (int64_t i = 0; i < repeat && inputs > 0; ++i) inputs /= 2;
+  int64_t OutputsOf(int64_t inputs) const {  // after all repetitions
+    for (int64_t i = 0; i < repeat && inputs > 0; ++i) inputs = outputs_of(inputs);
     return inputs;
   }
 };
@@ -108,7 +112,9 @@ struct LayerList {
                                                      " layers, expected at most ", kMaxFileLayers,
                                                      " in all"));
     }
-    factories.insert(factories.end(), static_cast<size_t>(layer.repeat), layer.factory);
+    for (int64_t i = 0; i < layer.repeat; ++i) {
+      factories.insert(factories.end(), layer.factories.begin(), layer.factories.end());
+    }
     return absl::OkStatus();
   }
 };
@@ -176,14 +182,23 @@ class ModelParser {
         RETURN_IF_ERROR(ParseNorm(RmsNorm, reader, layer));
         break;
       case LayerType::kResidual:
-        RETURN_IF_ERROR(ParseResidual(entry, reader, layer));
+        RETURN_IF_ERROR(ParseInside(entry, reader, layer));
+        layer.factories = {Residual(std::move(layer.factories))};
+        layer.outputs_of = [](int64_t inputs) { return inputs; };
+        ++layer.layers;
+        break;
+      case LayerType::kSequence:
+        RETURN_IF_ERROR(ParseInside(entry, reader, layer));
         break;
       case LayerType::kEmbedding:
         RETURN_IF_ERROR(ParseEmbedding(entry, reader, layer));
         break;
+      case LayerType::kAttention:
+        RETURN_IF_ERROR(ParseAttention(reader, layer));
+        break;
       case LayerType::kSwiGlu:
-        layer.factory = SwiGlu();
-        layer.halves = true;
+        layer.factories = {SwiGlu()};
+        layer.outputs_of = [](int64_t inputs) { return inputs / 2; };
         break;
       case LayerType::kDropout:
         RETURN_IF_ERROR(ParseDropout(reader, layer));
@@ -212,8 +227,8 @@ class ModelParser {
                      reader.OptionalString("activation", kActivations[0].name));
     ASSIGN_OR_RETURN(const Activation activation, Choose(reader, "activation", name, kActivations));
     ASSIGN_OR_RETURN(const bool has_bias, reader.OptionalBool("bias", true));
-    layer.factory = Linear(outputs, activation, /*gain=*/1.0F, has_bias);
-    layer.outputs = outputs;
+    layer.factories = {Linear(outputs, activation, /*gain=*/1.0F, has_bias)};
+    layer.outputs_of = [outputs](int64_t) { return outputs; };
     return absl::OkStatus();
   }
 
@@ -230,8 +245,24 @@ class ModelParser {
                        reader.OptionalDouble(key, *deviation, {.min = 0.0, .max = 1e3}));
       *deviation = static_cast<float>(value);
     }
-    layer.factory = Embedding(options);
-    layer.outputs = options.features;
+    layer.factories = {Embedding(options)};
+    layer.outputs_of = [outputs = options.features](int64_t) { return outputs; };
+    return absl::OkStatus();
+  }
+
+  static absl::Status ParseAttention(ObjectReader& reader, ParsedLayer& layer) {
+    AttentionOptions options;
+    ASSIGN_OR_RETURN(options.heads,
+                     reader.RequiredInt64("heads", {.min = 1, .max = kMaxFileOutputs}));
+    ASSIGN_OR_RETURN(options.kv_heads, reader.OptionalInt64("kv_heads", options.heads,
+                                                            {.min = 1, .max = kMaxFileOutputs}));
+    ASSIGN_OR_RETURN(const double base,
+                     reader.OptionalDouble("rotary_base", 0.0, {.min = 0.0, .max = 1e12}));
+    options.rotary_base = static_cast<float>(base);
+    layer.factories = {Attention(options)};
+    layer.outputs_of = [options](int64_t inputs) {
+      return inputs / (options.heads + 2 * options.kv_heads) * options.heads;
+    };
     return absl::OkStatus();
   }
 
@@ -239,7 +270,7 @@ class ModelParser {
     constexpr double kMaxRate = 0.999;
     ASSIGN_OR_RETURN(const double rate,
                      reader.RequiredDouble("rate", {.min = 0.0, .max = kMaxRate}));
-    layer.factory = Dropout(static_cast<float>(rate));
+    layer.factories = {Dropout(static_cast<float>(rate))};
     return absl::OkStatus();
   }
 
@@ -247,22 +278,27 @@ class ModelParser {
                                 ParsedLayer& layer) {
     ASSIGN_OR_RETURN(const double epsilon,
                      reader.OptionalDouble("epsilon", 1e-5, {.min = 1e-12, .max = 1.0}));
-    layer.factory = norm(static_cast<float>(epsilon));
+    layer.factories = {norm(static_cast<float>(epsilon))};
     return absl::OkStatus();
   }
 
   // Recursion ends with the depth that ParseToml allows.
-  absl::Status ParseResidual(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
+  absl::Status ParseInside(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
     ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray("layers"));
     if (entries.size() == 0) return reader.Error("layers", "expected at least one layer");
     LayerList inside;
+    std::vector<ParsedLayer> parsed;
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat(entries.path(), "[", i, "]");
-      ASSIGN_OR_RETURN(const ParsedLayer inner, ParseLayer(entry["layers"][i], path));
-      RETURN_IF_ERROR(inside.Append(inner, path));
+      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(entry["layers"][i], path));
+      RETURN_IF_ERROR(inside.Append(parsed.back(), path));
     }
-    layer.factory = Residual(std::move(inside.factories));
-    layer.layers = 1 + inside.layers;
+    layer.factories = std::move(inside.factories);
+    layer.layers = inside.layers;
+    layer.outputs_of = [parsed = std::move(parsed)](int64_t inputs) {
+      for (const ParsedLayer& inner : parsed) inputs = inner.OutputsOf(inputs);
+      return inputs;
+    };
     return absl::OkStatus();
   }
 

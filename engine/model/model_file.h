@@ -38,6 +38,10 @@ namespace stagecoach::engine {
 //   { type = "embedding", vocabulary = 50257, features = 768, positions = false,
 //     token_deviation = 0.02, position_deviation = 0.02 }   # layers/embedding.h; a vocabulary may
 //                                                           # be "classes"
+//   { type = "sequence", layers = [...] }                   # those, one after the other, between
+//                                                           # which a cut may fall: to be repeated
+//   { type = "attention", heads = 12, kv_heads = 12, rotary_base = 0 }  # layers/attention.h; heads
+//                                                           # has no default, kv_heads is as heads
 //   { type = "rms_norm", epsilon = 1e-5 }                   # layers/layer_norm.h
 //   { type = "swiglu" }                                     # layers/swiglu.h
 //   { type = "dropout", rate = 0.1 }                        # layers/dropout.h; no default

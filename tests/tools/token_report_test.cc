@@ -13,13 +13,13 @@
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/data/tokens.h"
+#include "engine/model/layers/embedding.h"
 #include "engine/model/layers/linear.h"
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
-#include "tests/engine/train/lookup_layer.h"
 #include "tests/testing/status_matchers.h"
 #include "tools/cli/prediction.h"
 #include "tools/cli/prediction_report.h"
@@ -46,10 +46,12 @@ std::shared_ptr<const engine::Dataset> CountedWords() {
 
 // A table of what follows each word.
 Run TableRun(engine::LossFactory loss = engine::SoftmaxCrossEntropy()) {
-  const engine::Model model = {.input = engine::Shape{kContext},
-                               .vocabulary = kWords,
-                               .layers = {engine::Lookup(kWords)},
-                               .loss = std::move(loss)};
+  const engine::Model model = {
+      .input = engine::Shape{kContext},
+      .vocabulary = kWords,
+      .layers = {engine::Embedding(
+          {.vocabulary = kWords, .features = kWords, .token_deviation = 0.5F})},
+      .loss = std::move(loss)};
   const std::shared_ptr<const engine::Dataset> data = CountedWords();
   return {.data = {data, data, {.vocabulary = kWords}},
           .prepared = PrepareRun(model, engine::PlanOptions{.micro_batches = 2,
@@ -130,7 +132,7 @@ absl::StatusOr<Predicted> PredictTokens(std::vector<PredictionTask::File> files 
   for (int64_t id = 0; id < kWords; ++id) {
     table[static_cast<size_t>(id * kWords + (id + 1) % kWords)] = 2.0F;
   }
-  RETURN_IF_ERROR(trainer->SetParameter("layer 0: table", table));
+  RETURN_IF_ERROR(trainer->SetParameter("layer 0: tokens", table));
   const std::string folder = absl::StrCat(::testing::TempDir(), "/token_report");
   ASSIGN_OR_RETURN(const std::string path, trainer->Save(folder));
   ASSIGN_OR_RETURN(const engine::Checkpoint checkpoint, engine::Checkpoint::Open(path));

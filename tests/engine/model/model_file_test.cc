@@ -92,6 +92,8 @@ layer = [
   { type = "embedding", vocabulary = 11, features = 8, positions = true },
   { type = "dropout", rate = 0.125 },
   { type = "residual", layers = [
+      { type = "linear", outputs = 16 },
+      { type = "attention", heads = 2, kv_heads = 1, rotary_base = 10000.0 },
       { type = "rms_norm", epsilon = 1e-6 },
       { type = "linear", outputs = 12, bias = false },
       { type = "swiglu" },
@@ -103,7 +105,8 @@ layer = [
                                                      kFeatures, kClasses));
   EXPECT_THAT(DescribeOfIds(model),
               ElementsAre("embedding 11 -> 8, 20 positions", "dropout 0.125",
-                          "residual(rms norm 8; linear 8 -> 12, no bias; swiglu 12 -> 6; "
+                          "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary; rms norm "
+                          "8; linear 8 -> 12, no bias; swiglu 12 -> 6; "
                           "linear 6 -> 8, gelu_exact, no bias)",
                           "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3"));
 }
@@ -135,6 +138,21 @@ TEST(ModelFile, OptionsOfTransformersHaveTheirRanges) {
                 HasSubstr("give 2"));
 }
 
+// As many outputs as the queries have, which is not all that it takes.
+TEST(ModelFile, AttentionKeepsWhatItsQueriesHave) {
+  ExpectInvalid(
+      "[[layer]]\ntype = \"linear\"\noutputs = 16\n"
+      "[[layer]]\ntype = \"attention\"\nheads = 2\n",
+      HasSubstr("give 4"));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"linear\"\noutputs = 16\n"
+      "[[layer]]\ntype = \"attention\"\nheads = 2\nkv_heads = 1\n",
+      HasSubstr("give 8"));
+  ExpectInvalid("[[layer]]\ntype = \"attention\"\n", HasSubstr("\"heads\" is missing"));
+  ExpectInvalid("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_base = -1.0\n",
+                HasSubstr("layer[0].rotary_base"));
+}
+
 TEST(ModelFile, TakesTheInputFromTheData) {
   ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(kHead, kFeatures, kClasses));
   EXPECT_EQ(model.input, Shape{kFeatures});
@@ -158,6 +176,26 @@ TEST(ModelFile, RepeatsLayers) {
               ElementsAre("linear 20 -> 5", "linear 5 -> 5", "linear 5 -> 5", "linear 5 -> 3"));
 }
 
+TEST(ModelFile, RepeatsSequences) {
+  ASSERT_OK_AND_ASSIGN(const Model model,
+                       ParseModel(std::string("[[layer]]\ntype = \"sequence\"\nrepeat = 2\n"
+                                              "layers = [{ type = \"linear\", outputs = 8 },\n"
+                                              "          { type = \"swiglu\", repeat = 2 }]\n") +
+                                      kHead,
+                                  kFeatures, kClasses));
+  EXPECT_THAT(Describe(model),
+              ElementsAre("linear 20 -> 8", "swiglu 8 -> 4", "swiglu 4 -> 2", "linear 2 -> 8",
+                          "swiglu 8 -> 4", "swiglu 4 -> 2", "linear 2 -> 3"));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"sequence\"\nrepeat = 2\n"
+      "layers = [{ type = \"linear\", outputs = 8 }, { type = \"swiglu\", repeat = 2 }]\n",
+      HasSubstr("give 2"));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"sequence\"\nrepeat = 200\n"
+      "layers = [{ type = \"linear\", outputs = 8, repeat = 60 }]\n",
+      HasSubstr("12000 layers"));
+}
+
 TEST(ModelFile, RepeatsInsideResidual) {
   ASSERT_OK_AND_ASSIGN(
       const Model model,
@@ -179,7 +217,8 @@ TEST(ModelFile, UnknownInnerLayerNamesItsPlace) {
   ExpectInvalid(
       "[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"pooling\" }]\n",
       AllOf(StartsWith("line 3: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
-            HasSubstr("linear, layer_norm, rms_norm, residual, embedding, swiglu, dropout")));
+            HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
+                      "swiglu, dropout")));
 }
 
 TEST(ModelFile, UnknownKeyNamesNearest) {
