@@ -23,7 +23,7 @@ namespace stagecoach::kernels {
 template <typename... Shapes>
 struct ShapeList {};
 
-using AllShapes = ShapeList<  //
+using AllShapes = ShapeList<   //
     AttentionShape,            //
     DropoutShape,              //
     EmbeddingShape,            //
