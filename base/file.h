@@ -23,9 +23,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
 // DataLoss if compressed data are damaged, truncated or followed by anything else.
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes);
 
-// OK unless WriteFileAtomically(path) is bound to fail: there is no such
-// directory, it is not writable, or `path` is a directory itself. For programs that write
-// after long work.
+// OK unless WriteFileAtomically(path) would fail: there is no such directory, it is not writable,
+// or `path` is a directory itself. For programs that write after long work.
 absl::Status CheckWritable(const std::string& path);
 
 // Whether there is anything at `path`, or a folder. A symbolic link is no folder, wherever it

@@ -91,12 +91,8 @@ absl::Status HandOver(Transport& replicas, const Executor& executor, int giver,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, const KeptState* own,
-                                     absl::Duration deadline) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> kept,
-                   group.Gather(own == nullptr ? std::string(kNew) : ToText(*own)));
+// What all that are not new have kept, without the pieces.
+absl::StatusOr<KeptState> CommonOf(const std::vector<std::string>& kept) {
   std::optional<KeptState> first;
   for (const std::string& text : kept) {
     if (text == kNew) continue;
@@ -110,6 +106,16 @@ absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, cons
   }
   if (!first.has_value()) return absl::AbortedError("no process is left of the run");
   if (!first->position.has_value()) return NotAlike();
+  return *std::move(first);
+}
+
+}  // namespace
+
+absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, const KeptState* own,
+                                     absl::Duration deadline) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> kept,
+                   group.Gather(own == nullptr ? std::string(kNew) : ToText(*own)));
+  ASSIGN_OR_RETURN(KeptState common, CommonOf(kept));
   const Mesh& mesh = group.mesh();
   std::vector<int> givers;  // by rank
   for (schedule::Rank rank(0); rank.value() < mesh.num_ranks(); ++rank) {
@@ -138,7 +144,7 @@ absl::StatusOr<KeptState> AdoptState(RankGroup& group, Executors executors, cons
     }
     return absl::OkStatus();
   }));
-  return *std::move(first);
+  return common;
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> CopyPieces(RankGroup& group, Executors executors) {
