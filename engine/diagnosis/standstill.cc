@@ -18,6 +18,14 @@ int64_t WorkNs(const RecordedAction& action) {
              : action.ended_ns - action.started_ns;
 }
 
+// Whether a rank has been through such an action before, so that it is known how long one takes.
+bool KnowsIts(const RankRecord& record, const RecordedAction& open) {
+  return std::any_of(record.actions.begin(), record.actions.end(), [&](const auto& action) {
+    return !action.is_open() && action.trains == open.trains &&
+           action.what.action.op == open.what.action.op;
+  });
+}
+
 }  // namespace
 
 std::optional<Standstill> FindStandstill(absl::Span<const RankRecord> records, int64_t now_ns,
@@ -37,7 +45,9 @@ std::optional<Standstill> FindStandstill(absl::Span<const RankRecord> records, i
   const FirstStop stop = FindFirstStop(records);
   if (stop.devices.empty()) return std::nullopt;
   const int device = stop.devices.front();
-  if (!records[static_cast<size_t>(device)].actions.back().is_open()) return std::nullopt;
+  const RankRecord& record = records[static_cast<size_t>(device)];
+  const RecordedAction& last = record.actions.back();
+  if (!last.is_open() || !KnowsIts(record, last)) return std::nullopt;
   return Standstill{.device = device, .place = stop.place, .since = since};
 }
 

@@ -96,7 +96,7 @@ struct ParsedLayer {
   std::function<int64_t(int64_t)> outputs_of = [](int64_t inputs) { return inputs; };
 
   int64_t OutputsOf(int64_t inputs) const {  // after all repetitions
-    for (int64_t i = 0; i < repeat && inputs > 0; ++i) inputs = outputs_of(inputs);
+    for (int64_t i = 0; i < repeat; ++i) inputs = outputs_of(inputs);
     return inputs;
   }
 };
@@ -140,6 +140,11 @@ class ModelParser {
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
     Model model{.input = data_.input, .vocabulary = data_.vocabulary};
     RETURN_IF_ERROR(ReadTokens(reader).status());
+    for (const char* const key : {"context", "vocabulary"}) {
+      if (reader.Has(key) && data_.vocabulary == 0) {
+        return reader.Error(key, "is for a model of tokens, but the data has numbers");
+      }
+    }
     ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
     ASSIGN_OR_RETURN(const auto make_loss, Choose(reader, "loss", loss, kLosses));
     model.loss = make_loss();
@@ -258,6 +263,9 @@ class ModelParser {
                                                             {.min = 1, .max = kMaxFileOutputs}));
     ASSIGN_OR_RETURN(const double base,
                      reader.OptionalDouble("rotary_base", 0.0, {.min = 0.0, .max = 1e12}));
+    if (base > 0.0 && base < 1.0) {
+      return reader.Error("rotary_base", "expected at least 1, or 0 for no rotary embedding");
+    }
     options.rotary_base = static_cast<float>(base);
     layer.factories = {Attention(options)};
     layer.outputs_of = [options](int64_t inputs) {

@@ -14,8 +14,9 @@ namespace stagecoach::engine {
 // Reads a model from TOML: a list of layers, in order, and a loss.
 //
 //   loss = "softmax_cross_entropy"      # the default; or "mean_squared_error"
-//   context = 1024                      # of a model of tokens: of how many a sample is to be, and
-//   vocabulary = 50257                  # of how many kinds; the data decides where it is not said
+//   context = 1024                      # of a model of tokens: how many a sample is to have, and
+//   vocabulary = 50257                  # of how many kinds, for those who load its data by
+//                                       # ParseModelTokens; the model itself is for the data given
 //
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h

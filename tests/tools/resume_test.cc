@@ -222,5 +222,38 @@ TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {
   EXPECT_TRUE(std::filesystem::is_empty(Folder()));
 }
 
+// Of a text that a run is resumed on with another model file, which has no parameter that depends
+// on the context.
+TEST_F(ResumedRun, TakesTheContextOfAnotherModelFile) {
+  const auto model = [&](const std::string& name, int context) {
+    std::ofstream(Folder(name)) << "context = " << context << R"(
+layer = [
+  { type = "embedding", vocabulary = "classes", features = 8 },
+  { type = "residual", layers = [
+      { type = "rms_norm" }, { type = "linear", outputs = 24 },
+      { type = "attention", heads = 2, rotary_base = 10000.0 }, { type = "linear", outputs = 8 } ] },
+  { type = "linear", outputs = "classes" },
+]
+)";
+    return Folder(name);
+  };
+  std::ofstream text(Folder("text.txt"));
+  for (int line = 0; line < 200; ++line) text << "line " << line << " of a text\n";
+  text.close();
+  const Arguments saved = {"--checkpoint", Folder(), "--stages", "2"};
+  const Finished first = Train(Joined({"--data", Folder("text.txt"), "--model", model("a.toml", 8),
+                                       "--batch", "16", "--epochs", "1"},
+                                      saved));
+  ASSERT_EQ(first.exit_status, 0) << first.err;
+  // 3,590 bytes of text, of which 9 in 10 are trained on.
+  const Finished same = Train(Joined({"--resume", "--epochs", "2"}, saved));
+  ASSERT_EQ(same.exit_status, 0) << same.err;
+  EXPECT_EQ(same.Events().back()["steps"], 2 * first.Events().back()["steps"].get<int>());
+  const Finished other = Train(
+      Joined({"--resume", "--epochs", "3", "--model", model("b.toml", 16)}, saved));
+  ASSERT_EQ(other.exit_status, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("--context was 8 and is 16"));
+}
+
 }  // namespace
 }  // namespace stagecoach::tools

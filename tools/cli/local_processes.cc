@@ -231,6 +231,8 @@ class Group {
     const int before = std::exchange(suspect_, hang.has_value() ? hang->rank : -1);
     if (!hang.has_value() || hang->rank != before || hang->rank >= std::ssize(processes_)) return;
     LocalProcess& process = processes_[static_cast<size_t>(hang->rank)];
+    // Then that is the reason.
+    if (!process.stopped_until.IsNever() || !process.why_killed.empty()) return;
     process.why_killed = absl::StrCat("hung ", hang->where, " and was killed");
     kill(-process.pid, SIGKILL);
   }

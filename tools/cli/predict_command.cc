@@ -121,10 +121,13 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
   return task;
 }
 
-// OK if the plan fits the machine.
-absl::Status CheckFitsHere(const RunOptions& options, const engine::PreparedRun& run) {
+// OK if the plan fits the machine, with the outputs of all micro-batches in host memory: where the
+// last stages put them, and in order.
+absl::Status CheckFitsHere(const RunOptions& options, const engine::PreparedRun& run,
+                           const engine::ModelProfile& profile) {
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
-  return CheckHasMemoryFor(run, {});
+  const int64_t values = run.plan.batch_rows() * profile.output.elements();
+  return CheckHasMemoryFor(run, {.output_bytes = 2 * values * int64_t{sizeof(float)}});
 }
 
 // With as many micro-batches at a time as memory allows, so that the pipeline is seldom empty.
@@ -168,7 +171,8 @@ absl::StatusOr<engine::PreparedRun> PlanOver(PredictOptions& options, const engi
   }
   while (true) {
     absl::StatusOr<engine::PreparedRun> prepared = PrepareRun(model, profile, plan);
-    const absl::Status fits = prepared.ok() ? CheckFitsHere(run, *prepared) : prepared.status();
+    const absl::Status fits =
+        prepared.ok() ? CheckFitsHere(run, *prepared, profile) : prepared.status();
     if (fits.ok()) return prepared;
     if (count == 1 || !IsLackOfMemory(fits)) return fits;
     count = (count + 1) / 2;

@@ -153,6 +153,10 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     }
     if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
     if (has_model && (saved.name == "--layers" || saved.name == "--width")) continue;
+    // The new file may have a context of its own, which makes other rows.
+    const bool is_of_file =
+        saved.name == "--context" || saved.name == "--vocabulary" || saved.name == "--rows";
+    if (has_model && is_of_file && !saved.is_given) continue;
     if (!saved.is_given) options.taken_defaults.push_back(saved.name);
     RETURN_IF_ERROR(TakeSavedOption(flags, saved));
   }

@@ -65,7 +65,7 @@ absl::Status CheckHasMemoryFor(const engine::PreparedRun& run, const MemoryUse& 
     if (use.saves) needed_bytes += trained_bytes;
     if (use.keeps) needed_bytes += run.plan.replicas() * trained_bytes;
   }
-  return CheckHasMemory(needed_bytes);
+  return CheckHasMemory(needed_bytes + use.output_bytes);
 }
 
 }  // namespace stagecoach::tools

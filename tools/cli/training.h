@@ -27,8 +27,9 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& o
 
 // ResourceExhausted if the plan is for CPU devices and this machine has less memory than they need.
 struct MemoryUse {
-  bool saves = false;  // copies of what is saved are written beside the run
-  bool keeps = false;  // what is trained is copied when another process is lost
+  bool saves = false;        // copies of what is saved are written beside the run
+  bool keeps = false;        // what is trained is copied when another process is lost
+  int64_t output_bytes = 0;  // what the last layer gives is gathered
 };
 absl::Status CheckHasMemoryFor(const engine::PreparedRun& run, const MemoryUse& use);
 

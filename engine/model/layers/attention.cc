@@ -43,7 +43,7 @@ class AttentionLayer final : public Layer {
     LayerSpec spec;
     spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
     if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");
-    if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary");
+    if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary ", rotary_base_);
     spec.output = Shape{positions, heads_ * head_size};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();

@@ -12,6 +12,8 @@
 namespace stagecoach::engine {
 namespace {
 
+constexpr float kUsualEpsilon = 1e-5F;
+
 // `centers`: otherwise it is RMSNorm.
 class LayerNormLayer final : public Layer, public SumFusion {
  public:
@@ -26,6 +28,7 @@ class LayerNormLayer final : public Layer, public SumFusion {
     statistics_ = centers_ ? Shape{axis.rows, 2} : Shape{axis.rows};
     LayerSpec spec;
     spec.description = absl::StrCat(name, " ", features);
+    if (epsilon_ != kUsualEpsilon) absl::StrAppend(&spec.description, ", epsilon ", epsilon_);
     spec.output = context.input;
     spec.parameters = {{"gamma", Shape{features}, Init::Constant(1.0F), false}};
     if (centers_) spec.parameters.push_back({"beta", Shape{features}, Init::Constant(0.0F), false});

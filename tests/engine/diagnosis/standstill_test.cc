@@ -23,6 +23,7 @@ class HeldUp {
                    .Add(Op::kForward, 0, {-600, -550, 700}, Awaited::kMessage, 1)
                    .Add(Op::kBackward, 0, {900, 0, 0}, Awaited::kMessage, 1),
                RecordedRank(1, 2)
+                   .Add(Op::kBackward, 0, {600, 600, 650})
                    .Add(Op::kForward, 0, {700, 710, 990}, Awaited::kMessage, 0)
                    .Add(Op::kBackward, 0, {990, 1000, 0})} {}
 
@@ -60,8 +61,18 @@ TEST(Standstill, IsNoneWhileAnotherRankComesOn) {
 
 TEST(Standstill, IsNoneWhereTheRankThatOthersWaitForIsBetweenSteps) {
   HeldUp run;
-  run.ranks()[1].actions[1].ended_ns = 1'000'000'000;
+  run.ranks()[1].actions[2].ended_ns = 1'000'000'000;
   EXPECT_FALSE(run.At(60'000).has_value());
+}
+
+// The first of its kind may take long: in a network of another size than the others' actions.
+TEST(Standstill, IsNoneInAnActionThatTheRankHasNotDoneBefore) {
+  HeldUp first;
+  first.ranks()[1].actions.erase(first.ranks()[1].actions.begin());
+  EXPECT_FALSE(first.At(60'000).has_value());
+  HeldUp evaluation;
+  evaluation.ranks()[1].actions[0].trains = false;
+  EXPECT_FALSE(evaluation.At(60'000).has_value());
 }
 
 TEST(Standstill, IsNoneWhereARankHasFailedOrNotBegun) {

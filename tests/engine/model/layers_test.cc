@@ -372,7 +372,7 @@ TEST(AttentionLayer, DerivesTheHeadSizeFromTheWidth) {
       PrepareAttention({.heads = 6, .kv_heads = 2, .rotary_base = 10.0F}, Shape{7, 40});
   ASSERT_OK(spec);
   EXPECT_EQ(spec->output, (Shape{7, 24}));
-  EXPECT_EQ(spec->description, "attention 6 x 4, 2 kv heads, rotary");
+  EXPECT_EQ(spec->description, "attention 6 x 4, 2 kv heads, rotary 10");
   EXPECT_EQ(spec->memory.stash_bytes, 2 * 6 * 7 * 4);
 }
 

@@ -103,12 +103,13 @@ layer = [
 ]
 )",
                                                      kFeatures, kClasses));
-  EXPECT_THAT(DescribeOfIds(model),
-              ElementsAre("embedding 11 -> 8, 20 positions", "dropout 0.125",
-                          "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary; rms norm "
-                          "8; linear 8 -> 12, no bias; swiglu 12 -> 6; "
-                          "linear 6 -> 8, gelu_exact, no bias)",
-                          "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3"));
+  EXPECT_THAT(
+      DescribeOfIds(model),
+      ElementsAre("embedding 11 -> 8, 20 positions", "dropout 0.125",
+                  "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary 10000; rms norm "
+                  "8, epsilon 1e-06; linear 8 -> 12, no bias; swiglu 12 -> 6; "
+                  "linear 6 -> 8, gelu_exact, no bias)",
+                  "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3"));
 }
 
 TEST(ModelFile, AnEmbeddingIsOfTheDataUnlessItSaysOtherwise) {
@@ -151,6 +152,22 @@ TEST(ModelFile, AttentionKeepsWhatItsQueriesHave) {
   ExpectInvalid("[[layer]]\ntype = \"attention\"\n", HasSubstr("\"heads\" is missing"));
   ExpectInvalid("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_base = -1.0\n",
                 HasSubstr("layer[0].rotary_base"));
+  ExpectInvalid("[[layer]]\ntype = \"attention\"\nheads = 2\nrotary_base = 0.5\n",
+                HasSubstr("expected at least 1, or 0"));
+}
+
+// Whether it fits is for AnalyzeModel to say.
+TEST(ModelFile, ALayerThatDoesNotFitIsNotTakenForTheLast) {
+  EXPECT_OK(ParseModel(std::string("[[layer]]\ntype = \"linear\"\noutputs = 4\n"
+                                   "[[layer]]\ntype = \"attention\"\nheads = 12\n") +
+                           kHead,
+                       kFeatures, kClasses));
+}
+
+TEST(ModelFile, ContextAndVocabularyAreForTokens) {
+  ExpectInvalid(std::string("context = 8\n") + kHead,
+                HasSubstr("$.context: is for a model of tokens, but the data has numbers"));
+  ExpectInvalid(std::string("vocabulary = 8\n") + kHead, HasSubstr("$.vocabulary: is for"));
 }
 
 TEST(ModelFile, TakesTheInputFromTheData) {
