@@ -42,6 +42,10 @@ struct TwoParts {
 
 absl::StatusOr<TwoParts> MapParts(const std::string& path, int64_t vocabulary) {
   const std::string suffix = IsTokenFile(path) ? "" : SuffixIn(path);
+  if (suffix == ".bin" && base::Exists(path + "/train.npy")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has train.bin and train.npy: name a directory with one of them"));
+  }
   if (!suffix.empty()) {
     const auto map = [&](const char* name) {
       const std::string file = absl::StrCat(path, "/", name, suffix);

@@ -133,6 +133,9 @@ TEST(LoadTokens, TakesADirectorysTwoFiles) {
   EXPECT_EQ(data.train->classes(), 23);
   EXPECT_EQ(data.test->classes(), 23);
   EXPECT_EQ(data.encoding, (DataEncoding{.vocabulary = 23}));
+  WriteTestFile(directory, "train.npy", NpyFile(NpyHeader("<u2", 9), RawTokens(Count(0, 9))));
+  EXPECT_THAT(LoadTokens(directory, {.context = 2}),
+              StatusIs(kInvalidArgument, HasSubstr("has train.bin and train.npy")));
 }
 
 TEST(LoadTokens, TakesAVocabularyThatIsGiven) {
