@@ -1,5 +1,6 @@
 #include "engine/model/layers/attention.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +27,9 @@ class AttentionLayer final : public Layer {
     }
     // As a quotient: the number of all heads may be any, and their sum must not overflow.
     const int64_t width = input.rank() == 2 ? input.dim(1) : 0;
-    const int64_t group = heads_ / kv_heads_;
+    const int64_t group = std::min(heads_, width) / kv_heads_;
     const int64_t head_size = width / kv_heads_ / (group + 2);
-    if (head_size < 1 || head_size * kv_heads_ * (group + 2) != width) {
+    if (heads_ > width || head_size < 1 || head_size * kv_heads_ * (group + 2) != width) {
       return absl::InvalidArgumentError(
           absl::StrCat("attention: takes samples [positions, width], with a width that is a "
                        "multiple of ",

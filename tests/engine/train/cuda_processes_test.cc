@@ -34,6 +34,7 @@ namespace {
 using ::stagecoach::testing::IsOk;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -296,8 +297,11 @@ TEST_F(CudaProcesses, MustComputeTheSameBits) {
     run.options.device.tuning_file = files[static_cast<size_t>(own.rank())];
     return TinyTrainer(run).status();
   });
-  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("ranks 0 and 1 would not compute the same bits"))));
+  // One may hear of the other's failure before it comes to the same.
+  const auto says_so = HasSubstr("ranks 0 and 1 would not compute the same bits");
+  EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kFailedPrecondition, says_so)));
+  EXPECT_THAT(statuses, Each(AnyOf(StatusIs(absl::StatusCode::kFailedPrecondition, says_so),
+                                   StatusIs(absl::StatusCode::kAborted, says_so))));
   for (const std::string& file : files) {
     std::filesystem::remove(file);
     std::filesystem::remove(file + ".lock");

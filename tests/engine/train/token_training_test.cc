@@ -102,7 +102,8 @@ TokenAnswer TokenAnswerOf(int devices, const std::string& schedule, int threads)
   answer.evaluation_loss = trainer->Evaluate(*test).value().loss;
   answer.outputs = trainer->Predict(*test).value();
   answer.hash = trainer->ParametersHash().value();
-  for (const DeviceReport& device : trainer->Devices().value()) {
+  const std::vector<DeviceReport> reports = trainer->Devices().value();
+  for (const DeviceReport& device : reports) {
     EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes) << devices << schedule;
   }
   return answer;
