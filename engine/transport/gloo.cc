@@ -49,8 +49,10 @@ absl::Status Guard(Function function) {
 
 std::chrono::milliseconds TimeLeft(base::Deadline deadline) {
   constexpr absl::Duration kLong = absl::Hours(24 * 365);
-  const absl::Duration left = std::min(deadline.Remaining(), kLong);
-  return std::chrono::milliseconds(std::max<int64_t>(1, absl::ToInt64Milliseconds(left)));
+  constexpr absl::Duration kShort = absl::Milliseconds(1);  // 0 is for ever
+  // Upwards: a wait that ends before the deadline is taken for one whose peer is gone.
+  const absl::Duration left = absl::Ceil(std::min(deadline.Remaining(), kLong), kShort);
+  return absl::ToChronoMilliseconds(std::max(left, kShort));
 }
 
 // What Gloo tells messages between two processes apart by.
