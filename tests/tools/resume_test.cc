@@ -249,8 +249,8 @@ layer = [
   const Finished same = Train(Joined({"--resume", "--epochs", "2"}, saved));
   ASSERT_EQ(same.exit_status, 0) << same.err;
   EXPECT_EQ(same.Events().back()["steps"], 2 * first.Events().back()["steps"].get<int>());
-  const Finished other = Train(
-      Joined({"--resume", "--epochs", "3", "--model", model("b.toml", 16)}, saved));
+  const Finished other =
+      Train(Joined({"--resume", "--epochs", "3", "--model", model("b.toml", 16)}, saved));
   ASSERT_EQ(other.exit_status, 0) << other.err;
   EXPECT_THAT(other.err, HasSubstr("--context was 8 and is 16"));
 }
