@@ -54,7 +54,7 @@ class AttentionOp : public Operation {
 
   // With g_tu = p_tu (dy_t v_u - dy_t y_t):
   //   dq_t = sum over u of g_tu k_u / sqrt(D)   dk_u = sum over t of g_tu q_t / sqrt(D)
-  //   dv_u = sum over t of p_tu dy_t            (the last two over the heads of a group, too)
+  //   dv_u = sum over t of p_tu dy_t            (dk and dv also over the heads of a group)
   // `dqkv` may not overlap the others.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& qkv,
                                      const Tensor& y, const Tensor& statistics, const Tensor& dqkv,

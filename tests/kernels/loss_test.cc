@@ -152,7 +152,7 @@ Bounds BoundsOf(const Problem& problem) {
     }
   }
   bounds.loss /= P;
-  // The quotient of the scale is rounded, too, and a gradient is a multiple of it.
+  // The divided scale is rounded as well, and every gradient is a multiple of it.
   const Vector expected = Expected(problem).gradient;
   for (size_t i = 0; i < bounds.gradient.size() && P > 1; ++i) {
     bounds.gradient[i] += Gamma(1) * std::fabs(expected[i]) + Gamma(1) * bounds.gradient[i];

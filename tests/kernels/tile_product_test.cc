@@ -19,7 +19,7 @@ using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::DotBound;
 using ::stagecoach::testing::RandomNormal;
 
-// Leading dimensions exceed the extents: what is between rows is nobody's.
+// Leading dimensions exceed the extents: nothing may be written between rows.
 constexpr int64_t kGap = 3;
 
 class TileProductTest : public ::testing::TestWithParam<std::tuple<int64_t, int64_t, int64_t>> {};

@@ -349,7 +349,7 @@ class CpuAttention final : public AttentionOp {
   std::optional<Rotary> rotary_;
 };
 
-// Their products that the operation counts by, too.
+// Whether the extents, and their products by which tasks and bytes are counted, are in range.
 bool AreAttentionExtents(const AttentionShape& shape) {
   const int64_t B = shape.samples, T = shape.positions, D = shape.head_size;
   if (!IsExtent(B) || !IsExtent(T) || !IsExtent(shape.heads) || !IsExtent(shape.kv_heads) ||
