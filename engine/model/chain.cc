@@ -47,7 +47,6 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
     chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());
     if (chained.fusion != nullptr) chained.abilities = chained.fusion->abilities();
     next.input = chained.spec.output;
-    next.is_fed_ids = false;
     next.vocabulary = 0;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +
                                      static_cast<int>(chained.spec.parameters.size()));

@@ -20,7 +20,7 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
     memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
   memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes;
-  const DType input_type = InputType(context.device, context.is_fed_ids);
+  const DType input_type = InputType(context.device, context.is_fed_ids());
   memory.input_bytes = Bundle({context.input}, context.rows, input_type).bytes();
   memory.output_bytes = Bundle({spec.output}, context.rows, type).bytes();
   for (int64_t* const area : {&memory.stash_bytes, &memory.weight_stash_bytes,
@@ -46,11 +46,11 @@ uint64_t StreamOfLayer(uint64_t outer, int index) {
 
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context) {
   ASSIGN_OR_RETURN(LayerSpec spec, layer.Prepare(context));
-  if (spec.takes_ids != context.is_fed_ids) {
+  if (spec.takes_ids != context.is_fed_ids()) {
     const auto name = [](bool ids) { return ids ? "ids" : "numbers"; };
     return absl::InvalidArgumentError(absl::StrCat(spec.description, " takes ",
                                                    name(spec.takes_ids), ", but is given ",
-                                                   name(context.is_fed_ids)));
+                                                   name(context.is_fed_ids())));
   }
   CompleteMemory(context, spec);
   return spec;

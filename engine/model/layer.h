@@ -70,11 +70,12 @@ struct LayerContext {
   int64_t rows;              // of a micro-batch
   Shape input;               // of one sample
   int optimizer_states = 0;  // float32 tensors of its size that the optimizer keeps of a parameter
-  bool is_fed_ids = false;   // x is data, and has ids
-  int64_t vocabulary = 0;    // of those ids, each in [0, vocabulary)
+  int64_t vocabulary = 0;    // x is data and has ids, each in [0, vocabulary); 0: it has numbers
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
+
+  bool is_fed_ids() const { return vocabulary > 0; }
 };
 
 // The stream of layer `index` of a model, or of those inside the layer whose stream is `outer`; 0

@@ -27,7 +27,6 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
                               .rows = options.micro_batch_rows,
                               .input = input,
                               .optimizer_states = options.optimizer.states(),
-                              .is_fed_ids = is_first && model.takes_ids(),
                               .vocabulary = is_first ? model.vocabulary : 0});
     if (!spec.ok()) {
       return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));

@@ -40,7 +40,6 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                    .rows = options.micro_batch_rows,
                                    .input = options.input,
                                    .optimizer_states = options.optimizer.states(),
-                                   .is_fed_ids = options.vocabulary > 0,
                                    .vocabulary = options.vocabulary},
                                   options.first_layer));
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);

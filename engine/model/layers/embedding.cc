@@ -21,14 +21,14 @@ class EmbeddingLayer final : public Layer {
           absl::StrCat("embedding: takes samples of one axis, its ids, rather than of shape ",
                        context.input.ToString()));
     }
+    const int64_t positions = context.input.dim(0);
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::EmbeddingShape{
+                              context.rows, positions, vocabulary, features, options_.positions}));
     if (context.vocabulary > vocabulary) {
       return absl::InvalidArgumentError(absl::StrCat("embedding: has vectors for ", vocabulary,
                                                      " tokens, but the data's vocabulary is of ",
                                                      context.vocabulary));
     }
-    const int64_t positions = context.input.dim(0);
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::EmbeddingShape{
-                              context.rows, positions, vocabulary, features, options_.positions}));
     LayerSpec spec;
     spec.description = absl::StrCat("embedding ", vocabulary, " -> ", features);
     if (options_.positions) absl::StrAppend(&spec.description, ", ", positions, " positions");

@@ -66,12 +66,12 @@ ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain, int64_
 ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward)
     : splits_backward_(splits_backward), bias_offset_(network.bias_offset), ids_(network.ids) {
   STAGECOACH_CHECK_OK(device_.Run([&](kernels::Stream&) -> absl::Status {
-    ASSIGN_OR_RETURN(chain_, Chain::Prepare(network.layers,
-                                            {.device = device_.device(),
-                                             .rows = kRows,
-                                             .input = network.input,
-                                             .is_fed_ids = ids_ > 0},
-                                            /*first_index=*/0));
+    ASSIGN_OR_RETURN(
+        chain_,
+        Chain::Prepare(
+            network.layers,
+            {.device = device_.device(), .rows = kRows, .input = network.input, .vocabulary = ids_},
+            /*first_index=*/0));
     chain_->LayOut({.splits_backward = splits_backward}, {});
     return absl::OkStatus();
   }));

@@ -431,7 +431,7 @@ absl::Status PrepareWithIds(const std::vector<LayerFactory>& layers, const Shape
   TestDevice device;
   return device.Run([&](kernels::Stream&) {
     const LayerContext context = {
-        .device = device.device(), .rows = 3, .input = input, .is_fed_ids = true};
+        .device = device.device(), .rows = 3, .input = input, .vocabulary = 1};
     return Chain::Prepare(layers, context, /*first_index=*/0).status();
   });
 }

@@ -77,7 +77,7 @@ std::vector<std::string> DescribeOfIds(const Model& model) {
   std::vector<std::string> names;
   const absl::Status status = device.Run([&](kernels::Stream&) -> absl::Status {
     const LayerContext context{
-        .device = device.device(), .rows = 2, .input = model.input, .is_fed_ids = true};
+        .device = device.device(), .rows = 2, .input = model.input, .vocabulary = 11};
     ASSIGN_OR_RETURN(const Chain chain, Chain::Prepare(model.layers, context, 0));
     for (int i = 0; i < chain.size(); ++i) names.push_back(chain.spec(i).description);
     return absl::OkStatus();
