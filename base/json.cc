@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/utf8.h"
 
 namespace stagecoach::base {
 namespace {
@@ -168,11 +169,7 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-bool IsUtf8(absl::string_view text) {
-  using nlohmann::json;
-  const json value = std::string(text);
-  return json::parse(value.dump(-1, ' ', false, json::error_handler_t::replace)) == value;
-}
+bool IsUtf8(absl::string_view text) { return Utf8Prefix(text) == text.size(); }
 
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.max_bytes) {

@@ -1,5 +1,5 @@
-// Products, attention, AdamW and LayerNorm of the CPU backend, next to what oneDNN and a plain copy
-// do on the same shapes in the same run. One core.
+// Products, convolutions, attention, a head, AdamW and LayerNorm of the CPU backend, next to what
+// oneDNN and a plain copy do on the same shapes in the same run. One core.
 //   build/release/bench/kernel_bench
 #include <benchmark/benchmark.h>
 #include <omp.h>
@@ -12,10 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "bench/peak.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/convolution.h"
+#include "kernels/ops/head.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
@@ -266,6 +269,105 @@ void BM_Attention(benchmark::State& state) {
            });
 }
 
+// Convolutions of a ResNet-18 for images of 32 x 32, at 32 samples; inputs, side, outputs, kernel,
+// stride.
+constexpr int64_t kConvolutions[][5] = {
+    {3, 32, 64, 3, 1},   {64, 32, 64, 3, 1},  {64, 32, 128, 3, 2}, {128, 16, 128, 3, 1},
+    {256, 8, 256, 3, 1}, {512, 4, 512, 3, 1}, {256, 8, 512, 1, 2}};
+
+// Arguments: which of them; 0 forward, 1 input gradient, 2 weight gradient, accumulating.
+void BM_Convolution(benchmark::State& state) {
+  Operands o;
+  const auto& [inputs, side, outputs, kernel, stride] = kConvolutions[state.range(0)];
+  const kernels::ConvolutionShape shape = {.samples = 32,
+                                           .inputs = inputs,
+                                           .height = side,
+                                           .width = side,
+                                           .outputs = outputs,
+                                           .kernel = kernel,
+                                           .stride = stride,
+                                           .padding = kernel / 2,
+                                           .has_bias = false};
+  auto op = std::move(o.device->ops().Create(shape)).value();
+  STAGECOACH_CHECK(op->workspace_bytes() <= int64_t{64} << 20, "needs more scratch");
+  const Tensor x = o.w[0], y = o.w[1], w = o.w[2];
+  const Tensor dw = Float32(o.w[3].data, Shape{outputs, inputs, kernel, kernel});
+  const double flops = 2.0 * static_cast<double>(shape.samples * shape.output_height() *
+                                                 shape.output_width() * dw.elements());
+  state.SetLabel(absl::StrCat(inputs, "x", side, "x", side, " -> ", outputs, ", ", kernel, "x",
+                              kernel, "/", stride));
+  OnDevice(state, o, flops, 0, [&](int) {
+    kernels::Stream& stream = o.device->stream();
+    switch (state.range(1)) {
+      case 0:
+        STAGECOACH_CHECK_OK(op->Forward(stream, x, w, {}, y, o.workspace));
+        return;
+      case 1:
+        STAGECOACH_CHECK_OK(op->BackwardInput(stream, y, w, x, o.workspace));
+        return;
+      default:
+        STAGECOACH_CHECK_OK(op->BackwardWeight(stream, x, y, dw, {}, true, o.workspace));
+    }
+  });
+}
+
+// GPT-2's head with its loss. Arguments: rows; 0 forward, 1 input gradient, 2 weight gradient, 3
+// both gradients in one pass. All products count that are computed.
+void BM_Head(benchmark::State& state) {
+  constexpr int64_t kFeatures = 768, kClasses = 50257;
+  const int64_t R = state.range(0);
+  Operands o;
+  auto op = std::move(o.device->ops().Create(kernels::HeadShape{R, kFeatures, kClasses})).value();
+  const int64_t w_bytes = kClasses * kFeatures * 4, x_bytes = R * kFeatures * 4;
+  const kernels::Buffer buffer =
+      std::move(o.device->Allocate(2 * w_bytes + 2 * x_bytes + 64 * R + 4096 +
+                                   op->statistics_bytes() + op->workspace_bytes()))
+          .value();
+  std::byte* next = buffer.data();
+  const auto take = [&next](int64_t bytes) {
+    return std::exchange(next, next + (bytes + 63) / 64 * 64);
+  };
+  const Tensor w = Float32(take(w_bytes), Shape{kClasses, kFeatures});
+  const Tensor dw = Float32(take(w_bytes), w.shape);
+  const Tensor x = Float32(take(x_bytes), Shape{R, kFeatures});
+  const Tensor dx = Float32(take(x_bytes), x.shape);
+  const Tensor labels = {take(4 * R), kernels::DType::kInt32, Shape{R}};
+  const Tensor result = {take(16), kernels::DType::kFloat64, Shape{2}};
+  std::byte* const statistics = take(op->statistics_bytes());
+  std::byte* const workspace = take(0);
+  // Values whose softmax is neither flat nor a single peak.
+  for (const Tensor& tensor : {w, x}) {
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      tensor.f32()[i] = 0.1F * static_cast<float>(i * 7919 % 31 - 15);
+    }
+  }
+  std::fill_n(dw.f32(), dw.elements(), 0.0F);
+  for (int64_t r = 0; r < R; ++r) labels.i32()[r] = static_cast<int32_t>(r * 7919 % kClasses);
+  o.device->stream().Run([&] {
+    STAGECOACH_CHECK_OK(op->BackwardInput(o.device->stream(), x, w, labels, R, 1.0F, result, dx,
+                                          statistics, workspace));
+  });
+  const double products[] = {1, 2, 2, 3};
+  const double flops =
+      products[state.range(1)] * 2.0 * static_cast<double>(R * kFeatures * kClasses);
+  OnDevice(state, o, flops, 0, [&](int) {
+    kernels::Stream& stream = o.device->stream();
+    switch (state.range(1)) {
+      case 0:
+        return STAGECOACH_CHECK_OK(op->Forward(stream, x, w, labels, R, {}, result, workspace));
+      case 1:
+        return STAGECOACH_CHECK_OK(
+            op->BackwardInput(stream, x, w, labels, R, 1.0F, result, dx, statistics, workspace));
+      case 2:
+        return STAGECOACH_CHECK_OK(op->BackwardWeight(stream, x, w, statistics, dw,
+                                                      /*accumulate=*/true, workspace));
+      default:
+        return STAGECOACH_CHECK_OK(op->Backward(stream, x, w, labels, R, 1.0F, result, dx, dw,
+                                                /*accumulate=*/true, workspace));
+    }
+  });
+}
+
 // What the machine can do: one thread.
 void BM_RegisterOnlyPeak(benchmark::State& state) {
   double peak = 0.0;
@@ -282,6 +384,8 @@ BENCHMARK(BM_Attention)
     ->ArgsProduct({{256}, {8}, {2}, {128}, {1}, {0, 1}})
     ->ArgsProduct({{64}, {12}, {12}, {32}, {0}, {0, 1}})
     ->UseRealTime();
+BENCHMARK(BM_Convolution)->ArgsProduct({{0, 1, 2, 3, 4, 5, 6}, {0, 1, 2}})->UseRealTime();
+BENCHMARK(BM_Head)->ArgsProduct({{256}, {1, 2, 3, 0}})->UseRealTime();
 BENCHMARK(BM_OneDnnInnerProduct)->ArgsProduct({{0, 1, 2}, {0, 1, 2}})->UseRealTime();
 BENCHMARK(BM_OneDnnSgemm)->ArgsProduct({{0, 1, 2}, {0, 1}})->UseRealTime();
 BENCHMARK(BM_AdamW)->UseRealTime();

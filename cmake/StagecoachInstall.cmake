@@ -14,4 +14,5 @@ install(FILES
   "${PROJECT_BINARY_DIR}/StagecoachConfig.cmake"
   "${PROJECT_BINARY_DIR}/StagecoachConfigVersion.cmake"
   cmake/FindOneDNN.cmake
+  cmake/FindSentencePiece.cmake
   DESTINATION ${package_dir})

@@ -18,6 +18,22 @@ inline float FromBfloat16(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }
 
+// An element that loops over float and bfloat16 alike compute with: a float once it is read,
+// rounded where it is stored. Like a float, it may be left without a value.
+class Bfloat16 {
+ public:
+  Bfloat16() = default;
+  // A store.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Bfloat16(float value) : bits_(ToBfloat16(value)) {}
+  // A load.
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator float() const { return FromBfloat16(bits_); }
+
+ private:
+  uint16_t bits_;
+};
+
 }  // namespace stagecoach::kernels
 
 #endif  // STAGECOACH_KERNELS_BFLOAT16_H_

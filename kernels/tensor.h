@@ -11,13 +11,14 @@
 
 namespace stagecoach::kernels {
 
-enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16, kUint8 };
+enum class DType : uint8_t { kFloat32, kFloat64, kInt32, kBfloat16, kUint8, kFloat16 };
 
 constexpr int64_t SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
       return 8;
     case DType::kBfloat16:
+    case DType::kFloat16:  // in files alone
       return 2;
     case DType::kUint8:
       return 1;

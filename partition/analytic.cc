@@ -15,6 +15,7 @@ void EstimateTimes(const LayerWork& work, const DeviceSpeed& device, LayerCost& 
   cost.forward_ns = EstimateNs(work.forward, device);
   cost.backward_input_ns = EstimateNs(work.backward_input, device);
   cost.backward_weight_ns = EstimateNs(work.backward_weight, device);
+  cost.shared_backward_ns = EstimateNs(work.backward_shared, device);
   cost.step_ns = EstimateNs(work.step, device);
 }
 

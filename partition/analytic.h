@@ -15,7 +15,8 @@ struct LayerWork {
   Work forward;
   Work backward_input;
   Work backward_weight;
-  Work step;  // of the optimizer
+  Work backward_shared;  // of both, what BW does once
+  Work step;             // of the optimizer
 };
 
 // A device as the analytic model sees it. The defaults are those of one CPU core with 512-bit
@@ -29,7 +30,7 @@ struct DeviceSpeed {
 // Roofline: the larger of computing and moving, plus the overhead; 0 for an operation without work.
 double EstimateNs(const Work& work, const DeviceSpeed& device);
 
-// Fills the four times of `cost`.
+// Fills the times of `cost`.
 void EstimateTimes(const LayerWork& work, const DeviceSpeed& device, LayerCost& cost);
 
 }  // namespace stagecoach::partition

@@ -25,15 +25,20 @@ LayerCost Recomputed(const LayerCost& layer) {
   return again;
 }
 
-LayerMemory RecomputedMemory(const LayerCost& layer) {
-  STAGECOACH_CHECK(layer.recompute_stash_bytes.has_value(), "this layer cannot do F again");
-  LayerMemory memory = layer.memory;
-  memory.workspace_bytes += AlignTensor(layer.memory.stash_bytes);
-  memory.gradient_stash_bytes += layer.memory.weight_stash_bytes;
-  memory.stash_bytes = *layer.recompute_stash_bytes;
+LayerMemory RecomputedMemory(const LayerMemory& layer, int64_t recompute_stash_bytes) {
+  LayerMemory memory = layer;
+  memory.dropped = DroppedStash{AlignTensor(layer.stash_bytes), layer.weight_stash_bytes};
+  memory.workspace_bytes += memory.dropped->stash_bytes;
+  memory.gradient_stash_bytes += memory.dropped->weight_stash_bytes;
+  memory.stash_bytes = recompute_stash_bytes;
   memory.weight_stash_bytes = 0;
   memory.input_last_use = std::max(memory.input_last_use, schedule::LastUse::kBackwardInput);
   return memory;
+}
+
+LayerMemory RecomputedMemory(const LayerCost& layer) {
+  STAGECOACH_CHECK(layer.recompute_stash_bytes.has_value(), "this layer cannot do F again");
+  return RecomputedMemory(layer.memory, *layer.recompute_stash_bytes);
 }
 
 absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
@@ -44,6 +49,7 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
         {"forward_ns", layer.forward_ns},
         {"backward_input_ns", layer.backward_input_ns},
         {"backward_weight_ns", layer.backward_weight_ns},
+        {"shared_backward_ns", layer.shared_backward_ns},
         {"step_ns", layer.step_ns},
         {"flops", layer.flops},
         {"spread", layer.spread},
@@ -55,14 +61,24 @@ absl::Status CheckLayers(absl::Span<const LayerCost> layers) {
             field, ns));
       }
     }
+    if (layer.shared_backward_ns > std::min(layer.backward_input_ns, layer.backward_weight_ns)) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "layer %d (%s): shared_backward_ns is %g, expected at most backward_input_ns, %g, and "
+          "backward_weight_ns, %g",
+          i, layer.name, layer.shared_backward_ns, layer.backward_input_ns,
+          layer.backward_weight_ns));
+    }
     const std::pair<const char*, int64_t> sizes[] = {
         {"parameters", layer.parameters},
         {"parameter_bytes", memory.parameter_bytes},
         {"optimizer_bytes", memory.optimizer_bytes},
+        {"averaged_bytes", memory.averaged_bytes},
         {"other_resident_bytes", memory.other_resident_bytes},
+        {"cache_bytes", memory.cache_bytes},
         {"input_bytes", memory.input_bytes},
         {"output_bytes", memory.output_bytes},
         {"passing_bytes", memory.passing_bytes},
+        {"skip_area_bytes", memory.skip_area_bytes},
         {"stash_bytes", memory.stash_bytes},
         {"weight_stash_bytes", memory.weight_stash_bytes},
         {"gradient_stash_bytes", memory.gradient_stash_bytes},

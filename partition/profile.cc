@@ -107,14 +107,14 @@ int64_t Scaled(int64_t bytes, int64_t rows, int64_t from_rows) {
 
 void ScaleLayer(LayerCost& layer, int64_t rows, int64_t from_rows) {
   const double ratio = static_cast<double>(rows) / static_cast<double>(from_rows);
-  for (double* value :
-       {&layer.forward_ns, &layer.backward_input_ns, &layer.backward_weight_ns, &layer.flops}) {
+  for (double* value : {&layer.forward_ns, &layer.backward_input_ns, &layer.backward_weight_ns,
+                        &layer.shared_backward_ns, &layer.flops}) {
     *value *= ratio;
   }
   LayerMemory& memory = layer.memory;
-  for (int64_t* bytes :
-       {&memory.input_bytes, &memory.output_bytes, &memory.passing_bytes, &memory.stash_bytes,
-        &memory.weight_stash_bytes, &memory.gradient_stash_bytes, &memory.workspace_bytes}) {
+  for (int64_t* bytes : {&memory.input_bytes, &memory.output_bytes, &memory.passing_bytes,
+                         &memory.skip_area_bytes, &memory.stash_bytes, &memory.weight_stash_bytes,
+                         &memory.gradient_stash_bytes, &memory.workspace_bytes}) {
     *bytes = Scaled(*bytes, rows, from_rows);
   }
   if (layer.recompute_stash_bytes.has_value()) {
@@ -136,6 +136,20 @@ struct Given {
     until_weight += times * other.until_weight;
   }
 };
+
+absl::Status CheckTies(const std::vector<Tie>& ties, int layers) {
+  for (const Tie& tie : ties) {
+    const bool is_ordered = 0 <= tie.layer && tie.layer < tie.other_layer;
+    if (is_ordered && tie.other_layer < layers && tie.bytes > 0 &&
+        tie.bytes <= schedule::kMaxSizeBytes) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat("layers ", tie.layer, " and ", tie.other_layer,
+                                                   " share ", tie.bytes, " bytes: expected two of ",
+                                                   layers, " layers, in order, and some bytes"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -164,6 +178,7 @@ absl::Status CheckProfile(const Profile& profile) {
     RETURN_IF_ERROR(base::Annotate(CheckSize(size, profile.sizes.front()), place));
   }
   RETURN_IF_ERROR(CheckNames(profile.sizes.front().layers));
+  RETURN_IF_ERROR(CheckTies(profile.ties, profile.num_layers()));
   return CheckEdges(profile.edges, profile.num_layers());
 }
 

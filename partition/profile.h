@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "partition/layer_cost.h"
 #include "partition/stage_memory.h"
+#include "partition/tie.h"
 
 namespace stagecoach::partition {
 
@@ -46,6 +47,7 @@ struct Profile {
   // gradients are complete (this engine, unless it clips them); else when all passes are done.
   bool updates_in_backward = false;
   schedule::CollectiveMemory collectives;  // of the runs that it is for
+  std::vector<Tie> ties;                   // layers that share a parameter
 
   int num_layers() const { return static_cast<int>(sizes.front().layers.size()); }
   bool is_chain() const { return edges.empty(); }
@@ -61,7 +63,7 @@ inline constexpr int64_t kMaxMicroBatchRows = int64_t{1} << 32;
 // InvalidArgument, naming size, layer and field, unless there is a size, sizes ascend, each has the
 // same layers (names, parameters, last uses, and whether they can do F again), names are unique and
 // not empty, every layer passes CheckLayers, no time exceeds schedule::kMaxTimeNs, counts are
-// within their limits, and edges go forward between existing layers, none twice.
+// within their limits, edges go forward between existing layers, none twice, and so do ties.
 absl::Status CheckProfile(const Profile& profile);
 
 // The layers for micro-batches of `rows` rows: those of that size if the profile has it, else those

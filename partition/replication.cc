@@ -83,17 +83,19 @@ ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replica
   return {std::min(begin + replica * bytes, end), std::min(begin + (replica + 1) * bytes, end)};
 }
 
-int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
+int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes, int64_t averaged_bytes,
                        const Replication& replication) {
   if (!replication.shards_optimizer) return optimizer_bytes;
   int64_t shard_bytes = 0;
   for (int64_t part = 0; part < ReductionParts(parameter_bytes); ++part) {
     shard_bytes += ShardOf(parameter_bytes, part, 0, replication.replicas).bytes();
   }
-  // States of a parameter's size, and what a profile may count besides.
-  const int64_t states = parameter_bytes > 0 ? optimizer_bytes / parameter_bytes : 0;
+  // States of a parameter's size, which leave gaps where there are averages, and what a profile may
+  // count besides.
+  const int64_t updated_bytes = parameter_bytes - averaged_bytes;
+  const int64_t states = updated_bytes > 0 ? optimizer_bytes / updated_bytes : 0;
   return states * shard_bytes +
-         ShardBytes(optimizer_bytes - states * parameter_bytes, replication.replicas);
+         ShardBytes(optimizer_bytes - states * updated_bytes, replication.replicas);
 }
 
 int64_t RingBytes(int64_t bytes, int replicas) { return bytes * 2 * (replicas - 1) / replicas; }
@@ -102,7 +104,7 @@ int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication) {
   if (replication.reduction == ReductionKind::kRing) return 0;
   const int replicas = replication.replicas;
   const int64_t part_bytes = std::min(gradient_bytes, kReductionPartBytes);
-  const int parts = gradient_bytes > part_bytes ? 2 : 1;
+  const int64_t parts = gradient_bytes > part_bytes ? 2 : 1;
   return parts * (replicas - 1) * ShardBytes(part_bytes, replicas);
 }
 

@@ -68,8 +68,8 @@ struct ByteRange {
 ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replicas);
 
 // What a replica keeps of `optimizer_bytes` of state, which belong to `parameter_bytes` of
-// parameters: all of it, or that of the largest shards.
-int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes,
+// parameters but for `averaged_bytes` of these: all of it, or that of the largest shards.
+int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes, int64_t averaged_bytes,
                        const Replication& replication);
 
 // What a replica sends where a library sums `bytes` bytes in a ring.

@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_STAGE_MEMORY_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -49,6 +50,14 @@ struct LayerPlaces {
   // The activation after it and that activation's gradient; of the last layer they are the stage's
   // output, a block of its own, and these are not set.
   Place output, output_gradient;
+  // Of a layer that does F again within B: `stash` and `weight_stash` are where the second F leaves
+  // what it keeps, for B and W. The first one leaves for W at `first_weight_stash`, and for B where
+  // the second does; neither is read. The second one's output goes to `second_output`, or, if that
+  // is not set, is written once more where the first one's is.
+  Place first_weight_stash;
+  std::optional<Place> second_output;
+  // The area of skips, the same of all layers.
+  Place skips;
 };
 
 // Lays out a stage made of the consecutive `layers` (at least one): returns what it takes and, if
@@ -66,7 +75,14 @@ struct LayerPlaces {
 //    backward, the largest gradient_stash_bytes of any layer. Neighbors alternate between the
 //    slots, so that a layer never reads and writes the same one. The loss uses the same workspace
 //    after the layers.
-//  - Of a stage that does not train: nothing for gradients and the optimizer. Layers share their
+//  - The outputs that later layers read past the next one are in an area of the workspace as large
+//    as any boundary within the stage needs (skip_area_bytes), and so are their gradients, in B.
+//  - A layer that does F again within B (LayerMemory::dropped) and whose output is not kept until
+//    then writes it, for the second time, to the slot where it is about to write the gradient of
+//    its input. A stage of a single layer has but one slot. If the stage splits its backward, what
+//    the first F leaves for W is scratch: the gradient stash is not there before B.
+//  - Of a stage that does not train, where no layer does F again: nothing for gradients and the
+//  optimizer. Layers share their
 //    parts of the stash, and activations between them are in the workspace.
 //  - Every tensor is rounded up by AlignTensor, the scratch as if it were one; the areas themselves
 //    are not rounded further, nor are the stage's input and output, which are blocks of their own.

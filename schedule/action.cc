@@ -55,6 +55,8 @@ const char* OpName(Op op) {
       return "REDUCE";
     case Op::kStep:
       return "STEP";
+    case Op::kSumTies:
+      return "TIES";
     case Op::kExchangeNorms:
       return "NORM";
     case Op::kShareResults:

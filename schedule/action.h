@@ -41,13 +41,14 @@ enum class Op : uint8_t {
   kStep,             // finishes the stage's parameter update
   // Collectives, which name a group of ranks instead of a stage. Each is one moment for all ranks
   // of its group: they wait for one another.
+  kSumTies,        // gradients of parameters that are tied to each other are summed, on all of them
   kExchangeNorms,  // every rank learns the squared norms of all gradients: to clip them
   kShareResults,   // every rank learns the results of the loss
 };
-inline constexpr int kNumOps = 14;
+inline constexpr int kNumOps = 15;
 // The operations before kUnshard.
 inline constexpr int kNumMicroBatchOps = 8;
-inline constexpr int kNumCollectiveOps = 2;  // the last ones
+inline constexpr int kNumCollectiveOps = 3;  // the last ones
 
 // One entry of a rank's order. Regular value type.
 struct Action {
@@ -74,10 +75,12 @@ constexpr bool IsTransfer(Op op) { return IsSend(op) || IsReceive(op); }
 // Goes on beside the actions that follow.
 constexpr bool RunsBeside(Op op) { return IsTransfer(op) || op == Op::kReduceGradients; }
 constexpr bool HasMicroBatch(Op op) { return op < Op::kUnshard; }
-constexpr bool IsCollective(Op op) { return op >= Op::kExchangeNorms; }
+constexpr bool IsCollective(Op op) { return op >= Op::kSumTies; }
+// A collective that takes the gradients of all stages, complete and summed over replicas.
+constexpr bool TakesGradients(Op op) { return op == Op::kSumTies || op == Op::kExchangeNorms; }
 // Which of the collectives: 0 to kNumCollectiveOps - 1. Pre-condition: IsCollective(op).
 constexpr size_t CollectiveIndex(Op op) {
-  return static_cast<size_t>(op) - static_cast<size_t>(Op::kExchangeNorms);
+  return static_cast<size_t>(op) - static_cast<size_t>(Op::kSumTies);
 }
 // Pre-condition: IsCollective(op).
 constexpr Action Collective(Op op, GroupId group) { return {.op = op, .group = group}; }
@@ -100,7 +103,7 @@ constexpr Action Alone(Action action) {
 Action OtherEnd(const Action& transfer);
 
 // "F", "B", "W", "BW", "RECV_F", "SEND_F", "RECV_B", "SEND_B", "UNSHARD", "RESHARD", "REDUCE",
-// "STEP", "NORM", "RESULTS".
+// "STEP", "TIES", "NORM", "RESULTS".
 const char* OpName(Op op);
 // The operation of that name, if there is one.
 std::optional<Op> OpNamed(absl::string_view name);

@@ -31,37 +31,56 @@ std::string NameOf(Op collective, GroupId group, const Schedule& schedule) {
 // The last action of `stage` that a collective must come after.
 int32_t LastBefore(const Schedule& schedule, const ActionTable& table, Op collective,
                    StageId stage) {
-  const bool is_norm = collective == Op::kExchangeNorms;
-  if (!is_norm && !schedule.is_last(stage)) return kAbsent;
-  int32_t last = is_norm ? table.FindReduce(stage) : kAbsent;
+  const bool takes_gradients = TakesGradients(collective);
+  if (!takes_gradients && !schedule.is_last(stage)) return kAbsent;
+  int32_t last = takes_gradients ? table.FindReduce(stage) : kAbsent;
+  // A last layer may compute the loss in B.
+  const Op completing = takes_gradients          ? Op::kBackwardWeight
+                        : schedule.HasBackward() ? Op::kBackwardInput
+                                                 : Op::kForward;
   for (MicroBatch mb(0); mb.value() < schedule.num_micro_batches; ++mb) {
-    last = std::max(last, table.Find(is_norm ? Op::kBackwardWeight : Op::kForward, stage, mb));
+    last = std::max(last, table.Find(completing, stage, mb));
   }
   return last;
+}
+
+// Of a NORM at `position` of the rank's list: whether it takes the gradients as TIES leaves them.
+std::optional<Violation> CheckTiesBefore(const Schedule& schedule, Rank rank, int32_t position) {
+  const std::vector<Action>& list = schedule.list_of(rank);
+  const auto ties = std::find_if(list.begin() + position, list.end(),
+                                 [](const Action& action) { return action.op == Op::kSumTies; });
+  if (ties == list.end()) return std::nullopt;
+  return ViolationAt(
+      schedule, rank, position,
+      absl::StrCat("it must come after ", ToString(*ties), ", which completes the gradients"));
 }
 
 // Of the collective at `position` of the rank's list: its place among what the rank does.
 std::optional<Violation> CheckPlace(const Schedule& schedule, const ActionTable& table, Rank rank,
                                     int32_t position) {
   const Op op = ActionAt(schedule, rank, position).op;
-  const bool is_norm = op == Op::kExchangeNorms;
-  if (is_norm && !schedule.HasBackward()) {
+  const bool takes_gradients = TakesGradients(op);
+  if (takes_gradients && !schedule.HasBackward()) {
     return ViolationAt(schedule, rank, position,
                        "a schedule without backward passes has no gradients; remove it");
+  }
+  if (op == Op::kExchangeNorms) {
+    if (auto violation = CheckTiesBefore(schedule, rank, position)) return violation;
   }
   for (const StageId stage : schedule.StagesOf(rank)) {
     const int32_t last = LastBefore(schedule, table, op, stage);
     if (last > position) {
       return ViolationAt(
           schedule, rank, position,
-          absl::StrCat(is_norm ? "gradients" : "the results",
+          absl::StrCat(takes_gradients ? "gradients" : "the results",
                        " are not complete yet; it must come after ", NameAt(schedule, rank, last)));
     }
-    if (is_norm && table.FindStep(stage) < position) {
+    if (takes_gradients && table.FindStep(stage) < position) {
       return ViolationAt(
           schedule, rank, position,
-          absl::StrCat("it must come before ", NameAt(schedule, rank, table.FindStep(stage)),
-                       ", which clips by the norm"));
+          absl::StrCat(
+              "it must come before ", NameAt(schedule, rank, table.FindStep(stage)),
+              op == Op::kSumTies ? ", which updates by the sums" : ", which clips by the norm"));
     }
   }
   return std::nullopt;

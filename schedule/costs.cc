@@ -59,7 +59,8 @@ absl::Status CheckTotal(const Schedule& schedule, const Costs& costs) {
   for (const Link& link : costs.links) {
     longest_ns = std::fmax(longest_ns, static_cast<double>(link.TransferNs(largest_bytes)));
   }
-  for (const int64_t ns : {costs.collectives.norms_ns, costs.collectives.results_ns}) {
+  const CollectiveTimes& collectives = costs.collectives;
+  for (const int64_t ns : {collectives.ties_ns, collectives.norms_ns, collectives.results_ns}) {
     longest_ns = std::fmax(longest_ns, static_cast<double>(ns));
   }
   // Three passes and two messages for each micro-batch, and what is done once.
@@ -108,6 +109,7 @@ absl::Status CheckCosts(const Schedule& schedule, const Costs& costs) {
     const bool is_as_before = i > 0 && costs.links[i] == costs.links[i - 1];
     if (!is_as_before) RETURN_IF_ERROR(CheckLink(i, costs.links[i]));
   }
+  RETURN_IF_ERROR(CheckRange("collectives", "ties_ns", costs.collectives.ties_ns, kMaxTimeNs));
   RETURN_IF_ERROR(CheckRange("collectives", "norms_ns", costs.collectives.norms_ns, kMaxTimeNs));
   RETURN_IF_ERROR(
       CheckRange("collectives", "results_ns", costs.collectives.results_ns, kMaxTimeNs));

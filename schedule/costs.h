@@ -26,11 +26,15 @@ struct StageTimes {
 
 // How long the collectives take once all ranks of their group have come to them.
 struct CollectiveTimes {
+  int64_t ties_ns = 0;     // TIES
   int64_t norms_ns = 0;    // NORM
   int64_t results_ns = 0;  // RESULTS
 
   // Pre-condition: IsCollective(op).
-  int64_t of(Op op) const { return op == Op::kExchangeNorms ? norms_ns : results_ns; }
+  int64_t of(Op op) const {
+    if (op == Op::kSumTies) return ties_ns;
+    return op == Op::kExchangeNorms ? norms_ns : results_ns;
+  }
 
   friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
 };

@@ -127,20 +127,12 @@ void GroupByMoment(std::vector<TransferAt>& transfers) {
   }
 }
 
-// Whether the action is the last that adds to its stage's gradients.
-bool CompletesGradients(const Schedule& schedule, const Action& action) {
-  return (action.op == Op::kBackward || action.op == Op::kBackwardWeight) &&
-         action.micro_batch.value() + 1 == schedule.num_micro_batches;
-}
-
 // Appends the actions of a rank to `lowered`. Its arrivals are in the order of their slots.
 void LowerList(const Schedule& compute, const std::vector<Action>& list,
                const std::vector<int64_t>& ends, const std::vector<Arrival>& arrivals,
                const LoweringOptions& options, std::vector<Action>& lowered) {
   auto arrival = arrivals.begin();
-  // Of the operation before.
-  std::vector<TransferAt> sends;
-  std::vector<Action> reductions;
+  std::vector<TransferAt> sends;  // of the operation before
   for (size_t i = 0; i <= list.size(); ++i) {
     const bool starts_operation =
         i == list.size() ||
@@ -154,16 +146,11 @@ void LowerList(const Schedule& compute, const std::vector<Action>& list,
       sends.clear();
       if (options.transfers == Transfers::kGrouped) GroupByMoment(between);
       for (const TransferAt& transfer : between) lowered.push_back(transfer.action);
-      lowered.insert(lowered.end(), reductions.begin(), reductions.end());
-      reductions.clear();
     }
     if (i == list.size()) break;
     lowered.push_back(list[i]);
     if (const std::optional<Action> send = SendAfter(compute, list[i])) {
       sends.push_back({*send, ends[i]});
-    }
-    if (options.reduce_gradients && CompletesGradients(compute, list[i])) {
-      reductions.push_back({.op = Op::kReduceGradients, .stage = list[i].stage});
     }
   }
 }
@@ -198,7 +185,31 @@ void FixSlots(std::vector<Arrival>& arrivals) {
                    [](const Arrival& a, const Arrival& b) { return a.slot < b.slot; });
 }
 
-}  // namespace
+// Whether the action is the last that adds to its stage's gradients.
+bool CompletesGradients(const Schedule& schedule, const Action& action) {
+  return (action.op == Op::kBackward || action.op == Op::kBackwardWeight) &&
+         action.micro_batch.value() + 1 == schedule.num_micro_batches;
+}
+
+// Behind the operation that completes a stage's gradients and the transfers that follow it.
+void AddReductions(Schedule& lowered) {
+  for (std::vector<Action>& list : lowered.actions) {
+    std::vector<Action> with_reductions, reductions;
+    const auto add_reductions = [&] {
+      with_reductions.insert(with_reductions.end(), reductions.begin(), reductions.end());
+      reductions.clear();
+    };
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto at = static_cast<int32_t>(i);
+      if (!IsTransfer(list[i].op) && StartOfOperation(list, at) == at) add_reductions();
+      with_reductions.push_back(list[i]);
+      if (!CompletesGradients(lowered, list[i])) continue;
+      reductions.push_back({.op = Op::kReduceGradients, .stage = list[i].stage});
+    }
+    add_reductions();
+    list = std::move(with_reductions);
+  }
+}
 
 void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
   // A rank without stages has no step.
@@ -207,6 +218,12 @@ void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
       return std::find(ops.begin(), ops.end(), action.op) != ops.end();
     });
   };
+  if (options.sum_ties && lowered.HasBackward() && !HasOp(lowered, Op::kSumTies)) {
+    const Action ties = Collective(Op::kSumTies, GroupOfAll(lowered));
+    for (std::vector<Action>& list : lowered.actions) {
+      list.insert(first(list, {Op::kExchangeNorms, Op::kShareResults, Op::kStep}), ties);
+    }
+  }
   if (options.exchange_norms && lowered.HasBackward() && !HasOp(lowered, Op::kExchangeNorms)) {
     const Action norm = Collective(Op::kExchangeNorms, GroupOfAll(lowered));
     for (std::vector<Action>& list : lowered.actions) {
@@ -220,6 +237,19 @@ void AddCollectives(const LoweringOptions& options, Schedule& lowered) {
       list.insert(is_last ? list.end() : first(list, {Op::kStep}), results);
     }
   }
+}
+
+}  // namespace
+
+void FitToRun(const LoweringOptions& options, Schedule& lowered) {
+  for (std::vector<Action>& list : lowered.actions) {
+    std::erase_if(list, [&](const Action& action) {
+      return action.op == Op::kUnshard || action.op == Op::kReshard ||
+             (action.op == Op::kReduceGradients && !options.reduce_gradients);
+    });
+  }
+  if (options.reduce_gradients && !HasOp(lowered, Op::kReduceGradients)) AddReductions(lowered);
+  AddCollectives(options, lowered);
 }
 
 void AppendToEachStage(Op op, Schedule& schedule) {
@@ -247,7 +277,7 @@ absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& o
     LowerList(compute, compute.actions[r], ends[r], arrivals[r], options, lowered.actions[r]);
   }
   if (trains) AppendToEachStage(Op::kStep, lowered);
-  AddCollectives(options, lowered);
+  FitToRun(options, lowered);
   return lowered;
 }
 

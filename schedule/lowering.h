@@ -18,8 +18,12 @@ enum class ResultsPlace : uint8_t {
 };
 
 struct LoweringOptions {
-  // Adds a REDUCE per stage as soon as its gradients are complete: for stages with replicas.
+  // Adds a REDUCE per stage as soon as its gradients are complete, if the schedule trains: for
+  // stages with replicas.
   bool reduce_gradients = false;
+  // Adds a TIES to every list, before its NORM and its STEPs, if the schedule trains: for layers
+  // that share parameters.
+  bool sum_ties = false;
   // Adds a NORM to every list, before its STEPs, if the schedule trains: for gradients that are
   // clipped by their global norm.
   bool exchange_norms = false;
@@ -32,11 +36,10 @@ struct LoweringOptions {
 // Turns a compute schedule into a lowered one (schedule.h). Between two operations of a rank (an
 // action, or an overlapped pair) stand, in this order,
 //  - the receives that are posted there;
-//  - the sends of what the first of the two operations has filled;
-//  - if asked for, the REDUCE of each stage whose gradients the first of the two has completed.
+//  - the sends of what the first of the two operations has filled.
 // (Transfers in groups, of each moment: see below.)
 // If the schedule trains, every rank's list ends with one STEP per stage, stages ascending; then
-// come the collectives (AddCollectives).
+// come the sums over replicas and the collectives (FitToRun).
 //
 // Under Transfers::kSeparate a receive is posted
 //      before the last operation that ends no later than its send is posted, if every F, B and W
@@ -72,11 +75,18 @@ struct LoweringOptions {
 // for Validate to find.
 absl::StatusOr<Schedule> Lower(const Schedule& compute, const LoweringOptions& options = {});
 
-// Adds to a lowered schedule those of the wanted collectives that no rank of it has, as
-// LoweringOptions says where; they are of a group of all ranks, named "all". That keeps the
-// schedule free of deadlock: no rank's NORM stands before an action for which a rank could wait
-// without having come to its own, since transfers belong to passes, and all of these come first.
-void AddCollectives(const LoweringOptions& options, Schedule& lowered);
+// Makes of a lowered schedule one for the run of `options`: a file may have been written for
+// another.
+//  - Leaves out UNSHARD and RESHARD, since every replica keeps all parameters, and REDUCE if
+//    reduce_gradients is not set.
+//  - Adds what is wanted and no rank has: a REDUCE of each stage that trains, behind what completes
+//  its
+//    gradients, and the collectives, as LoweringOptions says where. They are of a group of all
+//    ranks, named "all".
+// That keeps the schedule free of deadlock: no rank's TIES or NORM stands before an action for
+// which a rank could wait without having come to its own, since transfers belong to passes, and all
+// of these come first.
+void FitToRun(const LoweringOptions& options, Schedule& lowered);
 
 // Appends an operation of the whole stage for each stage to its rank's list, stages ascending.
 // Pre-condition: every stage is on one of the schedule's ranks.

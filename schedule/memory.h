@@ -52,6 +52,8 @@ struct StageMemory {
 
 // What the collectives of a run keep on its ranks all the time, beside what the stages keep.
 struct CollectiveMemory {
+  // TIES: how many pairs of parameters are tied. They take none but workspace.
+  int ties = 0;
   // NORM: what each rank tells the others. Every rank keeps its own, what all tell (in order of
   // rank), and kNormResultBytes. 0: norms are not exchanged.
   int64_t norm_bytes = 0;
@@ -62,6 +64,9 @@ struct CollectiveMemory {
   // kPresenceBytes.
   bool results_before_steps = false;
   int replicas = 1;
+
+  // Whether updates wait for a TIES or a NORM. Then a REDUCE must leave them to STEP.
+  bool precede_updates() const { return ties > 0 || norm_bytes > 0; }
 
   friend bool operator==(const CollectiveMemory&, const CollectiveMemory&) = default;
 };

@@ -36,7 +36,8 @@ struct CollectiveGroup {
 //  - Neighboring stages on one rank hand over in place: nothing is sent or received between them.
 //  - A collective starts once every rank of its group has come to it, and each goes on when it is
 //    done.
-//  - A REDUCE only starts the sum; NORM and the stage's STEP wait for it. A rank's sums are made
+//  - A REDUCE only starts the sum; TIES, NORM and the stage's STEP wait for it. A rank's sums are
+//  made
 //    one after the other, beside everything else.
 // That is the meaning under Transfers::kSeparate; the other one is below.
 //

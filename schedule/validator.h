@@ -43,8 +43,9 @@ struct Violation {
 //     also either BW or both B and W exactly once, and exactly one STEP after all of them; at most
 //     one REDUCE between them and the STEP; in a forward-only one neither backward actions nor
 //     REDUCE nor STEP. A collective that one rank performs, all ranks of the schedule perform, in
-//     one group, which has them all: NORM, in training only, after all that completes the gradients
-//     of the rank's stages and before their STEPs; RESULTS after every F of the last stage.
+//     one group, which has them all: TIES and NORM, in training only, after all that completes the
+//     gradients of the rank's stages and before their STEPs, TIES before NORM; RESULTS after every
+//     F of the last stage, in training after every B.
 //  3. Order on a rank: F before B (or BW) before W of the same micro-batch; backward actions and
 //     weight actions of a stage in micro-batch order 0, 1, 2, ... (the order of summation is part
 //     of the interface); a buffer is sent after it is filled, and a receive is posted before its

@@ -203,7 +203,7 @@ bool VirtualTime::PerformCollective(Rank rank, const Action& action) {
     const int64_t groups_done_ns = DoneNs(rank, static_cast<int32_t>(state.groups.size()));
     if (groups_done_ns == kNotYet) return false;
     state.stands_before_collective = true;
-    const int64_t reduced_ns = action.op == Op::kExchangeNorms ? state.reduced_ns : 0;
+    const int64_t reduced_ns = TakesGradients(action.op) ? state.reduced_ns : 0;
     collective.start_ns =
         std::max({collective.start_ns, state.clock_ns, groups_done_ns, reduced_ns});
     if (++collective.arrivals == members.size()) {

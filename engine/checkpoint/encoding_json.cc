@@ -52,6 +52,8 @@ nlohmann::ordered_json ToJson(const DataEncoding& encoding) {
   if (!encoding.class_names.empty()) json["classes"] = encoding.class_names;
   if (encoding.vocabulary != 0) {
     json["tokens"] = {{"vocabulary", encoding.vocabulary}, {"bytes", encoding.tokens_are_bytes}};
+    if (encoding.rows_move) json["tokens"]["rows_move"] = true;
+    if (!encoding.tokenizer.empty()) json["tokens"]["tokenizer"] = encoding.tokenizer;
   }
   return json;
 }
@@ -67,6 +69,8 @@ absl::StatusOr<DataEncoding> ParseEncoding(ObjectReader reader) {
     ASSIGN_OR_RETURN(encoding.vocabulary,
                      tokens->RequiredInt64("vocabulary", {.min = 2, .max = kMaxVocabulary}));
     ASSIGN_OR_RETURN(encoding.tokens_are_bytes, tokens->OptionalBool("bytes", false));
+    ASSIGN_OR_RETURN(encoding.rows_move, tokens->OptionalBool("rows_move", false));
+    ASSIGN_OR_RETURN(encoding.tokenizer, tokens->OptionalString("tokenizer", ""));
     RETURN_IF_ERROR(tokens->Finish());
   }
   RETURN_IF_ERROR(reader.Finish());

@@ -62,6 +62,10 @@ Json ToJson(const DataPosition& position) {
                {"correct", position.correct},
                {"losses_hash", position.losses_hash}};
   if (position.test_loss.has_value()) json["test_loss"] = Text(*position.test_loss);
+  if (position.skipped_steps > 0) {
+    json["skipped_rows"] = position.skipped_rows;
+    json["skipped_steps"] = position.skipped_steps;
+  }
   return json;
 }
 
@@ -76,6 +80,10 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
   ASSIGN_OR_RETURN(position.losses_hash, reader.RequiredString("losses_hash"));
   if (reader.Has("test_loss")) {
     ASSIGN_OR_RETURN(position.test_loss, DoubleOfText(reader, "test_loss"));
+  }
+  if (reader.Has("skipped_steps")) {
+    ASSIGN_OR_RETURN(position.skipped_rows, reader.RequiredInt64("skipped_rows", kCount));
+    ASSIGN_OR_RETURN(position.skipped_steps, reader.RequiredInt64("skipped_steps", kCount));
   }
   RETURN_IF_ERROR(reader.Finish());
   return position;

@@ -16,8 +16,8 @@
 
 namespace stagecoach::engine {
 
-// How far a run has come in its data. The order of an epoch's rows follows from seed and epoch
-// (EpochOrder), so this is all that there is to know.
+// How far a run has come in its data. What the rows of an epoch are (Dataset::ForEpoch), and their
+// order (EpochOrder), follows from seed and epoch, so this is all that there is to know.
 struct DataPosition {
   int epoch = 1;                    // counts from 1
   int64_t rows = 0;                 // of this epoch that have been trained on
@@ -25,6 +25,8 @@ struct DataPosition {
   int64_t correct = 0;              // of its rows
   std::string losses_hash;          // FitResult::step_losses_hash so far
   std::optional<double> test_loss;  // of these parameters, where they have been evaluated
+  int64_t skipped_rows = 0;         // of `rows`, those of steps that were skipped (OnNonFinite)
+  int64_t skipped_steps = 0;        // of all epochs
 
   friend bool operator==(const DataPosition&, const DataPosition&) = default;
 };
@@ -63,9 +65,9 @@ struct Manifest {
   int64_t step = 0;      // steps done
   int64_t samples = 0;   // rows of all steps done
   DataPosition position;
-  uint64_t seed = 1;  // of the parameters
-  Optimizer optimizer;
-  std::string device;  // "cpu"
+  uint64_t seed = 1;    // of the parameters
+  Optimizer optimizer;  // checks_gradients is not kept: a run may go on with or without it
+  std::string device;   // "cpu"
   std::string precision;
 
   std::vector<std::string> layers;  // as they describe themselves

@@ -21,13 +21,12 @@ constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kAlignment = 64;
 constexpr char kMetadata[] = "__metadata__";
 
-constexpr std::pair<const char*, DType> kTypes[] = {{"F32", DType::kFloat32},
-                                                    {"F64", DType::kFloat64},
-                                                    {"I32", DType::kInt32},
-                                                    {"BF16", DType::kBfloat16},
-                                                    {"U8", DType::kUint8}};
+constexpr std::pair<const char*, std::optional<DType>> kTypes[] = {
+    {"F32", DType::kFloat32},   {"F64", DType::kFloat64}, {"I32", DType::kInt32},
+    {"BF16", DType::kBfloat16}, {"F16", DType::kFloat16}, {"U8", DType::kUint8},
+    {"I64", std::nullopt}};
 
-const char* NameOf(DType type) {
+const char* NameOf(std::optional<DType> type) {
   for (const auto& [name, named] : kTypes) {
     if (named == type) return name;
   }
@@ -50,11 +49,13 @@ uint64_t LengthOf(absl::string_view text) {
   return length;
 }
 
-absl::StatusOr<DType> ParseType(const base::ObjectReader& reader, const std::string& text) {
+absl::StatusOr<std::optional<DType>> ParseType(const base::ObjectReader& reader,
+                                               const std::string& text) {
   for (const auto& [name, type] : kTypes) {
     if (text == name) return type;
   }
-  return reader.Error("dtype", absl::StrCat("is ", text, ", expected F32, F64, I32, BF16 or U8"));
+  return reader.Error("dtype",
+                      absl::StrCat("is ", text, ", expected F32, F64, I32, I64, BF16, F16 or U8"));
 }
 
 absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, base::ObjectReader reader,
@@ -63,7 +64,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, base::Objec
   ASSIGN_OR_RETURN(const std::string type, reader.RequiredString("dtype"));
   ASSIGN_OR_RETURN(entry.type, ParseType(reader, type));
   ASSIGN_OR_RETURN(const base::ArrayReader dims, reader.RequiredArray("shape"));
-  ASSIGN_OR_RETURN(entry.shape, ParseShape(dims, SizeOf(entry.type)));
+  ASSIGN_OR_RETURN(entry.shape, ParseShape(dims, entry.element_bytes()));
   ASSIGN_OR_RETURN(const base::ArrayReader offsets, reader.RequiredArray("data_offsets"));
   if (offsets.size() != 2) return reader.Error("data_offsets", "expected two numbers");
   ASSIGN_OR_RETURN(const int64_t begin, offsets.Int64(0, {.min = 0, .max = data_bytes}));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,15 @@ inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // as other 
 
 struct SafetensorsEntry {
   std::string name;
-  kernels::DType type = kernels::DType::kFloat32;
+  // None: I64, of which there are no tensors here.
+  std::optional<kernels::DType> type = kernels::DType::kFloat32;
   kernels::Shape shape;
   int64_t begin = 0;  // in the file; ends at begin + bytes()
 
-  int64_t bytes() const { return shape.elements() * SizeOf(type); }
+  int64_t element_bytes() const {
+    return type.has_value() ? SizeOf(*type) : static_cast<int64_t>(sizeof(int64_t));
+  }
+  int64_t bytes() const { return shape.elements() * element_bytes(); }
   friend bool operator==(const SafetensorsEntry&, const SafetensorsEntry&) = default;
 };
 

@@ -42,9 +42,11 @@ ShardFile FileOf(int layer, absl::Span<const ModelParameter> parameters, absl::s
   ShardFile file{.name = absl::StrFormat("%s%05d%s%s", kPrefix, layer, suffix, kExtension),
                  .layer = layer};
   for (const ModelParameter& parameter : parameters) {
+    if (parameter.is_copy()) continue;
     if (state_names.empty()) {
       file.tensors.push_back({parameter.name, parameter.id, kTrainedValue, parameter.shape});
     }
+    if (parameter.update.is_average()) continue;
     for (size_t state = 0; state < state_names.size(); ++state) {
       file.tensors.push_back({absl::StrCat(parameter.name, ".", state_names[state]), parameter.id,
                               static_cast<int>(state), parameter.shape});
@@ -85,8 +87,11 @@ absl::StatusOr<std::vector<ShardFile>> ShardFilesOf(const ParameterTable& parame
   while (!rest.empty()) {
     const int layer = rest.front().layer;
     const auto own = parameters.OfLayers(layer, layer);
-    files.push_back(FileOf(layer, own, "", {}));
-    files.push_back(FileOf(layer, own, kOptimizerSuffix, states));
+    if (!std::all_of(own.begin(), own.end(), [](const auto& p) { return p.is_copy(); })) {
+      files.push_back(FileOf(layer, own, "", {}));
+      ShardFile of_states = FileOf(layer, own, kOptimizerSuffix, states);
+      if (!of_states.tensors.empty()) files.push_back(std::move(of_states));
+    }
     rest.remove_prefix(own.size());
   }
   return files;

@@ -14,9 +14,10 @@
 namespace stagecoach::engine {
 
 // The files in which a checkpoint keeps what is trained, in the format of safetensors: of each
-// layer that has parameters, one of their values, such as "layer-00003.safetensors", and one of the
-// optimizer's states, "layer-00003.optimizer.safetensors". Names, places and bytes depend on the
-// model and the optimizer alone, so every plan writes the same files.
+// layer that has parameters other than copies (ModelParameter::is_copy), one of their values, such
+// as "layer-00003.safetensors", and one of the optimizer's states,
+// "layer-00003.optimizer.safetensors". Names, places and bytes depend on the model and the
+// optimizer alone, so every plan writes the same files.
 
 // One tensor in such a file, float32.
 struct ShardTensor {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -67,25 +68,45 @@ void CopyLabel(const std::vector<int32_t>& labels, int64_t row, std::byte* out) 
   std::memcpy(out, &labels[static_cast<size_t>(row)], sizeof(int32_t));
 }
 
-class FirstRows final : public Dataset {
+// Some rows of another set.
+class SomeRows final : public Dataset {
  public:
-  FirstRows(std::shared_ptr<const Dataset> whole, int64_t rows)
-      : Dataset(whole->spec()), whole_(std::move(whole)), rows_(rows) {}
+  enum class Which : uint8_t { kFirst, kSpread };
+  SomeRows(std::shared_ptr<const Dataset> whole, int64_t rows, Which which)
+      : Dataset(whole->spec()), whole_(std::move(whole)), rows_(rows), which_(which) {}
 
   int64_t rows() const override { return rows_; }
+  std::shared_ptr<const Dataset> ForEpoch(uint64_t seed, int64_t epoch) const override {
+    std::shared_ptr<const Dataset> whole = whole_->ForEpoch(seed, epoch);
+    if (whole == nullptr) return nullptr;
+    return std::make_shared<const SomeRows>(std::move(whole), rows_, which_);
+  }
 
  private:
   void ReadInput(int i, int64_t row, std::byte* out) const override {
     const int64_t bytes = spec().inputs[static_cast<size_t>(i)].bytes();
-    whole_->CopyInput(i, row, absl::MakeSpan(out, static_cast<size_t>(bytes)));
+    whole_->CopyInput(i, RowOf(row), absl::MakeSpan(out, static_cast<size_t>(bytes)));
   }
   void ReadTarget(int64_t row, std::byte* out) const override {
-    whole_->CopyTarget(row, absl::MakeSpan(out, static_cast<size_t>(spec().target.bytes())));
+    whole_->CopyTarget(RowOf(row), absl::MakeSpan(out, static_cast<size_t>(spec().target.bytes())));
+  }
+
+  int64_t RowOf(int64_t row) const {
+    if (which_ == Which::kFirst) return row;
+    // row * whole rows / rows_, without a product that could overflow.
+    return row * (whole_->rows() / rows_) + row * (whole_->rows() % rows_) / rows_;
   }
 
   const std::shared_ptr<const Dataset> whole_;
   const int64_t rows_;
+  const Which which_;
 };
+
+absl::Status CheckHas(const Dataset& dataset, int64_t rows) {
+  if (rows >= 1 && rows <= dataset.rows()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("asked for ", rows, " rows of a set that has ", dataset.rows()));
+}
 
 }  // namespace
 
@@ -197,11 +218,18 @@ void ImageDataset::ReadTarget(int64_t row, std::byte* out) const { CopyLabel(lab
 
 absl::StatusOr<std::shared_ptr<const Dataset>> Subset(std::shared_ptr<const Dataset> dataset,
                                                       int64_t rows) {
-  if (rows < 1 || rows > dataset->rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("asked for ", rows, " rows of a set that has ", dataset->rows()));
+  RETURN_IF_ERROR(CheckHas(*dataset, rows));
+  return std::make_shared<const SomeRows>(std::move(dataset), rows, SomeRows::Which::kFirst);
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> SpreadSubset(std::shared_ptr<const Dataset> dataset,
+                                                            int64_t rows) {
+  RETURN_IF_ERROR(CheckHas(*dataset, rows));
+  if (rows > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("asked for ", rows, " rows, expected at most ",
+                                                   std::numeric_limits<int32_t>::max(), " or all"));
   }
-  return std::make_shared<const FirstRows>(std::move(dataset), rows);
+  return std::make_shared<const SomeRows>(std::move(dataset), rows, SomeRows::Which::kSpread);
 }
 
 }  // namespace stagecoach::engine

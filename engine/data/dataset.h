@@ -26,6 +26,12 @@ class Dataset {
   virtual int64_t rows() const = 0;  // >= 1
   const SampleSpec& spec() const { return spec_; }
 
+  // The set as an epoch (>= 0) of training sees it, by the arguments alone: as many rows, of the
+  // same spec. Null: as it is, in every epoch.
+  virtual std::shared_ptr<const Dataset> ForEpoch(uint64_t /*seed*/, int64_t /*epoch*/) const {
+    return nullptr;
+  }
+
   // Writes a row's input `i` of spec(), or its target, to `out`, as it is.
   void CopyInput(int i, int64_t row, absl::Span<std::byte> out) const;
   void CopyTarget(int64_t row, absl::Span<std::byte> out) const;
@@ -57,6 +63,9 @@ struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
   DataEncoding encoding = {};  // of both
+  // What each sample's numbers are, [channels, height, width], where the files say it; else of rank
+  // 0. A model of images is to take just these.
+  kernels::Shape image = {};
 };
 
 // Samples of any origin, 4 bytes a feature. The input is called "features", here and below.
@@ -115,6 +124,11 @@ class ImageDataset final : public Dataset {
 // is in [1, dataset->rows()].
 absl::StatusOr<std::shared_ptr<const Dataset>> Subset(std::shared_ptr<const Dataset> dataset,
                                                       int64_t rows);
+
+// A view of `rows` rows of `dataset`, spread evenly over it and in its order: row i is its row
+// floor(i * dataset->rows() / rows). InvalidArgument likewise, and above 2^31 - 1 rows.
+absl::StatusOr<std::shared_ptr<const Dataset>> SpreadSubset(std::shared_ptr<const Dataset> dataset,
+                                                            int64_t rows);
 
 }  // namespace stagecoach::engine
 

@@ -10,4 +10,10 @@ std::string DataEncoding::NameOf(int64_t label) const {
   return index < class_names.size() ? class_names[index] : absl::StrCat(label);
 }
 
+bool DataEncoding::EncodesAs(const DataEncoding& other) const {
+  DataEncoding same = *this;
+  same.rows_move = other.rows_move;
+  return same == other;
+}
+
 }  // namespace stagecoach::engine

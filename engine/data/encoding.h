@@ -20,9 +20,15 @@ struct DataEncoding {
   // calls it. 0: of other data.
   int64_t vocabulary = 0;
   bool tokens_are_bytes = false;
+  // Whether each epoch of the training has cut them into rows elsewhere (Dataset::ForEpoch).
+  bool rows_move = false;
+  std::string tokenizer;  // which one, by its hash (engine/data/tokenizer/tokenizer.h); "": unknown
 
   // What the class of a label is called.
   std::string NameOf(int64_t label) const;
+
+  // Whether samples become the same numbers: all but rows_move is equal.
+  bool EncodesAs(const DataEncoding& other) const;
 
   friend bool operator==(const DataEncoding&, const DataEncoding&) = default;
 };

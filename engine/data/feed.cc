@@ -19,12 +19,12 @@ absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_row
 
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
   Feed feed(device, options);
-  if (device.memory_is_host()) return feed;
-  const int64_t places = 2 * int64_t{options.micro_batches};
-  ASSIGN_OR_RETURN(feed.features_, device.AllocateHost(places * feed.feature_bytes()));
   if (feed.rounds()) {
     ASSIGN_OR_RETURN(feed.row_, device.AllocateHost(options.features * SizeOf(DType::kFloat32)));
   }
+  if (device.memory_is_host()) return feed;
+  const int64_t places = 2 * int64_t{options.micro_batches};
+  ASSIGN_OR_RETURN(feed.features_, device.AllocateHost(places * feed.feature_bytes()));
   ASSIGN_OR_RETURN(feed.targets_, device.AllocateHost(places * feed.target_bytes()));
   feed.prepared_rows_.reserve(
       static_cast<size_t>(options.micro_batches * options.micro_batch_rows));

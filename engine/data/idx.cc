@@ -1,8 +1,6 @@
 #include "engine/data/idx.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <system_error>
@@ -15,6 +13,7 @@
 #include "absl/types/span.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "engine/data/pixels.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -172,22 +171,6 @@ absl::StatusOr<LabeledImages> ReadImagesToPredict(const std::string& path) {
   return ReadImages(images);
 }
 
-struct PixelStatistics {
-  double mean;
-  double stddev;
-};
-
-PixelStatistics MeasurePixels(absl::Span<const uint8_t> pixels) {
-  std::array<int64_t, 256> histogram = {};
-  for (const uint8_t pixel : pixels) ++histogram[pixel];
-  const double count = static_cast<double>(pixels.size());
-  double mean = 0;
-  for (int v = 0; v < 256; ++v) mean += histogram[v] * (v / 255.0) / count;
-  double variance = 0;
-  for (int v = 0; v < 256; ++v) variance += histogram[v] * std::pow(v / 255.0 - mean, 2) / count;
-  return {mean, std::sqrt(variance)};
-}
-
 }  // namespace
 
 absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path, int64_t max_bytes) {
@@ -209,12 +192,12 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
         "%s: test images are %d x %d, expected %d x %d as in the training set", directory,
         test.images.height, test.images.width, train.images.height, train.images.width));
   }
-  const int64_t features = train.images.height * train.images.width;
+  const kernels::Shape image = {1, train.images.height, train.images.width};
   const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   const PixelStatistics statistics = MeasurePixels(train.images.pixels);
 
   const auto create = [&](LabeledImages& set) {
-    return ImageDataset::Create(features, classes, statistics.mean, statistics.stddev,
+    return ImageDataset::Create(image.elements(), classes, statistics.mean, statistics.stddev,
                                 std::move(set.images.pixels), std::move(set.labels));
   };
   auto train_set = create(train);
@@ -223,7 +206,8 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
   return TrainTest{*std::move(train_set),
                    *std::move(test_set),
-                   {.mean = {statistics.mean}, .stddev = {statistics.stddev}}};
+                   {.mean = {statistics.mean}, .stddev = {statistics.stddev}},
+                   image};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& path,

@@ -9,6 +9,8 @@
 #include "absl/strings/strip.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "engine/data/arrays.h"
+#include "engine/data/cifar.h"
 #include "engine/data/csv.h"
 #include "engine/data/idx.h"
 #include "engine/data/synthetic.h"
@@ -20,9 +22,8 @@ constexpr absl::string_view kSynthetic = "synthetic:";
 
 absl::Status NoData() {
   return absl::InvalidArgumentError(
-      "no data given, expected a directory of IDX files, a .csv or .txt file, tokens in .bin or "
-      ".npy "
-      "files, or \"synthetic:ROWSxFEATURESxCLASSES\"");
+      "no data given, expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, "
+      "tokens in .bin or .npy files, or \"synthetic:ROWSxFEATURESxCLASSES\"");
 }
 
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
@@ -31,14 +32,18 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
     ASSIGN_OR_RETURN(const SyntheticSpec spec, ParseSyntheticSpec(rest));
     return MakeSynthetic(spec, source.seed);
   }
+  if (HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
+    return LoadTokens(source.spec, source.tokens);
+  }
   if (absl::EndsWith(source.spec, ".csv")) {
     CsvOptions options;
     options.label_column = source.label_column;
     options.seed = source.seed;
     return LoadCsv(source.spec, options);
   }
-  if (HoldsTokens(source.spec)) return LoadTokens(source.spec, source.tokens);
   if (source.spec.empty()) return NoData();
+  if (HoldsArrays(source.spec)) return LoadArrays(source.spec);
+  if (HoldsCifar(source.spec)) return LoadCifarDirectory(source.spec);
   return LoadIdxDirectory(source.spec);
 }
 
@@ -59,18 +64,22 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& 
     ASSIGN_OR_RETURN(const TrainTest data, LoadAll(source));
     return data.test;
   }
+  if (HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
+    return LoadTokenSamples(source.spec, source.tokens, encoding);
+  }
   if (absl::EndsWith(source.spec, ".csv")) {
     RETURN_IF_ERROR(CheckEncoding(!encoding.columns.empty(), "a table",
                                   "it is not known which columns to feed it with"));
     return LoadCsvSamples(source.spec, {.label_column = source.label_column}, encoding, classes);
   }
-  if (HoldsTokens(source.spec)) return LoadTokenSamples(source.spec, source.tokens, encoding);
   if (source.spec.empty()) return NoData();
   if (!base::Exists(source.spec)) {
     return absl::NotFoundError(absl::StrCat("there is no ", source.spec));
   }
+  if (HoldsArrays(source.spec)) return LoadArraySamples(source.spec, encoding, classes);
   RETURN_IF_ERROR(CheckEncoding(encoding.columns.empty() && encoding.mean.size() == 1, "images",
                                 "it is not known how to standardize pixels for it"));
+  if (HoldsCifar(source.spec)) return LoadCifarImages(source.spec, encoding);
   return LoadIdxImages(source.spec, encoding, classes);
 }
 

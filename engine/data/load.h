@@ -15,7 +15,8 @@ namespace stagecoach::engine {
 struct DataSource {
   // "synthetic:ROWSxFEATURESxCLASSES" (engine/data/synthetic.h), a path that ends in ".csv"
   // (engine/data/csv.h), a text or ids of tokens (HoldsTokens in engine/data/tokens.h), or
-  // otherwise a directory of IDX files (engine/data/idx.h).
+  // otherwise a directory: of arrays (engine/data/arrays.h), of CIFAR-10 (engine/data/cifar.h) or
+  // of IDX files (engine/data/idx.h). Of a directory that has files of several, the first of these.
   std::string spec;
   std::string label_column = "label";  // of a .csv file
   // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
@@ -31,11 +32,11 @@ struct DataSource {
 absl::StatusOr<TrainTest> LoadData(const DataSource& source);
 
 // Samples for a model to predict, encoded as those that it was trained on: all rows of a .csv file,
-// with or without a label column; the test images of a directory of IDX files, with labels if they
-// are there; those of one file of IDX images; the test set of a synthetic spec; tokens as
-// LoadTokenSamples has them. Of `source`, train_rows is not read. `classes`: what the model tells
-// apart. FailedPrecondition: the encoding is of another kind of data. Other errors: those of
-// LoadData.
+// with or without a label column; the test images of a directory of CIFAR-10, or the test samples
+// of arrays or of IDX files, with labels if they are there; those of one file of IDX images; the
+// test set of a synthetic spec; tokens as LoadTokenSamples has them. Of `source`, train_rows is not
+// read. `classes`: what the model tells apart. FailedPrecondition: the encoding is of another kind
+// of data. Other errors: those of LoadData.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadSamples(const DataSource& source,
                                                            const DataEncoding& encoding,
                                                            int64_t classes);

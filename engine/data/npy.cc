@@ -1,6 +1,7 @@
 #include "engine/data/npy.h"
 
-#include <vector>
+#include <algorithm>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -38,10 +39,11 @@ class NpyHeaderReader {
       if (key == "descr" && array.type.empty()) {
         if (!TakeQuoted(array.type) || array.type.empty()) return Malformed("a type as \"descr\"");
       } else if (key == "fortran_order" && !has_order) {
-        has_order = true;  // it makes no difference to one dimension
-        if (!TakeWord("False") && !TakeWord("True")) return Malformed("False or True");
+        has_order = true;
+        array.is_fortran = TakeWord("True");
+        if (!array.is_fortran && !TakeWord("False")) return Malformed("False or True");
       } else if (key == "shape" && !has_shape_) {
-        RETURN_IF_ERROR(TakeShape(array.count));
+        RETURN_IF_ERROR(TakeShape(array.shape));
       } else {
         return absl::InvalidArgumentError(
             absl::StrCat(name_, ": the key \"", absl::CHexEscape(key),
@@ -55,6 +57,7 @@ class NpyHeaderReader {
     if (!absl::ConsumeSuffix(&rest_, "\n") || rest_.find_first_not_of(' ') != rest_.npos) {
       return Malformed("spaces and a line end behind it");
     }
+    array.count = CountOf(array.shape);
     return array;
   }
 
@@ -88,9 +91,8 @@ class NpyHeaderReader {
     return true;
   }
 
-  absl::Status TakeShape(int64_t& count) {
+  absl::Status TakeShape(std::vector<int64_t>& dims) {
     has_shape_ = true;
-    std::vector<int64_t> dims;
     if (!Take('(')) return Malformed("a tuple as \"shape\"");
     while (!Take(')')) {
       size_t digits = 0;
@@ -102,13 +104,15 @@ class NpyHeaderReader {
       dims.push_back(dim);
       if (!Take(',') && !absl::StartsWith(rest_, ")")) return Malformed("\",\" or \")\"");
     }
-    if (dims.size() != 1) {
-      return absl::InvalidArgumentError(absl::StrCat(name_, ": an array of shape (",
-                                                     absl::StrJoin(dims, ", "),
-                                                     "), expected one of one dimension"));
-    }
-    count = dims.front();
     return absl::OkStatus();
+  }
+
+  static int64_t CountOf(const std::vector<int64_t>& dims) {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;
+    int64_t count = 1;
+    for (const int64_t dim : dims) count = count > kMost / dim ? kMost : count * dim;
+    return count;
   }
 
   const std::string& name_;
@@ -148,6 +152,32 @@ absl::StatusOr<NpyArray> ParseNpy(const std::string& name, absl::string_view con
                    NpyHeaderReader(name, contents.substr(header_begin, length)).Read());
   array.elements = contents.substr(header_begin + length);
   return array;
+}
+
+std::string NpyShape(absl::Span<const int64_t> shape) {
+  return absl::StrCat("(", absl::StrJoin(shape, ", "), shape.size() == 1 ? ",)" : ")");
+}
+
+absl::Status CheckElements(const std::string& name, absl::string_view elements, int64_t count,
+                           size_t element_bytes) {
+  const size_t found = elements.size() / element_bytes;
+  if (static_cast<int64_t>(found) == count && elements.size() % element_bytes == 0) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrFormat(
+      "%s: %d bytes after the header, expected %d elements of %d bytes: the file %s", name,
+      elements.size(), count, element_bytes,
+      static_cast<int64_t>(found) < count ? "is truncated" : "has trailing bytes"));
+}
+
+std::string FormatNpyHeader(absl::string_view type, int64_t count) {
+  constexpr size_t kBytes = 128;  // its length is a multiple of 64
+  std::string dictionary =
+      absl::StrCat("{'descr': '", type, "', 'fortran_order': False, 'shape': (", count, ",), }");
+  const size_t length = kBytes - kNpyMagic.size() - kNpyVersionBytes - 2;
+  dictionary.resize(length - 1, ' ');
+  const char rest[] = {1, 0, static_cast<char>(length), 0};
+  return absl::StrCat(kNpyMagic, absl::string_view(rest, sizeof(rest)), dictionary, "\n");
 }
 
 }  // namespace stagecoach::engine

@@ -17,6 +17,7 @@ enum class DataStream : uint64_t {
   kSyntheticCalibration = 5,
   kTeacherHidden = 6,
   kTeacherOutput = 7,
+  kTokenOrigin = 8,
 };
 
 // The stream id for base::RandomStream and base::Permutation. `index` tells apart the streams of

@@ -17,12 +17,21 @@ enum class TokenFormat : uint8_t {
   // UTF-8 text (RFC 3629), each byte of which is a token: a vocabulary of 256.
   kText,
   // Little-endian uint16, and nothing else, as nanoGPT's prepare.py writes them; or behind the
-  // header of llm.c: 256 little-endian int32, the first three of which are 20240520, the version 1
-  // and the number of tokens. A file that starts with the first of these numbers has the header.
+  // header of llm.c, 256 little-endian int32, of which the first three are those of LlmcForm and
+  // the number of tokens. A file that starts with the first of these numbers has the header.
   kBin,
-  // A one-dimensional array "<u2", "<i4" or "<i8" (engine/data/npy.h).
+  // A one-dimensional array "<u2", "<u4", "<i4" or "<i8" (engine/data/npy.h).
   kNpy,
 };
+
+// The two files of llm.c's dev/data/data_common.py: for GPT-2's vocabulary, and for Llama-3's.
+struct LlmcForm {
+  int32_t magic;
+  int32_t version;
+  size_t token_bytes;  // of an unsigned number
+};
+inline constexpr LlmcForm kLlmcForms[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+inline constexpr size_t kLlmcHeaderBytes = 256 * sizeof(int32_t);
 
 inline constexpr int64_t kBytesVocabulary = 256;
 inline constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
@@ -48,7 +57,7 @@ class TokenIds {
   TokenIds Part(int64_t first, int64_t count) const;
 
  private:
-  enum class Element : uint8_t { kUint8, kUint16, kInt32, kInt64 };  // little-endian
+  enum class Element : uint8_t { kUint8, kUint16, kUint32, kInt32, kInt64 };  // little-endian
 
   TokenIds(std::shared_ptr<const void> memory, const void* ids, Element element, int64_t size)
       : memory_(std::move(memory)), ids_(ids), element_(element), size_(size) {}

@@ -1,14 +1,25 @@
 #include "engine/data/tokens.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/file.h"
+#include "base/mapped_file.h"
+#include "base/random.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
+#include "engine/data/prepare.h"
+#include "engine/data/random_streams.h"
+#include "engine/data/token_file.h"
+#include "engine/data/token_info.h"
+#include "engine/data/tokenizer/tokenizer.h"
 
 namespace stagecoach::engine {
 
@@ -18,8 +29,8 @@ using kernels::Shape;
 namespace {
 
 TokenFormat FormatOf(const std::string& path) {
-  if (absl::EndsWith(path, ".txt")) return TokenFormat::kText;
-  return absl::EndsWith(path, ".npy") ? TokenFormat::kNpy : TokenFormat::kBin;
+  if (absl::EndsWith(path, ".bin")) return TokenFormat::kBin;
+  return absl::EndsWith(path, ".npy") ? TokenFormat::kNpy : TokenFormat::kText;
 }
 
 // The end of the names of a directory's files; "" if it has none of tokens.
@@ -31,41 +42,124 @@ std::string SuffixIn(const std::string& directory) {
 }
 
 bool IsTokenFile(const std::string& path) {
-  return absl::EndsWith(path, ".txt") || absl::EndsWith(path, ".bin") ||
-         absl::EndsWith(path, ".npy");
+  return absl::EndsWith(path, ".txt") || IsTokenFileName(path);
+}
+
+bool IsText(const std::string& path) {
+  return FormatOf(path) == TokenFormat::kText && SuffixIn(path).empty();
+}
+
+using SharedTokenizer = std::shared_ptr<const Tokenizer>;
+
+// Null: none is named.
+absl::StatusOr<SharedTokenizer> LoadTokenizer(const TokenOptions& options) {
+  if (options.tokenizer.empty()) return nullptr;
+  return Tokenizer::Load(options.tokenizer);
+}
+
+absl::StatusOr<TokenIds> EncodeText(const Tokenizer& tokenizer, absl::string_view text) {
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(text));
+  return TokenIds::Of(std::move(ids), tokenizer.vocabulary());
+}
+
+// What ids at that path are, as far as that is known.
+absl::StatusOr<TokenInfo> InfoOf(const std::string& path, const SharedTokenizer& tokenizer) {
+  ASSIGN_OR_RETURN(const std::optional<TokenInfo> found, ReadTokenInfo(path));
+  TokenInfo info = found.value_or(TokenInfo());
+  if (tokenizer == nullptr) return info;
+  if (found.has_value() && info.tokenizer_hash != tokenizer->hash()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " has the ids of the tokenizer ",
+                                                      info.tokenizer_hash, " (", info.tokenizer,
+                                                      "), and not of ", tokenizer->hash()));
+  }
+  info.vocabulary = tokenizer->vocabulary();
+  info.tokenizer_hash = tokenizer->hash();
+  return info;
+}
+
+absl::Status CheckCount(const TokenInfo& info, const std::string& file, const TokenIds& ids) {
+  const auto known = info.tokens.find(std::filesystem::path(file).filename().string());
+  if (known == info.tokens.end() || known->second == ids.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(file, " has ", ids.size(), " tokens, and not ",
+                                                 known->second,
+                                                 ", as the file beside it says: prepare it again"));
+}
+
+absl::StatusOr<TokenIds> MapIds(const std::string& file, const TokenInfo& info,
+                                int64_t vocabulary) {
+  ASSIGN_OR_RETURN(TokenIds ids, TokenIds::Map(file, FormatOf(file), vocabulary));
+  RETURN_IF_ERROR(CheckCount(info, file, ids));
+  return ids;
 }
 
 struct TwoParts {
   TokenIds train, test;
-  bool are_bytes = false;
+  DataEncoding encoding = {};  // its vocabulary is 0 where that is not known
 };
 
-absl::StatusOr<TwoParts> MapParts(const std::string& path, int64_t vocabulary) {
+absl::StatusOr<TwoParts> EncodeParts(const std::string& path, const Tokenizer& tokenizer) {
+  ASSIGN_OR_RETURN(const base::MappedFile file, base::MappedFile::Open(path));
+  const absl::string_view text = file.contents();
+  RETURN_IF_ERROR(base::Annotate(base::CheckUtf8(text), path));
+  const size_t cut = TrainingBytes(text, kDefaultTestFraction);
+  ASSIGN_OR_RETURN(TokenIds train, EncodeText(tokenizer, text.substr(0, cut)));
+  ASSIGN_OR_RETURN(TokenIds test, EncodeText(tokenizer, text.substr(cut)));
+  return TwoParts{std::move(train),
+                  std::move(test),
+                  {.vocabulary = tokenizer.vocabulary(), .tokenizer = tokenizer.hash()}};
+}
+
+absl::StatusOr<TwoParts> MapParts(const std::string& path, int64_t vocabulary,
+                                  const TokenInfo& info) {
+  const DataEncoding encoding = {.vocabulary = info.vocabulary, .tokenizer = info.tokenizer_hash};
   const std::string suffix = IsTokenFile(path) ? "" : SuffixIn(path);
   if (suffix == ".bin" && base::Exists(path + "/train.npy")) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " has train.bin and train.npy: name a directory with one of them"));
   }
   if (!suffix.empty()) {
-    const auto map = [&](const char* name) {
-      const std::string file = absl::StrCat(path, "/", name, suffix);
-      return TokenIds::Map(file, FormatOf(file), vocabulary);
-    };
-    ASSIGN_OR_RETURN(TokenIds train, map("train"));
-    ASSIGN_OR_RETURN(TokenIds test, map("val"));
-    return TwoParts{std::move(train), std::move(test)};
+    ASSIGN_OR_RETURN(TokenIds train,
+                     MapIds(absl::StrCat(path, "/train", suffix), info, vocabulary));
+    ASSIGN_OR_RETURN(TokenIds test, MapIds(absl::StrCat(path, "/val", suffix), info, vocabulary));
+    return TwoParts{std::move(train), std::move(test), encoding};
   }
-  const TokenFormat format = FormatOf(path);
-  ASSIGN_OR_RETURN(const TokenIds all, TokenIds::Map(path, format, vocabulary));
+  ASSIGN_OR_RETURN(const TokenIds all, MapIds(path, info, vocabulary));
   // Without a product that could overflow.
   const int64_t trained = all.size() / 10 * 9 + all.size() % 10 * 9 / 10;
-  return TwoParts{all.Part(0, trained), all.Part(trained, all.size() - trained),
-                  format == TokenFormat::kText};
+  return TwoParts{all.Part(0, trained), all.Part(trained, all.size() - trained), encoding};
 }
 
-int64_t VocabularyOf(const TokenOptions& options, bool are_bytes, int64_t largest) {
-  if (options.vocabulary != 0) return options.vocabulary;
-  return are_bytes ? kBytesVocabulary : largest + 1;
+absl::StatusOr<TwoParts> LoadParts(const std::string& path, const TokenOptions& options) {
+  ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(options));
+  if (IsText(path)) {
+    if (tokenizer != nullptr) return EncodeParts(path, *tokenizer);
+    ASSIGN_OR_RETURN(TwoParts parts, MapParts(path, options.vocabulary, {}));
+    parts.encoding = {.vocabulary = kBytesVocabulary, .tokens_are_bytes = true};
+    return parts;
+  }
+  ASSIGN_OR_RETURN(const TokenInfo info, InfoOf(path, tokenizer));
+  return MapParts(path, options.vocabulary, info);
+}
+
+// Of a model that was trained on data encoded so: whether it knows what tokens mean.
+absl::Status CheckTokens(const DataEncoding& encoding, bool are_bytes,
+                         absl::string_view tokenizer) {
+  if (encoding.vocabulary == 0 || encoding.tokens_are_bytes != are_bytes) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model was not trained on ", are_bytes ? "text" : "ids of tokens",
+                     ": it is not known what ", are_bytes ? "bytes" : "these", " are to it"));
+  }
+  if (encoding.tokenizer == tokenizer) return absl::OkStatus();
+  if (tokenizer.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the model was trained on tokens of the tokenizer ", encoding.tokenizer,
+                     ", and it is not known of which these are: name it, with --tokenizer"));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model was trained on tokens of ",
+                   encoding.tokenizer.empty() ? "a tokenizer that is not known"
+                                              : absl::StrCat("the tokenizer ", encoding.tokenizer),
+                   ", and these are of ", tokenizer));
 }
 
 }  // namespace
@@ -93,32 +187,49 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Create(TokenId
                   .vocabulary = vocabulary}},
       .target = {
           .kind = TargetSpec::Kind::kClasses, .shape = Shape{context}, .classes = vocabulary}};
-  return std::shared_ptr<const TokenDataset>(new TokenDataset(spec, std::move(ids)));
+  return std::shared_ptr<const TokenDataset>(new TokenDataset(spec, std::move(ids), 0));
+}
+
+std::shared_ptr<const Dataset> TokenDataset::ForEpoch(uint64_t seed, int64_t epoch) const {
+  const base::RandomStream random(seed, StreamId(DataStream::kTokenOrigin, epoch));
+  const uint64_t origin = random.Below(0, static_cast<uint64_t>(context()));
+  return std::shared_ptr<const Dataset>(
+      new TokenDataset(spec(), ids_, static_cast<int64_t>(origin)));
+}
+
+int64_t TokenDataset::BeginOf(int64_t row) const {
+  return std::min(origin_ + row * context(), ids_.size() - 1 - context());
 }
 
 void TokenDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
-  ids_.Copy(row * context(),
+  ids_.Copy(BeginOf(row),
             absl::MakeSpan(reinterpret_cast<int32_t*>(out), static_cast<size_t>(context())));
 }
 
 void TokenDataset::ReadTarget(int64_t row, std::byte* out) const {
-  ids_.Copy(row * context() + 1,
+  ids_.Copy(BeginOf(row) + 1,
             absl::MakeSpan(reinterpret_cast<int32_t*>(out), static_cast<size_t>(context())));
 }
 
-bool HoldsTokens(const std::string& path) { return IsTokenFile(path) || !SuffixIn(path).empty(); }
+bool HoldsTokens(const std::string& path, bool has_tokenizer) {
+  if (IsTokenFile(path) || !SuffixIn(path).empty()) return true;
+  const bool is_path = !path.empty() && !absl::StartsWith(path, "synthetic:");
+  return has_tokenizer && is_path && !base::IsFolder(path);
+}
 
 absl::StatusOr<TrainTest> LoadTokens(const std::string& path, const TokenOptions& options) {
-  ASSIGN_OR_RETURN(TwoParts parts, MapParts(path, options.vocabulary));
-  const int64_t largest = std::max(parts.train.largest(), parts.test.largest());
-  const int64_t vocabulary = VocabularyOf(options, parts.are_bytes, largest);
-  auto train = TokenDataset::Create(std::move(parts.train), options.context, vocabulary);
+  ASSIGN_OR_RETURN(TwoParts parts, LoadParts(path, options));
+  DataEncoding& encoding = parts.encoding;
+  if (options.vocabulary != 0) encoding.vocabulary = options.vocabulary;
+  if (encoding.vocabulary == 0) {
+    encoding.vocabulary = std::max(parts.train.largest(), parts.test.largest()) + 1;
+  }
+  auto train = TokenDataset::Create(std::move(parts.train), options.context, encoding.vocabulary);
   RETURN_IF_ERROR(base::Annotate(train.status(), absl::StrCat(path, ": training set")));
-  auto test = TokenDataset::Create(std::move(parts.test), options.context, vocabulary);
+  auto test = TokenDataset::Create(std::move(parts.test), options.context, encoding.vocabulary);
   RETURN_IF_ERROR(base::Annotate(test.status(), absl::StrCat(path, ": test set")));
-  return TrainTest{*std::move(train),
-                   *std::move(test),
-                   {.vocabulary = vocabulary, .tokens_are_bytes = parts.are_bytes}};
+  encoding.rows_move = true;
+  return TrainTest{*std::move(train), *std::move(test), std::move(encoding)};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadTokenSamples(const std::string& path,
@@ -126,14 +237,24 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadTokenSamples(const std::strin
                                                                 const DataEncoding& encoding) {
   const std::string suffix = IsTokenFile(path) ? "" : SuffixIn(path);
   const std::string file = suffix.empty() ? path : absl::StrCat(path, "/val", suffix);
-  const TokenFormat format = FormatOf(file);
-  const bool are_bytes = format == TokenFormat::kText;
-  if (encoding.vocabulary == 0 || encoding.tokens_are_bytes != are_bytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the model was not trained on ", are_bytes ? "text" : "ids of tokens",
-                     ": it is not known what ", are_bytes ? "bytes" : "these", " are to it"));
-  }
-  ASSIGN_OR_RETURN(TokenIds ids, TokenIds::Map(file, format, encoding.vocabulary));
+  const auto load = [&]() -> absl::StatusOr<TokenIds> {
+    ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(options));
+    if (!IsText(path)) {
+      ASSIGN_OR_RETURN(const TokenInfo info, InfoOf(path, tokenizer));
+      // Of a model that does not know its tokenizer, ids of any will do, as long as they fit.
+      const bool knows = !encoding.tokenizer.empty();
+      RETURN_IF_ERROR(CheckTokens(encoding, false, knows ? info.tokenizer_hash : ""));
+      return MapIds(file, info, encoding.vocabulary);
+    }
+    RETURN_IF_ERROR(
+        CheckTokens(encoding, tokenizer == nullptr, tokenizer == nullptr ? "" : tokenizer->hash()));
+    if (tokenizer == nullptr) return TokenIds::Map(file, TokenFormat::kText, encoding.vocabulary);
+    ASSIGN_OR_RETURN(const base::MappedFile text, base::MappedFile::Open(file));
+    absl::StatusOr<TokenIds> ids = EncodeText(*tokenizer, text.contents());
+    RETURN_IF_ERROR(base::Annotate(ids.status(), file));
+    return ids;
+  };
+  ASSIGN_OR_RETURN(TokenIds ids, load());
   auto created = TokenDataset::Create(std::move(ids), options.context, encoding.vocabulary);
   RETURN_IF_ERROR(base::Annotate(created.status(), file));
   return *std::move(created);

@@ -9,12 +9,10 @@ namespace stagecoach::engine {
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& spec, int index) {
   if (spec.kind == DeviceKind::kCpu) {
-    if (spec.precision != Precision::kFloat32) {
-      return absl::InvalidArgumentError(absl::StrCat("a CPU device computes with fp32, not with ",
-                                                     PrecisionName(spec.precision)));
-    }
-    return kernels::CreateCpuDevice(
-        {.index = index, .threads = spec.threads, .memory_limit_bytes = spec.memory_bytes});
+    return kernels::CreateCpuDevice({.index = index,
+                                     .threads = spec.threads,
+                                     .memory_limit_bytes = spec.memory_bytes,
+                                     .precision = spec.precision});
   }
   if (!spec.gpus.empty() && static_cast<size_t>(index) >= spec.gpus.size()) {
     return absl::InvalidArgumentError(

@@ -21,7 +21,7 @@ struct DeviceSpec {
   DeviceKind kind = DeviceKind::kCpu;
   int threads = 1;                            // of a CPU device
   int64_t memory_bytes = 0;                   // budget of each; 0: none (on a GPU: what is free)
-  Precision precision = Precision::kFloat32;  // another one on CUDA only
+  Precision precision = Precision::kFloat32;  // on a CPU device or kBfloat16
   // The GPU of each device; empty: device i is on GPU i. Several may be on one.
   std::vector<int> gpus;
   // The file that keeps how products are computed (kernels/cuda_backend.h); "": none.

@@ -140,6 +140,8 @@ std::string NameOfPass(const Action& action, bool names_stage) {
       return "the sum of the gradients of its replicas";
     case Op::kStep:
       return "the update of its parameters";
+    case Op::kSumTies:
+      return "the sum of the gradients of tied parameters";
     case Op::kExchangeNorms:
       return "the exchange of the gradients' norms";
     case Op::kShareResults:

@@ -178,14 +178,13 @@ class FolderRendezvous final : public Rendezvous {
                                     base::Deadline deadline) override {
     absl::Duration pause = absl::Milliseconds(1);
     while (true) {
-      // In this order: what a rank sets before it leaves is found.
+      // In this order: what a rank sets before it leaves or fails is found.
       const bool expired = deadline.Expired();
       const bool left = from >= 0 && IsSet(LeftKey(from));
+      const absl::StatusOr<std::string> failed = Read(kFailedKey);
       absl::StatusOr<std::string> value = Read(key);
       if (!absl::IsNotFound(value.status())) return value;
-      if (const absl::StatusOr<std::string> failed = Read(kFailedKey); failed.ok()) {
-        return FailureOf(*failed);
-      }
+      if (failed.ok()) return FailureOf(*failed);
       if (left) return absl::UnavailableError(absl::StrCat("rank ", from, " has left"));
       if (expired) {
         return absl::DeadlineExceededError(absl::StrCat("no rank has set \"", key, "\" in time"));

@@ -16,7 +16,7 @@ Bundle::Bundle(std::vector<kernels::Shape> samples, int64_t rows, kernels::DType
 
 kernels::Tensor Bundle::At(int i, std::byte* block) const {
   if (block == nullptr) return {};
-  return {block + offsets_[static_cast<size_t>(i)], type_, sample(i).Batched(rows_)};
+  return {block + offset(i), type_, sample(i).Batched(rows_)};
 }
 
 }  // namespace stagecoach::engine

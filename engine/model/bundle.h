@@ -22,6 +22,8 @@ class Bundle {
 
   int size() const { return static_cast<int>(samples_.size()); }
   const kernels::Shape& sample(int i) const { return samples_[static_cast<size_t>(i)]; }
+  // Of tensor i, from where the bundle lies.
+  int64_t offset(int i) const { return offsets_[static_cast<size_t>(i)]; }
   int64_t bytes() const { return bytes_; }
   // Tensor i where the bundle lies at `block`, with the leading dimension `rows`; empty if the
   // block is null.

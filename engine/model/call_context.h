@@ -12,7 +12,8 @@ struct SampleNumbers {
   // Training: the number of the step, from 1 on. Evaluation: how many steps have been done.
   int64_t step = 0;
   // The number of the micro-batch's first sample; the others count on from it. Training: how many
-  // samples came before it in all steps so far. Evaluation: its row in the data set.
+  // samples came before it in all steps so far. Evaluation: its row in the data set, which, of a
+  // model with LayerContext::cached_positions, is the position in the sequence.
   int64_t first_sample = 0;
 };
 

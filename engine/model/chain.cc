@@ -1,10 +1,13 @@
 #include "engine/model/chain.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -28,15 +31,21 @@ std::byte* AddressIn(const LayerArgs& args, const Place& place) {
 }  // namespace
 
 absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
-                                     const LayerContext& context, int first_index) {
+                                     const LayerContext& context, int first_index,
+                                     const Skips& skips) {
   STAGECOACH_CHECK(!factories.empty(), "a chain has at least one layer");
   Chain chain;
+  chain.first_index_ = first_index;
   chain.rows_ = context.rows;
+  chain.elementwise_ = &context.device.ops().elementwise();
   chain.type_ = context.device.activation_type();
   chain.first_parameter_.push_back(0);
   LayerContext next = context;
   for (const LayerFactory& factory : factories) {
+    const bool is_last = &factory == &factories.back();
+    next.feeds_cross_entropy = context.feeds_cross_entropy && is_last;
     const int index = first_index + static_cast<int>(chain.layers_.size());
+    next.skip = skips.ReadBy(index);
     next.random_stream = StreamOfLayer(context.random_stream, index);
     ChainedLayer chained{.layer = factory(), .input = next.input};
     absl::StatusOr<LayerSpec> spec = PrepareLayer(*chained.layer, next);
@@ -44,8 +53,16 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
       return base::Annotate(spec.status(), absl::StrCat("layer ", index));
     }
     chained.spec = *std::move(spec);
+    chained.cache = chain.cache_bytes_;
+    chain.cache_bytes_ += chained.spec.memory.cache_bytes;
     chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());
     if (chained.fusion != nullptr) chained.abilities = chained.fusion->abilities();
+    skips.AddTo(index, next.input, chained.spec.output, chained.spec.memory);
+    chained.skips = skips.PassagesAt({.layer = index,
+                                      .first = first_index,
+                                      .last = first_index + static_cast<int>(factories.size()) - 1,
+                                      .input = next.input,
+                                      .output = chained.spec.output});
     next.input = chained.spec.output;
     next.vocabulary = 0;
     chain.first_parameter_.push_back(chain.first_parameter_.back() +
@@ -55,23 +72,40 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   return chain;
 }
 
-void Chain::LayOut(const partition::StagePosition& position, const partition::EndMemory& ends) {
+void Chain::ReserveWorkspace(int i, int64_t bytes) {
+  int64_t& workspace = layers_[static_cast<size_t>(i)].spec.memory.workspace_bytes;
+  workspace = std::max(workspace, bytes);
+}
+
+void Chain::LayOut(const partition::StagePosition& position, const partition::EndMemory& ends,
+                   absl::Span<const int> recomputed) {
   std::vector<partition::LayerMemory> layers;
   for (const ChainedLayer& chained : layers_) layers.push_back(chained.spec.memory);
+  for (const int i : recomputed) {
+    const auto index = static_cast<size_t>(i);
+    layers_[index].recomputes = true;
+    layers[index] = partition::RecomputedMemory(layers[index], kRecomputeStashBytes);
+  }
   memory_ = LayOutStage(layers, ends, position, &places_);
   DeferSums();
 }
 
 // The sum that ends one layer is left to the next, which reads y anyway, where both can. The last
-// layer's never is: what leaves a chain is whole.
+// layer's never is: what leaves a chain is whole, and so is what a later layer reads.
 void Chain::DeferSums() {
   for (size_t i = 0; i + 1 < layers_.size(); ++i) {
     // The next layer writes its y while it still needs this one's x. Were both in the workspace,
     // they would share a slot.
     const bool x_stays = i == 0 || places_[i - 1].output.area != Place::Area::kWorkspace;
-    layers_[i].defers_sum =
-        layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x && x_stays;
+    const bool starts_skip =
+        absl::c_any_of(layers_[i].skips, [](const auto& skip) { return !skip.before.has_value(); });
+    layers_[i].defers_sum = layers_[i].abilities.defers_sum && layers_[i + 1].abilities.adds_to_x &&
+                            x_stays && !starts_skip;
   }
+}
+
+std::byte* Chain::LastWorkspace(const LayerArgs& args) const {
+  return AddressIn(args, places_.back().workspace);
 }
 
 Tensor Chain::XOf(int i, const LayerArgs& args) const {
@@ -102,18 +136,62 @@ LayerArgs Chain::ArgsOf(int i, const LayerArgs& args, bool backward) const {
     own.dx = own.dy = {};
     own.gradient_stash = nullptr;
   }
+  for (const Skips::Passage& skip : layers_[index].skips) {
+    if (skip.after.has_value()) continue;
+    if (backward) {
+      own.dskip = SkipAt(*skip.before, skip.sample, args, args.dx);
+    } else {
+      own.skip = SkipAt(*skip.before, skip.sample, args, args.x);
+    }
+  }
   const auto begin = static_cast<size_t>(first_parameter(i));
   const size_t count = static_cast<size_t>(first_parameter(i + 1)) - begin;
   own.parameters = args.parameters.subspan(begin, count);
   if (!args.gradients.empty()) own.gradients = args.gradients.subspan(begin, count);
   own.stash = AddressIn(args, places.stash);
-  own.weight_stash = AddressIn(args, places.weight_stash);
+  const bool is_first = !backward && layers_[index].recomputes;
+  own.weight_stash = AddressIn(args, is_first ? places.first_weight_stash : places.weight_stash);
   own.workspace = AddressIn(args, places.workspace);
+  if (args.cache != nullptr) own.cache = args.cache + layers_[index].cache;
   return own;
 }
 
-absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend) const {
-  for (int i = 0; i < size(); ++i) {
+Tensor Chain::SkipAt(const Skips::Place& place, const Shape& sample, const LayerArgs& args,
+                     const Tensor& activation) const {
+  std::byte* const begin = place.is_in_area ? AddressIn(args, places_.front().skips)
+                                            : static_cast<std::byte*>(activation.data);
+  if (begin == nullptr) return {};  // W is not given the bundle of gradients
+  return {begin + place.offset, type_, sample.Batched(rows_)};
+}
+
+absl::Status Chain::PassSkips(int i, const LayerArgs& args, const Tensor& y) const {
+  for (const Skips::Passage& skip : layers_[static_cast<size_t>(i)].skips) {
+    if (!skip.after.has_value() || skip.stays()) continue;
+    const Tensor from =
+        skip.before.has_value() ? SkipAt(*skip.before, skip.sample, args, args.x) : y;
+    RETURN_IF_ERROR(
+        elementwise_->Copy(args.stream, from, SkipAt(*skip.after, skip.sample, args, args.y)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Chain::PassGradients(int i, const LayerArgs& args, const Tensor& dy) const {
+  for (const Skips::Passage& skip : layers_[static_cast<size_t>(i)].skips) {
+    if (!skip.after.has_value() || skip.stays()) continue;
+    const Tensor gradient = SkipAt(*skip.after, skip.sample, args, args.dy);
+    if (skip.before.has_value()) {
+      RETURN_IF_ERROR(elementwise_->Copy(args.stream, gradient,
+                                         SkipAt(*skip.before, skip.sample, args, args.dx)));
+    } else {
+      RETURN_IF_ERROR(elementwise_->Add(args.stream, dy, gradient, dy));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Chain::ForwardOf(int first, int end, const LayerArgs& args,
+                              const Tensor& x_addend) const {
+  for (int i = first; i < end; ++i) {
     const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
     const LayerArgs own = ArgsOf(i, args, false);
     Tensor addend = x_addend;
@@ -125,26 +203,80 @@ absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend) const
     } else {
       RETURN_IF_ERROR(chained.fusion->ForwardFused(own, addend, chained.defers_sum));
     }
+    RETURN_IF_ERROR(PassSkips(i, args, own.y));
+    if (watch_ != nullptr) RETURN_IF_ERROR(ShowForward(i, own));
   }
   return absl::OkStatus();
 }
 
-absl::Status Chain::BackwardInputOf(int i, const LayerArgs& own, const Tensor& dx_addend) const {
+// A sum that was left to the next layer is whole once that has added it.
+absl::Status Chain::ShowForward(int i, const LayerArgs& own) const {
+  if (i > 0 && layers_[static_cast<size_t>(i) - 1].defers_sum) {
+    RETURN_IF_ERROR(watch_->Saw(Pass::kForward, first_index_ + i - 1, {own.x}));
+  }
+  if (layers_[static_cast<size_t>(i)].defers_sum) return absl::OkStatus();
+  return watch_->Saw(Pass::kForward, first_index_ + i, {own.y});
+}
+
+// x is whole: it has any sum that was left to this layer since the first F. So is y after it: the
+// next layer's W may still read it.
+absl::Status Chain::ForwardAgain(int i, const LayerArgs& args, LayerArgs own) const {
+  const auto index = static_cast<size_t>(i);
+  if (const auto& place = places_[index].second_output; place.has_value()) {
+    own.y = {AddressIn(args, *place), type_, spec(i).output.Batched(rows_)};
+  }
+  own.dx = own.dy = {};
+  own.gradients = {};
+  own.gradient_stash = nullptr;
+  return layers_[index].layer->Forward(own);
+}
+
+absl::Status Chain::BackwardInputOf(int i, const LayerArgs& args, const LayerArgs& own,
+                                    const Tensor& dx_addend) const {
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
-  if (i > 0 || dx_addend.empty()) return chained.layer->BackwardInput(own);
-  return chained.fusion->BackwardInputFused(own, dx_addend);
+  RETURN_IF_ERROR(PassGradients(i, args, own.dy));
+  if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
+  if (i > 0 || dx_addend.empty()) {
+    RETURN_IF_ERROR(chained.layer->BackwardInput(own));
+  } else {
+    RETURN_IF_ERROR(chained.fusion->BackwardInputFused(own, dx_addend));
+  }
+  RETURN_IF_ERROR(ShowLoss(i, own));
+  return ShowBackward(i, {own.dx});
+}
+
+absl::Status Chain::BackwardWeightOf(int i, const LayerArgs& own) const {
+  RETURN_IF_ERROR(layers_[static_cast<size_t>(i)].layer->BackwardWeight(own));
+  return ShowBackward(i, own.gradients);
+}
+
+absl::Status Chain::BackwardOf(int i, const LayerArgs& args, const LayerArgs& own) const {
+  const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
+  RETURN_IF_ERROR(PassGradients(i, args, own.dy));
+  if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
+  RETURN_IF_ERROR(chained.layer->Backward(own));
+  RETURN_IF_ERROR(ShowLoss(i, own));
+  RETURN_IF_ERROR(ShowBackward(i, {own.dx}));
+  return ShowBackward(i, own.gradients);
+}
+
+// Of a last layer that computes it in B, and whose output is stored nowhere: the sum of losses is
+// finite if all outputs are.
+absl::Status Chain::ShowLoss(int i, const LayerArgs& own) const {
+  if (watch_ == nullptr || own.loss == nullptr || i + 1 < size()) return absl::OkStatus();
+  return watch_->Saw(Pass::kForward, first_index_ + i, {own.loss->result});
 }
 
 absl::Status Chain::BackwardInput(const LayerArgs& args, const Tensor& dx_addend) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(BackwardInputOf(i, ArgsOf(i, args, true), dx_addend));
+    RETURN_IF_ERROR(BackwardInputOf(i, args, ArgsOf(i, args, true), dx_addend));
   }
   return absl::OkStatus();
 }
 
 absl::Status Chain::BackwardWeight(const LayerArgs& args, AfterLayer after_layer) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(layers_[static_cast<size_t>(i)].layer->BackwardWeight(ArgsOf(i, args, true)));
+    RETURN_IF_ERROR(BackwardWeightOf(i, ArgsOf(i, args, true)));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();
@@ -152,9 +284,7 @@ absl::Status Chain::BackwardWeight(const LayerArgs& args, AfterLayer after_layer
 
 absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer) const {
   for (int i = size() - 1; i >= 0; --i) {
-    const LayerArgs own = ArgsOf(i, args, true);
-    RETURN_IF_ERROR(BackwardInputOf(i, own, {}));
-    RETURN_IF_ERROR(layers_[static_cast<size_t>(i)].layer->BackwardWeight(own));
+    RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true)));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();

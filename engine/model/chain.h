@@ -9,7 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/model/layer.h"
+#include "engine/model/layer_watch.h"
+#include "engine/model/skips.h"
 #include "engine/model/sum_fusion.h"
+#include "kernels/ops/elementwise.h"
 #include "partition/stage_memory.h"
 #include "schedule/memory.h"
 
@@ -25,12 +28,18 @@ namespace stagecoach::engine {
 class Chain {
  public:
   // Prepares fresh layers for the context. An error names the layer: its index counts from
-  // `first_index`.
+  // `first_index`. `skips`: of the model whose layers these are. In the calls below, the chain's x,
+  // y, dx and dy then are the first tensors of bundles (Skips::BundleAfter).
   static absl::StatusOr<Chain> Prepare(absl::Span<const LayerFactory> factories,
-                                       const LayerContext& context, int first_index);
+                                       const LayerContext& context, int first_index,
+                                       const Skips& skips = {});
+  // Before it is laid out: gives layer i at least that much scratch.
+  void ReserveWorkspace(int i, int64_t bytes);
   // Lays it out, once, before any other call below. `splits_backward` in the position:
-  // BackwardInput and BackwardWeight will be called apart; otherwise Backward.
-  void LayOut(const partition::StagePosition& position, const partition::EndMemory& ends);
+  // BackwardInput and BackwardWeight will be called apart; otherwise Backward. `recomputed`: the
+  // layers that do F again within B, ascending; none unless the position trains.
+  void LayOut(const partition::StagePosition& position, const partition::EndMemory& ends,
+              absl::Span<const int> recomputed = {});
 
   int size() const { return static_cast<int>(layers_.size()); }
   const LayerSpec& spec(int i) const { return layers_[static_cast<size_t>(i)].spec; }
@@ -41,12 +50,30 @@ class Chain {
   int first_parameter(int i) const { return first_parameter_[static_cast<size_t>(i)]; }
   // What it takes.
   const schedule::StageMemory& memory() const { return memory_; }
+  // Of all layers, one after the other: LayerArgs::cache.
+  int64_t cache_bytes() const { return cache_bytes_; }
+  // Whether the last layer computes the loss, and where its workspace then has the targets.
+  bool computes_loss() const { return layers_.back().spec.computes_loss; }
+  std::byte* LastWorkspace(const LayerArgs& args) const;
   // The sums around the chain that its first layer can take over.
   bool adds_to_x() const { return layers_.front().abilities.adds_to_x; }
   bool adds_to_dx() const { return layers_.front().abilities.adds_to_dx; }
 
+  // What its layers make is shown to `watch` from now on; null: to nobody. Those inside a layer are
+  // not seen.
+  void Watch(LayerWatch* watch) { watch_ = watch; }
+
   // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can.
-  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const;
+  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const {
+    return ForwardOf(0, size(), args, x_addend);
+  }
+  // The same in two parts, between which the last layer's workspace keeps what is put there.
+  absl::Status ForwardButLast(const LayerArgs& args) const {
+    return ForwardOf(0, size() - 1, args, {});
+  }
+  absl::Status ForwardLast(const LayerArgs& args) const {
+    return ForwardOf(size() - 1, size(), args, {});
+  }
   absl::Status BackwardInput(const LayerArgs& args, const Tensor& dx_addend = {}) const;
   // `after_layer(i)` is called once layer i's gradients are complete for this micro-batch and
   // nothing of this micro-batch reads its parameters any more.
@@ -60,22 +87,53 @@ class Chain {
     std::unique_ptr<Layer> layer;
     LayerSpec spec;
     Shape input;
+    int64_t cache = 0;            // where its own is among those of the chain
     SumFusion* fusion = nullptr;  // the layer, if it implements that
     SumFusion::Abilities abilities;
     bool defers_sum = false;  // to the next layer
+    bool recomputes = false;  // does F again within B
+    std::vector<Skips::Passage> skips;
   };
 
   Chain() = default;
   void DeferSums();
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
   Tensor XOf(int i, const LayerArgs& args) const;
-  // Layer i's BackwardInput, with `dx_addend` for the first one.
-  absl::Status BackwardInputOf(int i, const LayerArgs& own, const Tensor& dx_addend) const;
+  // F of the layers [first, end).
+  absl::Status ForwardOf(int first, int end, const LayerArgs& args, const Tensor& x_addend) const;
+  // A skip, or its gradient, in the workspace's area or the bundle that begins with `activation`.
+  Tensor SkipAt(const Skips::Place& place, const Shape& sample, const LayerArgs& args,
+                const Tensor& activation) const;
+  // After layer i's F: its output and what passes it go on as skips.
+  absl::Status PassSkips(int i, const LayerArgs& args, const Tensor& y) const;
+  // Before layer i's B: dy gets the gradients of the skips that its output began, and those that
+  // pass it go back.
+  absl::Status PassGradients(int i, const LayerArgs& args, const Tensor& dy) const;
+  // Layer i's B with `dx_addend` for the first one, after F once more if it recomputes. `own`: the
+  // layer's part of `args`.
+  absl::Status BackwardInputOf(int i, const LayerArgs& args, const LayerArgs& own,
+                               const Tensor& dx_addend) const;
+  absl::Status ForwardAgain(int i, const LayerArgs& args, LayerArgs own) const;
+  // Layer i's W.
+  absl::Status BackwardWeightOf(int i, const LayerArgs& own) const;
+  // Both at once.
+  absl::Status BackwardOf(int i, const LayerArgs& args, const LayerArgs& own) const;
+  // Shows what layer i has made in F.
+  absl::Status ShowForward(int i, const LayerArgs& own) const;
+  absl::Status ShowLoss(int i, const LayerArgs& own) const;
+  absl::Status ShowBackward(int i, absl::Span<const Tensor> made) const {
+    return watch_ == nullptr ? absl::OkStatus()
+                             : watch_->Saw(Pass::kBackward, first_index_ + i, made);
+  }
 
+  kernels::ElementwiseOps* elementwise_ = nullptr;
+  LayerWatch* watch_ = nullptr;
+  int first_index_ = 0;
   int64_t rows_ = 0;
   kernels::DType type_ = kernels::DType::kFloat32;  // of activations
   std::vector<ChainedLayer> layers_;
   std::vector<int> first_parameter_;
+  int64_t cache_bytes_ = 0;
   schedule::StageMemory memory_;
   std::vector<partition::LayerPlaces> places_;  // index: layer
 };

@@ -15,16 +15,20 @@ void CompleteMemory(const LayerContext& context, LayerSpec& spec) {
   const DType type = context.device.activation_type();
   partition::LayerMemory& memory = spec.memory;
   for (const ParameterSpec& parameter : spec.parameters) {
-    memory.parameter_bytes += AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
-    if (type == DType::kFloat32) continue;
+    const int64_t bytes = AlignTensor(kernels::Float32(nullptr, parameter.shape).bytes());
+    memory.parameter_bytes += bytes;
+    if (parameter.update.is_average()) memory.averaged_bytes += bytes;
+    if (type == DType::kFloat32 || parameter.update.is_average()) continue;
     memory.other_resident_bytes += AlignTensor(Tensor{nullptr, type, parameter.shape}.bytes());
   }
-  memory.optimizer_bytes = context.optimizer_states * memory.parameter_bytes;
+  memory.optimizer_bytes =
+      context.optimizer_states * (memory.parameter_bytes - memory.averaged_bytes);
   const DType input_type = InputType(context.device, context.is_fed_ids());
   memory.input_bytes = Bundle({context.input}, context.rows, input_type).bytes();
-  memory.output_bytes = Bundle({spec.output}, context.rows, type).bytes();
-  for (int64_t* const area : {&memory.stash_bytes, &memory.weight_stash_bytes,
-                              &memory.gradient_stash_bytes, &memory.workspace_bytes}) {
+  memory.output_bytes = spec.computes_loss ? 0 : Bundle({spec.output}, context.rows, type).bytes();
+  for (int64_t* const area :
+       {&memory.stash_bytes, &memory.weight_stash_bytes, &memory.gradient_stash_bytes,
+        &memory.workspace_bytes, &memory.cache_bytes}) {
     *area = AlignTensor(*area);
   }
 }
@@ -36,6 +40,11 @@ kernels::DType InputType(const kernels::Device& device, bool is_fed_ids) {
 }
 
 absl::Status Layer::BackwardWeight(const LayerArgs&) { return absl::OkStatus(); }
+
+absl::Status Layer::Backward(const LayerArgs& args) {
+  RETURN_IF_ERROR(BackwardInput(args));
+  return BackwardWeight(args);
+}
 
 uint64_t StreamOfLayer(uint64_t outer, int index) {
   const auto low = static_cast<uint32_t>(outer), high = static_cast<uint32_t>(outer >> 32);
@@ -51,6 +60,14 @@ absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context
     return absl::InvalidArgumentError(absl::StrCat(spec.description, " takes ",
                                                    name(spec.takes_ids), ", but is given ",
                                                    name(context.is_fed_ids())));
+  }
+  if (spec.takes_skip != context.skip.has_value()) {
+    return absl::InvalidArgumentError(
+        spec.takes_skip
+            ? absl::StrCat(spec.description, " takes the output of an earlier layer: say which")
+            : absl::StrCat(spec.description, " takes nothing besides its input, but a skip of ",
+                           context.skip->ToString(),
+                           " ends here; expected a layer such as add skip"));
   }
   CompleteMemory(context, spec);
   return spec;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,37 +41,73 @@ struct Init {
   friend bool operator==(const Init&, const Init&) = default;
 };
 
+// What changes a parameter at the end of a step.
+//
+// A moving average is of a statistic of the samples, like the means that a batch norm uses in
+// evaluation. In place of its gradient, BackwardWeight gives the statistic of its micro-batch, so
+// that it is summed in the order of gradients, over micro-batches and replicas. Then
+//   value = (1 - momentum) value + momentum (sum / number of micro-batches)
+// The optimizer keeps no state of it, and neither clips nor decays it.
+struct UpdateRule {
+  enum class Kind : uint8_t { kOptimizer, kMovingAverage };
+  Kind kind = Kind::kOptimizer;
+  float momentum = 0.0F;  // of a moving average
+
+  static UpdateRule MovingAverage(float momentum) { return {Kind::kMovingAverage, momentum}; }
+  bool is_average() const { return kind == Kind::kMovingAverage; }
+
+  friend bool operator==(const UpdateRule&, const UpdateRule&) = default;
+};
+
 struct ParameterSpec {
   std::string name;  // within the layer: "weight"
   Shape shape;
   Init init;
   bool decays = true;  // whether weight decay applies; customary for matrices only
+  UpdateRule update = {};
 };
 
 // All that the engine must know of a layer before it runs.
 struct LayerSpec {
-  std::string description;  // "linear 784 -> 2304, gelu"
-  Shape output;             // of one sample
-  bool takes_ids = false;   // x has ids, such as those of tokens, rather than numbers
+  std::string description;     // "linear 784 -> 2304, gelu"
+  Shape output;                // of one sample
+  bool takes_ids = false;      // x has ids, such as those of tokens, rather than numbers
+  bool has_attention = false;  // it, or a layer inside it, is attention
+  bool takes_skip = false;     // it also reads LayerArgs::skip; it cannot then do F again within B
+  // It computes the model's loss itself (LayerContext::feeds_cross_entropy). Its output is stored
+  // nowhere, and there is no dy. Its workspace begins with LossTerms::targets.
+  bool computes_loss = false;
   std::vector<ParameterSpec> parameters;
 
   // What the layer wants of memory besides its parameters, its input and its output; bytes are per
   // micro-batch. It sets its areas (stash_bytes, weight_stash_bytes, gradient_stash_bytes,
-  // workspace_bytes) and the last operations that read x, y and dy (the earlier, the less memory a
-  // stage needs). The rest follows from parameters and shapes: PrepareLayer sets it.
+  // workspace_bytes, cache_bytes) and the last operations that read x, y and dy (the earlier, the
+  // less memory a stage needs). The rest follows from parameters and shapes: PrepareLayer sets it.
   partition::LayerMemory memory;
 
-  // For the analytic cost model; the optimizer's part is added by the engine.
-  partition::Work forward, backward_input, backward_weight;
+  // For the analytic cost model; the optimizer's part is added by the engine. `backward_shared` is
+  // what both backward operations do, and Layer::Backward once.
+  partition::Work forward, backward_input, backward_weight, backward_shared;
 };
 
 // Where and how large a layer will run.
 struct LayerContext {
   kernels::Device& device;
-  int64_t rows;              // of a micro-batch
-  Shape input;               // of one sample
-  int optimizer_states = 0;  // float32 tensors of its size that the optimizer keeps of a parameter
-  int64_t vocabulary = 0;    // x is data and has ids, each in [0, vocabulary); 0: it has numbers
+  int64_t rows;  // of a micro-batch
+  Shape input;   // of one sample
+  // float32 tensors of its size that the optimizer keeps of a parameter that it updates
+  int optimizer_states = 0;
+  int64_t vocabulary = 0;  // x is data and has ids, each in [0, vocabulary); 0: it has numbers
+  // Of one sample of the earlier layer's output that the layer is given besides x (Model::skips).
+  std::optional<Shape> skip = std::nullopt;
+  // It is the last layer of a model whose loss is SoftmaxCrossEntropy(): the layer may compute that
+  // itself, on whichever stage it is.
+  bool feeds_cross_entropy = false;
+  // Above 0: the model only predicts, one sequence of up to so many positions, of which each is a
+  // sample of its own (ModelForGeneration in engine/train/generator.h), and each call of Forward
+  // has the next ones (SampleNumbers). A layer in which positions see each other keeps what it
+  // needs of earlier ones in its cache, or refuses.
+  int64_t cached_positions = 0;
   // For what a layer draws itself (CallContext::seed): every layer of a model, one that is inside
   // another included, has a stream of its own, wherever the model is cut (StreamOfLayer).
   uint64_t random_stream = 0;
@@ -83,23 +120,41 @@ struct LayerContext {
 // parameters and of data. That two of a model with n layers are equal has a chance of n^2 / 2^62.
 uint64_t StreamOfLayer(uint64_t outer, int index);
 
+// The loss of one micro-batch, for the layer that computes it: as in LossArgs (loss.h).
+struct LossTerms {
+  Tensor targets;
+  int64_t valid_rows = 0;
+  float scale = 1.0F;
+  Tensor result;   // empty where it is not wanted, and then there are no targets
+  Tensor outputs;  // (rows, output) in host memory, for the layer's output; empty if not wanted
+};
+
 // What one call of a layer works on. x, y, dx, dy have a leading dimension `rows`; they and the
-// parameters are of the device's activation type, gradients are float32. Only x is int32 where it
-// has ids, each within the vocabulary of the context, and there is then no dx. Tensors that the
-// layer declared it does not read in an operation may be empty there. All are in the device's
-// memory, which only operations of the device (kernels/ops) can touch unless memory_is_host().
+// parameters are of the device's activation type, gradients and moving averages (UpdateRule) are
+// float32. Only x is int32 where it has ids, each within the vocabulary of the context, and there
+// is then no dx. Tensors that the layer declared it does not read in an operation may be empty
+// there. All are in the device's memory, which only operations of the device (kernels/ops) can
+// touch unless memory_is_host().
 struct LayerArgs {
   kernels::Stream& stream;
   CallContext call;
   Tensor x, y;
   Tensor dx, dy;  // backward only; dx is empty if it is not needed, and never the memory of dy
+  // Of a layer that takes a skip: what it is given besides x, in Forward only, and in BackwardInput
+  // and Backward where its gradient is to be written.
+  Tensor skip, dskip;
   absl::Span<const Tensor> parameters;  // in the order of LayerSpec
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
+  // Of a layer that computes the loss: in BackwardInput, Backward, and Forward outside of training.
+  const LossTerms* loss = nullptr;
   std::byte* stash = nullptr;
   std::byte* weight_stash = nullptr;
   std::byte* gradient_stash = nullptr;
   std::byte* workspace = nullptr;
+  // LayerMemory::cache_bytes, which hold what the layer's last call left there: with
+  // LayerContext::cached_positions alone.
+  std::byte* cache = nullptr;
 };
 
 // Maps one activation to the next. To define a layer, derive from this: everything that a layer
@@ -126,6 +181,8 @@ class Layer {
   // The gradients of the parameters. Called after BackwardInput of the same micro-batch. A layer
   // without parameters need not override it.
   virtual absl::Status BackwardWeight(const LayerArgs& args);
+  // Both, for a layer that can do them together in less time; with the same bits.
+  virtual absl::Status Backward(const LayerArgs& args);
 };
 
 // The type of x on a device.
@@ -134,8 +191,13 @@ kernels::DType InputType(const kernels::Device& device, bool is_fed_ids);
 // Calls layer.Prepare and completes LayerSpec::memory: parameters (each float32 tensor rounded up
 // by AlignTensor), the optimizer's state and what layers see in place of float32 parameters, the
 // input and the output as bundles (bundle.h), and the layer's areas rounded up by AlignTensor.
-// InvalidArgument: a layer that takes ids is fed numbers, or the other way round.
+// InvalidArgument: a layer that takes ids is fed numbers, or one that takes no skip is given one,
+// or the other way round.
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context);
+
+// What a layer that does F again within B keeps from F until then, besides its input: since Forward
+// is repeatable, nothing.
+inline constexpr int64_t kRecomputeStashBytes = 0;
 
 // Makes a fresh, unprepared layer; called once for each place where the layer is to run.
 using LayerFactory = std::function<std::unique_ptr<Layer>()>;

@@ -41,7 +41,11 @@ class ClassLoss final : public Loss {
         .target = target,
         .workspace_bytes = op_->workspace_bytes(),
         .loss_of_guessing = loss_of_guessing_(static_cast<double>(classes)),
-        .is_log_likelihood = std::is_same_v<Shape, kernels::SoftmaxCrossEntropyShape>};
+        .is_log_likelihood = is_softmax_cross_entropy()};
+  }
+
+  bool is_softmax_cross_entropy() const override {
+    return std::is_same_v<Shape, kernels::SoftmaxCrossEntropyShape>;
   }
 
   absl::Status Compute(const LossArgs& args) override {

@@ -24,9 +24,6 @@ struct LossContext {
 };
 
 // All that the engine must know about a loss before it runs. Bytes are per micro-batch.
-//
-// A loss has no parameters yet. When one does (a head fused with the loss), they are named here as
-// in LayerSpec, follow those of the last layer, and LossArgs has their values and gradients.
 struct LossSpec {
   std::string description;      // "softmax cross-entropy of 10 classes"
   TargetSpec target;            // what it compares outputs with; of kClasses: at most that many
@@ -34,6 +31,9 @@ struct LossSpec {
   // The loss of a sample where a model knows nothing yet, for the scale of progress; 0: not known.
   double loss_of_guessing = 0.0;
   bool is_log_likelihood = false;  // negative, of the label: its exponential is a perplexity
+  // Set by the engine: the last layer computes the loss (LayerSpec::computes_loss), and Compute is
+  // never called.
+  bool is_computed_by_layer = false;
 };
 
 // What one call of a loss works on, for one micro-batch. y and dy are of the device's activation
@@ -67,7 +67,11 @@ class Loss {
   // need.
   virtual absl::StatusOr<LossSpec> Prepare(const LossContext& context) = 0;
 
-  // The result and, if wanted, dy: the derivative of the sum of losses by y, times the scale.
+  // Whether it is SoftmaxCrossEntropy(), which a last layer may compute in its place.
+  virtual bool is_softmax_cross_entropy() const { return false; }
+
+  // The result and, if wanted, dy: the derivative of the sum of losses by y, times the scale. If
+  // the result is not finite, dy must not be either: a step is judged by its gradients.
   virtual absl::Status Compute(const LossArgs& args) = 0;
 };
 

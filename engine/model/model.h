@@ -7,6 +7,8 @@
 #include "absl/status/statusor.h"
 #include "engine/model/layer.h"
 #include "engine/model/loss.h"
+#include "engine/model/parameter_table.h"
+#include "engine/model/skips.h"
 
 namespace stagecoach::engine {
 
@@ -17,7 +19,17 @@ struct Model {
   // Of the ids that it is fed with, each in [0, vocabulary); 0: it is fed with numbers.
   int64_t vocabulary = 0;
   std::vector<LayerFactory> layers;
+  // Parameters that layers share, wherever the model is cut between them. Each layer keeps a copy
+  // of its own; all copies have the same bits at all times, and count once in norms and
+  // checkpoints.
+  std::vector<ParameterTie> ties = {};
+  // Layers that also read an earlier one's output, past those between, wherever the model is cut.
+  // Gradients of a layer's output are summed in one order: the next layer's, then those of its
+  // skips by the layer that reads them.
+  std::vector<Skip> skips = {};
   LossFactory loss = SoftmaxCrossEntropy();
+  // LayerContext::cached_positions. 0: a sample has all the positions that see each other.
+  int64_t cached_positions = 0;
 
   bool takes_ids() const { return vocabulary > 0; }
   int num_layers() const { return static_cast<int>(layers.size()); }

@@ -1,7 +1,6 @@
 #include "engine/model/model_file.h"
 
 #include <array>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -19,13 +18,12 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
-#include "engine/model/layers/attention.h"
-#include "engine/model/layers/dropout.h"
 #include "engine/model/layers/embedding.h"
-#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/head.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
-#include "engine/model/layers/swiglu.h"
+#include "engine/model/named_outputs.h"
+#include "engine/model/parsed_layer.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -49,28 +47,34 @@ constexpr std::array<Named<Activation>, 4> kActivations = {{
     {"gelu", Activation::kGelu},
     {"gelu_exact", Activation::kGeluExact},
 }};
-enum class LayerType : uint8_t {
-  kLinear,
-  kLayerNorm,
-  kRmsNorm,
-  kResidual,
-  kSequence,
-  kEmbedding,
-  kAttention,
-  kSwiGlu,
-  kDropout
+// Those that need more than their own keys have a parser within ModelParser.
+enum class LayerKind : uint8_t { kPlain, kLinear, kEmbedding, kHead, kResidual, kSequence };
+struct LayerType {
+  LayerKind kind = LayerKind::kPlain;
+  absl::Status (*parse)(ObjectReader& reader, ParsedLayer& layer) = nullptr;  // if it is plain
 };
-constexpr std::array<Named<LayerType>, 9> kLayerTypes = {{
-    {"linear", LayerType::kLinear},
-    {"layer_norm", LayerType::kLayerNorm},
-    {"rms_norm", LayerType::kRmsNorm},
-    {"residual", LayerType::kResidual},
-    {"sequence", LayerType::kSequence},
-    {"embedding", LayerType::kEmbedding},
-    {"attention", LayerType::kAttention},
-    {"swiglu", LayerType::kSwiGlu},
-    {"dropout", LayerType::kDropout},
-}};
+constexpr auto kLayerTypes = std::to_array<Named<LayerType>>({
+    {"linear", {LayerKind::kLinear}},
+    {"layer_norm", {.parse = ParseLayerNorm}},
+    {"rms_norm", {.parse = ParseRmsNorm}},
+    {"residual", {LayerKind::kResidual}},
+    {"sequence", {LayerKind::kSequence}},
+    {"embedding", {LayerKind::kEmbedding}},
+    {"attention", {.parse = ParseAttention}},
+    {"swiglu", {.parse = ParseSwiGlu}},
+    {"dropout", {.parse = ParseDropout}},
+    {"conv2d", {.parse = ParseConv2d}},
+    {"max_pool", {.parse = ParseMaxPool}},
+    {"avg_pool", {.parse = ParseAvgPool}},
+    {"global_avg_pool", {.parse = ParseGlobalAvgPool}},
+    {"group_norm", {.parse = ParseGroupNorm}},
+    {"batch_norm", {.parse = ParseBatchNorm}},
+    {"relu", {.parse = ParseRelu}},
+    {"flatten", {.parse = ParseFlatten}},
+    {"add_skip", {.parse = ParseAddSkip}},
+    {"concat_skip", {.parse = ParseConcatSkip}},
+    {"head", {LayerKind::kHead}},
+});
 
 // The value called `name`, which the reader found at `key`.
 template <typename T, size_t N>
@@ -87,19 +91,6 @@ absl::StatusOr<T> Choose(const ObjectReader& reader, absl::string_view key, cons
                         absl::StrJoin(known, ", "),
                         nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
 }
-
-struct ParsedLayer {
-  std::vector<LayerFactory> factories;  // several of a sequence
-  int64_t repeat = 1;
-  int64_t layers = 1;  // itself and those inside, once
-  // How many numbers there are in the last axis, of how many that enter.
-  std::function<int64_t(int64_t)> outputs_of = [](int64_t inputs) { return inputs; };
-
-  int64_t OutputsOf(int64_t inputs) const {  // after all repetitions
-    for (int64_t i = 0; i < repeat; ++i) inputs = outputs_of(inputs);
-    return inputs;
-  }
-};
 
 struct LayerList {
   std::vector<LayerFactory> factories;
@@ -132,6 +123,25 @@ absl::StatusOr<ModelTokens> ReadTokens(ObjectReader& reader) {
   return tokens;
 }
 
+absl::Status MisplacedTie(const std::string& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ".tied: the head is not the last layer of the model"));
+}
+
+// A head with the embedding that is the first layer.
+ParameterTie TieToTable(size_t head) {
+  return {.first = {0, "tokens"}, .second = {static_cast<int>(head), "weight"}};
+}
+
+// A layer inside another, where outputs are only those of the layers next to each other.
+absl::Status CheckInside(const ParsedLayer& layer, const std::string& path) {
+  if (layer.is_tied) return MisplacedTie(path);
+  if (layer.name.empty() && layer.from.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, layer.from.empty() ? ".name" : ".from",
+                   ": a skip is between layers of the model, not inside others"));
+}
+
 class ModelParser {
  public:
   explicit ModelParser(const ModelData& data) : data_(data), classes_(data.classes) {}
@@ -148,23 +158,37 @@ class ModelParser {
     ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
     ASSIGN_OR_RETURN(const auto make_loss, Choose(reader, "loss", loss, kLosses));
     model.loss = make_loss();
+    if (reader.Has("input")) {
+      if (data_.vocabulary > 0) {
+        return reader.Error("input", "is for a model of numbers, but the data has ids");
+      }
+      ASSIGN_OR_RETURN(model.input, ParseInput(document, reader, data_.input));
+    }
     RETURN_IF_ERROR(reader.RequiredArray("layer").status());
     RETURN_IF_ERROR(reader.Finish());
 
     const json& entries = document["layer"];
     LayerList list;
-    int64_t outputs = data_.input.elements();
+    NamedOutputs named;
+    Shape shape = model.input;
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat("$.layer[", i, "]");
-      ASSIGN_OR_RETURN(const ParsedLayer layer, ParseLayer(entries[i], path));
+      ASSIGN_OR_RETURN(ParsedLayer layer, ParseLayer(entries[i], path));
       RETURN_IF_ERROR(list.Append(layer, path));
-      outputs = layer.OutputsOf(outputs);
+      if (layer.is_tied && i + 1 < entries.size()) return MisplacedTie(path);
+      if (layer.is_tied) model.ties = {TieToTable(list.factories.size() - 1)};
+      const int index = static_cast<int>(list.factories.size()) - 1;
+      RETURN_IF_ERROR(named.Connect(index, path, layer));
+      shape = layer.OutputOf(shape);
+      RETURN_IF_ERROR(named.Add(index, path, layer, shape));
     }
+    model.skips = named.TakeSkips();
+    const int64_t outputs = LastAxisOf(shape);
     model.layers = std::move(list.factories);
     if (entries.empty() || outputs != classes_) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the last layer must give one output for each of the ", classes_,
-          " classes of the data: end with a linear layer of outputs = \"classes\"",
+          " classes of the data: end with a head, or with a linear layer of outputs = \"classes\"",
           entries.empty() ? "" : absl::StrCat(" (the model's layers give ", outputs, ")")));
     }
     return model;
@@ -176,42 +200,35 @@ class ModelParser {
     ASSIGN_OR_RETURN(const std::string name, reader.RequiredString("type"));
     ASSIGN_OR_RETURN(const LayerType type, Choose(reader, "type", name, kLayerTypes));
     ParsedLayer layer;
-    switch (type) {
-      case LayerType::kLinear:
+    switch (type.kind) {
+      case LayerKind::kPlain:
+        RETURN_IF_ERROR(type.parse(reader, layer));
+        break;
+      case LayerKind::kLinear:
         RETURN_IF_ERROR(ParseLinear(entry, reader, layer));
         break;
-      case LayerType::kLayerNorm:
-        RETURN_IF_ERROR(ParseNorm(LayerNorm, reader, layer));
-        break;
-      case LayerType::kRmsNorm:
-        RETURN_IF_ERROR(ParseNorm(RmsNorm, reader, layer));
-        break;
-      case LayerType::kResidual:
-        RETURN_IF_ERROR(ParseInside(entry, reader, layer));
-        layer.factories = {Residual(std::move(layer.factories))};
-        layer.outputs_of = [](int64_t inputs) { return inputs; };
-        ++layer.layers;
-        break;
-      case LayerType::kSequence:
-        RETURN_IF_ERROR(ParseInside(entry, reader, layer));
-        break;
-      case LayerType::kEmbedding:
+      case LayerKind::kEmbedding:
         RETURN_IF_ERROR(ParseEmbedding(entry, reader, layer));
         break;
-      case LayerType::kAttention:
-        RETURN_IF_ERROR(ParseAttention(reader, layer));
+      case LayerKind::kResidual:
+        RETURN_IF_ERROR(ParseResidual(entry, reader, layer));
         break;
-      case LayerType::kSwiGlu:
-        layer.factories = {SwiGlu()};
-        layer.outputs_of = [](int64_t inputs) { return inputs / 2; };
+      case LayerKind::kSequence:
+        RETURN_IF_ERROR(ParseInside(entry, "layers", reader, layer));
         break;
-      case LayerType::kDropout:
-        RETURN_IF_ERROR(ParseDropout(reader, layer));
+      case LayerKind::kHead:
+        RETURN_IF_ERROR(ParseHead(reader, layer));
         break;
+    }
+    if (reader.Has("name")) {
+      ASSIGN_OR_RETURN(layer.name, ParseName("name", reader));
     }
     ASSIGN_OR_RETURN(layer.repeat,
                      reader.OptionalInt64("repeat", 1, {.min = 1, .max = kMaxFileLayers}));
     RETURN_IF_ERROR(reader.Finish());
+    if (layer.repeat > 1 && !layer.from.empty()) {
+      return reader.Error("repeat", "a layer that reads another's output cannot be repeated");
+    }
     return layer;
   }
 
@@ -232,8 +249,14 @@ class ModelParser {
                      reader.OptionalString("activation", kActivations[0].name));
     ASSIGN_OR_RETURN(const Activation activation, Choose(reader, "activation", name, kActivations));
     ASSIGN_OR_RETURN(const bool has_bias, reader.OptionalBool("bias", true));
-    layer.factories = {Linear(outputs, activation, /*gain=*/1.0F, has_bias)};
-    layer.outputs_of = [outputs](int64_t) { return outputs; };
+    LinearOptions options = {.outputs = outputs, .activation = activation, .has_bias = has_bias};
+    if (reader.Has("deviation")) {
+      ASSIGN_OR_RETURN(const double deviation,
+                       reader.RequiredDouble("deviation", {.min = 0.0, .max = 1e3}));
+      options.deviation = static_cast<float>(deviation);
+    }
+    layer.factories = {Linear(options)};
+    layer.output_of = [outputs](const Shape& input) { return WithLastAxis(input, outputs); };
     return absl::OkStatus();
   }
 
@@ -251,61 +274,55 @@ class ModelParser {
       *deviation = static_cast<float>(value);
     }
     layer.factories = {Embedding(options)};
-    layer.outputs_of = [outputs = options.features](int64_t) { return outputs; };
-    return absl::OkStatus();
-  }
-
-  static absl::Status ParseAttention(ObjectReader& reader, ParsedLayer& layer) {
-    AttentionOptions options;
-    ASSIGN_OR_RETURN(options.heads,
-                     reader.RequiredInt64("heads", {.min = 1, .max = kMaxFileOutputs}));
-    ASSIGN_OR_RETURN(options.kv_heads, reader.OptionalInt64("kv_heads", options.heads,
-                                                            {.min = 1, .max = kMaxFileOutputs}));
-    ASSIGN_OR_RETURN(const double base,
-                     reader.OptionalDouble("rotary_base", 0.0, {.min = 0.0, .max = 1e12}));
-    if (base > 0.0 && base < 1.0) {
-      return reader.Error("rotary_base", "expected at least 1, or 0 for no rotary embedding");
-    }
-    options.rotary_base = static_cast<float>(base);
-    layer.factories = {Attention(options)};
-    layer.outputs_of = [options](int64_t inputs) {
-      return inputs / (options.heads + 2 * options.kv_heads) * options.heads;
+    layer.output_of = [outputs = options.features](const Shape& input) {
+      return input.rank() == 1 ? Shape{input.dim(0), outputs} : input;
     };
     return absl::OkStatus();
   }
 
-  static absl::Status ParseDropout(ObjectReader& reader, ParsedLayer& layer) {
-    constexpr double kMaxRate = 0.999;
-    ASSIGN_OR_RETURN(const double rate,
-                     reader.RequiredDouble("rate", {.min = 0.0, .max = kMaxRate}));
-    layer.factories = {Dropout(static_cast<float>(rate))};
+  absl::Status ParseHead(ObjectReader& reader, ParsedLayer& layer) const {
+    HeadOptions options = {.classes = classes_};
+    ASSIGN_OR_RETURN(const double deviation, reader.OptionalDouble("deviation", options.deviation,
+                                                                   {.min = 0.0, .max = 1e3}));
+    options.deviation = static_cast<float>(deviation);
+    ASSIGN_OR_RETURN(layer.is_tied, reader.OptionalBool("tied", false));
+    layer.factories = {Head(options)};
+    layer.output_of = [outputs = options.classes](const Shape& input) {
+      return WithLastAxis(input, outputs);
+    };
     return absl::OkStatus();
   }
 
-  static absl::Status ParseNorm(LayerFactory (*norm)(float), ObjectReader& reader,
-                                ParsedLayer& layer) {
-    ASSIGN_OR_RETURN(const double epsilon,
-                     reader.OptionalDouble("epsilon", 1e-5, {.min = 1e-12, .max = 1.0}));
-    layer.factories = {norm(static_cast<float>(epsilon))};
+  absl::Status ParseResidual(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
+    RETURN_IF_ERROR(ParseInside(entry, "layers", reader, layer));
+    ParsedLayer shortcut{.layers = 0};
+    if (reader.Has("shortcut")) {
+      RETURN_IF_ERROR(ParseInside(entry, "shortcut", reader, shortcut));
+    }
+    ASSIGN_OR_RETURN(const bool relu, reader.OptionalBool("relu", false));
+    layer.factories = {Residual(std::move(layer.factories), std::move(shortcut.factories), relu)};
+    layer.layers += 1 + shortcut.layers;
     return absl::OkStatus();
   }
 
   // Recursion ends with the depth that ParseToml allows.
-  absl::Status ParseInside(const json& entry, ObjectReader& reader, ParsedLayer& layer) {
-    ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray("layers"));
-    if (entries.size() == 0) return reader.Error("layers", "expected at least one layer");
+  absl::Status ParseInside(const json& entry, const char* key, ObjectReader& reader,
+                           ParsedLayer& layer) {
+    ASSIGN_OR_RETURN(const base::ArrayReader entries, reader.RequiredArray(key));
+    if (entries.size() == 0) return reader.Error(key, "expected at least one layer");
     LayerList inside;
     std::vector<ParsedLayer> parsed;
     for (size_t i = 0; i < entries.size(); ++i) {
       const std::string path = absl::StrCat(entries.path(), "[", i, "]");
-      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(entry["layers"][i], path));
+      ASSIGN_OR_RETURN(parsed.emplace_back(), ParseLayer(entry[key][i], path));
+      RETURN_IF_ERROR(CheckInside(parsed.back(), path));
       RETURN_IF_ERROR(inside.Append(parsed.back(), path));
     }
     layer.factories = std::move(inside.factories);
     layer.layers = inside.layers;
-    layer.outputs_of = [parsed = std::move(parsed)](int64_t inputs) {
-      for (const ParsedLayer& inner : parsed) inputs = inner.OutputsOf(inputs);
-      return inputs;
+    layer.output_of = [parsed = std::move(parsed)](Shape shape) {
+      for (const ParsedLayer& inner : parsed) shape = inner.OutputOf(shape);
+      return shape;
     };
     return absl::OkStatus();
   }

@@ -18,11 +18,16 @@ namespace stagecoach::engine {
 //   vocabulary = 50257                  # of how many kinds, for those who load its data by
 //                                       # ParseModelTokens; the model itself is for the data given
 //
+//   input = [3, 32, 32]                 # the shape of a sample, of as many numbers as the data
+//                                       # has; or "image": a square one of 1 or 3 channels.
+//                                       # Without it, the shape that the data has
+//
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h
 //   outputs = 512                       # a number, or "classes": as many as the data has
 //   activation = "relu"                 # "none" (the default), "relu", "gelu" or "gelu_exact"
 //   bias = true                         # the default
+//   deviation = 0.02                    # of normal weights; left out: linear.h's uniform ones
 //
 //   [[layer]]
 //   type = "residual"                   # engine/model/layers/residual.h
@@ -46,6 +51,29 @@ namespace stagecoach::engine {
 //   { type = "rms_norm", epsilon = 1e-5 }                   # layers/layer_norm.h
 //   { type = "swiglu" }                                     # layers/swiglu.h
 //   { type = "dropout", rate = 0.1 }                        # layers/dropout.h; no default
+//   { type = "head", deviation = 0.02, tied = false }       # layers/head.h; the last layer, in the
+//                                                           # place of linear with its loss; tied:
+//                                                           # to the table of layer 0, an embedding
+//   { type = "relu" }                                       # layers/relu.h
+//   { type = "residual", layers = [...], shortcut = [...], relu = false }  # a shortcut through
+//                                                           # layers of its own, relu of the sum
+//
+//   { type = "add_skip", from = "down" }                    # layers/skip.h: the output of the
+//   layer { type = "concat_skip", from = "down" }                 # before that has name = "down"
+//   (any
+//                                                           # may; the last of a repeated one)
+//
+// and those of images [channels, height, width]:
+//
+//   { type = "conv2d", outputs = 64, kernel = 3, stride = 1, padding = 0, groups = 1, bias = true }
+//                                                           # layers/conv2d.h; outputs and kernel
+//                                                           # have no default
+//   { type = "max_pool", kernel = 2, stride = 2, padding = 0 }   # layers/pooling.h; the stride is
+//   { type = "avg_pool", kernel = 2, stride = 2, padding = 0 }   # the kernel by default
+//   { type = "global_avg_pool" }
+//   { type = "group_norm", groups = 32, epsilon = 1e-5 }    # layers/image_norm.h; groups has no
+//   { type = "batch_norm", momentum = 0.1, epsilon = 1e-5 } # default
+//   { type = "flatten" }                                    # layers/flatten.h
 
 // Layers of a file after repetition, those inside residual layers included.
 inline constexpr int64_t kMaxModelFileBytes = 1'000'000;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/random.h"
+#include "base/status_macros.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -24,6 +25,10 @@ uint64_t RandomStreamOf(int layer, size_t index) {
   return uint64_t{1} << 62 | number << 31 | index;
 }
 
+std::string NameOf(const ParameterRef& parameter) {
+  return absl::StrCat("layer ", parameter.layer, ": ", parameter.name);
+}
+
 }  // namespace
 
 void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
@@ -33,12 +38,42 @@ void ParameterTable::Add(int layer, absl::Span<const ParameterSpec> specs) {
     const ParameterSpec& spec = specs[i];
     parameters_.push_back({.id = ParameterId(size()),
                            .layer = layer,
-                           .name = absl::StrCat("layer ", layer, ": ", spec.name),
+                           .name = NameOf({layer, spec.name}),
                            .shape = spec.shape,
                            .init = spec.init,
                            .random_stream = RandomStreamOf(layer, i),
-                           .decays = spec.decays});
+                           .decays = spec.decays,
+                           .update = spec.update});
   }
+}
+
+absl::Status ParameterTable::Tie(const ParameterTie& tie) {
+  ASSIGN_OR_RETURN(const ParameterId first_id, Find(NameOf(tie.first)));
+  ASSIGN_OR_RETURN(const ParameterId second_id, Find(NameOf(tie.second)));
+  ModelParameter& first = parameters_[static_cast<size_t>(first_id.value())];
+  ModelParameter& second = parameters_[static_cast<size_t>(second_id.value())];
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot tie \"", first.name, "\" and \"", second.name, "\": ", why...));
+  };
+  if (first.layer >= second.layer) return refuse("the first must be of an earlier layer");
+  if (first.is_tied() || second.is_tied()) return refuse("one of them is tied already");
+  if (first.update != second.update) return refuse("one of them is a moving average");
+  if (first.decays != second.decays) return refuse("weight decay applies to one of them alone");
+  if (first.shape != second.shape) {
+    return refuse("they have the shapes ", first.shape.ToString(), " and ",
+                  second.shape.ToString());
+  }
+  first.tied_to = second.id;
+  second.tied_to = first.id;
+  second.init = first.init;
+  second.random_stream = first.random_stream;
+  return absl::OkStatus();
+}
+
+int ParameterTable::ties() const {
+  return static_cast<int>(std::count_if(parameters_.begin(), parameters_.end(),
+                                        [](const ModelParameter& p) { return p.is_copy(); }));
 }
 
 absl::Span<const ModelParameter> ParameterTable::OfLayers(int first, int last) const {

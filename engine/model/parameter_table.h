@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/strong_id.h"
@@ -20,8 +21,8 @@ using ParameterId = base::StrongId<struct ParameterIdTag>;
 // One parameter of a model, wherever it is trained. Which stage has it follows from the plan:
 // Plan::stage_of(layer).
 //
-// To share one parameter between layers (a tie), add the id of the parameter whose values it takes.
-// Whatever acts once per value (updates, norms, hashes) then skips a parameter that has one.
+// Two that are tied (engine/model/model.h) are copies of each other, each with its layer. What acts
+// once per value (norms, hashes, checkpoints) takes the first.
 struct ModelParameter {
   ParameterId id;
   int layer = 0;
@@ -31,8 +32,31 @@ struct ModelParameter {
   Init init;
   uint64_t random_stream = 0;  // of its initial values; every parameter has another
   bool decays = true;          // whether weight decay applies
+  UpdateRule update;
+  ParameterId tied_to = {};  // the other one of a tie; none (-1)
+
+  bool is_tied() const { return tied_to.valid(); }
+  bool is_copy() const { return is_tied() && tied_to < id; }
+  // Where its values are counted.
+  ParameterId original() const { return is_copy() ? tied_to : id; }
 
   friend bool operator==(const ModelParameter&, const ModelParameter&) = default;
+};
+
+// A parameter by its layer and its name there: {3, "weight"}.
+struct ParameterRef {
+  int layer = 0;
+  std::string name;
+
+  friend bool operator==(const ParameterRef&, const ParameterRef&) = default;
+};
+
+// Two parameters of different layers that are one: they start alike, and both change by the sum of
+// their gradients. The first one's layer comes first.
+struct ParameterTie {
+  ParameterRef first, second;
+
+  friend bool operator==(const ParameterTie&, const ParameterTie&) = default;
 };
 
 // All parameters of a model, by id. It depends on the model alone: not on the plan, the size of a
@@ -41,6 +65,10 @@ class ParameterTable {
  public:
   // Adds those of the next layer that has any. Pre-condition: `layer` is above all added before.
   void Add(int layer, absl::Span<const ParameterSpec> specs);
+  // Ties two that were added: the second starts as the first does. InvalidArgument: there is no
+  // such parameter, they have different shapes, one is tied already or decays otherwise, or they
+  // are of one layer or in the wrong order.
+  absl::Status Tie(const ParameterTie& tie);
 
   int size() const { return static_cast<int>(parameters_.size()); }
   // Pre-condition: in [0, size()).
@@ -52,6 +80,8 @@ class ParameterTable {
   absl::Span<const ModelParameter> OfLayers(int first, int last) const;
   // The first of that name. NotFound lists the names.
   absl::StatusOr<ParameterId> Find(const std::string& name) const;
+  // How many pairs are tied.
+  int ties() const;
 
   friend bool operator==(const ParameterTable&, const ParameterTable&) = default;
 

@@ -129,7 +129,11 @@ absl::Status Executor::PerformAt(const Run& run, int position) {
 
 absl::Status Executor::Perform(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  switch (instruction.action.op) {
+  const Op op = instruction.action.op;
+  if (run.search != nullptr && !schedule::IsCompute(op) && !schedule::IsTransfer(op)) {
+    return absl::OkStatus();
+  }
+  switch (op) {
     case Op::kForward:
     case Op::kBackwardInput:
     case Op::kBackwardWeight:
@@ -142,11 +146,13 @@ absl::Status Executor::Perform(const Run& run, int position) {
       return Transfer(run, position);
     case Op::kUnshard:
     case Op::kReshard:
-      break;  // never here: CheckKeepsParameters
+      break;  // never here: schedule::FitToRun
     case Op::kReduceGradients:
       return Reduce(run, position);
     case Op::kStep:
       return Step(run, position);
+    case Op::kSumTies:
+      return SumTies(run, position);
     case Op::kExchangeNorms:
       return ExchangeNorms(run, position);
     case Op::kShareResults:
@@ -205,28 +211,25 @@ absl::Status Executor::Issue(const Run& run, int position) {
   const CallContext call = {.is_training = &run.bound == training_.get(),
                             .seed = options_.seed,
                             .numbers = sample_numbers_->of(micro_batch)};
+  if (run.search != nullptr) run.search->Begin(run.batch.first_micro_batch + micro_batch.value());
   switch (instruction.action.op) {
     case Op::kForward:
       if (run.step != nullptr) {
         counters_.peak_stashed = std::max(counters_.peak_stashed, ++stashed_);
       }
-      RETURN_IF_ERROR(stage.Forward(blocks, call, run.batch, micro_batch, recording));
-      return &stage == loss_stage_ && run.batch.wants_outputs ? FetchOutput(blocks, micro_batch)
-                                                              : absl::OkStatus();
+      return stage.Forward(
+          blocks, call, run.batch, micro_batch,
+          &stage == loss_stage_ && run.batch.wants_outputs ? Output(micro_batch) : Tensor{},
+          recording);
     case Op::kBackwardInput:
       --stashed_;
-      return stage.BackwardInput(blocks, call, recording);
+      return stage.BackwardInput(blocks, call, run.batch, micro_batch, recording);
     case Op::kBackwardWeight:
       return stage.BackwardWeight(blocks, call, micro_batch, update, recording);
     default:
       --stashed_;
-      return stage.Backward(blocks, call, micro_batch, update, recording);
+      return stage.Backward(blocks, call, run.batch, micro_batch, update, recording);
   }
-}
-
-absl::Status Executor::FetchOutput(const StageBlocks& blocks, MicroBatch micro_batch) {
-  const Tensor output = Output(micro_batch);
-  return options_.device->stream().CopyToHost(output.data, blocks.output, output.bytes());
 }
 
 absl::Status Executor::Transfer(const Run& run, int position) {
@@ -269,7 +272,7 @@ absl::Status Executor::Step(const Run& run, int position) {
   if (!shards) {
     RETURN_IF_ERROR(instruction.stage->Update(update));
     ++updated_;
-  } else if (norm_.has_value()) {
+  } else if (options_.collectives.precede_updates()) {
     RETURN_IF_ERROR(reduction_->Start(update));
     RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
   }
@@ -301,6 +304,15 @@ absl::Status Executor::SumOwnSquares() {
     RETURN_IF_ERROR(stage->SquaredNorms(norm_->Squares(stage->parameters())));
   }
   return absl::OkStatus();
+}
+
+absl::Status Executor::SumTies(const Run& run, int position) {
+  const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  RETURN_IF_ERROR(KeepUp(instruction));
+  if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
+  RETURN_IF_ERROR(ties_->Sum(*options_.transport, options_.deadline,
+                             [&] { return Mark(run, instruction, Moment::kStart); }));
+  return EndWork(run, position);
 }
 
 absl::Status Executor::ExchangeNorms(const Run& run, int position) {
@@ -377,14 +389,6 @@ LossResult Executor::Result(int replica, MicroBatch micro_batch) const {
   if (shared_results_.has_value()) return shared_results_->Result(replica, micro_batch);
   STAGECOACH_CHECK(loss_stage_ != nullptr, "the loss is on another rank");
   return loss_stage_->Result(micro_batch);
-}
-
-Tensor Executor::Output(MicroBatch micro_batch) const {
-  STAGECOACH_CHECK(loss_stage_ != nullptr, "the last stage is on another rank");
-  Tensor output = {nullptr, options_.device->activation_type(),
-                   options_.output.Batched(loss_stage_->options().micro_batch_rows)};
-  output.data = outputs_.data() + micro_batch.value() * output.bytes();
-  return output;
 }
 
 }  // namespace stagecoach::engine

@@ -18,10 +18,12 @@
 #include "engine/model/parameter_table.h"
 #include "engine/run/block_table.h"
 #include "engine/run/gradient_norm.h"
+#include "engine/run/nonfinite_search.h"
 #include "engine/run/program.h"
 #include "engine/run/reduction.h"
 #include "engine/run/sample_numbers.h"
 #include "engine/run/shared_results.h"
+#include "engine/run/tied_gradients.h"
 #include "engine/stage/stage.h"
 #include "engine/transport/transport.h"
 #include "kernels/arena.h"
@@ -54,9 +56,6 @@ struct ExecutorCounters {
   std::string why_plain;
 };
 
-// Unimplemented if the schedule has an UNSHARD or RESHARD: every replica keeps all parameters.
-absl::Status CheckKeepsParameters(const schedule::Schedule& schedule);
-
 // Interprets one rank's list of actions: gives every action its buffers, calls the stage, and
 // exchanges tensors with the other ranks. Holds no policy: what happens when is the schedule's
 // matter. Run only in jobs of the device's stream; allocates nothing after Create.
@@ -67,8 +66,13 @@ absl::Status CheckKeepsParameters(const schedule::Schedule& schedule);
 // Of an overlapped pair it performs one after the other.
 class Executor {
  public:
+  // Where two parameters are that are tied.
+  struct StagesOfTie {
+    ParameterId first, second;
+    StageId first_stage, second_stage;
+  };
   struct Work {
-    const schedule::Schedule* schedule = nullptr;  // lowered and validated
+    const schedule::Schedule* schedule = nullptr;  // lowered, fit to the run and validated
     schedule::MemoryPlan memory;                   // of this rank
   };
   struct Options {
@@ -82,6 +86,7 @@ class Executor {
     absl::Duration deadline = absl::Minutes(5);  // of any wait
     uint64_t seed = 0;                           // of the parameters, and of what layers draw
     const ParameterTable* parameters = nullptr;  // of the whole model
+    std::vector<StagesOfTie> ties;               // of the whole model
     Shape output;                                // of one sample: what the last layer gives
     float clip_norm = 0.0F;                      // of the global gradient; 0: no clipping
     schedule::CollectiveMemory collectives;      // that the plans of memory count with
@@ -90,8 +95,8 @@ class Executor {
   };
 
   // `stages`: those of this rank, ascending. Takes the rank's memory from the device.
-  // FailedPrecondition: a schedule has other collectives than the run: NORM if gradients are
-  // clipped, in training; RESULTS if results are shared. Unimplemented: CheckKeepsParameters.
+  // FailedPrecondition: a schedule has other collectives than the run: NORM if there are
+  // norm_bytes, in training; RESULTS if results are shared.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
       const Options& options, std::vector<std::unique_ptr<Stage>> stages);
 
@@ -100,6 +105,13 @@ class Executor {
   // To measure times costs an accelerator's host several calls an action.
   absl::Status Train(const Batch& batch, const TrainStep& step, schedule::Trace* trace);
   absl::Status Evaluate(const Batch& batch, bool is_measured);
+  // Takes the host memory for FindNonFinite, while no rank is at work, since it may wait for the
+  // GPU.
+  absl::Status PrepareSearch();
+  // Performs the training list once more without its collectives, REDUCEs and updates, and looks at
+  // all that the layers make: where numbers first are not finite, after a Train of that batch that
+  // has changed no parameter. All ranks call it, after PrepareSearch. Slow.
+  absl::StatusOr<std::optional<NonFinite>> FindNonFinite(const Batch& batch);
 
   // Whether all ranks' updates of a step come after all ranks' RESULTS, and take nothing of another
   // rank: so either no rank has begun to update parameters, or each has all that its own updates
@@ -133,7 +145,7 @@ class Executor {
   // Of a replica's micro-batch of the last run, if results are shared; else of this one's, if the
   // loss is on this rank.
   LossResult Result(int replica, MicroBatch micro_batch) const;
-  // The global gradient norm of the last clipped step.
+  // The global gradient norm of the last step, if it was computed; else 0.
   double gradient_norm() const { return norm_.has_value() ? norm_->value() : 0.0; }
 
  private:
@@ -151,6 +163,7 @@ class Executor {
     const TrainStep* step;                    // null in evaluation
     bool is_measured;                         // the moments of actions are marked
     absl::Span<schedule::TimedAction> timed;  // by position; empty if there is no trace
+    NonFiniteSearch* search = nullptr;        // of FindNonFinite
   };
 
   Executor(const Options& options, kernels::Arena arena,
@@ -161,6 +174,7 @@ class Executor {
   // `resident`: where the tables of collectives and the area of REDUCEs lie.
   absl::Status PlaceCollectives(std::byte* resident);
   absl::Status CreateReduction(std::byte* received);
+  std::vector<TiedGradients::End> EndsOfTies() const;
   absl::StatusOr<std::unique_ptr<Bound>> Bind(const ProgramInputs& inputs, int64_t dynamic_offset);
 
   // By the transports, since their creation.
@@ -170,13 +184,15 @@ class Executor {
   absl::Status Perform(const Run& run, int position);
   absl::Status Compute(const Run& run, int position);
   absl::Status Issue(const Run& run, int position);
-  absl::Status FetchOutput(const StageBlocks& blocks, MicroBatch micro_batch);
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
   absl::Status Reduce(const Run& run, int position);
   absl::Status Step(const Run& run, int position);
+  absl::Status SumTies(const Run& run, int position);
   absl::Status ExchangeNorms(const Run& run, int position);
   absl::Status ShareResults(const Run& run, int position);
+  // A copy of the tensor on the host, once it is there; valid until the next one.
+  absl::StatusOr<const std::byte*> ReadNow(const Tensor& tensor);
   // The sums of squares of this rank's gradients.
   absl::Status SumOwnSquares();
   // What a STEP passes to its stage.
@@ -224,9 +240,11 @@ class Executor {
   std::unique_ptr<kernels::Timeline> timeline_;
   std::vector<std::unique_ptr<OptimizerShard>> shards_;  // by stage, if the optimizer is sharded
   std::unique_ptr<Reduction> reduction_;                 // if there are replicas
+  std::optional<TiedGradients> ties_;                    // if layers share parameters
   std::optional<GradientNorm> norm_;                     // if gradients are clipped
   Stage* loss_stage_ = nullptr;                          // the last; null if it is on another rank
   kernels::HostBuffer outputs_;  // (micro_batches, rows, output), once they are prepared
+  kernels::HostBuffer seen_;  // what a search looks at, where the device's memory is not the host's
   std::optional<SharedResults> shared_results_;
   bool waits_before_steps_ = false;
   Updates updates_ = Updates::kNone;  // of the last run of training

@@ -17,17 +17,23 @@ using schedule::Action;
 using schedule::Op;
 
 // Whether the schedule, which is validated, has the collectives of a run and no others.
-absl::Status CheckCollectives(const schedule::Schedule& schedule, bool clips, bool shares_results) {
-  RETURN_IF_ERROR(CheckKeepsParameters(schedule));
+absl::Status CheckCollectives(const schedule::Schedule& schedule, bool ties, bool exchanges_norms,
+                              bool shares_results) {
   const std::vector<Action>& list = schedule.list_of(Rank(0));  // a collective is of all ranks
   const auto has = [&](Op op) {
     return std::any_of(list.begin(), list.end(),
                        [op](const Action& action) { return action.op == op; });
   };
-  if (has(Op::kExchangeNorms) != clips) {
+  if (has(Op::kSumTies) != ties) {
     return absl::FailedPreconditionError(
-        clips ? "the schedule has no NORM, but gradients are clipped"
-              : "the schedule has a NORM, but gradients are not clipped: remove it, or clip them");
+        ties ? "the schedule has no TIES, but layers of the model share parameters"
+             : "the schedule has a TIES, but no layers of the model share parameters: remove it");
+  }
+  if (has(Op::kExchangeNorms) != exchanges_norms) {
+    return absl::FailedPreconditionError(
+        exchanges_norms
+            ? "the schedule has no NORM, but gradients are clipped or checked"
+            : "the schedule has a NORM, but gradients are not clipped: remove it, or clip them");
   }
   if (has(Op::kShareResults) != shares_results) {
     return absl::FailedPreconditionError(
@@ -37,14 +43,20 @@ absl::Status CheckCollectives(const schedule::Schedule& schedule, bool clips, bo
   return absl::OkStatus();
 }
 
-// A schedule that is given may have them elsewhere.
+// Whether RESULTS comes between all that updates take of other ranks and the updates. A schedule
+// that is given may have it elsewhere.
 bool HasResultsBeforeSteps(const schedule::Schedule& schedule) {
   return std::all_of(
       schedule.actions.begin(), schedule.actions.end(), [](const std::vector<Action>& list) {
-        const auto first = std::find_if(list.begin(), list.end(), [](const Action& action) {
-          return action.op == Op::kStep || action.op == Op::kShareResults;
+        const auto has = [](auto begin, auto end, auto is) {
+          return std::any_of(begin, end, [&](const Action& action) { return is(action.op); });
+        };
+        const auto results = std::find_if(list.begin(), list.end(), [](const Action& action) {
+          return action.op == Op::kShareResults;
         });
-        return first != list.end() && first->op == Op::kShareResults;
+        return results != list.end() &&
+               !has(list.begin(), results, [](Op op) { return op == Op::kStep; }) &&
+               !has(results, list.end(), schedule::TakesGradients);
       });
 }
 
@@ -61,28 +73,18 @@ RingAction RingActionOf(const Program& program, const Instruction& instruction, 
 
 }  // namespace
 
-absl::Status CheckKeepsParameters(const schedule::Schedule& schedule) {
-  for (const std::vector<Action>& list : schedule.actions) {
-    for (const Action& action : list) {
-      if (action.op != Op::kUnshard && action.op != Op::kReshard) continue;
-      return absl::UnimplementedError(
-          absl::StrCat("the schedule has a ", ToString(action),
-                       ", but parameters are not divided among replicas so far: remove it"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     const Options& options, std::vector<std::unique_ptr<Stage>> stages) {
   const schedule::CollectiveMemory& collectives = options.collectives;
-  const bool clips = collectives.norm_bytes > 0;
+  const bool ties = collectives.ties > 0;
+  const bool exchanges_norms = collectives.norm_bytes > 0;
   const bool shares_results = collectives.result_bytes > 0;
   const bool trains = options.training.schedule != nullptr;
   if (trains) {
-    RETURN_IF_ERROR(CheckCollectives(*options.training.schedule, clips, shares_results));
+    RETURN_IF_ERROR(
+        CheckCollectives(*options.training.schedule, ties, exchanges_norms, shares_results));
   }
-  RETURN_IF_ERROR(CheckCollectives(*options.evaluation.schedule, false, shares_results));
+  RETURN_IF_ERROR(CheckCollectives(*options.evaluation.schedule, false, false, shares_results));
   const schedule::MemoryPlan& training = options.training.memory;
   const schedule::MemoryPlan& evaluation = options.evaluation.memory;
   STAGECOACH_CHECK(!trains || (training.resident_bytes == evaluation.resident_bytes &&
@@ -150,6 +152,7 @@ absl::Status Executor::PlaceAll() {
       sample_numbers_,
       SampleNumberTable::Create(*options_.device, options_.evaluation.schedule->num_micro_batches,
                                 stages_.front()->options().micro_batch_rows));
+  if (!options_.ties.empty()) ties_.emplace(*options_.device, EndsOfTies(), workspace);
   RETURN_IF_ERROR(PlaceCollectives(resident));
   if (!options_.device->memory_is_host()) RETURN_IF_ERROR(WarmUp());
   counters_.peak_bytes = arena_.peak_bytes();
@@ -190,6 +193,29 @@ absl::Status Executor::PlaceCollectives(std::byte* resident) {
   return reduces ? CreateReduction(resident) : absl::OkStatus();
 }
 
+std::vector<TiedGradients::End> Executor::EndsOfTies() const {
+  std::vector<TiedGradients::End> ends;
+  const auto gradient_of = [&](ParameterId id) -> Tensor {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      if (stage->has(id)) return stage->GradientOf(id);
+    }
+    return {};
+  };
+  for (const StagesOfTie& tie : options_.ties) {
+    const Tensor first = gradient_of(tie.first), second = gradient_of(tie.second);
+    if (first.empty() && second.empty()) continue;
+    TiedGradients::End end = {.first_stage = tie.first_stage, .own = first, .other = second};
+    if (first.empty() || second.empty()) {
+      const StageId peer = first.empty() ? tie.first_stage : tie.second_stage;
+      end.own = first.empty() ? second : first;
+      end.other = {};
+      end.peer = options_.evaluation.schedule->rank_of(peer);
+    }
+    ends.push_back(end);
+  }
+  return ends;
+}
+
 absl::Status Executor::CreateReduction(std::byte* received) {
   Reduction::Options options = {.device = options_.device,
                                 .beside = options_.beside,
@@ -210,15 +236,15 @@ absl::Status Executor::CreateReduction(std::byte* received) {
       ASSIGN_OR_RETURN(shard,
                        OptimizerShard::Create({.device = options_.beside,
                                                .optimizer = stage.options().optimizer,
-                                               .first_parameter = stage.first_parameter(),
-                                               .parameters = stage.tensors(),
+                                               .parameters = stage.parameters(),
+                                               .tensors = stage.tensors(),
                                                .gradients = stage.all_gradients(),
                                                .states = stage.shard_states(),
                                                .replicas = options_.replicas->ranks(),
                                                .replica = options_.replicas->rank().value()}));
     }
     Reduction::Task task = {.op = op, .stage = stage.options().id};
-    const bool updates = shards && norm_.has_value() == (op == Op::kStep);
+    const bool updates = shards && options_.collectives.precede_updates() == (op == Op::kStep);
     if (op == Op::kReduceGradients) task.added = stage.all_gradients();
     if (updates) task.shard = shard.get();
     task.gathered = updates ? stage.all_values() : task.added;
@@ -247,6 +273,14 @@ absl::Status Executor::PrepareOutputs() {
   const int64_t bytes = loss_stage_->options().micro_batches * Output(MicroBatch(0)).bytes();
   ASSIGN_OR_RETURN(outputs_, options_.device->AllocateHost(bytes));
   return absl::OkStatus();
+}
+
+Tensor Executor::Output(MicroBatch micro_batch) const {
+  STAGECOACH_CHECK(loss_stage_ != nullptr, "the last stage is on another rank");
+  Tensor output = {nullptr, options_.device->activation_type(),
+                   options_.output.Batched(loss_stage_->options().micro_batch_rows)};
+  output.data = outputs_.data() + micro_batch.value() * output.bytes();
+  return output;
 }
 
 absl::Status Executor::WarmUp() {

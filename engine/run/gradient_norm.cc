@@ -1,5 +1,7 @@
 #include "engine/run/gradient_norm.h"
 
+#include <limits>
+
 #include "base/status_macros.h"
 #include "engine/transport/collectives.h"
 #include "kernels/ops/ops.h"
@@ -13,7 +15,7 @@ using kernels::Tensor;
 absl::StatusOr<GradientNorm> GradientNorm::Create(kernels::Device& device, std::byte* table,
                                                   int ranks, const ParameterTable& parameters,
                                                   float clip_norm) {
-  GradientNorm norm(device, clip_norm);
+  GradientNorm norm(device, clip_norm > 0.0F ? clip_norm : std::numeric_limits<float>::infinity());
   const int64_t own_bytes = parameters.size() * SizeOf(DType::kFloat64);
   const int64_t all_bytes = ranks * own_bytes;
   ASSIGN_OR_RETURN(norm.host_norm_, device.AllocateHost(SizeOf(DType::kFloat64)));

@@ -16,14 +16,15 @@
 
 namespace stagecoach::engine {
 
-// The global norm of all gradients and the factor that clips them, computed by every rank in the
+// The global norm of all gradients and the factor that clips them, or that lets no update change
+// anything if the norm is not finite; computed by every rank in the
 // order of its stream, without the host waiting: each rank sums the squares of its own parameters'
 // gradients, all ranks gather them, and each adds them up in the order of the model's parameters,
 // whatever rank has them. So the result has the same bits for every partition.
 class GradientNorm {
  public:
   // `parameters`: of the whole model. `table`: memory of the device that is 0 and has the size of
-  // schedule::NormTableBytes.
+  // schedule::NormTableBytes. `clip_norm`: 0 clips nothing.
   static absl::StatusOr<GradientNorm> Create(kernels::Device& device, std::byte* table, int ranks,
                                              const ParameterTable& parameters, float clip_norm);
 

@@ -40,9 +40,8 @@ class Compiler {
       } else {
         instruction.stage = in_.stages[static_cast<size_t>(action.stage.value())];
       }
-      instruction.works =
-          schedule::IsCompute(action.op) || schedule::IsCollective(action.op) ||
-          (action.op == Op::kStep && !instruction.stage->options().updates_in_backward);
+      instruction.works = schedule::IsCompute(action.op) || schedule::IsCollective(action.op) ||
+                          (action.op == Op::kStep && instruction.stage->updates_in_step());
       instruction.first_slot = program.num_slots;
       program.num_slots += action.op == Op::kExchangeNorms ? 5 : 3;
       if (instruction.works) {

@@ -33,7 +33,7 @@ struct Instruction {
   std::string name;        // of the action, for profilers: "F0.3"
   int32_t first_slot = 0;  // of its moments in the timeline
   // It has work for the device: it computes, is a collective, or is the step of a stage that is not
-  // up to date by then (StageOptions::updates_in_backward).
+  // up to date by then (Stage::updates_in_step).
   bool works = false;
   // Of what works: the position of the work that the device must have done before the host issues
   // this, kMostAhead before it.

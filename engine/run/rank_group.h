@@ -41,6 +41,7 @@ struct RankGroupOptions {
   int ranks = 1;     // of the schedule
   int replicas = 1;  // of each rank, each on a device of its own
   partition::ReductionKind reduction = partition::ReductionKind::kTree;  // among them
+  int ties = 0;  // pairs of tied parameters (TiedGradients)
   DeviceSpec device;
   Exchange exchange = Exchange::kAuto;
   // One process per device: this one has device rendezvous->rank(). Null: this process has all.

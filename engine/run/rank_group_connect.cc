@@ -142,8 +142,10 @@ absl::Status RankGroup::MakeDevices() {
 void RankGroup::ConnectByCopies(const Schedule& lowered) {
   for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
     InProcessOptions in_process;
-    // More than a rank ever has outstanding to one other: both kinds of messages of all its stages.
-    in_process.max_outstanding = 2 * lowered.num_micro_batches * lowered.num_stages();
+    // More than a rank ever sends to one other: both kinds of messages of all its stages, and parts
+    // of ties.
+    in_process.max_outstanding =
+        2 * lowered.num_micro_batches * lowered.num_stages() + options_.ties * partition::kTieParts;
     for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
       in_process.devices.push_back(&device(mesh_.device_of(rank, replica)));
     }
@@ -253,8 +255,10 @@ absl::Status RankGroup::ConnectByNccl(const Schedule& lowered) {
                           .ranks = mesh_.num_ranks(),
                           .rank = rank.value(),
                           .peers = PeersOf(lowered, rank),
-                          // Every transfer might be a group, and every collective is one.
-                          .max_groups = static_cast<int>(lowered.list_of(rank).size())}));
+                          // Every transfer might be a group, and every collective is one, but
+                          // for the parts of ties.
+                          .max_groups = static_cast<int>(lowered.list_of(rank).size()) +
+                                        options_.ties * partition::kTieParts}));
     return absl::OkStatus();
   });
   if (any.ok() && mesh_.num_replicas() > 1) {

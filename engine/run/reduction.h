@@ -51,7 +51,7 @@ class Reduction {
     absl::Duration deadline;        // of any wait for another replica
     std::byte* received = nullptr;  // partition::ReductionBytes of the largest that is added
     // Of one run of the schedule, in the order of its list: first those of REDUCEs, one for each
-    // stage; if updates wait for the norm of all gradients, then those of STEPs.
+    // stage; if updates wait for other ranks, then those of STEPs.
     std::vector<Task> tasks;
   };
   // What `replicas` must allow (InProcessOptions::max_outstanding,

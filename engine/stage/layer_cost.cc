@@ -18,7 +18,9 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const Bundle& in
                                  int micro_batches) {
   return {.feed_resident_bytes = AlignTensor(micro_batches * BytesOfFeed(device, input)),
           .loss_workspace_bytes =
-              BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
+              loss.is_computed_by_layer
+                  ? 0  // it is the layer's own
+                  : BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
           .loss_resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
 }
 
@@ -26,20 +28,28 @@ schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
                                               const Optimizer& optimizer,
                                               schedule::ResultsPlace results) {
   using schedule::ResultsPlace;
-  const bool clips = optimizer.clip_norm > 0.0F;
-  return {.norm_bytes = clips ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
+  return {.ties = parameters.ties(),
+          .norm_bytes =
+              optimizer.waits_for_norm() ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
           .result_bytes = results == ResultsPlace::kNowhere ? 0 : kLossBytesPerMicroBatch,
           .results_before_steps = results == ResultsPlace::kBeforeSteps};
+}
+
+int64_t BytesOfGradient(const ModelParameter& parameter) {
+  return parameter.shape.elements() * SizeOf(DType::kFloat32);
 }
 
 partition::LayerCost CostOf(const LayerSpec& spec) {
   partition::LayerCost cost;
   cost.name = spec.description;
   for (const ParameterSpec& parameter : spec.parameters) {
-    cost.parameters += parameter.shape.elements();
+    if (!parameter.update.is_average()) cost.parameters += parameter.shape.elements();
   }
-  cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops;
+  cost.flops = spec.forward.flops + spec.backward_input.flops + spec.backward_weight.flops -
+               spec.backward_shared.flops;
   cost.memory = spec.memory;
+  const bool drops = spec.memory.stash_bytes + spec.memory.weight_stash_bytes > 0;
+  if (drops && !spec.takes_skip) cost.recompute_stash_bytes = kRecomputeStashBytes;
   return cost;
 }
 

@@ -26,13 +26,17 @@ int64_t BytesOfFeed(const kernels::Device& device, const Bundle& input);
 partition::EndMemory BytesOfEnds(const kernels::Device& device, const Bundle& input,
                                  const LossSpec& loss, int64_t micro_batch_rows, int micro_batches);
 
-// Of a run that clips gradients (Optimizer::clip_norm): the squared norm of each parameter, in
-// double. Where results are shared: what the loss keeps of each micro-batch.
+// Of a run whose updates wait for the norm (Optimizer::waits_for_norm): the squared norm of each
+// parameter, in double. Where results are shared: what the loss keeps of each micro-batch.
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
                                               const Optimizer& optimizer,
                                               schedule::ResultsPlace results);
 
-// Everything of a prepared layer but its times.
+// float32, not rounded up.
+int64_t BytesOfGradient(const ModelParameter& parameter);
+
+// Everything of a prepared layer but its times. It can do F again within B if it keeps anything
+// that it could do without then, and reads nothing but its input.
 partition::LayerCost CostOf(const LayerSpec& spec);
 
 }  // namespace stagecoach::engine

@@ -20,6 +20,9 @@ struct Optimizer {
   float beta1 = 0.9F, beta2 = 0.999F, epsilon = 1e-8F;  // AdamW
   float momentum = 0.9F;                                // SGD
   float clip_norm = 0.0F;  // scale gradients so that their global norm is at most this; 0: never
+  // Updates wait until all gradients are known, and change nothing if one is not finite: with
+  // clipping, always.
+  bool checks_gradients = false;
 
   static Optimizer AdamW() { return {}; }
   static Optimizer Sgd(float momentum = 0.9F) {
@@ -28,6 +31,8 @@ struct Optimizer {
 
   // Float tensors of a parameter's size that it keeps for each parameter. They start at 0.
   int states() const { return kind == Kind::kAdamW ? 2 : 1; }
+  // Whether the norm of all gradients is computed before any update.
+  bool waits_for_norm() const { return clip_norm > 0.0F || checks_gradients; }
   // As PyTorch's optimizers name them: "exp_avg", "exp_avg_sq"; "momentum_buffer". Pre-condition:
   // in [0, states()).
   const char* state_name(int state) const;
@@ -48,14 +53,14 @@ absl::Status CheckOptimizer(const Optimizer& optimizer);
 // cache still has them, or all of a stage's layers at the end of the step, in one launch. The
 // results are the same.
 inline bool UpdatesInBackward(const Optimizer& optimizer, kernels::DeviceKind kind) {
-  return kind == kernels::DeviceKind::kCpu && optimizer.clip_norm == 0.0F;
+  return kind == kernels::DeviceKind::kCpu && !optimizer.waits_for_norm();
 }
 
 // What one update needs besides the tensors.
 struct UpdateStep {
   int64_t step = 1;  // counts from 1
   float learning_rate = 1e-3F;
-  kernels::Tensor gradient_scale;  // (1) float32 in the device's memory, from clipping; empty: 1
+  kernels::Tensor gradient_scale;  // (1) float32 in the device's memory, of the norm; empty: 1
 };
 
 // Updates the parameters of a group in place, in a job of the device's stream.

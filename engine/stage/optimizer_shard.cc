@@ -25,10 +25,10 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
                                        const OptimizerShard::Options& options, std::byte* states,
                                        int64_t state_bytes, std::vector<TrainedPiece>& trained) {
   std::vector<ParameterTensors> pieces;
-  ParameterId id = options.first_parameter;
-  for (size_t i = 0; i < options.parameters.size(); ++i, ++id) {
-    const ParameterTensors& parameter = options.parameters[i];
-    const Tensor& gradient = parameter.gradient;
+  for (size_t i = 0; i < options.tensors.size(); ++i) {
+    const ModelParameter& parameter = options.parameters[i];
+    const ParameterTensors& tensors = options.tensors[i];
+    const Tensor& gradient = tensors.gradient;
     const int64_t offset = static_cast<const std::byte*>(gradient.data) -
                            static_cast<const std::byte*>(options.gradients.data);
     const int64_t begin = std::max(range.begin, offset);
@@ -37,15 +37,22 @@ std::vector<ParameterTensors> PiecesIn(const partition::ByteRange& range,
     const int64_t first = (begin - offset) / SizeOf(gradient.dtype);
     const int64_t count = (end - begin) / SizeOf(gradient.dtype);
     ParameterTensors& piece = pieces.emplace_back();
-    piece.decays = parameter.decays;
-    piece.value = ElementsOf(parameter.value, first, count);
+    piece.decays = tensors.decays;
+    piece.average = tensors.average;
+    piece.value = ElementsOf(tensors.value, first, count);
     piece.gradient = ElementsOf(gradient, first, count);
-    if (!parameter.working.empty()) piece.working = ElementsOf(parameter.working, first, count);
-    for (int state = 0; state < options.optimizer.states(); ++state) {
+    if (!tensors.working.empty()) piece.working = ElementsOf(tensors.working, first, count);
+    // An average leaves a gap among the states, which have the places of the gradients.
+    const int own_states = piece.average.has_value() ? 0 : options.optimizer.states();
+    for (int state = 0; state < own_states; ++state) {
       piece.states[static_cast<size_t>(state)] = {
           states + state * state_bytes + (begin - range.begin), gradient.dtype,
           kernels::Shape{count}};
-      trained.push_back({id, state, first, piece.states[static_cast<size_t>(state)]});
+      trained.push_back({.parameter = parameter.original(),
+                         .is_copy = parameter.is_copy(),
+                         .state = state,
+                         .first = first,
+                         .tensor = piece.states[static_cast<size_t>(state)]});
     }
   }
   return pieces;
@@ -76,10 +83,10 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
     states += options.optimizer.states() * range.bytes();
   }
   const bool rounds =
-      std::any_of(options.parameters.begin(), options.parameters.end(),
+      std::any_of(options.tensors.begin(), options.tensors.end(),
                   [](const ParameterTensors& tensors) { return !tensors.working.empty(); });
   if (!rounds) return absl::OkStatus();
-  ASSIGN_OR_RETURN(all_, ops.CreateGroup(device_.stream(), options.parameters));
+  ASSIGN_OR_RETURN(all_, ops.CreateGroup(device_.stream(), options.tensors));
   return absl::OkStatus();
 }
 

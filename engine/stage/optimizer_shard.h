@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/model/parameter_table.h"
 #include "engine/stage/optimizer.h"
 #include "engine/stage/trained_piece.h"
 #include "kernels/device.h"
@@ -25,10 +26,10 @@ class OptimizerShard {
   struct Options {
     kernels::Device* device = nullptr;  // that updates; it has the memory
     Optimizer optimizer;
-    ParameterId first_parameter;  // of the stage; the others follow
-    // Of the stage, without states, their gradients in the order and at the places that they have
-    // in `gradients`; those of values are alike.
-    absl::Span<const kernels::ParameterTensors> parameters;
+    absl::Span<const ModelParameter> parameters;  // of the stage
+    // Theirs, without states: gradients in the order and at the places that they have in
+    // `gradients`; those of values are alike.
+    absl::Span<const kernels::ParameterTensors> tensors;
     kernels::Tensor gradients;    // (n) float32
     std::byte* states = nullptr;  // partition::OptimizerBytes of states; 0
     int replicas = 1;

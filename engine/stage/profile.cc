@@ -15,37 +15,71 @@
 namespace stagecoach::engine {
 namespace {
 
+absl::Status TieLayers(const Model& model, ModelProfile& profile) {
+  for (const ParameterTie& tie : model.ties) RETURN_IF_ERROR(profile.parameters.Tie(tie));
+  for (const ModelParameter& parameter : profile.parameters.all()) {
+    if (!parameter.is_tied()) continue;
+    const int64_t bytes = BytesOfGradient(parameter);
+    partition::LayerCost& layer = profile.layers[static_cast<size_t>(parameter.layer)];
+    layer.memory.workspace_bytes =
+        std::max(layer.memory.workspace_bytes, partition::TieWorkspaceBytes(bytes));
+    if (!parameter.is_copy()) continue;
+    layer.parameters -= parameter.shape.elements();
+    profile.ties.push_back({.layer = profile.parameters[parameter.tied_to].layer,
+                            .other_layer = parameter.layer,
+                            .bytes = bytes});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels::Device& device,
                      ModelProfile& profile) {
   profile.micro_batch_rows = options.micro_batch_rows;
+  const bool is_cross_entropy = model.loss()->is_softmax_cross_entropy();
+  ASSIGN_OR_RETURN(profile.skips,
+                   Skips::Create(model.skips, model.num_layers(), options.micro_batch_rows,
+                                 device.activation_type()));
+  bool layer_computes_loss = false;
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
     const std::unique_ptr<Layer> layer = factory();
     const bool is_first = profile.layers.empty();
+    const auto index = static_cast<int>(profile.layers.size());
+    const bool is_last = profile.layers.size() + 1 == model.layers.size();
     absl::StatusOr<LayerSpec> spec =
         PrepareLayer(*layer, {.device = device,
                               .rows = options.micro_batch_rows,
                               .input = input,
                               .optimizer_states = options.optimizer.states(),
-                              .vocabulary = is_first ? model.vocabulary : 0});
+                              .vocabulary = is_first ? model.vocabulary : 0,
+                              .skip = profile.skips.ReadBy(index),
+                              .feeds_cross_entropy = is_last && is_cross_entropy,
+                              .cached_positions = model.cached_positions});
     if (!spec.ok()) {
-      return base::Annotate(spec.status(), absl::StrCat("layer ", profile.layers.size()));
+      return base::Annotate(spec.status(), absl::StrCat("layer ", index));
     }
+    profile.skips.SetOutput(index, spec->output);
+    profile.skips.AddTo(index, input, spec->output, spec->memory);
     partition::LayerCost cost = CostOf(*spec);
     // Of the first layer's input, which is data, no gradient is computed.
     EstimateTimes({.forward = spec->forward,
                    .backward_input = is_first ? partition::Work() : spec->backward_input,
                    .backward_weight = spec->backward_weight,
+                   .backward_shared = is_first ? partition::Work() : spec->backward_shared,
                    .step = options.optimizer.StepWork(cost.parameters)},
                   partition::DeviceSpeed{}, cost);
-    profile.parameters.Add(static_cast<int>(profile.layers.size()), spec->parameters);
+    profile.parameters.Add(index, spec->parameters);
+    if (spec->has_attention) profile.attention_layers.push_back(index);
     profile.layers.push_back(std::move(cost));
     profile.inputs.push_back(input);
     input = spec->output;
+    layer_computes_loss = spec->computes_loss;
   }
+  RETURN_IF_ERROR(TieLayers(model, profile));
   profile.output = input;
   ASSIGN_OR_RETURN(profile.loss_spec,
                    model.loss()->Prepare(LossContext{device, options.micro_batch_rows, input}));
+  profile.loss_spec.is_computed_by_layer = layer_computes_loss;
   const Bundle fed({model.input}, options.micro_batch_rows, InputType(device, model.takes_ids()));
   profile.feed_bytes_per_micro_batch = BytesOfFeed(device, fed);
   profile.loss_workspace_bytes =
@@ -90,6 +124,7 @@ partition::Profile JoinProfiles(std::string model_name, absl::Span<const ModelPr
   partition::Profile joined = {.model = std::move(model_name)};
   joined.updates_in_backward = sizes.front().updates_in_backward;
   joined.collectives = sizes.front().collectives;
+  joined.ties = sizes.front().ties;
   for (const ModelProfile& profile : sizes) {
     partition::SizedLayers sized = profile;
     for (size_t i = 0; i < sized.layers.size(); ++i) {

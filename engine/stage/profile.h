@@ -22,9 +22,12 @@ struct ModelProfile : partition::SizedLayers {
   LossSpec loss_spec;
   schedule::CollectiveMemory collectives;  // partition::Profile has the same
   bool updates_in_backward = true;         // partition::Profile has the same
+  std::vector<partition::Tie> ties;        // partition::Profile has the same
   std::vector<Shape> inputs;               // of one sample, entering each layer
   Shape output;                            // of one sample
   ParameterTable parameters;
+  Skips skips;
+  std::vector<int> attention_layers;  // those with LayerSpec::has_attention, ascending
 };
 
 struct ProfileOptions {

@@ -40,10 +40,18 @@ absl::StatusOr<std::unique_ptr<Stage>> Stage::Create(kernels::Device& device, co
                                    .rows = options.micro_batch_rows,
                                    .input = options.input,
                                    .optimizer_states = options.optimizer.states(),
-                                   .vocabulary = options.vocabulary},
-                                  options.first_layer));
+                                   .vocabulary = options.vocabulary,
+                                   .feeds_cross_entropy =
+                                       options.is_last && model.loss()->is_softmax_cross_entropy(),
+                                   .cached_positions = model.cached_positions},
+                                  options.first_layer, options.skips));
   const auto own = parameters.OfLayers(options.first_layer, options.last_layer);
   STAGECOACH_CHECK(Declares(chain, own), "a layer declares other parameters than it did before");
+  for (const ModelParameter& parameter : own) {
+    if (!parameter.is_tied()) continue;
+    chain.ReserveWorkspace(parameter.layer - options.first_layer,
+                           partition::TieWorkspaceBytes(BytesOfGradient(parameter)));
+  }
   std::unique_ptr<Stage> stage(new Stage(device, own, options, std::move(chain)));
   if (options.is_last) RETURN_IF_ERROR(stage->PrepareLoss(model.loss));
   RETURN_IF_ERROR(stage->PrepareFeed());
@@ -67,6 +75,7 @@ absl::Status Stage::PrepareLoss(const LossFactory& factory) {
   loss_ = factory();
   ASSIGN_OR_RETURN(
       loss_spec_, loss_->Prepare(LossContext{device_, options_.micro_batch_rows, chain_.output()}));
+  loss_spec_.is_computed_by_layer = chain_.computes_loss();
   ASSIGN_OR_RETURN(host_results_,
                    device_.AllocateHost(options_.micro_batches * kLossBytesPerMicroBatch));
   return absl::OkStatus();
@@ -89,7 +98,8 @@ void Stage::LayOut() {
        .splits_backward = options_.splits_backward,
        .trains = options_.trains,
        .replication = options_.replication},
-      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches));
+      BytesOfEnds(device_, input_, loss_spec_, options_.micro_batch_rows, options_.micro_batches),
+      options_.recomputed);
 }
 
 absl::Status Stage::Place(std::byte* resident, uint64_t seed) {
@@ -112,6 +122,8 @@ void Stage::PlaceParameters(std::byte* resident) {
   shard_states_ = states;
   const bool has_states = options_.trains && !options_.replication.shards_optimizer;
   const int own_states = has_states ? options_.optimizer.states() : 0;
+  const int micro_batches = options_.micro_batches * options_.replication.replicas;
+  const float share = 1.0F / static_cast<float>(micro_batches);
   gradients_.resize(static_cast<size_t>(options_.replication.gradient_copies()));
   std::byte* others = states + AlignBlock(memory().optimizer_bytes);
   const DType type = device_.activation_type();
@@ -124,12 +136,14 @@ void Stage::PlaceParameters(std::byte* resident) {
     const Shape& shape = parameter.shape;
     kernels::ParameterTensors& tensors = tensors_.emplace_back();
     tensors.decays = parameter.decays;
+    const bool is_average = parameter.update.is_average();
+    if (is_average) tensors.average = {parameter.update.momentum, share};
     tensors.value = take(values, parameter.type, shape);
     if (options_.trains) tensors.gradient = take(gradients, DType::kFloat32, shape);
-    for (size_t state = 0; state < static_cast<size_t>(own_states); ++state) {
+    for (size_t state = 0; !is_average && state < static_cast<size_t>(own_states); ++state) {
       tensors.states[state] = take(states, DType::kFloat32, shape);
     }
-    if (type != DType::kFloat32) tensors.working = take(others, type, shape);
+    if (type != DType::kFloat32 && !is_average) tensors.working = take(others, type, shape);
     values_.push_back(tensors.working.empty() ? tensors.value : tensors.working);
     for (size_t copy = 0; options_.trains && copy < gradients_.size(); ++copy) {
       gradients_[copy].push_back(
@@ -137,6 +151,8 @@ void Stage::PlaceParameters(std::byte* resident) {
            DType::kFloat32, shape});
     }
   }
+  cache_ = others;
+  others += chain_.cache_bytes();
   if (options_.is_first && !device_.memory_is_host()) {
     feed_.PlaceAhead(others);
     others += AlignTensor(options_.micro_batches * feed_.feature_bytes());
@@ -172,12 +188,30 @@ absl::Status Stage::GroupParameters() {
                            absl::MakeConstSpan(tensors_).subspan(static_cast<size_t>(first),
                                                                  static_cast<size_t>(end - first)));
   };
-  ASSIGN_OR_RETURN(all_parameters_, group(0, chain_.first_parameter(chain_.size())));
-  if (!options_.updates_in_backward) return absl::OkStatus();
-  for (int layer = 0; layer < chain_.size(); ++layer) {
-    ASSIGN_OR_RETURN(layer_parameters_.emplace_back(),
-                     group(chain_.first_parameter(layer), chain_.first_parameter(layer + 1)));
+  const int count = chain_.first_parameter(chain_.size());
+  ASSIGN_OR_RETURN(all_parameters_, group(0, count));
+  for (int first = 0, end = 0; first < count; first = end + 1) {
+    for (end = first; end < count && !parameters_[static_cast<size_t>(end)].is_copy();) ++end;
+    if (first == end) continue;
+    ASSIGN_OR_RETURN(std::unique_ptr<kernels::ParameterGroup> counted, group(first, end));
+    counted_parameters_.push_back({std::move(counted), first, end - first});
   }
+  return options_.updates_in_backward ? GroupByTime() : absl::OkStatus();
+}
+
+absl::Status Stage::GroupByTime() {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  std::vector<kernels::ParameterTensors> tied;
+  for (int layer = 0; layer < chain_.size(); ++layer) {
+    std::vector<kernels::ParameterTensors> own;
+    for (int i = chain_.first_parameter(layer); i < chain_.first_parameter(layer + 1); ++i) {
+      const auto index = static_cast<size_t>(i);
+      (parameters_[index].is_tied() ? tied : own).push_back(tensors_[index]);
+    }
+    ASSIGN_OR_RETURN(layer_parameters_.emplace_back(), ops.CreateGroup(device_.stream(), own));
+  }
+  if (tied.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(tied_parameters_, ops.CreateGroup(device_.stream(), tied));
   return absl::OkStatus();
 }
 
@@ -191,119 +225,23 @@ absl::Status Stage::Finish() {
   return device_.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
 }
 
-LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call) const {
-  return {.stream = device_.stream(),
-          .call = call,
-          .x = input_.At(0, blocks.input),
-          .y = output_.At(0, blocks.output),
-          .dx = input_.At(0, blocks.input_gradient),
-          .dy = output_.At(0, blocks.output_gradient),
-          .parameters = values_,
-          .gradients = gradients_.front(),
-          .stash = blocks.stash,
-          .weight_stash = blocks.weight_stash,
-          .gradient_stash = blocks.gradient_stash,
-          .workspace = blocks.workspace};
+absl::Status Stage::Update(const UpdateStep& update) {
+  return UpdateParameters(options_.optimizer, update, device_,
+                          options_.updates_in_backward ? *tied_parameters_ : *all_parameters_);
 }
 
-absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
-                            MicroBatch micro_batch, kernels::Recording& recording) {
-  const LayerArgs args = Args(blocks, call);
-  if (options_.is_first) {
-    RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
-  }
-  RETURN_IF_ERROR(device_.stream().Replay(recording, [&] { return chain_.Forward(args); }));
-  const bool computes_loss = options_.is_last && batch.wants_loss;
-  return computes_loss ? ComputeLoss(args, batch, micro_batch) : absl::OkStatus();
-}
-
-absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch) {
-  const int64_t rows = options_.micro_batch_rows;
-  const TargetSpec& target = loss_spec_.target;
-  Tensor targets;
-  if (target.kind != TargetSpec::Kind::kNone) {
-    // The layers are done with the workspace.
-    targets = {args.workspace, target.type(), target.shape.Batched(rows)};
-    RETURN_IF_ERROR(feed_.Targets(batch, micro_batch.value(), targets));
-  }
-  const Tensor result{results_.f64() + int64_t{2} * micro_batch.value(), DType::kFloat64, Shape{2}};
-  const float scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1));
-  return loss_->Compute(
-      {.stream = device_.stream(),
-       .call = args.call,
-       .y = args.y,
-       .targets = targets,
-       .valid_rows = static_cast<int64_t>(batch.RowsOf(micro_batch.value(), rows).size()),
-       .scale = scale,
-       .dy = args.dy,
-       .result = result,
-       .workspace = args.workspace + BytesOfTargets(loss_spec_, rows)});
-}
-
-absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& call,
-                                  kernels::Recording& recording) {
-  const LayerArgs args = Args(blocks, call);
-  return device_.stream().Replay(recording, [&] { return chain_.BackwardInput(args); });
-}
-
-absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext& call,
-                                   MicroBatch micro_batch, const UpdateStep* update,
-                                   kernels::Recording& recording) {
-  return RunBackward(Args(blocks, call), micro_batch, update, recording,
-                     [&](const LayerArgs& args, Chain::AfterLayer after_layer) {
-                       return chain_.BackwardWeight(args, after_layer);
-                     });
-}
-
-absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call,
-                             MicroBatch micro_batch, const UpdateStep* update,
-                             kernels::Recording& recording) {
-  return RunBackward(Args(blocks, call), micro_batch, update, recording,
-                     [&](const LayerArgs& args, Chain::AfterLayer after_layer) {
-                       return chain_.Backward(args, after_layer);
-                     });
-}
-
-absl::Status Stage::RunBackward(
-    LayerArgs args, MicroBatch micro_batch, const UpdateStep* update, kernels::Recording& recording,
-    absl::FunctionRef<absl::Status(const LayerArgs&, Chain::AfterLayer)> run) {
-  args.accumulate = !blocks_.is_first(micro_batch.value());
-  args.gradients = gradients_[static_cast<size_t>(blocks_.CopyOf(micro_batch.value()))];
-  const auto& folds = folds_[static_cast<size_t>(micro_batch.value())];
-  if (update == nullptr) {
-    return device_.stream().Replay(recording, [&] {
-      return run(args, [&](int layer) { return FoldGradients(layer, folds); });
-    });
-  }
-  // An update is different in every step, so this cannot be a recording.
-  return run(args, [&](int layer) -> absl::Status {
-    RETURN_IF_ERROR(FoldGradients(layer, folds));
-    return UpdateParameters(options_.optimizer, *update, device_,
-                            *layer_parameters_[static_cast<size_t>(layer)]);
-  });
-}
-
-absl::Status Stage::FoldGradients(int layer, absl::Span<const GradientBlocks::Fold> folds) {
-  const auto first = static_cast<size_t>(chain_.first_parameter(layer));
-  const auto end = static_cast<size_t>(chain_.first_parameter(layer + 1));
-  const auto copy = [this](int index, size_t parameter) -> const Tensor& {
-    return gradients_[static_cast<size_t>(index)][parameter];
-  };
-  for (const GradientBlocks::Fold& fold : folds) {
-    for (size_t i = first; i < end; ++i) {
-      RETURN_IF_ERROR(device_.ops().elementwise().Add(device_.stream(), copy(fold.left, i),
-                                                      copy(0, i), copy(fold.to, i)));
-    }
+absl::Status Stage::SquaredNorms(const Tensor& squares) {
+  kernels::OptimizerOps& ops = device_.ops().optimizer();
+  for (const CountedParameters& counted : counted_parameters_) {
+    const Tensor own{squares.f64() + counted.first, DType::kFloat64, Shape{counted.count}};
+    RETURN_IF_ERROR(ops.SquaredNorms(device_.stream(), *counted.group, own));
   }
   return absl::OkStatus();
 }
 
-absl::Status Stage::Update(const UpdateStep& update) {
-  return UpdateParameters(options_.optimizer, update, device_, *all_parameters_);
-}
-
-absl::Status Stage::SquaredNorms(const Tensor& squares) {
-  return device_.ops().optimizer().SquaredNorms(device_.stream(), *all_parameters_, squares);
+const Tensor& Stage::GradientOf(ParameterId id) const {
+  STAGECOACH_CHECK(has(id), "the parameter is of another stage");
+  return tensors_[static_cast<size_t>(id.value() - parameters_.front().id.value())].gradient;
 }
 
 absl::Status Stage::FetchResults() {
@@ -343,11 +281,13 @@ absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values)
 std::vector<TrainedPiece> Stage::TrainedPieces() const {
   std::vector<TrainedPiece> pieces;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    const ParameterId id = parameters_[i].id;
-    pieces.push_back({.parameter = id, .tensor = tensors_[i].value});
+    const ParameterId id = parameters_[i].original();
+    const bool is_copy = parameters_[i].is_copy();
+    pieces.push_back({.parameter = id, .is_copy = is_copy, .tensor = tensors_[i].value});
     for (int state = 0; state < options_.optimizer.states(); ++state) {
       const Tensor& tensor = tensors_[i].states[static_cast<size_t>(state)];
-      if (!tensor.empty()) pieces.push_back({.parameter = id, .state = state, .tensor = tensor});
+      if (tensor.empty()) continue;
+      pieces.push_back({.parameter = id, .is_copy = is_copy, .state = state, .tensor = tensor});
     }
   }
   return pieces;

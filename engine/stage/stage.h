@@ -47,6 +47,8 @@ struct StageOptions {
   Optimizer optimizer;
   // Whether Backward and BackwardWeight will be given updates to apply.
   bool updates_in_backward = false;
+  Skips skips;                  // of the model, at that size (ModelProfile::skips)
+  std::vector<int> recomputed;  // layers that do F again within B, counted from the first
 };
 
 // Where one micro-batch of a stage has its blocks (schedule::BlockKind). Null where the operation
@@ -76,10 +78,6 @@ class Stage {
   const StageOptions& options() const { return options_; }
   // Its own, in the order of the model; their ids are consecutive.
   absl::Span<const ModelParameter> parameters() const { return parameters_; }
-  // Of its parameters; none without any.
-  ParameterId first_parameter() const {
-    return parameters_.empty() ? ParameterId() : parameters_.front().id;
-  }
   bool has(ParameterId id) const {
     return !parameters_.empty() && parameters_.front().id <= id && id <= parameters_.back().id;
   }
@@ -92,23 +90,34 @@ class Stage {
   absl::Status Place(std::byte* resident, uint64_t seed);
 
   // F: fills the input from the batch on the first stage; computes the loss, if the batch wants it,
-  // and its gradient, if there is a block for it, on the last. `recording`, here and below: always
-  // the same one for the same operation on the same blocks and call context of the same
-  // micro-batch.
+  // and its gradient, if there is a block for it, on the last. A last layer that computes the loss
+  // itself does so in B of training instead. `outputs`: host memory for a copy of what the last
+  // layer gives; empty if that is not wanted. `recording`, here and below: always the same one for
+  // the same operation on the same blocks and call context of the same micro-batch.
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
-                       MicroBatch micro_batch, kernels::Recording& recording);
+                       MicroBatch micro_batch, const Tensor& outputs,
+                       kernels::Recording& recording);
+  // What layers and the loss make is shown to `watch` from now on, and nothing is issued as a
+  // recording; null: to nobody, as usual.
+  void Watch(LayerWatch* watch) {
+    watch_ = watch;
+    chain_.Watch(watch);
+  }
+  // Of the largest tensor that a watch is shown.
+  int64_t LargestShownBytes() const;
   // While the device is busy with a run: the host's part of feeding the next (Feed::Prepare).
   absl::Status PrepareNext(const Batch& next) { return feed_.Prepare(next); }
   // B, W and BW. Gradients are summed in the order of GradientBlocks, by micro-batches in order.
   // `update`, if not null, is applied to each layer once its gradients are complete with this
   // micro-batch.
-  absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call,
-                             kernels::Recording& recording);
+  absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
+                             MicroBatch micro_batch, kernels::Recording& recording);
   absl::Status BackwardWeight(const StageBlocks& blocks, const CallContext& call,
                               MicroBatch micro_batch, const UpdateStep* update,
                               kernels::Recording& recording);
-  absl::Status Backward(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch,
-                        const UpdateStep* update, kernels::Recording& recording);
+  absl::Status Backward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
+                        MicroBatch micro_batch, const UpdateStep* update,
+                        kernels::Recording& recording);
 
   // The gradients of all parameters, one after the other, once they are complete: (n) float32. What
   // lies between the parameters is 0.
@@ -119,13 +128,21 @@ class Stage {
   // the states of a shard are.
   absl::Span<const kernels::ParameterTensors> tensors() const { return tensors_; }
   std::byte* shard_states() const { return shard_states_; }
-  // The sum of squares of each parameter's gradient, in order: (parameters().size()) float64.
+  const Tensor& GradientOf(ParameterId id) const;  // of one that it has()
+  // The sum of squares of each parameter's gradient, in order: (parameters().size()) float64. Of
+  // copies (ModelParameter::is_copy) it is left as it is, which is 0.
   absl::Status SquaredNorms(const Tensor& squares);
-  // Updates all layers. Pre-condition: the optimizer is not sharded.
+  // Whether there is something to Update when the backward passes are done: tied parameters wait
+  // for the gradients of another layer.
+  bool updates_in_step() const {
+    return !options_.updates_in_backward || tied_parameters_ != nullptr;
+  }
+  // Updates all that the backward passes have not. Pre-condition: updates_in_step(), and the
+  // optimizer is not sharded.
   absl::Status Update(const UpdateStep& update);
 
   // Copies the loss stage's results to the host, in the stream's order: for Result, once the stream
-  // has finished, of a micro-batch whose F came before.
+  // has finished, of a micro-batch whose F and, in training, B came before.
   absl::Status FetchResults();
   const Tensor& results() const { return results_; }  // (micro_batches, 2) float64, on the device
   LossResult Result(MicroBatch micro_batch) const;
@@ -149,12 +166,20 @@ class Stage {
   void PlaceParameters(std::byte* resident);
   absl::Status InitializeParameters(uint64_t seed);
   absl::Status GroupParameters();
+  // By when they are updated, if layers are in backward passes.
+  absl::Status GroupByTime();
   // An update that changes nothing, while gradients and states are 0: it loads what updates need.
   absl::Status WarmUpUpdate();
   absl::Status Finish();
   const Tensor& ValueOf(ParameterId id) const;
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
+  // Of the loss. The targets are fed to `place`, on the device.
+  absl::StatusOr<LossTerms> TermsOf(const Batch& batch, MicroBatch micro_batch, std::byte* place);
+  absl::Status Replay(kernels::Recording& recording, absl::FunctionRef<absl::Status()> issue);
   absl::Status ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch);
+  // F, if the last layer computes the loss.
+  absl::Status ForwardToLoss(LayerArgs args, const Batch& batch, MicroBatch micro_batch,
+                             const Tensor& outputs, kernels::Recording& recording);
   // What BackwardWeight and Backward share: `run` is given where gradients go, and what to do after
   // each layer.
   absl::Status RunBackward(
@@ -166,6 +191,7 @@ class Stage {
 
   kernels::Device& device_;
   const StageOptions options_;
+  LayerWatch* watch_ = nullptr;
   Chain chain_;
   const Bundle input_, output_;  // what passes from the stage before, and to the next
   const absl::Span<const ModelParameter> parameters_;
@@ -177,9 +203,17 @@ class Stage {
   std::vector<std::vector<Tensor>> gradients_;            // by copy (GradientBlocks)
   Tensor all_gradients_, all_values_;
   std::byte* shard_states_ = nullptr;
+  std::byte* cache_ = nullptr;  // of its layers (LayerArgs::cache)
   std::unique_ptr<kernels::ParameterGroup> all_parameters_;
-  std::vector<std::unique_ptr<kernels::ParameterGroup>>
-      layer_parameters_;  // if they are updated so
+  // Consecutive ones that norms count.
+  struct CountedParameters {
+    std::unique_ptr<kernels::ParameterGroup> group;
+    int64_t first = 0, count = 0;
+  };
+  std::vector<CountedParameters> counted_parameters_;
+  // If layers are updated in backward passes: those that are, by layer, and the others, if any.
+  std::vector<std::unique_ptr<kernels::ParameterGroup>> layer_parameters_;
+  std::unique_ptr<kernels::ParameterGroup> tied_parameters_;
   Feed feed_;
   std::unique_ptr<Loss> loss_;  // on the last stage
   LossSpec loss_spec_;          // elsewhere it takes no targets

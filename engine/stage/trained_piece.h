@@ -15,7 +15,8 @@ inline constexpr int kTrainedValue = -1;
 // states that the optimizer keeps for it. All pieces of all parameters are what a run must keep to
 // go on; a device has some of them.
 struct TrainedPiece {
-  ParameterId parameter;
+  ParameterId parameter;  // the original, if this is of a copy
+  bool is_copy = false;   // the original is trained as well, maybe elsewhere
   int state = kTrainedValue;
   int64_t first = 0;       // which element of the parameter it begins with
   kernels::Tensor tensor;  // (n) float32, where the device has them

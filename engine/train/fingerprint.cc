@@ -45,6 +45,8 @@ std::string HashOf(const ParameterTable& parameters) {
     hasher.UpdateValue(parameter.init.b);
     hasher.UpdateValue(parameter.random_stream);
     hasher.UpdateValue(parameter.decays);
+    hasher.UpdateValue(parameter.tied_to.value());
+    if (parameter.update.is_average()) hasher.UpdateValue(parameter.update.momentum);
   }
   return hasher.HexDigest();
 }
@@ -64,6 +66,7 @@ void Add(const partition::Plan& plan, const schedule::Schedule& lowered, Lines& 
   lines.Add("micro-batches", plan.schedule.num_micro_batches);
   lines.Add("rows of a micro-batch", plan.micro_batch_rows);
   lines.Add("first layers of stages", absl::StrJoin(plan.first_layer, " "));
+  lines.Add("recomputed layers", absl::StrJoin(plan.recomputed, " "));
   lines.Add("replicas", plan.replication.replicas);
   lines.Add("gradient blocks", plan.replication.gradient_blocks);
   lines.Add("sharding of the optimizer", static_cast<int>(plan.replication.shards_optimizer));
@@ -80,6 +83,7 @@ void Add(const Optimizer& optimizer, Lines& lines) {
   lines.AddFloat("epsilon", optimizer.epsilon);
   lines.AddFloat("momentum", optimizer.momentum);
   lines.AddFloat("clipping norm", optimizer.clip_norm);
+  lines.Add("check of gradients", static_cast<int>(optimizer.checks_gradients));
 }
 
 void Add(const LearningRate& rate, Lines& lines) {
@@ -87,7 +91,7 @@ void Add(const LearningRate& rate, Lines& lines) {
   lines.AddFloat("learning rate", rate.peak);
   lines.Add("steps of warmup", rate.warmup_steps);
   lines.Add("steps of the learning rate's schedule", rate.total_steps);
-  lines.AddFloat("final share of the learning rate", rate.final_share);
+  lines.AddFloat("minimum of the learning rate", rate.minimum);
 }
 
 }  // namespace
@@ -96,17 +100,24 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
   Lines lines;
   lines.Add("layers", HashOfLayers(run.profile));
   lines.Add("parameters and how they start", HashOf(run.profile.parameters));
+  if (!run.model.skips.empty()) {
+    lines.Add("skips", absl::StrJoin(run.model.skips, " ", [](std::string* out, const Skip& skip) {
+                absl::StrAppend(out, skip.from, "-", skip.to);
+              }));
+  }
   lines.Add("loss", run.profile.loss_spec.description);
   Add(run.plan, run.lowered.training, lines);
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
+  lines.Add("steps that are not finite",
+            options.on_nonfinite == OnNonFinite::kSkip ? "skipped" : "an error");
   lines.Add("steps between checks of replicas", options.replica_check_steps);
   lines.Add("device", Name(options.device.kind));
   lines.Add("transfers",
             run.lowered.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
   lines.Add("precision", kernels::PrecisionName(options.device.precision));
-  return absl::StrCat(std::move(lines).Take(), options.fingerprint);
+  return absl::StrCat(options.fingerprint, std::move(lines).Take());
 }
 
 }  // namespace stagecoach::engine

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,11 +38,19 @@ std::string HashOf(const std::string& before, double loss) {
 
 // After a step of a run.
 void Advance(const StepResult& taken, DataPosition& position) {
-  position.losses_hash = HashOf(position.losses_hash, taken.loss);
+  const bool is_skipped = !taken.skipped_for.empty();
+  // There is more than one pattern of bits that is not a number.
+  position.losses_hash = HashOf(position.losses_hash,
+                                is_skipped ? std::numeric_limits<double>::quiet_NaN() : taken.loss);
   position.rows += taken.rows;
+  position.test_loss.reset();
+  if (is_skipped) {
+    position.skipped_rows += taken.rows;
+    ++position.skipped_steps;
+    return;
+  }
   position.loss_sum += taken.loss * static_cast<double>(taken.rows);
   position.correct += taken.correct;
-  position.test_loss.reset();
 }
 
 // One run of Fit.
@@ -62,61 +72,81 @@ class Fitting {
     }
     result_.epochs = position_.epoch - 1;
     Show();
-    while (position_.epoch <= options_.epochs && !result_.stopped) RETURN_IF_ERROR(RunEpoch());
+    while (!IsDone() && !result_.stopped) RETURN_IF_ERROR(RunEpoch());
     if (trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
+    result_.skipped_steps = position_.skipped_steps;
     result_.step_losses_hash = position_.losses_hash;
     return result_;
   }
 
  private:
+  bool IsDone() const {
+    if (!options_.steps.has_value()) return position_.epoch > options_.epochs;
+    const bool is_evaluated = position_.rows == 0 || position_.test_loss.has_value();
+    return trainer_.steps() >= *options_.steps && is_evaluated;
+  }
+
+  // Up to so many steps of this run.
+  int64_t StepsLeft() const {
+    if (!options_.steps.has_value()) return std::numeric_limits<int64_t>::max();
+    return std::max<int64_t>(0, *options_.steps - trainer_.steps());
+  }
+
+  // Whether the epoch has another step.
+  bool HasStep() const { return data_.train->rows() - position_.rows >= batch_; }
+
   absl::Status RunEpoch() {
     EpochResult row{.epoch = position_.epoch};
     RETURN_IF_ERROR(TrainEpoch(row));
     if (result_.stopped) return absl::OkStatus();
-    const Stopwatch watch;
-    ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
-    if (evaluation.rows < data_.test->rows()) {
-      result_.stopped = true;
-      return absl::OkStatus();
-    }
-    evaluation_seconds_ = watch.Seconds();
-    row.test_accuracy = evaluation.accuracy();
-    row.test_loss = evaluation.loss;
+    if (HasStep()) return EvaluateWithin(row);  // at the last step of the run
+    RETURN_IF_ERROR(Evaluate(row));
+    if (result_.stopped) return absl::OkStatus();
     result_.epochs = position_.epoch;
     if (options_.on_epoch) options_.on_epoch(row);
     position_ = {.epoch = position_.epoch + 1,
                  .losses_hash = position_.losses_hash,
-                 .test_loss = evaluation.loss};
+                 .test_loss = row.test_loss,
+                 .skipped_steps = position_.skipped_steps};
     Show();
-    const bool is_last = position_.epoch > options_.epochs;
-    return options_.checkpoints.wanted && !is_last ? SaveIfDue() : Save();
+    return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
   }
 
   absl::Status TrainEpoch(EpochResult& row) {
     const int epoch = position_.epoch;
-    const std::vector<int64_t> order = EpochOrder(options_.seed, epoch, data_.train->rows());
+    const std::shared_ptr<const Dataset> own = data_.train->ForEpoch(options_.seed, epoch);
+    const Dataset& train = own == nullptr ? *data_.train : *own;
+    const std::vector<int64_t> order = EpochOrder(options_.seed, epoch, train.rows());
     const Stopwatch watch;
+    const double evaluated_before = all_evaluations_seconds_;
     const int64_t first_row = position_.rows;
-    const int64_t end = first_row + (std::ssize(order) - first_row) / batch_ * batch_;
+    const int64_t steps = std::min((std::ssize(order) - first_row) / batch_, StepsLeft());
+    const int64_t end = first_row + steps * batch_;
     const auto rows_from = [&](int64_t first) {
       return first < end ? absl::MakeConstSpan(order).subspan(static_cast<size_t>(first),
                                                               static_cast<size_t>(batch_))
                          : absl::Span<const int64_t>();
     };
     Describe(row);
+    // Where the run goes on from may not have been evaluated yet.
+    if (first_row < end && IsEvaluationDue()) RETURN_IF_ERROR(EvaluateWithin(row));
+    if (result_.stopped) return absl::OkStatus();
     while (position_.rows < end) {
       RETURN_IF_ERROR(StopIfAsked());
       if (result_.stopped) return absl::OkStatus();
       ASSIGN_OR_RETURN(const StepResult taken,
-                       trainer_.Step(*data_.train, rows_from(position_.rows),
-                                     rows_from(position_.rows + batch_)));
+                       trainer_.Step(train, rows_from(position_.rows),
+                                     // What is prepared does not outlive an evaluation.
+                                     IsEvaluatedAfter(trainer_.steps() + 1)
+                                         ? absl::Span<const int64_t>()
+                                         : rows_from(position_.rows + batch_)));
       Advance(taken, position_);
       Show();
       Describe(row);
       const int64_t own_rows = position_.rows - first_row;
-      const double seconds = watch.Seconds();
+      const double seconds = watch.Seconds() - (all_evaluations_seconds_ - evaluated_before);
       row.samples_per_second = static_cast<double>(own_rows) / seconds;
       if (options_.on_step) {
         options_.on_step({.epoch = epoch,
@@ -127,9 +157,46 @@ class Fitting {
                           .samples_per_second = row.samples_per_second,
                           .remaining = Remaining(own_rows / batch_, seconds)});
       }
-      if (position_.rows < end) RETURN_IF_ERROR(SaveIfDue());
+      if (position_.rows == end) break;
+      if (IsEvaluationDue()) RETURN_IF_ERROR(EvaluateWithin(row));
+      if (result_.stopped) return absl::OkStatus();
+      RETURN_IF_ERROR(SaveIfDue());
     }
     return StopIfAsked();  // rather than evaluate
+  }
+
+  // If it is a step within an epoch.
+  bool IsEvaluatedAfter(int64_t step) const {
+    return options_.evaluate_every_steps > 0 && step % options_.evaluate_every_steps == 0;
+  }
+  bool IsEvaluationDue() const {
+    return position_.rows > 0 && !position_.test_loss.has_value() &&
+           IsEvaluatedAfter(trainer_.steps());
+  }
+
+  // Leaves the position as it is: the caller knows whether the epoch is over.
+  absl::Status Evaluate(EpochResult& row) {
+    const Stopwatch watch;
+    ASSIGN_OR_RETURN(const Evaluation evaluation, trainer_.Evaluate(*data_.test, options_.stop));
+    evaluation_seconds_ = watch.Seconds();
+    all_evaluations_seconds_ += evaluation_seconds_;
+    result_.stopped = evaluation.rows < data_.test->rows();
+    row.step = trainer_.steps();
+    row.test_accuracy = evaluation.accuracy();
+    row.test_loss = evaluation.loss;
+    return absl::OkStatus();
+  }
+
+  absl::Status EvaluateWithin(EpochResult& row) {
+    RETURN_IF_ERROR(Evaluate(row));
+    if (result_.stopped) return absl::OkStatus();
+    position_.test_loss = row.test_loss;
+    Show();
+    const int64_t steps = position_.rows / batch_;
+    row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);
+    if (options_.on_evaluation) options_.on_evaluation(row);
+    row.share = 1.0;
+    return absl::OkStatus();
   }
 
   void Show() const {
@@ -137,7 +204,9 @@ class Fitting {
   }
 
   void Describe(EpochResult& row) const {
-    const auto rows = static_cast<double>(std::max<int64_t>(position_.rows, 1));
+    // Not a number where all were skipped.
+    const auto rows =
+        static_cast<double>(position_.rows == 0 ? 1 : position_.rows - position_.skipped_rows);
     row.loss = position_.loss_sum / rows;
     const int64_t answers = data_.train->spec().target.answers();
     row.train_accuracy =
@@ -203,10 +272,14 @@ class Fitting {
                                   : per_step / 3.0 * static_cast<double>(data_.test->rows()) /
                                         static_cast<double>(batch_);
     const int64_t epochs_after = options_.epochs - position_.epoch;
-    const int64_t steps =
-        steps_per_epoch_ - position_.rows / batch_ + epochs_after * steps_per_epoch_;
+    const int64_t steps = options_.steps.has_value() ? StepsLeft()
+                                                     : steps_per_epoch_ - position_.rows / batch_ +
+                                                           epochs_after * steps_per_epoch_;
+    const int64_t every = options_.evaluate_every_steps;
+    const int64_t evaluations =
+        1 + (steps - 1) / steps_per_epoch_ + (every > 0 ? steps / every : 0);
     return absl::Seconds(static_cast<double>(steps) * per_step +
-                         static_cast<double>(epochs_after + 1) * evaluation);
+                         static_cast<double>(evaluations) * evaluation);
   }
 
   Trainer& trainer_;
@@ -214,7 +287,8 @@ class Fitting {
   const FitOptions& options_;
   const int64_t batch_;
   const int64_t steps_per_epoch_;
-  double evaluation_seconds_ = 0.0;
+  double evaluation_seconds_ = 0.0;  // of the last
+  double all_evaluations_seconds_ = 0.0;
   DataPosition position_;
   int64_t saved_steps_;           // by when the last save was begun
   double blocked_seconds_ = 0.0;  // by that

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,16 +18,20 @@ namespace stagecoach::engine {
 struct FitProgress {
   int epoch = 1;                    // counts from 1
   int64_t step = 0;                 // of the epoch, counts from 1
-  int64_t steps = 0;                // of an epoch
+  int64_t steps = 0;                // of the epoch, as far as it is trained
   StepResult taken;                 // what the step gave
   double loss = 0.0;                // mean over the epoch so far
   double samples_per_second = 0.0;  // of training, over the epoch so far
-  absl::Duration remaining;         // estimate for all epochs, evaluation included
+  absl::Duration remaining;         // estimate for the rest of the run, evaluation included
 };
 
+// An epoch, or what of it had been trained when it was evaluated.
 struct EpochResult {
   int epoch = 1;
-  double loss = 0.0;            // mean over the epoch's steps, each before its update
+  double share = 1.0;  // of the epoch's steps that had been done
+  int64_t step = 0;    // of the run, counts from 1: the last one before the evaluation
+  // Mean over the epoch's steps that were not skipped, each before its update.
+  double loss = 0.0;
   double train_accuracy = 0.0;  // over the same rows, of all their answers (TargetSpec)
   double test_accuracy = 0.0;
   double test_loss = 0.0;
@@ -41,7 +46,8 @@ struct SaveReport {
 };
 
 // When and how a run is saved: as below, also after the evaluation that ends an epoch; at its end;
-// and when it is stopped.
+// and when it is stopped. What is saved after a step that is evaluated has the test loss, by which
+// the best checkpoint is chosen (Retention).
 struct CheckpointOptions {
   std::string folder;  // "": not at all
   // After so many steps, and after each epoch. Or whenever `wanted` says so: it is asked after each
@@ -54,6 +60,12 @@ struct CheckpointOptions {
 
 struct FitOptions {
   int epochs = 1;
+  // Of the whole run, in place of `epochs`: it ends there with an evaluation, be it within an
+  // epoch.
+  std::optional<int64_t> steps;
+  // Evaluates also after each step of the run whose number is a multiple of this; 0: only after
+  // epochs. The training is the same.
+  int64_t evaluate_every_steps = 0;
   uint64_t seed = 1;   // of the order of the rows
   DataPosition start;  // of a run that goes on (Trainer::Restore, Adopt); counted in FitResult
   bool start_is_saved = true;  // or there is nothing to save yet; else it is, once there is time
@@ -62,24 +74,28 @@ struct FitOptions {
   StopFunction stop;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
-  DataPosition* position = nullptr;  // kept up to date, also where Fit fails
+  std::function<void(const EpochResult&)> on_evaluation;  // within an epoch, which is not over
+  DataPosition* position = nullptr;                       // kept up to date, also where Fit fails
 };
 
 struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
+  int64_t skipped_steps = 0;  // of these, the ones that changed nothing (OnNonFinite)
   bool stopped = false;
   // Fingerprint of the loss of every step, in order: equal for equal bits. Empty without steps.
   std::string step_losses_hash;
   absl::Status last_save;  // of the last checkpoint, if it could not be saved
 };
 
-// How many steps an epoch has: the rows are shuffled anew for every epoch (depending on seed and
-// epoch alone), and those left over after the last whole batch wait for another epoch.
+// How many steps an epoch has: the rows are shuffled anew for every epoch, those of a text cut anew
+// as well (Dataset::ForEpoch), by seed and epoch alone, and those left over after the last whole
+// batch wait for another epoch.
 int64_t StepsPerEpoch(const Dataset& train, const partition::Plan& plan);
 
 // Trains, from options.start on, until `epochs` passes over data.train are done, each followed by
-// an evaluation of data.test. InvalidArgument: less than one batch of rows.
+// an evaluation of data.test, or until so many steps are. InvalidArgument: less than one batch of
+// rows.
 absl::StatusOr<FitResult> Fit(Trainer& trainer, const TrainTest& data, const FitOptions& options);
 
 }  // namespace stagecoach::engine

@@ -16,7 +16,7 @@ float LearningRate::At(int64_t step) const {
   const auto length = static_cast<double>(std::max<int64_t>(total_steps - warmup_steps, 1));
   const double progress = std::min(1.0, static_cast<double>(step - warmup_steps) / length);
   const double share = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
-  return static_cast<float>(peak * (final_share + (1.0 - final_share) * share));
+  return static_cast<float>(minimum + (static_cast<double>(peak) - minimum) * share);
 }
 
 absl::Status CheckLearningRate(const LearningRate& rate) {
@@ -29,9 +29,9 @@ absl::Status CheckLearningRate(const LearningRate& rate) {
                                                    " warm-up steps of ", rate.total_steps,
                                                    " steps in all"));
   }
-  if (!(rate.final_share >= 0.0F && rate.final_share <= 1.0F)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("learning rate: final share ", rate.final_share, " is not in [0, 1]"));
+  if (!(rate.minimum >= 0.0F && rate.minimum <= rate.peak)) {
+    return absl::InvalidArgumentError(absl::StrCat("learning rate: a minimum of ", rate.minimum,
+                                                   " is not from 0 to the peak, ", rate.peak));
   }
   return absl::OkStatus();
 }

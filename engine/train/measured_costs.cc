@@ -202,8 +202,12 @@ schedule::Costs MeasureCosts(absl::Span<const Trace> traces, bool updates_in_bac
   costs.links = {
       {.latency_ns = std::llround(Median(link.waking_ns)),
        .bytes_per_second = link.passing_ns > 0.0 ? 1e9 * link.bytes / link.passing_ns : 0.0}};
-  costs.collectives = {.norms_ns = std::llround(Median(collectives[0])),
-                       .results_ns = std::llround(Median(collectives[1]))};
+  const auto collective_ns = [&](schedule::Op op) {
+    return std::llround(Median(collectives[schedule::CollectiveIndex(op)]));
+  };
+  costs.collectives = {.ties_ns = collective_ns(schedule::Op::kSumTies),
+                       .norms_ns = collective_ns(schedule::Op::kExchangeNorms),
+                       .results_ns = collective_ns(schedule::Op::kShareResults)};
   costs.updates_in_backward = updates_in_backward;
   costs.memory = std::move(memory);
   costs.collective_memory = collective_memory;

@@ -29,8 +29,10 @@ using schedule::Trace;
 constexpr int kMicroBatchesPerDevice = 4;
 constexpr float kLearningRate = 1e-6F;  // the values stay what they are
 
-// The same work with every layer as a stage of its own, where it was.
-partition::Plan StagePerLayer(const partition::Plan& plan) {
+// The same work with every layer as a stage of its own, where it was. Every other BW of a layer
+// whose B and W share work stays whole, so that all three are measured.
+partition::Plan StagePerLayer(const partition::Plan& plan,
+                              absl::Span<const partition::LayerCost> layers) {
   partition::Plan fine = {.num_layers = plan.num_layers,
                           .micro_batch_rows = plan.micro_batch_rows,
                           .schedule = {.name = plan.schedule.name,
@@ -53,6 +55,11 @@ partition::Plan StagePerLayer(const partition::Plan& plan) {
         continue;
       }
       for (int layer = last; layer >= first; --layer) {
+        const bool shares = layers[static_cast<size_t>(layer)].shared_backward_ns > 0;
+        if (shares && action.micro_batch.value() % 2 == 1) {
+          fine_list.push_back({Op::kBackward, StageId(layer), action.micro_batch});
+          continue;
+        }
         fine_list.push_back({Op::kBackwardInput, StageId(layer), action.micro_batch});
         fine_list.push_back({Op::kBackwardWeight, StageId(layer), action.micro_batch});
       }
@@ -126,6 +133,7 @@ absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats) {
   const RandomSamples data(run, batch_rows);
   const TrainerOptions options = {.optimizer = run.optimizer,
                                   .learning_rate = LearningRate::Constant(kLearningRate),
+                                  .on_nonfinite = OnNonFinite::kIgnore,
                                   .device = run.device,
                                   .trace = true};
   ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
@@ -185,11 +193,12 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                           .micro_batch_rows = options.micro_batch_rows,
                                           .optimizer = options.optimizer,
                                           .device = options.device}));
-  ASSIGN_OR_RETURN(PreparedRun fine, PrepareRun(model, profile,
-                                                GivenPlan{.plan = StagePerLayer(cut.plan),
-                                                          .optimizer = options.optimizer,
-                                                          .device = options.device,
-                                                          .transfers = cut.lowered.transfers}));
+  ASSIGN_OR_RETURN(PreparedRun fine,
+                   PrepareRun(model, profile,
+                              GivenPlan{.plan = StagePerLayer(cut.plan, profile.layers),
+                                        .optimizer = options.optimizer,
+                                        .device = options.device,
+                                        .transfers = cut.lowered.transfers}));
   ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(fine), measure.repeats));
   const bool updates_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
   const schedule::Costs costs =
@@ -202,6 +211,10 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
     layer.forward_ns = static_cast<double>(times.forward_ns);
     layer.backward_input_ns = static_cast<double>(times.backward_input_ns);
     layer.backward_weight_ns = static_cast<double>(times.backward_weight_ns);
+    const int64_t both_ns = times.backward_input_ns + times.backward_weight_ns;
+    const int64_t most_ns = std::min(times.backward_input_ns, times.backward_weight_ns);
+    layer.shared_backward_ns =
+        static_cast<double>(std::clamp<int64_t>(both_ns - times.backward_ns, 0, most_ns));
     layer.step_ns = static_cast<double>(times.step_ns);
     layer.spread = spreads[i];
   }

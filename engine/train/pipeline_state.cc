@@ -14,8 +14,9 @@ DeviceReport PipelineTrainer::ReportPlanned(int device) const {
   const partition::RankReport& predicted = run_.report.of(group_->mesh().rank_of(device));
   return {.predicted_peak_bytes = predicted.peak_bytes(),
           .predicted_stash_bytes = predicted.training.peak_stash_bytes,
-          .predicted_sent = partition::SentBytesOf(run_, group_->mesh().rank_of(device),
-                                                   group_->mesh().replica_of(device))};
+          .predicted_sent =
+              partition::SentBytesOf(run_, run_.profile.ties, group_->mesh().rank_of(device),
+                                     group_->mesh().replica_of(device))};
 }
 
 void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
@@ -97,6 +98,21 @@ absl::Status PipelineTrainer::SetParameter(const std::string& name,
   RETURN_IF_ERROR(group_->status());
   ASSIGN_OR_RETURN(const ParameterId id, run_.profile.parameters.Find(name));
   return engine::SetParameter(*group_, executors_, run_.profile.parameters[id], values);
+}
+
+absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
+  RETURN_IF_ERROR(group_->status());
+  return group_->OnEach([&](int device) -> absl::Status {
+    for (const auto& stage : executors_[static_cast<size_t>(device)]->stages()) {
+      for (const ModelParameter& parameter : stage->parameters()) {
+        std::vector<float> values(static_cast<size_t>(parameter.shape.elements()));
+        const std::string& name = run_.profile.parameters[parameter.original()].name;
+        RETURN_IF_ERROR(values_of(name, absl::MakeSpan(values)));
+        RETURN_IF_ERROR(stage->SetParameter(parameter.id, values));
+      }
+    }
+    return absl::OkStatus();
+  });
 }
 
 absl::Status PipelineTrainer::BeginSave(const std::string& folder, const SaveOptions& options) {

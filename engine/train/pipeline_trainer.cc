@@ -22,6 +22,7 @@ absl::Status PipelineTrainer::Initialize() {
   RETURN_IF_ERROR(CheckPreparedFor(run_, options_));
 
   RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
+  group.ties = run_.profile.parameters.ties();
   group.fingerprint = FingerprintOf(run_, options_);
   ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
   RETURN_IF_ERROR(CreateRings());
@@ -91,12 +92,24 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                          .micro_batches = plan().schedule.num_micro_batches,
                          .replication = plan().replication,
                          .optimizer = options_.optimizer,
-                         .updates_in_backward = run_.updates_in_backward()};
+                         .updates_in_backward = run_.updates_in_backward(),
+                         .skips = run_.profile.skips};
+    for (const int layer : plan().recomputed) {
+      if (plan().stage_of(layer) == index)
+        options.recomputed.push_back(layer - plan().first(index));
+    }
     ASSIGN_OR_RETURN(std::unique_ptr<Stage> stage, Stage::Create(group_->device(device), run_.model,
                                                                  run_.profile.parameters, options));
     STAGECOACH_CHECK(stage->memory() == run_.report.of(id).memory,
                      absl::StrCat("stage ", index, " is not laid out as it was predicted"));
     stages.push_back(std::move(stage));
+  }
+  std::vector<Executor::StagesOfTie> ties;
+  for (const ModelParameter& second : run_.profile.parameters.all()) {
+    if (!second.is_copy() || !plan().trains()) continue;
+    const ModelParameter& first = run_.profile.parameters[second.tied_to];
+    ties.push_back({first.id, second.id, StageId(plan().stage_of(first.layer)),
+                    StageId(plan().stage_of(second.layer))});
   }
   const partition::RankReport& predicted = run_.report.of(rank);
   ASSIGN_OR_RETURN(
@@ -111,6 +124,7 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
            .deadline = options_.deadline,
            .seed = options_.seed,
            .parameters = &run_.profile.parameters,
+           .ties = ties,
            .output = run_.profile.output,
            .clip_norm = options_.optimizer.clip_norm,
            .collectives = run_.lowered.collectives,
@@ -200,7 +214,6 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
     if (!is_everywhere) return performed;
     RETURN_IF_ERROR(CompleteUpdates());  // the error is the next call's
   }
-  EndStep();
   if (trace != nullptr) traces_->End(number - restored_steps_);
   if (pace_watch_ != nullptr && last_measured_ns_ > 0 && performed.ok()) {
     pace_watch_->After(number, last_measured_ns_, [&](int device) {
@@ -214,12 +227,16 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   }
   LossResult sum;
   AddResults(sum.loss, sum.correct);
-  return StepResult{.loss = sum.loss / static_cast<double>(rows.size()),
-                    .correct = sum.correct,
-                    .rows = static_cast<int64_t>(rows.size()),
-                    .answers_per_row = run_.profile.loss_spec.target.answers(),
-                    .learning_rate = step.update.learning_rate,
-                    .gradient_norm = ExecutorOf(0).gradient_norm()};
+  StepResult taken = {.loss = sum.loss / static_cast<double>(rows.size()),
+                      .correct = sum.correct,
+                      .rows = static_cast<int64_t>(rows.size()),
+                      .answers_per_row = run_.profile.loss_spec.target.answers(),
+                      .learning_rate = step.update.learning_rate,
+                      .gradient_norm = ExecutorOf(0).gradient_norm()};
+  RETURN_IF_ERROR(EndNonFinite(batch, taken, performed.ok()));
+  // Who loses another process before that does the step again: it has changed nothing.
+  EndStep();
+  return taken;
 }
 
 void PipelineTrainer::EndStep() {
@@ -271,30 +288,36 @@ absl::Status PipelineTrainer::RunForward(const Dataset& data, Wanted wanted, Eva
   return absl::OkStatus();
 }
 
-absl::StatusOr<Evaluation> PipelineTrainer::Predict(const Dataset& data, const TakeOutputs& take) {
+absl::StatusOr<Evaluation> PipelineTrainer::PredictFrom(const Dataset& data, int64_t first_row,
+                                                        const TakeOutputs& take) {
   RETURN_IF_ERROR(group_->status());
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
   const TargetSpec target = has_targets ? run_.profile.loss_spec.target : TargetSpec{};
   RETURN_IF_ERROR(CheckFits(data.spec(), run_.model.input, target, run_.model.vocabulary));
   RETURN_IF_ERROR(group_->Agree(group_->OnEach(
       [&](int device) { return executors_[static_cast<size_t>(device)]->PrepareOutputs(); })));
-  absl::StatusOr<Evaluation> evaluation = PredictAll(data, take);
+  absl::StatusOr<Evaluation> evaluation = PredictAll(data, first_row, take);
   RETURN_IF_ERROR(group_->Agree(evaluation.status()));
   return evaluation;
 }
 
-absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data,
+absl::StatusOr<Evaluation> PipelineTrainer::PredictAll(const Dataset& data, int64_t first_row,
                                                        const TakeOutputs& take) {
   const bool has_targets = data.spec().target.kind != TargetSpec::Kind::kNone;
-  Evaluation evaluation{.answers_per_row = run_.profile.loss_spec.target.answers()};
+  // Its rows are counted from that of the data set until the end.
+  Evaluation evaluation{.rows = first_row,
+                        .answers_per_row = run_.profile.loss_spec.target.answers()};
   while (evaluation.rows < data.rows()) {
     const int64_t begin = evaluation.rows;
-    RETURN_IF_ERROR(RunForward(data, {.loss = has_targets, .outputs = true}, evaluation));
+    const bool wants_outputs = static_cast<bool>(take);
+    RETURN_IF_ERROR(RunForward(data, {.loss = has_targets, .outputs = wants_outputs}, evaluation));
+    if (!wants_outputs) continue;
     const int64_t rows = evaluation.rows - begin;
     ASSIGN_OR_RETURN(const std::vector<float> values,
                      GatherOutputs(*group_, executors_, run_, rows));
     RETURN_IF_ERROR(take({.first_row = begin, .rows = rows, .values = values}));
   }
+  evaluation.rows -= first_row;
   evaluation.loss /= static_cast<double>(std::max<int64_t>(evaluation.rows, 1));
   return evaluation;
 }

@@ -20,7 +20,7 @@ namespace stagecoach::engine {
 
 // The trainer: a group of devices, each with the executor of its rank. pipeline_trainer.cc has the
 // start and the runs; pipeline_state.cc what is known of devices, traces and parameters, and how
-// they are saved and restored.
+// they are saved and restored; pipeline_nonfinite.cc what comes of numbers that are not finite.
 class PipelineTrainer final : public Trainer {
  public:
   PipelineTrainer(PreparedRun run, const TrainerOptions& options)
@@ -36,7 +36,8 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) override;
-  absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) override;
+  absl::StatusOr<Evaluation> PredictFrom(const Dataset& data, int64_t first_row,
+                                         const TakeOutputs& take) override;
   absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override;
   absl::StatusOr<std::string> FinishSave() override;
   bool is_saving() const override { return saved_state_->is_under_way(); }
@@ -49,6 +50,7 @@ class PipelineTrainer final : public Trainer {
   absl::StatusOr<std::string> ParametersHash() override;
   absl::StatusOr<std::vector<float>> Parameter(const std::string& name) override;
   absl::Status SetParameter(const std::string& name, absl::Span<const float> values) override;
+  absl::Status SetParameters(const ValuesOf& values_of) override;
   bool can_lose_processes() const override;
   bool may_complete_step() const override;
   absl::Status CompleteStep() override;
@@ -80,13 +82,21 @@ class PipelineTrainer final : public Trainer {
   // A forward pass of the batch of `data` that follows the rows evaluated so far, which adds to
   // them.
   absl::Status RunForward(const Dataset& data, Wanted wanted, Evaluation& sums);
-  absl::StatusOr<Evaluation> PredictAll(const Dataset& data, const TakeOutputs& take);
+  absl::StatusOr<Evaluation> PredictAll(const Dataset& data, int64_t first_row,
+                                        const TakeOutputs& take);
   // The only one of a process.
   Executor& own_executor() const;
   // Completes the updates of a step that has failed, on all devices here.
   absl::Status CompleteUpdates();
   // The last run of training is then the last step.
   void EndStep();
+  // After a step, if it has numbers that are not finite: an error, or why it was skipped. All
+  // processes get the same.
+  absl::Status EndNonFinite(const Batch& batch, StepResult& taken, bool can_search);
+  absl::StatusOr<std::string> WhereNotFinite(const Batch& batch);
+  std::string Describe(const NonFinite& found) const;
+  // The first micro-batch of the last step whose loss is not finite, if there is one.
+  int FirstWithoutLoss() const;
   // One that knows the results of a run of the replica.
   const Executor& ExecutorOf(int replica) const;
   // Adds those of the last run, by rows, so that a sum over runs is the same however many rows each

@@ -1,7 +1,11 @@
 #include "engine/train/prepared_run.h"
 
+#include <cstddef>
+#include <iterator>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "partition/search/make_plan.h"
@@ -37,6 +41,22 @@ partition::ScheduleMaker MakerOf(const PlanOptions& options) {
   };
 }
 
+// None for kPlanned.
+std::vector<int> RecomputedLayers(const ModelProfile& profile, Recompute recompute) {
+  std::vector<int> recomputed;
+  const auto can = [&](int layer) {
+    return profile.layers[static_cast<size_t>(layer)].recompute_stash_bytes.has_value();
+  };
+  if (recompute == Recompute::kAttention) {
+    absl::c_copy_if(profile.attention_layers, std::back_inserter(recomputed), can);
+  } else if (recompute == Recompute::kFull) {
+    for (int layer = 0; layer < static_cast<int>(profile.layers.size()); ++layer) {
+      if (can(layer)) recomputed.push_back(layer);
+    }
+  }
+  return recomputed;
+}
+
 // The fastest plan with any schedule, the number of micro-batches being given.
 absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
                                                    const PlanOptions& options) {
@@ -51,6 +71,7 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
   request.gradient_blocks = options.replication.gradient_blocks;
   request.shards_optimizer = options.replication.shards_optimizer;
   request.reduction = options.replication.reduction;
+  request.may_recompute = options.recompute == Recompute::kPlanned;
   if (options.chunks > 0) request.chunks = options.chunks;
   ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
   return partition::PreparedPlan(std::move(receipt));
@@ -88,7 +109,16 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& op
 
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
                                        const PlanOptions& options) {
-  ASSIGN_OR_RETURN(partition::PreparedPlan plan, FindPlan(profile, options));
+  const std::vector<int> recomputed =
+      RecomputedLayers(profile, options.predicts ? Recompute::kNone : options.recompute);
+  // To what finds the plan, they are other layers.
+  ModelProfile with_recomputed = profile;
+  for (const int layer : recomputed) {
+    partition::LayerCost& cost = with_recomputed.layers[static_cast<size_t>(layer)];
+    cost = partition::Recomputed(cost);
+  }
+  ASSIGN_OR_RETURN(partition::PreparedPlan plan, FindPlan(with_recomputed, options));
+  if (!recomputed.empty()) plan.plan.recomputed = recomputed;
   return PreparedRun{std::move(plan), model, options.optimizer, options.device, std::move(profile)};
 }
 
@@ -103,6 +133,9 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given) {
 }
 
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given) {
+  if (given.recompute != Recompute::kPlanned) {
+    given.plan.recomputed = RecomputedLayers(profile, given.recompute);
+  }
   const partition::EndMemory ends = profile.ends(given.plan.schedule.num_micro_batches);
   ASSIGN_OR_RETURN(partition::PreparedPlan plan,
                    PreparePlan(std::move(given.plan), profile.layers, ends, given.transfers,

@@ -33,6 +33,15 @@ struct PreparedRun : partition::PreparedPlan {
   }
 };
 
+// Which layers do F again within B, to save memory: of those that can
+// (LayerCost::recompute_stash_bytes).
+enum class Recompute : uint8_t {
+  kPlanned,    // those that the plan names; a plan that is searched may name some
+  kNone,       // none, whatever the plan says; and so on
+  kAttention,  // those with attention (LayerSpec::has_attention)
+  kFull,       // all
+};
+
 // A given plan, and the devices to perform it on.
 struct GivenPlan {
   partition::Plan plan;
@@ -40,13 +49,15 @@ struct GivenPlan {
   DeviceSpec device;
   schedule::Transfers transfers = schedule::Transfers::kSeparate;  // how devices exchange tensors
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
+  Recompute recompute = Recompute::kPlanned;
 };
 
 // What to find a plan for.
 struct PlanOptions {
   int devices = 1;  // of each replica
   partition::Replication replication = {};
-  // No training: F alone, each device with one stage. No schedule, chunks and optimizer are read.
+  // No training: F alone, each device with one stage. No schedule, chunks, optimizer and recompute
+  // are read.
   bool predicts = false;
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
   // Instead of a name: that of each replica; for as many devices.
@@ -58,6 +69,7 @@ struct PlanOptions {
   DeviceSpec device;    // each of them
   Exchange exchange = Exchange::kAuto;
   schedule::ResultsPlace results = schedule::ResultsPlace::kNowhere;  // ProfileOptions::results
+  Recompute recompute = Recompute::kPlanned;
 };
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
@@ -68,7 +80,7 @@ absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& op
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile,
                                        const PlanOptions& options);
 
-// Prepares a plan that is given. Errors: those of AnalyzeModel and partition::PreparePlan.
+// Prepares a plan that is given. Errors: those of AnalyzeModel and PreparePlan.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, GivenPlan given);
 // The same of a model whose profile, with that optimizer and those devices, is known.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, ModelProfile profile, GivenPlan given);

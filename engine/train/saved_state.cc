@@ -105,6 +105,7 @@ int SavedState::OwnerOf(int layer) const {
 }
 
 bool SavedState::Writes(int device, const TrainedPiece& piece) const {
+  if (piece.is_copy) return false;
   const bool is_shard = run_.plan.replication.shards_optimizer && piece.state != kTrainedValue;
   return is_shard || OwnerOf(run_.profile.parameters[piece.parameter].layer) == device;
 }

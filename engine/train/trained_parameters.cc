@@ -43,6 +43,21 @@ absl::Status CheckReplicasAgree(const Digests& digests, const ParameterTable& pa
   return absl::OkStatus();
 }
 
+absl::Status CheckCopiesAgree(absl::Span<const std::string> digests,
+                              const ParameterTable& parameters) {
+  for (const ModelParameter& parameter : parameters.all()) {
+    const ParameterId original = parameter.original();
+    if (digests[static_cast<size_t>(parameter.id.value())] ==
+        digests[static_cast<size_t>(original.value())]) {
+      continue;
+    }
+    return absl::DataLossError(absl::StrCat("the parameters ", parameters[original].name, " and ",
+                                            parameter.name,
+                                            " are tied, but have different values"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NotTheSameModel() {
   return absl::FailedPreconditionError("the processes do not train the same model");
 }
@@ -83,7 +98,13 @@ absl::StatusOr<std::string> HashParameters(RankGroup& group, Executors executors
     }
   }
   RETURN_IF_ERROR(CheckReplicasAgree(digests, parameters));
-  return base::HashOf(absl::StrJoin(digests.front(), ""));
+  RETURN_IF_ERROR(CheckCopiesAgree(digests.front(), parameters));
+  std::string originals;
+  for (const ModelParameter& parameter : parameters.all()) {
+    if (!parameter.is_copy())
+      originals += digests.front()[static_cast<size_t>(parameter.id.value())];
+  }
+  return base::HashOf(originals);
 }
 
 absl::StatusOr<std::vector<float>> CopyParameter(RankGroup& group, Executors executors,
@@ -112,7 +133,9 @@ absl::Status SetParameter(RankGroup& group, Executors executors, const ModelPara
   }
   return group.OnEach([&](int device) -> absl::Status {
     for (const std::unique_ptr<Stage>& stage : executors[static_cast<size_t>(device)]->stages()) {
-      if (stage->has(parameter.id)) RETURN_IF_ERROR(stage->SetParameter(parameter.id, values));
+      for (const ParameterId id : {parameter.id, parameter.tied_to}) {
+        if (id.valid() && stage->has(id)) RETURN_IF_ERROR(stage->SetParameter(id, values));
+      }
     }
     return absl::OkStatus();
   });

@@ -31,10 +31,26 @@
 
 namespace stagecoach::engine {
 
+// What comes of a step with a number that is not finite.
+//
+// If updates wait for the norm of all gradients (Optimizer::waits_for_norm), such a step changes no
+// parameter and no state of the optimizer, on any rank. It is then repeated without updates, layer
+// by layer, to find the first that made such a number, of the first micro-batch; the answer does
+// not depend on partition and schedule. Else only the loss of each step is looked at, once it is
+// done, which costs nothing; parameters have been updated by then.
+enum class OnNonFinite : uint8_t {
+  kStop,  // Step fails with OutOfRange
+  // The run goes on. The step counts as one, for the learning rate and AdamW's t, too. Needs
+  // Optimizer::waits_for_norm.
+  kSkip,
+  kIgnore,  // nothing is looked at: for runs whose times alone are wanted
+};
+
 struct TrainerOptions {
   Optimizer optimizer;
   LearningRate learning_rate;
   uint64_t seed = 1;  // of all that is random: the initial parameters, and what layers draw
+  OnNonFinite on_nonfinite = OnNonFinite::kStop;
   DeviceSpec device;  // each of them
   Exchange exchange = Exchange::kAuto;
   // For one process per device: this process has device rendezvous->rank() of the plan, and every
@@ -62,7 +78,8 @@ struct StepResult {
   int64_t rows = 0;             // of the batch
   int64_t answers_per_row = 1;  // TargetSpec::answers
   float learning_rate = 0.0F;
-  double gradient_norm = 0.0;  // global, before clipping; 0 unless clipping is on
+  double gradient_norm = 0.0;  // global, before clipping; 0 unless Optimizer::waits_for_norm
+  std::string skipped_for;     // why the step has changed nothing (OnNonFinite::kSkip); else empty
 };
 
 struct Evaluation {
@@ -101,7 +118,7 @@ struct SaveOptions {
 };
 
 // Unimplemented, with the reason, if the plan asks for what trainers do not do yet: UNSHARD and
-// RESHARD in its schedule, layers that recompute, layers in another order than the model's.
+// RESHARD in its schedule, layers in another order than the model's.
 absl::Status CheckSupported(const partition::Plan& plan);
 
 // Trains a model that is spread over devices. By a plan that only predicts (PlanOptions::predicts),
@@ -146,12 +163,17 @@ class Trainer {
   virtual absl::StatusOr<Evaluation> Evaluate(const Dataset& data, const StopFunction& stop) = 0;
   absl::StatusOr<Evaluation> Evaluate(const Dataset& data) { return Evaluate(data, nullptr); }
 
-  // Hands the outputs of all rows of `data` to `take`, in order, a batch at a time: what the model
-  // gives before the loss. Changes nothing. The outputs are gathered from all replicas in host
-  // memory: that of this process, or, among processes, of each, so that all are given all. An error
-  // of `take` in one process is one for all. The result is that of Evaluate if the data has
-  // targets; else it has rows alone.
-  virtual absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) = 0;
+  // Hands the outputs of all rows of `data` from `first_row` on to `take`, in order, a batch at a
+  // time: what the model gives before the loss. Without a `take` they are not asked for. Changes
+  // nothing but the caches of a model that has them (Model::cached_positions). The outputs are
+  // gathered from all replicas in host memory: that of this process, or, among processes, of each,
+  // so that all are given all. An error of `take` in one process is one for all. The result is that
+  // of Evaluate if the data has targets, over those rows; else it has rows alone.
+  virtual absl::StatusOr<Evaluation> PredictFrom(const Dataset& data, int64_t first_row,
+                                                 const TakeOutputs& take) = 0;
+  absl::StatusOr<Evaluation> Predict(const Dataset& data, const TakeOutputs& take) {
+    return PredictFrom(data, 0, take);
+  }
   // All at once: (rows of the data, output of the model).
   absl::StatusOr<std::vector<float>> Predict(const Dataset& data);
 
@@ -203,6 +225,12 @@ class Trainer {
   // Gives it other values, between steps; the optimizer's states stay. Among processes all give the
   // same. InvalidArgument: another number of them than the parameter has.
   virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;
+
+  // Gives all parameters values, before the first step: asks for those of each that a device of
+  // this process has, one after the other, but several devices at once. One that is tied has the
+  // name of the first of the two. An error of `values_of` ends the run.
+  using ValuesOf = std::function<absl::Status(const std::string& name, absl::Span<float> values)>;
+  virtual absl::Status SetParameters(const ValuesOf& values_of) = 0;
 
   // ---- For processes that go on when another one is lost (kept_state.h).
 

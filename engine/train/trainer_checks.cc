@@ -3,17 +3,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
-#include "engine/run/executor.h"
 
 namespace stagecoach::engine {
 
 absl::Status CheckSupported(const partition::Plan& plan) {
-  RETURN_IF_ERROR(CheckKeepsParameters(plan.schedule));
-  if (!plan.recomputed.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("the plan recomputes layer ", plan.recomputed.front(),
-                     ", but layers cannot be recomputed so far: plan without recomputation"));
-  }
   if (!plan.order.empty()) {
     return absl::UnimplementedError(
         "the plan changes the order of the layers, as for a graph, but a model is a chain that is "
@@ -38,6 +31,11 @@ absl::Status CheckTrainer(const partition::Plan& plan, const TrainerOptions& opt
   RETURN_IF_ERROR(CheckSupported(plan));
   RETURN_IF_ERROR(CheckOptimizer(options.optimizer));
   RETURN_IF_ERROR(CheckLearningRate(options.learning_rate));
+  if (options.on_nonfinite == OnNonFinite::kSkip && !options.optimizer.waits_for_norm()) {
+    return absl::InvalidArgumentError(
+        "steps with numbers that are not finite can be skipped only if updates wait for all "
+        "gradients: set Optimizer::checks_gradients, or clip them");
+  }
   if (options.trace && options.rendezvous != nullptr) {
     return absl::InvalidArgumentError(
         "a process knows its own rank's times only: trace a run of one process");
@@ -58,6 +56,11 @@ absl::Status TellOthers(const TrainerOptions& options, absl::Status status) {
 }
 
 absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& options) {
+  if (run.model.cached_positions > 0 && run.plan.trains()) {
+    return absl::InvalidArgumentError(
+        "a model that is given positions one by one (ModelForGeneration) only predicts: plan for "
+        "that with PlanOptions::predicts");
+  }
   const char* other = nullptr;
   if (run.optimizer != options.optimizer) {
     other = "another optimizer";

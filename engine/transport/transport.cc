@@ -22,6 +22,8 @@ std::string ToString(const Message& message) {
       return absl::StrCat("gradients of stage ", stage, " summed, part ", number);
     case Message::Kind::kState:
       return absl::StrCat("piece ", number, " of what is trained");
+    case Message::Kind::kTied:
+      return absl::StrCat("tied gradients of stage ", stage, ", part ", number);
   }
   return "?";
 }

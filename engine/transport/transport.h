@@ -32,12 +32,14 @@ struct Message {
     kAddends,
     kSums,
     kState,
+    kTied,
   };
   Kind kind = Kind::kActivation;
-  // Of an activation or gradient, the earlier of the two neighboring stages; of addends and sums,
-  // whose gradients they are of.
+  // Of an activation or gradient, the earlier of the two neighboring stages; of addends, sums and
+  // what is tied, whose gradients they are of.
   StageId stage;
-  // Of addends and sums, which part of the gradients; of what is trained, which piece.
+  // Of addends, sums and what is tied, which part of the gradients; of what is trained, which
+  // piece.
   MicroBatch micro_batch;
 
   friend bool operator==(const Message&, const Message&) = default;

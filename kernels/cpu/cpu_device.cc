@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/library_primitive.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/handover.h"
 
@@ -59,7 +61,7 @@ class CpuHandover final : public Handover {
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuDeviceOptions& options)
-      : Device(DeviceKind::kCpu, Precision::kFloat32, absl::StrCat("cpu:", options.index),
+      : Device(DeviceKind::kCpu, options.precision, absl::StrCat("cpu:", options.index),
                options.memory_limit_bytes),
         stream_(options.threads),
         ops_(*this) {}
@@ -103,6 +105,14 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
+absl::Status CheckBfloat16OnCpu() {
+  if (LibraryHasBfloat16()) return absl::OkStatus();
+  return absl::UnavailableError(
+      "this processor has no AVX-512 BF16 or AMX, or ONEDNN_MAX_CPU_ISA forbids them, without "
+      "which "
+      "CPU devices do not compute with bf16");
+}
+
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options) {
   if (options.threads < 1 || options.threads > CpuDeviceOptions::kMaxThreads) {
     return absl::InvalidArgumentError(absl::StrCat("a CPU device has 1 to ",
@@ -113,6 +123,10 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("negative device memory: ", options.memory_limit_bytes, " bytes"));
   }
+  if (options.precision == Precision::kTf32) {
+    return absl::InvalidArgumentError("CPU devices compute with fp32 or bf16, not with tf32");
+  }
+  if (options.precision == Precision::kBfloat16) RETURN_IF_ERROR(CheckBfloat16OnCpu());
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(options));
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
 
@@ -13,13 +14,21 @@ struct CpuDeviceOptions {
   int index = 0;                   // in the name "cpu:<index>"
   int threads = 1;                 // 1 ... kMaxThreads
   int64_t memory_limit_bytes = 0;  // budget; 0: none
+  // fp32, or bf16 where CheckBfloat16OnCpu() is ok.
+  Precision precision = Precision::kFloat32;
   static constexpr int kMaxThreads = 256;
 };
 
+// Whether CPU devices compute with bfloat16: the processor has instructions for its products
+// (AVX-512 BF16 or AMX), and oneDNN uses them (ONEDNN_MAX_CPU_ISA). Unavailable: says which is
+// missing.
+absl::Status CheckBfloat16OnCpu();
+
 // A CPU device: a worker thread that performs the stream's jobs, threads - 1 helpers that share the
 // tiles of its operations, and a byte budget. No library starts threads of its own behind them.
-// Denormal numbers are flushed to zero in its threads. InvalidArgument: threads out of range or a
-// negative budget.
+// Denormal numbers are flushed to zero in its threads. InvalidArgument: threads out of range, a
+// negative budget or a precision that CPU devices do not have. Unavailable: as of
+// CheckBfloat16OnCpu.
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options);
 
 }  // namespace stagecoach::kernels

@@ -1,107 +1,123 @@
 #include "kernels/cpu/matrix_product.h"
 
+#include <algorithm>
 #include <array>
 #include <dnnl.hpp>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/library_primitive.h"
 #include "kernels/cpu/threads.h"
 
 namespace stagecoach::kernels {
 namespace {
 
 using Desc = dnnl::memory::desc;
+using Type = dnnl::memory::data_type;
 
-absl::Status ToStatus(dnnl_status_t status, const char* what) {
-  if (status == dnnl_success) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("oneDNN: ", what, " failed with status ", status));
+Desc Matrix(Type type, int64_t rows, int64_t columns, bool is_transposed, int64_t leading) {
+  return Desc({rows, columns}, type,
+              is_transposed ? dnnl::memory::dims{1, leading} : dnnl::memory::dims{leading, 1});
 }
 
-// One processor, one engine: shared by all products of the process.
-const dnnl::engine& CpuEngine() {
-  static const dnnl::engine* const engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
-  return *engine;
-}
-
-Desc Matrix(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
-  return Desc({rows, columns}, dnnl::memory::data_type::f32,
-              dnnl::memory::dims{row_stride, column_stride});
+LibraryPrimitive MakePrimitive(Type type, const ProductShape& shape, bool accumulate, int slots) {
+  const Desc a = Matrix(type, shape.m, shape.k, shape.transpose_a, shape.lda);
+  const Desc b = Matrix(type, shape.k, shape.n, shape.transpose_b, shape.ldb);
+  const Desc c = Matrix(Type::f32, shape.m, shape.n, false, shape.ldc);
+  dnnl::primitive_attr attributes = UserScratchpad();
+  if (accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0F);
+    attributes.set_post_ops(sum);
+  }
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
+                                                 CpuEngine());
+  return LibraryPrimitive(dnnl::matmul(description), description,
+                          {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}}, slots);
 }
 
 }  // namespace
 
-absl::Status Gemm(bool transpose_a, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
-                  const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc) {
-  return ToStatus(dnnl_sgemm(transpose_a ? 'T' : 'N', 'N', m, n, k, 1.0F, a, lda, b, ldb,
-                             accumulate ? 1.0F : 0.0F, c, ldc),
-                  "matrix product");
-}
-
-struct TransposedProduct::State {
-  // The objects of oneDNN that concurrent callers must not share.
-  struct Slot {
-    dnnl::stream stream;
-    dnnl::memory a, b, c, scratchpad;
-  };
-  dnnl::matmul primitive;
-  std::vector<Slot> slots;
-  int64_t scratchpad_bytes = 0;
+struct MatrixProduct::State {
+  ProductShape shape;
+  bool is_stateless = false;
+  // Without and with what c holds.
+  std::array<LibraryPrimitive, 2> primitives;
 };
 
-TransposedProduct::TransposedProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
-TransposedProduct::~TransposedProduct() = default;
+MatrixProduct::MatrixProduct(std::unique_ptr<State> state) : state_(std::move(state)) {}
+MatrixProduct::~MatrixProduct() = default;
 
-absl::StatusOr<std::unique_ptr<TransposedProduct>> TransposedProduct::Create(int64_t m, int64_t n,
-                                                                             int64_t k, int slots) {
-  SingleThreadedLibraries single_threaded;
-  try {
-    const Desc a = Matrix(m, k, k, 1);
-    const Desc b = Matrix(k, n, 1, k);
-    const Desc c = Matrix(m, n, n, 1);
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes,
-                                                   CpuEngine());
-    auto state = std::make_unique<State>();
-    state->primitive = dnnl::matmul(description);
-    state->scratchpad_bytes = static_cast<int64_t>(description.scratchpad_desc().get_size());
-    for (int slot = 0; slot < slots; ++slot) {
-      const auto unplaced = [](const Desc& desc) {
-        return dnnl::memory(desc, CpuEngine(), nullptr);
-      };
-      state->slots.push_back({dnnl::stream(CpuEngine()), unplaced(a), unplaced(b), unplaced(c),
-                              unplaced(description.scratchpad_desc())});
+absl::StatusOr<std::unique_ptr<MatrixProduct>> MatrixProduct::Create(DType type,
+                                                                     const ProductShape& shape,
+                                                                     int slots) {
+  auto state = std::make_unique<State>();
+  state->shape = shape;
+  state->is_stateless = type == DType::kFloat32 && !shape.transpose_b;
+  if (!state->is_stateless) {
+    SingleThreadedLibraries single_threaded;
+    const Type library_type = LibraryType(type);
+    try {
+      state->primitives[0] = MakePrimitive(library_type, shape, false, slots);
+      if (shape.may_accumulate) {
+        state->primitives[1] = MakePrimitive(library_type, shape, true, slots);
+      }
+    } catch (const std::exception& error) {
+      return absl::InternalError(absl::StrCat("oneDNN: no product of (", shape.m, ", ", shape.k,
+                                              ") and (", shape.k, ", ", shape.n,
+                                              "): ", error.what()));
     }
-    return std::unique_ptr<TransposedProduct>(new TransposedProduct(std::move(state)));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("oneDNN: no product of (", m, ", ", k, ") and (", k,
-                                            ", ", n, "): ", error.what()));
   }
+  return std::unique_ptr<MatrixProduct>(new MatrixProduct(std::move(state)));
 }
 
-int64_t TransposedProduct::scratchpad_bytes() const { return state_->scratchpad_bytes; }
+int64_t MatrixProduct::scratchpad_bytes() const {
+  return std::max(state_->primitives[0].scratchpad_bytes(),
+                  state_->primitives[1].scratchpad_bytes());
+}
 
-absl::Status TransposedProduct::Run(int slot, const float* a, const float* b, float* c,
-                                    std::byte* scratchpad) const {
-  const State::Slot& s = state_->slots[static_cast<size_t>(slot)];
-  // The C interface: the C++ one builds a hash map on each call.
-  const auto place = [](const dnnl::memory& memory, const void* data) {
-    return dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data));
-  };
-  for (const auto& [memory, data] : {std::pair<const dnnl::memory*, const void*>{&s.a, a},
-                                     {&s.b, b},
-                                     {&s.c, c},
-                                     {&s.scratchpad, scratchpad}}) {
-    if (place(*memory, data) != dnnl_success) return absl::InternalError("oneDNN: bad operand");
+absl::Status MatrixProduct::Run(int slot, const void* a, const void* b, bool accumulate, float* c,
+                                std::byte* scratchpad) const {
+  const ProductShape& shape = state_->shape;
+  STAGECOACH_CHECK(shape.may_accumulate || !accumulate, "a product that does not accumulate");
+  if (!state_->is_stateless) {
+    return state_->primitives[accumulate ? 1 : 0].Run(slot, {a, b, c}, scratchpad);
   }
-  const std::array<dnnl_exec_arg_t, 4> arguments = {{{DNNL_ARG_SRC, s.a.get()},
-                                                     {DNNL_ARG_WEIGHTS, s.b.get()},
-                                                     {DNNL_ARG_DST, s.c.get()},
-                                                     {DNNL_ARG_SCRATCHPAD, s.scratchpad.get()}}};
-  return ToStatus(dnnl_primitive_execute(state_->primitive.get(), s.stream.get(),
-                                         static_cast<int>(arguments.size()), arguments.data()),
-                  "matrix product");
+  return FromLibrary(
+      dnnl_sgemm(shape.transpose_a ? 'T' : 'N', 'N', shape.m, shape.n, shape.k, 1.0F,
+                 static_cast<const float*>(a), shape.lda, static_cast<const float*>(b), shape.ldb,
+                 accumulate ? 1.0F : 0.0F, c, shape.ldc),
+      "matrix product");
+}
+
+absl::StatusOr<TiledProduct> TiledProduct::Create(
+    DType type, const Tiling& tiles, int slots,
+    absl::FunctionRef<ProductShape(int64_t length)> shape_of) {
+  TiledProduct product;
+  product.last_tile_ = tiles.count - 1;
+  if (tiles.count > 1) {
+    ASSIGN_OR_RETURN(product.whole_, MatrixProduct::Create(type, shape_of(tiles.length(0)), slots));
+  }
+  ASSIGN_OR_RETURN(product.last_,
+                   MatrixProduct::Create(type, shape_of(tiles.last_length()), slots));
+  return product;
+}
+
+int64_t TiledProduct::scratchpad_bytes() const {
+  int64_t bytes = 0;
+  for (const auto* product : {&whole_, &last_}) {
+    if (*product != nullptr) bytes = std::max(bytes, (*product)->scratchpad_bytes());
+  }
+  return bytes;
+}
+
+absl::Status TiledProduct::Run(int tile, int slot, const void* a, const void* b, bool accumulate,
+                               float* c, std::byte* scratchpad) const {
+  const MatrixProduct& product = tile == last_tile_ ? *last_ : *whole_;
+  return product.Run(slot, a, b, accumulate, c, scratchpad);
 }
 
 }  // namespace stagecoach::kernels

@@ -6,35 +6,66 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cpu/cpu_stream.h"
+#include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
 
-// c = a b (+ c if accumulate) with row-major matrices a (m, k), b (k, n), c (m, n) and leading
-// dimensions lda, ldb, ldc; a is stored transposed, as (k, m), if `transpose_a`. One thread.
-// oneDNN's stateless product.
-absl::Status Gemm(bool transpose_a, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
-                  const float* b, int64_t ldb, bool accumulate, float* c, int64_t ldc);
+// A product of row-major matrices a (m, k), b (k, n) and c (m, n) with the leading dimensions lda,
+// ldb and ldc.
+struct ProductShape {
+  int64_t m = 1, n = 1, k = 1;
+  bool transpose_a = false;  // a is stored as (k, m)
+  int64_t lda = 1;
+  bool transpose_b = false;  // b is stored as (n, k)
+  int64_t ldb = 1;
+  int64_t ldc = 1;
+  bool may_accumulate = false;
+};
 
-// c = a b^T with a (m, k), b (n, k) and c (m, n), all row-major and contiguous; a oneDNN primitive
-// made once for its shape. Right for a tall a and a b of few rows: a is read in place, only b is
-// repacked. One thread per slot.
-class TransposedProduct {
+// c = a b (+ c), made once for its shape. a and b are float32 or bfloat16, sums and c are float32.
+// One thread per slot. Products of float32 are oneDNN's stateless ones, but for a transposed b:
+// there a primitive reads a tall a in place, and repacks b alone. Products of bfloat16 are
+// primitives.
+class MatrixProduct {
  public:
   // `slots`: how many threads may be inside Run at once, each with a slot of its own.
-  static absl::StatusOr<std::unique_ptr<TransposedProduct>> Create(int64_t m, int64_t n, int64_t k,
-                                                                   int slots);
-  ~TransposedProduct();
+  static absl::StatusOr<std::unique_ptr<MatrixProduct>> Create(DType type,
+                                                               const ProductShape& shape,
+                                                               int slots);
+  ~MatrixProduct();
 
   int64_t scratchpad_bytes() const;  // of one slot
 
-  absl::Status Run(int slot, const float* a, const float* b, float* c, std::byte* scratchpad) const;
+  // Added to what c holds if `accumulate`, which the shape must allow.
+  absl::Status Run(int slot, const void* a, const void* b, bool accumulate, float* c,
+                   std::byte* scratchpad) const;
 
  private:
   struct State;
-  explicit TransposedProduct(std::unique_ptr<State> state);
+  explicit MatrixProduct(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+};
+
+// The products of a tiling, whose tiles are equally long but for the last.
+class TiledProduct {
+ public:
+  // `shape_of`: for a tile of that length.
+  static absl::StatusOr<TiledProduct> Create(
+      DType type, const Tiling& tiles, int slots,
+      absl::FunctionRef<ProductShape(int64_t length)> shape_of);
+
+  int64_t scratchpad_bytes() const;
+  // As MatrixProduct::Run.
+  absl::Status Run(int tile, int slot, const void* a, const void* b, bool accumulate, float* c,
+                   std::byte* scratchpad) const;
+
+ private:
+  int last_tile_ = 0;
+  std::unique_ptr<MatrixProduct> whole_, last_;  // `last_` alone if there is one tile
 };
 
 }  // namespace stagecoach::kernels

@@ -35,6 +35,7 @@ struct MeanSquaredErrorShape : LossShape {};
 //   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses of rows,
 //   divided by P; number of correct rows
 // output and gradient are of the device's activation type.
+// Where the loss of a row is not finite, so is its gradient not.
 // Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
 // correct if its largest output, the first one of several, is at its label. The losses of rows are
 // summed in double, in an order that depends on R, C and `valid_rows` alone. With P = 1 the

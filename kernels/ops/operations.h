@@ -8,12 +8,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/cached_attention.h"
+#include "kernels/ops/convolution.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/head.h"
+#include "kernels/ops/image_norm.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/operation.h"
+#include "kernels/ops/pooling.h"
+#include "kernels/ops/relu.h"
 #include "kernels/ops/swiglu.h"
 
 // The list of all operations of fixed shape. For the backends, which make each of them; others
@@ -25,11 +31,17 @@ struct ShapeList {};
 
 using AllShapes = ShapeList<   //
     AttentionShape,            //
+    CachedAttentionShape,      //
+    ConvolutionShape,          //
     DropoutShape,              //
     EmbeddingShape,            //
+    HeadShape,                 //
+    ImageNormShape,            //
     LayerNormShape,            //
     LinearShape,               //
     MeanSquaredErrorShape,     //
+    PoolingShape,              //
+    ReluShape,                 //
     SoftmaxCrossEntropyShape,  //
     SwiGluShape>;
 

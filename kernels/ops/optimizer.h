@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,14 +14,24 @@
 
 namespace stagecoach::kernels {
 
+// How a parameter follows a statistic of the samples rather than the gradient of a loss. In place
+// of the gradient there is the sum of the statistic over micro-batches, and an update of any kind
+// is
+//   p = (1 - momentum) p + momentum share sum
+struct MovingAverage {
+  float momentum = 0.1F;
+  float share = 1.0F;  // 1 / the number of micro-batches
+};
+
 // A parameter and all that an update of it touches. All but `working` are float32; all have the
 // same number of elements.
 struct ParameterTensors {
   Tensor value;    // what the optimizer updates
   Tensor working;  // `value` rounded to bfloat16, for the layers; empty where they read `value`
   Tensor gradient;
-  std::array<Tensor, 2> states;  // AdamW: m, v; SGD: momentum
-  bool decays = true;            // whether weight decay applies
+  std::array<Tensor, 2> states;          // AdamW: m, v; SGD: momentum
+  bool decays = true;                    // whether weight decay applies
+  std::optional<MovingAverage> average;  // instead of the optimizer, which has no states then
 };
 
 // Parameters that are updated together: on an accelerator by one launch for all of them. Made by
@@ -52,7 +63,8 @@ struct SgdStep {
   Tensor gradient_scale;  // (1) float32; empty: 1
 };
 
-// Each element is read and written once. Results are the same bits for any number of threads.
+// With a `gradient_scale` that is not a number, AdamW and Sgd change nothing. Each element is read
+// and written once. Results are the same bits for any number of threads.
 class OptimizerOps {
  public:
   virtual ~OptimizerOps() = default;
@@ -69,13 +81,15 @@ class OptimizerOps {
   // working = value rounded, of each parameter that has one.
   virtual absl::Status RoundParameters(Stream& stream, const ParameterGroup& group) = 0;
 
-  // squares (n) float64, n the size of the group: the sum of squares of each gradient, in double.
+  // squares (n) float64, n the size of the group: the sum of squares of each gradient, in double;
+  // 0 of a moving average.
   virtual absl::Status SquaredNorms(Stream& stream, const ParameterGroup& group,
                                     const Tensor& squares) = 0;
 
   // From squares (K, n) float64, each column of which has at most one value that is not 0:
   //   norm (1) float64: the root of the sum of all, added up in the order of columns
-  //   scale (1) float32: clip_norm / norm, at most 1
+  //   scale (1) float32: clip_norm / norm, at most 1; not a number if the norm is not finite, which
+  //   it is if all gradients are. A clip_norm of infinity clips nothing.
   virtual absl::Status ClipScale(Stream& stream, const Tensor& squares, float clip_norm,
                                  const Tensor& norm, const Tensor& scale) = 0;
 };

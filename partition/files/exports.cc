@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "schedule/files/csv.h"
+#include "schedule/lowering.h"
 #include "schedule/placement.h"
 
 namespace stagecoach::partition {
@@ -146,6 +147,19 @@ absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan) {
     std::erase_if(list, [](const schedule::Action& action) { return !IsCompute(action.op); });
   }
   return schedule::ToScheduleCsv(compute);
+}
+
+absl::StatusOr<std::string> ToTorchLoweredCsv(const Plan& plan) {
+  RETURN_IF_ERROR(CheckCanFollow(plan, "PyTorch"));
+  RETURN_IF_ERROR(CheckPerformable(plan));
+  const schedule::LoweringOptions options = {.reduce_gradients = true};
+  schedule::Schedule lowered = plan.schedule;
+  if (lowered.IsLowered()) {
+    FitToRun(options, lowered);
+  } else {
+    ASSIGN_OR_RETURN(lowered, Lower(plan.schedule, options));
+  }
+  return schedule::ToScheduleCsv(lowered);
 }
 
 absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan) {

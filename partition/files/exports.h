@@ -29,6 +29,11 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
 // FailedPrecondition: the plan's schedule cannot be performed.
 absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan);
 
+// The same with the messages, as format="compute_comms" reads it, where they stand in a run here;
+// with a REDUCE_GRAD of each stage that trains, by which PyTorch also divides gradients by the
+// number of micro-batches. Errors: as of ToTorchScheduleCsv.
+absl::StatusOr<std::string> ToTorchLoweredCsv(const Plan& plan);
+
 // For DeepSpeed, the bounds of the stages as PipelineModule keeps them in `parts`:
 // "[0, 5, 10, 20]" gives stage 1 the layers 5 to 9. Also refused unless stage i is the only one of
 // rank i.

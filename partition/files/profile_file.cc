@@ -178,6 +178,35 @@ absl::Status Connect(std::vector<FileLayer> layers, Profile& profile) {
   return absl::OkStatus();
 }
 
+// Of the layers that are connected. Names are those of the file.
+absl::Status ReadTies(const std::optional<ArrayReader>& array, Profile& profile) {
+  if (!array.has_value()) return absl::OkStatus();
+  const std::vector<LayerCost>& layers = profile.sizes.front().layers;
+  for (size_t i = 0; i < array->size(); ++i) {
+    ASSIGN_OR_RETURN(ObjectReader reader, array->Object(i));
+    const auto layer_of = [&](const char* key) -> absl::StatusOr<int> {
+      ASSIGN_OR_RETURN(const std::string name, reader.RequiredString(key));
+      const auto found = std::find_if(layers.begin(), layers.end(),
+                                      [&](const LayerCost& layer) { return layer.name == name; });
+      if (found != layers.end()) return static_cast<int>(found - layers.begin());
+      return reader.Error(
+          key, absl::StrCat("\"", absl::CHexEscape(name), "\" is not the name of a layer"));
+    };
+    Tie tie;
+    ASSIGN_OR_RETURN(tie.layer, layer_of("layer"));
+    ASSIGN_OR_RETURN(tie.other_layer, layer_of("other_layer"));
+    ASSIGN_OR_RETURN(tie.bytes,
+                     reader.RequiredInt64("bytes", {.min = 1, .max = schedule::kMaxSizeBytes}));
+    RETURN_IF_ERROR(reader.Finish());
+    if (tie.layer >= tie.other_layer) {
+      return reader.Error("other_layer", "must come after the first layer");
+    }
+    profile.ties.push_back(tie);
+  }
+  profile.collectives.ties = static_cast<int>(profile.ties.size());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Profile> ReadProfile(const json& document) {
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   RETURN_IF_ERROR(ReadProfileHeader(reader));
@@ -193,6 +222,7 @@ absl::StatusOr<Profile> ReadProfile(const json& document) {
   RETURN_IF_ERROR(ReadFeed(document, reader, profile));
   RETURN_IF_ERROR(ReadLoss(document, reader, profile));
   ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray("layers"));
+  ASSIGN_OR_RETURN(const std::optional<ArrayReader> ties, reader.OptionalArray("ties"));
   RETURN_IF_ERROR(reader.Finish());
   if (array.size() < 1 || array.size() > kMaxLayers) {
     return reader.Error("layers",
@@ -205,8 +235,21 @@ absl::StatusOr<Profile> ReadProfile(const json& document) {
   }
   ASSIGN_OR_RETURN(std::vector<FileLayer> layers, ReadLayers(document, array, rows.size()));
   RETURN_IF_ERROR(Connect(std::move(layers), profile));
+  RETURN_IF_ERROR(ReadTies(ties, profile));
   RETURN_IF_ERROR(CheckProfile(profile));
   return profile;
+}
+
+ordered_json TiesToJson(const Profile& profile) {
+  const auto name = [&](int layer) {
+    return profile.sizes.front().layers[static_cast<size_t>(layer)].name;
+  };
+  ordered_json ties = ordered_json::array();
+  for (const Tie& tie : profile.ties) {
+    ties.push_back(
+        {{"layer", name(tie.layer)}, {"other_layer", name(tie.other_layer)}, {"bytes", tie.bytes}});
+  }
+  return ties;
 }
 
 // Printing a string of invalid UTF-8 would throw.
@@ -262,7 +305,9 @@ std::string ToProfileJson(const Profile& profile) {
     if (!profile.is_chain()) layer["after"] = after[i];
     absl::StrAppend(&text, i == 0 ? "\n    " : ",\n    ", Dump(layer));
   }
-  return absl::StrCat(text, "\n  ]\n}\n");
+  text += "\n  ]";
+  if (!profile.ties.empty()) absl::StrAppend(&text, ",\n  \"ties\": ", Dump(TiesToJson(profile)));
+  return text + "\n}\n";
 }
 
 absl::Status WriteProfileFile(const std::string& path, const Profile& profile) {

@@ -32,9 +32,11 @@ struct BytesField {
 };
 // Those whose default is 0.
 constexpr BytesField kPlainBytes[] = {
+    {"averaged_bytes", &LayerMemory::averaged_bytes},
     {"other_resident_bytes", &LayerMemory::other_resident_bytes},
     {"output_bytes", &LayerMemory::output_bytes},
     {"passing_bytes", &LayerMemory::passing_bytes},
+    {"skip_area_bytes", &LayerMemory::skip_area_bytes},
     {"stash_bytes", &LayerMemory::stash_bytes},
     {"weight_stash_bytes", &LayerMemory::weight_stash_bytes},
     {"gradient_stash_bytes", &LayerMemory::gradient_stash_bytes},
@@ -90,6 +92,8 @@ absl::Status ReadTimes(SizedReader& reader, std::vector<LayerCost>& sizes) {
   Assign(input, &LayerCost::backward_input_ns, sizes);
   ASSIGN_OR_RETURN(const std::vector<double> weight, reader.RequiredTimes("backward_weight_ms"));
   Assign(weight, &LayerCost::backward_weight_ns, sizes);
+  ASSIGN_OR_RETURN(const std::vector<double> shared, reader.OptionalTimes("shared_backward_ms"));
+  Assign(shared, &LayerCost::shared_backward_ns, sizes);
   return absl::OkStatus();
 }
 
@@ -199,6 +203,10 @@ ordered_json ToJson(const Profile& profile, size_t index) {
   layer["forward_ms"] = Times(profile, index, &LayerCost::forward_ns);
   layer["backward_input_ms"] = Times(profile, index, &LayerCost::backward_input_ns);
   layer["backward_weight_ms"] = Times(profile, index, &LayerCost::backward_weight_ns);
+  const bool shares = std::any_of(
+      profile.sizes.begin(), profile.sizes.end(),
+      [index](const SizedLayers& size) { return size.layers[index].shared_backward_ns > 0; });
+  if (shares) layer["shared_backward_ms"] = Times(profile, index, &LayerCost::shared_backward_ns);
   layer["step_ms"] = Times(profile, index, &LayerCost::step_ns);
   layer["spread"] = Doubles(profile, index, &LayerCost::spread);
   layer["flops"] = Doubles(profile, index, &LayerCost::flops);

@@ -45,8 +45,14 @@ absl::Status CheckRanks(const Schedule& schedule) {
   return absl::OkStatus();
 }
 
-// Ascending, each in [0, layers).
+// Ascending, each in [0, layers); none without B.
 absl::Status CheckRecomputed(const Plan& plan) {
+  if (!plan.recomputed.empty() && !plan.trains()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "the plan recomputes layer %d within the backward pass, but its schedule %s "
+        "has none",
+        plan.recomputed.front(), plan.schedule.name));
+  }
   int least = 0;
   for (const int layer : plan.recomputed) {
     if (layer < least || layer >= plan.num_layers) {
@@ -82,13 +88,14 @@ schedule::LoweringOptions OptionsFor(const Replication& replication, schedule::T
       : collectives.results_before_steps ? schedule::ResultsPlace::kBeforeSteps
                                          : schedule::ResultsPlace::kEnd;
   return {.reduce_gradients = replication.is_needed(),
+          .sum_ties = collectives.ties > 0,
           .exchange_norms = collectives.norm_bytes > 0,
           .results = results,
           .transfers = transfers};
 }
 
-// Of a schedule that trains: gradients are summed over replicas if there are any.
-absl::Status CheckReductions(const Schedule& lowered, bool is_replicated) {
+// A schedule that is given may have a REDUCE of some stages alone.
+absl::Status CheckReduces(const Schedule& lowered) {
   std::vector<bool> reduces(static_cast<size_t>(lowered.num_stages()));
   for (const std::vector<schedule::Action>& list : lowered.actions) {
     for (const schedule::Action& action : list) {
@@ -96,18 +103,12 @@ absl::Status CheckReductions(const Schedule& lowered, bool is_replicated) {
       reduces[static_cast<size_t>(action.stage.value())] = true;
     }
   }
-  for (size_t stage = 0; stage < reduces.size(); ++stage) {
-    if (reduces[stage] == is_replicated) continue;
-    return absl::FailedPreconditionError(
-        is_replicated
-            ? absl::StrFormat("the schedule has no REDUCE of stage %d, whose gradients must be "
-                              "summed over the replicas; add it",
-                              stage)
-            : absl::StrFormat("the schedule has a REDUCE of stage %d, of which there is one "
-                              "replica: remove it, or ask for replicas",
-                              stage));
-  }
-  return absl::OkStatus();
+  const auto missing = std::find(reduces.begin(), reduces.end(), false);
+  if (missing == reduces.end()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the schedule has a REDUCE of other stages, but none of stage %d, whose gradients must be "
+      "summed over the replicas; add it, or remove all",
+      missing - reduces.begin()));
 }
 
 absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
@@ -116,9 +117,9 @@ absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
   if (!schedule.IsLowered()) {
     ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule, options));
   }
-  AddCollectives(options, lowered);
+  FitToRun(options, lowered);
   RETURN_IF_ERROR(schedule::Validate(lowered, options.transfers));
-  if (lowered.HasBackward()) RETURN_IF_ERROR(CheckReductions(lowered, options.reduce_gradients));
+  if (options.reduce_gradients && lowered.HasBackward()) RETURN_IF_ERROR(CheckReduces(lowered));
   return lowered;
 }
 

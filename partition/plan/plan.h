@@ -54,8 +54,8 @@ struct Plan {
 
 // InvalidArgument unless the stages are non-empty, ascending and cover `num_layers` layers, the
 // counts are positive, the schedule has as many stages, at least one on every rank, the replicas
-// can divide the micro-batches (CheckReplication), and recomputed layers and order are of as many
-// layers.
+// can divide the micro-batches (CheckReplication), recomputed layers and order are of as many
+// layers, and none is recomputed without a backward pass.
 absl::Status CheckPlan(const Plan& plan);
 
 // InvalidArgument if the schedule has no backward actions.

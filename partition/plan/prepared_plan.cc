@@ -28,6 +28,18 @@ std::vector<schedule::StageMemory> MemoryOfStages(const Plan& plan, const Lowere
   return memory;
 }
 
+absl::Status CheckCanRecompute(const Plan& plan, const std::vector<LayerCost>& layers) {
+  for (const int layer : plan.recomputed) {
+    const LayerCost& cost = layers[static_cast<size_t>(layer)];
+    if (cost.recompute_stash_bytes.has_value()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the plan recomputes layer %d (%s), which has nothing to save by that: "
+                        "leave it out",
+                        layer, cost.name));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>& layers,
@@ -40,6 +52,7 @@ absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>
                                                       plan.num_layers, layers.size()));
   }
   RETURN_IF_ERROR(CheckLayers(layers));
+  RETURN_IF_ERROR(CheckCanRecompute(plan, layers));
   ASSIGN_OR_RETURN(prepared.report,
                    ReportPlan(plan, prepared.lowered, layers,
                               MemoryOfStages(plan, prepared.lowered, layers, ends)));

@@ -20,7 +20,8 @@ struct PreparedPlan {
 };
 
 // Prepares a plan that is given. `layers`: of the whole model. Errors: those of LowerPlan;
-// InvalidArgument if the plan is for another number of layers, or a size is negative.
+// InvalidArgument if the plan is for another number of layers, recomputes
+// one that cannot do F again, or a size is negative.
 absl::StatusOr<PreparedPlan> PreparePlan(
     Plan plan, const std::vector<LayerCost>& layers, const EndMemory& ends,
     schedule::Transfers transfers = schedule::Transfers::kSeparate,

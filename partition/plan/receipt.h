@@ -75,6 +75,9 @@ struct Receipt : PreparedPlan {
 
   int considered = 0;  // combinations
   int simulated = 0;   // plans of them
+  // The search had to end before it was done: another plan may be better, as far as the bound
+  // allows, and of `changes` some may be missing.
+  bool is_cut_short = false;
   absl::Duration planning;
 };
 

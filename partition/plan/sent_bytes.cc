@@ -28,14 +28,23 @@ ExchangeHalves HalvesOf(int64_t bytes, int replica, int replicas) {
   return halves;
 }
 
+// The two ranks of a tie send each other what they have summed.
+int64_t BytesSentFor(const Tie& tie, const PreparedPlan& plan, schedule::Rank rank) {
+  const auto rank_of = [&](int layer) {
+    return plan.lowered.training.rank_of(schedule::StageId(plan.plan.stage_of(layer)));
+  };
+  const schedule::Rank first = rank_of(tie.layer), second = rank_of(tie.other_layer);
+  return first != second && (rank == first || rank == second) ? tie.bytes : 0;
+}
+
 }  // namespace
 
-SentBytes SentBytesOf(const PreparedPlan& plan, schedule::Rank rank, int replica) {
+SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
+                      int replica) {
   const schedule::Schedule& training = plan.lowered.training;
   const schedule::CollectiveMemory& collectives = plan.lowered.collectives;
   const Replication& replication = plan.plan.replication;
   SentBytes sent;
-  const bool clips = collectives.norm_bytes > 0;
   for (const Action& action : training.list_of(rank)) {
     const int64_t others = schedule::IsCollective(action.op)
                                ? static_cast<int64_t>(training.group(action.group).ranks.size()) - 1
@@ -61,11 +70,14 @@ SentBytes SentBytesOf(const PreparedPlan& plan, schedule::Rank rank, int replica
         break;
       }
       case Op::kStep:
-        // Without a norm to wait for, REDUCE has exchanged parameters in place of gradients.
-        if (clips && replication.shards_optimizer) {
+        // Otherwise REDUCE has exchanged parameters in place of gradients.
+        if (collectives.precede_updates() && replication.shards_optimizer) {
           sent.to_replicas +=
               HalvesOf(memory().parameter_bytes, replica, replication.replicas).gathered;
         }
+        break;
+      case Op::kSumTies:
+        for (const Tie& tie : ties) sent.to_ranks += BytesSentFor(tie, plan, rank);
         break;
       case Op::kExchangeNorms:
         sent.to_ranks += others * collectives.norm_bytes;

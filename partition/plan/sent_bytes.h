@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "partition/plan/prepared_plan.h"
+#include "partition/tie.h"
 #include "schedule/action.h"
 
 namespace stagecoach::partition {
@@ -11,13 +13,16 @@ namespace stagecoach::partition {
 // What a device sends in one step of training. All devices together receive what they send; one
 // alone need not.
 struct SentBytes {
-  int64_t to_ranks = 0;     // to devices of its replica: activations, gradients, norms, results
+  // To devices of its replica: activations, gradients, also tied ones, norms, results.
+  int64_t to_ranks = 0;
   int64_t to_replicas = 0;  // to devices of its rank: what REDUCE, STEP and RESULTS exchange
 
   friend bool operator==(const SentBytes&, const SentBytes&) = default;
 };
 
-SentBytes SentBytesOf(const PreparedPlan& plan, schedule::Rank rank, int replica);
+// `ties`: those of the model.
+SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
+                      int replica);
 
 }  // namespace stagecoach::partition
 

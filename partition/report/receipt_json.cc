@@ -104,7 +104,8 @@ std::string ToJson(const Receipt& receipt, absl::Span<const ComparedPlan> compar
       {"runner_up", RunnerUpJson(receipt)},
       {"changes", receipt.changes},
       {"considered", receipt.considered},
-      {"simulated", receipt.simulated}};
+      {"simulated", receipt.simulated},
+      {"cut_short", receipt.is_cut_short}};
   if (!compared.empty()) json["compared"] = ComparedJson(compared);
   // Printing a string of invalid UTF-8 would throw.
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

@@ -125,11 +125,11 @@ std::string RunnerUp(const Receipt& receipt) {
 }
 
 std::string Effort(const Receipt& receipt) {
-  return absl::StrCat(base::FormatDuration(receipt.planning), "; ",
-                      base::FormatCount(receipt.considered),
-                      receipt.considered == 1 ? " combination" : " combinations", " considered, ",
-                      base::FormatCount(receipt.simulated),
-                      receipt.simulated == 1 ? " plan" : " plans", " simulated");
+  return absl::StrCat(
+      base::FormatDuration(receipt.planning), "; ", base::FormatCount(receipt.considered),
+      receipt.considered == 1 ? " combination" : " combinations", " considered, ",
+      base::FormatCount(receipt.simulated), receipt.simulated == 1 ? " plan" : " plans",
+      " simulated", receipt.is_cut_short ? "; cut short, there may be a better plan" : "");
 }
 
 }  // namespace stagecoach::partition

@@ -64,7 +64,7 @@ std::string GroupedTransfers(const Receipt& receipt);
 // "zb-h1, ...: 65.4 ms (+6.1 %)": against the objective of the receipt.
 std::string RunnerUp(const Receipt& receipt);
 
-// "120 ms; 96 combinations considered, 14 plans simulated".
+// "120 ms; 96 combinations considered, 14 plans simulated", and whether it was cut short.
 std::string Effort(const Receipt& receipt);
 
 // The titles of columns, a row of the receipt's own plan, and one of each other. The first two

@@ -16,8 +16,11 @@ using Cut = Pipeline::Cut;
 
 class Search {
  public:
-  Search(Pipeline& pipeline, const BestCutOptions& options)
-      : pipeline_(pipeline), options_(options), cuts_(pipeline, options.may_recompute) {
+  Search(Pipeline& pipeline, const BestCutOptions& options, Cutoff& cutoff)
+      : pipeline_(pipeline),
+        options_(options),
+        cutoff_(cutoff),
+        cuts_(pipeline, options.may_recompute, cutoff) {
     int64_t actions = 0;
     for (const auto& list : pipeline.training().actions) {
       actions += static_cast<int64_t>(list.size());
@@ -34,7 +37,10 @@ class Search {
       RETURN_IF_ERROR(StartFrom(StageMeasure::kBottleneck));
       RETURN_IF_ERROR(Improve());
     }
-    if (!best_.has_value()) return absl::ResourceExhaustedError("no cut was found to fit");
+    if (!best_.has_value()) {
+      RETURN_IF_ERROR(cutoff_.status());
+      return absl::ResourceExhaustedError("no cut was found to fit");
+    }
     best_->simulated = simulated_;
     return *std::move(best_);
   }
@@ -82,6 +88,7 @@ class Search {
     std::vector<int> first_layer(static_cast<size_t>(stages));
     for (int stage = 0; stage < stages; ++stage) first_layer[static_cast<size_t>(stage)] = stage;
     while (true) {
+      if (cutoff_.IsReached()) return absl::OkStatus();
       RETURN_IF_ERROR(Consider(first_layer));
       int stage = stages - 1;
       while (stage > 0 && first_layer[static_cast<size_t>(stage)] == layers - stages + stage) {
@@ -99,7 +106,9 @@ class Search {
 
   absl::Status StartFrom(StageMeasure measure) {
     absl::StatusOr<Cut> cut = cuts_.Find(measure);
-    if (absl::IsResourceExhausted(cut.status())) return absl::OkStatus();
+    if (absl::IsResourceExhausted(cut.status()) || IsCutShort(cut.status())) {
+      return absl::OkStatus();
+    }
     RETURN_IF_ERROR(cut.status());
     const Cut plain = {cut->first_layer, {}};
     ASSIGN_OR_RETURN(const double objective_ns, ObjectiveOf(plain));
@@ -115,7 +124,7 @@ class Search {
     }
     RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));
     bool has_moved = best_.has_value() && options_.may_refine;
-    while (has_moved && simulated_ < most_simulated_) {
+    while (has_moved && simulated_ < most_simulated_ && !cutoff_.IsReached()) {
       has_moved = false;
       const std::vector<int> from = best_->cut.first_layer;
       RETURN_IF_ERROR(MoveBoundaries(from));
@@ -134,7 +143,7 @@ class Search {
           const int end = last + 1 < from.size() ? from[last + 1] : pipeline_.num_layers();
           const bool is_cut = moved[first] > moved[first - 1] && moved[last] < end;
           if (is_cut) RETURN_IF_ERROR(Consider(moved));
-          if (simulated_ >= most_simulated_) return absl::OkStatus();
+          if (simulated_ >= most_simulated_ || cutoff_.IsReached()) return absl::OkStatus();
         }
       }
     }
@@ -145,6 +154,7 @@ class Search {
 
   Pipeline& pipeline_;
   const BestCutOptions options_;
+  Cutoff& cutoff_;
   CutSearch cuts_;
   int64_t most_simulated_ = 0;
   int simulated_ = 0;
@@ -163,8 +173,9 @@ int64_t CountCuts(int layers, int stages) {
   return count;
 }
 
-absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options) {
-  return Search(pipeline, options).Run();
+absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options,
+                                    Cutoff& cutoff) {
+  return Search(pipeline, options, cutoff).Run();
 }
 
 }  // namespace stagecoach::partition

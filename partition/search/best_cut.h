@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "partition/plan/receipt.h"
+#include "partition/search/cutoff.h"
 #include "partition/search/pipeline.h"
 
 namespace stagecoach::partition {
@@ -31,8 +32,10 @@ struct BestCut {
 // and moves single layers between neighboring stages, or along several, as long as that helps
 // (always the best such move; at most kMaxSimulatedActions simulated actions). If only one cut is
 // allowed, it is that one, with as much recomputation as it needs. ResourceExhausted: none was
-// found to fit.
-absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options);
+// found to fit. Once the cutoff is reached, it is the best so far, and if there is none, the status
+// of the cutoff.
+absl::StatusOr<BestCut> FindBestCut(Pipeline& pipeline, const BestCutOptions& options,
+                                    Cutoff& cutoff);
 
 // Ways to cut `layers` into `stages` non-empty ranges; returns at most kMaxEnumeratedCuts + 1.
 int64_t CountCuts(int layers, int stages);

@@ -61,7 +61,7 @@ absl::StatusOr<double> ChainBoundNs(const LayerTable& table, absl::Span<const do
                          },
                          [&](size_t i) {
                            return table.forward_ns[i] + table.backward_input_ns[i] +
-                                  table.backward_weight_ns[i];
+                                  table.backward_weight_ns[i] - table.shared_backward_ns[i];
                          }));
     return std::max(busy_ns, fused_ns);
   }
@@ -80,7 +80,8 @@ double RoundingNs(const LayerTable& table, absl::Span<const double> speeds, int 
   bool is_exact = std::all_of(speeds.begin(), speeds.end(), [](double own) { return own == 1.0; });
   for (const LayerCost& layer : table.layers) {
     is_exact = is_exact && is_whole(layer.forward_ns) && is_whole(layer.backward_input_ns) &&
-               is_whole(layer.backward_weight_ns) && is_whole(layer.step_ns);
+               is_whole(layer.backward_weight_ns) && is_whole(layer.shared_backward_ns) &&
+               is_whole(layer.step_ns);
   }
   const double stages = chunks * static_cast<double>(speeds.size());
   return is_exact ? 0.0 : 2.0 * (chunks * micro_batches + stages);

@@ -112,7 +112,10 @@ absl::Status CandidateSpace::AddShape(int replicas, int64_t rows) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "a step of %d micro-batches: expected at most %d", count, schedule::kMaxPasses));
   }
-  const bool is_replicated = replicas > 1 || request_.replicas.has_value();
+  // One replica is just another choice only where there could be two.
+  const bool may_be_two = !request_.replicas.has_value() && !request_.given.has_value() &&
+                          request_.cluster.size() % 2 == 0;
+  const bool is_replicated = replicas > 1 || !may_be_two;
   const Replication replication = {replicas, request_.gradient_blocks.value_or(replicas),
                                    request_.shards_optimizer && is_replicated,
                                    is_replicated ? request_.reduction : ReductionKind::kTree};

@@ -33,8 +33,8 @@ int64_t LeastStashBytes(const LayerCost& layer, int64_t given_bytes, bool may_re
 
 }  // namespace
 
-CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute)
-    : pipeline_(pipeline), may_recompute_(may_recompute) {
+CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute, Cutoff& cutoff)
+    : pipeline_(pipeline), may_recompute_(may_recompute), cutoff_(cutoff) {
   int64_t largest_bytes = 0;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     if (IsLimited(rank)) {
@@ -66,7 +66,8 @@ ChainProblem CutSearch::ProblemFor(StageMeasure measure) const {
     before_bytes = layer.memory.output_bytes + layer.memory.passing_bytes;
     if (measure == StageMeasure::kFillAndDrain) {
       problem.start_ns.push_back(table.forward_ns[i] + table.backward_input_ns[i] +
-                                 table.backward_weight_ns[i] + table.step_ns[i]);
+                                 table.backward_weight_ns[i] - table.shared_backward_ns[i] +
+                                 table.step_ns[i]);
     }
   }
   for (int stage = 0; stage < problem.stages; ++stage) {
@@ -120,22 +121,25 @@ std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
 
 const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first, int last,
                                    int stage) {
-  auto [entry, is_new] = fits_.try_emplace(StageRange{first, last, stage});
-  if (!is_new) return entry->second;
+  const StageRange range = {first, last, stage};
+  if (const auto known = fits_.find(range); known != fits_.end()) return known->second;
+  // From then on nothing new fits, while PartitionChain still gets the same answers as before.
+  static const FitOfRange misfit;
+  if (cutoff_.IsReached()) return misfit;
+  FitOfRange& fit = fits_[range];
   const int64_t limit_bytes = limits[static_cast<size_t>(pipeline_.rank_of(stage))];
   const auto fits = [&](absl::Span<const int> recomputed) {
     const StageMemory memory = pipeline_.Memory(first, last, stage, recomputed);
     return pipeline_.peaks().AtLeast(stage, memory) <= limit_bytes;
   };
   if (may_recompute_) {
-    const StageRange range = {first, last, stage};
-    entry->second = LeastRecomputation(pipeline_.layers().layers, {range},
-                                       LeastSavedBytes(range, limit_bytes), fits);
+    fit = LeastRecomputation(pipeline_.layers().layers, {range},
+                             LeastSavedBytes(range, limit_bytes), fits);
   } else {
-    entry->second.fits = fits({});
+    fit.fits = fits({});
   }
-  is_exact_ = is_exact_ && entry->second.is_exact;
-  return entry->second;
+  is_exact_ = is_exact_ && fit.is_exact;
+  return fit;
 }
 
 int64_t CutSearch::LeastSavedBytes(const StageRange& range, int64_t limit_bytes) const {
@@ -167,7 +171,10 @@ absl::StatusOr<Cut> CutSearch::FastestWithin(const std::vector<int64_t>& limits)
   // peak behind that rules it out next time, so the first cut that passes is the best that fits.
   fits_.clear();
   while (true) {
-    ASSIGN_OR_RETURN(ChainCut found, PartitionChain(problem_));
+    absl::StatusOr<ChainCut> chain_cut = PartitionChain(problem_);
+    // Ranges were refused because of it.
+    if (!is_unlimited && cutoff_.WasReached()) return cutoff_.status();
+    ASSIGN_OR_RETURN(ChainCut found, std::move(chain_cut));
     Cut cut = {.first_layer = std::move(found.first_layer), .recomputed = {}};
     if (is_unlimited) return cut;
     bool fits = true;
@@ -227,6 +234,7 @@ absl::StatusOr<Cut> CutSearch::Roomiest(int64_t precision) {
       too_small_bytes = limit_bytes;
       continue;
     }
+    if (IsCutShort(smaller.status())) break;
     RETURN_IF_ERROR(smaller.status());
     cut = *std::move(smaller);
     ASSIGN_OR_RETURN(const int64_t peak_bytes, LargestPeakAlone(cut));
@@ -243,18 +251,23 @@ absl::StatusOr<Cut> CutSearch::Repair() {
   ASSIGN_OR_RETURN(Cut fitting, Roomiest(kRepairPrecision));
   problem_ = objective;
   ASSIGN_OR_RETURN(const int64_t least_excess_bytes, pipeline_.ExcessBytes(fitting));
-  if (least_excess_bytes > 0) return absl::ResourceExhaustedError("no cut was found to fit");
+  if (least_excess_bytes > 0) {
+    RETURN_IF_ERROR(cutoff_.status());
+    return absl::ResourceExhaustedError("no cut was found to fit");
+  }
   ASSIGN_OR_RETURN(int64_t tight_bytes, LargestPeakAlone(fitting));
   int64_t loose_bytes = largest_memory_bytes_;
   for (int step = 0; step < kRepairSteps; ++step) {
     const int64_t limit_bytes = tight_bytes + (loose_bytes - tight_bytes) / 2;
-    ASSIGN_OR_RETURN(Cut cut, FastestWithin(LimitsFor(limit_bytes)));
-    ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline_.ExcessBytes(cut));
+    absl::StatusOr<Cut> cut = FastestWithin(LimitsFor(limit_bytes));
+    if (IsCutShort(cut.status())) break;
+    RETURN_IF_ERROR(cut.status());
+    ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline_.ExcessBytes(*cut));
     if (excess_bytes > 0) {
       loose_bytes = limit_bytes;
     } else {
       tight_bytes = limit_bytes;
-      fitting = std::move(cut);
+      fitting = *std::move(cut);
     }
   }
   return fitting;

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "partition/exact/chain.h"
 #include "partition/exact/recompute.h"
+#include "partition/search/cutoff.h"
 #include "partition/search/pipeline.h"
 
 namespace stagecoach::partition {
@@ -27,8 +28,9 @@ enum class StageMeasure : uint8_t {
 class CutSearch {
  public:
   // Layers that can do F again within B do so where `may_recompute` and memory is short.
-  // `pipeline` must outlive the search.
-  CutSearch(Pipeline& pipeline, bool may_recompute);
+  // Where memory is limited, Find ends with the status of the cutoff once that is reached, and
+  // Roomiest with the best cut so far. Both must outlive the search.
+  CutSearch(Pipeline& pipeline, bool may_recompute, Cutoff& cutoff);
 
   // The cut with the fastest slowest stage whose peaks are within the memory of every rank. Exact
   // where every rank has one stage, but for recomputation (is_exact). With several, a cut that
@@ -69,6 +71,7 @@ class CutSearch {
 
   Pipeline& pipeline_;
   const bool may_recompute_;
+  Cutoff& cutoff_;
   int64_t largest_memory_bytes_ = kUnlimitedBytes;  // of limited ranks; or there are none
   bool is_exact_ = true;
   ChainProblem problem_;

@@ -43,15 +43,15 @@ struct Wish {
 };
 
 absl::StatusOr<std::optional<Wish>> WishOf(const PlannerRequest& request, CandidateSpace& space,
-                                           const Candidate& candidate) {
+                                           const Candidate& candidate, Cutoff& cutoff) {
   const absl::StatusOr<Schedule> schedule = space.ScheduleOf(candidate);
   if (!schedule.ok()) return std::optional<Wish>();  // refused
   absl::StatusOr<Pipeline> free =
       space.PipelineOf(candidate, *schedule, CandidateSpace::kAnyMemory);
   if (!free.ok()) return std::optional<Wish>();
-  ASSIGN_OR_RETURN(const BestCut found, FindBestCut(*free, {.objective = request.objective,
-                                                            .may_recompute = false,
-                                                            .may_refine = false}));
+  const BestCutOptions options = {
+      .objective = request.objective, .may_recompute = false, .may_refine = false};
+  ASSIGN_OR_RETURN(const BestCut found, FindBestCut(*free, options, cutoff));
   ASSIGN_OR_RETURN(Pipeline limited, space.PipelineOf(candidate, *schedule));
   Wish wish;
   wish.schedule = schedule->name;
@@ -104,13 +104,15 @@ std::string SayWish(const PlannerRequest& request, const Candidate& candidate, c
 // The cheapest and the fastest of what more memory would make possible, among the named schedules
 // without recomputation, each with the cut that is best without a limit: less may do for as much.
 absl::StatusOr<std::vector<std::string>> SayMemory(const PlannerRequest& request,
-                                                   CandidateSpace& space, double objective_ns) {
+                                                   CandidateSpace& space, double objective_ns,
+                                                   Cutoff& cutoff) {
   std::vector<std::pair<Candidate, Wish>> wishes;
   size_t tried = 0;
   for (const Candidate& candidate : space.candidates()) {
     if (candidate.lower_bound_ns >= (1 - kWorthSaying) * objective_ns || ++tried > kMostTried)
       break;
-    ASSIGN_OR_RETURN(std::optional<Wish> wish, WishOf(request, space, candidate));
+    if (cutoff.IsReached()) break;
+    ASSIGN_OR_RETURN(std::optional<Wish> wish, WishOf(request, space, candidate, cutoff));
     if (!wish.has_value() || wish->MostMissing() == 0) continue;
     if (wish->objective_ns < (1 - kWorthSaying) * objective_ns) {
       wishes.emplace_back(candidate, *std::move(wish));
@@ -173,7 +175,8 @@ bool IsAnySchedule(const PlannerRequest& request) {
 }
 
 // Whether a plan is found to fit a request.
-bool WouldFit(const PlannerRequest& request) {
+bool WouldFit(const PlannerRequest& request, Cutoff& cutoff) {
+  if (cutoff.IsReached()) return false;
   absl::StatusOr<CandidateSpace> space = CandidateSpace::Create(request);
   if (!space.ok()) return false;
   for (const Candidate& candidate : FrugalOnes(*space, IsAnySchedule(request))) {
@@ -181,19 +184,18 @@ bool WouldFit(const PlannerRequest& request) {
     if (!schedule.ok()) continue;
     absl::StatusOr<Pipeline> pipeline = space->PipelineOf(candidate, *schedule);
     if (!pipeline.ok()) continue;
-    if (CutSearch(*pipeline, request.may_recompute).Find(StageMeasure::kBottleneck).ok()) {
-      return true;
-    }
+    CutSearch search(*pipeline, request.may_recompute, cutoff);
+    if (search.Find(StageMeasure::kBottleneck).ok()) return true;
   }
   return false;
 }
 
-std::vector<std::string> Remedies(const PlannerRequest& request) {
+std::vector<std::string> Remedies(const PlannerRequest& request, Cutoff& cutoff) {
   std::vector<std::string> remedies;
   if (!request.may_recompute) {
     PlannerRequest changed = request;
     changed.may_recompute = true;
-    if (WouldFit(changed)) remedies.push_back("recomputing layers");
+    if (WouldFit(changed, cutoff)) remedies.push_back("recomputing layers");
   }
   const bool is_uniform =
       std::all_of(request.cluster.devices.begin(), request.cluster.devices.end(),
@@ -208,7 +210,7 @@ std::vector<std::string> Remedies(const PlannerRequest& request) {
     for (int i = 0; i < more; ++i) {
       changed.cluster.devices.push_back(request.cluster.devices.back());
     }
-    if (!WouldFit(changed)) continue;
+    if (!WouldFit(changed, cutoff)) continue;
     remedies.push_back(absl::StrFormat("%d devices", changed.cluster.size()));
     break;
   }
@@ -219,7 +221,7 @@ std::vector<std::string> Remedies(const PlannerRequest& request) {
          count <= most && request.batch_rows % count == 0; count *= 2) {
       PlannerRequest changed = request;
       changed.micro_batches = static_cast<int>(count);
-      if (!WouldFit(changed)) continue;
+      if (!WouldFit(changed, cutoff)) continue;
       remedies.push_back(
           absl::StrFormat("%d micro-batches of %d rows", count, request.batch_rows / count));
       break;
@@ -273,10 +275,10 @@ std::string WhyItLost(const Receipt& winner, const Receipt& loser) {
 absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& request,
                                                          CandidateSpace& space,
                                                          const Candidate& chosen,
-                                                         const Receipt& receipt) {
+                                                         const Receipt& receipt, Cutoff& cutoff) {
   std::vector<std::string> sentences;
   if (request.cluster.limits_memory()) {
-    ASSIGN_OR_RETURN(sentences, SayMemory(request, space, receipt.objective_ns));
+    ASSIGN_OR_RETURN(sentences, SayMemory(request, space, receipt.objective_ns, cutoff));
   }
   if (request.objective != PlanObjective::kStep) return sentences;
   const schedule::RankTimes& rank = receipt.simulation.ranks.front();
@@ -290,16 +292,19 @@ absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& r
   return sentences;
 }
 
-absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space) {
+absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space, Cutoff& cutoff) {
   std::optional<Receipt> closest;
   int64_t least_bytes = 0;
-  for (const Candidate& candidate : FrugalOnes(space, IsAnySchedule(request))) {
+  const std::vector<Candidate> frugal = FrugalOnes(space, IsAnySchedule(request));
+  for (const Candidate& candidate : frugal) {
+    if (closest.has_value() && cutoff.IsReached()) break;
     const absl::StatusOr<Schedule> schedule = space.ScheduleOf(candidate);
     if (!schedule.ok()) continue;
     absl::StatusOr<Pipeline> pipeline = space.PipelineOf(candidate, *schedule);
     if (!pipeline.ok()) continue;
-    ASSIGN_OR_RETURN(const Pipeline::Cut cut,
-                     CutSearch(*pipeline, request.may_recompute).Roomiest(kMisfitPrecision));
+    ASSIGN_OR_RETURN(
+        const Pipeline::Cut cut,
+        CutSearch(*pipeline, request.may_recompute, cutoff).Roomiest(kMisfitPrecision));
     ASSIGN_OR_RETURN(const int64_t excess_bytes, pipeline->ExcessBytes(cut));
     if (closest.has_value() && excess_bytes >= least_bytes) continue;
     ASSIGN_OR_RETURN(
@@ -309,7 +314,7 @@ absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space)
   if (!closest.has_value() || least_bytes <= 0) {
     return absl::ResourceExhaustedError("the model does not fit: no plan was found that fits");
   }
-  std::vector<std::string> remedies = Remedies(request);
+  std::vector<std::string> remedies = Remedies(request, cutoff);
   remedies.push_back(absl::StrFormat("%s more memory on each device", AtLeast(least_bytes)));
   return absl::ResourceExhaustedError(
       absl::StrCat("the model does not fit: with ", closest->choice.ToString(),

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "partition/plan/receipt.h"
 #include "partition/search/candidates.h"
+#include "partition/search/cutoff.h"
 #include "partition/search/planner.h"
 
 // What PlanJointly says about its answer.
@@ -21,11 +22,11 @@ std::string WhyItLost(const Receipt& winner, const Receipt& loser);
 absl::StatusOr<std::vector<std::string>> WhatWouldChange(const PlannerRequest& request,
                                                          CandidateSpace& space,
                                                          const Candidate& chosen,
-                                                         const Receipt& receipt);
+                                                         const Receipt& receipt, Cutoff& cutoff);
 
 // ResourceExhausted for a request of which no candidate fits: by how much, where, what would fit,
-// and the table of the plan that comes closest.
-absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space);
+// and the table of the plan that comes closest; of all that, what was found before the cutoff.
+absl::Status ExplainMisfit(const PlannerRequest& request, CandidateSpace& space, Cutoff& cutoff);
 
 }  // namespace stagecoach::partition
 

@@ -42,7 +42,11 @@ absl::Status FoundPlans::Consider(Candidate candidate, Schedule schedule,
     return absl::OkStatus();
   }
   RETURN_IF_ERROR(pipeline.status());
-  absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options);
+  absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options, cutoff_);
+  if (IsCutShort(found.status())) {
+    NoteBound(candidate.lower_bound_ns);
+    return absl::OkStatus();
+  }
   if (absl::IsResourceExhausted(found.status())) {
     has_misfit_ = true;
     if (!IsProvenMisfit(*pipeline)) NoteBound(candidate.lower_bound_ns);
@@ -57,7 +61,9 @@ absl::Status FoundPlans::Consider(Candidate candidate, Schedule schedule,
   const auto place =
       std::upper_bound(plans_.begin(), plans_.end(), plan,
                        [](const FoundPlan& a, const FoundPlan& b) { return a.IsBetterThan(b); });
+  const bool is_best = place == plans_.begin();
   plans_.insert(place, std::move(plan));
+  if (is_best && limits_.on_better != nullptr) limits_.on_better(best().found.objective_ns);
   return absl::OkStatus();
 }
 

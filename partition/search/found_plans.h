@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/candidates.h"
+#include "partition/search/cutoff.h"
 #include "partition/search/planner.h"
 #include "schedule/schedule.h"
 
@@ -27,9 +28,12 @@ struct FoundPlan {
 // and why others were left out.
 class FoundPlans {
  public:
-  // Both must outlive it.
-  FoundPlans(const PlannerRequest& request, CandidateSpace& space)
-      : request_(request), space_(space) {}
+  // All must outlive it.
+  FoundPlans(const PlannerRequest& request, CandidateSpace& space, const SearchLimits& limits,
+             Cutoff& cutoff)
+      : request_(request), space_(space), limits_(limits), cutoff_(cutoff) {}
+
+  Cutoff& cutoff() { return cutoff_; }
 
   // The best first.
   const std::vector<FoundPlan>& plans() const { return plans_; }
@@ -38,7 +42,8 @@ class FoundPlans {
 
   // The short search for cuts; the best are refined afterwards.
   BestCutOptions CutOptions() const;
-  // Cuts a candidate under a schedule of its shape, and keeps the best cut if one fits.
+  // Cuts a candidate under a schedule of its shape, and keeps the best cut if one fits. Where the
+  // cutoff leaves it open whether there is a better one, the bound of the candidate is noted.
   absl::Status Consider(Candidate candidate, schedule::Schedule schedule,
                         const BestCutOptions& options);
   // Considers a plan's candidate again, with the long search.
@@ -66,6 +71,8 @@ class FoundPlans {
 
   const PlannerRequest& request_;
   CandidateSpace& space_;
+  const SearchLimits& limits_;
+  Cutoff& cutoff_;
   std::vector<FoundPlan> plans_;
   double bound_ns_ = std::numeric_limits<double>::infinity();
   absl::Status refusal_;

@@ -42,6 +42,7 @@ absl::Status CheckRequest(const PlanRequest& request) {
 std::vector<LayerCost> WithForwardAlone(std::vector<LayerCost> layers) {
   for (LayerCost& layer : layers) {
     layer.backward_input_ns = layer.backward_weight_ns = layer.step_ns = 0;
+    layer.shared_backward_ns = 0;
   }
   return layers;
 }
@@ -54,7 +55,8 @@ absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
       request.predicts ? WithForwardAlone(request.layers) : request.layers, request.ends,
       /*updates_in_backward=*/false, request.collectives);
   const Replication& replication = request.replication;
-  RETURN_IF_ERROR(CheckReplication(replication, schedule.num_micro_batches * replication.replicas));
+  RETURN_IF_ERROR(
+      CheckReplication(replication, int64_t{schedule.num_micro_batches} * replication.replicas));
   Cluster cluster = UniformCluster(devices * replication.replicas, request.device_memory_bytes);
   cluster.transfers = request.transfers;
   return Pipeline::Create({.micro_batch_rows = request.micro_batch_rows,
@@ -64,7 +66,8 @@ absl::StatusOr<Pipeline> PipelineOver(const PlanRequest& request, int devices) {
 }
 
 absl::StatusOr<Pipeline::Cut> FindCut(Pipeline& pipeline) {
-  return CutSearch(pipeline, /*may_recompute=*/false).Find(StageMeasure::kBottleneck);
+  Cutoff none;
+  return CutSearch(pipeline, /*may_recompute=*/false, none).Find(StageMeasure::kBottleneck);
 }
 
 // The plan with stages divided for reductions, if they can be and it fits.
@@ -114,8 +117,9 @@ std::string Describe(const PlanReport& report, schedule::Rank rank, bool has_one
 }
 
 absl::Status DoesNotFit(const PlanRequest& request, Pipeline& pipeline) {
+  Cutoff none;
   ASSIGN_OR_RETURN(const Pipeline::Cut cut,
-                   CutSearch(pipeline, /*may_recompute=*/false).Roomiest());
+                   CutSearch(pipeline, /*may_recompute=*/false, none).Roomiest());
   ASSIGN_OR_RETURN(const PlanReport report, pipeline.Report(cut));
   const auto largest = std::max_element(
       report.ranks.begin(), report.ranks.end(),

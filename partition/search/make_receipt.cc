@@ -15,9 +15,12 @@ constexpr int64_t kMaxTracedActions = 200'000;
 StageReceipt StageOf(const Pipeline& pipeline, int stage, const schedule::Costs& costs,
                      const schedule::Simulation& simulation) {
   const schedule::StageTimes& times = costs.stages[static_cast<size_t>(stage)];
+  const bool splits_backward = pipeline.training().SplitsBackward(schedule::StageId(stage));
   StageReceipt receipt = {.devices = pipeline.devices_of_stage(stage).devices,
                           .forward_ns = times.forward_ns,
-                          .backward_ns = times.backward_input_ns + times.backward_weight_ns,
+                          .backward_ns = splits_backward
+                                             ? times.backward_input_ns + times.backward_weight_ns
+                                             : times.backward_ns,
                           .update_ns = times.step_ns + times.reduce_ns};
   if (stage > 0) {
     const schedule::StageTimes& before = costs.stages[static_cast<size_t>(stage) - 1];

@@ -67,6 +67,7 @@ class OrderSearch {
 
   absl::StatusOr<int> Search() {
     for (const Start& start : BestStarts()) RETURN_IF_ERROR(SearchOrder(start, left_for_best_));
+    if (plans_.cutoff().IsReached()) return considered_;
     ASSIGN_OR_RETURN(const std::vector<std::vector<Start>> free, FreeStarts());
     for (size_t i = 0; i < free.size(); ++i) {
       if (plans_.IsFar(free[i].front().found.objective_ns, kFarBehind)) break;
@@ -113,7 +114,7 @@ class OrderSearch {
     std::vector<std::vector<Start>> shapes;
     std::set<Shape> known;
     for (const Candidate& candidate : space_.candidates()) {
-      if (plans_.IsHopeless(candidate.lower_bound_ns)) break;
+      if (plans_.IsHopeless(candidate.lower_bound_ns) || plans_.cutoff().IsReached()) break;
       if (SearchSize(candidate) > kMaxFromShapes) continue;
       if (!known.insert(ShapeOf(candidate)).second) continue;
       ASSIGN_OR_RETURN(std::vector<Start> starts,
@@ -138,8 +139,8 @@ class OrderSearch {
       if (!schedule.ok() || !IsSearched(candidate, *schedule)) continue;
       absl::StatusOr<Pipeline> pipeline = space_.PipelineOf(candidate, *schedule, memory_share);
       if (!pipeline.ok()) continue;
-      absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options);
-      if (absl::IsResourceExhausted(found.status())) continue;
+      absl::StatusOr<BestCut> found = FindBestCut(*pipeline, options, plans_.cutoff());
+      if (absl::IsResourceExhausted(found.status()) || IsCutShort(found.status())) continue;
       RETURN_IF_ERROR(found.status());
       plans_.CountSimulated(found->simulated);
       starts.push_back({candidate, *std::move(schedule), *std::move(found)});
@@ -152,9 +153,14 @@ class OrderSearch {
       ASSIGN_OR_RETURN(Pipeline pipeline,
                        space_.PipelineOf(refined.candidate, refined.schedule, memory_share));
       options.may_refine = true;
-      ASSIGN_OR_RETURN(refined.found, FindBestCut(pipeline, options));
-      plans_.CountSimulated(refined.found.simulated);
-      starts.insert(starts.begin(), std::move(refined));
+      absl::StatusOr<BestCut> found = FindBestCut(pipeline, options, plans_.cutoff());
+      if (found.ok()) {
+        refined.found = *std::move(found);
+        plans_.CountSimulated(refined.found.simulated);
+        starts.insert(starts.begin(), std::move(refined));
+      } else if (!IsCutShort(found.status())) {
+        return found.status();
+      }
     }
     DropEqualCuts(starts);
     if (starts.size() > kCutsOfAShape) starts.resize(kCutsOfAShape);
@@ -199,7 +205,7 @@ class OrderSearch {
     for (const Start& start : free) RETURN_IF_ERROR(SearchOrder(start, searches_left));
     if (request_.cluster.limits_memory()) {
       for (const double share : kMemoryShares) {
-        if (SearchSize(shape) > searches_left) break;
+        if (SearchSize(shape) > searches_left || plans_.cutoff().IsReached()) break;
         ASSIGN_OR_RETURN(const std::vector<Start> starts, PlainStarts(shape, share));
         for (const Start& start : starts) RETURN_IF_ERROR(SearchOrder(start, searches_left));
       }
@@ -219,6 +225,7 @@ class OrderSearch {
         });
     if (best == plans_.plans().end() || best->found.is_optimal) return absl::OkStatus();
     if (RefinementSize(shape) >= kMaxRefinedFound) return absl::OkStatus();
+    if (plans_.cutoff().IsReached()) return absl::OkStatus();
     return plans_.Refine(*best);
   }
 
@@ -257,7 +264,7 @@ class OrderSearch {
     BestCutOptions options = plans_.CutOptions();
     options.only_cut = cut.first_layer;  // the order is made for its costs
     for (std::vector<double>& limit : StashLimits(UsualStash(report, search.stash), room)) {
-      if (size > searches_left) break;
+      if (size > searches_left || plans_.cutoff().IsReached()) break;
       searches_left -= size;
       search.stash_limit = std::move(limit);
       absl::StatusOr<Schedule> order = schedule::Automatic(search);

@@ -21,15 +21,14 @@ std::vector<double> SumsBefore(absl::Span<const LayerCost> layers, double LayerC
   return sums;
 }
 
-// A sharded optimizer updates only its shard. Unless updates wait for the norm of all gradients,
-// that is part of the REDUCE (engine/run/reduction.h): returns these times, summed as those of
-// LayerTable are.
-std::vector<double> ShardSteps(const Replication& replication, bool waits_for_norm,
+// A sharded optimizer updates only its shard. Unless updates wait for other ranks, that is part of
+// the REDUCE (engine/run/reduction.h): returns these times, summed as those of LayerTable are.
+std::vector<double> ShardSteps(const Replication& replication, bool updates_wait,
                                std::vector<LayerCost>& layers) {
   for (LayerCost& layer : layers) {
     if (replication.shards_optimizer) layer.step_ns /= replication.replicas;
   }
-  if (!replication.shards_optimizer || waits_for_norm) {
+  if (!replication.shards_optimizer || updates_wait) {
     return std::vector<double>(layers.size() + 1);
   }
   std::vector<double> reduced_ns = SumsBefore(layers, &LayerCost::step_ns);
@@ -84,6 +83,25 @@ RankDevices DevicesOfRank(const Cluster& cluster, int first, int count) {
   return own;
 }
 
+// Ties of layers that are put into another order.
+std::vector<Tie> TiesInOrder(std::vector<Tie> ties, absl::Span<const int> order) {
+  if (order.empty()) return ties;
+  const auto place = [&](int layer) {
+    return static_cast<int>(std::find(order.begin(), order.end(), layer) - order.begin());
+  };
+  for (Tie& tie : ties) {
+    const auto [first, second] = std::minmax({place(tie.layer), place(tie.other_layer)});
+    tie.layer = first;
+    tie.other_layer = second;
+  }
+  return ties;
+}
+
+// At least what B and W, or BW, take: these are rounded apart.
+int64_t LeastBackwardNs(const schedule::StageTimes& times) {
+  return std::min(times.backward_ns, times.backward_input_ns + times.backward_weight_ns);
+}
+
 }  // namespace
 
 std::vector<RankDevices> DevicesOfRanks(const Cluster& cluster, int replicas) {
@@ -105,6 +123,7 @@ LayerTable::LayerTable(std::vector<LayerCost> given, const EndMemory& end_memory
       forward_ns(SumsBefore(layers, &LayerCost::forward_ns)),
       backward_input_ns(SumsBefore(layers, &LayerCost::backward_input_ns)),
       backward_weight_ns(SumsBefore(layers, &LayerCost::backward_weight_ns)),
+      shared_backward_ns(SumsBefore(layers, &LayerCost::shared_backward_ns)),
       step_ns(SumsBefore(layers, &LayerCost::step_ns)),
       reduced_step_ns(layers.size() + 1) {}
 
@@ -116,11 +135,12 @@ std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_
   if (!order.empty()) sized.layers = InOrder(sized.layers, profile.edges, order);
   // Between a layer's gradient and its update the replicas' gradients are summed.
   const bool updates_in_backward = profile.updates_in_backward && !replication.is_needed();
-  const bool waits_for_norm = profile.collectives.norm_bytes > 0;
-  std::vector<double> reduced_ns = ShardSteps(replication, waits_for_norm, sized.layers);
+  std::vector<double> reduced_ns =
+      ShardSteps(replication, profile.collectives.precede_updates(), sized.layers);
   const auto table = std::make_shared<LayerTable>(std::move(sized.layers), ends,
                                                   updates_in_backward, profile.collectives);
   table->reduced_step_ns = std::move(reduced_ns);
+  table->ties = TiesInOrder(profile.ties, order);
   return table;
 }
 
@@ -235,18 +255,20 @@ schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
   const auto time = [&](double ns) { return std::llround(ns / speed); };
   const double backward_input_ns = sum(table.backward_input_ns) + again_ns;
   const double backward_weight_ns = sum(table.backward_weight_ns);
-  schedule::StageTimes times = {.forward_ns = time(sum(table.forward_ns)),
-                                .backward_input_ns = time(backward_input_ns),
-                                .backward_weight_ns = time(backward_weight_ns),
-                                .backward_ns = time(backward_input_ns + backward_weight_ns),
-                                .step_ns = time(sum(table.step_ns))};
+  schedule::StageTimes times = {
+      .forward_ns = time(sum(table.forward_ns)),
+      .backward_input_ns = time(backward_input_ns),
+      .backward_weight_ns = time(backward_weight_ns),
+      .backward_ns = time(backward_input_ns + backward_weight_ns - sum(table.shared_backward_ns)),
+      .step_ns = time(sum(table.step_ns))};
   int64_t gradient_bytes = 0;
   for (size_t layer = first; layer < end; ++layer) {
     gradient_bytes += table.layers[layer].memory.parameter_bytes;
   }
   times.reduce_ns = ReductionNs(rank_of(stage), gradient_bytes) + time(sum(table.reduced_step_ns));
-  // What a clipped step updates, it hands out then.
-  const bool gathers_in_step = replication().shards_optimizer && table.collectives.norm_bytes > 0;
+  // What a STEP updates, it hands out then.
+  const bool gathers_in_step =
+      replication().shards_optimizer && table.collectives.precede_updates();
   if (gathers_in_step) times.step_ns += GatherNs(rank_of(stage), gradient_bytes);
   if (stage + 1 < num_stages()) {
     const LayerMemory& last = table.layers[end - 1].memory;
@@ -256,10 +278,29 @@ schedule::StageTimes Pipeline::TimesOf(const Cut& cut, int stage) const {
   return times;
 }
 
+// The two ranks of a tie send each other its gradient, and add it meanwhile.
+int64_t Pipeline::TiesNs(const Cut& cut) const {
+  if (links_.empty()) return 0;
+  const auto rank_of_layer = [&](int layer) {
+    const auto next = std::upper_bound(cut.first_layer.begin(), cut.first_layer.end(), layer);
+    return rank_of(static_cast<int>(next - cut.first_layer.begin()) - 1);
+  };
+  std::vector<int64_t> busy_ns(static_cast<size_t>(num_ranks()));
+  for (const Tie& tie : layers().ties) {
+    const int first = rank_of_layer(tie.layer), second = rank_of_layer(tie.other_layer);
+    if (first == second) continue;
+    const int64_t ns =
+        links_[static_cast<size_t>(first * num_ranks() + second)].TransferNs(tie.bytes);
+    for (const int rank : {first, second}) busy_ns[static_cast<size_t>(rank)] += ns;
+  }
+  return *std::max_element(busy_ns.begin(), busy_ns.end());
+}
+
 schedule::Costs Pipeline::CostsOf(const Cut& cut) const {
   schedule::Costs costs;
   for (int stage = 0; stage < num_stages(); ++stage) costs.stages.push_back(TimesOf(cut, stage));
   costs.links = links_;
+  costs.collectives.ties_ns = TiesNs(cut);
   costs.updates_in_backward = layers().updates_in_backward;
   return costs;
 }
@@ -284,11 +325,8 @@ double Pipeline::BusiestNs(const Cut& cut) const {
   std::vector<double> busy_ns(static_cast<size_t>(num_ranks()));
   for (int stage = 0; stage < num_stages(); ++stage) {
     const schedule::StageTimes times = TimesOf(cut, stage);
-    // BW and B + W are rounded apart.
-    const int64_t backward_ns =
-        std::min(times.backward_ns, times.backward_input_ns + times.backward_weight_ns);
-    busy_ns[static_cast<size_t>(rank_of(stage))] +=
-        static_cast<double>(micro_batches() * (times.forward_ns + backward_ns) + times.step_ns);
+    busy_ns[static_cast<size_t>(rank_of(stage))] += static_cast<double>(
+        micro_batches() * (times.forward_ns + LeastBackwardNs(times)) + times.step_ns);
   }
   return *std::max_element(busy_ns.begin(), busy_ns.end());
 }
@@ -303,8 +341,7 @@ double Pipeline::BottleneckNs(const Cut& cut) const {
     const schedule::StageTimes& times = costs.stages[static_cast<size_t>(stage)];
     Load& load = loads[static_cast<size_t>(rank_of(stage))];
     load.compute_ns += static_cast<double>(
-        micro_batches() * (times.forward_ns + times.backward_input_ns + times.backward_weight_ns) +
-        times.step_ns);
+        micro_batches() * (times.forward_ns + LeastBackwardNs(times)) + times.step_ns);
     load.reduce_ns += static_cast<double>(times.reduce_ns);
     if (stage + 1 == num_stages() || rank_of(stage) == rank_of(stage + 1)) continue;
     const int64_t back_bytes = costs.stages[static_cast<size_t>(stage) + 1].input_gradient_bytes;

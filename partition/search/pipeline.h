@@ -36,8 +36,10 @@ struct LayerTable {
   EndMemory ends;
   bool updates_in_backward;                // Profile has the same; never with replicas
   schedule::CollectiveMemory collectives;  // Profile has the same
+  std::vector<Tie> ties;                   // of these layers
   // Index: layer; the times of all layers before it. One more than there are layers.
-  std::vector<double> forward_ns, backward_input_ns, backward_weight_ns, step_ns;
+  std::vector<double> forward_ns, backward_input_ns, backward_weight_ns, shared_backward_ns,
+      step_ns;
   // The same of updates that are part of REDUCEs, beside everything else; their layers' step_ns
   // is 0.
   std::vector<double> reduced_step_ns;
@@ -98,6 +100,8 @@ class Pipeline {
   schedule::Sends sends() const { return sends_; }
   // Of the messages between two stages; of no duration between stages of one rank.
   schedule::Link LinkBetween(int stage, int next_stage) const;
+  // How long TIES takes.
+  int64_t TiesNs(const Cut& cut) const;
   bool overlaps_messages() const { return sends_ != schedule::Sends::kBlocking; }
   // How long the replicas of a rank take to sum so many bytes of gradients.
   int64_t ReductionNs(int rank, int64_t bytes) const { return 2 * GatherNs(rank, bytes); }

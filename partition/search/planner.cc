@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,8 +69,11 @@ absl::Status CheckRequest(const PlannerRequest& request) {
 
 class Planner {
  public:
-  Planner(const PlannerRequest& request, CandidateSpace space)
-      : request_(request), space_(std::move(space)), plans_(request_, space_) {}
+  Planner(const PlannerRequest& request, CandidateSpace space, const SearchLimits& limits)
+      : request_(request),
+        space_(std::move(space)),
+        cutoff_(limits),
+        plans_(request_, space_, limits, cutoff_) {}
 
   absl::StatusOr<Receipt> Run() {
     RETURN_IF_ERROR(ConsiderAll());
@@ -79,8 +83,9 @@ class Planner {
       considered_ += orders;
     }
     if (!plans_.empty()) return Finish();
+    if (cutoff_.WasReached()) return NothingYet();
     if (!plans_.has_misfit() && !plans_.refusal().ok()) return plans_.refusal();
-    return ExplainMisfit(request_, space_);
+    return ExplainMisfit(request_, space_, cutoff_);
   }
 
  private:
@@ -98,23 +103,45 @@ class Planner {
   }
 
   absl::Status ConsiderAll() {
-    for (const Candidate& candidate : space_.candidates()) {
-      // One more than the best is wanted, to have something to compare it with.
-      if (plans_.IsHopeless(candidate.lower_bound_ns) && plans_.plans().size() > 1) break;
-      absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
-      if (!schedule.ok()) {
-        plans_.Refuse(schedule.status());
-        continue;
+    const std::vector<Candidate>& candidates = space_.candidates();
+    // First the most promising of each schedule with one stage per rank, whose cuts are found
+    // soonest: if time runs out, the plan is none the worse for having looked at all schedules.
+    std::vector<bool> is_considered(candidates.size());
+    std::set<std::string> schedules;
+    for (size_t i = 0; i < candidates.size() && !cutoff_.IsReached(); ++i) {
+      if (candidates[i].chunks > 1 || !schedules.insert(candidates[i].schedule).second) continue;
+      is_considered[i] = true;
+      RETURN_IF_ERROR(Consider(candidates[i]));
+    }
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (is_considered[i]) continue;
+      if (IsHopeless(candidates[i].lower_bound_ns)) break;
+      if (cutoff_.IsReached()) {
+        plans_.NoteBound(candidates[i].lower_bound_ns);  // those that follow have no lower one
+        break;
       }
-      Candidate own = candidate;
-      if (IsFused(*schedule)) {
-        ASSIGN_OR_RETURN(own.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/true));
-        if (plans_.IsHopeless(own.lower_bound_ns) && plans_.plans().size() > 1) continue;
-      }
-      ++considered_;
-      RETURN_IF_ERROR(plans_.Consider(std::move(own), *std::move(schedule), plans_.CutOptions()));
+      RETURN_IF_ERROR(Consider(candidates[i]));
     }
     return absl::OkStatus();
+  }
+
+  // One more than the best is wanted, to have something to compare it with.
+  bool IsHopeless(double lower_bound_ns) const {
+    return plans_.IsHopeless(lower_bound_ns) && plans_.plans().size() > 1;
+  }
+
+  absl::Status Consider(Candidate candidate) {
+    absl::StatusOr<Schedule> schedule = space_.ScheduleOf(candidate);
+    if (!schedule.ok()) {
+      plans_.Refuse(schedule.status());
+      return absl::OkStatus();
+    }
+    if (IsFused(*schedule)) {
+      ASSIGN_OR_RETURN(candidate.lower_bound_ns, space_.LowerBoundNs(candidate, /*is_fused=*/true));
+    }
+    if (IsHopeless(candidate.lower_bound_ns)) return absl::OkStatus();
+    ++considered_;
+    return plans_.Consider(std::move(candidate), *std::move(schedule), plans_.CutOptions());
   }
 
   absl::Status RefineBest() {
@@ -122,6 +149,7 @@ class Planner {
     std::vector<FoundPlan> best(plans.begin(), plans.begin() + std::min(plans.size(), kRefined));
     for (FoundPlan& plan : best) {
       if (plan.found.is_optimal || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
+      if (cutoff_.IsReached()) break;
       RETURN_IF_ERROR(plans_.Refine(std::move(plan)));
     }
     return absl::OkStatus();
@@ -149,6 +177,7 @@ class Planner {
     divided.changes = std::move(receipt.changes);
     divided.considered = receipt.considered;
     divided.simulated = receipt.simulated;
+    divided.is_cut_short = receipt.is_cut_short;
     return divided;
   }
 
@@ -156,6 +185,14 @@ class Planner {
     return a.schedule.name == b.schedule.name && a.candidate.chunks == b.candidate.chunks &&
            a.candidate.micro_batches == b.candidate.micro_batches &&
            a.candidate.replication == b.candidate.replication;
+  }
+
+  absl::Status NothingYet() const {
+    const absl::Status& reason = cutoff_.status();
+    return absl::Status(
+        reason.code(),
+        absl::StrFormat("%s before a plan was found (%d of %d combinations were considered)",
+                        reason.message(), considered_, space_.candidates().size()));
   }
 
   absl::StatusOr<Receipt> Finish() {
@@ -171,7 +208,9 @@ class Planner {
       receipt.runner_up = loser.choice;
       receipt.runner_up_reason = WhyItLost(receipt, loser);
     }
-    ASSIGN_OR_RETURN(receipt.changes, WhatWouldChange(request_, space_, best.candidate, receipt));
+    ASSIGN_OR_RETURN(receipt.changes,
+                     WhatWouldChange(request_, space_, best.candidate, receipt, cutoff_));
+    receipt.is_cut_short = cutoff_.WasReached();
     receipt.considered = considered_;
     receipt.simulated = plans_.simulated();
     return DividedIfFaster(best, std::move(receipt));
@@ -179,17 +218,18 @@ class Planner {
 
   const PlannerRequest& request_;
   CandidateSpace space_;
+  Cutoff cutoff_;
   FoundPlans plans_;
   int considered_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request) {
+absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request, const SearchLimits& limits) {
   const absl::Time start = absl::Now();
   RETURN_IF_ERROR(CheckRequest(request));
   ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request));
-  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, std::move(space)).Run());
+  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, std::move(space), limits).Run());
   receipt.planning = absl::Now() - start;
   return receipt;
 }

@@ -2,10 +2,12 @@
 #define STAGECOACH_PARTITION_SEARCH_PLANNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "partition/cluster.h"
 #include "partition/plan/receipt.h"
 #include "partition/profile.h"
@@ -40,20 +42,33 @@ struct PlannerRequest {
   PlanObjective objective = PlanObjective::kStep;
 };
 
+// When a search ends though it is not done, and who is told of its progress.
+struct SearchLimits {
+  absl::Time deadline = absl::InfiniteFuture();
+  // Asked often, from the thread that searches. Empty: never.
+  std::function<bool()> is_cancelled = {};
+  // Called whenever a plan is the best so far, with its objective; may be empty.
+  std::function<void(double objective_ns)> on_better = {};
+};
+
 // The best plan found, and its receipt. Candidates are all combinations of what the request leaves
 // open; each has a lower bound, and in the order of these bounds each is cut
 // (FindBestCut) and simulated as the runtime performs it, until no bound is below the best. Where a
 // candidate has at most kMaxEnumeratedCuts cuts all of them are considered, so that the answer is
 // that of exhaustive search; elsewhere Receipt::lower_bound_ns says how far it can be from that.
 // Schedule "auto" also searches orders of its own (schedule/automatic.h) for the best of them.
-// Deterministic but for Receipt::planning.
+// Deterministic but for Receipt::planning, unless it was cut short.
+//
+// At the limits the search ends with the best plan so far (Receipt::is_cut_short). Its lower bound
+// holds all the same: it counts whatever was not looked at. One step of the search, which takes
+// some hundredths of a second, is completed, and the receipt is written.
 //
 // InvalidArgument: those of CheckProfile and CheckCluster; a schedule or number that is refused for
 // every shape, with the reason; a batch that does not divide; replicas or gradient blocks that
-// CheckReplication refuses. ResourceExhausted: nothing fits; the
-// message says by how much, where, and what the cheapest change would be, and holds the table of
-// the plan that comes closest.
-absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request);
+// CheckReplication refuses. ResourceExhausted: nothing fits; the message says by how much, where,
+// and what the cheapest change would be, and holds the table of the plan that comes closest.
+// Cancelled or DeadlineExceeded: the limits came before any plan.
+absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request, const SearchLimits& limits = {});
 
 }  // namespace stagecoach::partition
 

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_PARTITION_SEARCH_STAGE_PEAKS_H_
 #define STAGECOACH_PARTITION_SEARCH_STAGE_PEAKS_H_
 
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -34,8 +35,9 @@ class StagePeaks {
   // A lower bound of PeakBytes that grows with every size.
   int64_t Bound(int stage, const schedule::StageMemory& memory) const;
 
-  // PeakBytes if that was asked before, else Bound.
-  int64_t AtLeast(int stage, const schedule::StageMemory& memory) const;
+  // PeakBytes if that was asked before, else what lives at once: a lower bound of PeakBytes, above
+  // Bound, that only packing can exceed.
+  int64_t AtLeast(int stage, const schedule::StageMemory& memory);
 
   // A lower bound of RankPeakBytes.
   int64_t RankAtLeast(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
@@ -56,6 +58,19 @@ class StagePeaks {
     std::vector<int> in_flight;
   };
 
+  // How many blocks of each kind a stage has at once.
+  using BlockCounts = std::array<int64_t, schedule::kNumBlockKinds>;
+
+  // A stage, and when its input, output and output gradient are read last.
+  using Uses = std::array<int, 4>;
+
+  // What a stage with such uses has at once, alone on its rank, while it trains or evaluates; of no
+  // two, one has more of everything.
+  const std::vector<BlockCounts>& LiveCounts(int stage, const schedule::StageMemory& memory);
+  int64_t LiveBytes(int stage, const schedule::StageMemory& memory);
+  static void AddCounts(schedule::StageId stage, const std::vector<schedule::Block>& blocks,
+                        std::vector<BlockCounts>& fullest);
+
   static std::vector<Moment> FullestMoments(const std::vector<schedule::Action>& list,
                                             const std::vector<schedule::StageId>& stages);
   Key KeyOf(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
@@ -66,6 +81,7 @@ class StagePeaks {
   std::vector<std::vector<schedule::StageId>> stages_of_;  // index: rank
   std::vector<std::vector<Moment>> moments_;  // index: rank; of no two, one has more of everything
   absl::flat_hash_map<Key, int64_t> peak_bytes_;
+  absl::flat_hash_map<Uses, std::vector<BlockCounts>> live_counts_;
 };
 
 }  // namespace stagecoach::partition

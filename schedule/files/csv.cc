@@ -8,12 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "schedule/files/file_check.h"
@@ -42,6 +46,20 @@ constexpr Spelling kSpellings[] = {
     {"RESHARD", Op::kReshard},
     {"REDUCE_GRAD", Op::kReduceGradients},
 };
+// What PyTorch waits for in a cell of its own, where a run here waits by itself.
+constexpr Spelling kWaits[] = {
+    {"WAIT_SEND_F", Op::kSendActivation},
+    {"WAIT_SEND_B", Op::kSendGradient},
+    {"WAIT_REDUCE_GRAD", Op::kReduceGradients},
+};
+
+// The actions of a row that PyTorch has to wait for and has not yet.
+using Unawaited = absl::btree_set<Action>;
+
+bool IsAwaited(Op op) {
+  return std::any_of(std::begin(kWaits), std::end(kWaits),
+                     [op](const Spelling& wait) { return wait.op == op; });
+}
 
 // As much of a cell as an error should show.
 std::string Quoted(absl::string_view cell) {
@@ -50,12 +68,23 @@ std::string Quoted(absl::string_view cell) {
                       cell.size() > kShown ? "...\"" : "\"");
 }
 
+// The cell of an action, without its overlap.
+std::string CellOf(const Action& action, absl::Span<const Spelling> spellings = kSpellings) {
+  const auto spelling =
+      std::find_if(spellings.begin(), spellings.end(),
+                   [&](const Spelling& candidate) { return candidate.op == action.op; });
+  STAGECOACH_CHECK(spelling != spellings.end(), ToString(action));
+  std::string cell = absl::StrCat(action.stage.value(), spelling->name);
+  if (HasMicroBatch(action.op)) absl::StrAppend(&cell, action.micro_batch.value());
+  return cell;
+}
+
 absl::Status NoAction(absl::string_view cell) {
   return absl::InvalidArgumentError(absl::StrCat(
       Quoted(cell),
       " is not an action; expected {stage}{F|I|W|B}{micro-batch}, "
-      "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, {stage}{UNSHARD|RESHARD|REDUCE_GRAD} or "
-      "a pair such as (0F1;0B0)OVERLAP_F_B"));
+      "{stage}{SEND_F|RECV_F|SEND_B|RECV_B}{micro-batch}, {stage}{UNSHARD|RESHARD|REDUCE_GRAD}, "
+      "WAIT_ before SEND_F, SEND_B or REDUCE_GRAD, or a pair such as (0F1;0B0)OVERLAP_F_B"));
 }
 
 // Takes the digits at the start of `text`. Numbers of kMaxPasses and more yield kMaxPasses.
@@ -70,16 +99,18 @@ std::optional<int32_t> TakeNumber(absl::string_view& text) {
   return number;
 }
 
-absl::StatusOr<Action> ParseAction(absl::string_view text) {
+// `spellings` are those that may stand here.
+absl::StatusOr<Action> ParseAction(absl::string_view text,
+                                   absl::Span<const Spelling> spellings = kSpellings) {
   absl::string_view rest = text;
   const std::optional<int32_t> stage = TakeNumber(rest);
   const absl::string_view name = rest.substr(0, rest.find_first_of("0123456789"));
   rest.remove_prefix(name.size());
   const std::optional<int32_t> micro_batch = TakeNumber(rest);
-  const auto* const spelling =
-      std::find_if(std::begin(kSpellings), std::end(kSpellings),
+  const auto spelling =
+      std::find_if(spellings.begin(), spellings.end(),
                    [name](const Spelling& candidate) { return candidate.name == name; });
-  if (spelling == std::end(kSpellings) || !stage.has_value() || !rest.empty() ||
+  if (spelling == spellings.end() || !stage.has_value() || !rest.empty() ||
       micro_batch.has_value() != HasMicroBatch(spelling->op)) {
     return NoAction(text);
   }
@@ -90,12 +121,21 @@ absl::StatusOr<Action> ParseAction(absl::string_view text) {
   return Action{spelling->op, StageId(*stage), MicroBatch(micro_batch.value_or(-1))};
 }
 
-// Appends the one or two actions of a cell that is not empty.
-absl::Status ParseCell(absl::string_view cell, std::vector<Action>& actions) {
+absl::Status ParseWait(absl::string_view cell, Unawaited& unawaited) {
+  ASSIGN_OR_RETURN(const Action awaited, ParseAction(cell, kWaits));
+  if (unawaited.erase(awaited) > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(Quoted(cell), " has no ", CellOf(awaited), " to wait for before it in the row"));
+}
+
+// Appends the one or two actions of a cell that is not empty; none if it is a wait.
+absl::Status ParseCell(absl::string_view cell, std::vector<Action>& actions, Unawaited& unawaited) {
+  if (absl::StrContains(cell, "WAIT_")) return ParseWait(cell, unawaited);
   absl::string_view pair = cell;
   if (!absl::ConsumePrefix(&pair, "(")) {
     ASSIGN_OR_RETURN(const Action action, ParseAction(cell));
     actions.push_back(action);
+    if (IsAwaited(action.op)) unawaited.insert(action);
     return absl::OkStatus();
   }
   if (!absl::ConsumeSuffix(&pair, kOverlap)) return NoAction(cell);
@@ -119,17 +159,6 @@ struct Table {
   int num_rows() const { return schedule.num_ranks(); }
 };
 
-// The cell of an action, without its overlap.
-std::string CellOf(const Action& action) {
-  const auto* const spelling =
-      std::find_if(std::begin(kSpellings), std::end(kSpellings),
-                   [&](const Spelling& candidate) { return candidate.op == action.op; });
-  STAGECOACH_CHECK(spelling != std::end(kSpellings), ToString(action));
-  std::string cell = absl::StrCat(action.stage.value(), spelling->name);
-  if (HasMicroBatch(action.op)) absl::StrAppend(&cell, action.micro_batch.value());
-  return cell;
-}
-
 std::string PlaceOf(const Table& table, Rank rank, size_t index) {
   const std::vector<int32_t>& columns = table.columns[static_cast<size_t>(rank.value())];
   const std::string start = absl::StrCat("row ", rank.value() + 1, ", column ");
@@ -140,6 +169,7 @@ std::string PlaceOf(const Table& table, Rank rank, size_t index) {
 
 absl::Status ParseRow(absl::string_view row, std::vector<Action>& actions,
                       std::vector<int32_t>& columns) {
+  Unawaited unawaited;
   int32_t column = 0;
   for (absl::string_view cell : absl::StrSplit(row, ',')) {
     ++column;
@@ -148,7 +178,8 @@ absl::Status ParseRow(absl::string_view row, std::vector<Action>& actions,
       cell = absl::StripAsciiWhitespace(cell.substr(1, cell.size() - 2));
     }
     if (cell.empty()) continue;
-    RETURN_IF_ERROR(base::Annotate(ParseCell(cell, actions), absl::StrCat("column ", column)));
+    RETURN_IF_ERROR(
+        base::Annotate(ParseCell(cell, actions, unawaited), absl::StrCat("column ", column)));
     columns.resize(actions.size(), column);
   }
   if (!actions.empty()) return absl::OkStatus();
@@ -238,23 +269,65 @@ absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_v
   return std::move(table.schedule);
 }
 
+namespace {
+
+// A rank's row, with the cells in which PyTorch waits: for an activation that was sent when the
+// gradient for it has come back and been used, so that the wait takes no time; for a sum over
+// replicas before the next one, of which PyTorch has at most one at a time; for everything else at
+// the end.
+class Row {
+ public:
+  void Add(const Action& action) {
+    if (action.op == Op::kReduceGradients) Await(std::exchange(reduced_, action));
+    cells_.push_back(CellOf(action));
+    if (IsAwaited(action.op)) unawaited_.insert(action);
+    AwaitActivationOf(action);
+  }
+
+  void AddPair(const Action& first, const Action& second) {
+    cells_.push_back(absl::StrCat("(", CellOf(first), ";", CellOf(second), ")", kOverlap));
+    AwaitActivationOf(first);
+    AwaitActivationOf(second);
+  }
+
+  std::string Finish() {
+    while (!unawaited_.empty()) Await(Action(*unawaited_.begin()));
+    return absl::StrCat(absl::StrJoin(cells_, ","), "\n");
+  }
+
+ private:
+  void Await(const Action& action) {
+    if (unawaited_.erase(action) > 0) cells_.push_back(CellOf(action, kWaits));
+  }
+
+  void AwaitActivationOf(const Action& action) {
+    if (action.op != Op::kBackwardInput && action.op != Op::kBackward) return;
+    Await({Op::kSendActivation, action.stage, action.micro_batch});
+  }
+
+  std::vector<std::string> cells_;
+  Unawaited unawaited_;
+  Action reduced_;  // the last one
+};
+
+}  // namespace
+
 std::string ToScheduleCsv(const Schedule& schedule) {
   std::string text;
   for (const std::vector<Action>& list : schedule.actions) {
-    absl::string_view separator = "";
+    Row row;
     for (size_t i = 0; i < list.size(); ++i) {
       if (list[i].op == Op::kStep || IsCollective(list[i].op)) continue;
-      absl::StrAppend(&text, separator);
-      separator = ",";
       if (IsCompute(list[i].op) && list[i].overlaps_next) {
         STAGECOACH_CHECK(i + 1 < list.size(), ToString(list[i]));
-        absl::StrAppend(&text, "(", CellOf(list[i]), ";", CellOf(list[i + 1]), ")", kOverlap);
+        row.AddPair(list[i], list[i + 1]);
         ++i;
       } else {
-        absl::StrAppend(&text, CellOf(list[i]));
+        // PyTorch has no groups of transfers.
+        row.Add({list[i].op, list[i].stage, list[i].micro_batch});
       }
     }
-    text += '\n';
+    text += row.Finish();
   }
   return text;
 }

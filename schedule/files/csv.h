@@ -20,6 +20,8 @@ namespace stagecoach::schedule {
 //   0SEND_F3, 0RECV_B3   | sends and receives; also 0RECV_F3 and 0SEND_B3
 //   0UNSHARD, 0RESHARD   | the same
 //   0REDUCE_GRAD         | REDUCE
+//   0WAIT_SEND_F3        | none, a run waits by itself; also 0WAIT_SEND_B3 and 0WAIT_REDUCE_GRAD.
+//                        |   Comes once at most, after what it waits for
 //   (empty)              | nothing to do; says nothing about the order
 //
 // A file with F, I, W and B alone is a compute schedule, any other a lowered one. There is no STEP:
@@ -37,8 +39,10 @@ absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_v
 
 // The inverse: ParseScheduleCsv(ToScheduleCsv(s), s.name) == s, if every rank has an action, the
 // STEPs are where Lower puts them and there are no collectives, for which the format has no place.
-// (But a lowered schedule that transfers nothing reads as a compute one.) Pre-condition:
-// `schedule`, lowered, has no violation.
+// (But a lowered schedule that transfers nothing reads as a compute one.) A lowered schedule has
+// the waits that PyTorch wants (as of 2.15), and is complete for PyTorch if it has a REDUCE of
+// each stage, by which PyTorch also divides gradients by the number of micro-batches.
+// Pre-condition: `schedule`, lowered, has no violation.
 std::string ToScheduleCsv(const Schedule& schedule);
 
 }  // namespace stagecoach::schedule

@@ -49,6 +49,7 @@ const Look& LookOf(Op op) {
       return kBoth;
     case Op::kStep:
       return kStep;
+    case Op::kSumTies:
     case Op::kExchangeNorms:
     case Op::kShareResults:
       return kExchange;

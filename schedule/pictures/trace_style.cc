@@ -60,6 +60,7 @@ char ColorOf(Op op) {
       return 'd';
     case Op::kStep:
       return 's';
+    case Op::kSumTies:
     case Op::kExchangeNorms:
     case Op::kShareResults:
       return 'x';

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kPartedPercent = 5;
 
 bool Occupies(Op op) { return !RunsBeside(op); }
-bool WaitsForReductions(Op op) { return op == Op::kStep || op == Op::kExchangeNorms; }
+bool WaitsForReductions(Op op) { return op == Op::kStep || TakesGradients(op); }
 
 Cause WorkCause(const std::vector<TimedAction>& list, size_t i) {
   const bool overlapped =

@@ -270,6 +270,17 @@ TEST_P(CpuLossOfKind, ExtentsOutOfRangeAreInvalid) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CpuLossOfKind, ::testing::ValuesIn(kLossKinds));
 
+// Where the loss is not finite, its gradient must show it.
+TEST(CpuCrossEntropy, OfALabelOfMinusInfinityIsInfiniteAndItsGradientNoNumber) {
+  Problem problem(LossKind::kSoftmaxCrossEntropy, {.rows = 1, .classes = 3});
+  problem.output = {1.0F, -std::numeric_limits<float>::infinity(), 1.0F};
+  problem.labels = {1};
+  OnDevice device(problem);
+  const auto actual = device.Compute();
+  EXPECT_EQ(actual.result.f64()[0], HUGE_VAL);
+  EXPECT_TRUE(std::isnan(actual.gradient.f32()[1]));
+}
+
 TEST(CpuCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
   Problem problem(LossKind::kSoftmaxCrossEntropy, {.rows = 3, .classes = 3});
   problem.output = {1e4F, -1e4F, 0.0F, -1e4F, -1e4F, -1e4F, 300.0F, 299.0F, -80.0F};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <vector>
 
 #include "base/status_macros.h"
@@ -210,6 +211,20 @@ INSTANTIATE_TEST_SUITE_P(Steps, CpuSgd,
                                            ScaledSgd{{.weight_decay = 1.0F}},
                                            ScaledSgd{{}, -4.0F}));
 
+// As ClipScale gives it for a norm that is not finite.
+TEST(CpuOptimizerSteps, WithAScaleThatIsNoNumberChangeNothing) {
+  const Problem problem(101);
+  const float scale = std::numeric_limits<float>::quiet_NaN();
+  TestDevice device;
+  const AdamWTensors adamw = RunAdamW(device, {{.weight_decay = 0.1F}, scale}, problem);
+  EXPECT_EQ(TestDevice::Values(adamw.parameter), ToDouble(problem.parameter));
+  EXPECT_EQ(TestDevice::Values(adamw.m), ToDouble(problem.m));
+  EXPECT_EQ(TestDevice::Values(adamw.v), ToDouble(problem.v));
+  const SgdTensors sgd = RunSgd(device, {{.weight_decay = 0.1F}, scale}, problem);
+  EXPECT_EQ(TestDevice::Values(sgd.parameter), ToDouble(problem.parameter));
+  EXPECT_EQ(TestDevice::Values(sgd.momentum), ToDouble(problem.m));
+}
+
 // Squares of floats that are too large or too small for a float.
 TEST(CpuSquaredNorm, HasTheRangeOfDouble) {
   TestDevice device;
@@ -242,16 +257,39 @@ TEST(CpuParameterGroup, TreatsEachParameterByItself) {
 }
 
 // Rows are ranks, each of which has squares of its own parameters only.
-Vector ClipScale(float clip_norm) {
+Vector ClipScale(float clip_norm, double last_square = 12.0) {
   TestDevice device;
   const Tensor squares = device.Result(Shape{2, 3}, DType::kFloat64);
-  std::copy_n(std::begin({9.0, 0.0, 0.0, 0.0, 4.0, 12.0}), 6, squares.f64());
+  std::copy_n(std::begin({9.0, 0.0, 0.0, 0.0, 4.0, last_square}), 6, squares.f64());
   const Tensor norm = device.Result(Shape{1}, DType::kFloat64);
   const Tensor scale = device.Result(Shape{1});
   EXPECT_OK(device.Run([&](Stream& stream) {
     return device.ops().optimizer().ClipScale(stream, squares, clip_norm, norm, scale);
   }));
   return {*norm.f64(), *scale.f32()};
+}
+
+// Whatever the optimizer, neither the step's coefficients nor its scale touch an average.
+TEST(CpuMovingAverage, FollowsTheShareOfTheSum) {
+  TestDevice device;
+  OptimizerOps& ops = device.ops().optimizer();
+  const Tensor value = device.Operand(Shape{3}, {1.0F, -2.0F, 8.0F});
+  const Tensor sum = device.Operand(Shape{3}, {4.0F, 8.0F, 0.0F});
+  const Tensor scale = device.Operand(Shape{1}, {0.125F});
+  const Tensor squares = device.Result(Shape{1}, DType::kFloat64);
+  ASSERT_OK(device.Run([&](Stream& stream) -> absl::Status {
+    const auto group =
+        ops.CreateGroup(
+               stream,
+               {{.value = value, .gradient = sum, .average = {{.momentum = 0.25F, .share = 0.5F}}}})
+            .value();
+    EXPECT_OK(ops.AdamW(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
+    EXPECT_EQ(TestDevice::Values(value), (std::vector<double>{1.25, -0.5, 6.0}));
+    EXPECT_OK(ops.Sgd(stream, {.weight_decay = 0.5F, .gradient_scale = scale}, *group));
+    EXPECT_EQ(TestDevice::Values(value), (std::vector<double>{1.4375, 0.625, 4.5}));
+    return ops.SquaredNorms(stream, *group, squares);
+  }));
+  EXPECT_EQ(TestDevice::Values(squares), std::vector<double>{0.0});
 }
 
 TEST(CpuClipScale, ShrinksGradientsOfALargerNorm) {
@@ -261,6 +299,15 @@ TEST(CpuClipScale, ShrinksGradientsOfALargerNorm) {
 TEST(CpuClipScale, LeavesGradientsOfASmallerNorm) {
   EXPECT_EQ(ClipScale(5.0F), (Vector{5.0, 1.0}));
   EXPECT_EQ(ClipScale(6.0F), (Vector{5.0, 1.0}));
+  EXPECT_EQ(ClipScale(std::numeric_limits<float>::infinity()), (Vector{5.0, 1.0}));
+}
+
+TEST(CpuClipScale, IsNoNumberIfTheNormIsNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float clip_norm : {1.0F, kInfinity}) {
+    EXPECT_TRUE(std::isnan(ClipScale(clip_norm, kInfinity)[1]));
+    EXPECT_TRUE(std::isnan(ClipScale(clip_norm, std::nan(""))[1]));
+  }
 }
 
 TEST(CpuOptimizerThreads, AnyNumberGivesTheSameBits) {

@@ -22,6 +22,23 @@ TEST(LayerCost, StepCountsOncePerBatch) {
   EXPECT_EQ(layer.batch_ns(4), 4 * (1 + 2 + 3) + 10);
 }
 
+TEST(LayerCost, AWholeBackwardPassDoesSharedWorkOnce) {
+  const LayerCost layer = {
+      .forward_ns = 1, .backward_input_ns = 20, .backward_weight_ns = 30, .shared_backward_ns = 15};
+  EXPECT_EQ(layer.fused_backward_ns(), 35);
+  EXPECT_EQ(layer.batch_ns(2), 72);
+}
+
+TEST(CheckLayers, SharedWorkIsAPartOfBoth) {
+  LayerCost layer = {.name = "head", .backward_input_ns = 20, .backward_weight_ns = 30};
+  layer.shared_backward_ns = 20;
+  EXPECT_OK(CheckLayers({layer}));
+  layer.shared_backward_ns = 21;
+  EXPECT_THAT(CheckLayers({layer}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("layer 0 (head): shared_backward_ns is 21, expected at most")));
+}
+
 TEST(AlignTensor, RoundsUpToMultiples) {
   EXPECT_EQ(AlignTensor(0), 0);
   EXPECT_EQ(AlignTensor(1), 64);
@@ -33,9 +50,11 @@ TEST(CheckLayers, AcceptsLayersWithoutTimeOrMemory) { EXPECT_OK(CheckLayers({Lay
 
 TEST(CheckLayers, NamesLayerAndFieldOfABadTime) {
   double LayerCost::*const times[] = {&LayerCost::forward_ns, &LayerCost::backward_input_ns,
-                                      &LayerCost::backward_weight_ns, &LayerCost::step_ns};
-  const char* const names[] = {"forward_ns", "backward_input_ns", "backward_weight_ns", "step_ns"};
-  for (int i = 0; i < 4; ++i) {
+                                      &LayerCost::backward_weight_ns,
+                                      &LayerCost::shared_backward_ns, &LayerCost::step_ns};
+  const char* const names[] = {"forward_ns", "backward_input_ns", "backward_weight_ns",
+                               "shared_backward_ns", "step_ns"};
+  for (size_t i = 0; i < std::size(times); ++i) {
     for (const double bad : {-1.0, std::nan(""), HUGE_VAL}) {
       std::vector<LayerCost> layers(3);
       layers[1].name = "pool";

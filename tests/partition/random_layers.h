@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TESTS_PARTITION_RANDOM_LAYERS_H_
 #define STAGECOACH_TESTS_PARTITION_RANDOM_LAYERS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -36,6 +37,9 @@ inline std::vector<LayerCost> RandomLayers(std::mt19937& random, int count) {
     layer.backward_input_ns = random() % 5;
     layer.backward_weight_ns = random() % 5;
     layer.step_ns = random() % 5;
+    if (layer.parameters % 2 == 0) {
+      layer.shared_backward_ns = std::min(layer.backward_input_ns, layer.backward_weight_ns);
+    }
     LayerMemory& memory = layer.memory;
     memory.parameter_bytes = bytes(8000);
     memory.optimizer_bytes = 2 * memory.parameter_bytes;

@@ -109,11 +109,15 @@ TEST(ShardOf, DividesEachPartAmongTheReplicas) {
 // Two states, and 100 bytes of something else.
 TEST(OptimizerBytes, AreThoseOfTheLargestShards) {
   constexpr int64_t kBytes = kReductionPartBytes + 3 * kTensorAlignment;
-  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, {2, 2}), 2 * kBytes + 100);
+  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, 0, {2, 2}), 2 * kBytes + 100);
   constexpr int64_t kShards = kReductionPartBytes / 2 + 2 * kTensorAlignment;
-  EXPECT_EQ(OptimizerBytes(2 * kBytes, kBytes, {2, 2, true}), 2 * kShards);
-  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, {2, 2, true}), 2 * kShards + kTensorAlignment);
-  EXPECT_EQ(OptimizerBytes(0, 0, {2, 2, true}), 0);
+  EXPECT_EQ(OptimizerBytes(2 * kBytes, kBytes, 0, {2, 2, true}), 2 * kShards);
+  EXPECT_EQ(OptimizerBytes(2 * kBytes + 100, kBytes, 0, {2, 2, true}),
+            2 * kShards + kTensorAlignment);
+  EXPECT_EQ(OptimizerBytes(0, 0, 0, {2, 2, true}), 0);
+  // Averages among the parameters have no states, but leave gaps among those of a shard.
+  constexpr int64_t kAveraged = 5 * kTensorAlignment;
+  EXPECT_EQ(OptimizerBytes(2 * (kBytes - kAveraged), kBytes, kAveraged, {2, 2, true}), 2 * kShards);
 }
 
 // A shard of each other replica; of two parts at once, if there are two.

@@ -52,6 +52,17 @@ TEST(ValidateCollectives, RefusesOneThatIsMissingOnARank) {
   ExpectViolation(AfterStart("STEP0", "STEP1 RESULTS0"), 0, -1, "RESULTS of group 0 is missing");
 }
 
+TEST(ValidateCollectives, RefusesTiesThatComeTooEarlyOrTooLate) {
+  ExpectViolation(AfterStart("NORM0 TIES0 STEP0", "NORM0 TIES0 STEP1"), 0, 4,
+                  "it must come after TIES of group 0, which completes the gradients");
+  ExpectViolation(AfterStart("STEP0 TIES0", "TIES0 STEP1"), 0, 5,
+                  "it must come before stage 0 STEP, which updates by the sums");
+  ExpectViolation(WithGroups("F0.0 SEND_F0.0 RECV_B0.0 TIES0 BW0.0 STEP0",
+                             "RECV_F1.0 F1.0 BW1.0 SEND_B1.0 TIES0 STEP1"),
+                  0, 3, "gradients are not complete yet");
+  EXPECT_EQ(FindViolation(AfterStart("TIES0 NORM0 STEP0", "TIES0 NORM0 STEP1")), std::nullopt);
+}
+
 TEST(ValidateCollectives, RefusesAnotherGroup) {
   ExpectViolation(AfterStart("NORM0 STEP0", "NORM1 STEP1"), 1, 4,
                   "another group: rank 0 performs NORM of group 0, \"all\"");
@@ -129,13 +140,13 @@ TEST(ValidateCollectives, FindsTheCycleOfACollectiveAndASend) {
 // transfers are in groups, and else is taken for a message of the collective.
 TEST(ValidateCollectives, FindsAMessageThatCrossesACollective) {
   const Schedule crossing = WithGroups("F0.0 SEND_F0.0 RECV_B0.0 RESULTS0 BW0.0 STEP0",
-                                       "RECV_F1.0 F1.0 RESULTS0 BW1.0 SEND_B1.0 STEP1");
+                                       "RECV_F1.0 F1.0 BW1.0 RESULTS0 SEND_B1.0 STEP1");
   const std::optional<Violation> grouped = FindViolation(crossing, Transfers::kGrouped);
   ASSERT_TRUE(grouped.has_value());
   EXPECT_EQ(DrawCycle(crossing, grouped->cycle),
             "  ┌─▶ rank 0 stands before RECV_B0.0 (position 2) until\n"
             "  │   rank 1 has performed SEND_B1.0 (position 4)\n"
-            "  │   rank 1 stands before RESULTS0 (position 2) until\n"
+            "  │   rank 1 stands before RESULTS0 (position 3) until\n"
             "  └── rank 0 has come to RESULTS0 (position 3)\n");
   const absl::Status separate = Validate(crossing, Transfers::kSeparate);
   EXPECT_THAT(std::string(separate.message()),
@@ -170,7 +181,12 @@ TEST(ValidateCollectives, RefusesNormsAfterAStep) {
 TEST(ValidateCollectives, RefusesResultsBeforeTheLoss) {
   ExpectViolation(WithGroups(absl::StrCat(kStart0, " STEP0 RESULTS0"),
                              "RECV_F1.0 RESULTS0 F1.0 BW1.0 SEND_B1.0 STEP1"),
-                  1, 1, "the results are not complete yet; it must come after stage 1 F");
+                  1, 1, "the results are not complete yet; it must come after stage 1 BW");
+  ExpectViolation(WithGroups(absl::StrCat(kStart0, " STEP0 RESULTS0"),
+                             "RECV_F1.0 F1.0 RESULTS0 B1.0 SEND_B1.0 W1.0 STEP1"),
+                  1, 2, "the results are not complete yet; it must come after stage 1 B");
+  ExpectViolation(WithGroups("F0.0 SEND_F0.0 RESULTS0", "RECV_F1.0 RESULTS0 F1.0"), 1, 1,
+                  "the results are not complete yet; it must come after stage 1 F");
 }
 
 TEST(ValidateCollectives, RefusesNormsWithoutGradients) {

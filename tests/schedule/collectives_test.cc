@@ -47,6 +47,17 @@ TEST(LowerCollectives, ResultsMayComeBeforeSteps) {
   EXPECT_EQ(ToText(Lower(compute, options).value().actions[0]), "F0.0 SEND_F0.0 RESULTS0");
 }
 
+TEST(LowerCollectives, TiesComeBeforeNorms) {
+  LoweringOptions options = Both(Transfers::kSeparate, ResultsPlace::kBeforeSteps);
+  options.sum_ties = true;
+  const Schedule lowered = Lower(OneFOneB({2, 1}).value(), options).value();
+  EXPECT_THAT(ToText(lowered.actions[0]), EndsWith("BW0.0 TIES0 NORM0 RESULTS0 STEP0"));
+  const Schedule alone = Lower(OneFOneB({2, 1}).value(), {.sum_ties = true}).value();
+  EXPECT_THAT(ToText(alone.actions[1]), EndsWith("BW1.0 SEND_B1.0 TIES0 STEP1"));
+  const Schedule compute = ForwardOnly({Rank(0), Rank(1)}, 2, 1).value();
+  EXPECT_EQ(ToText(Lower(compute, {.sum_ties = true}).value().actions[0]), "F0.0 SEND_F0.0");
+}
+
 TEST(LowerCollectives, ThereAreNoneUnlessTheyAreAskedFor) {
   EXPECT_TRUE(Lower(OneFOneB({2, 1}).value()).value().groups.empty());
 }
@@ -74,16 +85,16 @@ TEST(LowerCollectives, EveryScheduleWithThemIsValid) {
   }
 }
 
-TEST(AddCollectives, LeavesThoseThatAreThereWhereTheyAre) {
+TEST(FitToRun, LeavesCollectivesWhereTheyAre) {
   const Schedule given = AfterStart("NORM1 STEP0 RESULTS0", "NORM1 STEP1 RESULTS0");
   Schedule lowered = given;
-  AddCollectives(Both(Transfers::kSeparate), lowered);
+  FitToRun(Both(Transfers::kSeparate), lowered);
   EXPECT_EQ(lowered, given);
 }
 
-TEST(AddCollectives, ARankWithoutStagesTakesPart) {
+TEST(FitToRun, ARankWithoutStagesTakesPart) {
   Schedule lowered = FromText({0}, 1, {"F0.0 BW0.0 STEP0", ""});
-  AddCollectives(Both(Transfers::kSeparate), lowered);
+  FitToRun(Both(Transfers::kSeparate), lowered);
   EXPECT_EQ(ToText(lowered.actions[1]), "NORM0 RESULTS0");
   EXPECT_TRUE(Validate(lowered).ok()) << Validate(lowered);
 }
@@ -173,7 +184,7 @@ TEST(CollectivesInFiles, AreReadBackFromJson) {
 TEST(CollectivesInFiles, HaveNoPlaceInCsv) {
   Schedule lowered = Lower(OneFOneB({2, 2}).value()).value();
   const std::string csv = ToScheduleCsv(lowered);
-  AddCollectives(Both(Transfers::kSeparate), lowered);
+  FitToRun(Both(Transfers::kSeparate), lowered);
   EXPECT_EQ(ToScheduleCsv(lowered), csv);
   EXPECT_EQ(WriteScheduleFile(::testing::TempDir() + "/collectives.csv", lowered).code(),
             absl::StatusCode::kInvalidArgument);

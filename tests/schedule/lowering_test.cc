@@ -192,6 +192,36 @@ TEST(Lower, AddsOneReductionPerStageIfAskedFor) {
               Not(HasSubstr("REDUCE")));
 }
 
+// As if it had been lowered for this run.
+TEST(FitToRun, AddsAndLeavesOutReductions) {
+  for (const Generator& generator : Generators()) {
+    const Schedule compute = generator.generate({4, 8}).value();
+    const Schedule without = Lower(compute).value();
+    const Schedule with = Lower(compute, {.reduce_gradients = true}).value();
+    for (const Schedule& given : {without, with}) {
+      Schedule fitted = given;
+      FitToRun({}, fitted);
+      EXPECT_EQ(fitted, without) << generator.name;
+      FitToRun({.reduce_gradients = true}, fitted);
+      EXPECT_EQ(fitted, with) << generator.name;
+    }
+  }
+}
+
+TEST(FitToRun, LeavesReductionsWhereTheyAre) {
+  const Schedule given = FromText({0, 0}, 1, {"F0.0 F1.0 BW1.0 BW0.0 REDUCE1 REDUCE0 STEP0 STEP1"});
+  Schedule fitted = given;
+  FitToRun({.reduce_gradients = true}, fitted);
+  EXPECT_EQ(fitted, given);
+}
+
+// Every replica keeps all parameters.
+TEST(FitToRun, LeavesOutGathersOfParameters) {
+  Schedule fitted = FromText({0}, 1, {"UNSHARD0 F0.0 BW0.0 RESHARD0 STEP0"});
+  FitToRun({}, fitted);
+  EXPECT_EQ(ToText(fitted.actions[0]), "F0.0 BW0.0 STEP0");
+}
+
 // Whatever the order of the compute actions: if every rank can come to its end at all, it does so
 // with receives as few and as late as Lower posts them.
 TEST(Lower, AddsNoDeadlockToAnyOrderWithoutCycles) {

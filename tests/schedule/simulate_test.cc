@@ -116,8 +116,8 @@ TEST(Simulate, ASlowStageIsTheImbalanceOfTheOthers) {
 Simulation Reduced(const std::string& end, int64_t reduce_0_ns, int64_t reduce_1_ns,
                    Sends sends = Sends::kRendezvous) {
   Schedule lowered = FromText({0, 0}, 1, {"F0.0 F1.0 BW1.0 REDUCE1 BW0.0 REDUCE0 STEP0 STEP1"});
-  const LoweringOptions options = {.exchange_norms = end == "NORM"};
-  AddCollectives(options, lowered);
+  const LoweringOptions options = {.reduce_gradients = true, .exchange_norms = end == "NORM"};
+  FitToRun(options, lowered);
   Costs costs;
   costs.stages.assign(2, {.forward_ns = 10, .backward_ns = 20, .step_ns = 5});
   costs.stages[0].reduce_ns = reduce_0_ns;

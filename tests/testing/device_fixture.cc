@@ -22,8 +22,8 @@ constexpr std::byte kFill{0xFF};
 
 }  // namespace
 
-TestDevice::TestDevice(int threads) {
-  auto device = kernels::CreateCpuDevice({.threads = threads});
+TestDevice::TestDevice(int threads, kernels::Precision precision) {
+  auto device = kernels::CreateCpuDevice({.threads = threads, .precision = precision});
   STAGECOACH_CHECK_OK(device);
   device_ = *std::move(device);
 }
@@ -36,11 +36,15 @@ TestDevice::~TestDevice() {
   }
 }
 
-Tensor TestDevice::Operand(const Shape& shape, absl::Span<const float> values) {
-  const Tensor tensor = Result(shape);
+Tensor TestDevice::Operand(const Shape& shape, absl::Span<const float> values, DType dtype) {
+  const Tensor tensor = Result(shape, dtype);
   STAGECOACH_CHECK(tensor.elements() == static_cast<int64_t>(values.size()),
                    absl::StrCat(values.size(), " values for the shape ", shape.ToString()));
-  std::copy(values.begin(), values.end(), tensor.f32());
+  if (dtype == DType::kBfloat16) {
+    std::transform(values.begin(), values.end(), tensor.bf16(), kernels::ToBfloat16);
+  } else {
+    std::copy(values.begin(), values.end(), tensor.f32());
+  }
   return tensor;
 }
 
@@ -85,6 +89,7 @@ std::vector<double> TestDevice::Values(const Tensor& tensor) {
     case DType::kInt32:
       return std::vector<double>(tensor.i32(), tensor.i32() + n);
     case DType::kUint8:
+    case DType::kFloat16:
       break;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Values", "not a tensor of numbers");

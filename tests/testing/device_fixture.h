@@ -20,7 +20,7 @@ namespace stagecoach::testing {
 // to them.
 class TestDevice {
  public:
-  explicit TestDevice(int threads = 1);
+  explicit TestDevice(int threads = 1, kernels::Precision precision = kernels::Precision::kFloat32);
   ~TestDevice();
   TestDevice(const TestDevice&) = delete;
   TestDevice& operator=(const TestDevice&) = delete;
@@ -30,7 +30,9 @@ class TestDevice {
 
   // Memory that lives as long as this. Operands hold `values`; results and workspaces hold bytes
   // 0xFF, which read as not-a-number, so that an operation that reads what it should write is seen.
-  kernels::Tensor Operand(const kernels::Shape& shape, absl::Span<const float> values);
+  // Of float32, or rounded to bfloat16.
+  kernels::Tensor Operand(const kernels::Shape& shape, absl::Span<const float> values,
+                          kernels::DType dtype = kernels::DType::kFloat32);
   kernels::Tensor Labels(absl::Span<const int32_t> labels);
   kernels::Tensor Result(const kernels::Shape& shape,
                          kernels::DType dtype = kernels::DType::kFloat32);

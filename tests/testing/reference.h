@@ -6,12 +6,15 @@
 
 #include "absl/types/span.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/convolution.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/image_norm.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/optimizer.h"
+#include "kernels/ops/pooling.h"
 #include "kernels/ops/swiglu.h"
 
 // The oracle of every backend: each operation of kernels/ops/ as plain loops in double precision.
@@ -84,6 +87,33 @@ struct AttentionOutput {
 AttentionOutput AttentionForward(const AttentionShape& shape, Values qkv);
 // dqkv. Weights and y are those of AttentionForward.
 Vector AttentionBackwardInput(const AttentionShape& shape, Values dy, Values qkv);
+
+// `b` is empty without a bias, and then so is `db`.
+Vector ConvolutionForward(const ConvolutionShape& shape, Values x, Values w, Values b);
+Vector ConvolutionBackwardInput(const ConvolutionShape& shape, Values dy, Values w);
+struct ConvolutionWeightGradient {
+  Vector dw;
+  Vector db;
+};
+ConvolutionWeightGradient ConvolutionBackwardWeight(const ConvolutionShape& shape, Values x,
+                                                    Values dy);
+
+Vector PoolingForward(const PoolingShape& shape, Values x);
+Vector PoolingBackward(const PoolingShape& shape, Values dy, Values x);
+
+struct ImageNormOutput {
+  Vector mean;
+  Vector variance;
+  Vector y;
+};
+ImageNormOutput ImageNormForward(const ImageNormShape& shape, Values x, Values gamma, Values beta);
+Vector ImageNormBackwardInput(const ImageNormShape& shape, Values dy, Values x, Values gamma,
+                              Values mean, Values variance);
+LayerNormWeightGradient ImageNormBackwardWeight(const ImageNormShape& shape, Values dy, Values x,
+                                                Values mean, Values variance);
+// The set of an element of x, and its channel.
+int64_t ImageNormSetOf(const ImageNormShape& shape, int64_t element);
+int64_t ImageNormChannelOf(const ImageNormShape& shape, int64_t element);
 
 Vector SwiGluForward(const SwiGluShape& shape, Values x);
 Vector SwiGluBackward(const SwiGluShape& shape, Values dy, Values x);

@@ -67,6 +67,7 @@ const Precision& PrecisionOf(DType dtype) {
     case DType::kInt32:
       return kInt32;
     case DType::kUint8:
+    case DType::kFloat16:
       break;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "PrecisionOf", "unknown dtype");

@@ -54,9 +54,10 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 }
 
 TEST(Usage, ACommandIsNeeded) {
-  ExpectFailure({}, kStatusUsage,
-                HasSubstr("train, predict, plan, profile, simulate, trace, checkpoint, replay, "
-                          "launch, chaos or devices"));
+  ExpectFailure(
+      {}, kStatusUsage,
+      HasSubstr("train, predict, generate, prepare, plan, profile, simulate, trace, checkpoint, "
+                "replay, launch, chaos or devices"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {
@@ -72,9 +73,13 @@ TEST(Usage, BadNumbersSayWhatIsExpected) {
 }
 
 TEST(Usage, EveryCountRefusesLetters) {
-  for (const char* flag : {"--layers", "--width", "--stages", "--batch", "--microbatches",
-                           "--threads-per-device", "--rows", "--epochs", "--seed", "--deadline",
-                           "--learning-rate", "--clip-norm", "--weight-decay", "--momentum"}) {
+  for (const char* flag : {"--layers",   "--width",         "--stages",
+                           "--batch",    "--microbatches",  "--threads-per-device",
+                           "--rows",     "--epochs",        "--seed",
+                           "--deadline", "--learning-rate", "--warmup-steps",
+                           "--min-lr",   "--clip-norm",     "--weight-decay",
+                           "--momentum", "--beta1",         "--beta2",
+                           "--steps",    "--eval-every",    "--eval-rows"}) {
     ExpectFailure({"train", flag, "7x"}, kStatusUsage, HasSubstr(absl::StrCat(flag, ": \"7x\"")));
   }
 }
@@ -99,6 +104,33 @@ TEST(Usage, ModelFileExcludesTheDefaultNetworksShape) {
 
 TEST(Usage, MomentumIsForSgd) {
   ExpectFailure(SmallRun({"--momentum", "0.5"}), kStatusUsage, HasSubstr("--optimizer sgd"));
+}
+
+TEST(Usage, BetasAreForAdamW) {
+  for (const char* flag : {"--beta1", "--beta2"}) {
+    ExpectFailure(SmallRun({"--optimizer", "sgd", flag, "0.5"}), kStatusUsage,
+                  AllOf(HasSubstr(flag), HasSubstr("--optimizer adamw")));
+    ExpectFailure(SmallRun({flag, "1"}), kStatusUsage, HasSubstr("must be in [0, 1)"));
+  }
+}
+
+TEST(Usage, AWarmUpAndAMinimumAreWithinTheScheduleThatHasThem) {
+  for (const char* flag : {"--warmup-steps", "--min-lr"}) {
+    ExpectFailure(SmallRun({"--lr-schedule", "constant", flag, "0"}), kStatusUsage,
+                  HasSubstr(absl::StrCat(flag, " is for --lr-schedule warmup-cosine")));
+    ExpectFailure(SmallRun({flag, "-1"}), kStatusUsage, HasSubstr(flag));
+  }
+  ExpectFailure(SmallRun({"--warmup-steps", "9999"}), kStatusUsage,
+                HasSubstr("--warmup-steps is 9999, but the run has "));
+  ExpectFailure(SmallRun({"--learning-rate", "1e-3", "--min-lr", "2e-3"}), kStatusUsage,
+                HasSubstr("--min-lr is 0.002, above the rate that the warm-up ends with, 0.001"));
+}
+
+TEST(Usage, AModelOfTokensIsToldToHaveData) {
+  ExpectFailure({"train", "--model", "gpt2:blocks=1,width=8,heads=2"}, kStatusUsage,
+                HasSubstr("is a model of tokens: name a text, or a file of ids, with --data FILE"));
+  ExpectFailure({"train", "--context", "8"}, kStatusUsage,
+                AllOf(HasSubstr("--context"), HasSubstr("name them with --data FILE")));
 }
 
 TEST(Usage, MalformedSyntheticData) {
@@ -138,6 +170,12 @@ std::string SmallImages() {
 TEST(BadData, TextThatIsNone) {
   const std::string path = WriteTestFile(TestDirectory(), "a.txt", "abc\xFF");
   ExpectBadData(path, HasSubstr("a.txt: the byte 0xff at offset 3 is not UTF-8"));
+}
+
+// A plan reads no text, but its tokenizer says how many tokens there are.
+TEST(BadData, MissingTokenizer) {
+  ExpectFailure({"plan", "--model", "gpt2:blocks=1,width=8,heads=2", "--tokenizer", "/no/such"},
+                kStatusBadData, HasSubstr("/no/such"));
 }
 
 TEST(BadData, TooFewTokensForTheContext) {

@@ -1,6 +1,7 @@
 // Training in one process per CPU device, over TCP.
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -287,6 +288,55 @@ TEST(CpuProcessesThatDiffer, AreRefusedByAll) {
         process, kStatusBadConfiguration,
         HasSubstr("rank 1 does not train the same as rank 0: it has seed: 1, rank 0 has seed: 0;"));
   }
+}
+
+// Each host has a folder of its own.
+TEST(InitialParameters, AreComparedAmongProcesses) {
+  const stagecoach::testing::TestFolder folder;
+  const auto path = [&](const std::string& name) { return (folder.path() / name).string(); };
+  std::ofstream text(path("book.txt"));
+  for (int i = 0; i < 400; ++i) text << "to be or not to be, " << i << "; ";
+  text.close();
+  const auto train = [&](const Arguments& more) {
+    return Joined({"train", "--data", path("book.txt"), "--rows", "32", "--batch", "16", "--epochs",
+                   "1", "--stages", "2"},
+                  Joined(more, Deadline()));
+  };
+  const Finished made =
+      RunStagecoach(train({"--model", "gpt2:blocks=1,width=16,heads=2,context=16,vocabulary=256",
+                           "--checkpoint", path("run")}));
+  ASSERT_EQ(made.exit_status, 0) << made.err;
+  const Finished exported = RunStagecoach(
+      {"checkpoint", "export", path("run"), "--format", "hf", "--output", path("rank0")});
+  ASSERT_EQ(exported.exit_status, 0) << exported.err;
+  std::filesystem::copy(path("rank0"), path("rank1"));
+  const auto launch = [&] {
+    return Launch(2, At(2, TcpPlace()), [&](int rank) {
+      return train({"--init", path(absl::StrCat("rank", rank))});
+    });
+  };
+  ExpectSuccess(launch());
+
+  const auto expect_refused = [&](const std::string& what) {
+    for (const Finished& process : launch()) {
+      ExpectError(process, kStatusBadConfiguration,
+                  HasSubstr("rank 1 does not train the same as rank 0: " + what));
+    }
+  };
+  const std::string weights = "/model.safetensors";
+  std::fstream file(path("rank1" + weights), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-4, std::ios::end);  // of the last number, the lowest bits
+  const auto lowest = static_cast<char>(file.get() ^ 1);
+  file.seekp(-4, std::ios::end);
+  file.put(lowest);
+  file.close();
+  expect_refused("it has initial parameters: ");
+  std::filesystem::copy_file(path("rank0" + weights), path("rank1" + weights),
+                             std::filesystem::copy_options::overwrite_existing);
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(path("rank1/config.json")));
+  config["layer_norm_epsilon"] = 1e-4;
+  std::ofstream(path("rank1/config.json")) << config;
+  expect_refused("it has initial config.json: ");
 }
 
 }  // namespace

@@ -60,9 +60,10 @@ TEST(Help, ListsTheCommands) {
   const Finished help = RunStagecoach({"--help"});
   EXPECT_EQ(help.exit_status, 0);
   EXPECT_THAT(help.out,
-              AllOf(HasSubstr("  train "), HasSubstr("  predict "), HasSubstr("  plan "),
-                    HasSubstr("  profile "), HasSubstr("  simulate "), HasSubstr("  trace "),
-                    HasSubstr("  replay "), HasSubstr("  devices ")));
+              AllOf(HasSubstr("  train "), HasSubstr("  predict "), HasSubstr("  generate "),
+                    HasSubstr("  prepare "), HasSubstr("  plan "), HasSubstr("  profile "),
+                    HasSubstr("  simulate "), HasSubstr("  trace "), HasSubstr("  replay "),
+                    HasSubstr("  devices ")));
   EXPECT_THAT(help.err, IsEmpty());
 }
 

@@ -149,7 +149,11 @@ TEST(Options, EachChangesTheResult) {
        std::vector<std::vector<std::string>>{{"--optimizer", "sgd"},
                                              {"--learning-rate", "1e-2"},
                                              {"--lr-schedule", "constant"},
+                                             {"--warmup-steps", "0"},
+                                             {"--min-lr", "1e-4"},
                                              {"--weight-decay", "0.5"},
+                                             {"--beta1", "0.8"},
+                                             {"--beta2", "0.9"},
                                              {"--clip-norm", "0.1"},
                                              {"--rows", "200"},
                                              {"--batch", "80"}}) {

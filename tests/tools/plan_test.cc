@@ -34,6 +34,16 @@ nlohmann::json PlanOf(std::vector<std::string> more) {
 
 const std::vector<std::string> kSmall = {"--layers", "8", "--width", "16"};
 
+TEST(Plan, EndsWhenItsTimeIsOver) {
+  const Finished none = RunPlan({"--time-limit", "1e-9"});
+  EXPECT_EQ(none.exit_status, 75);
+  EXPECT_THAT(none.err, HasSubstr("before a plan was found"));
+  const Finished never = RunPlan({"--time-limit", "0"});
+  EXPECT_EQ(never.exit_status, 2);
+  EXPECT_THAT(never.err, HasSubstr("--time-limit"));
+  EXPECT_FALSE(PlanOf(kSmall)["cut_short"].get<bool>());
+}
+
 TEST(Plan, CoversTheLayersInOrder) {
   const nlohmann::json plan = PlanOf(kSmall);
   EXPECT_EQ(plan["microbatches"], 4);
@@ -96,6 +106,40 @@ TEST(Plan, ReadsTheModelFromAFile) {
                                                  "[[layer]]\ntype = \"linear\"\n"
                                                  "outputs = \"classes\"\n");
   EXPECT_EQ(PlanOf({"--model", path})["stages"].back()["last_layer"], 3);
+}
+
+TEST(Plan, OfAModelOfTokensNeedsNoData) {
+  const std::string model = "gpt2:blocks=2,width=16,heads=2,context=8,vocabulary=50";
+  const Finished run =
+      RunStagecoach({"plan", "--model", model, "--devices", "2", "--batch", "4", "--json"});
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  const std::string text =
+      engine::WriteTestFile(engine::TestDirectory(), "a.txt", std::string(400, 'x'));
+  const auto layers = [](const Finished& planned) {
+    EXPECT_EQ(planned.exit_status, 0) << planned.err;
+    return planned.Events().at(0)["stages"];
+  };
+  // As it would be with data of that context and vocabulary.
+  const Arguments of_text = {"plan",   "--model",   model, "--devices",    "2",  "--batch", "4",
+                             "--json", "--context", "6",   "--vocabulary", "256"};
+  EXPECT_EQ(layers(RunStagecoach(of_text)),
+            layers(RunStagecoach(Joined(of_text, {"--data", text}))));
+  EXPECT_NE(layers(RunStagecoach(of_text)), layers(run));
+
+  const std::string file = engine::WriteTestFile(
+      engine::TestDirectory(), "tokens.toml",
+      "context = 8\n\n[[layer]]\ntype = \"embedding\"\nvocabulary = \"classes\"\nfeatures = 4\n\n"
+      "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n");
+  const Finished unknown = RunStagecoach({"plan", "--model", file, "--devices", "2"});
+  EXPECT_EQ(unknown.exit_status, kStatusUsage);
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("--data"), HasSubstr("--vocabulary")));
+  for (const char* command : {"plan", "profile"}) {
+    Arguments with = {command, "--model", file, "--vocabulary", "9"};
+    const bool plans = with.front() == "plan";
+    with = Joined(with, plans ? Arguments{"--devices", "2"} : Arguments{"--analytic"});
+    const Finished known = RunStagecoach(with);
+    EXPECT_EQ(known.exit_status, 0) << known.err;
+  }
 }
 
 TEST(Plan, DrawsTheStepAsItIsSimulated) {

@@ -363,7 +363,7 @@ TEST(ReplayReport, ShowsAllDigitsOfWhatDiffers) {
   const StepComparison same = {.number = 7, .first = result, .second = result};
   StepComparison other = same;
   other.number = 8;
-  other.clips = true;
+  other.has_norm = true;
   other.second.gradient_norm = std::nextafter(2.0, 3.0);
   EXPECT_TRUE(same.same());
   EXPECT_FALSE(other.same());

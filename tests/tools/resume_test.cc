@@ -104,10 +104,31 @@ TEST_F(ResumedRun, TrainsForMoreEpochsIfItIsTold) {
   ASSERT_EQ(Train(Whole({"--checkpoint", Folder()})).exit_status, 0);
   const Finished longer = Train({"--checkpoint", Folder(), "--resume", "--epochs", "6"});
   EXPECT_EQ(longer.exit_status, 0);
-  EXPECT_THAT(longer.err, AllOf(HasSubstr("the results will not be those of the run"),
-                                HasSubstr("--epochs was 4 and is 6"), Not(HasSubstr("--batch"))));
+  EXPECT_THAT(longer.err,
+              AllOf(HasSubstr("the results will not be those of the run"),
+                    HasSubstr("--epochs was 4 and is 6"),
+                    HasSubstr("--warmup-steps was 2 and is 3"), Not(HasSubstr("--batch"))));
   EXPECT_EQ(longer.Events().back()["epochs"], 6);
   EXPECT_EQ(longer.Events().back()["steps"], 30);
+}
+
+TEST_F(ResumedRun, KeepsTheWarmUpAndTheMinimumOfTheLearningRate) {
+  const Arguments rates = {"--warmup-steps", "7", "--min-lr", "2e-4"};
+  const Arguments saved = {"--checkpoint", Folder(), "--every", "3"};
+  const Finished whole = Train(Whole(rates));
+  ASSERT_EQ(Train(Whole(Joined(rates, saved))).exit_status, 0);
+  std::filesystem::remove_all(absl::StrCat(Folder(), "/step-00000020"));
+  EXPECT_EQ(Hashes(Train({"--checkpoint", Folder(), "--resume"})), Hashes(whole));
+  // Those that are given stay with a longer run; others are told of, or do not apply any more.
+  std::filesystem::remove_all(absl::StrCat(Folder(), "/step-00000020"));
+  const Finished other =
+      Train({"--checkpoint", Folder(), "--resume", "--epochs", "5", "--min-lr", "0"});
+  EXPECT_THAT(other.err,
+              AllOf(HasSubstr("--min-lr was 2e-04 and is 0"), Not(HasSubstr("--warmup-steps"))));
+  const Finished constant =
+      Train({"--checkpoint", Folder(), "--resume", "--lr-schedule", "constant"});
+  EXPECT_EQ(constant.exit_status, kStatusUsage);
+  EXPECT_THAT(constant.err, HasSubstr("--warmup-steps is for --lr-schedule warmup-cosine"));
 }
 
 TEST_F(ResumedRun, OfAModelFileNeedsTheFileNoMore) {
@@ -220,6 +241,36 @@ TEST_F(ResumedRun, GoesOnWhereItCannotSaveAndEndsWithStatus74) {
                     HasSubstr("not saved after step 10"), HasSubstr("File too large")));
   EXPECT_EQ(run.Events().back()["steps"], 10);
   EXPECT_TRUE(std::filesystem::is_empty(Folder()));
+}
+
+TEST_F(ResumedRun, OfATextGoesOnWithinAnEpochByOtherPlans) {
+  std::ofstream text(Folder("text.txt"));
+  for (int line = 0; line < 100; ++line) text << "line " << line << " of a text\n";
+  text.close();
+  const Arguments run = {"--data",
+                         Folder("text.txt"),
+                         "--model",
+                         "gpt2:blocks=2,width=8,heads=2,context=8,vocabulary=256",
+                         "--batch",
+                         "16",
+                         "--epochs",
+                         "3",
+                         "--gradient-blocks",
+                         "2"};
+  const Finished whole = Train(run);
+  ASSERT_EQ(whole.exit_status, 0) << whole.err;
+  const Arguments save = {"--checkpoint", Folder(), "--keep", "99"};
+  ASSERT_EQ(Train(Joined(Joined(run, save), {"--every", "7", "--stages", "3"})).exit_status, 0);
+  const int steps = whole.Events().back()["steps"];
+  ASSERT_GT(steps, 3 * 9);
+  // Most of the second epoch is trained elsewhere.
+  for (int step = 20; step <= steps; ++step) {
+    std::filesystem::remove_all(absl::StrCat(Folder(), "/step-", absl::Dec(step, absl::kZeroPad8)));
+  }
+  const Finished resumed =
+      Train(Joined(save, {"--resume", "--stages", "2", "--replicas", "2", "--schedule", "zb-v"}));
+  EXPECT_EQ(Of(resumed, "resumed").at(0)["step"], 19);
+  EXPECT_EQ(Hashes(resumed), Hashes(whole));
 }
 
 // Of a text that a run is resumed on with another model file, which has no parameter that depends

@@ -73,10 +73,28 @@ TEST(Simulate, GivesThePublishedBubble) {
 
 TEST(Simulate, AutoReachesThePublishedBubbleWithinTheLimit) {
   std::vector<std::string> arguments = PublishedTimes("auto");
-  arguments.insert(arguments.end(), {"--chunks", "1", "--stash-limit", "16"});
+  arguments.insert(arguments.end(),
+                   {"--chunks", "1", "--stash-limit", "16", "--objective", "span"});
   const nlohmann::json json = JsonOf(arguments);
   EXPECT_LT(json["bubble_rate"], .04335);
   for (const nlohmann::json& rank : json["ranks"]) EXPECT_LE(rank["peak_stash"], 16);
+}
+
+TEST(Simulate, AutoMinimizesTheStepUnlessAskedForTheSpan) {
+  const auto simulated = [](std::vector<std::string> choice) {
+    choice.insert(choice.end(), {"--stages", "4", "--microbatches", "12", "--latency", "0.5"});
+    return JsonOf(std::move(choice));
+  };
+  const nlohmann::json by_step = simulated({"--schedule", "auto"});
+  const nlohmann::json by_span = simulated({"--schedule", "auto", "--objective", "span"});
+  EXPECT_LT(by_step["step_ms"], by_span["step_ms"]);
+  EXPECT_LT(by_span["span_ms"], by_step["span_ms"]);
+  EXPECT_EQ(simulated({"--schedule", "auto", "--objective", "step"}), by_step);
+  for (const char* name : {"1f1b", "gpipe", "zb-h1", "zb-h2", "zb-v", "v-half", "interleaved"}) {
+    const nlohmann::json named = simulated({"--schedule", name});
+    EXPECT_LE(by_step["step_ms"], named["step_ms"]) << name;
+    EXPECT_LE(by_span["span_ms"], named["span_ms"]) << name;
+  }
 }
 
 TEST(Simulate, ChunksShareTheTimesOfTheirDevice) {
@@ -182,6 +200,8 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
       {{"--schedule", "auto", "--stash-limit", "0.5"}, 78, "rank 0 needs a stash of 1"},
       {{"--times", times}, 65, "line 1: $.stages[0]: the key \"backward_ms\" is missing"},
       {{"--times", times, "--forward", "2"}, 2, "--times excludes --forward"},
+      {{"--objective", "step"}, 2, "--objective is what --schedule auto minimizes"},
+      {{"--schedule", "auto", "--objective", "bottleneck"}, 2, "--objective"},
       {{"--forward", "nan"}, 2, "--forward"},
       {{"--stages", "0"}, 2, "--stages"},
       {{"--save", "schedule.txt"}, 2, "ends in .csv or .json"},

@@ -133,7 +133,7 @@ absl::StatusOr<Predicted> PredictTokens(std::vector<PredictionTask::File> files 
     table[static_cast<size_t>(id * kWords + (id + 1) % kWords)] = 2.0F;
   }
   RETURN_IF_ERROR(trainer->SetParameter("layer 0: tokens", table));
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/token_report");
+  const std::string folder = engine::TestDirectory() + "/checkpoints";
   ASSIGN_OR_RETURN(const std::string path, trainer->Save(folder));
   ASSIGN_OR_RETURN(const engine::Checkpoint checkpoint, engine::Checkpoint::Open(path));
   const PredictionTask task = {
@@ -193,6 +193,13 @@ TEST(TokenOptions, DecideTheResults) {
   manifest.options = {{"--context", "8", false}, {"--vocabulary", "9", false}};
   EXPECT_EQ(DescribeChanges(manifest, {}, TableRun()),
             "--context was 8 and is 4; --vocabulary was 9 and is 7");
+  // Of a checkpoint from before rows began elsewhere in each epoch.
+  tools::Run run = TableRun();
+  run.data.encoding.rows_move = true;
+  manifest = {.encoding = run.data.encoding};
+  EXPECT_EQ(DescribeChanges(manifest, {}, run), "");
+  manifest.encoding.rows_move = false;
+  EXPECT_EQ(DescribeChanges(manifest, {}, run), "every epoch had the same rows of tokens");
 }
 
 // A table of so many classes is nothing to look at.

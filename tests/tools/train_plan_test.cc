@@ -17,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -102,8 +103,76 @@ TEST(TrainPlan, RefusesWhatTheEngineCannotDo) {
   const auto with = [](const std::string& field) {
     return PlanFile(absl::StrReplaceAll(kPlan, {{"\"layers\": 6,", "\"layers\": 6, " + field}}));
   };
-  ExpectFailure(Trained({"--plan", with("\"recomputed_layers\": [2],")}), 78, "recomputes layer 2");
+  ExpectFailure(Trained({"--plan", with("\"recomputed_layers\": [5],")}), 78,
+                "recomputes layer 5 (linear 16 -> 4), which has nothing to save");
   ExpectFailure(Trained({"--plan", with("\"order\": [0, 1, 3, 2, 4, 5],")}), 78, "order");
+}
+
+// Whatever repeats its forward pass, the bits are the same.
+TEST(TrainPlan, RecomputesAsThePlanSaysOrTheFlag) {
+  const nlohmann::json hash =
+      Trained({"--json", "--plan", PlanFile(kPlan)}).Events().back()["parameters_hash"];
+  const std::string path = PlanFile(absl::StrReplaceAll(
+      kPlan, {{"\"layers\": 6,", "\"layers\": 6, \"recomputed_layers\": [2],"}}));
+  const auto expect_recomputed = [&](std::vector<std::string> arguments,
+                                     const nlohmann::json& layers) {
+    arguments.insert(arguments.end(), {"--json", "--plan", path});
+    const Finished run = Trained(arguments);
+    ASSERT_EQ(run.exit_status, 0) << run.err;
+    EXPECT_EQ(run.Events().front()["recomputed_layers"], layers);
+    EXPECT_EQ(run.Events().back()["parameters_hash"], hash);
+    const nlohmann::json end = run.Events().back();
+    for (const nlohmann::json& device : end["devices"]) {
+      EXPECT_EQ(device["predicted_peak_bytes"], device["measured_peak_bytes"]);
+    }
+  };
+  expect_recomputed({}, {2});
+  expect_recomputed({"--recompute", "plan"}, {2});
+  expect_recomputed({"--recompute", "none"}, nlohmann::json::array());
+  expect_recomputed({"--recompute", "attention"}, nlohmann::json::array());
+  expect_recomputed({"--recompute", "full"}, {0, 1, 2, 3, 4});
+  ExpectFailure(Trained({"--recompute", "some"}), 2, "--recompute");
+}
+
+// A budget under which nothing but recomputation fits.
+TEST(TrainPlan, RunsAPlanThatRecomputesToFit) {
+  const std::vector<std::string> request = {"plan",
+                                            "--data",
+                                            "synthetic:200x16x4",
+                                            "--layers",
+                                            "6",
+                                            "--width",
+                                            "16",
+                                            "--devices",
+                                            "1",
+                                            "--schedule",
+                                            "gpipe",
+                                            "--batch",
+                                            "128",
+                                            "--microbatches",
+                                            "16",
+                                            "--chunks",
+                                            "1",
+                                            "--json"};
+  const auto planned = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), request.begin(), request.end());
+    return RunStagecoach(more);
+  };
+  const nlohmann::json free = planned({}).Events().at(0);
+  const int64_t free_bytes = free["stages"][0]["memory_bytes"]["peak"];
+  const std::string budget = std::to_string(free_bytes * 9 / 10);
+  EXPECT_EQ(planned({"--device-memory", budget, "--recompute", "none"}).exit_status, 78);
+  const std::string path = PlanFile("");
+  const Finished tight = planned({"--device-memory", budget, "--save", path});
+  ASSERT_EQ(tight.exit_status, 0) << tight.err;
+  EXPECT_THAT(tight.Events().at(0)["recomputed_layers"], Not(IsEmpty()));
+  const Finished run =
+      RunStagecoach({"train", "--data", "synthetic:200x16x4", "--layers", "6", "--width", "16",
+                     "--epochs", "1", "--plan", path, "--device-memory", budget, "--json"});
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  EXPECT_EQ(run.Events().front()["recomputed_layers"], tight.Events().at(0)["recomputed_layers"]);
+  EXPECT_EQ(run.Events().back()["devices"][0]["measured_peak_bytes"],
+            tight.Events().at(0)["stages"][0]["memory_bytes"]["peak"]);
 }
 
 TEST(TrainPlan, TakesTheOrderThatTheModelHas) {

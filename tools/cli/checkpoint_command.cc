@@ -19,6 +19,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
 #include "engine/checkpoint/export.h"
+#include "engine/checkpoint/hugging_face_files.h"
 #include "engine/checkpoint/shard_files.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
@@ -40,6 +41,7 @@ struct CheckpointCommandOptions {
   CLI::App* export_parameters = nullptr;
   std::string path, other;
   std::string output;
+  std::string format = "safetensors";  // or "hf", "torchvision"
   bool json = false;
 };
 
@@ -146,10 +148,18 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
 }
 
 absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
-  RETURN_IF_ERROR(From(Origin::kUsage, base::CheckWritable(options.output)));
+  const bool makes_folder = options.format == "hf";
+  if (!makes_folder) {
+    RETURN_IF_ERROR(From(Origin::kUsage, base::CheckWritable(options.output)));
+  }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
-  const absl::Status status = ExportParameters(checkpoint, options.output);
-  RETURN_IF_ERROR(From(absl::IsDataLoss(status) ? Origin::kData : Origin::kOutput, status));
+  const absl::Status status = makes_folder ? ExportToHuggingFace(checkpoint, options.output)
+                              : options.format == "torchvision"
+                                  ? ExportToTorchvision(checkpoint, options.output)
+                                  : ExportParameters(checkpoint, options.output);
+  const bool is_of_data = absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
+  if (absl::IsAlreadyExists(status)) return From(Origin::kUsage, status);
+  RETURN_IF_ERROR(From(is_of_data ? Origin::kData : Origin::kOutput, status));
   absl::PrintF("wrote the parameters of %s to %s\n", checkpoint.path(), options.output);
   return kExitOk;
 }
@@ -162,6 +172,10 @@ absl::StatusOr<int> RunCheckpoint(const CheckpointCommandOptions& options) {
   return From(Origin::kUsage, absl::InvalidArgumentError(
                                   "a checkpoint command is needed: inspect, verify, diff or export "
                                   "(see stagecoach checkpoint --help)"));
+}
+
+absl::StatusOr<std::string> ParseExportFormat(const std::string& name) {
+  return ParseChoice(name, {"safetensors", "hf", "torchvision"});
 }
 
 }  // namespace
@@ -181,9 +195,13 @@ Command AddCheckpointCommand(CLI::App& app) {
   options->verify = add("verify", "Read all of it and compare the hashes");
   options->diff = add("diff", "Show the first tensor in which two differ, and where");
   AddFlag(*options->diff, "other", "DIR", options->other, "Another one", ParseFolder)->required();
-  options->export_parameters = add("export", "Write the parameters as one safetensors file");
-  AddFlag(*options->export_parameters, "--output", "FILE", options->output, "The file", ParseFile)
+  options->export_parameters = add("export", "Write the parameters for other programs");
+  AddFlag(*options->export_parameters, "--output", "PATH", options->output,
+          "The file, or for hf the new folder", ParseFile)
       ->required();
+  AddFlag(*options->export_parameters, "--format", "FORMAT", options->format,
+          "safetensors, hf (GPT-2, Llama, ResNet) or torchvision (ResNet) [safetensors]",
+          ParseExportFormat);
   for (CLI::App* const command : {options->inspect, options->diff}) {
     command->add_flag("--json", options->json, "Print JSON");
   }

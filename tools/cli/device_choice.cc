@@ -115,10 +115,9 @@ absl::StatusOr<std::string> TuningFileOf(const DeviceChoice& choice) {
 
 // What does not go together, whatever there is to compute on.
 absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
-  if (choice.kind == "cpu" && choice.precision != "fp32") {
-    return absl::InvalidArgumentError(absl::StrCat("--precision ", choice.precision,
-                                                   " needs --device cuda; CPU devices compute "
-                                                   "with fp32"));
+  if (choice.kind == "cpu" && choice.precision == "tf32") {
+    return absl::InvalidArgumentError(
+        "--precision tf32 needs --device cuda; CPU devices compute with fp32 or bf16");
   }
   if (choice.kind == "cpu" && (!choice.gpus.empty() || choice.exchange == "nccl")) {
     return absl::InvalidArgumentError("--gpus and --exchange nccl are for --device cuda");
@@ -129,6 +128,16 @@ absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
         devices, " devices; name one for each"));
   }
   return absl::OkStatus();
+}
+
+// Unavailable: CPU devices here do not compute with it.
+absl::Status CheckCpuPrecision(const DeviceChoice& choice) {
+  if (choice.precision == "fp32") return absl::OkStatus();
+  const std::string needed = absl::StrCat("--precision ", choice.precision);
+  if (choice.precision == "tf32") {
+    return absl::UnavailableError(absl::StrCat(needed, " needs them"));
+  }
+  return base::Annotate(kernels::CheckBfloat16OnCpu(), needed);
 }
 
 }  // namespace
@@ -146,7 +155,7 @@ void AddDeviceFlags(CLI::App& app, DeviceChoice& choice) {
           })
       ->group(group);
   AddFlag(app, "--precision", "NAME", choice.precision,
-          "fp32, or on CUDA devices tf32 or bf16 (docs/cuda.md) [fp32]",
+          "fp32, bf16, or on CUDA devices tf32 (docs/models.md) [fp32]",
           Choice({"fp32", "tf32", "bf16"}))
       ->group(group);
   AddFlag(app, "--gpus", "I,J,...", choice.gpus,
@@ -164,8 +173,11 @@ void AddDeviceFlags(CLI::App& app, DeviceChoice& choice) {
 
 absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices) {
   RETURN_IF_ERROR(From(Origin::kUsage, CheckFlags(choice, devices)));
-  const DeviceSpec cpu = {.threads = choice.threads};
-  if (choice.kind == "cpu") return cpu;
+  const DeviceSpec cpu = {.threads = choice.threads, .precision = PrecisionOf(choice.precision)};
+  if (choice.kind == "cpu") {
+    RETURN_IF_ERROR(From(Origin::kRun, CheckCpuPrecision(choice)));
+    return cpu;
+  }
   DeviceSpec cuda = {
       .kind = DeviceKind::kCuda, .precision = PrecisionOf(choice.precision), .gpus = choice.gpus};
   const absl::Status status = CheckGpus(cuda, devices);
@@ -180,10 +192,10 @@ absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices) {
 absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why) {
   if (choice.kind != "auto" || !absl::IsUnavailable(why)) return From(Origin::kRun, why);
   // What only GPUs have is not silently left out.
-  if (choice.precision != "fp32") {
-    return base::Annotate(why,
-                          absl::StrCat("--device auto finds no CUDA devices, which --precision ",
-                                       choice.precision, " needs"));
+  const absl::Status precision = CheckCpuPrecision(choice);
+  if (!precision.ok()) {
+    return base::Annotate(
+        why, absl::StrCat("--device auto finds no CUDA devices, and ", precision.message()));
   }
   PrintNotice(absl::StrCat("--device auto: using CPU devices, since ", why.message()));
   return absl::OkStatus();

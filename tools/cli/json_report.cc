@@ -78,6 +78,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
           {"gradient_blocks", prepared.plan.replication.gradient_blocks},
           {"shard_optimizer", prepared.plan.replication.shards_optimizer},
           {"reduction", partition::Name(prepared.plan.replication.reduction)},
+          {"recomputed_layers", prepared.plan.recomputed},
           {"stages", std::move(stages)},
           {"devices", std::move(devices)}};
 }
@@ -141,23 +142,16 @@ class JsonReport final : public Report {
     if (explains_) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
   }
 
-  void Step(const engine::FitProgress&) override {}
-
-  void Epoch(const engine::EpochResult& result) override {
-    ordered_json event = {{"event", "epoch"},
-                          {"epoch", result.epoch},
-                          {"loss", result.loss},
-                          {"train_accuracy", result.train_accuracy},
-                          {"test_accuracy", result.test_accuracy},
-                          {"test_loss", result.test_loss}};
-    if (measures_.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
-    if (measures_.tokens > 0) {
-      event["tokens_per_second"] =
-          result.samples_per_second * static_cast<double>(measures_.tokens);
-    }
-    event["samples_per_second"] = result.samples_per_second;
-    PrintLine(event);
+  void Step(const engine::FitProgress& progress) override {
+    if (progress.taken.skipped_for.empty()) return;
+    PrintLine({{"event", "skipped"},
+               {"epoch", progress.epoch},
+               {"step_of_epoch", progress.step},
+               {"reason", progress.taken.skipped_for}});
   }
+
+  void Epoch(const engine::EpochResult& result) override { PrintResult("epoch", result); }
+  void Evaluation(const engine::EpochResult& result) override { PrintResult("evaluation", result); }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
     PrintLine({{"event", "resumed"},
@@ -192,12 +186,30 @@ class JsonReport final : public Report {
                {"parameters_hash", outcome.parameters_hash},
                {"epochs", outcome.fit.epochs},
                {"steps", outcome.fit.steps},
+               {"skipped_steps", outcome.fit.skipped_steps},
                {"stopped", outcome.fit.stopped},
                {"seconds", absl::ToDoubleSeconds(outcome.elapsed)},
                {"devices", std::move(devices)}});
   }
 
  private:
+  void PrintResult(const char* name, const engine::EpochResult& result) const {
+    ordered_json event = {{"event", name},
+                          {"epoch", result.epoch},
+                          {"step", result.step},
+                          {"loss", result.loss},
+                          {"train_accuracy", result.train_accuracy},
+                          {"test_accuracy", result.test_accuracy},
+                          {"test_loss", result.test_loss}};
+    if (measures_.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
+    if (measures_.tokens > 0) {
+      event["tokens_per_second"] =
+          result.samples_per_second * static_cast<double>(measures_.tokens);
+    }
+    event["samples_per_second"] = result.samples_per_second;
+    PrintLine(event);
+  }
+
   const bool explains_;
   Measures measures_;
 };

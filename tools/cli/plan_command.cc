@@ -11,8 +11,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "partition/files/exports.h"
 #include "partition/files/plan_file.h"
 #include "partition/report/receipt_report.h"
@@ -23,6 +26,7 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/plan_request.h"
+#include "tools/cli/stop_signal.h"
 #include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
@@ -32,6 +36,7 @@ using partition::ComparedPlan;
 using partition::Receipt;
 
 constexpr int kMaxTimelineRows = 64;
+constexpr double kDefaultTimeLimit = 10;  // in s
 
 // A plan for another program, and where it goes.
 struct Export {
@@ -41,6 +46,7 @@ struct Export {
 
 struct PlanCommandOptions {
   PlanFlags request;
+  double time_limit_s = kDefaultTimeLimit;
   std::vector<std::string> compare;  // heuristics and plan files
   bool json = false;
   std::string html, save;  // files; "": none
@@ -49,8 +55,9 @@ struct PlanCommandOptions {
 
 absl::StatusOr<Export> ParseExport(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
-  RETURN_IF_ERROR(
-      ParseChoice(parts.first, {"torch", "torch-schedule", "megatron", "deepspeed"}).status());
+  RETURN_IF_ERROR(ParseChoice(parts.first,
+                              {"torch", "torch-schedule", "torch-lowered", "megatron", "deepspeed"})
+                      .status());
   if (parts.second.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("expected ", parts.first, ":FILE"));
   }
@@ -68,6 +75,7 @@ absl::StatusOr<std::vector<Export>> ParseExports(const std::string& text) {
 absl::StatusOr<std::string> ExportText(const Receipt& receipt, const std::string& format) {
   if (format == "torch") return ToTorchPlanJson(receipt.plan, receipt.layer_names);
   if (format == "torch-schedule") return ToTorchScheduleCsv(receipt.plan);
+  if (format == "torch-lowered") return ToTorchLoweredCsv(receipt.plan);
   absl::StatusOr<std::string> line = format == "megatron"
                                          ? ToMegatronLayout(receipt.plan, receipt.layer_names)
                                          : ToDeepSpeedParts(receipt.plan);
@@ -109,11 +117,38 @@ void PrintText(const Receipt& receipt, const std::vector<ComparedPlan>& compared
   }
 }
 
+// Until the time is over, or Ctrl-C; meanwhile a terminal shows the best so far.
+absl::StatusOr<Receipt> Search(const partition::PlannerRequest& request, double time_limit_s) {
+  StopOnSignals();
+  const char* objective =
+      request.objective == partition::PlanObjective::kStep ? "step" : "bottleneck";
+  absl::StatusOr<Receipt> receipt = partition::PlanJointly(
+      request, {.deadline = absl::Now() + absl::Seconds(time_limit_s),
+                .is_cancelled = StopRequested,
+                .on_better = [&](double objective_ns) {
+                  RedrawErrorLine(absl::StrCat(
+                      "best ", objective,
+                      " so far: ", base::FormatDuration(absl::Nanoseconds(objective_ns))));
+                }});
+  RedrawErrorLine("");
+  if (receipt.ok() && receipt->is_cut_short) {
+    const std::string by =
+        StopRequested() ? std::string("a signal") : absl::StrCat("--time-limit ", time_limit_s);
+    absl::FPrintF(stderr, "stagecoach plan: cut short by %s: this is the best plan so far\n", by);
+  }
+  return receipt;
+}
+
 absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
   ASSIGN_OR_RETURN(const partition::PlannerRequest request, MakePlannerRequest(options.request));
-  ASSIGN_OR_RETURN(const Receipt receipt,
-                   From(Origin::kConfiguration, partition::PlanJointly(request)));
+  const absl::StatusOr<Receipt> found = Search(request, options.time_limit_s);
+  if (absl::IsCancelled(found.status())) {
+    absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
+    return kExitInterrupted;
+  }
+  RETURN_IF_ERROR(From(Origin::kConfiguration, found.status()));
+  const Receipt& receipt = *found;
   std::vector<ComparedPlan> compared;
   for (const std::string& name : options.compare) {
     ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, receipt, request));
@@ -137,7 +172,7 @@ void AddOutputFlags(CLI::App& app, PlanCommandOptions& options) {
       ->option_text("FILE.json")
       ->group(group);
   AddFlag(app, "--export", "FORMAT:FILE,...", options.exports,
-          "Write the plan for torch, torch-schedule, megatron, deepspeed", ParseExports)
+          "Write the plan for torch[-schedule|-lowered], megatron, deepspeed", ParseExports)
       ->group(group);
   AddFlag(app, "--compare", "NAME|FILE,...", options.compare,
           "Compare with uniform, parameters, flops or plan files", ParseCompared)
@@ -152,6 +187,13 @@ Command AddPlanCommand(CLI::App& app) {
   flags->footer(kExitStatusHelp);
   const auto options = std::make_shared<PlanCommandOptions>();
   AddPlanRequestFlags(*flags, options->request);
+  AddFlag(*flags, "--time-limit", "SECONDS", options->time_limit_s,
+          absl::StrCat("Ends the search with the best plan so far, as Ctrl-C does [",
+                       kDefaultTimeLimit, "]"),
+          [](const std::string& text) {
+            return ParseNumber(text, {.min = 0.0, .max = 1e9, .above_min = true});
+          })
+      ->group("What the planner may choose");
   AddOutputFlags(*flags, *options);
   return {flags, [options] { return RunPlan(*options); }};
 }

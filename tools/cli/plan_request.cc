@@ -85,14 +85,14 @@ absl::StatusOr<Profile> ProfileModel(const PlanFlags& flags, const engine::Devic
                                      std::optional<int64_t> micro_batches) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                    From(Origin::kConfiguration, SizesFor(flags, batch, micro_batches)));
-  ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
-  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
-  const std::string name = flags.run.model_file.empty() ? "default" : flags.run.model_file;
+  ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
+  const engine::ProfileOptions options = {.optimizer = planned.optimizer, .device = device};
+  const std::string name = NameOfModel(flags.run);
   return From(Origin::kConfiguration,
               flags.profile == "measured"
-                  ? MeasureProfile(workload.model, name, sizes, options,
+                  ? MeasureProfile(planned.model, name, sizes, options,
                                    {.devices = DevicesAtOnce(devices, device)})
-                  : AnalyzeProfile(workload.model, name, sizes, options));
+                  : AnalyzeProfile(planned.model, name, sizes, options));
 }
 
 absl::StatusOr<Cluster> ClusterOf(const PlanFlags& flags, int64_t usual_devices) {
@@ -195,7 +195,7 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           partition::ParseReductionKind)
       ->group(group);
   AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
-          "Forward passes repeated to save memory, for files [auto]",
+          "Forward passes repeated to save memory [auto]",
           [](const std::string& text) -> absl::StatusOr<bool> {
             RETURN_IF_ERROR(ParseChoice(text, {"auto", "none"}).status());
             return text == "auto";

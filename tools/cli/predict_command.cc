@@ -38,8 +38,9 @@ namespace stagecoach::tools {
 namespace {
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
-constexpr absl::string_view kTakenOptions[] = {"--data",  "--label", "--model",  "--layers",
-                                               "--width", "--seed",  "--device", "--precision"};
+constexpr absl::string_view kTakenOptions[] = {"--data",   "--label",     "--model",
+                                               "--layers", "--width",     "--seed",
+                                               "--device", "--precision", "--tokenizer"};
 
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;
@@ -92,20 +93,21 @@ absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data
 // What is to be predicted, without where to. Of a run's own data: what it tested itself with.
 absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOptions& options,
                                         const engine::Manifest& manifest) {
-  const engine::DataSource source = {
-      .spec = options.run.data,
-      .label_column = options.run.label,
-      .seed = options.run.seed,
-      .tokens = {.context = manifest.input.elements(), .vocabulary = manifest.encoding.vocabulary}};
+  const engine::DataSource source = {.spec = DataOf(options.run),
+                                     .label_column = options.run.label,
+                                     .seed = options.run.seed,
+                                     .tokens = {.context = manifest.input.elements(),
+                                                .vocabulary = manifest.encoding.vocabulary,
+                                                .tokenizer = options.run.tokenizer}};
   PredictionTask task;
   if (!IsGiven(flags, "--data")) {
     ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
     task.data = std::move(data.test);
     task.encoding = std::move(data.encoding);
     const bool is_known = manifest.encoding != engine::DataEncoding();
-    if (is_known && task.encoding != manifest.encoding) {
+    if (is_known && !task.encoding.EncodesAs(manifest.encoding)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(options.run.data,
+          absl::StrCat(DataOf(options.run),
                        " is not what the model was trained on: its columns, classes or "
                        "statistics differ; to predict all that is in it now, name it with --data"));
     }
@@ -113,10 +115,10 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
     ASSIGN_OR_RETURN(task.data, LoadSamples(source, manifest.encoding, ClassesOf(manifest)));
     task.encoding = manifest.encoding;
   }
-  RETURN_IF_ERROR(CheckFitsModel(options.run.data, *task.data, manifest));
+  RETURN_IF_ERROR(CheckFitsModel(DataOf(options.run), *task.data, manifest));
   if (IsGiven(flags, "--label") && !task.has_labels()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(options.run.data, " has no labels, but --label names them"));
+        absl::StrCat(DataOf(options.run), " has no labels, but --label names them"));
   }
   return task;
 }
@@ -306,7 +308,7 @@ absl::StatusOr<engine::Checkpoint> Prepare(const CLI::App& flags, PredictOptions
   ASSIGN_OR_RETURN(engine::Checkpoint checkpoint, OpenCheckpoint(options.checkpoint));
   RETURN_IF_ERROR(From(Origin::kConfiguration, TakeOptions(flags, checkpoint.manifest(), options)));
   for (const std::string& path : {options.outputs, options.classes}) {
-    if (!IsSameFile(path, options.run.data)) continue;
+    if (!IsSameFile(path, DataOf(options.run))) continue;
     return From(Origin::kUsage, absl::InvalidArgumentError(absl::StrCat(
                                     path, " is what is to be predicted: name another file")));
   }

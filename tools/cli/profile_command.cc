@@ -58,21 +58,21 @@ absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
 }
 
 std::string ModelName(const RunOptions& options) {
-  if (!options.model_file.empty()) return options.model_file;
+  if (NameOfModel(options) != kDefaultModel) return NameOfModel(options);
   return absl::StrCat("default network of ", options.layers, " layers, width ", options.width);
 }
 
 absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
-                                               const Workload& workload) {
+                                               const PlannedModel& planned) {
   ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
-  const engine::ProfileOptions options = {.optimizer = workload.optimizer, .device = device};
+  const engine::ProfileOptions options = {.optimizer = planned.optimizer, .device = device};
   const std::string name = ModelName(flags.run);
   ASSIGN_OR_RETURN(partition::Profile analyzed,
-                   AnalyzeProfile(workload.model, name, flags.rows, options));
+                   AnalyzeProfile(planned.model, name, flags.rows, options));
   if (flags.analytic) return analyzed;
   RETURN_IF_ERROR(CheckCanMeasure(analyzed.sizes.back().layers, device));
   return MeasureProfile(
-      workload.model, name, flags.rows, options,
+      planned.model, name, flags.rows, options,
       {.repeats = flags.repeats, .devices = DevicesAtOnce(flags.devices, device)});
 }
 
@@ -102,9 +102,9 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
   if (!flags.output.empty()) {
     RETURN_IF_ERROR(From(Origin::kConfiguration, base::CheckWritable(flags.output)));
   }
-  ASSIGN_OR_RETURN(const Workload workload, PrepareWorkload(flags.run));
+  ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
   ASSIGN_OR_RETURN(const partition::Profile profile,
-                   From(Origin::kConfiguration, MakeProfile(flags, workload)));
+                   From(Origin::kConfiguration, MakeProfile(flags, planned)));
   const char* separator = "";
   for (const partition::SizedLayers& size : profile.sizes) {
     const int64_t rows = size.micro_batch_rows;

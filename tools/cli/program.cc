@@ -21,9 +21,11 @@
 #include "tools/cli/checkpoint_command.h"
 #include "tools/cli/devices_command.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/generate_command.h"
 #include "tools/cli/launch_command.h"
 #include "tools/cli/plan_command.h"
 #include "tools/cli/predict_command.h"
+#include "tools/cli/prepare_command.h"
 #include "tools/cli/profile_command.h"
 #include "tools/cli/replay_command.h"
 #include "tools/cli/simulate_command.h"
@@ -85,10 +87,10 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   }
   RETURN_IF_ERROR(CheckNothingLeft(app));
   if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
-  return UsageError(
-      app,
-      "a command is needed: train, predict, plan, profile, simulate, trace, checkpoint, replay, "
-      "launch, chaos or devices");
+  return UsageError(app,
+                    "a command is needed: train, predict, generate, prepare, plan, profile, "
+                    "simulate, trace, checkpoint, "
+                    "replay, launch, chaos or devices");
 }
 
 }  // namespace
@@ -103,10 +105,11 @@ int RunProgram(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.allow_extras();
   const std::vector<Command> commands = {
-      AddTrainCommand(app),      AddPredictCommand(app),  AddPlanCommand(app),
-      AddProfileCommand(app),    AddSimulateCommand(app), AddTraceCommand(app),
-      AddCheckpointCommand(app), AddReplayCommand(app),   AddLaunchCommand(app),
-      AddChaosCommand(app),      AddDevicesCommand(app)};
+      AddTrainCommand(app),    AddPredictCommand(app), AddGenerateCommand(app),
+      AddPrepareCommand(app),  AddPlanCommand(app),    AddProfileCommand(app),
+      AddSimulateCommand(app), AddTraceCommand(app),   AddCheckpointCommand(app),
+      AddReplayCommand(app),   AddLaunchCommand(app),  AddChaosCommand(app),
+      AddDevicesCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {

@@ -61,6 +61,7 @@ absl::StatusOr<Replayed> Replay(const RunOptions& options, const Run& run, const
   RETURN_IF_ERROR(
       Fit(*trainer, run.data,
           {.epochs = options.epochs,
+           .steps = options.steps,
            .seed = options.seed,
            .start = restored.manifest.position,
            .checkpoints = {.folder = task.folder,

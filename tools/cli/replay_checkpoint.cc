@@ -96,6 +96,13 @@ absl::StatusOr<Candidate> ChooseCheckpoint(const std::string& path, int64_t step
 }  // namespace
 
 absl::StatusOr<int64_t> StepsLeft(const engine::Manifest& manifest) {
+  const bool has_steps =
+      std::any_of(manifest.options.begin(), manifest.options.end(),
+                  [](const engine::SavedOption& option) { return option.name == "--steps"; });
+  if (has_steps) {
+    ASSIGN_OR_RETURN(const int64_t steps, CountOf(manifest, "--steps"));
+    return std::max<int64_t>(0, steps - manifest.step);
+  }
   ASSIGN_OR_RETURN(const int64_t epochs, CountOf(manifest, "--epochs"));
   ASSIGN_OR_RETURN(const int64_t rows, CountOf(manifest, "--rows"));
   const int64_t batch = manifest.plan.plan.batch_rows();

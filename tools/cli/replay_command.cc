@@ -83,7 +83,7 @@ class Comparison {
     if (manifest.device != device) {
       add(absl::StrCat("--device was ", manifest.device, " and is ", device));
     }
-    if (manifest.encoding != times_.first.run.data.encoding) {
+    if (!manifest.encoding.EncodesAs(times_.first.run.data.encoding)) {
       add("the data have other columns, classes or statistics");
     }
     return changes;
@@ -142,7 +142,7 @@ class Comparison {
 
   absl::StatusOr<Replayed> TrainSecond(const std::string& folder) {
     const int64_t before = start_.checkpoint.manifest().step;
-    const bool clips = times_.first.run.prepared.optimizer.clip_norm > 0;
+    const bool has_norm = times_.first.run.prepared.optimizer.waits_for_norm();
     return Replay(times_.second.options, times_.second.run,
                   {.checkpoint = start_.checkpoint.path(),
                    .steps = start_.steps,
@@ -152,7 +152,7 @@ class Comparison {
                          .number = number,
                          .first = results_[static_cast<size_t>(number - before - 1)],
                          .second = result,
-                         .clips = clips};
+                         .has_norm = has_norm};
                      agrees_ = agrees_ && step.same();
                      report_->Step(step);
                    }});

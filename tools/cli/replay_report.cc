@@ -71,7 +71,7 @@ class ReplayText final : public ReplayReport {
     RedrawLine("");
     absl::PrintF("step %s  loss %s", base::FormatCount(step.number),
                  Value(step.first.loss, step.second.loss));
-    if (step.clips) {
+    if (step.has_norm) {
       absl::PrintF(", gradient norm %s",
                    Value(step.first.gradient_norm, step.second.gradient_norm));
     }
@@ -152,7 +152,7 @@ class ReplayJson final : public ReplayReport {
                           {"step", step.number},
                           {"same", step.same()},
                           {"losses", {step.first.loss, step.second.loss}}};
-    if (step.clips) {
+    if (step.has_norm) {
       event["gradient_norms"] = {step.first.gradient_norm, step.second.gradient_norm};
     }
     PrintEvent(event);

@@ -18,7 +18,7 @@ namespace stagecoach::tools {
 struct StepComparison {
   int64_t number = 0;  // in the run
   engine::StepResult first, second;
-  bool clips = false;  // gradients, so that their norm is known
+  bool has_norm = false;  // gradients, so that their norm is known
 
   // The bits of what is known.
   bool same() const;

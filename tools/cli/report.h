@@ -38,6 +38,8 @@ class Report {
   virtual void Start(const Run& run) = 0;
   virtual void Step(const engine::FitProgress& progress) = 0;
   virtual void Epoch(const engine::EpochResult& result) = 0;
+  // Within an epoch.
+  virtual void Evaluation(const engine::EpochResult& result) = 0;
   // It goes on from a checkpoint.
   virtual void Resumed(const engine::RestoredCheckpoint& checkpoint) = 0;
   // It goes on with what other replicas have, after a process was lost.

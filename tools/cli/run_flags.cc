@@ -7,38 +7,20 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/data/synthetic.h"
 #include "engine/data/tokens.h"
 #include "tools/cli/add_flag.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/schedule_option.h"
 
 namespace stagecoach::tools {
 namespace {
-
-constexpr int kMaxStages = 1024;
-constexpr int kMaxLayers = 10'000;
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
-constexpr int64_t kMaxBatch = int64_t{1} << 20;
-constexpr int64_t kMaxContext = int64_t{1} << 20;
-constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr int kMaxInt = std::numeric_limits<int>::max();
-
-auto Count(int64_t min, int64_t max) {
-  return [min, max](const std::string& text) { return ParseCount(text, min, max); };
-}
-
-auto Number(const NumberRange& range) {
-  return [range](const std::string& text) { return ParseNumber(text, range); };
-}
-
-std::string Describe(const std::string& text, const std::string& value) {
-  return absl::StrCat(text, " [", value, "]");
-}
 
 absl::StatusOr<std::string> ParseData(const std::string& spec) {
   absl::string_view rest = spec;
@@ -52,16 +34,22 @@ absl::StatusOr<std::string> ParseModelName(const std::string& name) {
   return name == "default" ? "" : name;
 }
 
-absl::StatusOr<int64_t> ParseRows(const std::string& text) {
-  if (text == "all") return 0;
-  absl::StatusOr<int64_t> rows = ParseCount(text, 1, std::numeric_limits<int64_t>::max());
-  if (rows.ok()) return rows;
-  return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
+absl::StatusOr<std::optional<engine::OnNonFinite>> ParseOnNonFinite(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"stop", "skip"}).status());
+  return name == "stop" ? engine::OnNonFinite::kStop : engine::OnNonFinite::kSkip;
+}
+
+absl::StatusOr<engine::Recompute> ParseRecompute(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"none", "attention", "full", "plan"}).status());
+  return name == "none"        ? engine::Recompute::kNone
+         : name == "attention" ? engine::Recompute::kAttention
+         : name == "full"      ? engine::Recompute::kFull
+                               : engine::Recompute::kPlanned;
 }
 
 void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--data", "SPEC", options.data,
-          "IDX, .csv, .txt, tokens, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
+          "IDX, npy, csv, text, ids, synthetic:ROWSxFEATURESxCLASSES [Fashion-MNIST]", ParseData)
       ->group("Data");
   app.add_option("--label", options.label,
                  Describe("Column of the labels in a .csv file", options.label))
@@ -70,32 +58,41 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--context", "TOKENS", options.context,
           absl::StrCat("Tokens of a row, each told from those before it [the model's, or ",
                        engine::kDefaultContext, "]"),
-          Count(1, kMaxContext))
+          CountIn(1, kMaxContext))
       ->group("Data");
   AddFlag(app, "--vocabulary", "N", options.vocabulary,
           "Tokens that there may be [the model's, or those that occur]",
-          Count(2, engine::kMaxVocabulary))
+          CountIn(2, engine::kMaxVocabulary))
+      ->group("Data");
+  AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
+          "tokenizer.json or .model, by which text becomes tokens [its bytes are]", ParseFile)
       ->group("Data");
 }
 
 void AddModelFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Model";
   AddFlag(app, "--model", "NAME|FILE", options.model_file,
-          Describe("The default network, or layers from a .toml file", "default"), ParseModelName)
+          "default, gpt2-124m, llama, resnet18, ..., or a .toml file [default]", ParseModelName)
+      ->group(group);
+  AddFlag(app, "--init", "PATH", options.initial_parameters,
+          "Hugging Face's folder, or torchvision's .safetensors, to start from", ParseFolder)
       ->group(group);
   CLI::Option* layers =
       AddFlag(app, "--layers", "N", options.layers,
               Describe("Layers of the default network", absl::StrCat(options.layers)),
-              Count(2, kMaxLayers))
+              CountIn(2, kMaxLayers))
           ->group(group);
   CLI::Option* width = AddFlag(app, "--width", "N", options.width,
                                Describe("Its features between layers", absl::StrCat(options.width)),
-                               Count(1, kMaxWidth))
+                               CountIn(1, kMaxWidth))
                            ->group(group);
   app.parse_complete_callback([&options, layers, width] {
     for (const CLI::Option* shape : {layers, width}) {
       if (shape->count() > 0 && !options.model_file.empty()) {
         throw CLI::ExcludesError(shape->get_name(), "--model " + options.model_file);
+      }
+      if (shape->count() > 0 && !options.initial_parameters.empty()) {
+        throw CLI::ExcludesError(shape->get_name(), "--init");
       }
     }
   });
@@ -105,13 +102,13 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Pipeline";
   AddFlag(app, "--stages,--devices", "N", options.stages,
           Describe("Devices to cut the model over", absl::StrCat(kDefaultStages)),
-          Count(1, kMaxStages))
+          CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--replicas", "N", options.replicas,
-          "Copies of the model that share each batch: 1, 2, 4, ... [1]", Count(1, kMaxStages))
+          "Copies of the model that share each batch: 1, 2, 4, ... [1]", CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--gradient-blocks", "N", options.gradient_blocks,
-          "Parts of a batch whose gradients form a binary tree [as replicas]", Count(1, kMaxInt))
+          "Parts of a batch whose gradients form a binary tree [as replicas]", CountIn(1, kMaxInt))
       ->group(group);
   app.add_flag("--shard-optimizer", options.shards_optimizer,
                "Divide the optimizer's state among replicas (ZeRO-1)")
@@ -126,16 +123,20 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
           ParseScheduleOption)
       ->group(group);
   AddFlag(app, "--chunks", "N", options.chunks, "Stages of each device [the schedule's own number]",
-          Count(1, kMaxStages))
+          CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--batch", "N", options.batch,
-          Describe("Rows of one step", absl::StrCat(options.batch)), Count(1, kMaxBatch))
+          Describe("Rows of one step", absl::StrCat(options.batch)), CountIn(1, kMaxBatch))
       ->group(group);
   // A count below 1 is a configuration that cannot be run, as one that does not divide the batch.
   AddFlag(app, "--microbatches", "N", options.micro_batches,
           Describe("Equal parts of a batch that stream through the stages",
                    absl::StrCat(kDefaultMicroBatches)),
-          Count(-kMaxInt, kMaxInt))
+          CountIn(-kMaxInt, kMaxInt))
+      ->group(group);
+  AddFlag(app, "--recompute", "NAME", options.recompute,
+          "Forward passes to repeat, for memory: none, attention, full, plan [plan]",
+          ParseRecompute)
       ->group(group);
   AddDeviceFlags(app, options.device);
   AddFlag(app, "--device-memory", "SIZE", options.device_memory_bytes,
@@ -154,20 +155,12 @@ void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
       ->group(group);
   AddFlag(app, "--clip-norm", "X", options.clip_norm,
           "Scale gradients to at most this norm [never]",
-          Number({.min = 0.0, .max = 1e30, .above_min = true}))
+          NumberIn({.min = 0.0, .max = 1e30, .above_min = true}))
       ->group(group);
-}
-
-// The plan settles what these would.
-void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
-  CLI::Option* plan = app.add_option("--plan", options.plan_file, "Train by the plan in a file")
-                          ->option_text("FILE")
-                          ->group("Pipeline");
-  for (const char* settled :
-       {"--stages", "--replicas", "--gradient-blocks", "--shard-optimizer", "--reduction",
-        "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
-    plan->excludes(app.get_option(settled));
-  }
+  AddFlag(app, "--on-nonfinite", "stop|skip", options.on_nonfinite,
+          "Check gradients before updates; skip such a step, or stop [check the loss]",
+          ParseOnNonFinite)
+      ->group(group);
 }
 
 }  // namespace
@@ -186,7 +179,7 @@ void AddPlanFlags(CLI::App& app, RunOptions& options) {
   AddOptimizerFlags(app, options);
   AddFlag(app, "--seed", "N", options.seed,
           Describe("Seed of all random numbers", absl::StrCat(options.seed)),
-          Count(0, std::numeric_limits<int64_t>::max()))
+          CountIn(0, std::numeric_limits<int64_t>::max()))
       ->group("Run");
   app.add_flag("--json", options.json, "Print JSON, one object per line")->group("Run");
 }
@@ -201,28 +194,30 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
   app.add_option("--label", run.label,
                  "Column of the labels in a .csv file, if it has them [the run's]")
       ->option_text("NAME");
+  AddFlag(app, "--tokenizer", "FILE", run.tokenizer,
+          "Where the tokenizer of the run is now [where it was]", ParseFile);
   AddFlag(app, "--outputs", "FILE", options.outputs,
           "Write what the last layer gives for each row: .csv, .jsonl or .npy", ParseFile);
   AddFlag(app, "--classes", "FILE", options.classes,
           "Write the class of each row, in the same formats", ParseFile);
   const std::string group = "Pipeline";
   AddFlag(app, "--stages,--devices", "N", run.stages,
-          "Devices to cut the model over [the fewest that have the memory]", Count(1, kMaxStages))
+          "Devices to cut the model over [the fewest that have the memory]", CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--replicas", "N", run.replicas,
-          "Copies of the model that share the rows: 1, 2, 4, ... [1]", Count(1, kMaxStages))
+          "Copies of the model that share the rows: 1, 2, 4, ... [1]", CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--microbatch-rows", "N", options.micro_batch_rows,
-          "Rows that pass through a stage at once [the run's]", Count(1, kMaxBatch))
+          "Rows that pass through a stage at once [the run's]", CountIn(1, kMaxBatch))
       ->group(group);
   AddFlag(app, "--microbatches", "N", run.micro_batches,
           "How many of those stream through the stages at a time [as memory allows]",
-          Count(1, kMaxInt))
+          CountIn(1, kMaxInt))
       ->group(group);
   AddDeviceFlags(app, run.device);
   app.get_option("--device")->description("cpu, cuda, or auto: cuda if GPUs suffice [the run's]");
   app.get_option("--precision")
-      ->description("fp32, or on CUDA devices tf32 or bf16 (docs/cuda.md) [the run's]");
+      ->description("fp32, bf16, or on CUDA devices tf32 (docs/models.md) [the run's]");
   app.get_option("--threads-per-device")
       ->description("Cores of a CPU device [an equal share of them]");
   AddFlag(app, "--device-memory", "SIZE", run.device_memory_bytes,
@@ -230,7 +225,7 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
       ->group(group);
   AddFlag(app, "--deadline", "SECONDS", run.deadline_seconds,
           Describe("Longest wait of one device for another", absl::StrCat(run.deadline_seconds)),
-          Number({.min = 0.0, .max = 1e6, .above_min = true}))
+          NumberIn({.min = 0.0, .max = 1e6, .above_min = true}))
       ->group("Run");
   app.add_flag("--json", run.json, "Print JSON, one object per line")->group("Run");
 }
@@ -241,15 +236,15 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
           "A checkpoint, or the folder of a run: the newest with so many steps left", ParseFolder)
       ->required();
   AddFlag(app, "--steps", "N", options.steps,
-          Describe("Steps to train twice", absl::StrCat(options.steps)), Count(1, kMaxSteps));
+          Describe("Steps to train twice", absl::StrCat(options.steps)), CountIn(1, kMaxSteps));
   AddFlag(app, "--data", "SPEC", run.data, "Where the run's data are now [where they were]",
           ParseData);
   const std::string group = "Pipeline of the second time";
   AddFlag(app, "--stages,--devices", "N", run.stages,
-          "Devices to cut the model over [the fewest that have the memory]", Count(1, kMaxStages))
+          "Devices to cut the model over [the fewest that have the memory]", CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--replicas", "N", run.replicas,
-          "Copies of the model that share each batch: 1, 2, 4, ... [1]", Count(1, kMaxStages))
+          "Copies of the model that share each batch: 1, 2, 4, ... [1]", CountIn(1, kMaxStages))
       ->group(group);
   app.add_flag("--shard-optimizer", run.shards_optimizer,
                "Divide the optimizer's state among replicas (ZeRO-1)")
@@ -259,7 +254,7 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
           ParseScheduleOption)
       ->group(group);
   AddFlag(app, "--chunks", "N", run.chunks, "Stages of each device [the schedule's own number]",
-          Count(1, kMaxStages))
+          CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--device-memory", "SIZE", run.device_memory_bytes,
           "Budget of each device, such as 600MB or 1.5GiB [none]", ParseMemory)
@@ -272,94 +267,9 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
       ->description("Cores of a CPU device, the second time [an equal share of them]");
   AddFlag(app, "--deadline", "SECONDS", run.deadline_seconds,
           "Longest wait of one device for another [the run's]",
-          Number({.min = 0.0, .max = 1e6, .above_min = true}))
+          NumberIn({.min = 0.0, .max = 1e6, .above_min = true}))
       ->group("Run");
   app.add_flag("--json", run.json, "Print JSON, one object per line")->group("Run");
-}
-
-namespace {
-
-absl::StatusOr<std::optional<int64_t>> ParseEvery(const std::string& text) {
-  if (text == "auto") return std::optional<int64_t>();
-  const absl::StatusOr<int64_t> steps = ParseCount(text, 1, kMaxSteps);
-  if (steps.ok()) return std::optional<int64_t>(*steps);
-  return absl::InvalidArgumentError(absl::StrCat(steps.status().message(), ", or \"auto\""));
-}
-
-void AddCheckpointFlags(CLI::App& app, RunOptions& options) {
-  const std::string group = "Checkpoints";
-  CLI::Option* folder =
-      AddFlag(app, "--checkpoint", "DIR", options.checkpoints,
-              "Save the run in this folder, beside its steps [it is not saved]", ParseFolder)
-          ->group(group);
-  app.add_flag("--resume", options.resume,
-               "Go on from the newest checkpoint there; flags that are not given are its")
-      ->needs(folder)
-      ->option_text(" ")
-      ->group(group);
-  AddFlag(app, "--every", "STEPS|auto", options.every_steps,
-          "Save after so many steps and each epoch, or as it pays [auto]", ParseEvery)
-      ->needs(folder)
-      ->group(group);
-  AddFlag(app, "--keep", "N", options.kept_checkpoints,
-          Describe("Keep the newest N checkpoints, and the best",
-                   absl::StrCat(options.kept_checkpoints)),
-          Count(1, kMaxInt))
-      ->needs(folder)
-      ->group(group);
-  AddFlag(app, "--keep-every", "STEPS", options.kept_every_steps,
-          "And those at multiples of so many steps [none]", Count(1, kMaxSteps))
-      ->needs(folder)
-      ->group(group);
-}
-
-}  // namespace
-
-void AddTrainingFlags(CLI::App& app, RunOptions& options) {
-  AddPlanFileFlag(app, options);
-  const std::string group = "Optimizer";
-  AddFlag(app, "--learning-rate", "X", options.learning_rate,
-          "Rate, or its peak [sgd 0.01, adamw 0.09 / width]",
-          Number({.min = 0.0, .max = 1e6, .above_min = true}))
-      ->group(group);
-  AddFlag(app, "--lr-schedule", "NAME", options.learning_rate_schedule,
-          Describe("constant or warmup-cosine", options.learning_rate_schedule),
-          Choice({"constant", "warmup-cosine"}))
-      ->group(group);
-  AddFlag(app, "--weight-decay", "X", options.weight_decay,
-          "Of weights, not of biases [adamw 0.01, sgd 0]", Number({.min = 0.0, .max = 1e6}))
-      ->group(group);
-  AddFlag(app, "--momentum", "X", options.momentum, "For sgd [0.9]",
-          Number({.min = 0.0, .max = 1.0}))
-      ->group(group);
-  AddFlag(app, "--rows", "N|all", options.rows,
-          absl::StrCat("Training rows to use [of IDX files ", base::FormatCount(kDefaultImageRows),
-                       ", otherwise all]"),
-          ParseRows)
-      ->group("Data");
-  AddFlag(app, "--epochs", "N", options.epochs,
-          Describe("Passes over the training rows", absl::StrCat(options.epochs)),
-          Count(1, 1'000'000))
-      ->group("Run");
-  app.add_flag("--explain", options.explain, "Print the shapes at each step of a batch first")
-      ->group("Run");
-  AddCheckpointFlags(app, options);
-  const auto add_file = [&](const char* name, std::string& path, const char* description) {
-    app.add_option(name, path, description)->option_text("FILE")->group("Run");
-  };
-  add_file("--trace", options.trace, "Write when the actions of the last step were performed");
-  add_file("--simulated-trace", options.simulated_trace,
-           "Write the same, simulated with the measured times");
-  AddFlag(app, "--check-replicas", "STEPS", options.replica_check_steps,
-          Describe("How often replicas compare their parameters, 0 for never",
-                   absl::StrCat(options.replica_check_steps)),
-          Count(0, 1'000'000'000))
-      ->group("Run");
-  AddFlag(
-      app, "--deadline", "SECONDS", options.deadline_seconds,
-      Describe("Longest wait of one device for another", absl::StrCat(options.deadline_seconds)),
-      Number({.min = 0.0, .max = 1e6, .above_min = true}))
-      ->group("Run");
 }
 
 }  // namespace stagecoach::tools

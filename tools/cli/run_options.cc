@@ -7,11 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
-#include "engine/data/load.h"
-#include "engine/model/model_file.h"
 #include "engine/stage/profile.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
@@ -24,62 +21,10 @@
 #include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/schedule_option.h"
+#include "tools/cli/training.h"
 
 namespace stagecoach::tools {
 namespace {
-
-absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
-  const bool is_sgd = options.optimizer == "sgd";
-  if (options.momentum.has_value() && !is_sgd) {
-    return absl::InvalidArgumentError(
-        "--momentum is for --optimizer sgd; adamw has no momentum to set");
-  }
-  engine::Optimizer optimizer = is_sgd ? engine::Optimizer::Sgd() : engine::Optimizer::AdamW();
-  optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);
-  optimizer.momentum = options.momentum.value_or(optimizer.momentum);
-  optimizer.clip_norm = options.clip_norm;
-  RETURN_IF_ERROR(CheckOptimizer(optimizer));
-  return optimizer;
-}
-
-absl::StatusOr<engine::TokenOptions> TokensOf(const RunOptions& options,
-                                              const std::string& model_text) {
-  engine::TokenOptions tokens;
-  if (!engine::HoldsTokens(options.data)) {
-    if (!options.context.has_value() && !options.vocabulary.has_value()) return tokens;
-    return From(Origin::kUsage,
-                absl::InvalidArgumentError(absl::StrCat(
-                    options.context.has_value() ? "--context" : "--vocabulary",
-                    " is for text and ids of tokens, which ", options.data, " does not hold")));
-  }
-  engine::ModelTokens model;
-  if (!model_text.empty()) {
-    absl::StatusOr<engine::ModelTokens> parsed = engine::ParseModelTokens(model_text);
-    RETURN_IF_ERROR(
-        From(Origin::kConfiguration, base::Annotate(parsed.status(), options.model_file)));
-    model = *parsed;
-  }
-  if (model.context > 0) tokens.context = model.context;
-  if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
-  tokens.context = options.context.value_or(tokens.context);
-  tokens.vocabulary = options.vocabulary.value_or(tokens.vocabulary);
-  return tokens;
-}
-
-absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
-                                           const engine::TokenOptions& tokens) {
-  ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData({.spec = options.data,
-                                                             .label_column = options.label,
-                                                             .train_rows = options.rows.value_or(0),
-                                                             .seed = options.seed,
-                                                             .tokens = tokens}));
-  const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
-  if (!options.rows.has_value() && are_images) {
-    const int64_t rows = std::min(kDefaultImageRows, data.train->rows());
-    ASSIGN_OR_RETURN(data.train, engine::Subset(std::move(data.train), rows));
-  }
-  return data;
-}
 
 absl::Status CheckRows(const engine::Dataset& train, int64_t batch_rows) {
   if (train.rows() >= batch_rows) return absl::OkStatus();
@@ -87,11 +32,6 @@ absl::Status CheckRows(const engine::Dataset& train, int64_t batch_rows) {
               absl::InvalidArgumentError(absl::StrCat("the training data has ", train.rows(),
                                                       " rows, less than one batch of ", batch_rows,
                                                       ": use more rows or a smaller batch")));
-}
-
-absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
-  if (options.model_file.empty() || !options.model_text.empty()) return options.model_text;
-  return base::ReadFile(options.model_file, engine::kMaxModelFileBytes);
 }
 
 // Whether each rank of the run is a process.
@@ -105,7 +45,8 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
       .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
       .schedule = options.schedule,
       .chunks = options.chunks,
-      .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks))};
+      .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),
+      .recompute = options.recompute};
   plan.results = ResultsOf(options, plan.replication);
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given,
@@ -169,6 +110,7 @@ absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const eng
         absl::StrFormat("%s: the plan is for %d layers, the model has %d", SourceOfPlan(options),
                         given.plan.num_layers, model.num_layers()));
   }
+  given.recompute = options.recompute;
   given.results = ResultsOf(options, given.plan.replication);
   given.transfers = engine::TransfersOf({.ranks = given.plan.num_ranks(),
                                          .replicas = given.plan.replicas(),
@@ -241,36 +183,10 @@ schedule::ResultsPlace ResultsOf(const RunOptions& options,
              : schedule::ResultsPlace::kEnd;
 }
 
-float LearningRateOf(const RunOptions& options) {
-  constexpr float kSgd = 0.01F;
-  constexpr float kAdamWMax = 1e-3F;
-  constexpr float kAdamWTimesWidth = 4e-5F * 2304;  // tuned on the default network
-  if (options.learning_rate.has_value()) return *options.learning_rate;
-  if (options.optimizer == "sgd") return kSgd;
-  if (!options.model_file.empty()) return kAdamWMax;
-  return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
-}
-
 absl::StatusOr<engine::DeviceSpec> ChooseDevices(const RunOptions& options, int devices) {
   ASSIGN_OR_RETURN(engine::DeviceSpec device, Resolve(options.device, devices));
   device.memory_bytes = options.device_memory_bytes;
   return device;
-}
-
-absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
-                                        const engine::ModelData& data) {
-  if (text.empty() && options.model_file.empty()) {
-    if (data.vocabulary > 0) {
-      return absl::InvalidArgumentError(
-          "the default network takes numbers, and the data has ids of tokens: name a model that "
-          "takes ids with --model");
-    }
-    return engine::DefaultNetwork(data.input.elements(), data.classes, options.layers,
-                                  options.width);
-  }
-  absl::StatusOr<engine::Model> model = engine::ParseModel(text, data);
-  if (!model.ok()) return base::Annotate(model.status(), options.model_file);
-  return model;
 }
 
 // Before anything is created on GPUs: other programs may use their memory, too.
@@ -282,21 +198,6 @@ absl::Status CheckGpusHaveRoom(const RunOptions& options, const engine::Prepared
     if (is_here) bytes[static_cast<size_t>(device)] = run.report.of(rank).peak_bytes();
   }
   return CheckGpuMemory(run.device, bytes);
-}
-
-absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
-  Workload workload;
-  ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
-  const absl::StatusOr<std::string> text = From(Origin::kConfiguration, ModelTextOf(options));
-  // What is wrong with the data is told first.
-  ASSIGN_OR_RETURN(const engine::TokenOptions tokens, TokensOf(options, text.value_or("")));
-  ASSIGN_OR_RETURN(workload.data, From(Origin::kData, LoadRows(options, tokens)));
-  ASSIGN_OR_RETURN(workload.model_text, text);
-  ASSIGN_OR_RETURN(
-      workload.model,
-      From(Origin::kConfiguration, MakeModel(options, workload.model_text,
-                                             engine::ModelData::Of(workload.data.train->spec()))));
-  return workload;
 }
 
 namespace {
@@ -409,6 +310,8 @@ absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
 absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
   ASSIGN_OR_RETURN(Run run, HasPlan(options) ? RunOfGivenPlan(options) : RunOfFoundPlan(options));
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, run.prepared));
+  ASSIGN_OR_RETURN(run.learning_rate,
+                   From(Origin::kUsage, LearningRateOf(options, StepsOf(options, run))));
   return run;
 }
 

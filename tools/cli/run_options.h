@@ -15,6 +15,7 @@
 #include "engine/model/model_file.h"
 #include "engine/stage/optimizer.h"
 #include "engine/train/prepared_run.h"
+#include "engine/train/trainer.h"
 #include "partition/layer_cost.h"
 #include "partition/plan/plan.h"
 #include "tools/cli/cli11_fwd.h"
@@ -25,16 +26,20 @@ namespace stagecoach::tools {
 // What `train`, `plan` and `profile` ask for. The defaults are the program's: tuned for
 // Fashion-MNIST.
 struct RunOptions {
-  std::string data = engine::kFashionMnistDirectory;
-  std::string label = "label";  // column of a .csv file
+  std::optional<std::string> data;  // unset: DataOf's
+  std::string label = "label";      // column of a .csv file
   // Training rows: unset for the default (kDefaultImageRows for images, all of anything else); 0
   // for all.
   std::optional<int64_t> rows;
   // Of tokens; unset: the model's own (ParseModelTokens), or else TokenOptions'.
   std::optional<int64_t> context, vocabulary;
+  std::string tokenizer;  // file by which text is, or ids were, made tokens; "": none
 
-  std::string model_file;  // "": the default network
+  std::string model_file;  // or a name (ModelFileNamed); "": the default network
   std::string model_text;  // that of a checkpoint; instead of the file's
+  // A folder of Hugging Face's, from which the parameters start, and the model is where it is not
+  // named; "": none.
+  std::string initial_parameters;
   int layers = 20;
   int64_t width = 2304;
 
@@ -50,6 +55,7 @@ struct RunOptions {
   // of a schedule file for each replica.
   std::optional<int> micro_batches;
   int64_t batch = 128;
+  engine::Recompute recompute = engine::Recompute::kPlanned;
   DeviceChoice device;
   std::optional<int> rank;  // the only one whose device is in this process; unset: all are
   bool is_supervised =
@@ -66,8 +72,11 @@ struct RunOptions {
 
   std::string optimizer = "adamw";
   std::optional<float> weight_decay;  // unset: the optimizer's own
-  std::optional<float> momentum;
+  std::optional<float> beta1, beta2;  // of adamw alone
+  std::optional<float> momentum;      // of sgd alone
   float clip_norm = 0.0F;
+  std::optional<engine::OnNonFinite>
+      on_nonfinite;  // unset: kStop, by the loss alone unless clipped
 
   // Of a run that is saved; "": it is not.
   std::string checkpoints;
@@ -78,8 +87,15 @@ struct RunOptions {
   int64_t kept_every_steps = 0;
 
   int epochs = 2;
-  std::optional<float> learning_rate;  // unset: LearningRateOf decides
+  std::optional<int64_t> steps;  // of the run, in place of epochs
+  // Between evaluations, besides those after epochs; 0: none.
+  int64_t evaluate_every_steps = 0;
+  // Test rows that are evaluated, spread over all (SpreadSubset); 0 for all.
+  int64_t evaluation_rows = 0;
+  std::optional<float> learning_rate;  // unset: LearningRateOf decides, as of the next two
   std::string learning_rate_schedule = "warmup-cosine";
+  std::optional<int64_t> warmup_steps;     // of warmup-cosine alone, and so is the next
+  std::optional<float> min_learning_rate;  // it ends with
   uint64_t seed = 1;
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
@@ -91,6 +107,10 @@ struct RunOptions {
   bool explain = false;  // print the shapes of a step first
   bool json = false;
 };
+
+inline std::string DataOf(const RunOptions& options) {
+  return options.data.value_or(engine::kFashionMnistDirectory);
+}
 
 // What `predict` asks for.
 struct PredictOptions {
@@ -133,15 +153,21 @@ int DevicesAtOnce(int devices, const engine::DeviceSpec& device);
 absl::Status CheckCanMeasure(const std::vector<partition::LayerCost>& layers,
                              const engine::DeviceSpec& device);
 
+// What messages and checkpoints call the model: its name or file, or the folder of --init.
+inline constexpr char kDefaultModel[] = "default";
+std::string NameOfModel(const RunOptions& options);
+
 // Where the processes of a run are to learn the results of the loss: before steps, if one that is
 // lost can then be replaced (engine/train/kept_state.h).
 schedule::ResultsPlace ResultsOf(const RunOptions& options,
                                  const partition::Replication& replication);
 
-// The learning rate, or its peak: the one that was given, or else 0.01 for sgd, and for adamw 0.09
-// / width, at most 1e-3. (An update of Adam moves every weight by about the rate, so what it moves
-// an activation by grows with the number of inputs; a model file's widths are unknown here: 1e-3.)
-float LearningRateOf(const RunOptions& options);
+// The learning rates of a run of so many steps. Of what is not given: the rate, or its peak, is
+// 0.01 for sgd, and for adamw 0.09 / width, at most 1e-3. (An update of Adam moves every weight by
+// about the rate, so what it moves an activation by grows with the number of inputs; a model file's
+// widths are unknown here: 1e-3.) The warm-up takes kWarmupShare of the steps, and at the end the
+// rate is 0. InvalidArgument: an option that its schedule does not have, or that is out of range.
+absl::StatusOr<engine::LearningRate> LearningRateOf(const RunOptions& options, int64_t steps);
 
 // Adds the flags of data, model, optimizer and devices: all that decides a profile. `options` must
 // outlive the parse.
@@ -182,11 +208,20 @@ struct Workload {
 // (tools/cli/exit_status.h).
 absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options);
 
+// The same without data, for commands that need none: of a model of tokens, unless --data names
+// some. There is a context and a vocabulary then, from flags or the model.
+struct PlannedModel {
+  engine::Model model;
+  engine::Optimizer optimizer;
+};
+absl::StatusOr<PlannedModel> PrepareModel(const RunOptions& options);
+
 // Everything that is settled before the first step.
 struct Run {
   engine::TrainTest data;
   std::string model_text;  // Workload's
   engine::PreparedRun prepared;
+  engine::LearningRate learning_rate = {};
 };
 
 // Prepares the workload, of which there must be a batch, profiles the model and cuts it, or reads

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "engine/data/token_info.h"
 #include "engine/train/save_interval.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/messages.h"
@@ -21,25 +22,19 @@ namespace stagecoach::tools {
 namespace {
 
 // Of this invocation alone, or names of files that are written.
-constexpr absl::string_view kNotSaved[] = {"--help",
-                                           "--checkpoint",
-                                           "--resume",
-                                           "--every",
-                                           "--keep",
-                                           "--keep-every",
-                                           "--json",
-                                           "--explain",
-                                           "--trace",
-                                           "--plan",
-                                           "--simulated-trace",
-                                           "--tuning"};
+constexpr absl::string_view kNotSaved[] = {
+    "--help", "--checkpoint", "--init",  "--resume", "--every",           "--keep",  "--keep-every",
+    "--json", "--explain",    "--trace", "--plan",   "--simulated-trace", "--tuning"};
 // What a plan settles.
 constexpr absl::string_view kOfPlan[] = {
-    "--stages",    "--replicas", "--gradient-blocks", "--schedule",     "--shard-optimizer",
-    "--reduction", "--chunks",   "--batch",           "--microbatches", "--profile"};
+    "--stages", "--replicas", "--gradient-blocks", "--schedule", "--shard-optimizer", "--reduction",
+    "--chunks", "--batch",    "--microbatches",    "--profile",  "--recompute"};
 
-template <size_t n>
-bool Contains(const absl::string_view (&names)[n], absl::string_view name) {
+// One of them says how long a run is.
+constexpr absl::string_view kLengths[] = {"--epochs", "--steps"};
+
+template <size_t kN>
+bool Contains(const absl::string_view (&names)[kN], absl::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
@@ -49,28 +44,43 @@ std::string Text(float value) {
   return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
 }
 
+// The file by which the data are tokens, which they may name themselves; "": it is not known.
+std::string TokenizerOf(const RunOptions& options) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
+  const absl::StatusOr<std::optional<engine::TokenInfo>> info =
+      engine::ReadTokenInfo(DataOf(options));
+  return info.ok() && info->has_value() ? (*info)->tokenizer : "";
+}
+
 // Those that decide the results, as they are in effect.
 std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& options,
                                                           const Run& run) {
   const partition::Plan& plan = run.prepared.plan;
   const engine::Optimizer& optimizer = run.prepared.optimizer;
   std::vector<std::pair<std::string, std::string>> decisive = {
-      {"--data", options.data},
+      {"--data", DataOf(options)},
       {"--label", options.label},
       {"--rows", absl::StrCat(run.data.train->rows())},
-      {"--model", options.model_file.empty() ? "default" : options.model_file},
+      {"--model", NameOfModel(options)},
       {"--batch", absl::StrCat(plan.batch_rows())},
       {"--microbatches", absl::StrCat(plan.micro_batches())},
       {"--gradient-blocks", absl::StrCat(plan.replication.gradient_blocks)},
       {"--reduction", partition::Name(plan.replication.reduction)},
       {"--precision", kernels::PrecisionName(run.prepared.device.precision)},
       {"--optimizer", options.optimizer},
-      {"--learning-rate", Text(LearningRateOf(options))},
+      {"--learning-rate", Text(run.learning_rate.peak)},
       {"--lr-schedule", options.learning_rate_schedule},
       {"--weight-decay", Text(optimizer.weight_decay)},
-      {"--epochs", absl::StrCat(options.epochs)},
       {"--seed", absl::StrCat(options.seed)}};
-  if (options.model_file.empty()) {
+  if (run.learning_rate.kind == engine::LearningRate::Kind::kWarmupCosine) {
+    decisive.emplace_back("--warmup-steps", absl::StrCat(run.learning_rate.warmup_steps));
+    decisive.emplace_back("--min-lr", Text(run.learning_rate.minimum));
+  }
+  decisive.push_back(
+      options.steps.has_value()
+          ? std::pair<std::string, std::string>("--steps", absl::StrCat(*options.steps))
+          : std::pair<std::string, std::string>("--epochs", absl::StrCat(options.epochs)));
+  if (NameOfModel(options) == kDefaultModel) {
     decisive.emplace_back("--layers", absl::StrCat(options.layers));
     decisive.emplace_back("--width", absl::StrCat(options.width));
   }
@@ -78,9 +88,14 @@ std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& opti
   if (input.has_ids()) {
     decisive.emplace_back("--context", absl::StrCat(input.shape.elements()));
     decisive.emplace_back("--vocabulary", absl::StrCat(input.vocabulary));
+    const std::string tokenizer = TokenizerOf(options);
+    if (!tokenizer.empty()) decisive.emplace_back("--tokenizer", tokenizer);
   }
   if (optimizer.kind == engine::Optimizer::Kind::kSgd) {
     decisive.emplace_back("--momentum", Text(optimizer.momentum));
+  } else {
+    decisive.emplace_back("--beta1", Text(optimizer.beta1));
+    decisive.emplace_back("--beta2", Text(optimizer.beta2));
   }
   if (optimizer.clip_norm > 0) decisive.emplace_back("--clip-norm", Text(optimizer.clip_norm));
   return decisive;
@@ -144,6 +159,10 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                               RunOptions& options) {
   const bool has_plan = flags.get_option("--plan")->count() > 0;
   const bool has_model = flags.get_option("--model")->count() > 0;
+  const bool has_length = std::any_of(
+      std::begin(kLengths), std::end(kLengths),
+      [&](absl::string_view name) { return flags.get_option(std::string(name))->count() > 0; });
+  const bool has_schedule = flags.get_option("--lr-schedule")->count() > 0;
   for (const engine::SavedOption& saved : manifest.options) {
     CLI::Option* const option = flags.get_option_no_throw(saved.name);
     if (option == nullptr || Contains(kNotSaved, saved.name)) {
@@ -152,6 +171,12 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                        ", which is not known here (it was saved by ", manifest.program, ")"));
     }
     if (option->count() > 0 || (has_plan && Contains(kOfPlan, saved.name))) continue;
+    // Data of ids name it themselves, if it is known.
+    if (saved.name == "--tokenizer" && !saved.is_given) continue;
+    if (Contains(kLengths, saved.name) && has_length) continue;
+    // They followed from the schedule and its length.
+    const bool is_of_schedule = saved.name == "--warmup-steps" || saved.name == "--min-lr";
+    if (is_of_schedule && !saved.is_given && (has_schedule || has_length)) continue;
     if (has_model && (saved.name == "--layers" || saved.name == "--width")) continue;
     // The new file may have a context of its own, which makes other rows.
     const bool is_of_file =
@@ -168,10 +193,22 @@ std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& 
                             const Run& run) {
   std::vector<std::string> changes;
   for (const auto& [name, value] : Decisive(options, run)) {
+    if (name == "--tokenizer") continue;  // wherever the same one is now
+    const bool is_length = Contains(kLengths, name);
     for (const engine::SavedOption& saved : manifest.options) {
-      if (saved.name != name || saved.value == value) continue;
-      changes.push_back(absl::StrCat(name, " was ", saved.value, " and is ", value));
+      const bool is_same = saved.name == name && saved.value == value;
+      const bool is_of_both = saved.name == name || (is_length && Contains(kLengths, saved.name));
+      if (!is_of_both || is_same) continue;
+      changes.push_back(
+          saved.name == name
+              ? absl::StrCat(name, " was ", saved.value, " and is ", value)
+              : absl::StrCat(saved.name, " was ", saved.value, ", and now ", name, " is ", value));
     }
+  }
+  const bool moved = manifest.encoding.rows_move;
+  if (manifest.encoding.vocabulary > 0 && moved != run.data.encoding.rows_move) {
+    changes.push_back(moved ? "each epoch had other rows of tokens"
+                            : "every epoch had the same rows of tokens");
   }
   return absl::StrJoin(changes, "; ");
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -44,6 +45,12 @@ absl::StatusOr<Sends> ParseSends(const std::string& name) {
   if (name == "rendezvous") return Sends::kRendezvous;
   if (name == "grouped") return Sends::kGrouped;
   return name == "blocking" ? Sends::kBlocking : Sends::kBuffered;
+}
+
+absl::StatusOr<std::optional<schedule::OrderObjective>> ParseOrderObjective(
+    const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"step", "span"}).status());
+  return name == "step" ? schedule::OrderObjective::kStep : schedule::OrderObjective::kSpan;
 }
 
 // Before a search that may take a while.
@@ -107,6 +114,9 @@ void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
   AddFlag(app, "--schedule", "NAME|FILE", request.schedule,
           absl::StrCat("Order of the work: one of those below, or a file [", request.schedule, "]"),
           ParseScheduleOption)
+      ->group(group);
+  AddFlag(app, "--objective", "step|span", request.objective,
+          "What auto minimizes: step, or span (if steps overlap) [step]", ParseOrderObjective)
       ->group(group);
   AddFlag(app, "--stages", "N", request.stages,
           absl::StrCat("Devices of the pipeline [", ScheduleRequest::kDefaultStages, "]"), Count())

@@ -22,6 +22,7 @@ namespace stagecoach::tools {
 namespace {
 
 using schedule::Costs;
+using schedule::OrderObjective;
 using schedule::Placement;
 using schedule::Schedule;
 
@@ -45,8 +46,8 @@ class Finder {
     int chunks;
   };
   struct Found {
-    int64_t span_ns;
-    int64_t step_ns;
+    int64_t objective_ns;
+    int64_t other_ns;    // breaks ties
     bool has_no_bubble;  // nothing can be faster
     Schedule schedule;
   };
@@ -57,6 +58,7 @@ class Finder {
   absl::StatusOr<Schedule> SearchAll() const;
   absl::StatusOr<Found> Search(const Placed& placed) const;
   absl::Status CheckLimit(const Schedule& schedule) const;
+  OrderObjective objective() const { return request_.objective.value_or(OrderObjective::kStep); }
 
   const ScheduleRequest& request_;
   const int ranks_;
@@ -86,7 +88,7 @@ std::vector<Finder::Placed> Finder::PlacementsToSearch() const {
     chunks = std::max(1, static_cast<int>(times_->stages.size()) / ranks_);
   }
   std::vector<Placed> placements;
-  // A V first: of those without a bubble, its step is the shortest.
+  // A V first: of those whose span has no bubble, its step is the shortest.
   const bool takes_two = chunks == 0 || chunks == 2;
   if (takes_two) placements.push_back({Placement::kV, 2});
   if (chunks <= 1) placements.push_back({Placement::kLoop, 1});
@@ -107,6 +109,7 @@ absl::StatusOr<Finder::Found> Finder::Search(const Placed& placed) const {
                                     .micro_batches = micro_batches_,
                                     .chunks = placed.chunks,
                                     .placement = placed.placement,
+                                    .objective = objective(),
                                     .sends = request_.sends};
   const std::vector<schedule::Rank> rank_of_stage =
       PlaceStages(placed.placement, ranks_, placed.chunks);
@@ -124,8 +127,10 @@ absl::StatusOr<Finder::Found> Finder::Search(const Placed& placed) const {
   for (const schedule::RankTimes& rank : simulation.ranks) {
     busiest_ns = std::max(busiest_ns, rank.busy_ns);
   }
-  return Found{simulation.span_ns, simulation.step_ns, simulation.span_ns == busiest_ns,
-               std::move(found)};
+  const auto [objective_ns, other_ns] = objective() == OrderObjective::kStep
+                                            ? std::pair(simulation.step_ns, simulation.span_ns)
+                                            : std::pair(simulation.span_ns, simulation.step_ns);
+  return Found{objective_ns, other_ns, objective_ns == busiest_ns, std::move(found)};
 }
 
 // The fastest over the placements which the request allows. One that is too large or does not fit
@@ -137,8 +142,8 @@ absl::StatusOr<Schedule> Finder::SearchAll() const {
     absl::StatusOr<Found> found = Search(placed);
     first_error.Update(found.status());
     if (!found.ok()) continue;
-    if (!best.ok() ||
-        std::tie(found->span_ns, found->step_ns) < std::tie(best->span_ns, best->step_ns)) {
+    if (!best.ok() || std::tie(found->objective_ns, found->other_ns) <
+                          std::tie(best->objective_ns, best->other_ns)) {
       best = std::move(found);
     }
     if (best->has_no_bubble) break;
@@ -170,6 +175,11 @@ absl::Status Finder::CheckLimit(const Schedule& schedule) const {
 }
 
 absl::StatusOr<SimulatedSchedule> Finder::Find() {
+  if (request_.objective.has_value() && request_.schedule != kAutomatic) {
+    return From(Origin::kUsage, absl::InvalidArgumentError(absl::StrCat(
+                                    "--objective is what --schedule auto minimizes; schedule ",
+                                    request_.schedule, " is performed as it is")));
+  }
   if (!request_.times_file.empty()) {
     ASSIGN_OR_RETURN(times_, From(Origin::kData, ReadTimesFile(request_.times_file)));
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "schedule/automatic.h"
 #include "schedule/costs.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
@@ -17,7 +18,9 @@ struct ScheduleRequest {
   static constexpr int kDefaultMicroBatches = 8;
 
   std::string schedule = "1f1b";  // name, "auto" or file (schedule_option.h)
-  std::optional<int> stages;      // ranks
+  // What "auto" minimizes; unset: the step. Refused for any other schedule.
+  std::optional<schedule::OrderObjective> objective;
+  std::optional<int> stages;  // ranks
   std::optional<int> micro_batches;
   int chunks = 0;  // per rank; 0: the schedule's own number
   // In ms, of a device and micro-batch.

@@ -10,19 +10,32 @@
 
 namespace stagecoach::tools {
 
-int TerminalColumns() {
+namespace {
+
+// Whether it is a terminal that can redraw a line.
+bool CanRedraw(int file) {
   const char* type = std::getenv("TERM");
-  if (isatty(STDOUT_FILENO) == 0 || type == nullptr || absl::string_view(type) == "dumb") return 0;
+  return isatty(file) != 0 && type != nullptr && absl::string_view(type) != "dumb";
+}
+
+void Redraw(std::FILE* stream, const std::string& line) {
+  if (!CanRedraw(fileno(stream))) return;
+  std::fprintf(stream, "\r\x1b[K%s", line.c_str());
+  std::fflush(stream);
+}
+
+}  // namespace
+
+int TerminalColumns() {
+  if (!CanRedraw(STDOUT_FILENO)) return 0;
   winsize size = {};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   return known ? size.ws_col : 80;
 }
 
-void RedrawLine(const std::string& line) {
-  if (TerminalColumns() == 0) return;
-  std::printf("\r\x1b[K%s", line.c_str());
-  std::fflush(stdout);
-}
+void RedrawLine(const std::string& line) { Redraw(stdout, line); }
+
+void RedrawErrorLine(const std::string& line) { Redraw(stderr, line); }
 
 schedule::TimelineOptions TerminalTimeline() {
   const int columns = TerminalColumns();

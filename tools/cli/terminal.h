@@ -14,6 +14,9 @@ int TerminalColumns();
 // Replaces the last line on a terminal, which has no newline behind it; elsewhere does nothing.
 void RedrawLine(const std::string& line);
 
+// The same where standard error is the terminal; "" leaves the line empty.
+void RedrawErrorLine(const std::string& line);
+
 // A timeline as wide as the terminal, in color, or 100 columns without where there is none.
 schedule::TimelineOptions TerminalTimeline();
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,8 +118,14 @@ std::string DescribeRun(const Run& run, const Measures& measures) {
           : "",
       "; a batch is ", Counted(plan.micro_batches(), "micro-batch", "micro-batches"), " of ",
       Counted(plan.micro_batch_rows, "row", "rows"),
-      blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "", "\n\n",
-      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
+      blocks > 1 ? absl::StrCat(" in ", blocks, " gradient blocks") : "",
+      plan.recomputed.empty() ? ""
+                              : absl::StrCat("; ",
+                                             Counted(std::ssize(plan.recomputed),
+                                                     "layer repeats its", "layers repeat their"),
+                                             " forward pass to save memory"),
+      "\n\n", plan.replication.is_needed() ? "Each replica:\n" : "",
+      PlanTable(run.prepared.report));
 }
 
 std::string DescribeStep(const Explanation& explanation) {
@@ -153,6 +160,11 @@ class TextReport final : public Report {
   }
 
   void Step(const engine::FitProgress& progress) override {
+    if (!progress.taken.skipped_for.empty()) {
+      RedrawLine("");
+      absl::PrintF("       skipped step %s of epoch %d: %s\n", base::FormatCount(progress.step),
+                   progress.epoch, progress.taken.skipped_for);
+    }
     if (TerminalColumns() == 0) return;
     const absl::Time now = absl::Now();
     if (now - drawn_ < kRedrawInterval && progress.step < progress.steps) return;
@@ -162,20 +174,11 @@ class TextReport final : public Report {
   }
 
   void Epoch(const engine::EpochResult& result) override {
-    RedrawLine("");
-    absl::PrintF("%5d  %7.4f  %s  %5.2f %%  %5.2f %%", result.epoch, result.loss,
-                 Bar(result.loss / loss_scale_, kLossBarColumns), 100 * result.train_accuracy,
-                 100 * result.test_accuracy);
-    if (measures_.has_perplexity) absl::PrintF("  %10.2f", std::exp(result.test_loss));
-    const auto print_rate = [](int columns, double per_second) {
-      absl::PrintF("  %*s", columns, base::FormatCount(std::llround(per_second)));
-    };
-    if (measures_.tokens > 0) {
-      print_rate(10, result.samples_per_second * static_cast<double>(measures_.tokens));
-    }
-    print_rate(9, result.samples_per_second);
-    absl::PrintF("\n");
-    std::fflush(stdout);
+    PrintRow(absl::StrCat(result.epoch), result);
+  }
+
+  void Evaluation(const engine::EpochResult& result) override {
+    PrintRow(absl::StrFormat("%.2f", result.epoch - 1 + result.share), result);
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
@@ -206,6 +209,10 @@ class TextReport final : public Report {
         "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
         Counted(outcome.fit.epochs, "epoch", "epochs"), Counted(outcome.fit.steps, "step", "steps"),
         base::FormatDuration(outcome.elapsed));
+    if (outcome.fit.skipped_steps > 0) {
+      absl::PrintF("skipped %s with numbers that are not finite\n",
+                   Counted(outcome.fit.skipped_steps, "step", "steps"));
+    }
     if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
     absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
     absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
@@ -213,7 +220,23 @@ class TextReport final : public Report {
   }
 
  private:
-  // Replaces the last line, which has no newline behind it.
+  // `epochs`: that have been trained by then.
+  void PrintRow(const std::string& epochs, const engine::EpochResult& result) const {
+    RedrawLine("");
+    absl::PrintF("%5s  %7.4f  %s  %5.2f %%  %5.2f %%", epochs, result.loss,
+                 Bar(result.loss / loss_scale_, kLossBarColumns), 100 * result.train_accuracy,
+                 100 * result.test_accuracy);
+    if (measures_.has_perplexity) absl::PrintF("  %10.2f", std::exp(result.test_loss));
+    const auto print_rate = [](int columns, double per_second) {
+      absl::PrintF("  %*s", columns, base::FormatCount(std::llround(per_second)));
+    };
+    if (measures_.tokens > 0) {
+      print_rate(10, result.samples_per_second * static_cast<double>(measures_.tokens));
+    }
+    print_rate(9, result.samples_per_second);
+    absl::PrintF("\n");
+    std::fflush(stdout);
+  }
 
   const int epochs_;
   const bool explains_;

@@ -1,6 +1,7 @@
 #include "tools/cli/training.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,45 +14,50 @@
 namespace stagecoach::tools {
 namespace {
 
-engine::LearningRate RateScheduleOf(const RunOptions& options, int64_t steps) {
-  const float peak = LearningRateOf(options);
-  if (options.learning_rate_schedule == "constant") {
-    return engine::LearningRate::Constant(peak);
-  }
-  const auto warmup = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
-  return engine::LearningRate::WarmupCosine(peak, std::max<int64_t>(1, warmup), steps);
-}
-
 // What processes must have alike for their steps to be those of one run.
 std::string Fingerprint(const RunOptions& options, const Run& run) {
   const auto size_of = [](const engine::Dataset& data) {
     return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
   };
-  return absl::StrCat("epochs: ", options.epochs, "\ndata to train on: ", size_of(*run.data.train),
+  return absl::StrCat("steps: ", StepsOf(options, run),
+                      "\nsteps between evaluations: ", options.evaluate_every_steps,
+                      "\ndata to train on: ", size_of(*run.data.train),
                       "\ndata to test: ", size_of(*run.data.test), "\n");
 }
 
 }  // namespace
 
+int64_t StepsOf(const RunOptions& options, const Run& run) {
+  return options.steps.value_or(options.epochs * StepsPerEpoch(*run.data.train, run.prepared.plan));
+}
+
+int EpochsOf(const RunOptions& options, const Run& run) {
+  if (!options.steps.has_value()) return options.epochs;
+  const int64_t per_epoch = StepsPerEpoch(*run.data.train, run.prepared.plan);
+  return static_cast<int>(
+      std::min<int64_t>((*options.steps - 1) / per_epoch + 1, std::numeric_limits<int>::max()));
+}
+
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& options,
-                                                             const Run& run,
-                                                             const Meeting& meeting) {
+                                                             const Run& run, const Meeting& meeting,
+                                                             const std::string& start) {
   const engine::PreparedRun& prepared = run.prepared;
-  const int64_t steps = options.epochs * StepsPerEpoch(*run.data.train, prepared.plan);
   return OnDevices(
       prepared.device,
-      engine::Trainer::Create(prepared, {.optimizer = prepared.optimizer,
-                                         .learning_rate = RateScheduleOf(options, steps),
-                                         .seed = options.seed,
-                                         .device = prepared.device,
-                                         .exchange = ExchangeOf(options.device, prepared.device),
-                                         .rendezvous = meeting.rendezvous.get(),
-                                         .fingerprint = Fingerprint(options, run),
-                                         .deadline = LongestWait(options),
-                                         .replica_check_steps = options.replica_check_steps,
-                                         .rings = FindRings(meeting.launch),
-                                         .on_slow_rank = PrintNotice,
-                                         .trace = WantsTraces(options)}));
+      engine::Trainer::Create(
+          prepared, {.optimizer = prepared.optimizer,
+                     .learning_rate = run.learning_rate,
+                     .seed = options.seed,
+                     .on_nonfinite = options.on_nonfinite.value_or(engine::OnNonFinite::kStop),
+                     .device = prepared.device,
+                     .exchange = ExchangeOf(options.device, prepared.device),
+                     .rendezvous = meeting.rendezvous.get(),
+                     .fingerprint = Fingerprint(options, run) + start,
+                     .deadline = LongestWait(options),
+                     .replica_check_steps = options.replica_check_steps,
+                     .rings = FindRings(meeting.launch),
+                     .on_slow_rank = PrintNotice,
+                     .trace = WantsTraces(options)}));
 }
 
 absl::Status CheckHasMemoryFor(const engine::PreparedRun& run, const MemoryUse& use) {

@@ -14,16 +14,23 @@
 // How commands train, so that the same options give the same bits whichever trains.
 namespace stagecoach::tools {
 
+// How many steps a run of so many rows takes, and in how many epochs, of which the last may end
+// early.
+int64_t StepsOf(const RunOptions& options, const Run& run);
+int EpochsOf(const RunOptions& options, const Run& run);
+
 inline absl::Duration LongestWait(const RunOptions& options) {
   return absl::Seconds(options.deadline_seconds);
 }
 
-// A trainer of the run, with the seed and the learning rate of the options. `meeting`: with the
-// other processes of the run, whose rendezvous outlives the trainer; without one if there is one
-// process. Errors are those of Trainer::Create; a GPU whose memory gives out is Unavailable.
+// A trainer of the run, with the seed of the options. `meeting`: with the other processes of the
+// run, whose rendezvous outlives the trainer; without one if there is one
+// process. `start`: lines of a fingerprint (TrainerOptions) of what the parameters are set to
+// before the first step. Errors are those of Trainer::Create; a GPU whose memory gives out is
+// Unavailable.
 absl::StatusOr<std::unique_ptr<engine::Trainer>> MakeTrainer(const RunOptions& options,
-                                                             const Run& run,
-                                                             const Meeting& meeting);
+                                                             const Run& run, const Meeting& meeting,
+                                                             const std::string& start = "");
 
 // ResourceExhausted if the plan is for CPU devices and this machine has less memory than they need.
 struct MemoryUse {

@@ -1,6 +1,7 @@
 #include "tools/cli/training_process.h"
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/hugging_face_files.h"
 #include "engine/launch/vote.h"
 #include "schedule/simulate.h"
 #include "schedule/traces/chrome_trace.h"
@@ -73,16 +75,34 @@ class SilentReport final : public Report {
   void Start(const Run& /*run*/) override {}
   void Step(const engine::FitProgress& /*progress*/) override {}
   void Epoch(const engine::EpochResult& /*result*/) override {}
+  void Evaluation(const engine::EpochResult& /*result*/) override {}
   void Resumed(const engine::RestoredCheckpoint& /*checkpoint*/) override {}
   void WentOn(int64_t /*steps*/, int /*epoch*/) override {}
   void Saved(const engine::SaveReport& /*save*/) override {}
   void End(const Run& /*run*/, const Outcome& /*outcome*/) override {}
 };
 
-std::unique_ptr<Report> ReportFor(const RunOptions& options) {
+std::unique_ptr<Report> ReportFor(const RunOptions& options, const Run& run) {
   if (options.rank.value_or(0) > 0) return std::make_unique<SilentReport>();
   return options.json ? MakeJsonReport(options.explain)
-                      : MakeTextReport(options.epochs, options.explain);
+                      : MakeTextReport(EpochsOf(options, run), options.explain);
+}
+
+// For a message.
+std::string DescribeTokens(const engine::DataEncoding& encoding) {
+  if (encoding.tokens_are_bytes) return "bytes of text";
+  return absl::StrCat("tokens of ", encoding.tokenizer.empty()
+                                        ? "a tokenizer that is not known"
+                                        : absl::StrCat("the tokenizer ", encoding.tokenizer));
+}
+
+// What --init names.
+absl::StatusOr<engine::HuggingFaceFolder> OpenInitialParameters(const RunOptions& options,
+                                                                const Run& run) {
+  ASSIGN_OR_RETURN(const engine::HuggingFaceModel model,
+                   engine::HuggingFaceModelOf(run.model_text, run.prepared.model.input,
+                                              run.data.train->spec().target.classes));
+  return engine::HuggingFaceFolder::Open(options.initial_parameters, model);
 }
 
 // Where the run goes on: at its beginning, if there is no checkpoint.
@@ -91,6 +111,14 @@ absl::StatusOr<engine::DataPosition> Resume(const RunOptions& options, const Run
   ASSIGN_OR_RETURN(const engine::RestoredCheckpoint restored, trainer.Restore(options.checkpoints));
   for (const absl::Status& status : restored.passed_over) {
     PrintNotice(absl::StrCat("passes over a checkpoint: ", status.message()));
+  }
+  const engine::DataEncoding& was = restored.manifest.encoding;
+  const engine::DataEncoding& is = run.data.encoding;
+  const bool is_other = !was.tokenizer.empty() && was.tokenizer != is.tokenizer;
+  if (was.vocabulary != 0 && (is_other || was.tokens_are_bytes != is.tokens_are_bytes)) {
+    return From(Origin::kData, absl::FailedPreconditionError(absl::StrCat(
+                                   "the checkpoint was trained on ", DescribeTokens(was), ", and ",
+                                   DataOf(options), " is ", DescribeTokens(is))));
   }
   const std::string changes = DescribeChanges(restored.manifest, options, run);
   if (!changes.empty()) {
@@ -107,9 +135,16 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
   const bool goes_on = trainer_ != nullptr || kept_.has_value() || meeting.launch.is_replacement;
   if (goes_on) RETURN_IF_ERROR(LetGo(options, *meeting.rendezvous));
   rendezvous_ = meeting.rendezvous;
+  std::optional<engine::HuggingFaceFolder> initial;
+  std::string start;
+  if (!goes_on && !resumes_ && !options.initial_parameters.empty()) {
+    ASSIGN_OR_RETURN(initial, From(Origin::kData, OpenInitialParameters(options, *run_)));
+    // Hosts may have different folders of that name.
+    if (rendezvous_ != nullptr) start = initial->Fingerprint();
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<engine::Trainer> trainer,
-                   From(Origin::kConfiguration, MakeTrainer(options, *run_, meeting)));
-  ASSIGN_OR_RETURN(position_, FindStart(options, goes_on, *trainer));
+                   From(Origin::kConfiguration, MakeTrainer(options, *run_, meeting, start)));
+  ASSIGN_OR_RETURN(position_, FindStart(options, goes_on, initial, *trainer));
   trainer_ = std::move(trainer);
   kept_.reset();
   if (supervisor_ != nullptr && trainer_->can_lose_processes()) {
@@ -121,7 +156,7 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
 absl::Status TrainingProcess::Begin(const RunOptions& options) {
   ASSIGN_OR_RETURN(run_, MakeRun(options));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckRun(options, *run_)));
-  report_ = ReportFor(options);
+  report_ = ReportFor(options, *run_);
   StopOnSignals();
   report_->Start(*run_);
   return absl::OkStatus();
@@ -143,16 +178,28 @@ absl::Status TrainingProcess::LetGo(const RunOptions& options, engine::Rendezvou
   return absl::OkStatus();
 }
 
-absl::StatusOr<engine::DataPosition> TrainingProcess::FindStart(const RunOptions& options,
-                                                                bool goes_on,
-                                                                engine::Trainer& trainer) {
+absl::StatusOr<engine::DataPosition> TrainingProcess::FindStart(
+    const RunOptions& options, bool goes_on,
+    const std::optional<engine::HuggingFaceFolder>& initial, engine::Trainer& trainer) {
   if (goes_on) {
     ASSIGN_OR_RETURN(engine::DataPosition position,
                      trainer.Adopt(kept_.has_value() ? &*kept_ : nullptr));
     report_->WentOn(trainer.steps(), position.epoch);
     return position;
   }
-  if (!resumes_) return engine::DataPosition();
+  if (resumes_ && !options.initial_parameters.empty()) {
+    PrintNotice("--init is not read: the run goes on from its checkpoint");
+  }
+  if (!resumes_) {
+    if (!initial.has_value()) return engine::DataPosition();
+    if (!initial->dropout().empty() && options.rank.value_or(0) == 0) {
+      PrintNotice(absl::StrCat("the model is trained without the dropout of ",
+                               options.initial_parameters, "/config.json: ", initial->dropout()));
+    }
+    RETURN_IF_ERROR(From(Origin::kData, trainer.SetParameters(std::bind_front(
+                                            &engine::HuggingFaceFolder::Read, *initial))));
+    return engine::DataPosition();
+  }
   return From(Origin::kData, Resume(options, *run_, trainer, *report_));
 }
 
@@ -174,6 +221,8 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
   absl::StatusOr<engine::FitResult> fit =
       Fit(*trainer_, run_->data,
           {.epochs = options.epochs,
+           .steps = options.steps,
+           .evaluate_every_steps = options.evaluate_every_steps,
            .seed = options.seed,
            .start = position_,
            .start_is_saved = !goes_on,
@@ -181,9 +230,12 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
            .stop = [&] { return stop.Passes(); },
            .on_step = [&](const engine::FitProgress& progress) { report_->Step(progress); },
            .on_epoch = [&](const engine::EpochResult& result) { report_->Epoch(result); },
+           .on_evaluation = [&](const engine::EpochResult& result) { report_->Evaluation(result); },
            .position = &position_});
   // Before the trainer goes, which takes leave of ranks that may still wait for this one.
   if (!fit.ok() && rendezvous_ != nullptr) rendezvous_->Fail(fit.status(), DeadlineOf(options));
+  // Numbers that are not finite come from the model and how it is trained.
+  if (absl::IsOutOfRange(fit.status())) fit = From(Origin::kConfiguration, std::move(fit));
   ASSIGN_OR_RETURN(outcome.fit, std::move(fit));
   outcome.elapsed = absl::Now() - begin;
   ASSIGN_OR_RETURN(outcome.devices, trainer_->Devices());

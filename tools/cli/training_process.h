@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/hugging_face_files.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/supervisor.h"
 #include "engine/train/fit.h"
@@ -34,9 +35,11 @@ class TrainingProcess {
   absl::Status Begin(const RunOptions& options);
   // Where all others live on: settles with them from which step, and keeps what the trainer has.
   absl::Status LetGo(const RunOptions& options, engine::Rendezvous& rendezvous);
-  // Of a new trainer, which then has the state of that position.
-  absl::StatusOr<engine::DataPosition> FindStart(const RunOptions& options, bool goes_on,
-                                                 engine::Trainer& trainer);
+  // Of a new trainer, which then has the state of that position. `initial`: what a run that begins
+  // starts from, if not at random.
+  absl::StatusOr<engine::DataPosition> FindStart(
+      const RunOptions& options, bool goes_on,
+      const std::optional<engine::HuggingFaceFolder>& initial, engine::Trainer& trainer);
   absl::StatusOr<int> TrainToTheEnd(const RunOptions& options, int restarts, bool goes_on);
 
   const CLI::App& flags_;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/cached_attention.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -37,15 +38,20 @@ class AttentionLayer final : public Layer {
                        " each of keys and values, not ", input.ToString()));
     }
     const int64_t positions = input.dim(0);
-    ASSIGN_OR_RETURN(op_,
-                     context.device.ops().Create(kernels::AttentionShape{
-                         context.rows, positions, heads_, kv_heads_, head_size, rotary_base_}));
-    statistics_ = Shape{context.rows, heads_, positions};
     LayerSpec spec;
     spec.description = absl::StrCat("attention ", heads_, " x ", head_size);
     if (kv_heads_ != heads_) absl::StrAppend(&spec.description, ", ", kv_heads_, " kv heads");
     if (rotary_base_ != 0.0F) absl::StrAppend(&spec.description, ", rotary ", rotary_base_);
     spec.output = Shape{positions, heads_ * head_size};
+    spec.has_attention = true;
+    if (context.cached_positions > 0) {
+      RETURN_IF_ERROR(PrepareCached(context, head_size, spec));
+      return spec;
+    }
+    ASSIGN_OR_RETURN(op_,
+                     context.device.ops().Create(kernels::AttentionShape{
+                         context.rows, positions, heads_, kv_heads_, head_size, rotary_base_}));
+    statistics_ = Shape{context.rows, heads_, positions};
     spec.memory.stash_bytes = kernels::Float32(nullptr, statistics_).bytes();
     spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.memory.input_last_use = LastUse::kBackwardInput;
@@ -55,6 +61,10 @@ class AttentionLayer final : public Layer {
   }
 
   absl::Status Forward(const LayerArgs& args) override {
+    if (cached_op_ != nullptr) {
+      return cached_op_->Forward(args.stream, &args.call.numbers->first_sample, args.x, args.cache,
+                                 args.y, args.workspace);
+    }
     return op_->Forward(args.stream, args.x, Statistics(args), args.y, args.workspace);
   }
 
@@ -65,6 +75,25 @@ class AttentionLayer final : public Layer {
   }
 
  private:
+  // Of positions one after the other.
+  absl::Status PrepareCached(const LayerContext& context, int64_t head_size, LayerSpec& spec) {
+    if (context.input.dim(0) != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "attention: with a cache, a sample is one position, not ", context.input.dim(0)));
+    }
+    ASSIGN_OR_RETURN(cached_op_, context.device.ops().Create(kernels::CachedAttentionShape{
+                                     context.rows, context.cached_positions, heads_, kv_heads_,
+                                     head_size, rotary_base_}));
+    spec.memory.cache_bytes = cached_op_->cache_bytes();
+    spec.memory.workspace_bytes = cached_op_->workspace_bytes();
+    // On average, half of the cache is read.
+    const auto rows = static_cast<double>(context.rows);
+    const double bytes = 0.5 * rows * static_cast<double>(spec.memory.cache_bytes);
+    spec.forward = {0.5 * bytes * static_cast<double>(heads_) / static_cast<double>(kv_heads_),
+                    bytes};
+    return absl::OkStatus();
+  }
+
   void SetWork(const LayerContext& context, int64_t positions, int64_t head_size,
                LayerSpec& spec) const {
     // Half of all pairs of positions.
@@ -90,6 +119,7 @@ class AttentionLayer final : public Layer {
   const float rotary_base_;
   Shape statistics_;  // (rows, heads, positions)
   std::unique_ptr<kernels::AttentionOp> op_;
+  std::unique_ptr<kernels::CachedAttentionOp> cached_op_;  // or this one
 };
 
 }  // namespace

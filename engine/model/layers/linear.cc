@@ -14,8 +14,8 @@ namespace {
 
 class LinearLayer final : public Layer {
  public:
-  LinearLayer(int64_t outputs, Activation activation, float gain, bool has_bias)
-      : outputs_(outputs), activation_(activation), gain_(gain), has_bias_(has_bias) {}
+  explicit LinearLayer(const LinearOptions& options)
+      : options_(options), outputs_(options.outputs), activation_(options.activation) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("linear", context));
@@ -25,22 +25,21 @@ class LinearLayer final : public Layer {
           absl::StrCat("linear: outputs must be at least 1, not ", outputs_));
     }
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::LinearShape{
-                              axis.rows, inputs, outputs_, activation_, has_bias_}));
+                              axis.rows, inputs, outputs_, activation_, options_.has_bias}));
     type_ = context.device.activation_type();
     shape_ = Shape{axis.rows, outputs_};
-    const double variance = (activation_ == Activation::kRelu ? 2.0 : 1.0) / inputs;
-    const auto bound = static_cast<float>(gain_ * std::sqrt(3.0 * variance));
     const int64_t output_bytes = Tensor{nullptr, type_, shape_}.bytes();
     LayerSpec spec;
     spec.description = absl::StrCat("linear ", inputs, " -> ", outputs_);
     if (activation_ != Activation::kNone) {
       absl::StrAppend(&spec.description, ", ", kernels::ActivationName(activation_));
     }
-    if (!has_bias_) absl::StrAppend(&spec.description, ", no bias");
+    if (!options_.has_bias) absl::StrAppend(&spec.description, ", no bias");
     spec.output = axis.WithFeatures(outputs_);
-    spec.parameters = {{"weight", Shape{inputs, outputs_}, Init::Uniform(-bound, bound), true}};
-    if (has_bias_)
+    spec.parameters = {{"weight", Shape{inputs, outputs_}, InitOf(inputs), true}};
+    if (options_.has_bias) {
       spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
+    }
     spec.memory.workspace_bytes = op_->workspace_bytes();
     // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
     // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y is
@@ -84,8 +83,15 @@ class LinearLayer final : public Layer {
   }
 
  private:
+  Init InitOf(int64_t inputs) const {
+    if (options_.deviation.has_value()) return Init::Normal(0.0F, *options_.deviation);
+    const double variance =
+        (activation_ == Activation::kRelu ? 2.0 : 1.0) / static_cast<double>(inputs);
+    const auto bound = static_cast<float>(options_.gain * std::sqrt(3.0 * variance));
+    return Init::Uniform(-bound, bound);
+  }
   Tensor BiasOf(absl::Span<const Tensor> tensors) const {
-    return has_bias_ ? tensors[1] : Tensor{};
+    return options_.has_bias ? tensors[1] : Tensor{};
   }
   Tensor Z(const LayerArgs& args) const {
     return KeepsZ(activation_) ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
@@ -103,10 +109,9 @@ class LinearLayer final : public Layer {
     return {};
   }
 
+  const LinearOptions options_;
   const int64_t outputs_;
   const Activation activation_;
-  const float gain_;
-  const bool has_bias_;
   kernels::DType type_ = kernels::DType::kFloat32;
   Shape shape_;  // (rows of the product, outputs)
   std::unique_ptr<kernels::LinearOp> op_;
@@ -114,8 +119,11 @@ class LinearLayer final : public Layer {
 
 }  // namespace
 
+LayerFactory Linear(const LinearOptions& options) { return LayerOf<LinearLayer>(options); }
+
 LayerFactory Linear(int64_t outputs, Activation activation, float gain, bool has_bias) {
-  return LayerOf<LinearLayer>(outputs, activation, gain, has_bias);
+  return Linear(LinearOptions{
+      .outputs = outputs, .activation = activation, .has_bias = has_bias, .gain = gain});
 }
 
 }  // namespace stagecoach::engine

@@ -1,7 +1,9 @@
 #include "engine/model/layers/residual.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,92 +12,135 @@
 #include "engine/model/chain.h"
 #include "engine/model/sum_fusion.h"
 #include "kernels/ops/ops.h"
+#include "kernels/ops/relu.h"
 
 namespace stagecoach::engine {
 namespace {
 
 using partition::AlignTensor;
 
+// An area has no address where it has no bytes, or is not there in the call at hand.
+std::byte* At(std::byte* area, int64_t offset) { return area == nullptr ? area : area + offset; }
+
+void AddWork(const partition::Work& part, partition::Work& sum) {
+  sum.flops += part.flops;
+  sum.bytes += part.bytes;
+}
+
+// One of the two sides of the sum: its layers, and where in the memory of the whole it has its own.
+struct Branch {
+  Chain chain;
+  size_t first_parameter = 0;
+  int64_t stash = 0, weight_stash = 0, gradient_stash = 0, cache = 0;  // offsets
+  // A layer that reads its own output again needs it where the sum does not overwrite it: there in
+  // the weight stash.
+  std::optional<int64_t> kept_output;
+
+  size_t parameters() const { return static_cast<size_t>(chain.first_parameter(chain.size())); }
+  Tensor Output(const LayerArgs& args, const Tensor& otherwise) const {
+    if (!kept_output.has_value()) return otherwise;
+    return {At(args.weight_stash, *kept_output), otherwise.dtype, otherwise.shape};
+  }
+  LayerArgs Args(const LayerArgs& args) const {
+    LayerArgs own = args;
+    own.parameters = args.parameters.subspan(first_parameter, parameters());
+    if (!args.gradients.empty()) {
+      own.gradients = args.gradients.subspan(first_parameter, parameters());
+    }
+    own.stash = At(args.stash, stash);
+    own.weight_stash = At(args.weight_stash, weight_stash);
+    own.gradient_stash = At(args.gradient_stash, gradient_stash);
+    own.cache = At(args.cache, cache);
+    return own;
+  }
+};
+
 class ResidualLayer final : public Layer, public SumFusion {
  public:
-  explicit ResidualLayer(std::vector<LayerFactory> layers) : layers_(std::move(layers)) {}
+  ResidualLayer(std::vector<LayerFactory> layers, std::vector<LayerFactory> shortcut, bool relu)
+      : layers_(std::move(layers)), shortcut_layers_(std::move(shortcut)), relu_(relu) {}
 
   absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
     if (layers_.empty()) return absl::InvalidArgumentError("residual: needs at least one layer");
-    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers_, context, 0));
-    // From outside, this layer's two backward operations are always apart.
-    chain.LayOut({.splits_backward = true}, {});
-    if (chain.output() != context.input) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("residual: the inner layers turn ", context.input.ToString(), " into ",
-                       chain.output().ToString(), "; the shapes must be equal"));
-    }
-    chain_.emplace(std::move(chain));
-    add_ = &context.device.ops().elementwise();
-    type_ = context.device.activation_type();
-    shape_ = context.input.Batched(context.rows);
-
-    const int last = chain_->size() - 1;
     LayerSpec spec;
-    spec.output = context.input;
     spec.description = "residual(";
-    for (int i = 0; i <= last; ++i) {
-      const LayerSpec& inner = chain_->spec(i);
-      absl::StrAppend(&spec.description, i == 0 ? "" : "; ", inner.description);
-      for (ParameterSpec parameter : inner.parameters) {
-        parameter.name = absl::StrCat(i, ".", parameter.name);
-        spec.parameters.push_back(std::move(parameter));
-      }
-      AddWork(inner.forward, spec.forward);
-      AddWork(inner.backward_input, spec.backward_input);
-      AddWork(inner.backward_weight, spec.backward_weight);
+    ASSIGN_OR_RETURN(inner_, PrepareBranch(layers_, context, 0, "", spec));
+    spec.output = inner_->chain.output();
+    Shape other = context.input;
+    if (!shortcut_layers_.empty()) {
+      absl::StrAppend(&spec.description, " | ");
+      absl::StatusOr<Branch> shortcut =
+          PrepareBranch(shortcut_layers_, context, inner_->chain.size(), "shortcut.", spec);
+      if (!shortcut.ok()) return base::Annotate(shortcut.status(), "shortcut");
+      shortcut_ = *std::move(shortcut);
+      other = shortcut_->chain.output();
     }
-    absl::StrAppend(&spec.description, ")");
-    const auto elements = static_cast<double>(shape_.elements());
+    absl::StrAppend(&spec.description, relu_ ? "; relu)" : ")");
+    if (spec.output != other) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "residual: the inner layers turn ", context.input.ToString(), " into ",
+          spec.output.ToString(),
+          shortcut_ ? absl::StrCat(", those of the shortcut into ", other.ToString()) : "",
+          "; the shapes must be equal"));
+    }
+    add_ = &context.device.ops().elementwise();
+    x_ = {nullptr, context.device.activation_type(), context.input.Batched(context.rows)};
+    y_ = {nullptr, x_.dtype, spec.output.Batched(context.rows)};
+    if (relu_) {
+      ASSIGN_OR_RETURN(relu_op_, context.device.ops().Create(
+                                     kernels::ReluShape{context.rows, spec.output.elements()}));
+    }
+    const auto elements = static_cast<double>(y_.elements());
     // A layer's cost is its own wherever the model is cut: the sum counts here, whichever layer
     // adds it.
     AddWork({elements, 12.0 * elements}, spec.forward);
-    AddWork({elements, (chain_->adds_to_dx() ? 4.0 : 12.0) * elements}, spec.backward_input);
-
-    partition::LayerMemory& memory = spec.memory;
-    memory.stash_bytes = chain_->memory().stash_bytes;
-    memory.weight_stash_bytes = chain_->memory().weight_stash_bytes;
-    memory.gradient_stash_bytes = chain_->memory().gradient_stash_bytes;
-    memory.workspace_bytes = chain_->memory().workspace_bytes;
-    memory.input_last_use = chain_->memory().input_last_use;
-    memory.output_gradient_last_use =
-        std::max(LastUse::kBackwardInput, chain_->memory().output_gradient_last_use);
-    // y holds the sum, so an inner layer that reads its own output again needs it elsewhere; then y
-    // has nothing that the next layer could add x to.
-    keeps_inner_output_ = chain_->memory().output_last_use > LastUse::kForward;
-    if (keeps_inner_output_) {
-      inner_output_offset_ = memory.weight_stash_bytes;
-      memory.weight_stash_bytes += AlignTensor(Tensor{nullptr, type_, shape_}.bytes());
-    }
+    AddWork({elements, (AddsInside() ? 4.0 : 12.0) * elements}, spec.backward_input);
+    if (relu_) AddWork({elements, 12.0 * elements}, spec.backward_input);
+    LayOutBlock(spec.memory);
     return spec;
   }
 
   // Sums before the block go to its first inner layer; the block's own is left to the next layer.
   Abilities abilities() const override {
-    return {.adds_to_x = chain_->adds_to_x(), .defers_sum = !keeps_inner_output_};
+    const bool is_plain = !shortcut_.has_value();
+    return {.adds_to_x = is_plain && inner_->chain.adds_to_x(),
+            .defers_sum = is_plain && !relu_ && !inner_->kept_output.has_value()};
   }
 
   absl::Status Forward(const LayerArgs& args) override { return ForwardFused(args, {}, false); }
 
   absl::Status ForwardFused(const LayerArgs& args, const Tensor& x_addend,
                             bool defers_sum) override {
-    const LayerArgs inner = Inner(args);
-    RETURN_IF_ERROR(chain_->Forward(inner, x_addend));
+    LayerArgs inner = inner_->Args(args);
+    inner.y = inner_->Output(args, args.y);
+    RETURN_IF_ERROR(inner_->chain.Forward(inner, x_addend));
     if (defers_sum) return absl::OkStatus();
-    return add_->Add(args.stream, inner.y, args.x, args.y);
+    Tensor other = args.x;
+    if (shortcut_.has_value()) {
+      LayerArgs around = shortcut_->Args(args);
+      around.y = other = shortcut_->Output(args, {At(args.workspace, sum_), y_.dtype, y_.shape});
+      RETURN_IF_ERROR(shortcut_->chain.Forward(around));
+    }
+    if (relu_) return relu_op_->Forward(args.stream, inner.y, other, args.y);
+    return add_->Add(args.stream, inner.y, other, args.y);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    const LayerArgs inner = Inner(args);
-    if (args.dx.empty()) return chain_->BackwardInput(inner);
-    if (chain_->adds_to_dx()) return chain_->BackwardInput(inner, args.dy);
-    RETURN_IF_ERROR(chain_->BackwardInput(inner));
-    return add_->Add(args.stream, args.dx, args.dy, args.dx);
+    const Tensor dz = Dz(args);
+    if (relu_) RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
+    LayerArgs inner = Inner(args, dz);
+    if (!shortcut_.has_value()) {
+      if (args.dx.empty()) return inner_->chain.BackwardInput(inner);
+      if (AddsInside()) return inner_->chain.BackwardInput(inner, dz);
+      RETURN_IF_ERROR(inner_->chain.BackwardInput(inner));
+      return add_->Add(args.stream, args.dx, dz, args.dx);
+    }
+    RETURN_IF_ERROR(inner_->chain.BackwardInput(inner));
+    LayerArgs around = Around(args, dz);
+    if (!args.dx.empty()) around.dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
+    RETURN_IF_ERROR(shortcut_->chain.BackwardInput(around));
+    if (args.dx.empty()) return absl::OkStatus();
+    return add_->Add(args.stream, args.dx, around.dx, args.dx);
   }
 
   // There is nothing to add: see abilities().
@@ -105,36 +150,112 @@ class ResidualLayer final : public Layer, public SumFusion {
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
-    return chain_->BackwardWeight(Inner(args), [](int) { return absl::OkStatus(); });
+    const Tensor dz = Dz(args);
+    const auto nothing = [](int) { return absl::OkStatus(); };
+    RETURN_IF_ERROR(inner_->chain.BackwardWeight(Inner(args, dz), nothing));
+    if (!shortcut_.has_value()) return absl::OkStatus();
+    return shortcut_->chain.BackwardWeight(Around(args, dz), nothing);
   }
 
  private:
-  static void AddWork(const partition::Work& part, partition::Work& sum) {
-    sum.flops += part.flops;
-    sum.bytes += part.bytes;
-  }
-
-  LayerArgs Inner(const LayerArgs& args) const {
-    LayerArgs inner = args;
-    if (keeps_inner_output_) {
-      inner.y = {args.weight_stash + inner_output_offset_, type_, shape_};
+  // Adds what the branch declares to `spec`.
+  static absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
+                                              const LayerContext& context, int first_index,
+                                              const std::string& prefix, LayerSpec& spec) {
+    LayerContext inside = context;
+    inside.feeds_cross_entropy = false;
+    ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers, inside, first_index));
+    // From outside, this layer's two backward operations are always apart.
+    chain.LayOut({.splits_backward = true}, {});
+    Branch branch{.chain = std::move(chain), .first_parameter = spec.parameters.size()};
+    for (int i = 0; i < branch.chain.size(); ++i) {
+      const LayerSpec& inner = branch.chain.spec(i);
+      absl::StrAppend(&spec.description, i == 0 ? "" : "; ", inner.description);
+      for (ParameterSpec parameter : inner.parameters) {
+        parameter.name = absl::StrCat(prefix, i, ".", parameter.name);
+        spec.parameters.push_back(std::move(parameter));
+      }
+      spec.has_attention = spec.has_attention || inner.has_attention;
+      AddWork(inner.forward, spec.forward);
+      AddWork(inner.backward_input, spec.backward_input);
+      AddWork(inner.backward_weight, spec.backward_weight);
     }
-    return inner;
+    return branch;
   }
 
-  const std::vector<LayerFactory> layers_;
-  std::optional<Chain> chain_;
+  // The areas of both branches one after the other, except that of scratch, which they share; then
+  // what the block itself keeps.
+  void LayOutBlock(partition::LayerMemory& memory) {
+    memory.input_last_use = LastUse::kForward;
+    memory.output_gradient_last_use = LastUse::kBackwardInput;
+    for (Branch* const branch : {&*inner_, shortcut_.has_value() ? &*shortcut_ : nullptr}) {
+      if (branch == nullptr) continue;
+      const schedule::StageMemory& own = branch->chain.memory();
+      branch->stash = std::exchange(memory.stash_bytes, memory.stash_bytes + own.stash_bytes);
+      branch->weight_stash = std::exchange(memory.weight_stash_bytes,
+                                           memory.weight_stash_bytes + own.weight_stash_bytes);
+      branch->gradient_stash = std::exchange(
+          memory.gradient_stash_bytes, memory.gradient_stash_bytes + own.gradient_stash_bytes);
+      branch->cache =
+          std::exchange(memory.cache_bytes, memory.cache_bytes + branch->chain.cache_bytes());
+      if (own.output_last_use > LastUse::kForward) {
+        branch->kept_output = memory.weight_stash_bytes;
+        memory.weight_stash_bytes += AlignTensor(y_.bytes());
+      }
+      memory.workspace_bytes = std::max(memory.workspace_bytes, own.workspace_bytes);
+      memory.input_last_use = std::max(memory.input_last_use, own.input_last_use);
+      memory.output_gradient_last_use =
+          std::max(memory.output_gradient_last_use, own.output_gradient_last_use);
+    }
+    if (shortcut_.has_value()) {
+      sum_ = memory.workspace_bytes;
+      memory.workspace_bytes += AlignTensor(std::max(x_.bytes(), y_.bytes()));
+    }
+    if (!relu_) return;
+    // What goes into the branches backward is not dy then.
+    memory.output_last_use = LastUse::kBackwardInput;
+    stashes_dz_ = std::exchange(memory.output_gradient_last_use, LastUse::kBackwardInput) ==
+                  LastUse::kBackwardWeight;
+    int64_t& area = stashes_dz_ ? memory.gradient_stash_bytes : memory.workspace_bytes;
+    dz_ = std::exchange(area, area + AlignTensor(y_.bytes()));
+  }
+
+  // Whether the first inner layer adds the gradient that goes around the block.
+  bool AddsInside() const { return !shortcut_.has_value() && inner_->chain.adds_to_dx(); }
+
+  Tensor Dz(const LayerArgs& args) const {
+    if (!relu_) return args.dy;
+    return {At(stashes_dz_ ? args.gradient_stash : args.workspace, dz_), y_.dtype, y_.shape};
+  }
+  LayerArgs Inner(const LayerArgs& args, const Tensor& dz) const {
+    LayerArgs own = inner_->Args(args);
+    own.y = inner_->Output(args, y_);
+    own.dy = dz;
+    return own;
+  }
+  LayerArgs Around(const LayerArgs& args, const Tensor& dz) const {
+    LayerArgs own = shortcut_->Args(args);
+    own.y = shortcut_->Output(args, y_);
+    own.dy = dz;
+    return own;
+  }
+
+  const std::vector<LayerFactory> layers_, shortcut_layers_;
+  const bool relu_;
+  std::optional<Branch> inner_, shortcut_;
   kernels::ElementwiseOps* add_ = nullptr;
-  kernels::DType type_ = kernels::DType::kFloat32;
-  Shape shape_;  // with rows
-  bool keeps_inner_output_ = false;
-  int64_t inner_output_offset_ = 0;
+  std::unique_ptr<kernels::ReluOp> relu_op_;
+  Tensor x_, y_;             // without data
+  int64_t sum_ = 0;          // in the workspace: what the shortcut gives, and its dx
+  bool stashes_dz_ = false;  // else it is in the workspace
+  int64_t dz_ = 0;
 };
 
 }  // namespace
 
-LayerFactory Residual(std::vector<LayerFactory> layers) {
-  return LayerOf<ResidualLayer>(std::move(layers));
+LayerFactory Residual(std::vector<LayerFactory> layers, std::vector<LayerFactory> shortcut,
+                      bool relu) {
+  return LayerOf<ResidualLayer>(std::move(layers), std::move(shortcut), relu);
 }
 
 }  // namespace stagecoach::engine

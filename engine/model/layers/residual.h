@@ -7,10 +7,13 @@
 
 namespace stagecoach::engine {
 
-// y = x + f(x), where f is the given layers one after the other (at least one; their output has the
-// shape of their input). To the planner it is one layer: no cut falls inside. Parameters are those
-// of the inner layers, named "0.gamma", "1.weight", ...
-LayerFactory Residual(std::vector<LayerFactory> layers);
+// y = s(x) + f(x), and then, if `relu`, the larger of that and 0: f is the given layers one after
+// the other (at least one), and s those of `shortcut`, or x itself if there are none. Both give the
+// same shape. To the planner it is one layer: no cut falls inside. Parameters are those of the
+// inner layers, named "0.gamma", "1.weight", ..., "shortcut.0.weight", ... With `relu` on CPU
+// devices only.
+LayerFactory Residual(std::vector<LayerFactory> layers, std::vector<LayerFactory> shortcut = {},
+                      bool relu = false);
 
 }  // namespace stagecoach::engine
 

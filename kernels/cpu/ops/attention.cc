@@ -8,12 +8,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/cpu/ops/attention_parts.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/lane_sum.h"
 #include "kernels/cpu/ops/rotary.h"
 #include "kernels/cpu/ops/tile_product.h"
 #include "kernels/cpu/ops/transpose.h"
-#include "kernels/math.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -26,22 +28,26 @@ constexpr int64_t kDiagonalBlock = 16;
 constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
 // Rows of a head, at consecutive positions.
+template <typename Element>
 struct HeadRows {
-  float* data;
+  Element* data;
   int64_t stride;
   HeadRows from(int64_t position) const { return {data + position * stride, stride}; }
-  float* row(int64_t position) const { return data + position * stride; }
+  Element* row(int64_t position) const { return data + position * stride; }
 };
-
-// e^x, which is 0 far below 0.
-inline float Weight(float x) { return x < -87.0F ? 0.0F : FastExp(x); }
 
 // Scores are kept with a row for each key and a column for each query of a tile. That way maxima
 // and sums over keys are those of whole rows, all products read keys, values and gradients where
 // they are, and only queries are transposed.
 //
-// Names of extents as in kernels/ops/attention.h.
+// Names of extents as in kernels/ops/attention.h. Element: of activations. What is not float is
+// loaded into tiles that are, and all sums are float.
+template <typename Element>
 class CpuAttention final : public AttentionOp {
+  using Rows = HeadRows<Element>;
+  using FloatRows = HeadRows<float>;
+  static constexpr bool kIsLoaded = !kIsFloat<Element>;
+
  public:
   CpuAttention(const AttentionShape& shape, int slots)
       : B_(shape.samples),
@@ -83,26 +89,32 @@ class CpuAttention final : public AttentionOp {
       const int64_t b = task / G_;
       const int64_t first_head = task % G_ * GroupSize();
       const Scratch scratch = Slot(workspace, slot);
-      const HeadRows dk = Key(dqkv, b, first_head);
-      const HeadRows dv = Value(dqkv, b, first_head);
+      const Rows dk = Key(dqkv, b, first_head);
+      const Rows dv = Value(dqkv, b, first_head);
+      FloatRows dk_sums = {scratch.dk, D_}, dv_sums = {scratch.dv, D_};
+      if constexpr (!kIsLoaded) {
+        dk_sums = dk;
+        dv_sums = dv;
+      }
       for (int64_t t = 0; t < T_; ++t) {
-        std::fill_n(dk.row(t), D_, 0.0F);
-        std::fill_n(dv.row(t), D_, 0.0F);
+        std::fill_n(dk_sums.row(t), D_, 0.0F);
+        std::fill_n(dv_sums.row(t), D_, 0.0F);
       }
       for (int64_t h = first_head; h < first_head + GroupSize(); ++h) {
-        const BackwardHead head = {Query(qkv, b, h),
-                                   Key(qkv, b, h),
-                                   Value(qkv, b, h),
-                                   Output(y, b, h),
-                                   Output(dy, b, h),
-                                   Query(dqkv, b, h),
-                                   dk,
-                                   dv,
-                                   statistics.f32() + (b * H_ + h) * T_};
+        const BackwardHead head = {
+            Query(qkv, b, h), Key(qkv, b, h),   Value(qkv, b, h),
+            Output(y, b, h),  Output(dy, b, h), Query(dqkv, b, h),
+            dk_sums,          dv_sums,          statistics.f32() + (b * H_ + h) * T_};
         for (int tile = 0; tile < tiles_.count; ++tile) BackwardTile(tile, head, scratch);
       }
-      if (!rotary_) return;
-      for (int64_t t = 0; t < T_; ++t) rotary_->TurnBack(t, 1.0F, dk.row(t), dk.row(t));
+      for (int64_t t = 0; t < T_; ++t) {
+        if (rotary_) {
+          rotary_->TurnBack(t, 1.0F, dk_sums.row(t), dk.row(t));
+        } else if constexpr (kIsLoaded) {
+          Convert(dk_sums.row(t), D_, dk.row(t));
+        }
+        if constexpr (kIsLoaded) Convert(dv_sums.row(t), D_, dv.row(t));
+      }
     });
     return absl::OkStatus();
   }
@@ -114,9 +126,14 @@ class CpuAttention final : public AttentionOp {
     float* queries_transposed;  // (D, M)
     float* dy_transposed;       // (D, M)
     float* keys;                // (M, D), turned
-    float* scores;              // (M keys, M queries), then what the softmax makes of them
-    float* gradients;           // of the scores
-    float* sums;                // (M, D): of a query, before they are scaled
+    // Where activations are not float: (M, D) each, and (T, D) each.
+    float* values;
+    float* dy;
+    float* dk;
+    float* dv;
+    float* scores;     // (M keys, M queries), then what the softmax makes of them
+    float* gradients;  // of the scores
+    float* sums;       // (M, D): of a query, before they are scaled
     // (M) each
     float* largest;
     float* correction;
@@ -125,17 +142,21 @@ class CpuAttention final : public AttentionOp {
   };
 
   struct BackwardHead {
-    HeadRows q, k, v, y, dy, dq, dk, dv;
+    Rows q, k, v, y, dy, dq;
+    FloatRows dk, dv;
     const float* statistics;
   };
 
   int64_t GroupSize() const { return H_ / G_; }
-  int64_t SlotFloats() const { return 5 * M_ * D_ + 2 * M_ * M_ + 4 * M_; }
+  int64_t SlotFloats() const {
+    const int64_t loaded = kIsLoaded ? 2 * M_ * D_ + 2 * T_ * D_ : 0;
+    return 5 * M_ * D_ + 2 * M_ * M_ + 4 * M_ + loaded;
+  }
 
   Scratch Slot(std::byte* workspace, int slot) const {
     float* next = reinterpret_cast<float*>(workspace) + slot * SlotFloats();
     const auto take = [&next](int64_t floats) { return std::exchange(next, next + floats); };
-    Scratch scratch;
+    Scratch scratch = {};
     for (float** area : {&scratch.queries, &scratch.queries_transposed, &scratch.dy_transposed,
                          &scratch.keys, &scratch.sums}) {
       *area = take(M_ * D_);
@@ -145,29 +166,33 @@ class CpuAttention final : public AttentionOp {
          {&scratch.largest, &scratch.correction, &scratch.total, &scratch.dy_times_y}) {
       *area = take(M_);
     }
+    if constexpr (kIsLoaded) {
+      for (float** area : {&scratch.values, &scratch.dy}) *area = take(M_ * D_);
+      for (float** area : {&scratch.dk, &scratch.dv}) *area = take(T_ * D_);
+    }
     return scratch;
   }
 
-  HeadRows RowsOf(const Tensor& qkv, int64_t b, int64_t column) const {
+  Rows RowsOf(const Tensor& qkv, int64_t b, int64_t column) const {
     const int64_t width = (H_ + 2 * G_) * D_;
-    return {qkv.f32() + b * T_ * width + column * D_, width};
+    return {Elements<Element>(qkv) + b * T_ * width + column * D_, width};
   }
-  HeadRows Query(const Tensor& qkv, int64_t b, int64_t h) const { return RowsOf(qkv, b, h); }
-  HeadRows Key(const Tensor& qkv, int64_t b, int64_t h) const {
+  Rows Query(const Tensor& qkv, int64_t b, int64_t h) const { return RowsOf(qkv, b, h); }
+  Rows Key(const Tensor& qkv, int64_t b, int64_t h) const {
     return RowsOf(qkv, b, H_ + h / GroupSize());
   }
-  HeadRows Value(const Tensor& qkv, int64_t b, int64_t h) const {
+  Rows Value(const Tensor& qkv, int64_t b, int64_t h) const {
     return RowsOf(qkv, b, H_ + G_ + h / GroupSize());
   }
-  HeadRows Output(const Tensor& y, int64_t b, int64_t h) const {
-    return {y.f32() + b * T_ * H_ * D_ + h * D_, H_ * D_};
+  Rows Output(const Tensor& y, int64_t b, int64_t h) const {
+    return {Elements<Element>(y) + b * T_ * H_ * D_ + h * D_, H_ * D_};
   }
 
-  void LoadQueries(int tile, const HeadRows& q, const Scratch& scratch) const {
+  void LoadQueries(int tile, const Rows& q, const Scratch& scratch) const {
     const int64_t begin = tiles_.begin(tile);
     const int64_t m = tiles_.length(tile);
     for (int64_t c = 0; c < m; ++c) {
-      const float* const from = q.row(begin + c);
+      const Element* const from = q.row(begin + c);
       float* const to = scratch.queries + c * D_;
       if (rotary_) {
         rotary_->Turn(begin + c, scale_, from, to);
@@ -178,9 +203,17 @@ class CpuAttention final : public AttentionOp {
     Transpose(scratch.queries, D_, m, D_, scratch.queries_transposed, M_);
   }
 
-  HeadRows LoadKeys(int tile, const HeadRows& k, const Scratch& scratch) const {
+  // Rows of a tile: where they are, or loaded into `to`.
+  FloatRows Load(int tile, const Rows& rows, float* to) const {
     const int64_t begin = tiles_.begin(tile);
-    if (!rotary_) return k.from(begin);
+    if constexpr (!kIsLoaded) return rows.from(begin);
+    for (int64_t n = 0; n < tiles_.length(tile); ++n) Convert(rows.row(begin + n), D_, to + n * D_);
+    return {to, D_};
+  }
+
+  FloatRows LoadKeys(int tile, const Rows& k, const Scratch& scratch) const {
+    const int64_t begin = tiles_.begin(tile);
+    if (!rotary_) return Load(tile, k, scratch.keys);
     for (int64_t n = 0; n < tiles_.length(tile); ++n) {
       rotary_->Turn(begin + n, 1.0F, k.row(begin + n), scratch.keys + n * D_);
     }
@@ -188,7 +221,7 @@ class CpuAttention final : public AttentionOp {
   }
 
   // to (keys, queries) = rows times transposed queries, or gradients.
-  void TimesQueries(int64_t n, int64_t m, bool diagonal, const HeadRows& rows,
+  void TimesQueries(int64_t n, int64_t m, bool diagonal, const FloatRows& rows,
                     const float* transposed, float* to) const {
     const int64_t block = diagonal ? kDiagonalBlock : n;
     for (int64_t r = 0; r < n; r += block) {
@@ -199,7 +232,7 @@ class CpuAttention final : public AttentionOp {
   }
 
   // to (queries, D) (+)= scores^T times rows (keys, D).
-  void SumOverKeys(int64_t n, int64_t m, bool diagonal, const float* scores, const HeadRows& rows,
+  void SumOverKeys(int64_t n, int64_t m, bool diagonal, const float* scores, const FloatRows& rows,
                    bool accumulate, float* to) const {
     const int64_t block = diagonal ? kDiagonalBlock : m;
     for (int64_t c = 0; c < m; c += block) {
@@ -211,7 +244,7 @@ class CpuAttention final : public AttentionOp {
 
   // to (keys, D) += scores times rows (queries, D).
   void AddOverQueries(int64_t n, int64_t m, bool diagonal, const float* scores,
-                      const HeadRows& rows, const HeadRows& to) const {
+                      const FloatRows& rows, const FloatRows& to) const {
     const int64_t block = diagonal ? kDiagonalBlock : n;
     for (int64_t r = 0; r < n; r += block) {
       const int64_t c = diagonal ? r : 0;
@@ -226,7 +259,7 @@ class CpuAttention final : public AttentionOp {
   }
 
   // Scores of one tile of keys: what a query does not see is kNoScore.
-  void Scores(int64_t n, int64_t m, bool diagonal, const HeadRows& keys,
+  void Scores(int64_t n, int64_t m, bool diagonal, const FloatRows& keys,
               const Scratch& scratch) const {
     TimesQueries(n, m, diagonal, keys, scratch.queries_transposed, scratch.scores);
     if (!diagonal) return;
@@ -250,20 +283,20 @@ class CpuAttention final : public AttentionOp {
       }
     }
     for (int64_t c = 0; c < m; ++c) {
-      correction[c] = Weight(correction[c] - largest[c]);
+      correction[c] = SoftmaxWeight(correction[c] - largest[c]);
       total[c] *= correction[c];
     }
     for (int64_t r = 0; r < n; ++r) {
       float* __restrict const row = scratch.scores + r * M_;
       for (int64_t c = FirstColumn(diagonal, r); c < m; ++c) {
-        row[c] = Weight(row[c] - largest[c]);
+        row[c] = SoftmaxWeight(row[c] - largest[c]);
         total[c] += row[c];
       }
     }
   }
 
-  void ForwardTile(int tile, const HeadRows& q, const HeadRows& k, const HeadRows& v,
-                   const HeadRows& y, float* statistics, const Scratch& scratch) const {
+  void ForwardTile(int tile, const Rows& q, const Rows& k, const Rows& v, const Rows& y,
+                   float* statistics, const Scratch& scratch) const {
     const int64_t begin = tiles_.begin(tile);
     const int64_t m = tiles_.length(tile);
     LoadQueries(tile, q, scratch);
@@ -280,12 +313,12 @@ class CpuAttention final : public AttentionOp {
           for (int64_t d = 0; d < D_; ++d) sum[d] *= scratch.correction[c];
         }
       }
-      SumOverKeys(n, m, diagonal, scratch.scores, v.from(tiles_.begin(j)), j > 0, scratch.sums);
+      SumOverKeys(n, m, diagonal, scratch.scores, Load(j, v, scratch.values), j > 0, scratch.sums);
     }
     for (int64_t c = 0; c < m; ++c) {
       const float share = 1.0F / scratch.total[c];
       const float* const sum = scratch.sums + c * D_;
-      float* const row = y.row(begin + c);
+      Element* const row = y.row(begin + c);
       for (int64_t d = 0; d < D_; ++d) row[d] = sum[d] * share;
       statistics[begin + c] = scratch.largest[c] + std::log(scratch.total[c]);
     }
@@ -296,8 +329,8 @@ class CpuAttention final : public AttentionOp {
     const int64_t begin = tiles_.begin(tile);
     const int64_t m = tiles_.length(tile);
     for (int64_t c = 0; c < m; ++c) {
-      const float* const dy = head.dy.row(begin + c);
-      const float* const y = head.y.row(begin + c);
+      const Element* const dy = head.dy.row(begin + c);
+      const Element* const y = head.y.row(begin + c);
       scratch.dy_times_y[c] = LaneSum(D_, [&](int64_t d) { return dy[d] * y[d]; });
     }
     Transpose(head.dy.row(begin), head.dy.stride, m, D_, scratch.dy_transposed, M_);
@@ -309,30 +342,31 @@ class CpuAttention final : public AttentionOp {
     const float* const statistics = head.statistics + begin;
     LoadQueries(tile, head.q, scratch);
     LoadOutputs(tile, head, scratch);
+    const FloatRows dy = Load(tile, head.dy, scratch.dy);
     for (int j = 0; j <= tile; ++j) {
       const int64_t n = tiles_.length(j);
       const int64_t first_key = tiles_.begin(j);
       const bool diagonal = j == tile;
-      const HeadRows keys = LoadKeys(j, head.k, scratch);
+      const FloatRows keys = LoadKeys(j, head.k, scratch);
       Scores(n, m, diagonal, keys, scratch);
-      TimesQueries(n, m, diagonal, head.v.from(first_key), scratch.dy_transposed,
+      TimesQueries(n, m, diagonal, Load(j, head.v, scratch.values), scratch.dy_transposed,
                    scratch.gradients);
       for (int64_t r = 0; r < n; ++r) {
         float* __restrict const weight = scratch.scores + r * M_;
         float* __restrict const gradient = scratch.gradients + r * M_;
         for (int64_t c = FirstColumn(diagonal, r); c < m; ++c) {
-          weight[c] = Weight(weight[c] - statistics[c]);
+          weight[c] = SoftmaxWeight(weight[c] - statistics[c]);
           gradient[c] = weight[c] * (gradient[c] - scratch.dy_times_y[c]);
         }
       }
-      AddOverQueries(n, m, diagonal, scratch.scores, head.dy.from(begin), head.dv.from(first_key));
+      AddOverQueries(n, m, diagonal, scratch.scores, dy, head.dv.from(first_key));
       AddOverQueries(n, m, diagonal, scratch.gradients, {scratch.queries, D_},
                      head.dk.from(first_key));
       SumOverKeys(n, m, diagonal, scratch.gradients, keys, j > 0, scratch.sums);
     }
     for (int64_t c = 0; c < m; ++c) {
       const float* const sum = scratch.sums + c * D_;
-      float* const dq = head.dq.row(begin + c);
+      Element* const dq = head.dq.row(begin + c);
       if (rotary_) {
         rotary_->TurnBack(begin + c, scale_, sum, dq);
       } else {
@@ -349,43 +383,14 @@ class CpuAttention final : public AttentionOp {
   std::optional<Rotary> rotary_;
 };
 
-// Whether the extents, and their products by which tasks and bytes are counted, are in range.
-bool AreAttentionExtents(const AttentionShape& shape) {
-  const int64_t B = shape.samples, T = shape.positions, D = shape.head_size;
-  if (!IsExtent(B) || !IsExtent(T) || !IsExtent(shape.heads) || !IsExtent(shape.kv_heads) ||
-      !IsExtent(D)) {
-    return false;
-  }
-  const int64_t all_heads = shape.heads + 2 * shape.kv_heads;
-  return IsExtent(all_heads) && IsExtent(B * T) && IsExtent(B * T * all_heads) &&
-         IsExtent(all_heads * D) && IsExtent(T * D);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AttentionOp>> CreateOnCpu(const AttentionShape& shape,
                                                          Device& device) {
-  if (!AreAttentionExtents(shape)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention: extents, samples x positions x heads and head size x heads or positions must "
-        "be 1 to ",
-        kMaxExtent, ": ", shape.samples, " samples, ", shape.positions, " positions, ", shape.heads,
-        " heads, ", shape.kv_heads, " kv heads, head size ", shape.head_size));
-  }
-  if (shape.heads % shape.kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention: ", shape.kv_heads, " kv heads do not divide ", shape.heads, " heads"));
-  }
-  if (!(shape.rotary_base >= 0.0F) || std::isinf(shape.rotary_base)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention: the rotary base must be positive, or 0 for none, not ", shape.rotary_base));
-  }
-  if (shape.rotary_base > 0.0F && shape.head_size % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "attention: with a rotary base the head size must be even, not ", shape.head_size));
-  }
-  return std::unique_ptr<AttentionOp>(
-      std::make_unique<CpuAttention>(shape, AsCpu(device.stream()).threads()));
+  RETURN_IF_ERROR(CheckAttention(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<AttentionOp> {
+    return std::make_unique<CpuAttention<T>>(shape, AsCpu(device.stream()).threads());
+  });
 }
 
 }  // namespace stagecoach::kernels

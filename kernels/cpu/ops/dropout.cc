@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -45,6 +46,7 @@ void MakeWords(PhiloxKey key, uint64_t stream, uint64_t first_block, uint32_t (&
 }
 
 // Names of extents as in kernels/ops/dropout.h.
+template <typename T>
 class CpuDropout final : public DropoutOp {
  public:
   explicit CpuDropout(const DropoutShape& shape)
@@ -67,8 +69,8 @@ class CpuDropout final : public DropoutOp {
       for (int64_t e = tiles_.begin(tile); e < end; e += kGroup) {
         uint32_t words[kGroup];
         MakeWords(philox_key, key.stream, sample_block + static_cast<uint64_t>(e / 4), words);
-        const float* const from = x.f32() + r * E_ + e;
-        float* const to = y.f32() + r * E_ + e;
+        const T* const from = Elements<T>(x) + r * E_ + e;
+        T* const to = Elements<T>(y) + r * E_ + e;
         const int64_t n = std::min(kGroup, end - e);
         for (int64_t i = 0; i < n; ++i) to[i] = words[i] < threshold_ ? 0.0F : from[i] * scale_;
       }
@@ -85,8 +87,7 @@ class CpuDropout final : public DropoutOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DropoutOp>> CreateOnCpu(const DropoutShape& shape,
-                                                       Device& /*device*/) {
+absl::StatusOr<std::unique_ptr<DropoutOp>> CreateOnCpu(const DropoutShape& shape, Device& device) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.elements) ||
       !IsExtent(shape.rows * Tiling(shape.elements, kTile).count) || !(shape.rate >= 0.0F) ||
       !(shape.rate < 1.0F)) {
@@ -95,7 +96,9 @@ absl::StatusOr<std::unique_ptr<DropoutOp>> CreateOnCpu(const DropoutShape& shape
                                                    " rows, ", shape.elements, " elements, rate ",
                                                    shape.rate));
   }
-  return std::unique_ptr<DropoutOp>(std::make_unique<CpuDropout>(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<DropoutOp> {
+    return std::make_unique<CpuDropout<T>>(shape);
+  });
 }
 
 }  // namespace stagecoach::kernels

@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "base/check.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -34,14 +36,26 @@ void SumTile(absl::Span<const Tensor> addends, int64_t begin, int64_t n, float* 
   for (int64_t i = 0; i < n; ++i) out[i] += right[i];
 }
 
+template <typename T>
+void AddTile(const Tensor& a, const Tensor& b, int64_t begin, int64_t n, const Tensor& y) {
+  const T* const as = Elements<T>(a) + begin;
+  const T* const bs = Elements<T>(b) + begin;
+  T* const ys = Elements<T>(y) + begin;
+  for (int64_t i = 0; i < n; ++i) ys[i] = as[i] + bs[i];
+}
+
 }  // namespace
 
 absl::Status CpuElementwiseOps::Add(Stream& stream, const Tensor& a, const Tensor& b,
                                     const Tensor& y) {
   const Tiling tiles(y.elements(), kTile);
   AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
-    const int64_t end = tiles.begin(tile) + tiles.length(tile);
-    for (int64_t i = tiles.begin(tile); i < end; ++i) y.f32()[i] = a.f32()[i] + b.f32()[i];
+    const int64_t begin = tiles.begin(tile), n = tiles.length(tile);
+    if (y.dtype == DType::kBfloat16) {
+      AddTile<Bfloat16>(a, b, begin, n, y);
+    } else {
+      AddTile<float>(a, b, begin, n, y);
+    }
   });
   return absl::OkStatus();
 }
@@ -67,10 +81,11 @@ absl::Status CpuElementwiseOps::SumTree(Stream& stream, absl::Span<const Tensor>
 }
 
 absl::Status CpuElementwiseOps::Copy(Stream& stream, const Tensor& x, const Tensor& y) {
-  const Tiling tiles(y.elements(), kTile);
+  const Tiling tiles(y.bytes(), kTile * SizeOf(DType::kFloat32));
   AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
-    std::memcpy(y.f32() + tiles.begin(tile), x.f32() + tiles.begin(tile),
-                static_cast<size_t>(tiles.length(tile)) * sizeof(float));
+    std::memcpy(Elements<std::byte>(y) + tiles.begin(tile),
+                Elements<std::byte>(x) + tiles.begin(tile),
+                static_cast<size_t>(tiles.length(tile)));
   });
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -18,11 +19,13 @@ constexpr int64_t kColumnTile = 128;
 // So large that memset goes around the cache: 154 MB in 2.1 ms rather than 4.7.
 constexpr int64_t kZeroTile = 1 << 24;
 
-void AddTo(const float* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+template <typename From, typename To>
+void AddTo(const From* from, int64_t n, To* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to[i] + from[i];
 }
 
 // Names of extents as in kernels/ops/embedding.h.
+template <typename T>
 class CpuEmbedding final : public EmbeddingOp {
  public:
   explicit CpuEmbedding(const EmbeddingShape& shape)
@@ -42,14 +45,14 @@ class CpuEmbedding final : public EmbeddingOp {
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t n = begin; n < begin + row_tiles_.length(tile); ++n) {
-        float* const to = y.f32() + n * C_;
+        T* const to = Elements<T>(y) + n * C_;
         const int32_t id = ids.i32()[n];
         if (!IsInVocabulary(id)) {
-          std::fill_n(to, C_, std::numeric_limits<float>::quiet_NaN());
+          std::fill_n(to, C_, T(std::numeric_limits<float>::quiet_NaN()));
           continue;
         }
-        std::memcpy(to, tokens.f32() + id * C_, static_cast<size_t>(C_) * sizeof(float));
-        if (has_positions_) AddTo(positions.f32() + n % T_ * C_, C_, to);
+        std::memcpy(to, Elements<T>(tokens) + id * C_, static_cast<size_t>(C_) * sizeof(T));
+        if (has_positions_) AddTo(Elements<T>(positions) + n % T_ * C_, C_, to);
       }
     });
     return absl::OkStatus();
@@ -70,7 +73,7 @@ class CpuEmbedding final : public EmbeddingOp {
       const int64_t c = column_tiles_.begin(tile);
       const int64_t columns = column_tiles_.length(tile);
       for (int64_t n = 0; n < R_ * T_; ++n) {
-        const float* const from = dy.f32() + n * C_ + c;
+        const T* const from = Elements<T>(dy) + n * C_ + c;
         const int32_t id = ids.i32()[n];
         if (IsInVocabulary(id)) AddTo(from, columns, dtokens.f32() + id * C_ + c);
         if (has_positions_) AddTo(from, columns, dpositions.f32() + n % T_ * C_ + c);
@@ -90,7 +93,7 @@ class CpuEmbedding final : public EmbeddingOp {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& shape,
-                                                         Device& /*device*/) {
+                                                         Device& device) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.positions) ||
       !IsExtent(shape.rows * shape.positions) || !IsExtent(shape.vocabulary) ||
       !IsExtent(shape.features)) {
@@ -99,7 +102,9 @@ absl::StatusOr<std::unique_ptr<EmbeddingOp>> CreateOnCpu(const EmbeddingShape& s
                      shape.rows, " rows, ", shape.positions, " positions, ", shape.vocabulary,
                      " words, ", shape.features, " features"));
   }
-  return std::unique_ptr<EmbeddingOp>(std::make_unique<CpuEmbedding>(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<EmbeddingOp> {
+    return std::make_unique<CpuEmbedding<T>>(shape);
+  });
 }
 
 }  // namespace stagecoach::kernels

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/lane_sum.h"
 
 namespace stagecoach::kernels {
@@ -15,7 +16,7 @@ constexpr int64_t kRowTile = 16;
 constexpr int64_t kColumnTile = 576;
 
 // kCenters: otherwise it is RMSNorm.
-template <bool kCenters>
+template <typename T, bool kCenters>
 class CpuLayerNorm final : public LayerNormOp {
  public:
   explicit CpuLayerNorm(const LayerNormShape& shape)
@@ -30,23 +31,23 @@ class CpuLayerNorm final : public LayerNormOp {
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma, const Tensor& beta,
                        const Tensor& addend, const Tensor& statistics, const Tensor& y) override {
     ForEachRow(stream, [&](int64_t r) {
-      float* const xr = x.f32() + r * C_;
+      T* const xr = Elements<T>(x) + r * C_;
       if (!addend.empty()) {
-        const float* const ar = addend.f32() + r * C_;
-        for (int64_t c = 0; c < C_; ++c) xr[c] += ar[c];
+        const T* const ar = Elements<T>(addend) + r * C_;
+        for (int64_t c = 0; c < C_; ++c) xr[c] = xr[c] + ar[c];
       }
       const float n = static_cast<float>(C_);
       float mean = 0.0F;
-      if constexpr (kCenters) mean = LaneSum(C_, [&](int64_t c) { return xr[c]; }) / n;
+      if constexpr (kCenters) mean = LaneSum(C_, [&](int64_t c) -> float { return xr[c]; }) / n;
       const float variance =
           LaneSum(C_, [&](int64_t c) { return (xr[c] - mean) * (xr[c] - mean); }) / n;
       const float rstd = 1.0F / std::sqrt(variance + epsilon_);
-      const float* const g = gamma.f32();
-      float* const yr = y.f32() + r * C_;
+      const T* const g = Elements<T>(gamma);
+      T* const yr = Elements<T>(y) + r * C_;
       if constexpr (kCenters) {
         statistics.f32()[2 * r] = mean;
         statistics.f32()[2 * r + 1] = rstd;
-        const float* const b = beta.f32();
+        const T* const b = Elements<T>(beta);
         for (int64_t c = 0; c < C_; ++c) yr[c] = (xr[c] - mean) * rstd * g[c] + b[c];
       } else {
         statistics.f32()[r] = rstd;
@@ -61,10 +62,10 @@ class CpuLayerNorm final : public LayerNormOp {
                              const Tensor& dx) override {
     ForEachRow(stream, [&](int64_t r) {
       const auto [mean, rstd] = StatisticsOf(statistics, r);
-      const float* const xr = x.f32() + r * C_;
-      const float* const dyr = dy.f32() + r * C_;
-      const float* const g = gamma.f32();
-      float* const dxr = dx.f32() + r * C_;
+      const T* const xr = Elements<T>(x) + r * C_;
+      const T* const dyr = Elements<T>(dy) + r * C_;
+      const T* const g = Elements<T>(gamma);
+      T* const dxr = Elements<T>(dx) + r * C_;
       const auto gradient = [&](int64_t c) { return dyr[c] * g[c]; };
       const auto xhat = [&, mean = mean, rstd = rstd](int64_t c) { return (xr[c] - mean) * rstd; };
       const float n = static_cast<float>(C_);
@@ -77,7 +78,7 @@ class CpuLayerNorm final : public LayerNormOp {
       if (addend.empty()) {
         for (int64_t c = 0; c < C_; ++c) dxr[c] = normalized(c);
       } else {
-        const float* const ar = addend.f32() + r * C_;
+        const T* const ar = Elements<T>(addend) + r * C_;
         for (int64_t c = 0; c < C_; ++c) dxr[c] = ar[c] + normalized(c);
       }
     });
@@ -98,8 +99,8 @@ class CpuLayerNorm final : public LayerNormOp {
       }
       for (int64_t r = 0; r < R_; ++r) {
         const auto [mean, rstd] = StatisticsOf(statistics, r);
-        const float* const xr = x.f32() + r * C_;
-        const float* const dyr = dy.f32() + r * C_;
+        const T* const xr = Elements<T>(x) + r * C_;
+        const T* const dyr = Elements<T>(dy) + r * C_;
         for (int64_t c = begin; c < end; ++c) {
           dg[c] += dyr[c] * (xr[c] - mean) * rstd;
           if constexpr (kCenters) db[c] += dyr[c];
@@ -134,16 +135,16 @@ class CpuLayerNorm final : public LayerNormOp {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LayerNormOp>> CreateOnCpu(const LayerNormShape& shape,
-                                                         Device& /*device*/) {
+                                                         Device& device) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.features) || !(shape.epsilon > 0.0F)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "layer norm: extents must be 1 to ", kMaxExtent, " and epsilon positive: ", shape.rows,
         " rows, ", shape.features, " features, epsilon ", shape.epsilon));
   }
-  if (!shape.centers) {
-    return std::unique_ptr<LayerNormOp>(std::make_unique<CpuLayerNorm<false>>(shape));
-  }
-  return std::unique_ptr<LayerNormOp>(std::make_unique<CpuLayerNorm<true>>(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<LayerNormOp> {
+    if (!shape.centers) return std::make_unique<CpuLayerNorm<T, false>>(shape);
+    return std::make_unique<CpuLayerNorm<T, true>>(shape);
+  });
 }
 
 }  // namespace stagecoach::kernels

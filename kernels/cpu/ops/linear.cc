@@ -11,6 +11,7 @@
 #include "kernels/cpu/first_error.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/transpose.h"
 #include "kernels/math.h"
 
@@ -25,7 +26,9 @@ constexpr int64_t kTile = 576;
 constexpr int64_t kRowTile = 16;
 constexpr int64_t kScratchAlignment = 64;
 
-// Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs.
+// Names of extents as in kernels/ops/linear.h: R rows, I inputs, O outputs. T: of activations and
+// parameters.
+template <typename T>
 class CpuLinear final : public LinearOp {
  public:
   CpuLinear(const LinearShape& shape, int slots)
@@ -40,32 +43,59 @@ class CpuLinear final : public LinearOp {
         row_tiles_(R_, kRowTile) {}
 
   absl::Status Prepare() {
-    ASSIGN_OR_RETURN(dx_product_,
-                     TransposedProduct::Create(input_tiles_.length(0), R_, O_, slots_));
-    ASSIGN_OR_RETURN(dx_last_product_,
-                     TransposedProduct::Create(input_tiles_.last_length(), R_, O_, slots_));
-    const int64_t scratchpad =
-        std::max(dx_product_->scratchpad_bytes(), dx_last_product_->scratchpad_bytes());
-    scratchpad_bytes_ = AlignScratch(scratchpad);
-    slot_bytes_ =
-        scratchpad_bytes_ + AlignScratch(input_tiles_.size * R_ * SizeOf(DType::kFloat32));
+    const auto create = [&](const Tiling& tiles, auto shape_of) {
+      return TiledProduct::Create(kTypeOf<T>, tiles, slots_, shape_of);
+    };
+    ASSIGN_OR_RETURN(z_product_, create(output_tiles_, [&](int64_t n) {
+                       return ProductShape{
+                           .m = R_, .n = n, .k = I_, .lda = I_, .ldb = O_, .ldc = SumStride()};
+                     }));
+    ASSIGN_OR_RETURN(
+        dx_product_, create(input_tiles_, [&](int64_t m) {
+          return ProductShape{
+              .m = m, .n = R_, .k = O_, .lda = O_, .transpose_b = true, .ldb = O_, .ldc = R_};
+        }));
+    ASSIGN_OR_RETURN(dw_product_, create(input_tiles_, [&](int64_t m) {
+                       return ProductShape{.m = m,
+                                           .n = O_,
+                                           .k = R_,
+                                           .transpose_a = true,
+                                           .lda = I_,
+                                           .ldb = O_,
+                                           .ldc = O_,
+                                           .may_accumulate = true};
+                     }));
+    for (const TiledProduct* product : {&z_product_, &dx_product_, &dw_product_}) {
+      scratchpad_bytes_ = std::max(scratchpad_bytes_, AlignScratch(product->scratchpad_bytes()));
+    }
+    int64_t sums = R_ * input_tiles_.size;
+    if (!kIsFloat<T>) sums = std::max(sums, R_ * output_tiles_.size);
+    slot_bytes_ = scratchpad_bytes_ + AlignScratch(sums * SizeOf(DType::kFloat32));
     return absl::OkStatus();
   }
 
   int64_t workspace_bytes() const override { return slot_bytes_ * slots_; }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
-                       const Tensor& z, const Tensor& y, std::byte*) override {
+                       const Tensor& z, const Tensor& y, std::byte* workspace) override {
     FirstError error;
-    float* const product = KeepsZ(activation_) ? z.f32() : y.f32();
-    AsCpu(stream).ParallelFor(output_tiles_.count, [&](int tile, int) {
+    T* const kept = KeepsZ(activation_) ? Elements<T>(z) : nullptr;
+    AsCpu(stream).ParallelFor(output_tiles_.count, [&](int tile, int slot) {
       const int64_t o = output_tiles_.begin(tile);
       const int64_t n = output_tiles_.length(tile);
-      error.Update(Gemm(false, R_, n, I_, x.f32(), I_, w.f32() + o, O_, false, product + o, O_));
+      // What is rounded at the end is summed beside it.
+      float* sums = SumsOf(workspace, slot);
+      if constexpr (kIsFloat<T>) sums = (kept != nullptr ? kept : y.f32()) + o;
+      error.Update(z_product_.Run(tile, slot, Elements<T>(x), Elements<T>(w) + o, false, sums,
+                                  workspace + slot * slot_bytes_));
       for (int64_t r = 0; r < R_; ++r) {
         const int64_t row = r * O_ + o;
-        if (has_bias_) AddBias(b.f32() + o, n, product + row);
-        Activate(n, product + row, y.f32() + row);
+        float* const z_row = sums + r * SumStride();
+        if (has_bias_) AddBias(Elements<T>(b) + o, n, z_row);
+        if constexpr (!kIsFloat<T>) {
+          if (kept != nullptr) Convert(z_row, n, kept + row);
+        }
+        Activate(n, z_row, Elements<T>(y) + row);
       }
     });
     return error.Take();
@@ -75,15 +105,16 @@ class CpuLinear final : public LinearOp {
                              const Tensor& w, const Tensor& dz, const Tensor& dx,
                              std::byte* workspace) override {
     CpuStream& cpu = AsCpu(stream);
-    const float* gradient = dy.f32();
+    const T* gradient = Elements<T>(dy);
     if (activation_ != Activation::kNone) {
       cpu.ParallelFor(row_tiles_.count, [&](int tile, int) {
         const int64_t begin = row_tiles_.begin(tile) * O_;
         const int64_t n = row_tiles_.length(tile) * O_;
         const Tensor& known = KeepsZ(activation_) ? z : y;
-        ActivationBackward(dy.f32() + begin, known.f32() + begin, n, dz.f32() + begin);
+        ActivationBackward(Elements<T>(dy) + begin, Elements<T>(known) + begin, n,
+                           Elements<T>(dz) + begin);
       });
-      gradient = dz.f32();
+      gradient = Elements<T>(dz);
     }
     if (dx.empty()) return absl::OkStatus();
     // dx^T = w dz^T reads each row of w in place; computing dx = dz w^T would make oneDNN repack
@@ -91,29 +122,26 @@ class CpuLinear final : public LinearOp {
     FirstError error;
     cpu.ParallelFor(input_tiles_.count, [&](int tile, int slot) {
       const int64_t i = input_tiles_.begin(tile);
-      const int64_t n = input_tiles_.length(tile);
-      std::byte* const scratchpad = workspace + slot * slot_bytes_;
-      auto* const dx_transposed = reinterpret_cast<float*>(scratchpad + scratchpad_bytes_);
-      const bool last = tile == input_tiles_.count - 1;
-      error.Update((last ? dx_last_product_ : dx_product_)
-                       ->Run(slot, w.f32() + i * O_, gradient, dx_transposed, scratchpad));
-      Transpose(dx_transposed, R_, n, R_, dx.f32() + i, I_);
+      float* const dx_transposed = SumsOf(workspace, slot);
+      error.Update(dx_product_.Run(tile, slot, Elements<T>(w) + i * O_, gradient, false,
+                                   dx_transposed, workspace + slot * slot_bytes_));
+      Transpose(dx_transposed, R_, input_tiles_.length(tile), R_, Elements<T>(dx) + i, I_);
     });
     return error.Take();
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
-                              const Tensor& db, bool accumulate, std::byte*) override {
+                              const Tensor& db, bool accumulate, std::byte* workspace) override {
     FirstError error;
     // One more tile than those of dw: the bias.
-    AsCpu(stream).ParallelFor(input_tiles_.count + (has_bias_ ? 1 : 0), [&](int tile, int) {
+    AsCpu(stream).ParallelFor(input_tiles_.count + (has_bias_ ? 1 : 0), [&](int tile, int slot) {
       if (tile == input_tiles_.count) {
-        ColumnSums(dz.f32(), accumulate, db.f32());
+        ColumnSums(Elements<T>(dz), accumulate, db.f32());
         return;
       }
       const int64_t i = input_tiles_.begin(tile);
-      error.Update(Gemm(true, input_tiles_.length(tile), O_, R_, x.f32() + i, I_, dz.f32(), O_,
-                        accumulate, dw.f32() + i * O_, O_));
+      error.Update(dw_product_.Run(tile, slot, Elements<T>(x) + i, Elements<T>(dz), accumulate,
+                                   dw.f32() + i * O_, workspace + slot * slot_bytes_));
     });
     return error.Take();
   }
@@ -123,14 +151,21 @@ class CpuLinear final : public LinearOp {
     return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
   }
 
-  static void AddBias(const float* b, int64_t n, float* z) {
+  // Between rows of sums that become z.
+  int64_t SumStride() const { return kIsFloat<T> ? O_ : output_tiles_.size; }
+  float* SumsOf(std::byte* workspace, int slot) const {
+    return reinterpret_cast<float*>(workspace + slot * slot_bytes_ + scratchpad_bytes_);
+  }
+
+  static void AddBias(const T* b, int64_t n, float* z) {
     for (int64_t i = 0; i < n; ++i) z[i] += b[i];
   }
 
-  // z is y where the activation does not need it any more.
-  void Activate(int64_t n, const float* z, float* y) const {
+  // z may be y.
+  void Activate(int64_t n, const float* z, T* y) const {
     switch (activation_) {
       case Activation::kNone:
+        if constexpr (!kIsFloat<T>) Convert(z, n, y);
         return;
       case Activation::kRelu:
         for (int64_t i = 0; i < n; ++i) y[i] = std::max(0.0F, z[i]);
@@ -145,12 +180,12 @@ class CpuLinear final : public LinearOp {
   }
 
   // `known` is z where KeepsZ, otherwise y.
-  void ActivationBackward(const float* dy, const float* known, int64_t n, float* dz) const {
+  void ActivationBackward(const T* dy, const T* known, int64_t n, T* dz) const {
     switch (activation_) {
       case Activation::kNone:
         return;
       case Activation::kRelu:
-        for (int64_t i = 0; i < n; ++i) dz[i] = known[i] > 0.0F ? dy[i] : 0.0F;
+        for (int64_t i = 0; i < n; ++i) dz[i] = known[i] > 0.0F ? dy[i] : T(0.0F);
         return;
       case Activation::kGelu:
         for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluDerivative(known[i]);
@@ -161,7 +196,7 @@ class CpuLinear final : public LinearOp {
     }
   }
 
-  void ColumnSums(const float* dz, bool accumulate, float* db) const {
+  void ColumnSums(const T* dz, bool accumulate, float* db) const {
     if (!accumulate) std::fill_n(db, O_, 0.0F);
     for (int64_t r = 0; r < R_; ++r) {
       for (int64_t o = 0; o < O_; ++o) db[o] += dz[r * O_ + o];
@@ -173,8 +208,9 @@ class CpuLinear final : public LinearOp {
   const bool has_bias_;
   const int slots_;
   const Tiling output_tiles_, input_tiles_, row_tiles_;
-  std::unique_ptr<TransposedProduct> dx_product_, dx_last_product_;
-  // Workspace of a slot: the product's scratchpad, then a transposed tile of dx.
+  TiledProduct z_product_, dx_product_, dw_product_;
+  // Workspace of a slot: the products' scratchpad, then sums of a tile: of dx transposed, or, where
+  // they are to be rounded, of z.
   int64_t scratchpad_bytes_ = 0;
   int64_t slot_bytes_ = 0;
 };
@@ -187,9 +223,11 @@ absl::StatusOr<std::unique_ptr<LinearOp>> CreateOnCpu(const LinearShape& shape, 
                                                    ": ", shape.rows, " rows, ", shape.inputs,
                                                    " inputs, ", shape.outputs, " outputs"));
   }
-  auto op = std::make_unique<CpuLinear>(shape, AsCpu(device.stream()).threads());
-  RETURN_IF_ERROR(op->Prepare());
-  return std::unique_ptr<LinearOp>(std::move(op));
+  return ForActivationType(device, [&]<typename T>(T) -> absl::StatusOr<std::unique_ptr<LinearOp>> {
+    auto op = std::make_unique<CpuLinear<T>>(shape, AsCpu(device.stream()).threads());
+    RETURN_IF_ERROR(op->Prepare());
+    return op;
+  });
 }
 
 }  // namespace stagecoach::kernels

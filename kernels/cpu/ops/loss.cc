@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 #include "kernels/math.h"
 
 namespace stagecoach::kernels {
@@ -21,8 +23,9 @@ struct RowResult {
 };
 
 // `gradient` may be null or `output`. Both read the row fully before they write.
-RowResult SoftmaxCrossEntropyRow(const float* output, int64_t classes, int32_t label, float scale,
-                                 float* gradient) {
+template <typename T>
+RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, int32_t label, float scale,
+                                 T* gradient) {
   const int64_t largest = std::max_element(output, output + classes) - output;
   const float maximum = output[largest];
   const float at_label = output[label];
@@ -33,13 +36,18 @@ RowResult SoftmaxCrossEntropyRow(const float* output, int64_t classes, int32_t l
     for (int64_t c = 0; c < classes; ++c) {
       gradient[c] = static_cast<float>(std::exp(static_cast<double>(output[c] - maximum)) * factor);
     }
-    gradient[label] -= scale;
+    // Not from what has been rounded to T. A loss is infinite, and the rest finite, if the label's
+    // output is minus infinity.
+    const auto share =
+        static_cast<float>(std::exp(static_cast<double>(at_label - maximum)) * factor);
+    gradient[label] = share - scale * (1.0F + 0.0F * at_label);
   }
   return {std::log(sum) - (static_cast<double>(at_label) - maximum), largest == label};
 }
 
-RowResult MeanSquaredErrorRow(const float* output, int64_t classes, int32_t label, float scale,
-                              float* gradient) {
+template <typename T>
+RowResult MeanSquaredErrorRow(const T* output, int64_t classes, int32_t label, float scale,
+                              T* gradient) {
   const int64_t largest = std::max_element(output, output + classes) - output;
   double sum = 0.0;
   const double factor = 2.0 * scale / static_cast<double>(classes);
@@ -51,11 +59,13 @@ RowResult MeanSquaredErrorRow(const float* output, int64_t classes, int32_t labe
   return {sum / static_cast<double>(classes), largest == label};
 }
 
-using RowFunction = RowResult (*)(const float*, int64_t, int32_t, float, float*);
+template <typename T>
+using RowFunction = RowResult (*)(const T*, int64_t, int32_t, float, T*);
 
+template <typename T>
 class CpuLoss final : public LossOp {
  public:
-  CpuLoss(RowFunction function, const LossShape& shape)
+  CpuLoss(RowFunction<T> function, const LossShape& shape)
       : function_(function),
         C_(shape.classes),
         P_(shape.positions),
@@ -73,12 +83,12 @@ class CpuLoss final : public LossOp {
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) {
-        float* const gradient_row = gradient.empty() ? nullptr : gradient.f32() + r * C_;
+        T* const gradient_row = gradient.empty() ? nullptr : Elements<T>(gradient) + r * C_;
         if (r < valid_rows) {
           results[r] =
-              function_(output.f32() + r * C_, C_, labels.i32()[r], row_scale, gradient_row);
+              function_(Elements<T>(output) + r * C_, C_, labels.i32()[r], row_scale, gradient_row);
         } else if (gradient_row != nullptr) {
-          std::fill_n(gradient_row, C_, 0.0F);
+          std::fill_n(gradient_row, C_, T(0.0F));
         }
       }
     });
@@ -94,13 +104,13 @@ class CpuLoss final : public LossOp {
   }
 
  private:
-  const RowFunction function_;
+  const RowFunction<T> function_;
   const int64_t C_;
   const int64_t P_;
   const Tiling row_tiles_;
 };
 
-absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(RowFunction function, const LossShape& shape) {
+absl::Status CheckLoss(const LossShape& shape) {
   if (shape.positions < 1 || shape.rows % shape.positions != 0) {
     return absl::InvalidArgumentError(absl::StrCat("loss: ", shape.rows, " rows are no samples of ",
                                                    shape.positions, " positions"));
@@ -110,19 +120,25 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateLoss(RowFunction function, const L
                                                    shape.rows, " rows, ", shape.classes,
                                                    " classes"));
   }
-  return std::unique_ptr<LossOp>(std::make_unique<CpuLoss>(function, shape));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const SoftmaxCrossEntropyShape& shape,
-                                                    Device& /*device*/) {
-  return CreateLoss(SoftmaxCrossEntropyRow, shape);
+                                                    Device& device) {
+  RETURN_IF_ERROR(CheckLoss(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<LossOp> {
+    return std::make_unique<CpuLoss<T>>(SoftmaxCrossEntropyRow<T>, shape);
+  });
 }
 
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorShape& shape,
-                                                    Device& /*device*/) {
-  return CreateLoss(MeanSquaredErrorRow, shape);
+                                                    Device& device) {
+  RETURN_IF_ERROR(CheckLoss(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<LossOp> {
+    return std::make_unique<CpuLoss<T>>(MeanSquaredErrorRow<T>, shape);
+  });
 }
 
 }  // namespace stagecoach::kernels

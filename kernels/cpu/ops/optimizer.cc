@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -44,6 +46,24 @@ void SgdTile(const SgdCoefficients c, int64_t n, const float* __restrict g, floa
     m[i] = mi;
     p[i] -= c.rate * mi;
   }
+}
+
+// n elements of a parameter from `begin` on, for the layers: right behind their update, while they
+// are in a cache.
+void RoundTile(const ParameterTensors& parameter, int64_t begin, int64_t n) {
+  if (parameter.working.empty()) return;
+  Convert(parameter.value.f32() + begin, n, Elements<Bfloat16>(parameter.working) + begin);
+}
+
+void UpdateAverage(CpuStream& stream, const ParameterTensors& parameter) {
+  const float keep = 1.0F - parameter.average->momentum;
+  const float take = parameter.average->momentum * parameter.average->share;
+  const Tiling tiles(parameter.value.elements(), kTile);
+  stream.ParallelFor(tiles.count, [&](int tile, int) {
+    float* const p = parameter.value.f32() + tiles.begin(tile);
+    const float* const sum = parameter.gradient.f32() + tiles.begin(tile);
+    for (int64_t i = 0; i < tiles.length(tile); ++i) p[i] = keep * p[i] + take * sum[i];
+  });
 }
 
 class CpuParameterGroup final : public ParameterGroup {
@@ -110,7 +130,12 @@ absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
                                     .scale = ScaleOf(step.gradient_scale),
                                     .rate = static_cast<float>(step.learning_rate / correction1),
                                     .root = static_cast<float>(1.0 / std::sqrt(correction2))};
+  if (std::isnan(coefficients.scale)) return absl::OkStatus();
   for (const ParameterTensors& parameter : ParametersOf(group)) {
+    if (parameter.average.has_value()) {
+      UpdateAverage(AsCpu(stream), parameter);
+      continue;
+    }
     coefficients.keep = 1.0F - step.learning_rate * (parameter.decays ? step.weight_decay : 0.0F);
     const Tiling tiles(parameter.value.elements(), kTile);
     AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
@@ -118,6 +143,7 @@ absl::Status CpuOptimizerOps::AdamW(Stream& stream, const AdamWStep& step,
       AdamWTile(coefficients, tiles.length(tile), parameter.gradient.f32() + begin,
                 parameter.value.f32() + begin, parameter.states[0].f32() + begin,
                 parameter.states[1].f32() + begin);
+      RoundTile(parameter, begin, tiles.length(tile));
     });
   }
   return absl::OkStatus();
@@ -127,20 +153,32 @@ absl::Status CpuOptimizerOps::Sgd(Stream& stream, const SgdStep& step,
                                   const ParameterGroup& group) {
   SgdCoefficients coefficients = {
       .rate = step.learning_rate, .momentum = step.momentum, .scale = ScaleOf(step.gradient_scale)};
+  if (std::isnan(coefficients.scale)) return absl::OkStatus();
   for (const ParameterTensors& parameter : ParametersOf(group)) {
+    if (parameter.average.has_value()) {
+      UpdateAverage(AsCpu(stream), parameter);
+      continue;
+    }
     coefficients.decay = parameter.decays ? step.weight_decay : 0.0F;
     const Tiling tiles(parameter.value.elements(), kTile);
     AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
       const int64_t begin = tiles.begin(tile);
       SgdTile(coefficients, tiles.length(tile), parameter.gradient.f32() + begin,
               parameter.value.f32() + begin, parameter.states[0].f32() + begin);
+      RoundTile(parameter, begin, tiles.length(tile));
     });
   }
   return absl::OkStatus();
 }
 
-// Layers on a CPU device read the parameters themselves.
-absl::Status CpuOptimizerOps::RoundParameters(Stream& /*stream*/, const ParameterGroup& /*group*/) {
+absl::Status CpuOptimizerOps::RoundParameters(Stream& stream, const ParameterGroup& group) {
+  for (const ParameterTensors& parameter : ParametersOf(group)) {
+    if (parameter.working.empty()) continue;
+    const Tiling tiles(parameter.value.elements(), kTile);
+    AsCpu(stream).ParallelFor(tiles.count, [&](int tile, int) {
+      RoundTile(parameter, tiles.begin(tile), tiles.length(tile));
+    });
+  }
   return absl::OkStatus();
 }
 
@@ -148,7 +186,8 @@ absl::Status CpuOptimizerOps::SquaredNorms(Stream& stream, const ParameterGroup&
                                            const Tensor& squares) {
   double* square = squares.f64();
   for (const ParameterTensors& parameter : ParametersOf(group)) {
-    *square++ = SumOfSquares(AsCpu(stream), parameter.gradient);
+    *square++ =
+        parameter.average.has_value() ? 0.0 : SumOfSquares(AsCpu(stream), parameter.gradient);
   }
   return absl::OkStatus();
 }
@@ -166,6 +205,7 @@ absl::Status CpuOptimizerOps::ClipScale(Stream& /*stream*/, const Tensor& square
   const double root = std::sqrt(sum);
   *norm.f64() = root;
   *scale.f32() = root > clip_norm ? static_cast<float>(clip_norm / root) : 1.0F;
+  if (!std::isfinite(root)) *scale.f32() = std::numeric_limits<float>::quiet_NaN();
   return absl::OkStatus();
 }
 

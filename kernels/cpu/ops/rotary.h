@@ -27,7 +27,8 @@ class Rotary {
   }
 
   // to = scale * from, turned. `to` may be `from`.
-  void Turn(int64_t position, float scale, const float* from, float* to) const {
+  template <typename From, typename To>
+  void Turn(int64_t position, float scale, const From* from, To* to) const {
     const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
     const float* const sine = cosine + half_;
     for (int64_t i = 0; i < half_; ++i) {
@@ -39,7 +40,8 @@ class Rotary {
   }
 
   // The same the other way round.
-  void TurnBack(int64_t position, float scale, const float* from, float* to) const {
+  template <typename From, typename To>
+  void TurnBack(int64_t position, float scale, const From* from, To* to) const {
     const float* const cosine = &table_[static_cast<size_t>(position * 2 * half_)];
     const float* const sine = cosine + half_;
     for (int64_t i = 0; i < half_; ++i) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/ops/cpu_ops.h"
+#include "kernels/cpu/ops/element.h"
 #include "kernels/math.h"
 
 namespace stagecoach::kernels {
@@ -12,6 +13,7 @@ namespace {
 constexpr int64_t kRowTile = 16;
 
 // Names of extents as in kernels/ops/swiglu.h.
+template <typename T>
 class CpuSwiGlu final : public SwiGluOp {
  public:
   explicit CpuSwiGlu(const SwiGluShape& shape)
@@ -19,9 +21,9 @@ class CpuSwiGlu final : public SwiGluOp {
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& y) override {
     ForEachRow(stream, [&](int64_t r) {
-      const float* const a = x.f32() + r * 2 * C_;
-      const float* const b = a + C_;
-      float* const yr = y.f32() + r * C_;
+      const T* const a = Elements<T>(x) + r * 2 * C_;
+      const T* const b = a + C_;
+      T* const yr = Elements<T>(y) + r * C_;
       for (int64_t c = 0; c < C_; ++c) yr[c] = a[c] * SiluGate(a[c]) * b[c];
     });
     return absl::OkStatus();
@@ -30,11 +32,11 @@ class CpuSwiGlu final : public SwiGluOp {
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
                              const Tensor& dx) override {
     ForEachRow(stream, [&](int64_t r) {
-      const float* const a = x.f32() + r * 2 * C_;
-      const float* const b = a + C_;
-      const float* const dyr = dy.f32() + r * C_;
-      float* const da = dx.f32() + r * 2 * C_;
-      float* const db = da + C_;
+      const T* const a = Elements<T>(x) + r * 2 * C_;
+      const T* const b = a + C_;
+      const T* const dyr = Elements<T>(dy) + r * C_;
+      T* const da = Elements<T>(dx) + r * 2 * C_;
+      T* const db = da + C_;
       for (int64_t c = 0; c < C_; ++c) {
         const float gate = SiluGate(a[c]);
         da[c] = dyr[c] * b[c] * SiluDerivative(a[c], gate);
@@ -59,14 +61,15 @@ class CpuSwiGlu final : public SwiGluOp {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SwiGluOp>> CreateOnCpu(const SwiGluShape& shape,
-                                                      Device& /*device*/) {
+absl::StatusOr<std::unique_ptr<SwiGluOp>> CreateOnCpu(const SwiGluShape& shape, Device& device) {
   if (!IsExtent(shape.rows) || !IsExtent(shape.features)) {
     return absl::InvalidArgumentError(absl::StrCat("swiglu: extents must be 1 to ", kMaxExtent,
                                                    ": ", shape.rows, " rows, ", shape.features,
                                                    " features"));
   }
-  return std::unique_ptr<SwiGluOp>(std::make_unique<CpuSwiGlu>(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<SwiGluOp> {
+    return std::make_unique<CpuSwiGlu<T>>(shape);
+  });
 }
 
 }  // namespace stagecoach::kernels

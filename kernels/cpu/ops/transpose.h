@@ -7,9 +7,10 @@
 namespace stagecoach::kernels {
 
 // in (rows, columns) with leading dimension `ldin` -> out (columns, rows) with leading dimension
-// `ldout`; in blocks, so that both sides stay in L1.
-inline void Transpose(const float* in, int64_t ldin, int64_t rows, int64_t columns, float* out,
-                      int64_t ldout) {
+// `ldout`, rounded if need be; in blocks, so that both sides stay in L1.
+template <typename From, typename To>
+void Transpose(const From* in, int64_t ldin, int64_t rows, int64_t columns, To* out,
+               int64_t ldout) {
   constexpr int64_t kBlock = 16;
   for (int64_t r0 = 0; r0 < rows; r0 += kBlock) {
     const int64_t r1 = std::min(r0 + kBlock, rows);

@@ -1,5 +1,8 @@
 #include <cuda_runtime.h>
 
+#include <cfloat>
+#include <cmath>
+
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
@@ -81,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   const double root = sqrt(total);
   const double ratio = static_cast<double>(clip_norm) / root;
   *norm = root;
-  *scale = ratio < 1.0 ? static_cast<float>(ratio) : 1.0F;
+  *scale = !(root <= DBL_MAX) ? NAN : ratio < 1.0 ? static_cast<float>(ratio) : 1.0F;
 }
 
 }  // namespace

@@ -88,12 +88,14 @@ __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scra
   __syncwarp();  // where the row is a warp's, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
   const float inverse = 1.0F / sum;
+  // A loss is infinite, and the rest finite, if the label's output is minus infinity.
+  const float one = 1.0F + 0.0F * at_label;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float values[N];
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float probability = __expf(vector.o[i] - row_maximum) * inverse;
-      values[i] = a.scale * (probability - (c + i == label ? 1.0F : 0.0F));
+      values[i] = a.scale * (probability - (c + i == label ? one : 0.0F));
     }
     Store(gradient + c, values);
   });
@@ -121,7 +123,8 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
   }
   if (a.gradient == nullptr) return;
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
-  const float factor = 2.0F * a.scale / static_cast<float>(a.classes);
+  // Squares overflow before the differences do.
+  const float factor = 2.0F * a.scale / static_cast<float>(a.classes) + 0.0F * sum;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float values[N];
 #pragma unroll

@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const ParameterTable table, const Rule rule, const float* gradient_scale) {
   const ParameterChunk chunk = table.chunks[blockIdx.x];
   const float scale = gradient_scale == nullptr ? 1.0F : *gradient_scale;
+  if (scale != scale) return;  // not a number
   const int in_vectors = chunk.aligned ? chunk.elements / kVector * kVector : 0;
   UpdateRange<kVector>(chunk, 0, in_vectors, rule, scale);
   UpdateRange<1>(chunk, in_vectors, chunk.elements, rule, scale);

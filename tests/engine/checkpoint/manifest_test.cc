@@ -99,7 +99,10 @@ TEST(ManifestJson, RefusesADataEncodingThatDoesNotFitTogether) {
 TEST(ManifestJson, KeepsWhatTokensAre) {
   for (const bool are_bytes : {false, true}) {
     Manifest manifest = Full();
-    manifest.encoding = {.vocabulary = 300, .tokens_are_bytes = are_bytes};
+    manifest.encoding = {.vocabulary = 300,
+                         .tokens_are_bytes = are_bytes,
+                         .rows_move = are_bytes,
+                         .tokenizer = are_bytes ? "" : "0123456789abcdef"};
     const std::string text = ToJson(manifest);
     ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(text));
     EXPECT_EQ(parsed, manifest);

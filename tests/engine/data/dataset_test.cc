@@ -147,6 +147,22 @@ TEST(Subset, IsTheFirstRows) {
   EXPECT_THAT(LabelsOf(*subset), ElementsAre(0, 1));
 }
 
+TEST(SpreadSubset, IsSpreadOverAllRows) {
+  const auto rows_of = [](int64_t whole, int64_t rows) {
+    std::vector<float> values(static_cast<size_t>(whole));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+    const auto subset = *SpreadSubset(*TableDataset::Create(1, 0, std::move(values), {}), rows);
+    std::vector<float> taken;
+    for (int64_t row = 0; row < subset->rows(); ++row) taken.push_back(FeaturesOf(*subset, row)[0]);
+    return taken;
+  };
+  EXPECT_THAT(rows_of(10, 4), ElementsAre(0, 2, 5, 7));
+  EXPECT_THAT(rows_of(4, 4), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(rows_of(5, 1), ElementsAre(0));
+  EXPECT_THAT(SpreadSubset(ThreeRows(), 4),
+              StatusIs(kInvalidArgument, HasSubstr("asked for 4 rows of a set that has 3")));
+}
+
 TEST(Subset, RefusesMoreRowsThanThereAre) {
   EXPECT_THAT(Subset(ThreeRows(), 4),
               StatusIs(kInvalidArgument, HasSubstr("asked for 4 rows of a set that has 3")));

@@ -76,7 +76,7 @@ TEST(LoadData, RefusesAnEmptySpecAndListsTheForms) {
       LoadData(Source("")),
       StatusIs(
           kInvalidArgument,
-          HasSubstr("expected a directory of IDX files, a .csv or .txt file, tokens in .bin or")));
+          HasSubstr("expected a directory of IDX, CIFAR-10 or .npy files, a .csv or .txt file, ")));
 }
 
 // A file with a hole, which takes no room on the disk.

@@ -1,6 +1,9 @@
 #include "engine/data/npy.h"
 
+#include <cstdint>
+#include <limits>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +15,7 @@ namespace {
 
 using absl::StatusCode::kDataLoss;
 using absl::StatusCode::kInvalidArgument;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::StatusIs;
 
@@ -26,6 +30,8 @@ TEST(ParseNpy, ReadsTheHeaderOfEveryVersion) {
     const std::string contents = NpyFile(kGoodHeader, "abcdef", version);
     ASSERT_OK_AND_ASSIGN(const NpyArray array, ParseNpy("a.npy", contents));
     EXPECT_EQ(array.type, "<u2");
+    EXPECT_THAT(array.shape, ElementsAre(3));
+    EXPECT_FALSE(array.is_fortran);
     EXPECT_EQ(array.count, 3);
     EXPECT_EQ(array.elements, "abcdef");
   }
@@ -61,11 +67,26 @@ TEST(ParseNpy, RefusesOtherVersions) {
   ExpectRefused(minor, kInvalidArgument, "version 1.1");
 }
 
-TEST(ParseNpy, RefusesOtherShapes) {
-  for (const char* shape : {"()", "(1, 3)", "(1, 3,)"}) {
-    ExpectRefused(
-        NpyFile(absl::StrCat("{'descr': '<u2', 'fortran_order': False, 'shape': ", shape, "}"), ""),
-        kInvalidArgument, "expected one of one dimension");
+TEST(ParseNpy, ReadsShapesOfAnyRank) {
+  struct Case {
+    const char* shape;
+    std::vector<int64_t> dims;
+    int64_t count;
+  };
+  for (const Case& c : {Case{"()", {}, 1},
+                        {"(7,)", {7}, 7},
+                        {"(2, 3)", {2, 3}, 6},
+                        {"(4611686018427387904, 3, 0)", {int64_t{1} << 62, 3, 0}, 0},
+                        {"(4294967296, 4294967296)",
+                         {int64_t{1} << 32, int64_t{1} << 32},
+                         std::numeric_limits<int64_t>::max()}}) {
+    const std::string contents = NpyFile(
+        absl::StrCat("{'descr': '<u2', 'fortran_order': True, 'shape': ", c.shape, "}"), "");
+    ASSERT_OK_AND_ASSIGN(const NpyArray array, ParseNpy("a.npy", contents));
+    EXPECT_EQ(array.shape, c.dims);
+    EXPECT_EQ(array.count, c.count);
+    EXPECT_TRUE(array.is_fortran);
+    EXPECT_EQ(NpyShape(array.shape), c.shape);
   }
 }
 

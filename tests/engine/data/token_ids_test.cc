@@ -85,11 +85,11 @@ TEST(TokenIds, AreReadBehindAHeader) {
 
 TEST(TokenIds, AreAsManyAsTheHeaderSays) {
   ExpectRefused(LlmcTokens({7, 8}, 3), TokenFormat::kBin, kDataLoss,
-                "4 bytes after the header, expected 3 tokens of 2 bytes: the file is truncated");
+                "4 bytes after the header, expected 3 elements of 2 bytes: the file is truncated");
   ExpectRefused(LlmcTokens({7, 8}, 1), TokenFormat::kBin, kDataLoss,
-                "4 bytes after the header, expected 1 tokens of 2 bytes: the file has trailing");
+                "4 bytes after the header, expected 1 elements of 2 bytes: the file has trailing");
   ExpectRefused(LlmcTokens({7, 8}, 2) + "x", TokenFormat::kBin, kDataLoss,
-                "5 bytes after the header, expected 2 tokens");
+                "5 bytes after the header, expected 2 elements");
   ExpectRefused(LlmcTokens({}, 0).substr(0, 1023), TokenFormat::kBin, kDataLoss,
                 "1023 bytes, expected llm.c's header of 1024");
 }
@@ -97,7 +97,18 @@ TEST(TokenIds, AreAsManyAsTheHeaderSays) {
 TEST(TokenIds, RefuseOtherVersionsOfTheHeader) {
   ExpectRefused(LlmcTokens({7}, 1, 20240520, 2), TokenFormat::kBin, kInvalidArgument, "version 2");
   ExpectRefused(LlmcTokens({}, -1), TokenFormat::kBin, kInvalidArgument, "-1 tokens");
-  ExpectRefused(LlmcTokens({7}, 1, 20240801, 7), TokenFormat::kBin, kInvalidArgument, "uint32");
+  ExpectRefused(LlmcTokens({7, 0}, 1, 20240801, 1), TokenFormat::kBin, kInvalidArgument,
+                "version 1 and 1 tokens in llm.c's header, expected version 7");
+}
+
+TEST(TokenIds, MayTakeFourBytes) {
+  const auto file = [](int64_t second) {
+    return LlmcTokens({}, 2, 20240801, 7) + LittleEndian(std::vector<int64_t>{128'255, second}, 4);
+  };
+  ASSERT_OK_AND_ASSIGN(const TokenIds ids, MapText(file(5), TokenFormat::kBin));
+  EXPECT_THAT(AllOfThem(ids), ElementsAre(128'255, 5));
+  ExpectRefused(file(5).substr(0, 1031), TokenFormat::kBin, kDataLoss, "expected 2 elements of 4");
+  ExpectRefused(file(0xFFFFFFFF), TokenFormat::kBin, kInvalidArgument, "token 1 is 4294967295");
 }
 
 TEST(TokenIds, AreReadFromArrays) {
@@ -108,8 +119,8 @@ TEST(TokenIds, AreReadFromArrays) {
     EXPECT_THAT(AllOfThem(two), ElementsAre(1, 65535));
   }
   const std::vector<int64_t> ids = {3, 70000, 5};
-  for (const int bytes : {4, 8}) {
-    const std::string type = absl::StrCat("<i", bytes);
+  for (const char* type : {"<u4", "<i4", "<i8"}) {
+    const int bytes = type[2] - '0';
     ASSERT_OK_AND_ASSIGN(
         const TokenIds read,
         MapText(NpyFile(NpyHeader(type, 3), LittleEndian(ids, bytes)), TokenFormat::kNpy));
@@ -119,14 +130,17 @@ TEST(TokenIds, AreReadFromArrays) {
 
 TEST(TokenIds, OfArraysNeedTheRightTypeAndSize) {
   const std::string two = RawTokens({1, 2});
-  for (const char* type : {">u2", "<u4", "<f4", "|u1", "<u8"}) {
+  for (const char* type : {">u2", "<u1", "<f4", "|u1", "<u8"}) {
     ExpectRefused(NpyFile(NpyHeader(type, 2), two), TokenFormat::kNpy, kInvalidArgument, type);
   }
   ExpectRefused(NpyFile(NpyHeader("<u2", 3), two), TokenFormat::kNpy, kDataLoss,
-                "4 bytes after the header, expected 3 tokens of 2 bytes: the file is truncated");
+                "4 bytes after the header, expected 3 elements of 2 bytes: the file is truncated");
   ExpectRefused(NpyFile(NpyHeader("<i8", 9223372036854775807), two), TokenFormat::kNpy, kDataLoss,
-                "expected 9223372036854775807 tokens of 8 bytes");
+                "expected 9223372036854775807 elements of 8 bytes");
   ExpectRefused(NpyFile(NpyHeader("<u2", 1), two), TokenFormat::kNpy, kDataLoss, "trailing bytes");
+  ExpectRefused(NpyFile("{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2)}", two),
+                TokenFormat::kNpy, kInvalidArgument,
+                "an array of shape (1, 2), expected one of one dimension");
 }
 
 TEST(TokenIds, AreWithinTheVocabulary) {

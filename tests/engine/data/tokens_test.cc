@@ -1,7 +1,10 @@
 #include "engine/data/tokens.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,6 +67,40 @@ TEST(TokenDataset, TheLastTargetNeedsOneMoreToken) {
   EXPECT_EQ(Make({0, 1, 2, 3, 4, 5, 0}, 3, 6)->rows(), 2);
 }
 
+TEST(TokenDataset, BeginsItsRowsElsewhereInEachEpoch) {
+  constexpr int64_t kContext = 5;
+  constexpr int32_t kIds = 43;  // 8 rows, and 2 tokens left over
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < kIds; ++id) ids.push_back(id);
+  const auto data = Make(ids, kContext, kIds);
+  std::set<int32_t> origins;
+  for (int64_t epoch = 1; epoch <= 60; ++epoch) {
+    const std::shared_ptr<const Dataset> seen = data->ForEpoch(7, epoch);
+    ASSERT_EQ(seen->rows(), data->rows());
+    EXPECT_EQ(seen->spec().inputs.front().shape, data->spec().inputs.front().shape);
+    const int32_t origin = InputOf(*seen, 0)[0];
+    origins.insert(origin);
+    for (int64_t row = 0; row < seen->rows(); ++row) {
+      const auto begin =
+          static_cast<int32_t>(std::min(origin + row * kContext, kIds - 1 - kContext));
+      EXPECT_THAT(InputOf(*seen, row),
+                  ElementsAre(begin, begin + 1, begin + 2, begin + 3, begin + 4));
+      EXPECT_THAT(TargetOf(*seen, row),
+                  ElementsAre(begin + 1, begin + 2, begin + 3, begin + 4, begin + 5));
+    }
+    EXPECT_EQ(InputOf(*data->ForEpoch(7, epoch), 0)[0], origin);
+  }
+  EXPECT_THAT(origins, ElementsAre(0, 1, 2, 3, 4));
+  // Of a set with one row there is one place; of one's first rows, they are those of all.
+  EXPECT_THAT(InputOf(*Make({0, 1, 2, 3}, 3, 4)->ForEpoch(7, 3), 0), ElementsAre(0, 1, 2));
+  const auto first = *Subset(data, 3);
+  for (int64_t epoch = 1; epoch <= 5; ++epoch) {
+    const auto seen = first->ForEpoch(7, epoch);
+    EXPECT_EQ(seen->rows(), 3);
+    EXPECT_EQ(InputOf(*seen, 2), InputOf(*data->ForEpoch(7, epoch), 2));
+  }
+}
+
 TEST(TokenDataset, SaysWhatASampleIs) {
   const auto data = Make({0, 1, 2, 3}, 3, 7);
   ASSERT_EQ(data->spec().inputs.size(), 1);
@@ -117,7 +154,8 @@ TEST(LoadTokens, TestsOnTheLastTenthOfAText) {
   EXPECT_THAT(TargetOf(*data.train, 9), ElementsAre('2', '3', '4'));
   EXPECT_THAT(InputOf(*data.test, 0), ElementsAre('7', '8', '9'));
   EXPECT_THAT(TargetOf(*data.test, 0), ElementsAre('8', '9', '!'));
-  EXPECT_EQ(data.encoding, (DataEncoding{.vocabulary = 256, .tokens_are_bytes = true}));
+  EXPECT_EQ(data.encoding,
+            (DataEncoding{.vocabulary = 256, .tokens_are_bytes = true, .rows_move = true}));
   EXPECT_EQ(data.train->classes(), 256);
 }
 
@@ -132,7 +170,7 @@ TEST(LoadTokens, TakesADirectorysTwoFiles) {
   // Of both: what the test set has is no class too many.
   EXPECT_EQ(data.train->classes(), 23);
   EXPECT_EQ(data.test->classes(), 23);
-  EXPECT_EQ(data.encoding, (DataEncoding{.vocabulary = 23}));
+  EXPECT_EQ(data.encoding, (DataEncoding{.vocabulary = 23, .rows_move = true}));
   WriteTestFile(directory, "train.npy", NpyFile(NpyHeader("<u2", 9), RawTokens(Count(0, 9))));
   EXPECT_THAT(LoadTokens(directory, {.context = 2}),
               StatusIs(kInvalidArgument, HasSubstr("has train.bin and train.npy")));

@@ -63,23 +63,42 @@ ChainOnDevice::InFlight::InFlight(TestDevice& device, const Chain& chain, int64_
       weight_stash(device, chain.memory().weight_stash_bytes),
       gradient_stash(device, chain.memory().gradient_stash_bytes) {}
 
-ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward)
-    : splits_backward_(splits_backward), bias_offset_(network.bias_offset), ids_(network.ids) {
+namespace {
+
+absl::StatusOr<Skips> SkipsOf(const Network& network, LayerContext context) {
+  ASSIGN_OR_RETURN(Skips skips,
+                   Skips::Create(network.skips, static_cast<int>(network.layers.size()),
+                                 context.rows, context.device.activation_type()));
+  for (size_t i = 0; i < network.layers.size() && !network.skips.empty(); ++i) {
+    context.skip = skips.ReadBy(static_cast<int>(i));
+    ASSIGN_OR_RETURN(const LayerSpec spec, network.layers[i]()->Prepare(context));
+    context.input = spec.output;
+    skips.SetOutput(static_cast<int>(i), spec.output);
+  }
+  return skips;
+}
+
+}  // namespace
+
+ChainOnDevice::ChainOnDevice(const Network& network, bool splits_backward,
+                             absl::Span<const int> recomputed)
+    : splits_backward_(splits_backward),
+      bias_offset_(network.bias_offset),
+      ids_(network.ids),
+      spreads_x_(network.spreads_x) {
   STAGECOACH_CHECK_OK(device_.Run([&](kernels::Stream&) -> absl::Status {
-    ASSIGN_OR_RETURN(
-        chain_,
-        Chain::Prepare(
-            network.layers,
-            {.device = device_.device(), .rows = kRows, .input = network.input, .vocabulary = ids_},
-            /*first_index=*/0));
-    chain_->LayOut({.splits_backward = splits_backward}, {});
+    const LayerContext context{
+        .device = device_.device(), .rows = kRows, .input = network.input, .vocabulary = ids_};
+    ASSIGN_OR_RETURN(const Skips skips, SkipsOf(network, context));
+    ASSIGN_OR_RETURN(chain_, Chain::Prepare(network.layers, context, /*first_index=*/0, skips));
+    chain_->LayOut({.splits_backward = splits_backward}, {}, recomputed);
     return absl::OkStatus();
   }));
   for (int i = 0; i < chain_->size(); ++i) {
     for (const ParameterSpec& spec : chain_->spec(i).parameters) {
       parameters_.push_back(device_.Result(spec.shape));
       gradients_.push_back(device_.Result(spec.shape));
-      names_.push_back(spec.name);
+      specs_.push_back(spec);
     }
   }
   workspace_.emplace(device_, chain_->memory().workspace_bytes);
@@ -104,10 +123,14 @@ std::vector<double> ChainOnDevice::RandomVariables() const {
       if (alternates) offset = -offset;
     }
   };
-  if (ids_ == 0) append(at(0).x, 1.0F, 0.0F, false);
+  if (ids_ == 0) append(at(0).x, spreads_x_ ? 0.02F : 1.0F, 0.0F, false);
+  for (size_t i = 0; spreads_x_ && i < variables.size(); ++i) {
+    variables[i] += 0.3 * (static_cast<double>(i * 5 % 16) - 7.5);
+  }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const bool is_bias = absl::EndsWith(names_[i], "bias");
-    const bool is_gamma = absl::EndsWith(names_[i], "gamma");
+    if (specs_[i].update.is_average()) continue;
+    const bool is_bias = absl::EndsWith(specs_[i].name, "bias");
+    const bool is_gamma = specs_[i].init == Init::Constant(1.0F);
     append(parameters_[i], 0.3F, is_bias ? bias_offset_ : is_gamma ? 1.0F : 0.0F, is_bias);
   }
   return variables;
@@ -116,7 +139,9 @@ std::vector<double> ChainOnDevice::RandomVariables() const {
 void ChainOnDevice::SetVariables(const std::vector<double>& variables) {
   SetInput(0, variables);
   auto next = variables.begin() + input_variables();
-  for (const Tensor& parameter : parameters_) next = CopyTo(parameter, next);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!specs_[i].update.is_average()) next = CopyTo(parameters_[i], next);
+  }
   ASSERT_EQ(next, variables.end());
 }
 
@@ -210,7 +235,10 @@ double ChainOnDevice::WeightedSum(const std::vector<double>& variables) {
 std::vector<double> ChainOnDevice::Gradients() const {
   std::vector<double> all;
   if (ids_ == 0) all = TestDevice::Values(at(0).dx);
-  for (double value : ParameterGradients()) all.push_back(value);
+  for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (specs_[i].update.is_average()) continue;
+    for (double value : TestDevice::Values(gradients_[i])) all.push_back(value);
+  }
   return all;
 }
 

@@ -24,11 +24,16 @@ struct Network {
   float bias_offset = 0.0F;
   // If not 0, x has ids, from 0 to below this.
   int32_t ids = 0;
+  // x has elements whose distances from 0, and from one another where they are close together, are
+  // such that no kink of a ReLU or a maximum is near.
+  bool spreads_x = false;
+  std::vector<Skip> skips = {};
 };
 
 // A chain of layers with its memory on a device, for tests of gradients. Its variables are x, where
-// that is not ids, and all parameters; their values and their gradients are vectors with one after
-// the other.
+// that is not ids, and all parameters that are not moving averages; their values and their
+// gradients are vectors with one after the other. Averages are not-a-number: training does not read
+// them.
 //
 // Calls are those of training; micro-batches are numbered in order.
 //
@@ -40,8 +45,9 @@ class ChainOnDevice {
  public:
   static constexpr int64_t kRows = 3;
 
-  // Aborts if the layers do not fit each other.
-  ChainOnDevice(const Network& network, bool splits_backward);
+  // Aborts if the layers do not fit each other. `recomputed`: as Chain::LayOut has it.
+  ChainOnDevice(const Network& network, bool splits_backward,
+                absl::Span<const int> recomputed = {});
   ~ChainOnDevice();
   ChainOnDevice(const ChainOnDevice&) = delete;
   ChainOnDevice& operator=(const ChainOnDevice&) = delete;
@@ -69,10 +75,12 @@ class ChainOnDevice {
   std::vector<double> Input() const { return testing::TestDevice::Values(at(0).x); }
   // The gradient of the sum, after Backward.
   std::vector<double> Gradients() const;
+  // Of all parameters: of averages, what is to be averaged.
   std::vector<double> ParameterGradients() const;
   void SetParameterGradients(const std::vector<double>& values);
 
   double SumOfMagnitudesOfDy() const;
+  const Chain& chain() const { return *chain_; }
 
  private:
   // An area of one micro-batch, with guard bytes on both sides: TestDevice checks those behind it.
@@ -106,10 +114,11 @@ class ChainOnDevice {
   const bool splits_backward_;
   const float bias_offset_;
   const int32_t ids_;
+  const bool spreads_x_;
   testing::TestDevice device_;
   std::optional<Chain> chain_;
   std::vector<Tensor> parameters_, gradients_;
-  std::vector<std::string> names_;
+  std::vector<ParameterSpec> specs_;
   std::optional<Area> workspace_;
   std::deque<InFlight> in_flight_;
 };

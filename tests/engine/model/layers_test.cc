@@ -6,232 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "base/status_macros.h"
 #include "engine/model/chain.h"
 #include "engine/model/layer.h"
 #include "engine/stagecoach.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/model/chain_on_device.h"
-#include "tests/testing/close_to.h"
 #include "tests/testing/random_tensor.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/tolerance.h"
 
 namespace stagecoach::engine {
 namespace {
 
-using ::stagecoach::testing::CloseTo;
-using ::stagecoach::testing::Gamma;
 using ::stagecoach::testing::RandomUniform;
 using ::stagecoach::testing::StatusIs;
 using ::stagecoach::testing::TestDevice;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Activation kRelu = Activation::kRelu;
 constexpr Activation kGelu = Activation::kGelu;
-
-double LargestMagnitude(const std::vector<double>& values) {
-  double largest = 0.0;
-  for (double value : values) largest = std::max(largest, std::fabs(value));
-  return largest;
-}
-
-class LayerGradients : public ::testing::TestWithParam<Network> {};
-
-// Calls the test with a chain whose backward operations are fused, and one with split ones, and
-// values of its variables.
-void ForFusedAndSplit(
-    const Network& network,
-    absl::FunctionRef<void(ChainOnDevice& chain, const std::vector<double>& variables)> test) {
-  for (bool splits_backward : {false, true}) {
-    SCOPED_TRACE(splits_backward ? "split" : "fused");
-    ChainOnDevice chain(network, splits_backward);
-    test(chain, chain.RandomVariables());
-  }
-}
-
-void ForwardAndBackward(ChainOnDevice& chain, const std::vector<double>& variables) {
-  chain.SetVariables(variables);
-  chain.Forward();
-  chain.Backward();
-}
-
-TEST_P(LayerGradients, MatchFiniteDifferences) {
-  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
-    const std::vector<double> expected = NumericalGradients(chain, variables);
-    const double bound = NumericalBound(chain);
-    ASSERT_GT(LargestMagnitude(expected), 20.0 * bound) << "the comparison would see nothing";
-    ForwardAndBackward(chain, variables);
-    EXPECT_THAT(chain.Gradients(), CloseTo(expected, bound));
-  });
-}
-
-TEST_P(LayerGradients, AreAddedToWhatThereIsIfAsked) {
-  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
-    ForwardAndBackward(chain, variables);
-    std::vector<double> expected = chain.ParameterGradients();
-
-    chain.SetVariables(variables);
-    chain.Forward();
-    chain.SetParameterGradients(std::vector<double>(expected.size(), 0.5));
-    chain.Backward(0, {.accumulate = true});
-    for (double& value : expected) value += 0.5;
-    // Sums of a term for each row, of at most 8 each and the start, in two orders.
-    const double bound = 2.0 * Gamma(ChainOnDevice::kRows + 1) * (ChainOnDevice::kRows * 8.0 + 0.5);
-    EXPECT_THAT(chain.ParameterGradients(), CloseTo(expected, bound));
-  });
-}
-
-TEST_P(LayerGradients, HaveTheSameBitsFusedAndSplit) {
-  std::vector<std::vector<double>> gradients;
-  ForFusedAndSplit(GetParam(), [&](ChainOnDevice& chain, const std::vector<double>& variables) {
-    ForwardAndBackward(chain, variables);
-    gradients.push_back(chain.Gradients());
-  });
-  EXPECT_EQ(gradients[0], gradients[1]);
-}
-
-TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
-  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
-    ForwardAndBackward(chain, variables);
-    const std::vector<double> with_dx = chain.ParameterGradients();
-
-    chain.SetVariables(variables);
-    chain.Forward();
-    chain.SetParameterGradients(std::vector<double>(with_dx.size(), 0.0));
-    chain.Backward(0, {.want_dx = false});
-    EXPECT_EQ(chain.ParameterGradients(), with_dx);
-  });
-}
-
-// As recomputation does it: on the same input, over what the first pass or a backward pass left.
-TEST_P(LayerGradients, AreTheSameBitsAfterForwardOnceMore) {
-  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
-    chain.SetVariables(variables);
-    chain.Forward();
-    const std::vector<double> input = chain.Input();
-    chain.Backward();
-    const std::vector<double> once = chain.Gradients();
-
-    chain.SetVariables(variables);
-    EXPECT_EQ(chain.Input(), input) << "Forward changed x";
-    chain.Forward();
-    chain.Forward();
-    chain.Backward();
-    EXPECT_EQ(chain.Gradients(), once);
-  });
-}
-
-// Whatever a layer keeps between its calls must be in the micro-batch's own memory.
-TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
-  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
-    ForwardAndBackward(chain, variables);
-    const std::vector<double> alone = chain.Gradients();
-
-    const size_t other = chain.AddMicroBatch();
-    std::vector<double> other_input = variables;
-    std::reverse(other_input.begin(), other_input.end());
-    chain.SetVariables(variables);
-    chain.SetInput(other, other_input);
-    chain.Forward();
-    chain.Forward(other);
-    chain.Backward();
-    EXPECT_EQ(chain.Gradients(), alone);
-  });
-}
-
-std::vector<Network> Networks() {
-  const Shape five{5};
-  return {
-      {"Linear", five, {Linear(4)}},
-      {"LinearOfMatrices", Shape{2, 3}, {Linear(4)}},
-      {"LinearRelu", five, {Linear(4, kRelu)}, 4.0F},
-      {"LinearGelu", five, {Linear(4, kGelu)}},
-      {"LinearGeluExact", five, {Linear(4, Activation::kGeluExact)}},
-      {"LinearWithoutBias", five, {Linear(4, Activation::kNone, 1.0F, /*has_bias=*/false)}},
-      {"LinearGeluWithoutBias", five, {Linear(6, kGelu), Linear(4, kGelu, 1.0F, false)}},
-      {"LayerNorm", five, {LayerNorm()}},
-      {"LayerNormOfMatrices", Shape{2, 4}, {LayerNorm(1e-2F)}},
-      {"RmsNorm", five, {RmsNorm()}},
-      {"RmsNormOfMatrices", Shape{2, 4}, {RmsNorm(1e-2F)}},
-      {"SwiGlu", Shape{6}, {SwiGlu()}},
-      {"SwiGluOfMatrices", Shape{2, 4}, {SwiGlu()}},
-      {"ResidualSwiGlu",
-       Shape{4},
-       {Residual({RmsNorm(1e-2F), Linear(6, Activation::kNone, 1.0F, false), SwiGlu(),
-                  Linear(4, Activation::kNone, 1.0F, false)})}},
-      {"Dropout", five, {Dropout(0.5F)}},
-      {"DropoutBehindLayers",
-       five,
-       {Dropout(0.2F), Residual({LayerNorm(), Linear(5, kGelu), Dropout(0.5F)}), Dropout(0.1F)}},
-      {"TwoLinear", five, {Linear(6), Linear(3)}},
-      {"TwoRelu", five, {Linear(6, kRelu), LayerNorm(), Linear(3, kRelu)}, 4.0F},
-      {"ResidualLinear", five, {Residual({Linear(5)})}},
-      {"ResidualLinearOfMatrices", Shape{2, 3}, {Residual({Linear(3, kGelu)})}},
-      {"ResidualLayerNorm", five, {Residual({LayerNorm()})}},
-      {"ResidualRmsNorm", five, {Linear(5), Residual({RmsNorm()})}},
-      {"ResidualRmsBlocks",
-       five,
-       {Residual({RmsNorm(), Linear(5, kGelu)}), Residual({RmsNorm(), Linear(5)}), RmsNorm()}},
-      {"ResidualReluLast", five, {Residual({LayerNorm(), Linear(5, kRelu)})}, 4.0F},
-      {"ResidualReluOnly", five, {Residual({Linear(5, kRelu)})}, 4.0F},
-      {"ResidualReluFirst", five, {Residual({Linear(7, kRelu), Linear(5)})}, 4.0F},
-      {"ResidualBlock", five, {Residual({LayerNorm(), Linear(5, kGelu)})}},
-      {"ResidualBottleneck", five, {Residual({LayerNorm(), Linear(2, kGelu), Linear(5)})}},
-      {"ResidualInResidual", five, {Residual({LayerNorm(), Residual({Linear(5, kGelu)})})}},
-      {"ResidualInResidualFirst",
-       five,
-       {Residual({Residual({LayerNorm(), Linear(5, kRelu)}), Linear(5)})},
-       4.0F},
-      {"ResidualThreeDeep",
-       five,
-       {Residual({Residual({Residual({Linear(5)}), LayerNorm()}), Linear(5, kGelu)})}},
-      {"TwoResidualBlocks",
-       five,
-       {Residual({LayerNorm(), Linear(5, kGelu)}), Residual({LayerNorm(), Linear(5, kRelu)})},
-       4.0F},
-      {"Attention", Shape{3, 12}, {Attention({.heads = 2})}},
-      {"AttentionOfGroups", Shape{4, 16}, {Attention({.heads = 4, .kv_heads = 2})}},
-      {"AttentionRotary",
-       Shape{3, 16},
-       {Attention({.heads = 2, .kv_heads = 1, .rotary_base = 100.0F})}},
-      {"AttentionBetweenLinear",
-       Shape{3, 4},
-       {Linear(12), Attention({.heads = 2, .rotary_base = 100.0F}), Linear(3)}},
-      {"ResidualAttention",
-       Shape{3, 4},
-       {Residual({LayerNorm(), Linear(12), Attention({.heads = 2}), Linear(4)})}},
-      {"ResidualAttentionLast", Shape{3, 4}, {Residual({Linear(12), Attention({.heads = 2})})}},
-      {"AttentionBlock",
-       Shape{3, 4},
-       {Residual({LayerNorm(), Linear(8), Attention({.heads = 2, .kv_heads = 1}), Linear(4)}),
-        Residual({LayerNorm(), Linear(6, kGelu), Linear(4)})}},
-      {"AllKinds",
-       five,
-       {Linear(6, kGelu), Residual({LayerNorm(), Linear(6, kRelu)}), LayerNorm(), Linear(4, kRelu),
-        Linear(3)},
-       4.0F},
-      // Some ids come several times, some never.
-      {"Embedding", Shape{4}, {Embedding({.vocabulary = 7, .features = 3})}, 0.0F, 7},
-      {"EmbeddingWithPositions",
-       Shape{4},
-       {Embedding({.vocabulary = 7, .features = 3, .positions = true})},
-       0.0F,
-       7},
-      {"EmbeddingFirst",
-       Shape{2},
-       {Embedding({.vocabulary = 3, .features = 5, .positions = true}),
-        Residual({Linear(5, kGelu)}), Linear(2)},
-       0.0F,
-       3},
-  };
-}
-
-INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
-                         [](const auto& test) { return test.param.name; });
 
 // y of a layer for `values` as x, with random parameters.
 std::vector<double> ForwardOf(const LayerFactory& factory, int64_t rows, const Shape& sample,

@@ -76,8 +76,11 @@ std::vector<std::string> DescribeOfIds(const Model& model) {
   TestDevice device;
   std::vector<std::string> names;
   const absl::Status status = device.Run([&](kernels::Stream&) -> absl::Status {
-    const LayerContext context{
-        .device = device.device(), .rows = 2, .input = model.input, .vocabulary = 11};
+    const LayerContext context{.device = device.device(),
+                               .rows = 2,
+                               .input = model.input,
+                               .vocabulary = 11,
+                               .feeds_cross_entropy = true};
     ASSIGN_OR_RETURN(const Chain chain, Chain::Prepare(model.layers, context, 0));
     for (int i = 0; i < chain.size(); ++i) names.push_back(chain.spec(i).description);
     return absl::OkStatus();
@@ -110,6 +113,16 @@ layer = [
                   "8, epsilon 1e-06; linear 8 -> 12, no bias; swiglu 12 -> 6; "
                   "linear 6 -> 8, gelu_exact, no bias)",
                   "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3"));
+}
+
+TEST(ModelFile, AHeadGivesTheClassesOfTheData) {
+  ASSERT_OK_AND_ASSIGN(const Model model,
+                       ParseModel("[[layer]]\ntype = \"embedding\"\nvocabulary = 11\nfeatures = 8\n"
+                                  "[[layer]]\ntype = \"head\"\ndeviation = 0.5\n",
+                                  kFeatures, kClasses));
+  EXPECT_THAT(DescribeOfIds(model),
+              ElementsAre("embedding 11 -> 8", absl::StrCat("head 8 -> ", kClasses)));
+  ExpectInvalid("[[layer]]\ntype = \"head\"\ndeviation = -1.0\n", HasSubstr("layer[0].deviation"));
 }
 
 TEST(ModelFile, AnEmbeddingIsOfTheDataUnlessItSaysOtherwise) {
@@ -182,6 +195,49 @@ TEST(ModelFile, LossIsCrossEntropyUnlessNamed) {
       const Model squared,
       ParseModel(std::string("loss = \"mean_squared_error\"\n") + kHead, kFeatures, kClasses));
   EXPECT_EQ(NameOfLoss(squared), "mean squared error of 3 classes");
+}
+
+TEST(ModelFile, SkipsReadLayersByName) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+layer = [
+  { type = "linear", outputs = 8, name = "outer" },
+  { type = "linear", outputs = 8, repeat = 2, name = "inner" },
+  { type = "linear", outputs = 8 },
+  { type = "add_skip", from = "inner" },
+  { type = "concat_skip", from = "outer" },
+  { type = "swiglu" },
+  { type = "linear", outputs = "classes" },
+]
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(model.skips, ElementsAre(Skip{2, 4}, Skip{0, 5}));
+  EXPECT_EQ(AnalyzeModel(model, {}).value().inputs[6], Shape{16});
+}
+
+TEST(ModelFile, AConcatenationIsAsWideAsBoth) {
+  ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(R"(
+layer = [{ type = "linear", outputs = 2, name = "two" }, { type = "linear", outputs = 1 },
+         { type = "concat_skip", from = "two" }]
+)",
+                                                     kFeatures, kClasses));
+  EXPECT_THAT(model.skips, ElementsAre(Skip{0, 2}));
+}
+
+TEST(ModelFile, ErrorsOfSkipsSayWhere) {
+  const auto with = [](const char* second) {
+    return absl::StrCat("[[layer]]\ntype = \"linear\"\noutputs = 3\nname = \"a\"\n", "[[layer]]\n",
+                        second, "\n");
+  };
+  ExpectInvalid(with("type = \"add_skip\""), HasSubstr("\"from\" is missing"));
+  ExpectInvalid(with("type = \"add_skip\"\nfrom = \"b\""),
+                HasSubstr("layer[1].from: no layer before this one is called \"b\", those with a "
+                          "name are [a]"));
+  ExpectInvalid(with("type = \"add_skip\"\nfrom = \"\""), HasSubstr("layer[1].from: expected"));
+  ExpectInvalid(with("type = \"relu\"\nname = \"a\""), HasSubstr("layer[1].name: an earlier"));
+  ExpectInvalid(with("type = \"add_skip\"\nfrom = \"a\"\nrepeat = 2"),
+                HasSubstr("layer[1].repeat"));
+  ExpectInvalid(with("type = \"residual\"\nlayers = [{ type = \"add_skip\", from = \"a\" }]"),
+                HasSubstr("layers[0].from: a skip is between layers of the model"));
 }
 
 TEST(ModelFile, RepeatsLayers) {

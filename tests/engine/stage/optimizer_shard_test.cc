@@ -1,6 +1,7 @@
 #include "engine/stage/optimizer_shard.h"
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -23,10 +24,12 @@ using ::stagecoach::testing::RandomNormal;
 
 // Sizes that fall on no boundary of a part or shard: one spans two parts, some lie in one shard.
 constexpr int64_t kSizes[] = {7, 1'500'001, 33, 1, 300'000, 2'000'003, 16};
+constexpr int64_t kAveraged = 300'000;  // the size of the one that is a moving average
 constexpr int kUpdates = 3;
 
 // A stage's parameters, laid out as Stage has them.
 struct Parameters {
+  std::vector<ModelParameter> all = std::vector<ModelParameter>(std::size(kSizes));
   std::vector<float> values, gradients, states;
   std::vector<ParameterTensors> tensors;
 };
@@ -47,6 +50,7 @@ std::unique_ptr<Parameters> MakeParameters() {
     tensors.value = kernels::Float32(parameters->values.data() + begin, Shape{size});
     tensors.gradient = kernels::Float32(parameters->gradients.data() + begin, Shape{size});
     tensors.decays = begin % 64 == 0;
+    if (size == kAveraged) tensors.average = {.momentum = 0.25F, .share = 0.5F};
     begin += AlignedElements(size);
   }
   return parameters;
@@ -61,6 +65,7 @@ std::vector<float> Expected(const Optimizer& optimizer) {
   const auto elements = static_cast<int64_t>(parameters->values.size());
   parameters->states.resize(static_cast<size_t>(2 * elements));
   for (ParameterTensors& tensors : parameters->tensors) {
+    if (tensors.average.has_value()) continue;
     const int64_t begin = tensors.value.f32() - parameters->values.data();
     for (int state = 0; state < optimizer.states(); ++state) {
       tensors.states[static_cast<size_t>(state)] = kernels::Float32(
@@ -85,15 +90,18 @@ TEST(OptimizerShard, UpdatesAsOneOptimizerDoes) {
       // All shards in turn, on the same memory: together they update each element once.
       const auto parameters = MakeParameters();
       const auto bytes = static_cast<int64_t>(parameters->values.size() * sizeof(float));
+      const int64_t averaged_bytes = AlignedElements(kAveraged) * SizeOf(DType::kFloat32);
       const int64_t state_bytes =
-          partition::OptimizerBytes(optimizer.states() * bytes, bytes, {replicas, replicas, true});
+          partition::OptimizerBytes(optimizer.states() * (bytes - averaged_bytes), bytes,
+                                    averaged_bytes, {replicas, replicas, true});
       for (int replica = 0; replica < replicas; ++replica) {
         std::vector<float> states(static_cast<size_t>(state_bytes) / sizeof(float));
         ASSERT_OK_AND_ASSIGN(
             const auto shard,
             OptimizerShard::Create({.device = device.get(),
                                     .optimizer = optimizer,
-                                    .parameters = parameters->tensors,
+                                    .parameters = parameters->all,
+                                    .tensors = parameters->tensors,
                                     .gradients = kernels::Float32(
                                         parameters->gradients.data(),
                                         Shape{static_cast<int64_t>(parameters->gradients.size())}),

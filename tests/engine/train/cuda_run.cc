@@ -1,6 +1,7 @@
 #include "tests/engine/train/cuda_run.h"
 
 #include <ostream>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "engine/model/layers/dropout.h"
@@ -61,10 +62,22 @@ int64_t ComputeActions(const schedule::Schedule& schedule) {
   return actions;
 }
 
+namespace {
+
+absl::StatusOr<partition::Plan> WithRecomputed(const TinyRun& run, partition::Plan plan) {
+  GivenPlan given = {.plan = std::move(plan), .recompute = run.recompute};
+  given.device = run.options.device;
+  ASSIGN_OR_RETURN(PreparedRun prepared, PrepareRun(run.model, std::move(given)));
+  return std::move(prepared.plan);
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Trainer>> TinyTrainer(const TinyRun& run) {
   partition::Plan plan = EvenPlan(run.model, run.devices, run.schedule, kTinyMicroBatches,
                                   kTinyMicroBatchRows, run.chunks, run.replication);
   if (!run.first_layer.empty()) plan.first_layer = run.first_layer;
+  ASSIGN_OR_RETURN(plan, WithRecomputed(run, std::move(plan)));
   return Trainer::Create(run.model, plan, run.options);
 }
 

@@ -42,6 +42,7 @@ struct TinyRun {
   int chunks = 0;                // 0: the schedule's own number
   std::vector<int> first_layer;  // of each stage; empty: as even as possible
   partition::Replication replication = {};
+  Recompute recompute = Recompute::kPlanned;
   TrainerOptions options;
 };
 

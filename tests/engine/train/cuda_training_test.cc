@@ -13,6 +13,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/compare.h"
 #include "engine/model/layers/attention.h"
+#include "engine/model/layers/head.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/train/trainer.h"
@@ -212,6 +213,29 @@ TEST_F(CudaTraining, CutsBetweenResidualBlocksGiveTheSameAnswer) {
   }
 }
 
+// Which are graphs then as well.
+TEST_F(CudaTraining, RecomputationGivesTheSameAnswerInThePredictedMemory) {
+  for (const Model& model : {TinyModel(), BlocksModel(), FeedForwardModel()}) {
+    for (const char* schedule : {"1f1b", "zb-v"}) {
+      for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+        const Place place = NumGpus() < 2 ? Place::kOneGpu : Place::kNccl;
+        TinyRun run = OnCuda(2, schedule, place, Optimizer::AdamW(), precision);
+        run.model = model;
+        const TinyAnswer expected = AnswerOf(run).value();
+        run.recompute = Recompute::kFull;
+        const auto trainer = TinyTrainer(run).value();
+        EXPECT_GT(trainer->plan().recomputed.size(), 1U);
+        EXPECT_EQ(AnswerOf(*trainer).value(), expected) << schedule;
+        const std::vector<DeviceReport> reports = trainer->Devices().value();
+        for (const DeviceReport& device : reports) {
+          EXPECT_EQ(device.measured_peak_bytes, device.predicted_peak_bytes);
+          EXPECT_EQ(device.plain_issues, 0) << device.why_plain;
+        }
+      }
+    }
+  }
+}
+
 // Masks of dropout are made anew by recorded work, which must read the numbers of the step at hand.
 TEST_F(CudaTraining, FeedForwardBlocksGiveTheSameAnswer) {
   for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
@@ -224,6 +248,42 @@ TEST_F(CudaTraining, FeedForwardBlocksGiveTheSameAnswer) {
     const TinyAnswer expected = answer(1, "gpipe");
     EXPECT_EQ(answer(2, "1f1b"), expected);
     EXPECT_EQ(answer(5, "zb-h1"), expected);
+  }
+}
+
+// At an absurd rate the second step overflows.
+TEST_F(CudaTraining, StepsThatAreNotFiniteAreSkippedAlike) {
+  struct Left {
+    std::string skipped, hash;
+  };
+  const auto train = [](int devices, const std::string& schedule, Place place,
+                        Precision precision) {
+    TinyRun run = OnCuda(devices, schedule, place, Optimizer::Sgd(), precision);
+    run.model = BlocksModel();
+    run.options.optimizer.checks_gradients = true;
+    run.options.learning_rate = LearningRate::Constant(1e30F);
+    run.options.on_nonfinite = OnNonFinite::kSkip;
+    const auto trainer = TinyTrainer(run).value();
+    const auto data = SmallData(kTinyBatchRows);
+    EXPECT_EQ(trainer->Step(*data, Rows(0, kTinyBatchRows)).value().skipped_for, "");
+    const std::string after_one = trainer->ParametersHash().value();
+    Left left;
+    for (int step = 0; step < 2; ++step) {
+      left.skipped = trainer->Step(*data, Rows(0, kTinyBatchRows)).value().skipped_for;
+    }
+    left.hash = trainer->ParametersHash().value();
+    EXPECT_EQ(left.hash, after_one);
+    return left;
+  };
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const Left expected = train(1, "gpipe", Place::kOneGpu, precision);
+    EXPECT_THAT(expected.skipped, HasSubstr("for micro-batch 0 is not finite"));
+    for (const auto& [devices, schedule] : {std::pair(2, "1f1b"), std::pair(3, "zb-h1")}) {
+      const Place place = NumGpus() < devices ? Place::kOneGpu : Place::kNccl;
+      const Left left = train(devices, schedule, place, precision);
+      EXPECT_EQ(left.skipped, expected.skipped) << schedule;
+      EXPECT_EQ(left.hash, expected.hash) << schedule;
+    }
   }
 }
 
@@ -396,6 +456,10 @@ TEST_F(CudaTraining, RefusesALayerWithoutKernelsByItsName) {
   EXPECT_THAT(TinyTrainer(run),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("layer 1"), HasSubstr("attention has no CUDA kernel yet"))));
+  run.model.layers = {Head({.classes = kSmallClasses})};
+  EXPECT_THAT(TinyTrainer(run),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("layer 0"), HasSubstr("head has no CUDA kernel yet"))));
 }
 
 TEST_F(CudaTraining, TracesEveryAction) {

@@ -76,6 +76,7 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 10); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 2, 10); },
       [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 11); },
+      [](Subject& s) { s.options.learning_rate = LearningRate::WarmupCosine(0.1F, 1, 11, 0.01F); },
       [](Subject& s) { s.options.seed = 2; },
       // Which are one number to a float.
       [](Subject& s) { s.options.seed = 1 << 24; },

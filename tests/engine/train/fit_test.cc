@@ -1,6 +1,7 @@
 #include "engine/train/fit.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "engine/data/tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/small_run.h"
@@ -36,8 +38,9 @@ class RecordingTrainer final : public Trainer {
                  .schedule = {.num_micro_batches = 1}};
   }
 
-  absl::StatusOr<StepResult> Step(const Dataset&, absl::Span<const int64_t> rows,
+  absl::StatusOr<StepResult> Step(const Dataset& data, absl::Span<const int64_t> rows,
                                   absl::Span<const int64_t> next_rows) override {
+    if (during_step) during_step(data);
     announced.emplace_back(next_rows.begin(), next_rows.end());
     if (++steps_ == fails_at_step) return absl::DataLossError("step failed");
     StepResult result{.correct = 2, .rows = static_cast<int64_t>(rows.size())};
@@ -52,7 +55,7 @@ class RecordingTrainer final : public Trainer {
     if (stop && *stop()) return Evaluation{.rows = data.rows() - 1};
     return Evaluation{.loss = 0.25, .correct = 3, .rows = data.rows()};
   }
-  absl::StatusOr<Evaluation> Predict(const Dataset&, const TakeOutputs&) override {
+  absl::StatusOr<Evaluation> PredictFrom(const Dataset&, int64_t, const TakeOutputs&) override {
     return Evaluation{};
   }
   absl::Status BeginSave(const std::string& folder, const SaveOptions& options) override {
@@ -84,6 +87,7 @@ class RecordingTrainer final : public Trainer {
   absl::StatusOr<std::vector<float>> Parameter(const std::string&) override {
     return std::vector<float>();
   }
+  absl::Status SetParameters(const ValuesOf&) override { return absl::OkStatus(); }
   absl::Status SetParameter(const std::string&, absl::Span<const float>) override {
     return absl::OkStatus();
   }
@@ -103,6 +107,7 @@ class RecordingTrainer final : public Trainer {
   std::vector<int64_t> visited;                 // rows of all steps
   std::vector<std::vector<int64_t>> announced;  // as the next, in each step
   std::vector<double> losses;
+  std::function<void(const Dataset&)> during_step;
   std::function<void()> during_evaluation;
   int evaluations = 0;
 
@@ -161,6 +166,32 @@ TEST(Fit, OrderDependsOnSeedAndEpochAlone) {
   EXPECT_NE(RowsOfEpoch(small_batches, 1, 20), RowsOfEpoch(of_another_seed, 1, 20));
 }
 
+TEST(Fit, TrainsOnTheRowsOfTheEpochAndEvaluatesThoseThatStay) {
+  constexpr int64_t kContext = 8;
+  std::vector<int32_t> ids(kRows * kContext + 1);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  const auto tokens =
+      *TokenDataset::Create(*TokenIds::Of(ids), kContext, static_cast<int64_t>(ids.size()));
+  const auto first_id = [](const Dataset& data) {
+    int32_t row[kContext];
+    data.CopyInput(0, 0, absl::MakeSpan(reinterpret_cast<std::byte*>(row), sizeof(row)));
+    return row[0];
+  };
+  const auto of_epoch = [&](int64_t epoch) { return first_id(*tokens->ForEpoch(8, epoch)); };
+  ASSERT_NE(of_epoch(1), of_epoch(2));
+  RecordingTrainer trainer;
+  std::vector<int32_t> seen;
+  trainer.during_step = [&](const Dataset& data) { seen.push_back(first_id(data)); };
+  ASSERT_OK(Fit(trainer, {tokens, SmallData(4)}, {.epochs = 2, .seed = 8}));
+  const int32_t a = of_epoch(1), b = of_epoch(2);
+  EXPECT_THAT(seen, ElementsAre(a, a, a, a, b, b, b, b));
+  seen.clear();
+  trainer.GoOnFrom(6);
+  ASSERT_OK(Fit(trainer, {tokens, SmallData(4)},
+                {.epochs = 2, .seed = 8, .start = {.epoch = 2, .rows = 10}}));
+  EXPECT_THAT(seen, ElementsAre(b, b));
+}
+
 TEST(Fit, ReportsItsProgressAfterEachStep) {
   RecordingTrainer trainer;
   std::vector<FitProgress> progress;
@@ -201,6 +232,63 @@ TEST(Fit, EvaluatesAfterEachEpoch) {
     EXPECT_DOUBLE_EQ(epoch.test_loss, 0.25);
     EXPECT_GT(epoch.samples_per_second, 0.0);
   }
+}
+
+// "3: 0.75 of epoch 1" for each evaluation, at 4 steps an epoch.
+std::vector<std::string> EvaluationsOf(RecordingTrainer& trainer, FitOptions options) {
+  std::vector<std::string> evaluations;
+  const auto note = [&](const EpochResult& row) {
+    EXPECT_EQ(row.step, trainer.steps());
+    evaluations.push_back(absl::StrCat(row.step, ": ", row.share, " of epoch ", row.epoch));
+  };
+  options.on_evaluation = note;
+  options.on_epoch = note;
+  EXPECT_OK(Fit(trainer, Data(), options));
+  EXPECT_EQ(trainer.evaluations, std::ssize(evaluations));
+  return evaluations;
+}
+
+TEST(Fit, EvaluatesAfterMultiplesOfSoManySteps) {
+  RecordingTrainer trainer;
+  EXPECT_THAT(
+      EvaluationsOf(trainer, {.epochs = 2, .evaluate_every_steps = 3}),
+      ElementsAre("3: 0.75 of epoch 1", "4: 1 of epoch 1", "6: 0.5 of epoch 2", "8: 1 of epoch 2"));
+  // Nothing is prepared that an evaluation would undo.
+  for (const size_t step : {3, 4, 6, 8}) EXPECT_THAT(trainer.announced[step - 1], IsEmpty());
+  EXPECT_EQ(trainer.announced[4].size(), kBatch);
+  RecordingTrainer of_epochs;  // at their ends once
+  EXPECT_THAT(EvaluationsOf(of_epochs, {.epochs = 2, .evaluate_every_steps = 4}),
+              ElementsAre("4: 1 of epoch 1", "8: 1 of epoch 2"));
+}
+
+TEST(Fit, EndsAfterSoManyStepsWithAnEvaluation) {
+  RecordingTrainer within;
+  EXPECT_THAT(EvaluationsOf(within, {.steps = 6}),
+              ElementsAre("4: 1 of epoch 1", "6: 0.5 of epoch 2"));
+  EXPECT_EQ(within.steps(), 6);
+  RecordingTrainer at_the_end;
+  EXPECT_THAT(EvaluationsOf(at_the_end, {.steps = 8}),
+              ElementsAre("4: 1 of epoch 1", "8: 1 of epoch 2"));
+  RecordingTrainer done;
+  done.GoOnFrom(6);
+  EXPECT_THAT(EvaluationsOf(done, {.steps = 6, .start = {.epoch = 2, .rows = 10, .test_loss = 1}}),
+              IsEmpty());
+  RecordingTrainer stopped;  // before it was evaluated
+  stopped.GoOnFrom(6);
+  EXPECT_THAT(EvaluationsOf(stopped, {.steps = 6, .start = {.epoch = 2, .rows = 10}}),
+              ElementsAre("6: 0.5 of epoch 2"));
+}
+
+TEST(Fit, EvaluatesOnceWhereItGoesOn) {
+  RecordingTrainer before;
+  before.GoOnFrom(2);
+  FitOptions options = {.steps = 3, .evaluate_every_steps = 2, .start = {.rows = 10}};
+  EXPECT_THAT(EvaluationsOf(before, options),
+              ElementsAre("2: 0.5 of epoch 1", "3: 0.75 of epoch 1"));
+  RecordingTrainer after;
+  after.GoOnFrom(2);
+  options.start.test_loss = 1.0;
+  EXPECT_THAT(EvaluationsOf(after, options), ElementsAre("3: 0.75 of epoch 1"));
 }
 
 // What Fit does if the stop flag is raised during step `step` of 4 in the first of 3 epochs.
@@ -308,6 +396,16 @@ TEST(Fit, SavesEverySoManyStepsAndAfterEvaluations) {
   RecordingTrainer never;
   ASSERT_OK(Fit(never, Data(), {.epochs = 2}));
   EXPECT_THAT(SavesOf(never), IsEmpty());
+}
+
+TEST(Fit, SavesTheTestLossOfEvaluatedSteps) {
+  RecordingTrainer trainer;
+  FitOptions options = WithCheckpoints(2);
+  options.evaluate_every_steps = 2;
+  ASSERT_OK(Fit(trainer, Data(), options));
+  EXPECT_THAT(SavesOf(trainer),
+              ElementsAre("2: epoch 1, row 10, evaluated", "4: epoch 2, row 0, evaluated",
+                          "6: epoch 2, row 10, evaluated", "8: epoch 3, row 0, evaluated"));
 }
 
 TEST(Fit, SavesWheneverItIsWanted) {

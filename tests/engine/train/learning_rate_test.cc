@@ -38,10 +38,11 @@ TEST(LearningRate, FallsAlongHalfACosine) {
   EXPECT_FLOAT_EQ(rate.At(20), 0.0F);
 }
 
-TEST(LearningRate, EndsAtItsFinalShareAndStaysThere) {
-  const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20, 0.25F);
+TEST(LearningRate, EndsAtItsMinimumAndStaysThere) {
+  const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20, 0.2F);
+  EXPECT_FLOAT_EQ(rate.At(1), 0.2F);
   EXPECT_FLOAT_EQ(rate.At(12), 0.5F);
-  for (int64_t step : {20, 21, 1000000}) EXPECT_FLOAT_EQ(rate.At(step), 0.2F);
+  for (int64_t step : {20, 21, 1000000}) EXPECT_EQ(rate.At(step), 0.2F);
 }
 
 TEST(LearningRate, NeverRisesAfterTheWarmUp) {
@@ -90,9 +91,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadRate{"NegativeWarmUp", LearningRate::WarmupCosine(1.0F, -1, 5), "-1 warm-up steps"},
         BadRate{"WarmUpBeyondTheEnd", LearningRate::WarmupCosine(1.0F, 6, 5),
                 "6 warm-up steps of 5"},
-        BadRate{"NegativeShare", LearningRate::WarmupCosine(1.0F, 1, 5, -0.1F), "final share"},
-        BadRate{"ShareAboveOne", LearningRate::WarmupCosine(1.0F, 1, 5, 1.1F), "final share"},
-        BadRate{"NanShare", LearningRate::WarmupCosine(1.0F, 1, 5, kNan), "final share"}),
+        BadRate{"NegativeMinimum", LearningRate::WarmupCosine(0.5F, 1, 5, -0.1F), "of -0.1 is not"},
+        BadRate{"MinimumAboveThePeak", LearningRate::WarmupCosine(0.5F, 1, 5, 0.6F),
+                "a minimum of 0.6 is not from 0 to the peak, 0.5"},
+        BadRate{"NanMinimum", LearningRate::WarmupCosine(0.5F, 1, 5, kNan), "a minimum of nan"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "base/random.h"
 #include "engine/model/layers/dropout.h"
 #include "engine/model/layers/layer_norm.h"
@@ -19,8 +21,10 @@
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "schedule/files/csv.h"
 #include "schedule/lowering.h"
 #include "tests/engine/train/small_run.h"
+#include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::engine {
@@ -65,6 +69,7 @@ struct Partition {
   int replicas = 1;
   int blocks = 1;  // of gradients
   bool shards_optimizer = false;
+  Precision precision = Precision::kFloat32;
 };
 
 partition::Plan PlanFor(const Partition& partition) {
@@ -74,15 +79,19 @@ partition::Plan PlanFor(const Partition& partition) {
 }
 
 std::unique_ptr<Trainer> TrainerFor(const partition::Plan& plan, const Optimizer& optimizer,
-                                    int threads = 1) {
+                                    const DeviceSpec& device = {}) {
   return MakeTrainer(SmallModel(), plan,
                      {.optimizer = optimizer,
                       .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10),
-                      .device = {.threads = threads}});
+                      .device = device});
+}
+
+DeviceSpec DeviceOf(const Partition& partition) {
+  return {.threads = partition.threads, .precision = partition.precision};
 }
 
 std::unique_ptr<Trainer> TrainerOn(const Partition& partition, const Optimizer& optimizer) {
-  return TrainerFor(PlanFor(partition), optimizer, partition.threads);
+  return TrainerFor(PlanFor(partition), optimizer, DeviceOf(partition));
 }
 
 Answer AnswerOf(Trainer& trainer) {
@@ -120,19 +129,29 @@ std::string Describe(const Optimizer& optimizer) {
 }
 
 // The answer of one stage on one device with one thread; the same in every call.
-const Answer& Expected(const Optimizer& optimizer, int blocks = 1) {
+const Answer& Expected(const Optimizer& optimizer, int blocks = 1,
+                       Precision precision = Precision::kFloat32) {
   static auto* const answers = new std::map<std::string, Answer>;
-  Answer& answer = (*answers)[absl::StrCat(Describe(optimizer), blocks)];
-  if (answer.losses.empty()) answer = AnswerOf(*TrainerOn(Partition{.blocks = blocks}, optimizer));
+  Answer& answer = (*answers)[absl::StrCat(Describe(optimizer), blocks, PrecisionName(precision))];
+  if (answer.losses.empty()) {
+    answer = AnswerOf(*TrainerOn(Partition{.blocks = blocks, .precision = precision}, optimizer));
+  }
   return answer;
 }
 
-class Partitions : public ::testing::TestWithParam<Partition> {};
+class Partitions : public ::testing::TestWithParam<Partition> {
+ protected:
+  void SetUp() override {
+    const absl::Status has = stagecoach::testing::HasOnCpu(GetParam().precision);
+    if (!has.ok()) GTEST_SKIP() << has.message();
+  }
+};
 
 TEST_P(Partitions, NeverChangeTheAnswer) {
   for (const Optimizer& optimizer : Optimizers()) {
     SCOPED_TRACE(Describe(optimizer));
-    EXPECT_EQ(AnswerOf(*TrainerOn(GetParam(), optimizer)), Expected(optimizer, GetParam().blocks));
+    EXPECT_EQ(AnswerOf(*TrainerOn(GetParam(), optimizer)),
+              Expected(optimizer, GetParam().blocks, GetParam().precision));
   }
 }
 
@@ -159,12 +178,12 @@ TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
   Optimizer optimizer = Optimizer::AdamW();
   optimizer.clip_norm = kClipNorm;
   const std::vector<DeviceReport> devices =
-      TrainerFor(plan, optimizer, GetParam().threads)->Devices().value();
+      TrainerFor(plan, optimizer, DeviceOf(GetParam()))->Devices().value();
   for (const DeviceReport& device : devices) {
     largest = std::max(largest, device.predicted_peak_bytes);
   }
-  TrainerOptions options{.optimizer = optimizer,
-                         .device = {.threads = GetParam().threads, .memory_bytes = largest}};
+  TrainerOptions options{.optimizer = optimizer, .device = DeviceOf(GetParam())};
+  options.device.memory_bytes = largest;
   const auto trainer = MakeTrainer(SmallModel(), plan, options);
   EXPECT_OK(trainer->Step(*SmallData(kCutBatchRows), Rows(0, kCutBatchRows)));
   options.device.memory_bytes -= 1;
@@ -206,6 +225,16 @@ std::vector<Partition> AllPartitions() {
        {std::tuple(1, "gpipe", 4), std::tuple(2, "1f1b", 2), std::tuple(2, "zb-v", 4)}) {
     all.push_back({devices, schedule, 0, 1, replicas, /*blocks=*/4, /*shards_optimizer=*/true});
   }
+  for (Partition partition : std::vector<Partition>{{1, "1f1b"},
+                                                    {3, "gpipe"},
+                                                    {7, "1f1b"},
+                                                    {2, "zb-v"},
+                                                    {2, "interleaved", 0, /*threads=*/2},
+                                                    {2, "1f1b", 0, 1, /*replicas=*/2, 4},
+                                                    {2, "1f1b", 0, 1, /*replicas=*/2, 4, true}}) {
+    partition.precision = Precision::kBfloat16;
+    all.push_back(partition);
+  }
   return all;
 }
 
@@ -218,7 +247,8 @@ std::string NameOfPartition(const ::testing::TestParamInfo<Partition>& test) {
                    partition.blocks > 1
                        ? absl::StrCat("_Replicas", partition.replicas, "_Blocks", partition.blocks)
                        : "",
-                   partition.shards_optimizer ? "_Sharded" : "");
+                   partition.shards_optimizer ? "_Sharded" : "",
+                   partition.precision == Precision::kBfloat16 ? "_Bfloat16" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -236,15 +266,20 @@ TEST(PartitionsTest, StagesMayBeOnAnyRank) {
   }
 }
 
-TEST(PartitionsTest, DividedParametersAreRefused) {
-  for (const schedule::Op op : {schedule::Op::kUnshard, schedule::Op::kReshard}) {
-    partition::Plan plan = PlanFor({2, "1f1b"});
-    plan.schedule = schedule::Lower(plan.schedule).value();
-    std::vector<schedule::Action>& list = plan.schedule.actions[1];
-    list.insert(list.end() - 1, {op, schedule::StageId(1), schedule::MicroBatch()});
-    EXPECT_THAT(Trainer::Create(SmallModel(), plan, {}),
-                StatusIs(absl::StatusCode::kUnimplemented,
-                         HasSubstr(absl::StrCat("stage 1 ", schedule::OpName(op)))));
+// PyTorch's lowered files have gathers and sums over replicas, whether or not there are any.
+TEST(PartitionsTest, AScheduleOfPyTorchTrainsToTheSameBits) {
+  partition::Plan plan = PlanFor({2, "1f1b"});
+  const schedule::Schedule lowered =
+      schedule::Lower(plan.schedule, {.reduce_gradients = true}).value();
+  const std::vector<std::string> rows =
+      absl::StrSplit(schedule::ToScheduleCsv(lowered), '\n', absl::SkipEmpty());
+  ASSERT_OK_AND_ASSIGN(
+      plan.schedule,
+      schedule::ParseScheduleCsv(
+          absl::StrFormat("0UNSHARD,%s,0RESHARD\n1UNSHARD,%s,1RESHARD\n", rows.at(0), rows.at(1)),
+          "torch"));
+  for (const Optimizer& optimizer : Optimizers()) {
+    EXPECT_EQ(AnswerOf(*TrainerFor(plan, optimizer)), Expected(optimizer));
   }
 }
 

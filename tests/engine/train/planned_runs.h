@@ -6,8 +6,9 @@
 namespace stagecoach::engine {
 
 struct PlannedRuns {
-  int planned = 0;    // models for which there was a plan
-  int tightened = 0;  // plans within a budget
+  int planned = 0;      // models for which there was a plan
+  int tightened = 0;    // plans within a budget
+  int recomputing = 0;  // of those, the ones with layers that do F again
 };
 
 // What the planner promises, kept by the engine: plans random models, first without and then within

@@ -8,6 +8,7 @@ TEST(PlannedTraining, TakesExactlyThePredictedMemoryUnderARandomPlan) {
   const PlannedRuns runs = ExpectPlansToRun(/*seed=*/7, /*trials=*/60, {});
   EXPECT_GT(runs.planned, 30);
   EXPECT_GT(runs.tightened, 50);
+  EXPECT_GT(runs.recomputing, 10);
 }
 
 }  // namespace

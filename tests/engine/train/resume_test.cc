@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/engine/checkpoint/small_save.h"
 #include "tests/engine/train/small_run.h"
+#include "tests/testing/precision.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 
@@ -36,6 +37,7 @@ struct Place {
   int devices = 1;
   std::string schedule = "gpipe";
   partition::Replication replication = {.gradient_blocks = 2};
+  Precision precision = Precision::kFloat32;
 };
 
 void PrintTo(const Place& place, std::ostream* out) {
@@ -44,27 +46,28 @@ void PrintTo(const Place& place, std::ostream* out) {
 }
 
 std::unique_ptr<Trainer> TrainerAt(const Place& place, const Optimizer& optimizer) {
-  return MakeTrainer(
-      SmallModel(),
-      EvenPlan(SmallModel(), place.devices, place.schedule, kMicroBatches, kRows, 0,
-               place.replication),
-      {.optimizer = optimizer, .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10)});
+  return MakeTrainer(SmallModel(),
+                     EvenPlan(SmallModel(), place.devices, place.schedule, kMicroBatches, kRows, 0,
+                              place.replication),
+                     {.optimizer = optimizer,
+                      .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10),
+                      .device = {.precision = place.precision}});
 }
 
 TrainTest Data() { return {SmallData(kStepsPerEpoch * kBatch + 5), SmallData(40)}; }
 
 // All that a run is judged by in the end.
-struct Answer {
+struct RunAnswer {
   std::string parameters, losses;
   std::vector<double> epochs;  // loss, accuracy and test loss of those that the run ended
 
-  friend bool operator==(const Answer&, const Answer&) = default;
+  friend bool operator==(const RunAnswer&, const RunAnswer&) = default;
 };
 
 // Trains until `stop_at` steps are done, saves there, and goes on from what `folder` has, if it has
 // anything.
-Answer TrainAt(const Place& place, const Optimizer& optimizer, const std::string& folder,
-               int64_t stop_at, Answer before = {}) {
+RunAnswer TrainAt(const Place& place, const Optimizer& optimizer, const std::string& folder,
+                  int64_t stop_at, RunAnswer before = {}) {
   const auto trainer = TrainerAt(place, optimizer);
   FitOptions options = {.epochs = 4, .checkpoints = {.folder = folder}};
   if (std::filesystem::exists(folder)) {
@@ -99,8 +102,8 @@ TEST_P(Resume, OnOtherStagesReplicasAndSchedulesGivesTheSameBits) {
       {1, "gpipe", {2, 2, /*shards_optimizer=*/true}},
       {2, "zb-h1"},
   };
-  const Answer expected = TrainAt({}, GetParam(), Folder("whole"), 1000);
-  Answer answer;
+  const RunAnswer expected = TrainAt({}, GetParam(), Folder("whole"), 1000);
+  RunAnswer answer;
   // Stops within epochs, before an evaluation (6 and 9 steps), and after the last step.
   int64_t stop_at = 1;
   for (const Place& place : places) {
@@ -135,6 +138,31 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
                          [](const auto& optimizer) {
                            return optimizer.param.kind == Optimizer::Kind::kSgd ? "Sgd" : "AdamW";
                          });
+
+// Masters are float32: a run in bf16 takes up what one in fp32 left and the other way round, and
+// goes on with its own bits.
+TEST(ResumeTest, InAnotherPrecisionHasTheSameParameters) {
+  const absl::Status has = stagecoach::testing::HasOnCpu(Precision::kBfloat16);
+  if (!has.ok()) GTEST_SKIP() << has.message();
+  const Place rounded = {2, "1f1b", {.gradient_blocks = 2}, Precision::kBfloat16};
+  const Place other_rounded = {3, "zb-h1", {.gradient_blocks = 2}, Precision::kBfloat16};
+  const auto step = [](Trainer& trainer) {
+    EXPECT_OK(trainer.Step(*SmallData(kBatch), Rows(0, kBatch)));
+    return trainer.ParametersHash().value();
+  };
+  for (const auto& [from, to] : {std::pair(Place{}, rounded), std::pair(rounded, Place{}),
+                                 std::pair(rounded, other_rounded)}) {
+    SCOPED_TRACE(absl::StrCat(PrecisionName(from.precision), " to ", PrecisionName(to.precision)));
+    const TestFolder folder;
+    const auto first = TrainerAt(from, Optimizer::AdamW());
+    const auto second = TrainerAt(to, Optimizer::AdamW());
+    const std::string hash = step(*first);
+    ASSERT_OK(first->Save(folder.path().string()));
+    ASSERT_OK(second->Restore(folder.path().string()));
+    EXPECT_EQ(second->ParametersHash().value(), hash);
+    EXPECT_EQ(step(*second) == step(*first), from.precision == to.precision);
+  }
+}
 
 class Saved : public ::testing::Test {
  protected:

@@ -46,12 +46,6 @@ void ExpectUnsupported(const partition::Plan& plan, const std::string& reason) {
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(reason)));
 }
 
-TEST(Trainer, RefusesRecomputation) {
-  partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
-  plan.recomputed = {3, 5};
-  ExpectUnsupported(plan, "recomputes layer 3");
-}
-
 TEST(Trainer, RefusesAnotherOrderOfLayers) {
   partition::Plan plan = EvenPlan(SmallModel(), 2, "1f1b", 4, 4);
   for (int layer = 0; layer < plan.num_layers; ++layer) plan.order.push_back(layer);

@@ -238,6 +238,10 @@ TEST(TrainerEvaluate, RefusesDataOfOtherFeatures) {
 
 TEST(TrainerDevices, ReportWhatEachIsAndDid) {
   const auto trainer = MakeSmallTrainer();
+  for (const std::vector<DeviceReport> idle = trainer->Devices().value();
+       const DeviceReport& report : idle) {
+    EXPECT_EQ(report.busy, 0.0);
+  }
   ASSERT_OK(trainer->Step(*SmallData(kTrainedBatchRows), Rows(0, kTrainedBatchRows)));
   const std::vector<DeviceReport> devices = trainer->Devices().value();
   EXPECT_THAT(devices, ElementsAre(Field(&DeviceReport::device, "cpu:0"),

@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -68,6 +70,17 @@ class EmulatedGpu {
   std::vector<void*> memory_;
 };
 
+// Not a number has the same bits as itself.
+inline bool HaveTheSameBits(const std::vector<std::vector<double>>& a,
+                            const std::vector<std::vector<double>>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const std::vector<double>& left, const std::vector<double>& right) {
+                      return left.size() == right.size() &&
+                             std::memcmp(left.data(), right.data(), left.size() * sizeof(double)) ==
+                                 0;
+                    });
+}
+
 // What `run(gpu)` returns, a std::vector<std::vector<double>>: the same, to the bit, in every order
 // in which threads may run.
 template <typename Run>
@@ -79,7 +92,8 @@ std::vector<std::vector<double>> InEveryOrder(Run run) {
     if (order == kThreadOrders.front()) {
       first = std::move(results);
     } else {
-      EXPECT_TRUE(results == first) << "other bits in thread order " << static_cast<int>(order);
+      EXPECT_TRUE(HaveTheSameBits(results, first))
+          << "other bits in thread order " << static_cast<int>(order);
     }
   }
   return first;

@@ -292,6 +292,17 @@ TEST(CudaCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
   ExpectMatchesReference(problem);
 }
 
+// Where the loss is not finite, its gradient must show it.
+TEST_P(CudaLossOfKind, AnInfiniteLossHasAGradientThatIsNoNumber) {
+  Problem problem = Make({.rows = 1, .classes = 3});
+  problem.output = {1.0F, -1e30F, 1.0F};
+  if (problem.kind == LossKind::kSoftmaxCrossEntropy) problem.output[1] = -HUGE_VALF;
+  problem.labels = {1};
+  const Results actual = Compute(problem);
+  EXPECT_EQ(actual.result[0], HUGE_VAL);
+  EXPECT_TRUE(std::isnan(actual.gradient[1]));
+}
+
 // Classes that are masked out.
 TEST(CudaCrossEntropy, OutputsOfMinusInfinityHaveNoProbability) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();

@@ -16,10 +16,16 @@
 #include "kernels/bfloat16.h"
 #include "kernels/device.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/cached_attention.h"
+#include "kernels/ops/convolution.h"
 #include "kernels/ops/dropout.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/head.h"
+#include "kernels/ops/image_norm.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/loss.h"
+#include "kernels/ops/pooling.h"
+#include "kernels/ops/relu.h"
 #include "kernels/ops/swiglu.h"
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/backend_fixture.h"
@@ -268,9 +274,24 @@ TEST_F(CudaOpsTest, SwiGluRefusesExtentsOutOfRange) {
   }
 }
 
-TEST_F(CudaOpsTest, AttentionIsRefused) {
+TEST_F(CudaOpsTest, WhatHasNoKernelsIsRefused) {
   EXPECT_THAT(ops().Create(AttentionShape{}),
               StatusIs(absl::StatusCode::kUnimplemented, "attention has no CUDA kernel yet"));
+  EXPECT_THAT(
+      ops().Create(CachedAttentionShape{}),
+      StatusIs(absl::StatusCode::kUnimplemented, "attention with a cache has no CUDA kernel yet"));
+  EXPECT_THAT(ops().Create(HeadShape{}),
+              StatusIs(absl::StatusCode::kUnimplemented, "head has no CUDA kernel yet"));
+}
+
+TEST_F(CudaOpsTest, OperationsOnImagesAreRefused) {
+  const auto refused = [](const char* message) {
+    return StatusIs(absl::StatusCode::kUnimplemented, message);
+  };
+  EXPECT_THAT(ops().Create(ConvolutionShape{}), refused("convolution has no CUDA kernel yet"));
+  EXPECT_THAT(ops().Create(ImageNormShape{}), refused("image norm has no CUDA kernel yet"));
+  EXPECT_THAT(ops().Create(PoolingShape{}), refused("pooling has no CUDA kernel yet"));
+  EXPECT_THAT(ops().Create(ReluShape{}), refused("relu has no CUDA kernel yet"));
 }
 
 // The last row is padding.

@@ -231,6 +231,20 @@ TEST(CudaAdamW, WithoutAScaleGradientsCountInFull) {
   ExpectAdamWMatches({Parameter(101)}, {}, 1.0F, /*scale_given=*/false);
 }
 
+// As ClipScale gives it for a norm that is not finite.
+TEST(CudaOptimizerSteps, WithAScaleThatIsNoNumberChangeNothing) {
+  EmulatedGpu gpu;
+  const OnGpu on_gpu(gpu, ManyParameters());
+  const auto before = on_gpu.State();
+  const float* const scale =
+      gpu.Operand(DType::kFloat32, {std::numeric_limits<float>::quiet_NaN()}).f32();
+  ASSERT_EQ(LaunchAdamW(gpu.stream(), on_gpu.table(), CoefficientsOf({.step = 1}), scale),
+            cudaSuccess);
+  EXPECT_TRUE(testing::HaveTheSameBits(on_gpu.State(), before));
+  ASSERT_EQ(LaunchSgd(gpu.stream(), on_gpu.table(), {.learning_rate = 1.0F}, scale), cudaSuccess);
+  EXPECT_TRUE(testing::HaveTheSameBits(on_gpu.State(), before));
+}
+
 TEST(CudaAdamW, ParameterThatNeverHadAGradientStays) {
   Parameter parameter(9);
   for (auto* values : {&parameter.gradient, &parameter.m, &parameter.v}) {
@@ -350,6 +364,15 @@ TEST(CudaClipScale, BringsALargeNormToTheLimit) {
 TEST(CudaClipScale, LeavesASmallNormAlone) {
   EXPECT_EQ(ClipScale({9.0, 16.0}, 1, 5.0F), std::make_pair(5.0, 1.0));
   EXPECT_EQ(ClipScale({0.0}, 1, 1.0F), std::make_pair(0.0, 1.0));
+  EXPECT_EQ(ClipScale({9.0, 16.0}, 1, HUGE_VALF), std::make_pair(5.0, 1.0));
+  EXPECT_EQ(ClipScale({0.0}, 1, HUGE_VALF), std::make_pair(0.0, 1.0));
+}
+
+TEST(CudaClipScale, IsNoNumberIfTheNormIsNotFinite) {
+  for (const float clip_norm : {1.0F, HUGE_VALF}) {
+    EXPECT_TRUE(std::isnan(ClipScale({9.0, HUGE_VAL}, 1, clip_norm).second));
+    EXPECT_TRUE(std::isnan(ClipScale({std::nan(""), 9.0}, 1, clip_norm).second));
+  }
 }
 
 // The sum has the bits of one made column after column, however many rows they are spread over.

@@ -1,5 +1,7 @@
 #include "partition/exact/recompute.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -58,9 +60,53 @@ TEST(LeastRecomputation, EqualsBruteForce) {
     if (!fit.fits) continue;
     ASSERT_TRUE(fits(fit.recomputed));
     ASSERT_EQ(fit.again_ns, least_ns);
+    ASSERT_TRUE(fit.is_exact);
     recomputing += !fit.recomputed.empty();
   }
   EXPECT_GT(recomputing, 1000);
+}
+
+// Whether a set fits is drawn, so that nothing but asking about all of them tells which is best.
+TEST(LeastRecomputation, IsExactOnlyWhereNoOtherChoiceIsBetter) {
+  std::mt19937 random(3);
+  int exact = 0, inexact = 0, misses = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    const int able = 1 + static_cast<int>(random() % 10);
+    std::vector<LayerCost> layers;
+    for (int i = 0; i < able; ++i) {
+      layers.push_back(LayerOf(1 + random() % 3, 10 + random() % 3, true));
+    }
+    const bool has_two_stages = able > 1 && random() % 4 == 0;
+    std::vector<StageRange> ranges = {{0, able - 1, 0}};
+    if (has_two_stages) ranges = {{0, 0, 0}, {1, able - 1, 1}};
+    std::vector<bool> does_fit(size_t{1} << able);
+    for (size_t set = 0; set < does_fit.size(); ++set) does_fit[set] = random() % 8 == 0;
+    double least_ns = std::numeric_limits<double>::infinity();
+    for (size_t set = 0; set < does_fit.size(); ++set) {
+      double again_ns = 0;
+      for (int i = 0; i < able; ++i) again_ns += (set >> i & 1U) * layers[i].forward_ns;
+      if (does_fit[set]) least_ns = std::min(least_ns, again_ns);
+    }
+    const FitOfRange fit =
+        LeastRecomputation(layers, ranges, 0, [&](absl::Span<const int> recomputed) {
+          size_t set = 0;
+          for (const int layer : recomputed) set |= size_t{1} << layer;
+          return does_fit[set];
+        });
+    const double found_ns = fit.fits ? fit.again_ns : std::numeric_limits<double>::infinity();
+    if (fit.is_exact) {
+      ASSERT_EQ(found_ns, least_ns) << trial;
+    } else {
+      misses += found_ns > least_ns;
+    }
+    const bool none_is_needed = does_fit[0];
+    EXPECT_EQ(fit.is_exact, none_is_needed || (able <= kMaxRecomputedOneByOne && !has_two_stages))
+        << trial;
+    ++(fit.is_exact ? exact : inexact);
+  }
+  EXPECT_GT(exact, 100);
+  EXPECT_GT(inexact, 50);
+  EXPECT_GT(misses, 10);  // it would not be true of the others
 }
 
 TEST(LeastRecomputation, TakesTheLastOfEqualLayersAndNoMoreThanNeeded) {

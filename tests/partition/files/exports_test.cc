@@ -120,6 +120,21 @@ TEST(Exports, TorchCsvIsTheOrderOfThePlan) {
   }
 }
 
+TEST(Exports, TorchLoweredCsvIsTheRunOfThePlanWithSumsOverReplicas) {
+  for (const schedule::Generator& generator : schedule::Generators()) {
+    const schedule::Schedule made = generator.generate({.ranks = 3, .micro_batches = 6}).value();
+    Plan plan = {.schedule = made};
+    for (int stage = 0; stage < made.num_stages(); ++stage) plan.first_layer.push_back(stage);
+    plan.num_layers = made.num_stages();
+    const schedule::Schedule expected = schedule::Lower(made, {.reduce_gradients = true}).value();
+    for (const bool is_lowered : {false, true}) {
+      if (is_lowered) plan.schedule = schedule::Lower(made).value();
+      EXPECT_EQ(schedule::ParseScheduleCsv(ToTorchLoweredCsv(plan).value(), made.name).value(),
+                expected);
+    }
+  }
+}
+
 TEST(Exports, DeepSpeedPartsAreTheBoundsOfTheStages) {
   EXPECT_EQ(ToDeepSpeedParts(PlanOf("1f1b", 4, 8, {0, 5, 10, 15}, 20)).value(),
             "[0, 5, 10, 15, 20]");
@@ -194,6 +209,7 @@ TEST(Exports, WhatNoProgramFollowsIsRefusedByAll) {
   const auto expect_refused = [](const Plan& plan, const std::string& reason) {
     EXPECT_THAT(ToTorchPlanJson(plan, Names(4)), IsRefusal(reason));
     EXPECT_THAT(ToTorchScheduleCsv(plan), IsRefusal(reason));
+    EXPECT_THAT(ToTorchLoweredCsv(plan), IsRefusal(reason));
     EXPECT_THAT(ToDeepSpeedParts(plan), IsRefusal(reason));
     EXPECT_THAT(ToMegatronLayout(plan, Names(4)), IsRefusal(reason));
   };

@@ -124,10 +124,32 @@ TEST(ProfileFile, AGraphThatIsAChainIsOne) {
   EXPECT_TRUE(profile.is_chain());
 }
 
+TEST(ProfileFile, TiesNameLayersInOrder) {
+  const auto with = [](const std::string& first, const std::string& second) {
+    std::string text = File({Named("a", ""), Named("b", "")});
+    text.insert(text.rfind('}'),
+                absl::StrCat(R"(, "ties": [{"layer": ")", first, R"(", "other_layer": ")", second,
+                             R"(", "bytes": 8}])"));
+    return ParseProfileJson(text);
+  };
+  ASSERT_OK_AND_ASSIGN(const Profile profile, with("a", "b"));
+  EXPECT_THAT(profile.ties, ElementsAre(Tie{.layer = 0, .other_layer = 1, .bytes = 8}));
+  EXPECT_EQ(profile.collectives.ties, 1);
+  EXPECT_THAT(with("a", "c"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("\"c\" is not the name of a layer")));
+  EXPECT_THAT(with("b", "a"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("must come after the first layer")));
+}
+
 Profile RandomProfile(std::mt19937& random) {
   const int count = 1 + static_cast<int>(random() % 8);
   Profile profile = {.model = "a \"model\"\n\xC3\xA9"};
   profile.collectives.norm_bytes = static_cast<int64_t>(random() % 3) * 80;
+  if (count > 1 && random() % 2 == 0) {
+    profile.ties = {
+        {.layer = 0, .other_layer = count - 1, .bytes = 1 + static_cast<int64_t>(random() % 99)}};
+    profile.collectives.ties = 1;
+  }
   int64_t rows = 0;
   const std::vector<LayerCost> like = RandomLayers(random, count);
   for (int sizes = 1 + static_cast<int>(random() % 3); sizes > 0; --sizes) {

@@ -13,7 +13,8 @@ using schedule::Rank;
 // Two stages of four micro-batches each, whose activations and gradients take 512 bytes; the
 // parameters of the first take 5 MiB, so that they go in two parts, and those of the second 1 KiB.
 SentBytes SentBy(int rank, int replica, const Replication& replication,
-                 const schedule::CollectiveMemory& collectives = {}) {
+                 const schedule::CollectiveMemory& collectives = {},
+                 const std::vector<Tie>& ties = {}) {
   std::vector<LayerCost> layers(2);
   layers[0].memory = {.parameter_bytes = 5 << 20, .output_bytes = 512};
   layers[1].memory = {.parameter_bytes = 1024, .input_bytes = 512, .output_bytes = 64};
@@ -23,7 +24,7 @@ SentBytes SentBy(int rank, int replica, const Replication& replication,
                      .replication = replication};
   const PreparedPlan prepared =
       PreparePlan(plan, layers, {}, schedule::Transfers::kSeparate, collectives).value();
-  return SentBytesOf(prepared, Rank(rank), replica);
+  return SentBytesOf(prepared, ties, Rank(rank), replica);
 }
 
 TEST(SentBytes, OfOneReplicaAreActivationsAndGradients) {
@@ -54,11 +55,16 @@ TEST(SentBytes, OfAShardedOptimizerAreAsMany) {
   EXPECT_EQ(SentBy(1, 0, replication).to_replicas, 1024);
 }
 
-// The gathered parameters come on top of the gathered gradients, whose norm they wait for.
-TEST(SentBytes, OfAShardedOptimizerThatClipsAreHalfAsManyMore) {
+// The gathered parameters come on top of the gathered gradients, whose ties and norm they wait for.
+TEST(SentBytes, OfAShardedOptimizerWhoseUpdatesWaitAreHalfAsManyMore) {
   const Replication replication = {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true};
   EXPECT_EQ(SentBy(1, 0, replication, {.norm_bytes = 48, .replicas = 2}),
             (SentBytes{.to_ranks = 4 * 512 + 48, .to_replicas = 1024 + 512}));
+  const std::vector<Tie> ties = {{.layer = 0, .other_layer = 1, .bytes = 1000}};
+  EXPECT_EQ(SentBy(1, 0, replication, {.ties = 1, .replicas = 2}, ties),
+            (SentBytes{.to_ranks = 4 * 512 + 1000, .to_replicas = 1024 + 512}));
+  EXPECT_EQ(SentBy(1, 1, replication, {.ties = 1, .norm_bytes = 48, .replicas = 2}, ties),
+            (SentBytes{.to_ranks = 4 * 512 + 1000 + 48, .to_replicas = 1024 + 512}));
 }
 
 // From the rank of the loss to the other, and from each replica to the other.
@@ -75,13 +81,20 @@ TEST(SentBytes, HaveTheResultsThatAreShared) {
   EXPECT_EQ(SentBy(0, 1, two, results).to_replicas - SentBy(0, 1, two).to_replicas, block_bytes);
 }
 
+TEST(SentBytes, HaveTheGradientsThatAreTied) {
+  const std::vector<Tie> ties = {{.layer = 0, .other_layer = 1, .bytes = 1000}};
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(SentBy(rank, 0, {}, {.ties = 1}, ties).to_ranks, 4 * 512 + 1000) << rank;
+  }
+}
+
 TEST(SentBytes, OfOneDeviceAreNone) {
   const PreparedPlan prepared = PreparePlan({.first_layer = {0},
                                              .num_layers = 1,
                                              .schedule = GeneratedSchedule("gpipe", 2)(1).value()},
                                             std::vector<LayerCost>(1), {})
                                     .value();
-  EXPECT_EQ(SentBytesOf(prepared, Rank(0), 0), SentBytes());
+  EXPECT_EQ(SentBytesOf(prepared, {}, Rank(0), 0), SentBytes());
 }
 
 }  // namespace

@@ -221,8 +221,8 @@ TEST(PlanJointly, CountsTheMemoryOfReplicasAndGradientBlocks) {
   EXPECT_EQ(training_of(one).dynamic_bytes, training_of(two).dynamic_bytes);
 }
 
-// Each updates half of its six layers: within the REDUCE, or after the norm and before it hands out
-// what it has updated.
+// Each updates half of its six layers: within the REDUCE, or after a norm or ties and before it
+// hands out what it has updated.
 TEST(PlanJointly, ShardsTheOptimizer) {
   PlannerRequest request = TwoReplicas();
   for (LayerCost& layer : request.profile.sizes.front().layers) {
@@ -242,14 +242,33 @@ TEST(PlanJointly, ShardsTheOptimizer) {
   EXPECT_EQ(sharded.objective_ns, kUnshardedNs + 300);
   EXPECT_EQ(sharded.stages[0].update_ns, 6000 + 300);
   EXPECT_EQ(resident_of(whole) - resident_of(sharded), kStageBytes);
-  request.profile.collectives.norm_bytes = 8 * 12;
-  EXPECT_EQ(PlanJointly(request).value().objective_ns, kUnshardedNs + 300 + 3000);
+  for (const schedule::CollectiveMemory& collectives :
+       {schedule::CollectiveMemory{.norm_bytes = 8 * 12}, schedule::CollectiveMemory{.ties = 1}}) {
+    request.profile.collectives = collectives;
+    EXPECT_EQ(PlanJointly(request).value().objective_ns, kUnshardedNs + 300 + 3000);
+  }
   // One replica has nothing to share; where their number is open, others are considered.
   request.replicas = 1;
   EXPECT_THAT(PlanJointly(request), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr("a sharded optimizer for 1 replica")));
   request.replicas.reset();
   EXPECT_OK(PlanJointly(request));
+}
+
+TEST(PlanJointly, RefusesToShareWhatOnlyOneReplicaCanHave) {
+  for (const bool shards : {true, false}) {
+    PlannerRequest request = TwoReplicas();
+    request.replicas.reset();
+    request.shards_optimizer = shards;
+    if (!shards) request.reduction = ReductionKind::kRing;
+    const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 replica"));
+    request.given = schedule::Generate("1f1b", {.ranks = 4, .micro_batches = 8}).value();
+    EXPECT_THAT(PlanJointly(request), refused);
+    request.given.reset();
+    EXPECT_OK(PlanJointly(request));
+    request.cluster = UniformCluster(3);
+    EXPECT_THAT(PlanJointly(request), refused);
+  }
 }
 
 // In the time of a tree, without its memory.

@@ -34,7 +34,7 @@ class Peaks {
     return LayOutStage(MemoryOf(absl::MakeConstSpan(layers_).subspan(first, last - first + 1)),
                        ends_, peaks_.position(stage));
   }
-  int64_t AtLeast(int first, int last, int stage) const {
+  int64_t AtLeast(int first, int last, int stage) {
     return peaks_.AtLeast(stage, Memory(first, last, stage));
   }
   int64_t PeakBytes(int first, int last, int stage) {
@@ -96,6 +96,7 @@ TEST(StagePeaks, BoundNeverExceedsThePeak) {
       for (int stage = 0; stage < stages; ++stage) {
         const int64_t at_least_bytes = peaks.AtLeast(stage, stage + 2, stage);
         const int64_t peak_bytes = peaks.PeakBytes(stage, stage + 2, stage);
+        ASSERT_GE(at_least_bytes, peaks->Bound(stage, peaks.Memory(stage, stage + 2, stage)));
         ASSERT_LE(at_least_bytes, peak_bytes)
             << generator.name << ", stage " << stage << " of " << stages << ", " << micro_batches
             << " micro-batches, problem " << i;

@@ -1,0 +1,74 @@
+#include "base/utf8.h"
+
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+
+namespace stagecoach::base {
+namespace {
+
+// Of a character, by its first byte: its length, and the range of its second byte, which keeps out
+// longer forms than needed, surrogates, and what is above U+10FFFF. A length of 0: none begins so.
+struct Utf8Form {
+  size_t bytes = 0;
+  uint8_t least = 0x80, most = 0xBF;
+};
+
+Utf8Form FormOf(uint8_t lead) {
+  if (lead < 0x80) return {1};
+  if (lead < 0xC2 || lead > 0xF4) return {0};
+  if (lead < 0xE0) return {2};
+  if (lead < 0xF0) {
+    return {3, static_cast<uint8_t>(lead == 0xE0 ? 0xA0 : 0x80),
+            static_cast<uint8_t>(lead == 0xED ? 0x9F : 0xBF)};
+  }
+  return {4, static_cast<uint8_t>(lead == 0xF0 ? 0x90 : 0x80),
+          static_cast<uint8_t>(lead == 0xF4 ? 0x8F : 0xBF)};
+}
+
+}  // namespace
+
+Utf8Front FrontOf(absl::string_view text) {
+  using Kind = Utf8Front::Kind;
+  const Utf8Form form = FormOf(static_cast<uint8_t>(text.front()));
+  if (form.bytes == 0) return {Kind::kInvalid, 1};
+  for (size_t i = 1; i < form.bytes; ++i) {
+    if (i == text.size()) return {Kind::kCut, i};
+    const auto byte = static_cast<uint8_t>(text[i]);
+    const bool continues = i == 1 ? byte >= form.least && byte <= form.most : (byte & 0xC0) == 0x80;
+    if (!continues) return {Kind::kInvalid, i};
+  }
+  return {Kind::kCharacter, form.bytes};
+}
+
+size_t Utf8Prefix(absl::string_view text) {
+  constexpr uint64_t kHighBits = 0x8080808080808080;
+  size_t offset = 0;
+  while (offset < text.size()) {
+    // Eight ASCII characters at once.
+    if (uint64_t bytes = 0; text.size() - offset >= sizeof(bytes)) {
+      std::memcpy(&bytes, text.data() + offset, sizeof(bytes));
+      if ((bytes & kHighBits) == 0) {
+        offset += sizeof(bytes);
+        continue;
+      }
+    }
+    const Utf8Front front = FrontOf(text.substr(offset));
+    if (front.kind != Utf8Front::Kind::kCharacter) break;
+    offset += front.bytes;
+  }
+  return offset;
+}
+
+absl::Status NotUtf8(absl::string_view text, size_t offset) {
+  return absl::DataLossError(
+      absl::StrFormat("the byte 0x%02x at offset %d is not UTF-8, expected text",
+                      static_cast<uint8_t>(text[offset]), offset));
+}
+
+absl::Status CheckUtf8(absl::string_view text) {
+  const size_t offset = Utf8Prefix(text);
+  return offset == text.size() ? absl::OkStatus() : NotUtf8(text, offset);
+}
+
+}  // namespace stagecoach::base

@@ -1,0 +1,221 @@
+// ExportToHuggingFace, ExportToTorchvision.
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/hugging_face.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/safetensors.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr int64_t kFloatBytes = SizeOf(kernels::DType::kFloat32);
+
+// A tensor of theirs, and where it is in ours.
+struct ExportedTensor {
+  const HuggingFaceParameter* parameter = nullptr;
+  const HuggingFacePiece* piece = nullptr;
+  int64_t first_column = 0;
+
+  int64_t bytes() const { return piece->rows() * piece->columns() * kFloatBytes; }
+};
+using ExportedFile = std::vector<ExportedTensor>;
+
+// Fills files in order.
+std::vector<ExportedFile> Distribute(absl::Span<const HuggingFaceParameter> parameters,
+                                     int64_t file_bytes) {
+  std::vector<ExportedFile> files(1);
+  int64_t bytes = 0;
+  for (const HuggingFaceParameter& parameter : parameters) {
+    int64_t first_column = 0;
+    for (const HuggingFacePiece& piece : parameter.pieces) {
+      const ExportedTensor tensor = {&parameter, &piece, first_column};
+      if (!files.back().empty() && bytes + tensor.bytes() > file_bytes) {
+        files.emplace_back();
+        bytes = 0;
+      }
+      bytes += tensor.bytes();
+      files.back().push_back(tensor);
+      first_column += piece.columns();
+    }
+  }
+  return files;
+}
+
+// Reads the parameters of a checkpoint, of which it keeps one file, a layer's, at a time.
+class ParameterReader {
+ public:
+  explicit ParameterReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  absl::StatusOr<absl::Span<const float>> Read(const std::string& name) {
+    for (const SavedFile& file : checkpoint_.manifest().files) {
+      for (const SavedFile::Tensor& tensor : file.tensors) {
+        if (tensor.name != name) continue;
+        if (file.name != file_name_) {
+          loaded_.reset();
+          ASSIGN_OR_RETURN(loaded_, checkpoint_.Load(file.name));
+          file_name_ = file.name;
+        }
+        return loaded_->Find(name, tensor.shape);
+      }
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint_.path(), ": there is no parameter \"", name, "\""));
+  }
+
+ private:
+  const Checkpoint& checkpoint_;
+  std::string file_name_;
+  std::optional<LoadedFile> loaded_;
+};
+
+// The values of a tensor of theirs.
+absl::Status AppendTensor(const ExportedTensor& tensor, absl::Span<const float> ours,
+                          const base::AppendFunction& append) {
+  const HuggingFacePiece& piece = *tensor.piece;
+  const int64_t columns = tensor.parameter->columns();
+  if (std::ssize(ours) != piece.rows() * columns) {
+    return absl::FailedPreconditionError(absl::StrCat("the parameter \"", tensor.parameter->name,
+                                                      "\" has ", ours.size(), " values, expected ",
+                                                      piece.rows() * columns));
+  }
+  const int64_t lines = piece.is_transposed ? piece.columns() : piece.rows();
+  std::vector<float> line(
+      static_cast<size_t>(piece.is_transposed ? piece.rows() : piece.columns()));
+  for (int64_t i = 0; i < lines; ++i) {
+    const float* from = ours.data() + tensor.first_column + (piece.is_transposed ? i : i * columns);
+    for (float& value : line) {
+      value = *from;
+      from += piece.is_transposed ? columns : 1;
+    }
+    RETURN_IF_ERROR(
+        append({reinterpret_cast<const char*>(line.data()), line.size() * sizeof(float)}));
+  }
+  return absl::OkStatus();
+}
+
+// `batches`: what counters say; none are written without a value.
+absl::Status WriteTensors(const ExportedFile& file, const HuggingFaceModel& model,
+                          ParameterReader& parameters, std::optional<int64_t> batches,
+                          const base::AppendFunction& append) {
+  SafetensorsHeader header{.metadata = {{"format", "pt"}}};
+  for (const ExportedTensor& tensor : file) {
+    header.tensors.push_back({.name = HuggingFaceTensorName(model, tensor.piece->tensor),
+                              .shape = Shape(absl::MakeConstSpan(tensor.piece->shape))});
+  }
+  std::vector<std::string> counters;
+  if (batches.has_value()) counters = HuggingFaceCountersOf(model);
+  for (const std::string& counter : counters) {
+    header.tensors.push_back(
+        {.name = HuggingFaceTensorName(model, counter), .type = std::nullopt, .shape = {}});
+  }
+  RETURN_IF_ERROR(append(LayOutSafetensors(header)));
+  for (const ExportedTensor& tensor : file) {
+    ASSIGN_OR_RETURN(const absl::Span<const float> ours, parameters.Read(tensor.parameter->name));
+    RETURN_IF_ERROR(AppendTensor(tensor, ours, append));
+  }
+  for (size_t i = 0; i < counters.size(); ++i) {
+    RETURN_IF_ERROR(append({reinterpret_cast<const char*>(&*batches), sizeof(int64_t)}));
+  }
+  return absl::OkStatus();
+}
+
+std::string FileName(size_t index, size_t files) {
+  if (files == 1) return "model.safetensors";
+  return absl::StrFormat("model-%05d-of-%05d.safetensors", index + 1, files);
+}
+
+std::string IndexOf(absl::Span<const ExportedFile> files, const HuggingFaceModel& model) {
+  nlohmann::ordered_json map;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    for (const ExportedTensor& tensor : files[i]) {
+      map[HuggingFaceTensorName(model, tensor.piece->tensor)] = FileName(i, files.size());
+      bytes += tensor.bytes();
+    }
+  }
+  for (const std::string& counter : HuggingFaceCountersOf(model)) {
+    map[HuggingFaceTensorName(model, counter)] = FileName(files.size() - 1, files.size());
+    bytes += static_cast<int64_t>(sizeof(int64_t));
+  }
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", map}};
+  return index.dump(2) + "\n";
+}
+
+// What a checkpoint is of. Data may have had other tokens and images than its model file says.
+absl::StatusOr<HuggingFaceModel> ModelOfCheckpoint(const Checkpoint& checkpoint) {
+  const Manifest& manifest = checkpoint.manifest();
+  const int64_t outputs =
+      manifest.output.rank() == 0 ? 1 : manifest.output.dim(manifest.output.rank() - 1);
+  auto model = HuggingFaceModelOf(manifest.model_source, manifest.input, outputs);
+  if (model.ok()) return model;
+  return absl::FailedPreconditionError(
+      absl::StrCat(checkpoint.path(), ": ", model.status().message()));
+}
+
+}  // namespace
+
+absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
+                                 int64_t file_bytes) {
+  ASSIGN_OR_RETURN(const HuggingFaceModel model, ModelOfCheckpoint(checkpoint));
+  const auto* const resnet = std::get_if<ImageClassifier>(&model);
+  if (resnet != nullptr && resnet->net.is_small) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        checkpoint.path(),
+        " is of a ResNet for small images, which transformers has not: its first convolution is of "
+        "7 x 7; --format torchvision writes it"));
+  }
+  // Written last: a folder without it is of an export that failed.
+  const std::string config = absl::StrCat(folder, "/config.json");
+  if (base::Exists(config)) {
+    return absl::AlreadyExistsError(absl::StrCat(config, " is there already: name a new folder"));
+  }
+  RETURN_IF_ERROR(base::MakeFolders(folder));
+  const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);
+  const std::vector<ExportedFile> files = Distribute(parameters, file_bytes);
+  ParameterReader reader(checkpoint);
+  for (size_t i = 0; i < files.size(); ++i) {
+    RETURN_IF_ERROR(base::WriteFileAtomically(
+        absl::StrCat(folder, "/", FileName(i, files.size())),
+        [&](const base::AppendFunction& append) {
+          return WriteTensors(
+              files[i], model, reader,
+              i + 1 < files.size() ? std::nullopt : std::optional(checkpoint.manifest().step),
+              append);
+        }));
+  }
+  if (files.size() > 1) {
+    RETURN_IF_ERROR(base::WriteFileAtomically(absl::StrCat(folder, "/model.safetensors.index.json"),
+                                              IndexOf(files, model)));
+  }
+  return base::WriteFileAtomically(config, HuggingFaceConfigOf(model));
+}
+
+absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string& path) {
+  ASSIGN_OR_RETURN(HuggingFaceModel model, ModelOfCheckpoint(checkpoint));
+  auto* const resnet = std::get_if<ImageClassifier>(&model);
+  if (resnet == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.path(), " is of no ResNet, which torchvision's names are for"));
+  }
+  resnet->naming = ResNetNaming::kTorchvision;
+  const std::vector<HuggingFaceParameter> parameters = HuggingFaceParametersOf(model);
+  const std::vector<ExportedFile> files =
+      Distribute(parameters, std::numeric_limits<int64_t>::max());
+  ParameterReader reader(checkpoint);
+  return base::WriteFileAtomically(path, [&](const base::AppendFunction& append) {
+    return WriteTensors(files.front(), model, reader, checkpoint.manifest().step, append);
+  });
+}
+
+}  // namespace stagecoach::engine

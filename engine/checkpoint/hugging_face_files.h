@@ -1,0 +1,74 @@
+#ifndef STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_FILES_H_
+#define STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/hugging_face_model.h"
+#include "engine/model/transformer.h"
+
+namespace stagecoach::engine {
+
+// The parameters of a model in a folder as the library transformers saves one: config.json and
+// model.safetensors, or several such files and model.safetensors.index.json; or those of a ResNet
+// in one file, a state dict of torchvision's. Files are mapped, so that a process reads what it
+// asks for alone. Copies share them. Thread-safe.
+class HuggingFaceFolder {
+ public:
+  // `path`: the folder, or the file if IsStateDict, whose names are torchvision's whatever the
+  // model's naming is. A table of positions may be longer than the model's. InvalidArgument, naming
+  // the file and tensor: a file is damaged, a parameter is missing or has another shape (both are
+  // told), there is a tensor that the model has not, or one of a type that is no floating-point
+  // number of 16, 32 or 64 bits; the config.json is of another model (DifferenceOf); a file for a
+  // model that is no ResNet. NotFound: there are no such files.
+  static absl::StatusOr<HuggingFaceFolder> Open(const std::string& path,
+                                                const HuggingFaceModel& model);
+
+  // The values of one of our parameters, rounded to float32 if theirs are wider. NotFound: the
+  // model has no parameter of that name. Pre-condition: as many values as it has.
+  absl::Status Read(absl::string_view name, absl::Span<float> values) const;
+
+  // Of what the folder has, in lines "name: hash" as TrainerOptions::fingerprint has them: of what
+  // config.json says of the model, and of all tensors, in however many files. Reads all of them.
+  std::string Fingerprint() const;
+  // HuggingFaceDropoutOf its config.json.
+  const std::string& dropout() const;
+
+ private:
+  struct Contents;
+  explicit HuggingFaceFolder(std::shared_ptr<const Contents> contents)
+      : contents_(std::move(contents)) {}
+
+  std::shared_ptr<const Contents> contents_;
+};
+
+// Whether a path is not of a folder, but of a file of tensors: by its end, ".safetensors".
+bool IsStateDict(absl::string_view path);
+
+// The config.json in a folder (ReadHuggingFaceModel, ReadHuggingFaceConfig). Errors name the file.
+absl::StatusOr<HuggingFaceModel> ReadHuggingFaceModelFile(const std::string& folder);
+absl::StatusOr<Transformer> ReadHuggingFaceConfigFile(const std::string& folder);
+
+// A folder of one of ours: writes config.json, and the parameters of a checkpoint as
+// model.safetensors, or as files of at most `file_bytes` each (a larger tensor gets its own) with
+// an index. It takes the memory of a layer. AlreadyExists: the folder has a config.json.
+// FailedPrecondition: the checkpoint is of a model that transformers does not know
+// (HuggingFaceModelOf; a ResNet for small images). Errors of Checkpoint::Load, and of the system.
+inline constexpr int64_t kHuggingFaceFileBytes = 5'000'000'000;  // as transformers has it
+absl::Status ExportToHuggingFace(const Checkpoint& checkpoint, const std::string& folder,
+                                 int64_t file_bytes = kHuggingFaceFileBytes);
+
+// The parameters of a ResNet as a state dict of torchvision's, in one file. FailedPrecondition: the
+// checkpoint is of another model. Errors of Checkpoint::Load, and of the system.
+absl::Status ExportToTorchvision(const Checkpoint& checkpoint, const std::string& path);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_FILES_H_

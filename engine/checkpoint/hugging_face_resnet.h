@@ -1,0 +1,26 @@
+#ifndef STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_RESNET_H_
+#define STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_RESNET_H_
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/checkpoint/hugging_face.h"
+#include "engine/checkpoint/hugging_face_model.h"
+
+namespace stagecoach::engine {
+
+// What hugging_face.h has, for ResNets.
+
+// The model that a parsed config.json is of. InvalidArgument: a key is malformed, or asks for what
+// there is no ResNet of here (CheckResNet).
+absl::StatusOr<ImageClassifier> ReadResNetConfig(const nlohmann::json& document);
+// Pre-condition: the stem is the one of transformers, not for small images.
+std::string ResNetConfigOf(const ImageClassifier& model);
+std::vector<HuggingFaceParameter> ResNetParametersOf(const ImageClassifier& model);
+std::vector<std::string> ResNetCountersOf(const ImageClassifier& model);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_CHECKPOINT_HUGGING_FACE_RESNET_H_

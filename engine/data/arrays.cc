@@ -1,0 +1,231 @@
+#include "engine/data/arrays.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/file.h"
+#include "base/mapped_file.h"
+#include "base/status_macros.h"
+#include "engine/data/npy.h"
+#include "engine/data/pixels.h"
+
+namespace stagecoach::engine {
+namespace {
+
+// Samples as a file has them; one of `pixels` and `values` is empty.
+struct ArraySamples {
+  bool are_pixels = false;
+  std::vector<int64_t> shape;  // of one sample
+  std::vector<uint8_t> pixels;
+  std::vector<float> values;
+  std::vector<int32_t> labels;  // none, if they are not known
+
+  int64_t features() const {
+    int64_t product = 1;
+    for (const int64_t extent : shape) product *= extent;
+    return product;
+  }
+  std::string Describe() const {
+    return absl::StrCat(are_pixels ? "pixels" : "numbers", " of shape ", NpyShape(shape));
+  }
+};
+
+std::string ArrayFile(const std::string& directory, absl::string_view name) {
+  return absl::StrCat(directory, "/", name, ".npy");
+}
+
+// A file, and the array in it.
+struct MappedArray {
+  base::MappedFile file;
+  NpyArray array;
+};
+
+absl::StatusOr<MappedArray> MapArray(const std::string& path) {
+  ASSIGN_OR_RETURN(base::MappedFile file, base::MappedFile::Open(path));
+  const absl::string_view contents = file.contents();
+  if (std::ssize(contents) > kMaxArrayBytes) {
+    return absl::ResourceExhaustedError(absl::StrFormat("%s: %d bytes, above the limit of %d", path,
+                                                        contents.size(), kMaxArrayBytes));
+  }
+  ASSIGN_OR_RETURN(NpyArray array, ParseNpy(path, contents));
+  return MappedArray{std::move(file), std::move(array)};
+}
+
+// The elements, which are stored as S.
+template <typename S, typename T>
+absl::StatusOr<std::vector<T>> ReadElements(const std::string& path, const NpyArray& array) {
+  RETURN_IF_ERROR(CheckElements(path, array.elements, array.count, sizeof(S)));
+  std::vector<T> elements(static_cast<size_t>(array.count));
+  const char* from = array.elements.data();
+  for (T& element : elements) {
+    S stored;
+    std::memcpy(&stored, from, sizeof(S));
+    element = static_cast<T>(stored);
+    from += sizeof(S);
+  }
+  return elements;
+}
+
+absl::Status CheckSamples(const std::string& path, const NpyArray& array) {
+  const std::vector<int64_t>& shape = array.shape;
+  const auto wrong = [&](absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": an array of shape ", NpyShape(array.shape), ", expected ", expected));
+  };
+  if (shape.size() < 2 || shape.size() > 4) {
+    return wrong(
+        "(samples, features), (samples, height, width) or (samples, channels, height, width)");
+  }
+  if (array.count == 0) return wrong("at least one element");
+  if (array.is_fortran) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": an array in Fortran's order, expected one in C's: save ascontiguousarray of it"));
+  }
+  // A width of 1 or 3 is so rare that it is told from channels by the other end.
+  const auto is_channels = [](int64_t extent) { return extent == 1 || extent == 3; };
+  if (shape.size() == 4 && is_channels(shape[3]) && !is_channels(shape[1])) {
+    return wrong("(samples, channels, height, width): save transpose(0, 3, 1, 2) of it");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ArraySamples> ReadSamples(const std::string& path) {
+  ASSIGN_OR_RETURN(const MappedArray mapped, MapArray(path));
+  const NpyArray& array = mapped.array;
+  ArraySamples samples = {.are_pixels = array.type == "|u1"};
+  if (!samples.are_pixels && array.type != "<f4" && array.type != "<f8") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": an array of \"", array.type,
+                     "\", expected pixels \"|u1\" or numbers \"<f4\" or \"<f8\""));
+  }
+  RETURN_IF_ERROR(CheckSamples(path, array));
+  samples.shape.assign(array.shape.begin() + 1, array.shape.end());
+  if (samples.are_pixels) {
+    ASSIGN_OR_RETURN(samples.pixels, (ReadElements<uint8_t, uint8_t>(path, array)));
+  } else if (array.type == "<f4") {
+    ASSIGN_OR_RETURN(samples.values, (ReadElements<float, float>(path, array)));
+  } else {
+    ASSIGN_OR_RETURN(samples.values, (ReadElements<double, float>(path, array)));
+  }
+  return samples;
+}
+
+template <typename S>
+absl::StatusOr<std::vector<int32_t>> ReadLabelsOf(const std::string& path, const NpyArray& array) {
+  ASSIGN_OR_RETURN(const std::vector<S> stored, (ReadElements<S, S>(path, array)));
+  std::vector<int32_t> labels;
+  labels.reserve(stored.size());
+  for (const S label : stored) {
+    if (std::cmp_less(label, 0) || std::cmp_greater_equal(label, kMaxArrayClasses)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: label of row %d is %d, expected 0 to %d", path, std::ssize(labels),
+                          label, kMaxArrayClasses - 1));
+    }
+    labels.push_back(static_cast<int32_t>(label));
+  }
+  return labels;
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadLabels(const std::string& path) {
+  ASSIGN_OR_RETURN(const MappedArray mapped, MapArray(path));
+  const NpyArray& array = mapped.array;
+  if (array.shape.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": an array of shape ",
+                                                   NpyShape(array.shape),
+                                                   ", expected one label for each sample"));
+  }
+  if (array.type == "|u1") return ReadLabelsOf<uint8_t>(path, array);
+  if (array.type == "|i1") return ReadLabelsOf<int8_t>(path, array);
+  if (array.type == "<u2") return ReadLabelsOf<uint16_t>(path, array);
+  if (array.type == "<i2") return ReadLabelsOf<int16_t>(path, array);
+  if (array.type == "<u4") return ReadLabelsOf<uint32_t>(path, array);
+  if (array.type == "<i4") return ReadLabelsOf<int32_t>(path, array);
+  if (array.type == "<u8") return ReadLabelsOf<uint64_t>(path, array);
+  if (array.type == "<i8") return ReadLabelsOf<int64_t>(path, array);
+  return absl::InvalidArgumentError(absl::StrCat(path, ": an array of \"", array.type,
+                                                 "\", expected little-endian integers as labels"));
+}
+
+// `part` is "train" or "test".
+absl::StatusOr<ArraySamples> ReadLabeledSamples(const std::string& directory,
+                                                absl::string_view part) {
+  const std::string x = ArrayFile(directory, absl::StrCat("x_", part));
+  const std::string y = ArrayFile(directory, absl::StrCat("y_", part));
+  ASSIGN_OR_RETURN(ArraySamples samples, ReadSamples(x));
+  ASSIGN_OR_RETURN(samples.labels, ReadLabels(y));
+  const int64_t elements = std::ssize(samples.pixels) + std::ssize(samples.values);
+  const int64_t rows = elements / samples.features();
+  if (rows != std::ssize(samples.labels)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s holds %d samples but %s holds %d labels, expected as many", x, rows, y,
+                        samples.labels.size()));
+  }
+  return samples;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> DatasetOfArray(ArraySamples samples, int64_t classes,
+                                                              const DataEncoding& encoding) {
+  const int64_t features = samples.features();
+  if (samples.are_pixels) {
+    return ImageDataset::Create(features, classes, encoding.mean.front(), encoding.stddev.front(),
+                                std::move(samples.pixels), std::move(samples.labels));
+  }
+  return TableDataset::Create(features, classes, std::move(samples.values),
+                              std::move(samples.labels));
+}
+
+}  // namespace
+
+bool HoldsArrays(const std::string& path) {
+  return base::Exists(ArrayFile(path, "x_train")) || base::Exists(ArrayFile(path, "x_test"));
+}
+
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory) {
+  ASSIGN_OR_RETURN(ArraySamples train, ReadLabeledSamples(directory, "train"));
+  ASSIGN_OR_RETURN(ArraySamples test, ReadLabeledSamples(directory, "test"));
+  if (train.shape != test.shape || train.are_pixels != test.are_pixels) {
+    return absl::InvalidArgumentError(absl::StrCat(directory, ": test samples are ",
+                                                   test.Describe(), ", expected ", train.Describe(),
+                                                   " as in the training set"));
+  }
+  kernels::Shape image;
+  if (train.shape.size() == 2) image = kernels::Shape{1, train.shape[0], train.shape[1]};
+  if (train.shape.size() == 3) image = kernels::Shape(absl::MakeConstSpan(train.shape));
+  DataEncoding encoding;
+  if (train.are_pixels) {
+    const PixelStatistics statistics = MeasurePixels(train.pixels);
+    encoding = {.mean = {statistics.mean}, .stddev = {statistics.stddev}};
+  }
+  const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
+  auto train_set = DatasetOfArray(std::move(train), classes, encoding);
+  RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
+  auto test_set = DatasetOfArray(std::move(test), classes, encoding);
+  RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
+  return TrainTest{*std::move(train_set), *std::move(test_set), std::move(encoding), image};
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::string& directory,
+                                                                const DataEncoding& encoding,
+                                                                int64_t classes) {
+  const bool has_labels = base::Exists(ArrayFile(directory, "y_test"));
+  ASSIGN_OR_RETURN(ArraySamples samples, has_labels ? ReadLabeledSamples(directory, "test")
+                                                    : ReadSamples(ArrayFile(directory, "x_test")));
+  const size_t means = samples.are_pixels ? 1 : 0;
+  if (!encoding.columns.empty() || encoding.vocabulary > 0 || encoding.mean.size() != means) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the model was not trained on ", samples.are_pixels ? "pixels" : "numbers", " as ",
+        ArrayFile(directory, "x_test"), " has them: it is not known how to encode these for it"));
+  }
+  auto created = DatasetOfArray(std::move(samples), has_labels ? classes : 0, encoding);
+  RETURN_IF_ERROR(base::Annotate(created.status(), directory));
+  return created;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,45 @@
+#ifndef STAGECOACH_ENGINE_DATA_ARRAYS_H_
+#define STAGECOACH_ENGINE_DATA_ARRAYS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/data/dataset.h"
+
+namespace stagecoach::engine {
+
+// Readers for samples in NumPy's .npy files (engine/data/npy.h): a directory with
+//   x_train.npy, x_test.npy  samples, row-major: (samples, features), (samples, height, width) or
+//                            (samples, channels, height, width). A data set has the elements of a
+//                            sample in one row, as they lie. "|u1" are pixels, standardized by the
+//                            mean and standard deviation of all training pixels; "<f4", and "<f8"
+//                            rounded to it, are finite numbers, which are fed as they are.
+//   y_train.npy, y_test.npy  (samples,): their labels, integers of 8 to 64 bits from 0 on. The
+//                            number of classes is one more than the largest training label.
+//
+// The samples of both sets are of one shape, and both are pixels or both numbers.
+//
+// Errors name the file, what was found and what was expected: NotFound for a missing file, DataLoss
+// for one that is truncated or has bytes to spare, ResourceExhausted for one above the limit,
+// InvalidArgument for any other malformed content (another type, byte order, number of axes,
+// Fortran's order, channels that come last), or for files that do not fit together.
+
+inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 34;  // of a file
+inline constexpr int64_t kMaxArrayClasses = int64_t{1} << 20;
+
+// Whether that is a directory that has x_train.npy or x_test.npy.
+bool HoldsArrays(const std::string& path);
+
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory);
+
+// The samples of x_test.npy, to predict, encoded as `encoding` says; with the labels of y_test.npy,
+// below `classes`, if that is there. FailedPrecondition: the encoding is of other data.
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::string& directory,
+                                                                const DataEncoding& encoding,
+                                                                int64_t classes);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DATA_ARRAYS_H_

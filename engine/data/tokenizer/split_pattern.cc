@@ -1,0 +1,203 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "engine/data/tokenizer/split_pattern.h"
+
+#include <pcre2.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+
+const char kGpt2Pattern[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+// Rewrites a pattern for PCRE2, or refuses it.
+class PatternTranslator {
+ public:
+  explicit PatternTranslator(absl::string_view pattern) : rest_(pattern) {}
+
+  absl::StatusOr<std::string> Translate() {
+    while (!rest_.empty()) {
+      RETURN_IF_ERROR(in_class_ ? TakeInClass() : Take());
+    }
+    return std::move(translated_);
+  }
+
+ private:
+  void Copy(size_t bytes) {
+    absl::StrAppend(&translated_, rest_.substr(0, bytes));
+    rest_.remove_prefix(bytes);
+  }
+
+  absl::Status Refuse(size_t bytes) const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a pattern with \"", rest_.substr(0, bytes), "\" is not supported"));
+  }
+
+  // At the backslash.
+  absl::Status TakeEscape() {
+    if (rest_.size() < 2) return Refuse(1);
+    const char escaped = rest_[1];
+    switch (escaped) {
+      case 's':
+      case 'S':
+        // PCRE2's own \s has U+180E too.
+        absl::StrAppend(&translated_, escaped == 's' ? "\\p" : "\\P", "{White_Space}");
+        rest_.remove_prefix(2);
+        return absl::OkStatus();
+      case 'p':
+      case 'P':
+        return TakeProperty();
+      default:
+        if (!absl::StrContains("dDrntf", absl::string_view(&escaped, 1)) &&
+            !absl::ascii_ispunct(static_cast<unsigned char>(escaped))) {
+          return Refuse(2);
+        }
+        Copy(2);
+        return absl::OkStatus();
+    }
+  }
+
+  // \p{Lu}, a category, or \p{Han}, a script: by that name alone, PCRE2 takes what is also used in
+  // other scripts.
+  absl::Status TakeProperty() {
+    const size_t end = rest_.find('}');
+    if (rest_.size() < 3 || rest_[2] != '{' || end == absl::string_view::npos) return Refuse(2);
+    const absl::string_view name = rest_.substr(3, end - 3);
+    for (const char letter : name) {
+      if (!absl::ascii_isalpha(static_cast<unsigned char>(letter))) return Refuse(end + 1);
+    }
+    absl::StrAppend(&translated_, rest_.substr(0, 3), name.size() > 2 ? "sc:" : "", name, "}");
+    rest_.remove_prefix(end + 1);
+    return absl::OkStatus();
+  }
+
+  absl::Status Take() {
+    switch (rest_.front()) {
+      case '\\':
+        return TakeEscape();
+      case '[':
+        in_class_ = true;
+        Copy(absl::StartsWith(rest_, "[^") ? 2 : 1);
+        // To one of the two, an empty class is none.
+        return absl::StartsWith(rest_, "]") ? Refuse(1) : absl::OkStatus();
+      case '(':
+        if (!absl::StartsWith(rest_, "(?")) {
+          if (absl::StartsWith(rest_, "(*")) return Refuse(2);
+          break;
+        }
+        for (const char* group : {"(?:", "(?i:", "(?>", "(?=", "(?!"}) {
+          if (!absl::StartsWith(rest_, group)) continue;
+          Copy(absl::string_view(group).size());
+          return absl::OkStatus();
+        }
+        return Refuse(3);
+      case '^':
+      case '$':
+        return Refuse(1);
+      case '}':
+        if (absl::StartsWith(rest_, "}+")) return Refuse(2);
+        break;
+      default:
+        break;
+    }
+    Copy(1);
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeInClass() {
+    if (rest_.front() == '\\') return TakeEscape();
+    if (rest_.front() == '[') return Refuse(1);
+    if (absl::StartsWith(rest_, "&&")) return Refuse(2);
+    in_class_ = rest_.front() != ']';
+    Copy(1);
+    return absl::OkStatus();
+  }
+
+  absl::string_view rest_;
+  std::string translated_;
+  bool in_class_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<SplitPattern> SplitPattern::Compile(absl::string_view pattern) {
+  ASSIGN_OR_RETURN(const std::string translated, PatternTranslator(pattern).Translate());
+  int error = 0;
+  size_t offset = 0;
+  pcre2_code_8* const code =
+      pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(translated.data()), translated.size(),
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  if (code == nullptr) {
+    unsigned char message[256] = "";
+    pcre2_get_error_message_8(error, message, sizeof(message));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the pattern ", translated, ": ", reinterpret_cast<const char*>(message)));
+  }
+  const std::shared_ptr<const pcre2_code_8> owner(
+      code, [](const pcre2_code_8* c) { pcre2_code_free_8(const_cast<pcre2_code_8*>(c)); });
+  uint32_t matches_nothing = 0;
+  pcre2_pattern_info_8(code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+  if (matches_nothing != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the pattern ", pattern, " can match nothing, expected one that cannot"));
+  }
+  // Where PCRE2 has no compiler for this processor, it interprets the pattern.
+  pcre2_jit_compile_8(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+  return SplitPattern(owner);
+}
+
+struct SplitPattern::Matcher::State {
+  explicit State(std::shared_ptr<const pcre2_code_8> the_code)
+      : code(std::move(the_code)),
+        data(pcre2_match_data_create_8(1, nullptr)),
+        context(pcre2_match_context_create_8(nullptr)),
+        stack(pcre2_jit_stack_create_8(32 << 10, 16 << 20, nullptr)) {
+    pcre2_jit_stack_assign_8(context, nullptr, stack);
+  }
+  ~State() {
+    pcre2_jit_stack_free_8(stack);
+    pcre2_match_context_free_8(context);
+    pcre2_match_data_free_8(data);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  const std::shared_ptr<const pcre2_code_8> code;
+  pcre2_match_data_8* const data;
+  pcre2_match_context_8* const context;
+  pcre2_jit_stack_8* const stack;
+};
+
+SplitPattern::Matcher::Matcher(const SplitPattern& pattern)
+    : state_(std::make_unique<State>(pattern.code_)) {}
+SplitPattern::Matcher::~Matcher() = default;
+SplitPattern::Matcher::Matcher(Matcher&& other) noexcept = default;
+
+absl::StatusOr<SplitPattern::Matcher::Result> SplitPattern::Matcher::Find(absl::string_view text,
+                                                                          size_t from,
+                                                                          bool is_whole) {
+  const uint32_t options = PCRE2_NO_UTF_CHECK | (is_whole ? 0 : PCRE2_PARTIAL_HARD);
+  const int result = pcre2_match_8(state_->code.get(), reinterpret_cast<PCRE2_SPTR8>(text.data()),
+                                   text.size(), from, options, state_->data, state_->context);
+  if (result >= 0) return Result::kFound;
+  if (result == PCRE2_ERROR_PARTIAL) return Result::kNeedsMore;
+  if (result == PCRE2_ERROR_NOMATCH) return is_whole ? Result::kNone : Result::kNeedsMore;
+  unsigned char message[256] = "";
+  pcre2_get_error_message_8(result, message, sizeof(message));
+  return absl::ResourceExhaustedError(absl::StrCat("a search by the tokenizer's pattern fails: ",
+                                                   reinterpret_cast<const char*>(message)));
+}
+
+size_t SplitPattern::Matcher::begin() const { return pcre2_get_ovector_pointer_8(state_->data)[0]; }
+
+size_t SplitPattern::Matcher::end() const { return pcre2_get_ovector_pointer_8(state_->data)[1]; }
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,137 @@
+#include "engine/model/layers/image_norm.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/model/layers/image.h"
+#include "kernels/ops/image_norm.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+constexpr float kUsualNormEpsilon = 1e-5F;
+
+class ImageNormLayer : public Layer {
+ public:
+  ImageNormLayer(int64_t groups, float epsilon) : groups_(groups), epsilon_(epsilon) {}
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, args.parameters[0], args.parameters[1], Mean(args),
+                        Variance(args), args.y);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    if (args.dx.empty()) return absl::OkStatus();
+    return op_->BackwardInput(args.stream, args.dy, args.x, args.parameters[0], Mean(args),
+                              Variance(args), args.dx);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    return op_->BackwardWeight(args.stream, args.dy, args.x, Mean(args), Variance(args),
+                               args.gradients[0], args.gradients[1], args.accumulate);
+  }
+
+ protected:
+  absl::StatusOr<LayerSpec> PrepareNorm(const char* name, const LayerContext& context) {
+    ASSIGN_OR_RETURN(const Image image, ImageOf(name, context));
+    const kernels::ImageNormShape shape = {context.rows, image.channels, image.area(), groups_,
+                                           epsilon_};
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(shape));
+    if (shape.set_size() == 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, ": one element alone cannot be normalized: ", context.rows, " rows of ",
+          context.input.ToString(), "; take larger micro-batches, or leave the layer out"));
+    }
+    statistics_ = Shape{shape.sets()};
+    LayerSpec spec;
+    spec.description = absl::StrCat(name, " ", image.channels);
+    if (groups_ > 0) absl::StrAppend(&spec.description, ", groups ", groups_);
+    if (epsilon_ != kUsualNormEpsilon) {
+      absl::StrAppend(&spec.description, ", epsilon ", epsilon_);
+    }
+    spec.output = context.input;
+    spec.parameters = {{"weight", Shape{image.channels}, Init::Constant(1.0F), false},
+                       {"bias", Shape{image.channels}, Init::Constant(0.0F), false}};
+    spec.memory.weight_stash_bytes = 2 * StatisticBytes();
+    spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
+    const auto elements = static_cast<double>(context.rows * context.input.elements());
+    spec.forward = {8.0 * elements, 8.0 * elements};
+    spec.backward_input = {14.0 * elements, 12.0 * elements};
+    spec.backward_weight = {5.0 * elements, 8.0 * elements};
+    return spec;
+  }
+
+  Tensor Mean(const LayerArgs& args) const {
+    return kernels::Float32(args.weight_stash, statistics_);
+  }
+  Tensor Variance(const LayerArgs& args) const {
+    return kernels::Float32(args.weight_stash + StatisticBytes(), statistics_);
+  }
+  kernels::ImageNormOp& op() const { return *op_; }
+
+ private:
+  int64_t StatisticBytes() const {
+    return partition::AlignTensor(kernels::Float32(nullptr, statistics_).bytes());
+  }
+
+  const int64_t groups_;  // 0: batch norm
+  const float epsilon_;
+  Shape statistics_;
+  std::unique_ptr<kernels::ImageNormOp> op_;
+};
+
+class GroupNormLayer final : public ImageNormLayer {
+ public:
+  using ImageNormLayer::ImageNormLayer;
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    return PrepareNorm("group norm", context);
+  }
+};
+
+class BatchNormLayer final : public ImageNormLayer {
+ public:
+  explicit BatchNormLayer(const BatchNormOptions& options)
+      : ImageNormLayer(0, options.epsilon), momentum_(options.momentum) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    if (!(momentum_ > 0.0F && momentum_ <= 1.0F)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("batch norm: the momentum must be above 0 and at most 1, not ", momentum_));
+    }
+    ASSIGN_OR_RETURN(LayerSpec spec, PrepareNorm("batch norm", context));
+    const Shape channels = spec.parameters[0].shape;
+    const UpdateRule average = UpdateRule::MovingAverage(momentum_);
+    spec.parameters.push_back({"running_mean", channels, Init::Constant(0.0F), false, average});
+    spec.parameters.push_back({"running_var", channels, Init::Constant(1.0F), false, average});
+    return spec;
+  }
+
+  // Padding rows are there in evaluation alone, where no statistics are computed.
+  absl::Status Forward(const LayerArgs& args) override {
+    if (args.call.is_training) return ImageNormLayer::Forward(args);
+    const absl::Span<const Tensor> p = args.parameters;
+    return op().Apply(args.stream, args.x, p[0], p[1], p[2], p[3], args.y);
+  }
+
+  absl::Status BackwardWeight(const LayerArgs& args) override {
+    RETURN_IF_ERROR(ImageNormLayer::BackwardWeight(args));
+    return op().Collect(args.stream, Mean(args), Variance(args), args.gradients[2],
+                        args.gradients[3], args.accumulate);
+  }
+
+ private:
+  const float momentum_;
+};
+
+}  // namespace
+
+LayerFactory GroupNorm(int64_t groups, float epsilon) {
+  return LayerOf<GroupNormLayer>(groups, epsilon);
+}
+
+LayerFactory BatchNorm(const BatchNormOptions& options) { return LayerOf<BatchNormLayer>(options); }
+
+}  // namespace stagecoach::engine

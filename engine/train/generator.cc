@@ -1,0 +1,104 @@
+#include "engine/train/generator.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace stagecoach::engine {
+
+// Its rows are its positions. It grows between runs alone.
+class Generator::Sequence final : public Dataset {
+ public:
+  Sequence(int64_t context, int64_t vocabulary)
+      : Dataset({.inputs = {{.name = "tokens",
+                             .type = kernels::DType::kInt32,
+                             .shape = Shape{1},
+                             .vocabulary = vocabulary}}}),
+        context_(context) {
+    ids_.reserve(static_cast<size_t>(context));
+  }
+
+  int64_t rows() const override { return static_cast<int64_t>(ids_.size()); }
+  int64_t context() const { return context_; }
+  void Append(int32_t id) { ids_.push_back(id); }
+
+ private:
+  void ReadInput(int /*i*/, int64_t row, std::byte* out) const override {
+    std::memcpy(out, &ids_[static_cast<size_t>(row)], sizeof(int32_t));
+  }
+  void ReadTarget(int64_t /*row*/, std::byte* /*out*/) const override {}  // there is none
+
+  const int64_t context_;
+  std::vector<int32_t> ids_;
+};
+
+absl::StatusOr<Model> ModelForGeneration(Model model) {
+  if (!model.takes_ids() || model.input.rank() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("generation needs a model of sequences of ids; this one takes ",
+                     model.takes_ids() ? "ids" : "numbers", " of shape ", model.input.ToString()));
+  }
+  model.cached_positions = std::exchange(model.input, Shape{1}).dim(0);
+  return model;
+}
+
+absl::StatusOr<Generator> Generator::Create(Trainer& trainer) {
+  const PreparedRun& run = trainer.run();
+  if (run.model.cached_positions == 0) {
+    return absl::InvalidArgumentError("the model of the run is not one of ModelForGeneration");
+  }
+  // Each replica would have a part of the positions in its caches.
+  if (run.plan.replicas() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("generation takes one replica, not ", run.plan.replicas()));
+  }
+  if (run.profile.output.elements() != run.model.vocabulary) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("generation needs a model that tells its ", run.model.vocabulary,
+                     " ids apart; at a position, this one gives numbers of shape ",
+                     run.profile.output.ToString()));
+  }
+  return Generator(trainer,
+                   std::make_unique<Sequence>(run.model.cached_positions, run.model.vocabulary));
+}
+
+Generator::Generator(Trainer& trainer, std::unique_ptr<Sequence> sequence)
+    : trainer_(&trainer), sequence_(std::move(sequence)) {}
+Generator::Generator(Generator&&) noexcept = default;
+Generator& Generator::operator=(Generator&&) noexcept = default;
+Generator::~Generator() = default;
+
+int64_t Generator::context() const { return sequence_->context(); }
+int64_t Generator::position() const { return sequence_->rows(); }
+
+absl::StatusOr<absl::Span<const float>> Generator::Append(absl::Span<const int32_t> ids) {
+  const int64_t vocabulary = sequence_->spec().inputs[0].vocabulary;
+  if (ids.empty()) return absl::InvalidArgumentError("there is no id to append");
+  for (const int32_t id : ids) {
+    if (id >= 0 && id < vocabulary) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the id ", id, " is not below the vocabulary of ", vocabulary));
+  }
+  if (std::ssize(ids) > context() - position()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the model has a context of ", context(), " tokens, ", position(),
+                     " of which are taken: there is no room for ", ids.size(), " more"));
+  }
+  // Of those before the last, nobody asks what the model gives.
+  const int64_t first = position();
+  for (const int32_t id : ids.first(ids.size() - 1)) sequence_->Append(id);
+  if (ids.size() > 1) RETURN_IF_ERROR(trainer_->PredictFrom(*sequence_, first, nullptr).status());
+  sequence_->Append(ids.back());
+  RETURN_IF_ERROR(trainer_
+                      ->PredictFrom(*sequence_, position() - 1,
+                                    [&](const Outputs& outputs) {
+                                      outputs_.assign(outputs.values.begin(), outputs.values.end());
+                                      return absl::OkStatus();
+                                    })
+                      .status());
+  return outputs_;
+}
+
+}  // namespace stagecoach::engine

@@ -1,0 +1,86 @@
+#ifndef STAGECOACH_KERNELS_CPU_OPS_HEAD_SOFTMAX_H_
+#define STAGECOACH_KERNELS_CPU_OPS_HEAD_SOFTMAX_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/math.h"
+
+// The softmax of a head over tiles of classes.
+namespace stagecoach::kernels {
+
+// Rows that one pass over a tile of logits handles: their sums stay in registers.
+inline constexpr int64_t kHeadLanes = 32;
+// Exponentials that are added in float before they are added to a sum in double.
+inline constexpr int64_t kHeadFloatTerms = 8;
+
+// What makes a row's gradient of its logits: dz_c = e^(z_c - maximum) factor - scale [c = label].
+struct RowSoftmax {
+  float maximum;
+  float factor;  // scale / (sum of e^(z_c - maximum))
+  float scale;
+  int32_t label;  // -1: padding
+};
+
+// What a tile of classes adds to the softmax of a tile of rows; an entry for each row.
+struct Partial {
+  float* maximum;
+  int32_t* largest;  // the first class that has it
+  double* sum;       // of e^(z_c - maximum)
+};
+
+// A tile of logits z (classes, rows), of which `lanes` rows from `first` on: its partial results,
+// and e^(z - maximum) in place of z. `lanes`: at most kHeadLanes, a constant where there are so
+// many.
+template <typename Lanes>
+void ExponentialsOfLanes(float* z, int64_t classes, int64_t rows, int64_t first, Lanes lanes,
+                         int32_t first_class, const Partial& partial) {
+  float maximum[kHeadLanes];
+  int32_t largest[kHeadLanes] = {};
+  double sum[kHeadLanes] = {};
+  std::fill_n(maximum, kHeadLanes, -std::numeric_limits<float>::infinity());
+  float* const begin = z + first;
+  for (int64_t c = 0; c < classes; ++c) {
+    const float* const row = begin + c * rows;
+    for (int64_t l = 0; l < lanes; ++l) {
+      const bool is_larger = row[l] > maximum[l];
+      maximum[l] = is_larger ? row[l] : maximum[l];
+      largest[l] = is_larger ? static_cast<int32_t>(c) : largest[l];
+    }
+  }
+  for (int64_t c0 = 0; c0 < classes; c0 += kHeadFloatTerms) {
+    float terms[kHeadLanes] = {};
+    for (int64_t c = c0; c < std::min(c0 + kHeadFloatTerms, classes); ++c) {
+      float* const row = begin + c * rows;
+      for (int64_t l = 0; l < lanes; ++l) {
+        row[l] = FastExp(row[l] - maximum[l]);
+        terms[l] += row[l];
+      }
+    }
+    for (int64_t l = 0; l < lanes; ++l) sum[l] += static_cast<double>(terms[l]);
+  }
+  for (int64_t l = 0; l < lanes; ++l) {
+    partial.maximum[first + l] = maximum[l];
+    partial.largest[first + l] = first_class + largest[l];
+    partial.sum[first + l] = sum[l];
+  }
+}
+
+// One function for all passes: the bits of what it computes again must be the same.
+inline void Exponentials(float* z, int64_t classes, int64_t rows, int32_t first_class,
+                         const Partial& partial) {
+  int64_t first = 0;
+  for (; first + kHeadLanes <= rows; first += kHeadLanes) {
+    ExponentialsOfLanes(z, classes, rows, first, std::integral_constant<int64_t, kHeadLanes>(),
+                        first_class, partial);
+  }
+  if (first < rows) {
+    ExponentialsOfLanes(z, classes, rows, first, rows - first, first_class, partial);
+  }
+}
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CPU_OPS_HEAD_SOFTMAX_H_

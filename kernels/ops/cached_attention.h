@@ -1,0 +1,57 @@
+#ifndef STAGECOACH_KERNELS_OPS_CACHED_ATTENTION_H_
+#define STAGECOACH_KERNELS_OPS_CACHED_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/ops/operation.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+class CachedAttentionOp;
+
+struct CachedAttentionShape {
+  using Op = CachedAttentionOp;
+
+  int64_t rows = 1;       // R: consecutive positions of one sequence
+  int64_t positions = 1;  // T: what the cache has room for
+  // As in AttentionShape.
+  int64_t heads = 1;
+  int64_t kv_heads = 1;
+  int64_t head_size = 1;
+  float rotary_base = 0.0F;
+};
+
+// What AttentionOp::Forward (attention.h) computes of one sequence whose positions come in several
+// calls, R in each: the keys and values of a position are computed once, and stay in a cache.
+//   qkv (R, (H + 2 G) D)   y (R, H D)   both of the device's activation type
+// The same bits for any number of threads. Those of another R, and of AttentionOp, may differ in
+// the last places.
+class CachedAttentionOp : public Operation {
+ public:
+  // Keys, turned, and values: 2 G T D float32. The same in all calls of a sequence.
+  virtual int64_t cache_bytes() const = 0;
+  // Its contents need not be kept between calls.
+  virtual int64_t workspace_bytes() const = 0;
+
+  // `first_position`: of row 0, in the device's memory. Positions before it were there in earlier
+  // calls. A row at position T or beyond is not looked at, and its y is 0. A position that comes
+  // again replaces what it was, and those after it are to come again too.
+  virtual absl::Status Forward(Stream& stream, const int64_t* first_position, const Tensor& qkv,
+                               std::byte* cache, const Tensor& y, std::byte* workspace) = 0;
+};
+
+// InvalidArgument: as for AttentionShape.
+absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCpu(const CachedAttentionShape& shape,
+                                                               Device& device);
+absl::StatusOr<std::unique_ptr<CachedAttentionOp>> CreateOnCuda(const CachedAttentionShape& shape,
+                                                                Device& device);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_CACHED_ATTENTION_H_

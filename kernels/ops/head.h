@@ -1,0 +1,72 @@
+#ifndef STAGECOACH_KERNELS_OPS_HEAD_H_
+#define STAGECOACH_KERNELS_OPS_HEAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/ops/operation.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+class HeadOp;
+
+struct HeadShape {
+  using Op = HeadOp;
+
+  int64_t rows = 1;      // R
+  int64_t features = 1;  // F
+  int64_t classes = 1;   // C
+  // P: rows of a sample, whose loss is their mean. R is a multiple of it.
+  int64_t positions = 1;
+};
+
+// The logits z = x w^T and their softmax cross-entropy (kernels/ops/loss.h) as one operation. The
+// logits exist for a tile of rows at a time: what is in memory does not grow with R x C.
+//   x, dx (R, F)   w (C, F)   labels (R) int32   result (2) float64, as LossOp has it
+// With dz the derivative of result[0] times `scale`:   dx = dz w   dw = dz^T x
+// All of the device's activation type, but for dw, which is float32. Rows from `valid_rows` on are
+// padding: they count for nothing, and their dz is 0.
+//
+// The gradients come from BackwardInput and BackwardWeight, or from Backward, which computes the
+// logits once where the two compute them twice. The bits are the same, for any number of threads.
+class HeadOp : public Operation {
+ public:
+  // Scratch for any of the calls below. Its contents need not be kept between calls.
+  virtual int64_t workspace_bytes() const = 0;
+  // What BackwardInput leaves for BackwardWeight: a few numbers of each row.
+  virtual int64_t statistics_bytes() const = 0;
+
+  // `logits` (R, C) is in host memory and complete when the stream has come to what follows; empty:
+  // they are not wanted. An empty `result`: neither is that, and labels are not read.
+  virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w,
+                               const Tensor& labels, int64_t valid_rows, const Tensor& logits,
+                               const Tensor& result, std::byte* workspace) = 0;
+
+  // An empty `dx` is not computed, here and in Backward.
+  virtual absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w,
+                                     const Tensor& labels, int64_t valid_rows, float scale,
+                                     const Tensor& result, const Tensor& dx, std::byte* statistics,
+                                     std::byte* workspace) = 0;
+
+  // dw is added to what it holds if `accumulate`, here and in Backward.
+  virtual absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& w,
+                                      const std::byte* statistics, const Tensor& dw,
+                                      bool accumulate, std::byte* workspace) = 0;
+
+  virtual absl::Status Backward(Stream& stream, const Tensor& x, const Tensor& w,
+                                const Tensor& labels, int64_t valid_rows, float scale,
+                                const Tensor& result, const Tensor& dx, const Tensor& dw,
+                                bool accumulate, std::byte* workspace) = 0;
+};
+
+absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCpu(const HeadShape& shape, Device& device);
+absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCuda(const HeadShape& shape, Device& device);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_HEAD_H_

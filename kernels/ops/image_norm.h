@@ -1,0 +1,82 @@
+#ifndef STAGECOACH_KERNELS_OPS_IMAGE_NORM_H_
+#define STAGECOACH_KERNELS_OPS_IMAGE_NORM_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/ops/operation.h"
+#include "kernels/tensor.h"
+
+namespace stagecoach::kernels {
+
+class ImageNormOp;
+
+struct ImageNormShape {
+  using Op = ImageNormOp;
+
+  int64_t samples = 1;   // N
+  int64_t channels = 1;  // C
+  int64_t area = 1;      // A, elements of a channel of a sample
+  // Of channels, each of which is normalized in each sample by itself; divides C. 0: each channel
+  // is normalized over all samples.
+  int64_t groups = 0;
+  float epsilon = 1e-5F;
+
+  // S: of elements that are normalized together.
+  int64_t sets() const { return groups == 0 ? channels : samples * groups; }
+  // How many elements each has.
+  int64_t set_size() const { return samples * channels * area / sets(); }
+};
+
+// Batch normalization (Ioffe & Szegedy 2015) and group normalization (Wu & He 2018):
+//   y = xhat gamma + beta,  xhat = (x - mean) rstd,  rstd = 1 / sqrt(variance + epsilon)
+// with the mean of a set and its variance, the mean of squares of what is left; gamma and beta of
+// the channel. Set c is channel c of all samples, or, with groups, set n G + g group g of sample n.
+//   x, y, dx, dy (N, C, A)   gamma, beta, dgamma, dbeta (C)   mean, variance (S)
+// x, y, dx, dy, gamma and beta are of the device's activation type, the others float32. The same
+// bits for any number of threads.
+//
+// InvalidArgument: an extent below 1 or too large, groups that do not divide C, an epsilon that is
+// not positive.
+class ImageNormOp : public Operation {
+ public:
+  // Computes `mean` and `variance` of x, and y by them.
+  virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& gamma,
+                               const Tensor& beta, const Tensor& mean, const Tensor& variance,
+                               const Tensor& y) = 0;
+  // y by a mean and a variance that are given.
+  virtual absl::Status Apply(Stream& stream, const Tensor& x, const Tensor& gamma,
+                             const Tensor& beta, const Tensor& mean, const Tensor& variance,
+                             const Tensor& y) = 0;
+
+  // dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma, with the means of each set. `dx` may
+  // be `dy`.
+  virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x,
+                                     const Tensor& gamma, const Tensor& mean,
+                                     const Tensor& variance, const Tensor& dx) = 0;
+
+  // dgamma and dbeta: sums of dy xhat and of dy over all of a channel; added to what they hold if
+  // `accumulate`.
+  virtual absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
+                                      const Tensor& mean, const Tensor& variance,
+                                      const Tensor& dgamma, const Tensor& dbeta,
+                                      bool accumulate) = 0;
+
+  // to_mean = mean; to_variance = variance M / (M - 1), the unbiased estimate from the M elements
+  // of a set, M > 1. Added to what they hold if `accumulate`: sums for averages over micro-batches.
+  virtual absl::Status Collect(Stream& stream, const Tensor& mean, const Tensor& variance,
+                               const Tensor& to_mean, const Tensor& to_variance,
+                               bool accumulate) = 0;
+};
+
+absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCpu(const ImageNormShape& shape,
+                                                         Device& device);
+absl::StatusOr<std::unique_ptr<ImageNormOp>> CreateOnCuda(const ImageNormShape& shape,
+                                                          Device& device);
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_OPS_IMAGE_NORM_H_

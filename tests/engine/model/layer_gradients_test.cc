@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/model/chain_on_device.h"
+#include "tests/engine/model/networks.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::Gamma;
+
+double LargestMagnitude(const std::vector<double>& values) {
+  double largest = 0.0;
+  for (double value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+class LayerGradients : public ::testing::TestWithParam<Network> {};
+
+// Calls the test with a chain whose backward operations are fused, and one with split ones, and
+// values of its variables.
+void ForFusedAndSplit(
+    const Network& network,
+    absl::FunctionRef<void(ChainOnDevice& chain, const std::vector<double>& variables)> test) {
+  for (bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice chain(network, splits_backward);
+    test(chain, chain.RandomVariables());
+  }
+}
+
+void ForwardAndBackward(ChainOnDevice& chain, const std::vector<double>& variables) {
+  chain.SetVariables(variables);
+  chain.Forward();
+  chain.Backward();
+}
+
+TEST_P(LayerGradients, MatchFiniteDifferences) {
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    const std::vector<double> expected = NumericalGradients(chain, variables);
+    const double bound = NumericalBound(chain);
+    ASSERT_GT(LargestMagnitude(expected), 20.0 * bound) << "the comparison would see nothing";
+    ForwardAndBackward(chain, variables);
+    EXPECT_THAT(chain.Gradients(), CloseTo(expected, bound));
+  });
+}
+
+TEST_P(LayerGradients, AreAddedToWhatThereIsIfAsked) {
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    std::vector<double> expected = chain.ParameterGradients();
+
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.SetParameterGradients(std::vector<double>(expected.size(), 0.5));
+    chain.Backward(0, {.accumulate = true});
+    for (double& value : expected) value += 0.5;
+    // Sums of a term for each row, of at most 8 each and the start, in two orders.
+    const double bound = 2.0 * Gamma(ChainOnDevice::kRows + 1) * (ChainOnDevice::kRows * 8.0 + 0.5);
+    EXPECT_THAT(chain.ParameterGradients(), CloseTo(expected, bound));
+  });
+}
+
+TEST_P(LayerGradients, HaveTheSameBitsFusedAndSplit) {
+  std::vector<std::vector<double>> gradients;
+  ForFusedAndSplit(GetParam(), [&](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    gradients.push_back(chain.Gradients());
+  });
+  EXPECT_EQ(gradients[0], gradients[1]);
+}
+
+TEST_P(LayerGradients, OfParametersAreTheSameBitsWithoutDx) {
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    const std::vector<double> with_dx = chain.ParameterGradients();
+
+    chain.SetVariables(variables);
+    chain.Forward();
+    chain.SetParameterGradients(std::vector<double>(with_dx.size(), 0.0));
+    chain.Backward(0, {.want_dx = false});
+    EXPECT_EQ(chain.ParameterGradients(), with_dx);
+  });
+}
+
+// As recomputation does it: on the same input, over what the first pass or a backward pass left.
+TEST_P(LayerGradients, AreTheSameBitsAfterForwardOnceMore) {
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    chain.SetVariables(variables);
+    chain.Forward();
+    const std::vector<double> input = chain.Input();
+    chain.Backward();
+    const std::vector<double> once = chain.Gradients();
+
+    chain.SetVariables(variables);
+    EXPECT_EQ(chain.Input(), input) << "Forward changed x";
+    chain.Forward();
+    chain.Forward();
+    chain.Backward();
+    EXPECT_EQ(chain.Gradients(), once);
+  });
+}
+
+// With all memory of the first pass gone that it does not keep.
+TEST_P(LayerGradients, AreTheSameBitsWithRecomputation) {
+  for (const bool splits_backward : {false, true}) {
+    SCOPED_TRACE(splits_backward ? "split" : "fused");
+    ChainOnDevice once(GetParam(), splits_backward);
+    const std::vector<double> variables = once.RandomVariables();
+    ForwardAndBackward(once, variables);
+    std::vector<std::vector<int>> choices(1);  // all layers, then each alone
+    for (int layer = 0; layer < once.chain().size(); ++layer) {
+      if (once.chain().spec(layer).takes_skip) continue;
+      choices.front().push_back(layer);
+      choices.push_back({layer});
+    }
+    for (const std::vector<int>& recomputed : choices) {
+      SCOPED_TRACE(::testing::PrintToString(recomputed));
+      ChainOnDevice again(GetParam(), splits_backward, recomputed);
+      ForwardAndBackward(again, variables);
+      EXPECT_EQ(again.Gradients(), once.Gradients());
+    }
+  }
+}
+
+// Whatever a layer keeps between its calls must be in the micro-batch's own memory.
+TEST_P(LayerGradients, KeepMicroBatchesInFlightApart) {
+  ForFusedAndSplit(GetParam(), [](ChainOnDevice& chain, const std::vector<double>& variables) {
+    ForwardAndBackward(chain, variables);
+    const std::vector<double> alone = chain.Gradients();
+
+    const size_t other = chain.AddMicroBatch();
+    std::vector<double> other_input = variables;
+    std::reverse(other_input.begin(), other_input.end());
+    chain.SetVariables(variables);
+    chain.SetInput(other, other_input);
+    chain.Forward();
+    chain.Forward(other);
+    chain.Backward();
+    EXPECT_EQ(chain.Gradients(), alone);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, LayerGradients, ::testing::ValuesIn(Networks()),
+                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(ImageNetworks, LayerGradients, ::testing::ValuesIn(ImageNetworks()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace stagecoach::engine

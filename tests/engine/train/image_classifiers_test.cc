@@ -1,0 +1,236 @@
+// ResNets from and to the files of transformers and torchvision, against the logits that PyTorch
+// computes with them in float64 (tests/fixtures/image_classifiers/make.py).
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/file.h"
+#include "engine/checkpoint/hugging_face.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/model/model_file.h"
+#include "engine/model/presets.h"
+#include "engine/model/resnet.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/reference_run.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using absl::StatusCode::kFailedPrecondition;
+using absl::StatusCode::kInvalidArgument;
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestFolder;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kClassifierRows = 3;
+constexpr int64_t kClassifierClasses = 5;
+
+std::string ClassifierFixture(const std::string& name) {
+  return absl::StrCat(STAGECOACH_TEST_FIXTURES, "/image_classifiers/", name);
+}
+
+// What --init names.
+std::string ParametersIn(const std::string& name) {
+  return ClassifierFixture(name) + (name == "torchvision" ? "/state_dict.safetensors" : "");
+}
+
+// What make.py makes.
+ImageClassifier ClassifierOf(const std::string& name) {
+  if (name == "bottleneck") {
+    return {.net = {.blocks = {1, 2}, .outputs = {8, 16}, .stem = 4, .is_bottleneck = true},
+            .classes = kClassifierClasses};
+  }
+  const bool is_basic = name == "basic";
+  return {.net = {.blocks = is_basic ? std::vector<int64_t>{2, 1} : std::vector<int64_t>{1, 2},
+                  .outputs = {4, 8},
+                  .stem = 4},
+          .classes = kClassifierClasses};
+}
+
+struct ClassifierRun {
+  Model model;
+  std::unique_ptr<Trainer> trainer;
+  std::shared_ptr<const Dataset> data;
+  std::vector<double> logits;  // PyTorch's
+};
+
+// With the parameters of the fixture, one row to a micro-batch.
+ClassifierRun ClassifierRunOf(const std::string& name, int devices) {
+  const ReferenceRun reference(absl::StrCat("image_classifiers/", name));
+  const ReferenceRun::Entry& x = reference["x"];
+  ClassifierRun run;
+  run.logits = reference["logits"].values;
+  const int64_t features = x.shape.elements() / kClassifierRows;
+  run.data = TableDataset::Create(features, kClassifierClasses,
+                                  std::vector<float>(x.values.begin(), x.values.end()), {0, 1, 4})
+                 .value();
+  const ImageClassifier classifier = ClassifierOf(name);
+  run.model = ParseModel(ModelFileOf(classifier.net), features, kClassifierClasses).value();
+  run.trainer =
+      MakeTrainer(run.model, EvenPlan(run.model, devices, "1f1b", kClassifierRows, 1), {});
+  const HuggingFaceFolder files = HuggingFaceFolder::Open(ParametersIn(name), classifier).value();
+  EXPECT_OK(run.trainer->SetParameters([&](const std::string& parameter, absl::Span<float> values) {
+    return files.Read(parameter, values);
+  }));
+  return run;
+}
+
+class ImageClassifiers : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ImageClassifiers, HaveTheLogits) {
+  for (const int devices : {1, 3}) {
+    const ClassifierRun run = ClassifierRunOf(GetParam(), devices);
+    ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, run.trainer->Predict(*run.data));
+    ASSERT_EQ(logits.size(), run.logits.size());
+    for (size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], run.logits[i], 1e-5);
+  }
+}
+
+// Bit by bit, running averages included.
+TEST_P(ImageClassifiers, ComeBackFromTheFilesTheyAreExportedTo) {
+  const TestFolder folder;
+  const std::string out = (folder.path() / "out").string();
+  const ImageClassifier classifier = ClassifierOf(GetParam());
+  const ClassifierRun run = ClassifierRunOf(GetParam(), 2);
+  ASSERT_OK(run.trainer->Step(*run.data, Rows(0, kClassifierRows)));
+  SaveOptions options;
+  options.model_source = ModelFileOf(classifier.net);
+  ASSERT_OK_AND_ASSIGN(const std::string saved,
+                       run.trainer->Save((folder.path() / "run").string(), options));
+  ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(saved));
+  ASSERT_OK(ExportToHuggingFace(checkpoint, out));
+  ASSERT_OK(ExportToHuggingFace(checkpoint, out + "_split", 2000));
+  ASSERT_OK(ExportToTorchvision(checkpoint, out + ".safetensors"));
+  EXPECT_EQ(ReadHuggingFaceModelFile(out).value(), HuggingFaceModel(classifier));
+  for (const char* end : {"", "_split", ".safetensors"}) {
+    ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder read,
+                         HuggingFaceFolder::Open(out + end, classifier));
+    for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(classifier)) {
+      const std::vector<float> ours = run.trainer->Parameter(parameter.name).value();
+      std::vector<float> theirs(ours.size());
+      ASSERT_OK(read.Read(parameter.name, absl::MakeSpan(theirs)));
+      EXPECT_EQ(theirs, ours) << parameter.name << " in " << end;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ImageClassifiers,
+                         ::testing::Values("basic", "bottleneck", "torchvision"),
+                         [](const auto& test) { return test.param; });
+
+std::vector<SafetensorsEntry> EntriesOf(const std::string& path) {
+  const std::string bytes = base::ReadFile(path, 1 << 20).value();
+  return ParseSafetensors(bytes, std::ssize(bytes)).value().tensors;
+}
+
+// The names, shapes and types of PyTorch's own files, counters of batches included.
+TEST(ImageClassifierFiles, HaveTheTensorsOfPyTorch) {
+  for (const std::string name : {"basic", "bottleneck", "torchvision"}) {
+    const TestFolder folder;
+    const std::string out = (folder.path() / "out").string();
+    const bool is_dict = name == "torchvision";
+    const std::string file = is_dict ? out + ".safetensors" : out + "/model.safetensors";
+    const ClassifierRun run = ClassifierRunOf(name, 1);
+    SaveOptions options;
+    options.model_source = ModelFileOf(ClassifierOf(name).net);
+    ASSERT_OK_AND_ASSIGN(const std::string saved,
+                         run.trainer->Save((folder.path() / "run").string(), options));
+    ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(saved));
+    ASSERT_OK(is_dict ? ExportToTorchvision(checkpoint, file)
+                      : ExportToHuggingFace(checkpoint, out));
+    const auto described = [](const std::string& path) {
+      std::vector<std::string> tensors;
+      for (const SafetensorsEntry& entry : EntriesOf(path)) {
+        tensors.push_back(absl::StrCat(entry.name, " ", entry.shape.ToString(),
+                                       entry.type.has_value() ? "" : " counter"));
+      }
+      return tensors;
+    };
+    const std::string theirs = ParametersIn(name) + (is_dict ? "" : "/model.safetensors");
+    EXPECT_THAT(described(file), ::testing::UnorderedElementsAreArray(described(theirs)));
+  }
+}
+
+// A copy of a fixture's file with a text in its header replaced by one of the same length.
+absl::Status OpenReplaced(const std::string& from, const std::string& to) {
+  const TestFolder folder;
+  const std::string path = (folder.path() / "damaged.safetensors").string();
+  const std::string bytes = base::ReadFile(ParametersIn("torchvision"), 1 << 20).value();
+  EXPECT_THAT(bytes, HasSubstr(from));
+  EXPECT_EQ(from.size(), to.size());
+  std::ofstream(path, std::ios::binary) << absl::StrReplaceAll(bytes, {{from, to}});
+  return HuggingFaceFolder::Open(path, ClassifierOf("torchvision")).status();
+}
+
+TEST(ImageClassifierFiles, NameWhatIsWrongWithThem) {
+  EXPECT_OK(OpenReplaced("layer1", "layer1"));
+  EXPECT_THAT(
+      OpenReplaced("layer2.0.bn1.running_var", "layer2.0.bn1.running_vax"),
+      StatusIs(kInvalidArgument, AllOf(HasSubstr("damaged.safetensors"),
+                                       HasSubstr("\"layer2.0.bn1.running_var\" is missing"))));
+  EXPECT_THAT(OpenReplaced("layer1.0.bn1.num_batches_tracked", "layer1.0.bn1.num_batches_trackex"),
+              StatusIs(kInvalidArgument, HasSubstr("\"layer1.0.bn1.num_batches_trackex\", which")));
+  EXPECT_THAT(OpenReplaced("[4,3,7,7]", "[4,7,3,7]"),
+              StatusIs(kInvalidArgument, HasSubstr("\"conv1.weight\" has the shape [4, 7, 3, 7], "
+                                                   "and the model's [4, 3, 7, 7]")));
+  ImageClassifier other = ClassifierOf("torchvision");
+  other.classes = 9;
+  EXPECT_THAT(
+      HuggingFaceFolder::Open(ParametersIn("torchvision"), other),
+      StatusIs(kInvalidArgument, HasSubstr("\"fc.bias\" has the shape [5], and the model's [9]")));
+  EXPECT_THAT(HuggingFaceFolder::Open(ParametersIn("torchvision"), Transformer()),
+              StatusIs(kInvalidArgument, HasSubstr("a file of tensors alone")));
+}
+
+TEST(ImageClassifierConfig, OfAnotherResNetIsRefused) {
+  const auto read = [](const std::string& from, const std::string& to) {
+    const std::string text =
+        base::ReadFile(ClassifierFixture("basic") + "/config.json", 1 << 20).value();
+    return ReadHuggingFaceModel(absl::StrReplaceAll(text, {{from, to}})).status();
+  };
+  EXPECT_OK(read("relu", "relu"));
+  EXPECT_THAT(read("\"relu\"", "\"gelu\""), StatusIs(kInvalidArgument, HasSubstr("$.hidden_act")));
+  EXPECT_THAT(read("\"basic\"", "\"wide\""), StatusIs(kInvalidArgument, HasSubstr("$.layer_type")));
+  EXPECT_THAT(read("\"downsample_in_bottleneck\": false", "\"downsample_in_bottleneck\": true"),
+              StatusIs(kInvalidArgument, HasSubstr("$.downsample_in_bottleneck")));
+  EXPECT_THAT(read("\"depths\": [", "\"depths\": [1,"),
+              StatusIs(kInvalidArgument, HasSubstr("groups")));
+  EXPECT_THAT(read("\"num_channels\": 3", "\"num_channels\": 0"),
+              StatusIs(kInvalidArgument, HasSubstr("$.num_channels")));
+}
+
+TEST(ResNetOf, IsTheInverseOfItsModelFile) {
+  for (const Preset& preset : Presets()) {
+    ASSERT_OK_AND_ASSIGN(const ResNet net, ResNetOf(preset.text()));
+    EXPECT_EQ(ModelFileOf(net), preset.text()) << preset.name;
+    ASSERT_OK_AND_ASSIGN(const ResNet same, ResNetOf(absl::StrReplaceAll(
+                                                preset.text(), {{"\"image\"", "[3, 64, 64]"}})));
+    EXPECT_EQ(same, net);
+    for (const auto& [from, to] :
+         {std::pair("relu = true", "relu = false"), std::pair("padding = 1", "padding = 0"),
+          std::pair("[[layer]]\ntype = \"global_avg_pool\"\n", ""),
+          std::pair("\"residual\"", "\"residuum\"")}) {
+      EXPECT_THAT(ResNetOf(absl::StrReplaceAll(preset.text(), {{from, to}})),
+                  StatusIs(kFailedPrecondition, HasSubstr("not those of a ResNet")))
+          << from;
+    }
+  }
+  for (const char* other : {"", "layer = 3", "layer = [3]", "[[layer]]\ntype = \"residual\"\n"}) {
+    EXPECT_THAT(ResNetOf(other), StatusIs(kFailedPrecondition)) << other;
+  }
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

@@ -1,0 +1,375 @@
+// Against what PyTorch computed in float64 with the models of the library transformers
+// (tests/fixtures/transformers/make.py): logits, loss, gradients and three steps of AdamW.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/file.h"
+#include "engine/checkpoint/hugging_face.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/data/tokens.h"
+#include "engine/model/model_file.h"
+#include "engine/model/transformer.h"
+#include "engine/train/trainer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/train/adamw_steps.h"
+#include "tests/engine/train/small_run.h"
+#include "tests/testing/precision.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using ::stagecoach::testing::StatusIs;
+using ::stagecoach::testing::TestFolder;
+using ::testing::HasSubstr;
+
+constexpr int64_t kFixtureRows = 4;
+constexpr float kFixtureRate = 1e-3F;
+// Of the largest value of a tensor: in fp32 what exactness asks for; in bf16 what the roundings on
+// the longest path to a gradient make probable. Each way through two blocks of two layers these are
+// 6 results with their weights to a layer, and at both ends embeddings, a norm and a head.
+double ToleranceOf(Precision precision) {
+  return precision == Precision::kFloat32
+             ? 1e-5
+             : stagecoach::testing::ProbableErrorOfBfloat16(2 * (4 * 6 + 4));
+}
+
+std::string Fixture(const std::string& name) {
+  return absl::StrCat(STAGECOACH_TEST_FIXTURES, "/transformers/", name);
+}
+
+// A file of tensors, small enough to be read whole.
+class TensorFile {
+ public:
+  explicit TensorFile(const std::string& path)
+      : bytes_(base::ReadFile(path, 1 << 24).value()),
+        header_(ParseSafetensors(bytes_, static_cast<int64_t>(bytes_.size())).value()) {}
+
+  template <typename T>
+  std::vector<T> Values(const std::string& name) const {
+    for (const SafetensorsEntry& entry : header_.tensors) {
+      if (entry.name != name) continue;
+      std::vector<T> values(static_cast<size_t>(entry.shape.elements()));
+      EXPECT_EQ(entry.bytes(), static_cast<int64_t>(values.size() * sizeof(T))) << name;
+      std::memcpy(values.data(), bytes_.data() + entry.begin, values.size() * sizeof(T));
+      return values;
+    }
+    ADD_FAILURE() << "no tensor " << name;
+    return {};
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const SafetensorsEntry& entry : header_.tensors) names.push_back(entry.name);
+    return names;
+  }
+
+ private:
+  std::string bytes_;
+  SafetensorsHeader header_;
+};
+
+void ExpectClose(absl::Span<const float> ours, absl::Span<const float> theirs, Precision precision,
+                 const std::string& what) {
+  ASSERT_EQ(ours.size(), theirs.size()) << what;
+  double largest = 0.0, error = 0.0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    largest = std::max(largest, std::fabs(static_cast<double>(theirs[i])));
+    error =
+        std::max(error, std::fabs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i])));
+  }
+  EXPECT_GT(largest, 0.0) << what;
+  EXPECT_LE(error, ToleranceOf(precision) * largest) << what;
+}
+
+struct FixtureRun {
+  Transformer transformer;
+  Model model;
+  TrainerOptions options;
+  std::unique_ptr<Trainer> trainer;
+  std::shared_ptr<const TokenDataset> data;
+};
+
+// With the parameters of the fixture, one row to a micro-batch.
+FixtureRun RunOf(const std::string& fixture, int devices, const std::string& schedule,
+                 const Optimizer& optimizer, float rate, Precision precision) {
+  FixtureRun run;
+  run.transformer = ReadHuggingFaceConfigFile(Fixture(fixture)).value();
+  const Transformer& transformer = run.transformer;
+  run.model = ParseModel(ModelFileOf(transformer), {.input = Shape{transformer.context},
+                                                    .vocabulary = transformer.vocabulary,
+                                                    .classes = transformer.vocabulary})
+                  .value();
+  run.options = {.optimizer = optimizer,
+                 .learning_rate = LearningRate::Constant(rate),
+                 .device = {.precision = precision}};
+  run.trainer =
+      MakeTrainer(run.model, EvenPlan(run.model, devices, schedule, kFixtureRows, 1), run.options);
+  const HuggingFaceFolder folder = HuggingFaceFolder::Open(Fixture(fixture), transformer).value();
+  EXPECT_OK(run.trainer->SetParameters([&](const std::string& name, absl::Span<float> values) {
+    return folder.Read(name, values);
+  }));
+  const TensorFile expected(Fixture(fixture) + "/expected.safetensors");
+  run.data = TokenDataset::Create(TokenIds::Of(expected.Values<int32_t>("ids")).value(),
+                                  transformer.context, transformer.vocabulary)
+                 .value();
+  return run;
+}
+
+// What a tensor of theirs is in ours: the values of all pieces of the parameter.
+std::vector<float> InOurOrder(const HuggingFaceParameter& parameter, const TensorFile& file,
+                              const std::string& prefix, const Transformer& model) {
+  const int64_t columns = parameter.columns();
+  std::vector<float> values(static_cast<size_t>(parameter.pieces.front().rows() * columns));
+  int64_t first = 0;
+  for (const HuggingFacePiece& piece : parameter.pieces) {
+    const std::vector<float> theirs =
+        file.Values<float>(absl::StrCat(prefix, HuggingFaceTensorName(model, piece.tensor)));
+    for (int64_t r = 0; r < piece.rows(); ++r) {
+      for (int64_t c = 0; c < piece.columns(); ++c) {
+        const int64_t at = piece.is_transposed ? c * piece.rows() + r : r * piece.columns() + c;
+        values[static_cast<size_t>(r * columns + first + c)] = theirs[static_cast<size_t>(at)];
+      }
+    }
+    first += piece.columns();
+  }
+  return values;
+}
+
+class Transformers : public ::testing::TestWithParam<std::tuple<std::string, Precision>> {
+ protected:
+  void SetUp() override {
+    const absl::Status has = stagecoach::testing::HasOnCpu(precision());
+    if (!has.ok()) GTEST_SKIP() << has.message();
+  }
+  static const std::string& fixture() { return std::get<0>(GetParam()); }
+  static Precision precision() { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Transformers, HaveTheLogitsAndTheLoss) {
+  const TensorFile expected(Fixture(fixture()) + "/expected.safetensors");
+  const FixtureRun run = RunOf(fixture(), 2, "1f1b", Optimizer::Sgd(0.9F), 0.0F, precision());
+  ASSERT_OK_AND_ASSIGN(const std::vector<float> logits, run.trainer->Predict(*run.data));
+  ExpectClose(logits, expected.Values<float>("logits"), precision(), "logits");
+  ASSERT_OK_AND_ASSIGN(const Evaluation evaluation, run.trainer->Evaluate(*run.data));
+  const double loss = expected.Values<double>("loss").front();
+  EXPECT_NEAR(evaluation.loss, loss, ToleranceOf(precision()) * loss);
+}
+
+// The first step of SGD leaves the gradient in its state.
+TEST_P(Transformers, HaveTheGradients) {
+  const TensorFile expected(Fixture(fixture()) + "/expected.safetensors");
+  const TestFolder folder;
+  const FixtureRun run = RunOf(fixture(), 3, "zb-h1", Optimizer::Sgd(0.9F), 0.0F, precision());
+  ASSERT_OK(run.trainer->Step(*run.data, Rows(0, kFixtureRows)));
+  ASSERT_OK_AND_ASSIGN(const std::string saved, run.trainer->Save(folder.path().string()));
+  std::map<std::string, std::vector<float>> gradients;
+  for (const auto& entry : std::filesystem::directory_iterator(saved)) {
+    const std::string path = entry.path().string();
+    if (!path.ends_with(".optimizer.safetensors")) continue;
+    const TensorFile file(path);
+    for (const std::string& name : file.names()) gradients[name] = file.Values<float>(name);
+  }
+  for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(run.transformer)) {
+    ExpectClose(gradients[parameter.name + ".momentum_buffer"],
+                InOurOrder(parameter, expected, "gradient.", run.transformer), precision(),
+                parameter.name);
+  }
+}
+
+TEST_P(Transformers, StepAsAdamWDoes) {
+  const TensorFile expected(Fixture(fixture()) + "/expected.safetensors");
+  Optimizer optimizer = Optimizer::AdamW();
+  optimizer.beta2 = 0.95F;
+  optimizer.epsilon = 1e-4F;
+  optimizer.weight_decay = 0.1F;
+  const auto run_in = [&](Precision precision, int devices) {
+    return RunOf(fixture(), devices, "1f1b", optimizer, kFixtureRate, precision);
+  };
+  if (precision() != Precision::kFloat32) {
+    const FixtureRun run = run_in(precision(), 3), exact = run_in(Precision::kFloat32, 1);
+    ExpectStepsOfAdamW(*run.trainer, *exact.trainer, run.model, *run.data, run.options,
+                       ToleranceOf(precision()));
+    return;
+  }
+  for (const int devices : {1, 3}) {
+    const FixtureRun run = run_in(precision(), devices);
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_OK(run.trainer->Step(*run.data, Rows(0, kFixtureRows)));
+    }
+    for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(run.transformer)) {
+      ASSERT_OK_AND_ASSIGN(const std::vector<float> ours, run.trainer->Parameter(parameter.name));
+      ExpectClose(ours, InOurOrder(parameter, expected, "step3.", run.transformer), precision(),
+                  parameter.name);
+    }
+  }
+}
+
+// Bit by bit, in one file and in several.
+TEST_P(Transformers, ComeBackFromTheFilesTheyAreExportedTo) {
+  const TestFolder folder;
+  const std::string out = (folder.path() / "out").string();
+  const FixtureRun run = RunOf(fixture(), 2, "1f1b", Optimizer::AdamW(), kFixtureRate, precision());
+  ASSERT_OK(run.trainer->Step(*run.data, Rows(0, kFixtureRows)));
+  SaveOptions options;
+  options.model_source = ModelFileOf(run.transformer);
+  ASSERT_OK_AND_ASSIGN(const std::string saved,
+                       run.trainer->Save((folder.path() / "run").string(), options));
+  ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(saved));
+  for (const int64_t file_bytes : {kHuggingFaceFileBytes, int64_t{4000}}) {
+    const std::string to = absl::StrCat(out, file_bytes);
+    ASSERT_OK(ExportToHuggingFace(checkpoint, to, file_bytes));
+    EXPECT_EQ(base::Exists(to + "/model.safetensors.index.json"), file_bytes == 4000);
+    ASSERT_OK_AND_ASSIGN(const Transformer transformer, ReadHuggingFaceConfigFile(to));
+    EXPECT_EQ(transformer, run.transformer);
+    ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder read, HuggingFaceFolder::Open(to, transformer));
+    for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(transformer)) {
+      const std::vector<float> ours = run.trainer->Parameter(parameter.name).value();
+      std::vector<float> theirs(ours.size());
+      ASSERT_OK(read.Read(parameter.name, absl::MakeSpan(theirs)));
+      EXPECT_EQ(theirs, ours) << parameter.name;
+    }
+  }
+  EXPECT_THAT(
+      ExportToHuggingFace(checkpoint, absl::StrCat(out, 4000)),
+      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("config.json is there already")));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Transformers,
+                         ::testing::Combine(::testing::Values("gpt2", "llama", "llama_tied"),
+                                            ::testing::Values(Precision::kFloat32,
+                                                              Precision::kBfloat16)),
+                         [](const auto& test) {
+                           return absl::StrCat(std::get<0>(test.param), "_",
+                                               PrecisionName(std::get<1>(test.param)));
+                         });
+
+// The values of "llama", rounded.
+TEST(HuggingFaceFolder, ReadsFilesOfBfloat16WithAnIndex) {
+  const Transformer model = ReadHuggingFaceConfigFile(Fixture("sharded")).value();
+  ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder rounded,
+                       HuggingFaceFolder::Open(Fixture("sharded"), model));
+  ASSERT_OK_AND_ASSIGN(const HuggingFaceFolder exact,
+                       HuggingFaceFolder::Open(Fixture("llama"), model));
+  for (const HuggingFaceParameter& parameter : HuggingFaceParametersOf(model)) {
+    std::vector<float> a(
+        static_cast<size_t>(parameter.pieces.front().rows() * parameter.columns()));
+    std::vector<float> b(a.size());
+    ASSERT_OK(rounded.Read(parameter.name, absl::MakeSpan(a)));
+    ASSERT_OK(exact.Read(parameter.name, absl::MakeSpan(b)));
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_NEAR(a[i], b[i], std::fabs(b[i]) / 256) << parameter.name << " " << i;
+    }
+  }
+  EXPECT_THAT(exact.Read("layer 1: 9.weight", {}), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// A copy of a fixture's folder, to be damaged.
+class DamagedFolder : public ::testing::Test {
+ protected:
+  DamagedFolder() {
+    std::filesystem::copy(Fixture("llama"), path(), std::filesystem::copy_options::recursive);
+  }
+  std::string path() const { return (folder_.path() / "llama").string(); }
+  // In the header of the tensors' file, a text by one of the same length.
+  void Replace(const std::string& from, const std::string& to) const {
+    const std::string file = path() + "/model.safetensors";
+    const std::string bytes = base::ReadFile(file, 1 << 24).value();
+    ASSERT_THAT(bytes, HasSubstr(from));
+    ASSERT_EQ(from.size(), to.size());
+    std::ofstream(file, std::ios::binary) << absl::StrReplaceAll(bytes, {{from, to}});
+  }
+  absl::Status Open() const {
+    const Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
+    return HuggingFaceFolder::Open(path(), model).status();
+  }
+
+ private:
+  const TestFolder folder_;
+};
+
+using absl::StatusCode::kInvalidArgument;
+
+TEST_F(DamagedFolder, MissingAndUnknownTensorsAreNamed) {
+  EXPECT_OK(Open());
+  Replace("layers.1.mlp.up_proj", "layers.1.mlp.us_proj");
+  EXPECT_THAT(Open(),
+              StatusIs(kInvalidArgument, HasSubstr("\"layers.1.mlp.up_proj.weight\" is missing")));
+}
+
+TEST_F(DamagedFolder, ATensorThatTheModelHasNotIsNamed) {
+  Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
+  model.blocks = 1;
+  EXPECT_THAT(HuggingFaceFolder::Open(path(), model),
+              StatusIs(kInvalidArgument, HasSubstr("a tensor \"layers.1.")));
+}
+
+TEST_F(DamagedFolder, BothShapesAreTold) {
+  Transformer model = ReadHuggingFaceConfigFile(Fixture("llama")).value();
+  model.hidden = 32;
+  EXPECT_THAT(HuggingFaceFolder::Open(path(), model),
+              StatusIs(kInvalidArgument, HasSubstr("has the shape [24, 16], and the model's "
+                                                   "[32, 16]")));
+}
+
+TEST_F(DamagedFolder, AHeaderThatLiesIsRefused) {
+  Replace("[16,24]", "[16,25]");
+  EXPECT_THAT(Open(), StatusIs(kInvalidArgument, HasSubstr("model.safetensors")));
+}
+
+TEST_F(DamagedFolder, AnIndexMayNotLeaveTheFolder) {
+  std::ofstream(path() + "/model.safetensors.index.json")
+      << R"({"weight_map": {"model.norm.weight": "../llama/model.safetensors"}})";
+  EXPECT_THAT(Open(),
+              StatusIs(kInvalidArgument, HasSubstr("is not the name of a file in the folder")));
+}
+
+TEST(HuggingFaceConfig, TellsTheDropoutThatItAsksFor) {
+  EXPECT_EQ(HuggingFaceDropoutOf(R"({"model_type": "gpt2", "resid_pdrop": 0.2, "attn_pdrop": 0})")
+                .value(),
+            "resid_pdrop 0.2, embd_pdrop 0.1");
+  EXPECT_EQ(HuggingFaceDropoutOf(R"({"model_type": "llama"})").value(), "");
+  EXPECT_EQ(HuggingFaceDropoutOf(R"({"model_type": "llama", "attention_dropout": 0.5})").value(),
+            "attention_dropout 0.5");
+  EXPECT_THAT(HuggingFaceDropoutOf(R"({"model_type": "llama", "attention_dropout": "no"})"),
+              StatusIs(kInvalidArgument, HasSubstr("$.attention_dropout")));
+}
+
+TEST(HuggingFaceConfig, WhatThereIsNoLayerForIsRefused) {
+  const auto refused = [](const std::string& fixture, const std::string& key,
+                          const std::string& value) {
+    std::string text = base::ReadFile(Fixture(fixture) + "/config.json", 1 << 20).value();
+    text.insert(text.rfind('}'), absl::StrCat(", \"", key, "\": ", value));
+    const size_t first = text.find(absl::StrCat("\"", key, "\":"));
+    if (first != text.rfind(absl::StrCat("\"", key, "\":"))) {
+      text.erase(first, text.find(',', first) + 1 - first);
+    }
+    return ReadHuggingFaceConfig(text).status();
+  };
+  EXPECT_THAT(refused("gpt2", "model_type", "\"bert\""),
+              StatusIs(kInvalidArgument, HasSubstr("$.model_type: is \"bert\"")));
+  EXPECT_THAT(refused("gpt2", "activation_function", "\"relu\""),
+              StatusIs(kInvalidArgument, HasSubstr("$.activation_function")));
+  EXPECT_THAT(refused("llama", "attention_bias", "true"),
+              StatusIs(kInvalidArgument, HasSubstr("$.attention_bias")));
+  EXPECT_THAT(refused("llama", "rope_scaling", "{\"type\": \"linear\"}"),
+              StatusIs(kInvalidArgument, HasSubstr("$.rope_scaling")));
+  EXPECT_THAT(refused("llama", "num_key_value_heads", "3"),
+              StatusIs(kInvalidArgument, HasSubstr("4 heads cannot share 3")));
+}
+
+}  // namespace
+}  // namespace stagecoach::engine

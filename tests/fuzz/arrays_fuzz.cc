@@ -1,0 +1,32 @@
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "engine/data/arrays.h"
+#include "engine/data/dataset.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/memory_folder.h"
+
+namespace stagecoach::fuzz {
+
+absl::Status Try(absl::string_view input) {
+  static const MemoryFolder folder(
+      std::array{"x_train.npy", "y_train.npy", "x_test.npy", "y_test.npy"});
+  folder.Fill(input);
+  const absl::StatusOr<engine::TrainTest> data = engine::LoadArrays(folder.path());
+  if (!data.ok()) return data.status();
+  for (const auto& set : {data->train, data->test}) {
+    std::vector<float> row(static_cast<size_t>(set->features()));
+    for (int64_t i = 0; i < set->rows(); ++i) {
+      set->CopyNumbers(0, i, absl::MakeSpan(row));
+      STAGECOACH_CHECK(set->label(i) < set->classes(), set->label(i));
+    }
+  }
+  const auto samples =
+      engine::LoadArraySamples(folder.path(), data->encoding, data->test->classes());
+  STAGECOACH_CHECK(samples.ok() && (*samples)->rows() == data->test->rows(), input);
+  return absl::OkStatus();
+}
+
+}  // namespace stagecoach::fuzz

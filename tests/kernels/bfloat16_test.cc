@@ -1,0 +1,399 @@
+// Operations on a CPU device that computes with bf16: what they give is what the same operation
+// gives in fp32 for the same operands, which its own test holds against exact numbers, once
+// rounded.
+#include "kernels/bfloat16.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/cached_attention.h"
+#include "kernels/ops/convolution.h"
+#include "kernels/ops/dropout.h"
+#include "kernels/ops/embedding.h"
+#include "kernels/ops/head.h"
+#include "kernels/ops/image_norm.h"
+#include "kernels/ops/layer_norm.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/loss.h"
+#include "kernels/ops/pooling.h"
+#include "kernels/ops/relu.h"
+#include "kernels/ops/swiglu.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/device_fixture.h"
+#include "tests/testing/precision.h"
+#include "tests/testing/random_tensor.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tolerance.h"
+
+namespace stagecoach::kernels::bfloat16_test {
+namespace {
+
+using ::stagecoach::testing::BytesOf;
+using ::stagecoach::testing::CloseTo;
+using ::stagecoach::testing::PrecisionOf;
+using ::stagecoach::testing::RandomLabels;
+using ::stagecoach::testing::RandomNormal;
+using ::stagecoach::testing::StoredBound;
+using ::stagecoach::testing::TestDevice;
+
+// A device of either precision that gives the same operands, which are numbers of bfloat16.
+class Place {
+ public:
+  explicit Place(Precision precision, int threads = 1) : device(threads, precision) {}
+
+  template <typename Shape>
+  std::unique_ptr<typename Shape::Op> Create(const Shape& shape) {
+    auto op = device.ops().Create(shape);
+    EXPECT_OK(op);
+    return *std::move(op);
+  }
+  DType type() { return device.device().activation_type(); }
+  // Of eighths up to 4 or so, whose sums of two are numbers of bfloat16 too.
+  Tensor Numbers(const Shape& shape, uint64_t stream) {
+    std::vector<float> values = RandomNormal(shape.elements(), stream);
+    for (float& value : values) value = std::round(8.0F * value) / 8.0F;
+    return device.Operand(shape, values, type());
+  }
+  Tensor Result(const Shape& shape) { return device.Result(shape, type()); }
+  Tensor Floats(const Shape& shape) { return device.Result(shape); }
+  void Run(const std::function<absl::Status(Stream&)>& work) { EXPECT_OK(device.Run(work)); }
+
+  TestDevice device;
+};
+
+// Runs an operation in a place and returns what it gave. Of `roundings` to bfloat16 the last is
+// that of the result itself, where that is not float32. The measure of what is before it, and of a
+// sum's error in float32, is the largest element of the tensor.
+using Operation = std::function<std::vector<Tensor>(Place& place)>;
+
+void ExpectRounded(int roundings, const Operation& operation) {
+  Place exact(Precision::kFloat32), rounded(Precision::kBfloat16),
+      threaded(Precision::kBfloat16, 3);
+  const std::vector<Tensor> expected = operation(exact);
+  const std::vector<Tensor> actual = operation(rounded);
+  const std::vector<Tensor> with_threads = operation(threaded);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    SCOPED_TRACE(absl::StrCat("result ", i));
+    const std::vector<double> values = TestDevice::Values(expected[i]);
+    double largest = 0.0;
+    for (const double value : values) largest = std::max(largest, std::fabs(value));
+    EXPECT_GT(largest, 0.0);
+    const double before = largest * ((roundings - 1) * PrecisionOf(DType::kBfloat16).unit_roundoff +
+                                     stagecoach::testing::Gamma(2048));
+    std::vector<double> bounds;
+    for (const double value : values) {
+      bounds.push_back(StoredBound(value, before, actual[i].dtype));
+    }
+    EXPECT_THAT(TestDevice::Values(actual[i]), CloseTo(values, bounds));
+    EXPECT_EQ(BytesOf(with_threads[i]), BytesOf(actual[i])) << "three threads";
+  }
+}
+
+class Bfloat16OnCpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::Status has = stagecoach::testing::HasOnCpu(Precision::kBfloat16);
+    if (!has.ok()) GTEST_SKIP() << has.message();
+  }
+};
+
+// Sizes of several tiles, the last of which is shorter.
+TEST_F(Bfloat16OnCpu, Linear) {
+  for (const Activation activation :
+       {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluExact}) {
+    SCOPED_TRACE(ActivationName(activation));
+    const LinearShape shape = {
+        .rows = 67, .inputs = 1300, .outputs = 609, .activation = activation};
+    // Where dz is rounded before it is multiplied, twice.
+    ExpectRounded(2, [&](Place& place) {
+      const auto op = place.Create(shape);
+      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+      const Shape inputs{67, 1300}, outputs{67, 609}, weights{1300, 609};
+      const Tensor x = place.Numbers(inputs, 1), w = place.Numbers(weights, 2),
+                   b = place.Numbers({609}, 3), dy = place.Numbers(outputs, 4);
+      const Tensor known = place.Numbers(outputs, 5);  // z, or y
+      const Tensor z = place.Result(outputs), y = place.Result(outputs), dz = place.Result(outputs),
+                   dx = place.Result(inputs);
+      const Tensor dw = place.Floats(weights), db = place.Floats({609});
+      place.Run([&](Stream& stream) {
+        EXPECT_OK(op->Forward(stream, x, w, b, z, y, workspace));
+        EXPECT_OK(op->BackwardInput(stream, dy, known, known, w, dz, dx, workspace));
+        for (const bool accumulate : {false, true}) {
+          EXPECT_OK(op->BackwardWeight(stream, x, dy, dw, db, accumulate, workspace));
+        }
+        return absl::OkStatus();
+      });
+      std::vector<Tensor> results = {y, dx, dw, db};
+      if (KeepsZ(activation)) results.push_back(z);
+      if (activation != Activation::kNone) results.push_back(dz);
+      return results;
+    });
+  }
+}
+
+TEST_F(Bfloat16OnCpu, LayerNorm) {
+  for (const bool centers : {true, false}) {
+    SCOPED_TRACE(centers);
+    ExpectRounded(1, [&](Place& place) {
+      const auto op = place.Create(LayerNormShape{.rows = 37, .features = 601, .centers = centers});
+      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+      const Shape all{37, 601}, row{601};
+      const Tensor x = place.Numbers(all, 1), gamma = place.Numbers(row, 2),
+                   beta = place.Numbers(row, 3), addend = place.Numbers(all, 4),
+                   dy = place.Numbers(all, 5), y = place.Result(all), dx = place.Result(all);
+      const Tensor statistics = place.Floats(centers ? Shape{37, 2} : Shape{37});
+      const Tensor dgamma = place.Floats(row), dbeta = place.Floats(row);
+      place.Run([&](Stream& stream) {
+        EXPECT_OK(op->Forward(stream, x, gamma, beta, addend, statistics, y));
+        EXPECT_OK(op->BackwardInput(stream, dy, x, gamma, statistics, addend, dx));
+        return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, false, workspace);
+      });
+      std::vector<Tensor> results = {x, y, dx, statistics, dgamma};
+      if (centers) results.push_back(dbeta);
+      return results;
+    });
+  }
+}
+
+TEST_F(Bfloat16OnCpu, Attention) {
+  for (const float rotary_base : {0.0F, 10000.0F}) {
+    SCOPED_TRACE(rotary_base);
+    // y is rounded, and read by backward.
+    ExpectRounded(3, [&](Place& place) {
+      const auto op = place.Create(AttentionShape{.samples = 2,
+                                                  .positions = 150,
+                                                  .heads = 4,
+                                                  .kv_heads = 2,
+                                                  .head_size = 16,
+                                                  .rotary_base = rotary_base});
+      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+      const Shape inputs{2, 150, 128}, outputs{2, 150, 64};
+      const Tensor qkv = place.Numbers(inputs, 1), dy = place.Numbers(outputs, 2);
+      const Tensor y = place.Result(outputs), dqkv = place.Result(inputs);
+      const Tensor statistics = place.Floats({2, 4, 150});
+      place.Run([&](Stream& stream) {
+        EXPECT_OK(op->Forward(stream, qkv, statistics, y, workspace));
+        return op->BackwardInput(stream, dy, qkv, y, statistics, dqkv, workspace);
+      });
+      return std::vector<Tensor>{y, statistics, dqkv};
+    });
+    ExpectRounded(1, [&](Place& place) {
+      const auto op = place.Create(CachedAttentionShape{.rows = 9,
+                                                        .positions = 12,
+                                                        .heads = 4,
+                                                        .kv_heads = 2,
+                                                        .head_size = 16,
+                                                        .rotary_base = rotary_base});
+      const Tensor qkv = place.Numbers({9, 128}, 1), y = place.Result({9, 64});
+      std::byte* const cache = place.device.Workspace(op->cache_bytes());
+      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+      const int64_t first = 0;
+      place.Run(
+          [&](Stream& stream) { return op->Forward(stream, &first, qkv, cache, y, workspace); });
+      return std::vector<Tensor>{y};
+    });
+  }
+}
+
+TEST_F(Bfloat16OnCpu, Head) {
+  // Gradients of logits are rounded before they are multiplied.
+  ExpectRounded(2, [&](Place& place) {
+    const auto op = place.Create(HeadShape{.rows = 130, .features = 400, .classes = 600});
+    std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+    const Shape inputs{130, 400}, weights{600, 400};
+    std::vector<float> small = RandomNormal(weights.elements(), 2);
+    for (float& value : small) value = FromBfloat16(ToBfloat16(value / 16.0F));
+    const Tensor x = place.Numbers(inputs, 1),
+                 w = place.device.Operand(weights, small, place.type());
+    const Tensor labels = place.device.Labels(RandomLabels(130, 600, 3));
+    const Tensor logits = place.Result({130, 600}), dx = place.Result(inputs),
+                 dw = place.Floats(weights), result = place.device.Result({2}, DType::kFloat64);
+    place.Run([&](Stream& stream) {
+      EXPECT_OK(op->Forward(stream, x, w, labels, 129, logits, result, workspace));
+      return op->Backward(stream, x, w, labels, 129, 0.125F, result, dx, dw, false, workspace);
+    });
+    return std::vector<Tensor>{logits, result, dx, dw};
+  });
+}
+
+TEST_F(Bfloat16OnCpu, Losses) {
+  const auto loss = [](auto shape) {
+    return [shape](Place& place) {
+      const auto op = place.Create(shape);
+      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+      const Tensor output = place.Numbers({19, 7}, 1), gradient = place.Result({19, 7});
+      const Tensor labels = place.device.Labels(RandomLabels(19, 7, 2));
+      const Tensor result = place.device.Result({2}, DType::kFloat64);
+      place.Run([&](Stream& stream) {
+        return op->Compute(stream, output, labels, 18, 0.5F, gradient, result, workspace);
+      });
+      return std::vector<Tensor>{gradient, result};
+    };
+  };
+  ExpectRounded(1, loss(SoftmaxCrossEntropyShape{{.rows = 19, .classes = 7}}));
+  ExpectRounded(1, loss(MeanSquaredErrorShape{{.rows = 19, .classes = 7}}));
+}
+
+TEST_F(Bfloat16OnCpu, WhatTouchesEachElementOnce) {
+  ExpectRounded(1, [](Place& place) {
+    const auto relu = place.Create(ReluShape{.rows = 5, .features = 77});
+    const auto swiglu = place.Create(SwiGluShape{.rows = 5, .features = 77});
+    const auto dropout = place.Create(DropoutShape{.rows = 5, .elements = 77, .rate = 0.3F});
+    const Shape one{5, 77}, two{5, 154};
+    const Tensor a = place.Numbers(one, 1), b = place.Numbers(one, 2), wide = place.Numbers(two, 3);
+    std::vector<Tensor> results;
+    const auto result = [&](const Shape& shape) {
+      results.push_back(place.Result(shape));
+      return results.back();
+    };
+    place.Run([&](Stream& stream) {
+      EXPECT_OK(relu->Forward(stream, a, b, result(one)));
+      EXPECT_OK(relu->BackwardInput(stream, a, b, result(one)));
+      EXPECT_OK(swiglu->Forward(stream, wide, result(one)));
+      EXPECT_OK(swiglu->BackwardInput(stream, a, wide, result(two)));
+      EXPECT_OK(dropout->Apply(stream, {.seed = 1}, a, result(one)));
+      EXPECT_OK(place.device.ops().elementwise().Copy(stream, a, result(one)));
+      return place.device.ops().elementwise().Add(stream, a, b, result(one));
+    });
+    return results;
+  });
+}
+
+TEST_F(Bfloat16OnCpu, Embedding) {
+  ExpectRounded(1, [](Place& place) {
+    const auto op = place.Create(EmbeddingShape{
+        .rows = 3, .positions = 5, .vocabulary = 11, .features = 130, .has_positions = true});
+    const Tensor ids = place.device.Labels(RandomLabels(15, 11, 1));
+    const Tensor tokens = place.Numbers({11, 130}, 2), positions = place.Numbers({5, 130}, 3),
+                 dy = place.Numbers({3, 5, 130}, 4), y = place.Result({3, 5, 130});
+    const Tensor dtokens = place.Floats({11, 130}), dpositions = place.Floats({5, 130});
+    place.Run([&](Stream& stream) {
+      EXPECT_OK(op->Forward(stream, ids, tokens, positions, y));
+      return op->BackwardWeight(stream, ids, dy, dtokens, dpositions, false, nullptr);
+    });
+    return std::vector<Tensor>{y, dtokens, dpositions};
+  });
+}
+
+// Channels that fill the library's blocks, and do not; groups, down to one channel each; a kernel
+// of one element; samples that make several tasks.
+TEST_F(Bfloat16OnCpu, Convolution) {
+  for (const ConvolutionShape& s :
+       {ConvolutionShape{13, 3, 9, 8, 16, 7, 2, 3}, ConvolutionShape{16, 32, 5, 5, 64, 1, 2},
+        ConvolutionShape{10, 20, 6, 6, 128, 3, 1, 1, 1, false}, ConvolutionShape{3, 5, 1, 1, 7},
+        ConvolutionShape{2, 4, 5, 5, 6, 3, 1, 1, 2},
+        ConvolutionShape{3, 32, 6, 6, 32, 3, 1, 1, 32}}) {
+    SCOPED_TRACE(absl::StrCat(s.inputs, " to ", s.outputs, ", ", s.groups, " groups"));
+    ExpectRounded(1, [&](Place& place) {
+      const auto op = place.Create(s);
+      std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+      const Shape inputs{s.samples, s.inputs, s.height, s.width},
+          outputs{s.samples, s.outputs, s.output_height(), s.output_width()},
+          weights{s.outputs, s.inputs / s.groups, s.kernel, s.kernel}, bias{s.outputs};
+      const Tensor x = place.Numbers(inputs, 1), w = place.Numbers(weights, 2),
+                   b = place.Numbers(bias, 3), dy = place.Numbers(outputs, 4);
+      const Tensor y = place.Result(outputs), dx = place.Result(inputs);
+      const Tensor dw = place.Floats(weights), db = place.Floats(bias);
+      place.Run([&](Stream& stream) {
+        EXPECT_OK(op->Forward(stream, x, w, b, y, workspace));
+        EXPECT_OK(op->BackwardInput(stream, dy, w, dx, workspace));
+        for (const bool accumulate : {false, true}) {
+          EXPECT_OK(op->BackwardWeight(stream, x, dy, dw, db, accumulate, workspace));
+        }
+        return absl::OkStatus();
+      });
+      std::vector<Tensor> results = {y, dx, dw};
+      if (s.has_bias) results.push_back(db);
+      return results;
+    });
+  }
+}
+
+// In windows that overlap, an element has the gradients of several; where all of an image is one,
+// it has a share.
+TEST_F(Bfloat16OnCpu, Pooling) {
+  for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
+    for (const PoolingShape& s :
+         {PoolingShape{kind, 37, 9, 8, 3, 3, 2, 1}, PoolingShape{kind, 20, 7, 6, 7, 6},
+          PoolingShape{kind, 5, 8, 8, 5, 5, 1, 2}}) {
+      SCOPED_TRACE(absl::StrCat(kind == Pooling::kMax ? "max" : "average", s.kernel_height));
+      ExpectRounded(1, [&](Place& place) {
+        const auto op = place.Create(s);
+        std::byte* const workspace = place.device.Workspace(op->workspace_bytes());
+        const Shape inputs{s.planes, s.height, s.width},
+            outputs{s.planes, s.output_height(), s.output_width()};
+        const Tensor x = place.Numbers(inputs, 1), dy = place.Numbers(outputs, 2),
+                     y = place.Result(outputs), dx = place.Result(inputs);
+        place.Run([&](Stream& stream) {
+          EXPECT_OK(op->Forward(stream, x, y));
+          return op->BackwardInput(stream, dy, x, dx, workspace);
+        });
+        return std::vector<Tensor>{y, dx};
+      });
+    }
+  }
+}
+
+// Statistics are float32 and exact: those of numbers that have been rounded before.
+TEST_F(Bfloat16OnCpu, ImageNorm) {
+  for (const int64_t groups : {0, 3}) {
+    SCOPED_TRACE(absl::StrCat(groups, " groups"));
+    const ImageNormShape shape = {.samples = 5, .channels = 12, .area = 45, .groups = groups};
+    ExpectRounded(1, [&](Place& place) {
+      const auto op = place.Create(shape);
+      const Shape all{5, 12, 45}, channels{12}, sets{shape.sets()};
+      const Tensor x = place.Numbers(all, 1), gamma = place.Numbers(channels, 2),
+                   beta = place.Numbers(channels, 3), dy = place.Numbers(all, 4);
+      const Tensor mean = place.Floats(sets), variance = place.Floats(sets), y = place.Result(all),
+                   same_y = place.Result(all), dx = place.Result(all);
+      const Tensor dgamma = place.Floats(channels), dbeta = place.Floats(channels);
+      place.Run([&](Stream& stream) {
+        EXPECT_OK(op->Forward(stream, x, gamma, beta, mean, variance, y));
+        EXPECT_OK(op->Apply(stream, x, gamma, beta, mean, variance, same_y));
+        EXPECT_OK(op->BackwardInput(stream, dy, x, gamma, mean, variance, dx));
+        return op->BackwardWeight(stream, dy, x, mean, variance, dgamma, dbeta, false);
+      });
+      return std::vector<Tensor>{mean, variance, y, same_y, dx, dgamma, dbeta};
+    });
+  }
+}
+
+// Masters stay float32; what layers read is their rounding, at each step.
+TEST_F(Bfloat16OnCpu, OptimizersRoundWhatTheyUpdate) {
+  Place place(Precision::kBfloat16);
+  OptimizerOps& ops = place.device.ops().optimizer();
+  const Shape shape{70001};
+  const Tensor value = place.device.Operand(shape, RandomNormal(70001, 1)),
+               gradient = place.device.Operand(shape, RandomNormal(70001, 2));
+  const std::vector<float> zeros(70001);
+  const Tensor working = place.Result(shape), m = place.device.Operand(shape, zeros),
+               v = place.device.Operand(shape, zeros);
+  const auto expect_rounded = [&](const char* what) {
+    for (int64_t i = 0; i < shape.elements(); ++i) {
+      ASSERT_EQ(working.bf16()[i], ToBfloat16(value.f32()[i])) << what << " " << i;
+    }
+  };
+  place.Run([&](Stream& stream) {
+    const ParameterTensors parameter = {
+        .value = value, .working = working, .gradient = gradient, .states = {m, v}};
+    const auto group = ops.CreateGroup(stream, {parameter}).value();
+    EXPECT_OK(ops.RoundParameters(stream, *group));
+    expect_rounded("RoundParameters");
+    EXPECT_OK(ops.AdamW(stream, {}, *group));
+    expect_rounded("AdamW");
+    EXPECT_OK(ops.Sgd(stream, {}, *group));
+    expect_rounded("SGD");
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace
+}  // namespace stagecoach::kernels::bfloat16_test

@@ -1,0 +1,132 @@
+// Samples in .npy files, as a user has them.
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/data/data_test_util.h"
+#include "tests/engine/data/token_files.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::IdxFile;
+using engine::NpyFile;
+using engine::TestDirectory;
+using engine::WriteTestFile;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kLabels[] = "{'descr': '|u1', 'fortran_order': False, 'shape': (24,), }";
+
+std::string PixelsHeader(const std::string& shape, const std::string& order = "False") {
+  return absl::StrCat("{'descr': '|u1', 'fortran_order': ", order, ", 'shape': ", shape, ", }");
+}
+
+// 24 gray images of 8 x 8 with 3 labels, for training and for the test, in both formats.
+class ArraysCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 24 * 64; ++i) pixels_.push_back(static_cast<char>(i * 37 + i / 64 * 11));
+    for (int i = 0; i < 24; ++i) labels_.push_back(static_cast<char>(i % 3));
+    for (const std::string set : {"train", "t10k"}) {
+      WriteTestFile(idx_, set + "-images-idx3-ubyte", IdxFile({24, 8, 8}, pixels_));
+      WriteTestFile(idx_, set + "-labels-idx1-ubyte", IdxFile({24}, labels_));
+    }
+    for (const std::string set : {"train", "test"}) {
+      WriteTestFile(npy_, absl::StrCat("x_", set, ".npy"),
+                    NpyFile(PixelsHeader("(24, 1, 8, 8)"), pixels_));
+      WriteTestFile(npy_, absl::StrCat("y_", set, ".npy"), NpyFile(kLabels, labels_));
+    }
+  }
+  Finished Train(const std::string& data, const Arguments& more = {}) const {
+    return RunStagecoach(Joined({"train", "--data", data, "--model", model_, "--batch", "8",
+                                 "--microbatches", "2", "--stages", "2", "--epochs", "2", "--json"},
+                                more));
+  }
+  void ExpectRefused(const std::string& name, const std::string& contents,
+                     const ::testing::Matcher<std::string>& line) const {
+    const std::string path = absl::StrCat(npy_, "/", name);
+    WriteTestFile(npy_, name, contents);
+    const Finished run = Train(npy_);
+    EXPECT_EQ(run.exit_status, kStatusBadData);
+    ExpectOneLine(run.err, AllOf(HasSubstr(path), line));
+  }
+
+  const std::string folder_ = TestDirectory();
+  const std::string idx_ = FolderOf("idx"), npy_ = FolderOf("npy");
+  const std::string model_ = WriteTestFile(
+      folder_, "m.toml",
+      "input = \"image\"\n[[layer]]\ntype = \"conv2d\"\noutputs = 4\nkernel = 3\n[[layer]]\n"
+      "type = \"relu\"\n[[layer]]\ntype = \"flatten\"\n[[layer]]\ntype = \"linear\"\n"
+      "outputs = \"classes\"\n");
+  std::string pixels_, labels_;
+
+ private:
+  std::string FolderOf(const std::string& name) const {
+    const std::string path = absl::StrCat(folder_, "/", name);
+    std::filesystem::create_directories(path);
+    return path;
+  }
+};
+
+std::string HashOf(const Finished& run) {
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  const auto last = run.out.rfind('\n', run.out.size() - 2);
+  return nlohmann::json::parse(run.out.substr(last + 1))["parameters_hash"];
+}
+
+TEST_F(ArraysCommand, TrainAndPredictWithTheBitsOfIdx) {
+  const std::string run = folder_ + "/run";
+  const std::string trained = HashOf(Train(npy_, {"--checkpoint", run}));
+  EXPECT_EQ(trained, HashOf(Train(idx_)));
+  const auto predict = [&](const std::string& data) {
+    const Finished done = RunStagecoach({"predict", "--checkpoint", run, "--data", data});
+    EXPECT_EQ(done.exit_status, 0) << done.err;
+    return done.out.substr(done.out.rfind("fingerprint of the outputs"));
+  };
+  EXPECT_EQ(predict(npy_), predict(idx_));
+}
+
+TEST_F(ArraysCommand, ImagesAreOfTheShapeThatTheModelTakes) {
+  for (const std::string set : {"train", "t10k"}) {
+    WriteTestFile(idx_, set + "-images-idx3-ubyte", IdxFile({24, 4, 16}, pixels_));
+  }
+  for (const std::string set : {"train", "test"}) {
+    WriteTestFile(npy_, absl::StrCat("x_", set, ".npy"),
+                  NpyFile(PixelsHeader("(24, 1, 4, 16)"), pixels_));
+  }
+  for (const std::string& data : {idx_, npy_}) {
+    const Finished run = Train(data);
+    EXPECT_EQ(run.exit_status, kStatusBadData);
+    ExpectOneLine(run.err, AllOf(HasSubstr(data + " has images of shape [1, 4, 16]"),
+                                 HasSubstr("takes [1, 8, 8]")));
+  }
+}
+
+TEST_F(ArraysCommand, WhatIsNotAcceptedIsBadData) {
+  const std::string good = PixelsHeader("(24, 1, 8, 8)");
+  ExpectRefused("x_train.npy", NpyFile(good, pixels_.substr(1)), HasSubstr("is truncated"));
+  ExpectRefused("x_train.npy", NpyFile(good, pixels_, 4), HasSubstr("version 4.0"));
+  ExpectRefused("x_train.npy", NpyFile(PixelsHeader("(24, 1, 8, 8)", "True"), pixels_),
+                HasSubstr("Fortran's order"));
+  ExpectRefused("x_train.npy", NpyFile(PixelsHeader("(24, 8, 8, 1)"), pixels_),
+                HasSubstr("transpose(0, 3, 1, 2)"));
+  ExpectRefused("x_train.npy",
+                NpyFile("{'descr': '>f4', 'fortran_order': False, 'shape': (24, 16), }", pixels_),
+                HasSubstr("\">f4\""));
+  WriteTestFile(npy_, "x_train.npy", NpyFile(good, pixels_));
+  ExpectRefused(
+      "y_train.npy",
+      NpyFile("{'descr': '|u1', 'fortran_order': False, 'shape': (23,), }", labels_.substr(1)),
+      HasSubstr("holds 23 labels"));
+  ExpectRefused("y_train.npy",
+                NpyFile("{'descr': '|i1', 'fortran_order': False, 'shape': (24,), }",
+                        std::string(24, '\xFF')),
+                HasSubstr("label of row 0 is -1"));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

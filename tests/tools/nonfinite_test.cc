@@ -1,0 +1,93 @@
+// Runs whose numbers stop being finite: plain descent at an absurd rate, after a few steps.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<std::string> Diverging(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"train",
+                                        "--data",
+                                        "synthetic:256x16x4",
+                                        "--layers",
+                                        "4",
+                                        "--width",
+                                        "16",
+                                        "--batch",
+                                        "64",
+                                        "--epochs",
+                                        "2",
+                                        "--microbatches",
+                                        "8",
+                                        "--optimizer",
+                                        "sgd",
+                                        "--momentum",
+                                        "0",
+                                        "--learning-rate",
+                                        "1000",
+                                        "--lr-schedule",
+                                        "constant",
+                                        "--gradient-blocks",
+                                        "2"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(NonFinite, StepsAreSkippedAlikeWhateverTheDevices) {
+  const Finished one =
+      RunStagecoach(Diverging({"--on-nonfinite", "skip", "--stages", "1", "--json"}));
+  ASSERT_EQ(one.exit_status, 0) << one.err;
+  const nlohmann::json expected = one.Events().back();
+  EXPECT_GT(expected["skipped_steps"], 0);
+  EXPECT_LT(expected["skipped_steps"], expected["steps"]);
+  const std::vector<std::vector<std::string>> others = {{"--stages", "4"},
+                                                        {"--stages", "2", "--schedule", "zb-v"},
+                                                        {"--stages", "2", "--replicas", "2"}};
+  for (std::vector<std::string> arguments : others) {
+    arguments.insert(arguments.end(), {"--on-nonfinite", "skip", "--json"});
+    const Finished run = RunStagecoach(Diverging(arguments));
+    ASSERT_EQ(run.exit_status, 0) << run.err;
+    for (const char* name : {"steps", "skipped_steps", "step_losses_hash", "parameters_hash"}) {
+      EXPECT_EQ(run.Events().back()[name], expected[name]) << name;
+    }
+  }
+  std::vector<std::string> launched = {"launch", "--processes", "4", "--"};
+  const std::vector<std::string> train =
+      Diverging({"--stages", "2", "--replicas", "2", "--on-nonfinite", "skip", "--json"});
+  launched.insert(launched.end(), train.begin(), train.end());
+  const Finished run = RunStagecoach(launched);
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  for (const char* name : {"steps", "skipped_steps", "step_losses_hash", "parameters_hash"}) {
+    EXPECT_EQ(run.Events().back()[name], expected[name]) << name;
+  }
+  const std::string reason = one.Events()[1]["reason"];
+  EXPECT_THAT(reason, HasSubstr("for micro-batch 0 is not finite"));
+  EXPECT_EQ(run.Events()[1]["reason"], reason);
+}
+
+TEST(NonFinite, IsToldInTheReportForPeople) {
+  const Finished run = RunStagecoach(Diverging({"--on-nonfinite", "skip"}));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("skipped step 4 of epoch 1: the output of layer "),
+                             HasSubstr("steps with numbers that are not finite")));
+}
+
+TEST(NonFinite, StopsTheRun) {
+  const Finished checked = RunStagecoach(Diverging({"--on-nonfinite", "stop"}));
+  EXPECT_EQ(checked.exit_status, 78);
+  EXPECT_THAT(checked.err, StartsWith("stagecoach train: step 4: the output of layer "));
+  // By the loss alone, without being asked.
+  const Finished plain = RunStagecoach(Diverging({}));
+  EXPECT_EQ(plain.exit_status, 78);
+  EXPECT_THAT(plain.err, StartsWith("stagecoach train: step 4: the loss of micro-batch 0"));
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

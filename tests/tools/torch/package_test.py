@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""tools/torch: profiles of PyTorch models, and plans that PyTorch runs.
+
+    tests/tools/torch/package_test.py build/release/tools/stagecoach
+
+Exit status 77, with the reason, where there is no PyTorch that knows the schedules.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parents[2] / "tools" / "torch"
+STAGECOACH = None
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "auto"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1",
+               "PYTHONPATH": os.pathsep.join([str(PACKAGE), str(HERE), os.environ.get("PYTHONPATH", "")])}
+
+
+def call(*arguments, cwd):
+    return subprocess.run(arguments, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+
+
+def package(*arguments, cwd):
+    return call(sys.executable, "-m", "stagecoach_torch", *arguments, cwd=cwd)
+
+
+def torchrun(ranks, *arguments, cwd):
+    return call(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *arguments, cwd=cwd)
+
+
+class Package(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def profile(self, module="chains", rows="2,4"):
+        result = package("profile", module, "--rows", rows, "--repeats", "2", "-o", "profile.json", cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads((self.folder / "profile.json").read_text())
+
+    def plan(self, name, *arguments):
+        result = call(STAGECOACH, "plan", "--profile", "profile.json", "--json", "--export", f"torch-lowered:{name}.csv",
+                      *arguments, cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        (self.folder / f"{name}.json").write_text(result.stdout)
+
+
+class Profile(Package):
+    def test_has_the_sizes_of_every_layer(self):
+        profile = self.profile()
+        self.assertEqual(profile["micro_batch_rows"], [2, 4])
+        self.assertEqual([layer["name"] for layer in profile["layers"]], [str(i) for i in range(12)])
+        first, tanh, linear = profile["layers"][:3]
+        self.assertEqual(first["parameter_bytes"], 4 * 13 * 24)
+        self.assertEqual(first["optimizer_bytes"], 8 * 13 * 24)
+        self.assertEqual(first["input_bytes"], [4 * 2 * 12, 4 * 4 * 12])
+        self.assertEqual(first["output_bytes"], [4 * 2 * 24, 4 * 4 * 24])
+        self.assertEqual(first["backward_input_ms"], [0, 0])  # nothing wants it
+        self.assertEqual((tanh["parameters"], tanh["step_ms"]), (0, 0))
+        self.assertEqual(tanh["backward_weight_ms"], [0, 0])
+        self.assertEqual(tanh["output_last_use"], "backward_input")  # tanh keeps what it gives
+        self.assertEqual((linear["stash_bytes"], linear["output_last_use"]), ([0, 0], "forward"))
+        for layer in profile["layers"]:
+            self.assertGreater(min(layer["forward_ms"]), 0)
+
+    def test_says_what_cannot_be_profiled(self):
+        for module, error in {"nowhere": "there is no module nowhere",
+                              "chains:none": "module chains has no function none",
+                              "chains:make_in_place": "layer 1 changes its input in place",
+                              "chains:make_branch": "the model is a Branch; a plan cuts a torch.nn.Sequential"}.items():
+            result = package("profile", module, cwd=self.folder)
+            self.assertEqual(result.returncode, 65, module)
+            self.assertIn(error, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_says_which_layers_share_a_parameter(self):
+        self.assertEqual(self.profile("chains:make_tied")["ties"], [{"layer": "1", "other_layer": "2", "bytes": 4 * 24 * 24}])
+
+
+class Transformers(unittest.TestCase):
+    def test_layers_compute_what_the_model_does(self):
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("transformers is not installed")
+        import torch
+
+        from stagecoach_torch.layers import layers_of
+
+        sizes = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1}
+        gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_embd=16, n_head=2, n_positions=8, **sizes))
+        llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            num_hidden_layers=2, hidden_size=16, intermediate_size=24, num_attention_heads=2, num_key_value_heads=1, **sizes))
+        ids = torch.randint(50, (3, 8))
+        for model in (gpt2.eval(), llama.eval()):
+            x = ids
+            for _, layer in layers_of(model):
+                x = layer(x)
+            torch.testing.assert_close(x, model(ids).logits)
+
+
+class Run(Package):
+    def check_all(self, ranks):
+        self.profile()
+        for schedule in SCHEDULES:
+            self.plan(schedule, "--devices", str(ranks), "--schedule", schedule, "--microbatches", "8", "--batch", "16")
+        self.plan("recomputed", "--devices", str(ranks), "--schedule", "1f1b", "--microbatches", "8", "--batch", "16")
+        plan = json.loads((self.folder / "recomputed.json").read_text())
+        plan["recomputed_layers"] = [1, 2, 10]
+        (self.folder / "recomputed.json").write_text(json.dumps(plan))
+        (self.folder / "profile.json").unlink()
+        result = torchrun(ranks, str(HERE / "run_all.py"), ".", cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(result.stdout.count(" are the same") + result.stdout.count(" agree: "), len(SCHEDULES) + 1, result.stdout)
+        self.assertEqual(result.stdout.count("step  predicted "), len(SCHEDULES) + 1, result.stdout)
+
+    def test_gives_the_gradients_of_one_process_on_two_ranks(self):
+        self.check_all(2)
+
+    def test_gives_the_gradients_of_one_process_on_four_ranks(self):
+        self.check_all(4)
+
+    def test_says_that_gradients_differ(self):
+        self.profile()
+        self.plan("plan", "--devices", "2", "--schedule", "1f1b")
+        result = torchrun(2, "-m", "stagecoach_torch", "run", "plan.json", "plan.csv", "chains:make_unequal", "--check",
+                          "--steps", "1", cwd=self.folder)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn(" DIFFER: ", result.stdout)
+
+    def test_says_what_cannot_be_run(self):
+        self.profile()
+        self.plan("plan", "--devices", "2", "--schedule", "1f1b")
+        self.plan("replicas", "--devices", "4", "--schedule", "1f1b", "--replicas", "2", "--microbatches", "8", "--batch", "16")
+        for arguments, error in {("none.json", "plan.csv"): "none.json: No such file",
+                                 ("plan.csv", "plan.csv"): "plan.csv: Extra data",
+                                 ("replicas.json", "replicas.csv"): "plan with --replicas 1",
+                                 ("plan.json", "plan.csv"): "start this under torchrun"}.items():
+            result = package("run", *arguments, "chains", cwd=self.folder)
+            self.assertEqual(result.returncode, 65, arguments)
+            self.assertIn(error, result.stderr)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        result = torchrun(2, "-m", "stagecoach_torch", "run", "plan.json", "plan.csv", "chains:make_tied", cwd=self.folder)
+        self.assertIn("it was made for another model", result.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        import torch
+        from torch.distributed.pipelining import schedules
+        if not hasattr(schedules, "WAIT_SEND_F"):
+            raise ImportError(f"PyTorch {torch.__version__} has no waits in its schedules; 2.15 has")
+    except ImportError as error:
+        print(f"skipped: {error}")
+        sys.exit(77)
+    STAGECOACH = os.path.abspath(sys.argv.pop(1))
+    sys.path[:0] = [str(PACKAGE), str(HERE)]
+    unittest.main()

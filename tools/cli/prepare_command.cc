@@ -1,0 +1,164 @@
+#include "tools/cli/prepare_command.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "engine/data/prepare.h"
+#include "engine/data/token_file.h"
+#include "tools/cli/add_flag.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/messages.h"
+#include "tools/cli/stop_signal.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using engine::PreparedTokens;
+
+struct PrepareCommandOptions {
+  engine::PrepareOptions prepare;
+  CLI::Option* test_fraction = nullptr;
+  bool json = false;
+};
+
+// Redraws a line on the terminal, and stops at a signal.
+class PrepareProgress {
+ public:
+  absl::Status Update(int64_t done_bytes, int64_t bytes) {
+    if (StopRequested()) return absl::CancelledError("stopped by a signal");
+    const absl::Time now = absl::Now();
+    if (now - drawn_ < absl::Milliseconds(100)) return absl::OkStatus();
+    drawn_ = now;
+    const double rate = static_cast<double>(done_bytes) / absl::ToDoubleSeconds(now - started_);
+    const auto left = absl::Seconds(static_cast<double>(bytes - done_bytes) / rate);
+    RedrawLine(absl::StrFormat("%5.1f %%  %s of %s, %s/s, %s left",
+                               100.0 * static_cast<double>(done_bytes) / static_cast<double>(bytes),
+                               base::FormatBytes(done_bytes), base::FormatBytes(bytes),
+                               base::FormatBytes(static_cast<int64_t>(rate)),
+                               base::FormatDuration(left)));
+    return absl::OkStatus();
+  }
+
+  absl::Duration elapsed() const { return absl::Now() - started_; }
+
+ private:
+  const absl::Time started_ = absl::Now();
+  absl::Time drawn_ = started_;
+};
+
+absl::Status CheckOptions(const PrepareCommandOptions& options) {
+  const engine::PrepareOptions& prepare = options.prepare;
+  if (!engine::IsTokenFileName(prepare.output)) return absl::OkStatus();
+  if (options.test_fraction->count() > 0) {
+    return absl::InvalidArgumentError(
+        "--val-fraction is for a directory; of one file, train tests on the last tenth");
+  }
+  return base::CheckWritable(prepare.output);
+}
+
+int64_t TokensOf(const PreparedTokens& prepared) {
+  int64_t tokens = 0;
+  for (const PreparedTokens::File& file : prepared.files) tokens += file.tokens;
+  return tokens;
+}
+
+void PrintJson(const PreparedTokens& prepared, absl::Duration elapsed) {
+  nlohmann::ordered_json files;
+  for (const PreparedTokens::File& file : prepared.files) {
+    files.push_back({{"path", file.path}, {"tokens", file.tokens}});
+  }
+  const nlohmann::ordered_json json = {{"event", "end"},
+                                       {"text_bytes", prepared.text_bytes},
+                                       {"tokens", TokensOf(prepared)},
+                                       {"vocabulary", prepared.vocabulary},
+                                       {"token_bytes", prepared.token_bytes},
+                                       {"files", files},
+                                       {"seconds", absl::ToDoubleSeconds(elapsed)}};
+  using Handler = nlohmann::ordered_json::error_handler_t;
+  absl::PrintF("%s\n", json.dump(-1, ' ', false, Handler::replace));
+}
+
+void PrintText(const PreparedTokens& prepared, absl::Duration elapsed) {
+  const auto bytes = static_cast<double>(prepared.text_bytes);
+  const int64_t tokens = TokensOf(prepared);
+  absl::PrintF("%s tokens of a vocabulary of %s: %.2f bytes of text each, in %s (%s/s)\n",
+               base::FormatCount(tokens), base::FormatCount(prepared.vocabulary),
+               tokens == 0 ? 0.0 : bytes / static_cast<double>(tokens),
+               base::FormatDuration(elapsed),
+               base::FormatBytes(static_cast<int64_t>(bytes / absl::ToDoubleSeconds(elapsed))));
+  for (const PreparedTokens::File& file : prepared.files) {
+    absl::PrintF("wrote %s: %s tokens of %d bytes\n", file.path, base::FormatCount(file.tokens),
+                 prepared.token_bytes);
+  }
+}
+
+// The text and the tokenizer are data; where the ids go is not.
+Origin OriginOf(const absl::Status& status) {
+  const bool is_data =
+      absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsInvalidArgument(status);
+  return is_data ? Origin::kData : Origin::kOutput;
+}
+
+absl::StatusOr<int> RunPrepare(const PrepareCommandOptions& options) {
+  RETURN_IF_ERROR(From(Origin::kUsage, CheckOptions(options)));
+  StopOnSignals();
+  PrepareProgress progress;
+  engine::PrepareOptions prepare = options.prepare;
+  prepare.on_progress = [&](int64_t done_bytes, int64_t bytes) {
+    return progress.Update(done_bytes, bytes);
+  };
+  const absl::StatusOr<PreparedTokens> prepared = PrepareTokens(prepare);
+  RedrawLine("");
+  if (absl::IsCancelled(prepared.status())) {
+    PrintNotice("stopped by a signal: what was not yet whole is not written");
+    return kExitInterrupted;
+  }
+  if (!prepared.ok()) return From(OriginOf(prepared.status()), prepared.status());
+  if (options.json) {
+    PrintJson(*prepared, progress.elapsed());
+  } else {
+    PrintText(*prepared, progress.elapsed());
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+Command AddPrepareCommand(CLI::App& app) {
+  CLI::App* flags = app.add_subcommand("prepare", "Make files of tokens of a text");
+  flags->footer(
+      "The text may be larger than memory. A tokenizer is a byte-level BPE in a tokenizer.json,\n"
+      "such as GPT-2's or Llama 3's, or a model of SentencePiece (docs/data.md).\n"
+      "Then: stagecoach train --data DIR");
+  const auto options = std::make_shared<PrepareCommandOptions>();
+  engine::PrepareOptions& prepare = options->prepare;
+  AddFlag(*flags, "--text", "FILE", prepare.text, "UTF-8 text", ParseFile)->required();
+  AddFlag(*flags, "--tokenizer", "FILE", prepare.tokenizer,
+          "What makes tokens of it: tokenizer.json or .model", ParseFile)
+      ->required();
+  AddFlag(*flags, "--output", "DIR|FILE", prepare.output,
+          "A directory for train.bin and val.bin, or a .bin or .npy file", ParseFile)
+      ->required();
+  options->test_fraction = AddFlag(
+      *flags, "--val-fraction", "X", prepare.test_fraction,
+      absl::StrCat("Share of the text, its end, for val.bin [", engine::kDefaultTestFraction, "]"),
+      [](const std::string& text) {
+        return ParseNumber(text, {.min = 0.0, .max = 0.9, .above_min = true});
+      });
+  flags->add_flag("--json", options->json, "Print JSON");
+  return {flags, [options] { return RunPrepare(*options); }};
+}
+
+}  // namespace stagecoach::tools

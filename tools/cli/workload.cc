@@ -1,0 +1,278 @@
+// What is trained, of tools/cli/run_options.h: data, model, optimizer.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "engine/checkpoint/hugging_face_files.h"
+#include "engine/data/load.h"
+#include "engine/data/tokenizer/tokenizer.h"
+#include "engine/model/model_file.h"
+#include "engine/model/presets.h"
+#include "engine/model/transformer.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/run_options.h"
+
+namespace stagecoach::tools {
+namespace {
+
+absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
+  const bool is_sgd = options.optimizer == "sgd";
+  if (is_sgd && (options.beta1.has_value() || options.beta2.has_value())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.beta1.has_value() ? "--beta1" : "--beta2",
+                     " is for --optimizer adamw; sgd has --momentum"));
+  }
+  if (options.momentum.has_value() && !is_sgd) {
+    return absl::InvalidArgumentError(
+        "--momentum is for --optimizer sgd; adamw has --beta1 and --beta2");
+  }
+  engine::Optimizer optimizer = is_sgd ? engine::Optimizer::Sgd() : engine::Optimizer::AdamW();
+  optimizer.weight_decay = options.weight_decay.value_or(optimizer.weight_decay);
+  optimizer.beta1 = options.beta1.value_or(optimizer.beta1);
+  optimizer.beta2 = options.beta2.value_or(optimizer.beta2);
+  optimizer.momentum = options.momentum.value_or(optimizer.momentum);
+  optimizer.clip_norm = options.clip_norm;
+  optimizer.checks_gradients = options.on_nonfinite.has_value();
+  RETURN_IF_ERROR(CheckOptimizer(optimizer));
+  return optimizer;
+}
+
+// What the model says of tokens: nothing, if it is the default network.
+absl::StatusOr<engine::ModelTokens> ModelTokensOf(const RunOptions& options,
+                                                  const std::string& model_text) {
+  if (model_text.empty()) return engine::ModelTokens();
+  absl::StatusOr<engine::ModelTokens> parsed = engine::ParseModelTokens(model_text);
+  RETURN_IF_ERROR(
+      From(Origin::kConfiguration, base::Annotate(parsed.status(), NameOfModel(options))));
+  return parsed;
+}
+
+bool TakesTokens(const engine::ModelTokens& model) {
+  return model.context > 0 || model.vocabulary > 0;
+}
+
+// The first of the flags for tokens that is given; null: none is.
+const char* FlagOfTokens(const RunOptions& options) {
+  return !options.tokenizer.empty()       ? "--tokenizer"
+         : options.context.has_value()    ? "--context"
+         : options.vocabulary.has_value() ? "--vocabulary"
+                                          : nullptr;
+}
+
+engine::TokenOptions TokensOf(const RunOptions& options, const engine::ModelTokens& model) {
+  engine::TokenOptions tokens = {.tokenizer = options.tokenizer};
+  if (model.context > 0) tokens.context = model.context;
+  if (model.vocabulary > 0) tokens.vocabulary = model.vocabulary;
+  tokens.context = options.context.value_or(tokens.context);
+  tokens.vocabulary = options.vocabulary.value_or(tokens.vocabulary);
+  return tokens;
+}
+
+// Of data that are to be loaded.
+absl::Status CheckTokensHaveData(const RunOptions& options, const engine::ModelTokens& model) {
+  const std::string data = DataOf(options);
+  if (engine::HoldsTokens(data, !options.tokenizer.empty())) return absl::OkStatus();
+  if (!options.data.has_value() && TakesTokens(model)) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    NameOfModel(options),
+                    " is a model of tokens: name a text, or a file of ids, with --data FILE")));
+  }
+  const char* const flag = FlagOfTokens(options);
+  if (flag == nullptr) return absl::OkStatus();
+  return From(
+      Origin::kUsage,
+      absl::InvalidArgumentError(absl::StrCat(
+          flag, " is for text and ids of tokens, which ",
+          options.data.has_value() ? data : absl::StrCat("the default, ", data, ","),
+          " does not hold", options.data.has_value() ? "" : ": name them with --data FILE")));
+}
+
+// What tokens are to a model that is planned without any.
+absl::StatusOr<engine::ModelData> ShapesOf(const RunOptions& options,
+                                           const engine::ModelTokens& model) {
+  engine::TokenOptions tokens = TokensOf(options, model);
+  if (!tokens.tokenizer.empty()) {
+    ASSIGN_OR_RETURN(const auto tokenizer,
+                     From(Origin::kData, engine::Tokenizer::Load(tokens.tokenizer)));
+    const int64_t known = tokenizer->vocabulary();
+    if (tokens.vocabulary == 0) tokens.vocabulary = known;
+    if (tokens.vocabulary < known) {
+      return From(Origin::kConfiguration,
+                  absl::InvalidArgumentError(
+                      absl::StrCat(NameOfModel(options), " has a vocabulary of ", tokens.vocabulary,
+                                   ", but ", tokens.tokenizer, " has ", known, " tokens")));
+    }
+  }
+  if (tokens.vocabulary == 0) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    NameOfModel(options),
+                    " has the vocabulary of its data: name them with --data, or say how many "
+                    "tokens there are with --vocabulary")));
+  }
+  return engine::ModelData{.input = engine::Shape{tokens.context},
+                           .vocabulary = tokens.vocabulary,
+                           .classes = tokens.vocabulary};
+}
+
+absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
+                                           const engine::TokenOptions& tokens) {
+  ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData({.spec = DataOf(options),
+                                                             .label_column = options.label,
+                                                             .train_rows = options.rows.value_or(0),
+                                                             .seed = options.seed,
+                                                             .tokens = tokens}));
+  const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
+  if (options.evaluation_rows > 0) {
+    auto subset = engine::SpreadSubset(std::move(data.test), options.evaluation_rows);
+    RETURN_IF_ERROR(base::Annotate(subset.status(), absl::StrCat(DataOf(options), ": test rows")));
+    data.test = *std::move(subset);
+  }
+  if (!options.rows.has_value() && are_images) {
+    const int64_t rows = std::min(kDefaultImageRows, data.train->rows());
+    ASSIGN_OR_RETURN(data.train, engine::Subset(std::move(data.train), rows));
+  }
+  return data;
+}
+
+absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
+  if (!options.model_text.empty()) return options.model_text;
+  if (options.model_file.empty() && !options.initial_parameters.empty()) {
+    if (engine::IsStateDict(options.initial_parameters)) {
+      return From(Origin::kUsage,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      options.initial_parameters,
+                      " has tensors alone: name the ResNet that they are of with --model")));
+    }
+    ASSIGN_OR_RETURN(
+        const engine::HuggingFaceModel model,
+        From(Origin::kData, engine::ReadHuggingFaceModelFile(options.initial_parameters)));
+    return engine::ModelFileOf(model);
+  }
+  if (options.model_file.empty()) return std::string();
+  absl::StatusOr<std::string> named = engine::ModelFileNamed(options.model_file);
+  if (!absl::IsNotFound(named.status())) return named;
+  absl::StatusOr<std::string> text = base::ReadFile(options.model_file, engine::kMaxModelFileBytes);
+  if (!absl::IsNotFound(text.status())) return text;
+  return absl::NotFoundError(absl::StrCat(text.status().message(), "; models with a name are ",
+                                          absl::StrJoin(engine::ModelNames(), ", ")));
+}
+
+// As many numbers of another shape would be trained on as well.
+absl::Status CheckImages(const RunOptions& options, const engine::Shape& images,
+                         const engine::Shape& input) {
+  if (images.rank() == 0 || input.rank() != images.rank() || input == images) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(DataOf(options), " has images of shape ",
+                                                 images.ToString(), ", and ", NameOfModel(options),
+                                                 " takes ", input.ToString()));
+}
+
+// The learning rate, or its peak.
+float PeakRateOf(const RunOptions& options) {
+  constexpr float kSgd = 0.01F;
+  constexpr float kAdamWMax = 1e-3F;
+  constexpr float kAdamWTimesWidth = 4e-5F * 2304;  // tuned on the default network
+  if (options.learning_rate.has_value()) return *options.learning_rate;
+  if (options.optimizer == "sgd") return kSgd;
+  if (NameOfModel(options) != kDefaultModel) return kAdamWMax;
+  return std::min(kAdamWMax, kAdamWTimesWidth / static_cast<float>(options.width));
+}
+
+}  // namespace
+
+std::string NameOfModel(const RunOptions& options) {
+  if (!options.model_file.empty()) return options.model_file;
+  return options.initial_parameters.empty() ? kDefaultModel : options.initial_parameters;
+}
+
+absl::StatusOr<engine::LearningRate> LearningRateOf(const RunOptions& options, int64_t steps) {
+  const float peak = PeakRateOf(options);
+  if (options.learning_rate_schedule == "constant") {
+    if (!options.warmup_steps.has_value() && !options.min_learning_rate.has_value()) {
+      return engine::LearningRate::Constant(peak);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.warmup_steps.has_value() ? "--warmup-steps" : "--min-lr",
+                     " is for --lr-schedule warmup-cosine; constant has --learning-rate alone"));
+  }
+  const auto share = static_cast<int64_t>(kWarmupShare * static_cast<double>(steps));
+  const int64_t warmup_steps = options.warmup_steps.value_or(std::max<int64_t>(1, share));
+  if (warmup_steps > steps) {
+    return absl::InvalidArgumentError(absl::StrCat("--warmup-steps is ", warmup_steps,
+                                                   ", but the run has ", steps, " steps in all"));
+  }
+  const float minimum = options.min_learning_rate.value_or(0.0F);
+  if (minimum > peak) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--min-lr is ", minimum, ", above the rate that the warm-up ends with, ", peak));
+  }
+  return engine::LearningRate::WarmupCosine(peak, warmup_steps, steps, minimum);
+}
+
+absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::string& text,
+                                        const engine::ModelData& data) {
+  if (text.empty() && options.model_file.empty()) {
+    if (data.vocabulary > 0) {
+      return absl::InvalidArgumentError(
+          "the default network takes numbers, and the data has ids of tokens: name a model that "
+          "takes ids with --model");
+    }
+    return engine::DefaultNetwork(data.input.elements(), data.classes, options.layers,
+                                  options.width);
+  }
+  absl::StatusOr<engine::Model> model = engine::ParseModel(text, data);
+  if (!model.ok()) return base::Annotate(model.status(), NameOfModel(options));
+  return model;
+}
+
+absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
+  Workload workload;
+  ASSIGN_OR_RETURN(workload.optimizer, From(Origin::kUsage, OptimizerOf(options)));
+  const absl::StatusOr<std::string> text = From(Origin::kConfiguration, ModelTextOf(options));
+  // What is wrong with the data is told first.
+  const absl::StatusOr<engine::ModelTokens> parsed = ModelTokensOf(options, text.value_or(""));
+  const engine::ModelTokens tokens = parsed.value_or(engine::ModelTokens());
+  RETURN_IF_ERROR(CheckTokensHaveData(options, tokens));
+  if (engine::HoldsTokens(DataOf(options), !options.tokenizer.empty())) {
+    RETURN_IF_ERROR(parsed.status());
+  }
+  ASSIGN_OR_RETURN(workload.data,
+                   From(Origin::kData, LoadRows(options, TokensOf(options, tokens))));
+  ASSIGN_OR_RETURN(workload.model_text, text);
+  ASSIGN_OR_RETURN(
+      workload.model,
+      From(Origin::kConfiguration, MakeModel(options, workload.model_text,
+                                             engine::ModelData::Of(workload.data.train->spec()))));
+  RETURN_IF_ERROR(
+      From(Origin::kData, CheckImages(options, workload.data.image, workload.model.input)));
+  return workload;
+}
+
+absl::StatusOr<PlannedModel> PrepareModel(const RunOptions& options) {
+  if (!options.data.has_value()) {
+    ASSIGN_OR_RETURN(const std::string text, From(Origin::kConfiguration, ModelTextOf(options)));
+    ASSIGN_OR_RETURN(const engine::ModelTokens tokens, ModelTokensOf(options, text));
+    const bool has_flag = FlagOfTokens(options) != nullptr;
+    if (TakesTokens(tokens) || (has_flag && !text.empty())) {
+      PlannedModel planned;
+      ASSIGN_OR_RETURN(planned.optimizer, From(Origin::kUsage, OptimizerOf(options)));
+      ASSIGN_OR_RETURN(const engine::ModelData shapes, ShapesOf(options, tokens));
+      ASSIGN_OR_RETURN(planned.model,
+                       From(Origin::kConfiguration, MakeModel(options, text, shapes)));
+      return planned;
+    }
+  }
+  ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
+  return PlannedModel{std::move(workload.model), workload.optimizer};
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,83 @@
+"""The command line: see the package's own text, or docs/pytorch.md."""
+
+import argparse
+import sys
+
+from stagecoach_torch.errors import UserError
+
+
+def _rows(text):
+    rows = [int(part) for part in text.split(",")]
+    if not rows or any(row < 1 for row in rows) or sorted(set(rows)) != rows:
+        raise argparse.ArgumentTypeError("expected ascending numbers of rows, such as 1,2,4")
+    return rows
+
+
+def _positive(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("expected at least 1")
+    return int(text)
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="python -m stagecoach_torch",
+                                     description="Profile PyTorch models for stagecoach plan, and run its plans.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    profile = commands.add_parser("profile", help="measure the layers of a model")
+    profile.add_argument("--rows", type=_rows, default=[1, 2, 4], metavar="N,...", help="of a micro-batch [1,2,4]")
+    profile.add_argument("--repeats", type=_positive, default=20, metavar="N", help="of each measurement [20]")
+    profile.add_argument("-o", "--output", default="-", metavar="FILE", help="[standard output]")
+    run = commands.add_parser("run", help="train by a plan, under torchrun")
+    run.add_argument("plan", help="what stagecoach plan --json has printed")
+    run.add_argument("schedule", help="what it has written to --export torch-lowered:FILE")
+    run.add_argument("--steps", type=_positive, default=5, metavar="N", help="to measure, after two that warm up [5]")
+    run.add_argument("--check", action="store_true", help="compare loss and gradients with one process's first")
+    run.add_argument("--seed", type=int, default=1, metavar="N", help="of the parameters and the batch [1]")
+    for command in (profile, run):
+        command.add_argument("module", metavar="MODULE[:FUNCTION]",
+                             help="has make_model (or FUNCTION), make_batch(rows) and loss(output, target)")
+        command.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw", help="[adamw]")
+        command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="[cpu]")
+    return parser
+
+
+def _run(options, task):
+    import torch.distributed
+
+    from stagecoach_torch.plan import Plan
+    from stagecoach_torch.run import run, start
+
+    plan = Plan(options.plan, options.schedule)
+    device = start(options.device)
+    try:
+        agrees = run(plan, task, device, options.steps, options.optimizer, options.seed, options.check)
+        return 0 if agrees else 1
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def main(arguments=None):
+    options = _parser().parse_args(arguments)
+    # Not before: --help needs no PyTorch.
+    from stagecoach_torch.task import Task
+
+    try:
+        task = Task(options.module)
+        if options.command == "run":
+            return _run(options, task)
+        from stagecoach_torch.profile import profile
+
+        text = profile(task, options.rows, options.optimizer, options.repeats, options.device)
+        if options.output == "-":
+            sys.stdout.write(text)
+        else:
+            with open(options.output, "w", encoding="utf-8") as file:
+                file.write(text)
+        return 0
+    except UserError as error:
+        print(f"stagecoach_torch: {error}", file=sys.stderr)
+        return 65
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""What a user can mend."""
+
+
+class UserError(Exception):
+    """Printed as one line; the exit status is 65."""
