@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::base {
 namespace {
@@ -48,13 +49,6 @@ std::string LargeText() {
 
 class FileTest : public ::testing::Test {
  protected:
-  FileTest() {
-    std::string pattern = absl::StrCat(::testing::TempDir(), "/stagecoach-file-XXXXXX");
-    STAGECOACH_CHECK(mkdtemp(pattern.data()) != nullptr, pattern);
-    directory_ = pattern;
-  }
-  ~FileTest() override { std::filesystem::remove_all(directory_); }
-
   std::string Path(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
 
   std::string Create(const std::string& name, const std::string& contents) const {
@@ -70,7 +64,8 @@ class FileTest : public ::testing::Test {
     return names;
   }
 
-  std::string directory_;
+  const testing::TestFolder folder_;
+  const std::string directory_ = folder_.path();
 };
 
 TEST_F(FileTest, ReadReturnsEveryByte) {

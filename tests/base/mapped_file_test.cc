@@ -8,19 +8,26 @@
 #include <utility>
 
 #include "base/file.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::base {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::string WriteFileToMap(const std::string& contents) {
-  const std::string path = ::testing::TempDir() + "/mapped";
-  EXPECT_TRUE(WriteFileAtomically(path, contents).ok());
-  return path;
-}
+class MappedFileTest : public ::testing::Test {
+ protected:
+  std::string WriteFileToMap(const std::string& contents) const {
+    const std::string path = folder_.path() / "mapped";
+    EXPECT_TRUE(WriteFileAtomically(path, contents).ok());
+    return path;
+  }
 
-TEST(MappedFile, HasEveryByte) {
+ private:
+  const testing::TestFolder folder_;
+};
+
+TEST_F(MappedFileTest, HasEveryByte) {
   std::string contents(100'000, 'x');
   contents.front() = '\0';
   contents.back() = 'y';
@@ -29,13 +36,13 @@ TEST(MappedFile, HasEveryByte) {
   EXPECT_EQ(file->contents(), contents);
 }
 
-TEST(MappedFile, MayBeEmpty) {
+TEST_F(MappedFileTest, MayBeEmpty) {
   const auto file = MappedFile::Open(WriteFileToMap(""));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_TRUE(file->contents().empty());
 }
 
-TEST(MappedFile, OutlivesWhatItWasMovedFrom) {
+TEST_F(MappedFileTest, OutlivesWhatItWasMovedFrom) {
   auto first = MappedFile::Open(WriteFileToMap("abc"));
   ASSERT_TRUE(first.ok()) << first.status();
   const MappedFile second = *std::move(first);
@@ -43,7 +50,7 @@ TEST(MappedFile, OutlivesWhatItWasMovedFrom) {
   EXPECT_EQ(second.contents(), "abc");
 }
 
-TEST(MappedFile, FollowsALink) {
+TEST_F(MappedFileTest, FollowsALink) {
   const std::string path = WriteFileToMap("abc");
   const std::string link = path + ".link";
   std::filesystem::remove(link);
@@ -53,7 +60,7 @@ TEST(MappedFile, FollowsALink) {
   EXPECT_EQ(file->contents(), "abc");
 }
 
-TEST(MappedFile, NamesWhatItCannotMap) {
+TEST_F(MappedFileTest, NamesWhatItCannotMap) {
   const absl::Status missing = MappedFile::Open("/no/such").status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(missing.message(), HasSubstr("/no/such"));

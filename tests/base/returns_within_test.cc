@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::base {
 namespace {
@@ -42,7 +43,8 @@ TEST(ReturnsWithinDeathTest, LeavesBehindWhatDoesNotReturnAndEndsWithOneLine) {
 }
 
 TEST(ReturnsWithinDeathTest, WritesOutFilesAtTheEnd) {
-  const std::string path = ::testing::TempDir() + "/returns_within";
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "kept";
   EXPECT_EXIT(
       {
         std::FILE* const file = std::fopen(path.c_str(), "w");
@@ -57,7 +59,6 @@ TEST(ReturnsWithinDeathTest, WritesOutFilesAtTheEnd) {
   EXPECT_NE(std::fgets(text, sizeof(text), file), nullptr);
   EXPECT_STREQ(text, "kept");
   std::fclose(file);
-  std::remove(path.c_str());
 }
 
 TEST(ReturnsWithinDeathTest, EndsAsUsualIfAllHasReturnedByThen) {

@@ -22,6 +22,7 @@
 #include "tests/schedule/collective_schedules.h"
 #include "tests/schedule/handwritten.h"
 #include "tests/schedule/random_costs.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -186,7 +187,8 @@ TEST(CollectivesInFiles, HaveNoPlaceInCsv) {
   const std::string csv = ToScheduleCsv(lowered);
   FitToRun(Both(Transfers::kSeparate), lowered);
   EXPECT_EQ(ToScheduleCsv(lowered), csv);
-  EXPECT_EQ(WriteScheduleFile(::testing::TempDir() + "/collectives.csv", lowered).code(),
+  const testing::TestFolder folder;
+  EXPECT_EQ(WriteScheduleFile(folder.path() / "collectives.csv", lowered).code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -84,12 +84,16 @@ TEST(FirstStop, IsTheSenderOfAMessageThatWasNotSentInTime) {
                                               .Closed(950),
                                           receiver};
   EXPECT_THAT(FindFirstStop(before).devices, ElementsAre(0));
-  const std::vector<RankRecord> late = {RecordedRank(0, 2)
-                                            .Add(Op::kSendActivation, 3, {910, 910, 920})
-                                            .Add(Op::kForward, 4, {921, 921, 0})
-                                            .Closed(950),
-                                        receiver};
-  EXPECT_THAT(FindFirstStop(late).devices, ElementsAre(0));
+  const auto sent_at = [&](int64_t time) {
+    return FindFirstStop(std::vector<RankRecord>{RecordedRank(0, 2)
+                                                     .Add(Op::kSendActivation, 3, {890, 890, time})
+                                                     .Add(Op::kForward, 4, {921, 921, 0})
+                                                     .Closed(950),
+                                                 receiver})
+        .devices;
+  };
+  EXPECT_THAT(sent_at(900), ElementsAre(1));
+  EXPECT_THAT(sent_at(901), ElementsAre(0));
 }
 
 // Rank 0 is in the next step: its ring no longer has what it sent in the one before.
@@ -225,6 +229,25 @@ TEST(Clocks, AreAlignedWhereAMessageWouldBeReadBeforeItWasSent) {
     EXPECT_EQ(other[2].started_ns, 0);
     EXPECT_EQ(other[1].begun_ns - other[0].started_ns, 19'000'000);
     EXPECT_EQ(ranks[1].closed_ns - other[0].started_ns, 279'000'000);
+  }
+}
+
+// Of several messages one way, the one read soonest after it was sent says the most.
+TEST(Clocks, AreAlignedByTheLeastSlackOfAllMessages) {
+  for (const int64_t first_slack : {-3, -7}) {
+    const int64_t second_slack = -10 - first_slack;
+    std::vector<RankRecord> ranks = {
+        RecordedRank(0, 2)
+            .At("here")
+            .Add(Op::kSendActivation, 3, {100, 100, 101})
+            .Add(Op::kSendActivation, 4, {200, 200, 201}),
+        RecordedRank(1, 2)
+            .At("there")
+            .Add(Op::kForward, 3, {90, 100 + first_slack, 150}, Awaited::kMessage, 0)
+            .Add(Op::kForward, 4, {190, 200 + second_slack, 250}, Awaited::kMessage, 0)};
+    AlignClocks(ranks);
+    EXPECT_EQ(ranks[0].actions[0].begun_ns, 100'000'000);
+    EXPECT_EQ(ranks[1].actions[0].begun_ns, 97'000'000);
   }
 }
 

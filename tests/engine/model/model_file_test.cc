@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/device_fixture.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -357,8 +358,8 @@ TEST(ModelFile, RepetitionMultipliesThroughResiduals) {
 }
 
 TEST(ModelFile, ErrorsInFilesNameThem) {
-  const std::string path =
-      (std::filesystem::path(::testing::TempDir()) / "model_file_test.toml").string();
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "model.toml";
   std::ofstream(path) << "[[layer]]\ntype = \"liner\"\n";
   EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path + ": line 2: ")));

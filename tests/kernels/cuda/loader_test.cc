@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cuda_backend.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -32,7 +33,8 @@ TEST(CudaLoader, NamesAFileThatIsNotThere) {
 }
 
 TEST(CudaLoader, NamesAFileThatIsNoLibrary) {
-  const std::string path = ::testing::TempDir() + "loader_test_text.so";
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "text.so";
   std::ofstream(path) << "This is no library.";
   EXPECT_THAT(LoadFrom(path), StatusIs(absl::StatusCode::kUnavailable,
                                        AllOf(HasSubstr(path), HasSubstr("cannot be loaded"))));

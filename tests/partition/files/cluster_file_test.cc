@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -128,7 +129,8 @@ TEST(ClusterFile, RefusesLinks) {
 }
 
 TEST(ClusterFile, FilesAreReadWithinALimit) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/cluster_file_test.toml");
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "cluster.toml";
   std::ofstream(path) << kTwo;
   EXPECT_THAT(ReadClusterFile(path), testing::IsOk());
   std::filesystem::resize_file(path, int64_t{1} << 30);

@@ -13,6 +13,7 @@
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -316,7 +317,8 @@ TEST(PlanFile, OfEveryPrefixIsRefused) {
 }
 
 TEST(PlanFile, IsReadFromWhereItWasWritten) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/plan_file_test.json");
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "plan.json";
   const PlanFile file = FileOf("interleaved", 2, 4, 3);
   ASSERT_THAT(WritePlanFile(path, file), IsOk());
   const absl::StatusOr<PlanFile> read = ReadPlanFile(path);

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/partition/random_layers.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -202,7 +203,8 @@ TEST(ProfileFile, TimesAreKeptToThePicosecond) {
 }
 
 TEST(ProfileFile, FilesReadBack) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/profile_file_test.json");
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "profile.json";
   std::mt19937 random(2);
   const Profile profile = RandomProfile(random);
   ASSERT_OK(WriteProfileFile(path, profile));
@@ -328,12 +330,12 @@ TEST(ProfileFile, RefusesUnknownLastUses) {
 }
 
 TEST(ProfileFile, RefusesAGigabyteBeforeReadingIt) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/profile_file_test_sparse.json");
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "sparse.json";
   std::ofstream(path) << "{";
   std::filesystem::resize_file(path, int64_t{1} << 30);
   EXPECT_THAT(ReadProfileFile(path),
               testing::StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("67108864")));
-  std::filesystem::remove(path);
 }
 
 TEST(ProfileFile, RefusesDeepNesting) {

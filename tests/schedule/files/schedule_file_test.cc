@@ -20,6 +20,7 @@
 #include "schedule/validator.h"
 #include "tests/schedule/mutate.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -191,15 +192,10 @@ TEST(ScheduleJsonFuzz, MutantsAreRefusedWithAPlaceOrAreProved) {
 
 class ScheduleFile : public ::testing::Test {
  protected:
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-  std::string PathOf(absl::string_view name) const { return absl::StrCat(directory_, "/", name); }
+  std::string PathOf(absl::string_view name) const { return folder_.path() / name; }
 
  private:
-  static std::string MakeDirectory() {
-    std::string pattern = absl::StrCat(::testing::TempDir(), "/schedule_file_XXXXXX");
-    return ::mkdtemp(pattern.data()) == nullptr ? "" : pattern;
-  }
-  const std::string directory_ = MakeDirectory();
+  const testing::TestFolder folder_;
 };
 
 TEST_F(ScheduleFile, IsReadAsItWasWrittenInBothForms) {
@@ -260,7 +256,8 @@ TEST(ScheduleJson, RefusesARankWithoutStages) {
 TEST(WriteScheduleFile, RefusesWhatACsvWouldChange) {
   Schedule lowered = Lower(OneFOneB({2, 2}).value()).value();
   lowered.actions[0].insert(lowered.actions[0].begin(), {Op::kUnshard, StageId(0), MicroBatch()});
-  const std::string path = ::testing::TempDir() + "/written.csv";
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "written.csv";
   EXPECT_TRUE(WriteScheduleFile(path, lowered).ok());
   const Schedule one_rank = Lower(OneFOneB({1, 2}).value()).value();
   EXPECT_EQ(WriteScheduleFile(path, one_rank).code(), absl::StatusCode::kInvalidArgument);

@@ -19,6 +19,7 @@
 #include "tests/schedule/mutate.h"
 #include "tests/schedule/traces/traces.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -268,7 +269,8 @@ TEST(ChromeTrace, SurvivesDamagedText) {
 }
 
 TEST(ChromeTrace, PassesThroughAFile) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/chrome_trace_test.json");
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "trace.json";
   const Trace trace = SimulatedTrace("zb-h1", 4, 8, Sends::kRendezvous);
   ASSERT_OK(WriteTrace(trace, path));
   ASSERT_OK_AND_ASSIGN(const Trace read, ReadTrace(path));
@@ -276,7 +278,8 @@ TEST(ChromeTrace, PassesThroughAFile) {
 }
 
 TEST(ChromeTrace, NamesTheFileThatCannotBeRead) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/chrome_trace_test_bad.json");
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "bad.json";
   ASSERT_OK(base::WriteFileAtomically(path, "{}"));
   EXPECT_THAT(ReadTrace(path), StatusIs(absl::StatusCode::kInvalidArgument,
                                         AllOf(StartsWith(path), HasSubstr("otherData"))));
@@ -285,9 +288,10 @@ TEST(ChromeTrace, NamesTheFileThatCannotBeRead) {
 }
 
 TEST(ChromeTrace, WritesNoTraceThatItWouldNotRead) {
+  const testing::TestFolder folder;
   Trace trace = Small();
   trace.actions[0][0].end_ns = -1;
-  EXPECT_THAT(WriteTrace(trace, ::testing::TempDir() + "/chrome_trace_test_never.json"),
+  EXPECT_THAT(WriteTrace(trace, folder.path() / "never.json"),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
