@@ -172,13 +172,14 @@ absl::StatusOr<ArraySamples> ReadLabeledSamples(const std::string& directory,
 
 absl::StatusOr<std::shared_ptr<const Dataset>> DatasetOfArray(ArraySamples samples, int64_t classes,
                                                               const DataEncoding& encoding) {
-  const int64_t features = samples.features();
+  const std::vector<int64_t>& extents = samples.shape;
+  const kernels::Shape shape = extents.size() == 2 ? kernels::Shape{1, extents[0], extents[1]}
+                                                   : kernels::Shape(absl::MakeConstSpan(extents));
   if (samples.are_pixels) {
-    return ImageDataset::Create(features, classes, encoding.mean.front(), encoding.stddev.front(),
+    return ImageDataset::Create(shape, classes, encoding.mean.front(), encoding.stddev.front(),
                                 std::move(samples.pixels), std::move(samples.labels));
   }
-  return TableDataset::Create(features, classes, std::move(samples.values),
-                              std::move(samples.labels));
+  return TableDataset::Create(shape, classes, std::move(samples.values), std::move(samples.labels));
 }
 
 }  // namespace
@@ -195,9 +196,6 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory) {
                                                    test.Describe(), ", expected ", train.Describe(),
                                                    " as in the training set"));
   }
-  kernels::Shape image;
-  if (train.shape.size() == 2) image = kernels::Shape{1, train.shape[0], train.shape[1]};
-  if (train.shape.size() == 3) image = kernels::Shape(absl::MakeConstSpan(train.shape));
   DataEncoding encoding;
   if (train.are_pixels) {
     const PixelStatistics statistics = MeasurePixels(train.pixels);
@@ -208,7 +206,7 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory) {
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
   auto test_set = DatasetOfArray(std::move(test), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
-  return TrainTest{*std::move(train_set), *std::move(test_set), std::move(encoding), image};
+  return TrainTest{*std::move(train_set), *std::move(test_set), std::move(encoding)};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::string& directory,

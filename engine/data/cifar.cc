@@ -54,8 +54,8 @@ absl::Status ReadRecords(const std::string& path, CifarImages& images) {
 }
 
 auto DatasetOf(CifarImages images, double mean, double stddev) {
-  return ImageDataset::Create(kCifarPixels, kCifarClasses, mean, stddev, std::move(images.pixels),
-                              std::move(images.labels));
+  return ImageDataset::Create(kernels::Shape{3, 32, 32}, kCifarClasses, mean, stddev,
+                              std::move(images.pixels), std::move(images.labels));
 }
 
 }  // namespace
@@ -74,10 +74,8 @@ absl::StatusOr<TrainTest> LoadCifarDirectory(const std::string& directory) {
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
   auto test_set = DatasetOf(std::move(test), mean, stddev);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
-  return TrainTest{*std::move(train_set),
-                   *std::move(test_set),
-                   {.mean = {mean}, .stddev = {stddev}},
-                   kernels::Shape{3, 32, 32}};
+  return TrainTest{
+      *std::move(train_set), *std::move(test_set), {.mean = {mean}, .stddev = {stddev}}};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadCifarImages(const std::string& directory,

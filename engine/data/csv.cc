@@ -320,7 +320,7 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
     for (int64_t row = 0; row < table.rows; ++row) {
       if (takes(row)) labels.push_back(class_of[table.labels[row]]);
     }
-    return TableDataset::Create(table.features, static_cast<int64_t>(class_of.size()),
+    return TableDataset::Create({table.features}, static_cast<int64_t>(class_of.size()),
                                 Encode(table, data.encoding, takes), std::move(labels));
   };
   auto train = create(false);
@@ -346,7 +346,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string&
     table.texts.emplace(encoding.NameOf(label), label);
   }
   RETURN_IF_ERROR(ReadRows(reader, header, table));
-  auto created = TableDataset::Create(table.features, header.has_labels ? classes : 0,
+  auto created = TableDataset::Create({table.features}, header.has_labels ? classes : 0,
                                       Encode(table, encoding, [](int64_t) { return true; }),
                                       std::move(table.labels));
   RETURN_IF_ERROR(base::Annotate(created.status(), path));

@@ -161,7 +161,8 @@ TableDataset::TableDataset(SampleSpec spec, std::vector<float> values, std::vect
     : Dataset(std::move(spec)), values_(std::move(values)), labels_(std::move(labels)) {}
 
 absl::StatusOr<std::shared_ptr<const TableDataset>> TableDataset::Create(
-    int64_t features, int64_t classes, std::vector<float> values, std::vector<int32_t> labels) {
+    const Shape& sample, int64_t classes, std::vector<float> values, std::vector<int32_t> labels) {
+  const int64_t features = sample.elements();
   RETURN_IF_ERROR(CheckShape(features, classes, values.size(), labels));
   const auto is_finite = [](float value) { return std::isfinite(value); };
   const auto bad = std::find_if_not(values.begin(), values.end(), is_finite);
@@ -171,9 +172,8 @@ absl::StatusOr<std::shared_ptr<const TableDataset>> TableDataset::Create(
         absl::StrFormat("value of row %d, feature %d is %g, expected a finite number",
                         index / features, index % features, *bad));
   }
-  return std::shared_ptr<const TableDataset>(
-      new TableDataset(SpecOf({.name = kFeatures, .shape = Shape{features}}, classes),
-                       std::move(values), std::move(labels)));
+  return std::shared_ptr<const TableDataset>(new TableDataset(
+      SpecOf({.name = kFeatures, .shape = sample}, classes), std::move(values), std::move(labels)));
 }
 
 void TableDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
@@ -192,16 +192,16 @@ ImageDataset::ImageDataset(SampleSpec spec, double mean, double stddev, std::vec
       labels_(std::move(labels)) {}
 
 absl::StatusOr<std::shared_ptr<const ImageDataset>> ImageDataset::Create(
-    int64_t features, int64_t classes, double mean, double stddev, std::vector<uint8_t> pixels,
+    const Shape& image, int64_t classes, double mean, double stddev, std::vector<uint8_t> pixels,
     std::vector<int32_t> labels) {
-  RETURN_IF_ERROR(CheckShape(features, classes, pixels.size(), labels));
+  RETURN_IF_ERROR(CheckShape(image.elements(), classes, pixels.size(), labels));
   if (!std::isfinite(mean) || !std::isfinite(stddev) || stddev <= 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "mean %g and standard deviation %g of the pixels, expected finite numbers, the second "
         "positive: images of a single shade cannot be standardized",
         mean, stddev));
   }
-  TensorSpec tensor = {.name = kFeatures, .type = DType::kUint8, .shape = Shape{features}};
+  TensorSpec tensor = {.name = kFeatures, .type = DType::kUint8, .shape = image};
   for (int pixel = 0; pixel < 256; ++pixel) {
     tensor.value_of_byte.push_back(static_cast<float>((pixel / 255.0 - mean) / stddev));
   }

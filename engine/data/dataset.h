@@ -63,19 +63,17 @@ struct TrainTest {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
   DataEncoding encoding = {};  // of both
-  // What each sample's numbers are, [channels, height, width], where the files say it; else of rank
-  // 0. A model of images is to take just these.
-  kernels::Shape image = {};
 };
 
 // Samples of any origin, 4 bytes a feature. The input is called "features", here and below.
 class TableDataset final : public Dataset {
  public:
-  // `values` is (rows, features) row-major, finite and already standardized; `labels` is (rows),
+  // `sample` is [features], or that of an image. `values` is (rows, features) row-major, finite and
+  // already standardized; `labels` is (rows),
   // or, with 0 classes, empty: there are no targets. InvalidArgument if the sizes disagree, there
   // is no row or no feature, there are fewer than two classes, a label is outside [0, classes) or a
   // value is not finite.
-  static absl::StatusOr<std::shared_ptr<const TableDataset>> Create(int64_t features,
+  static absl::StatusOr<std::shared_ptr<const TableDataset>> Create(const kernels::Shape& sample,
                                                                     int64_t classes,
                                                                     std::vector<float> values,
                                                                     std::vector<int32_t> labels);
@@ -91,13 +89,13 @@ class TableDataset final : public Dataset {
   const std::vector<int32_t> labels_;
 };
 
-// Gray images, 1 byte a feature. A pixel v stands for (v / 255 - mean) / stddev.
+// Images, 1 byte a feature. A pixel v stands for (v / 255 - mean) / stddev.
 class ImageDataset final : public Dataset {
  public:
   // `pixels` is (rows, features) row-major, `labels` is (rows); `mean` and `stddev` are on the
   // scale where white is 1. InvalidArgument as for TableDataset, or if `mean` is not finite or
   // `stddev` is not a finite positive number.
-  static absl::StatusOr<std::shared_ptr<const ImageDataset>> Create(int64_t features,
+  static absl::StatusOr<std::shared_ptr<const ImageDataset>> Create(const kernels::Shape& image,
                                                                     int64_t classes, double mean,
                                                                     double stddev,
                                                                     std::vector<uint8_t> pixels,

@@ -135,6 +135,8 @@ struct LabeledImages {
   std::vector<int32_t> labels;  // none, if they are not known
 };
 
+kernels::Shape ShapeOf(const IdxImages& images) { return {1, images.height, images.width}; }
+
 absl::StatusOr<LabeledImages> ReadImages(const std::string& path) {
   LabeledImages set;
   ASSIGN_OR_RETURN(set.images, ReadIdxImages(path));
@@ -192,12 +194,11 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
         "%s: test images are %d x %d, expected %d x %d as in the training set", directory,
         test.images.height, test.images.width, train.images.height, train.images.width));
   }
-  const kernels::Shape image = {1, train.images.height, train.images.width};
   const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   const PixelStatistics statistics = MeasurePixels(train.images.pixels);
 
   const auto create = [&](LabeledImages& set) {
-    return ImageDataset::Create(image.elements(), classes, statistics.mean, statistics.stddev,
+    return ImageDataset::Create(ShapeOf(set.images), classes, statistics.mean, statistics.stddev,
                                 std::move(set.images.pixels), std::move(set.labels));
   };
   auto train_set = create(train);
@@ -206,8 +207,7 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
   return TrainTest{*std::move(train_set),
                    *std::move(test_set),
-                   {.mean = {statistics.mean}, .stddev = {statistics.stddev}},
-                   image};
+                   {.mean = {statistics.mean}, .stddev = {statistics.stddev}}};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& path,
@@ -215,9 +215,9 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& 
                                                              int64_t classes) {
   ASSIGN_OR_RETURN(LabeledImages set, ReadImagesToPredict(path));
   if (set.labels.empty()) classes = 0;
-  auto created = ImageDataset::Create(set.images.height * set.images.width, classes,
-                                      encoding.mean.front(), encoding.stddev.front(),
-                                      std::move(set.images.pixels), std::move(set.labels));
+  auto created = ImageDataset::Create(ShapeOf(set.images), classes, encoding.mean.front(),
+                                      encoding.stddev.front(), std::move(set.images.pixels),
+                                      std::move(set.labels));
   RETURN_IF_ERROR(base::Annotate(created.status(), path));
   return *std::move(created);
 }

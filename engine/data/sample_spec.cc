@@ -39,12 +39,14 @@ absl::Status CheckInput(const TensorSpec& data, const kernels::Shape& input, int
         "the data's input \"", data.name, "\" is of ",
         data.has_ids() ? "ids; the model takes numbers" : "numbers; the model takes ids"));
   }
-  if (!data.has_ids()) return absl::OkStatus();
-  if (data.shape != input) {
-    return absl::InvalidArgumentError(absl::StrCat("the data has ids of shape ",
-                                                   data.shape.ToString(), "; the model takes ",
-                                                   input.ToString()));
+  // Of another rank, the same numbers may stand for something else: pixels for features.
+  const bool are_images = data.shape.rank() > 1 && data.shape.rank() == input.rank();
+  if (data.shape != input && (data.has_ids() || are_images)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data has ", data.has_ids() ? "ids" : "images", " of shape ",
+                     data.shape.ToString(), "; the model takes ", input.ToString()));
   }
+  if (!data.has_ids()) return absl::OkStatus();
   if (data.vocabulary <= vocabulary) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the data has ids of a vocabulary of ",
                                                  data.vocabulary, "; the model takes ids of ",

@@ -56,11 +56,11 @@ struct SampleSpec {
   TargetSpec target;
 };
 
-// Whether a model that is fed numbers, as many a sample as `input` has, or, with a `vocabulary`,
-// ids of that shape, and whose loss takes `target`, can be run on such data. There is one input.
-// Ids are of no larger vocabulary than the model's; a loss of kClasses takes labels of no more
-// classes than its outputs tell apart. InvalidArgument says what the data has and what was
-// expected.
+// Whether a model that is fed numbers, as many a sample as `input` has (and of
+// that shape, if the data has one of as many axes, as images do), or, with a `vocabulary`, ids of
+// that shape, and whose loss takes `target`, can be run on such data. There is one input. Ids are
+// of no larger vocabulary than the model's; a loss of kClasses takes labels of no more classes than
+// its outputs tell apart. InvalidArgument says what the data has and what was expected.
 absl::Status CheckFits(const SampleSpec& data, const kernels::Shape& input,
                        const TargetSpec& target, int64_t vocabulary = 0);
 

@@ -124,7 +124,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> MakeSet(const SyntheticSpec& spec
     labels[row] =
         teacher.Label(absl::MakeConstSpan(values).subspan(row * spec.features, spec.features));
   }
-  return TableDataset::Create(spec.features, spec.classes, std::move(values), std::move(labels));
+  return TableDataset::Create({spec.features}, spec.classes, std::move(values), std::move(labels));
 }
 
 }  // namespace

@@ -148,7 +148,9 @@ class ModelParser {
 
   absl::StatusOr<Model> Parse(const json& document) {
     ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
-    Model model{.input = data_.input, .vocabulary = data_.vocabulary};
+    // Most layers of numbers work along the last axis: a model of images says that it is one.
+    Model model{.input = data_.vocabulary > 0 ? data_.input : Shape{data_.input.elements()},
+                .vocabulary = data_.vocabulary};
     RETURN_IF_ERROR(ReadTokens(reader).status());
     for (const char* const key : {"context", "vocabulary"}) {
       if (reader.Has(key) && data_.vocabulary == 0) {

@@ -19,8 +19,9 @@ namespace stagecoach::engine {
 //                                       # ParseModelTokens; the model itself is for the data given
 //
 //   input = [3, 32, 32]                 # the shape of a sample, of as many numbers as the data
-//                                       # has; or "image": a square one of 1 or 3 channels.
-//                                       # Without it, the shape that the data has
+//                                       # has; or "image": that of the data's images or, if the
+//                                       # data does not say it, a square one of 1 or 3 channels.
+//                                       # Without it, all numbers in one row; of ids, the data's
 //
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h

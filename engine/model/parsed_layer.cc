@@ -208,6 +208,7 @@ absl::StatusOr<Shape> ParseInput(const nlohmann::json& document, ObjectReader& r
   if (document["input"].is_string()) {
     ASSIGN_OR_RETURN(const std::string word, reader.RequiredString("input"));
     if (word != "image") return reader.Error("input", "expected a shape or \"image\"");
+    if (data.rank() == 3) return data;
     for (const int64_t channels : {1, 3}) {
       const int64_t side = numbers % channels == 0 ? RootOf(numbers / channels) : 0;
       if (side > 0) return Shape{channels, side, side};

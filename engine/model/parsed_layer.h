@@ -56,7 +56,8 @@ absl::Status ParseAddSkip(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseConcatSkip(base::ObjectReader& reader, ParsedLayer& layer);
 
 // "input" of a model file: the shape of a sample, which has as many elements as `data`; or, as
-// "image", that of a square image of one channel or three.
+// "image", `data` itself if it has channels, and else that of a square image of one channel or
+// three.
 absl::StatusOr<Shape> ParseInput(const nlohmann::json& document, base::ObjectReader& reader,
                                  const Shape& data);
 

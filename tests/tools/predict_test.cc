@@ -291,7 +291,7 @@ TEST(InterruptedPrediction, LeavesNoFile) {
   const Finished other =
       RunStagecoach({"predict", "--checkpoint", run, "--data", "synthetic:80x32x4"});
   EXPECT_EQ(other.exit_status, kStatusBadData);
-  ExpectOneLine(other.err, HasSubstr("has 32 features, and the model takes 64"));
+  ExpectOneLine(other.err, HasSubstr("has 32 features; the model takes 64"));
   EXPECT_EQ(other.out, "");
   for (const int signal : {SIGINT, SIGHUP}) {
     Child child({"predict", "--json", "--checkpoint", run, "--data", "synthetic:600000x64x4",

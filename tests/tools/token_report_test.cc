@@ -109,7 +109,7 @@ TEST(TokenReport, JsonHasPerplexityAndTokens) {
 
 TEST(TokenReport, OfOtherDataHasNeither) {
   const engine::Model model = {.input = engine::Shape{2}, .layers = {engine::Linear(2)}};
-  const auto data = engine::TableDataset::Create(2, 2, {1, 2, 3, 4}, {0, 1}).value();
+  const auto data = engine::TableDataset::Create({2}, 2, {1, 2, 3, 4}, {0, 1}).value();
   const tools::Run run = {.data = {data, data},
                           .prepared = PrepareRun(model, engine::PlanOptions{}).value()};
   for (const bool json : {false, true}) {
@@ -205,8 +205,8 @@ TEST(TokenOptions, DecideTheResults) {
 // A table of so many classes is nothing to look at.
 TEST(PredictionTask, CountsClassesWhereTheyAreFew) {
   for (const int64_t classes : {1000, 1001}) {
-    const PredictionTask task = {.data =
-                                     engine::TableDataset::Create(1, classes, {1.0F}, {0}).value()};
+    const PredictionTask task = {
+        .data = engine::TableDataset::Create({1}, classes, {1.0F}, {0}).value()};
     EXPECT_TRUE(task.has_one_label());
     EXPECT_EQ(task.counts_classes(), classes <= 1000);
   }

@@ -79,15 +79,12 @@ int64_t ClassesOf(const engine::Manifest& manifest) {
 
 absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data,
                             const engine::Manifest& manifest) {
-  const auto refuse = [&](int64_t found, absl::string_view what, int64_t expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " has ", found, " ", what, ", and the model takes ", expected));
-  };
-  const int64_t features = manifest.input.elements();
+  RETURN_IF_ERROR(base::Annotate(
+      CheckFits(data.spec(), manifest.input, {}, manifest.encoding.vocabulary), name));
   const int64_t classes = ClassesOf(manifest);
-  if (data.features() != features) return refuse(data.features(), "features", features);
-  if (data.classes() > classes) return refuse(data.classes(), "classes", classes);
-  return absl::OkStatus();
+  if (data.classes() <= classes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": the data has ", data.classes(), " classes; the model takes ", classes));
 }
 
 // What is to be predicted, without where to. Of a run's own data: what it tested itself with.

@@ -165,17 +165,6 @@ absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
                                           absl::StrJoin(engine::ModelNames(), ", ")));
 }
 
-// As many numbers of another shape would be trained on as well.
-absl::Status CheckImages(const RunOptions& options, const engine::Shape& images,
-                         const engine::Shape& input) {
-  if (images.rank() == 0 || input.rank() != images.rank() || input == images) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(DataOf(options), " has images of shape ",
-                                                 images.ToString(), ", and ", NameOfModel(options),
-                                                 " takes ", input.ToString()));
-}
-
 // The learning rate, or its peak.
 float PeakRateOf(const RunOptions& options) {
   constexpr float kSgd = 0.01F;
@@ -252,8 +241,10 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
       workload.model,
       From(Origin::kConfiguration, MakeModel(options, workload.model_text,
                                              engine::ModelData::Of(workload.data.train->spec()))));
-  RETURN_IF_ERROR(
-      From(Origin::kData, CheckImages(options, workload.data.image, workload.model.input)));
+  RETURN_IF_ERROR(From(
+      Origin::kData, base::Annotate(CheckFits(workload.data.train->spec(), workload.model.input, {},
+                                              workload.model.vocabulary),
+                                    DataOf(options))));
   return workload;
 }
 

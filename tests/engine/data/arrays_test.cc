@@ -239,11 +239,11 @@ TEST(Arrays, SayWhatImagesTheyAre) {
     WriteTestFile(directory, "x_train.npy", Array("|u1", shape, "abcdefghijkl"));
     shape[0] = 1;
     WriteTestFile(directory, "x_test.npy", Array("|u1", shape, "abcdef"));
-    return LoadArrays(directory).value().image;
+    return LoadArrays(directory).value().train->spec().inputs.front().shape;
   };
   EXPECT_EQ(image_of({3, 1, 2}), (Shape{3, 1, 2}));
   EXPECT_EQ(image_of({3, 2}), (Shape{1, 3, 2}));
-  EXPECT_EQ(image_of({6}), Shape());
+  EXPECT_EQ(image_of({6}), Shape{6});
 }
 
 }  // namespace

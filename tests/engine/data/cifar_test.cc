@@ -45,7 +45,7 @@ TEST_F(Cifar, ReadsAllTrainingFilesAndStandardizesByTheirPixels) {
   EXPECT_EQ(data.train->rows(), 4);
   EXPECT_EQ(data.train->features(), 3072);
   EXPECT_EQ(data.train->classes(), 10);
-  EXPECT_EQ(data.image, (kernels::Shape{3, 32, 32}));
+  EXPECT_EQ(data.train->spec().inputs.front().shape, (kernels::Shape{3, 32, 32}));
   EXPECT_EQ(data.train->label(1), 9);
   EXPECT_EQ(data.train->label(2), 0);
   EXPECT_EQ(data.test->label(0), 7);

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using testing::StatusIs;
 
 std::shared_ptr<const TableDataset> ThreeRows() {
-  return *TableDataset::Create(2, 2, {1, 2, 3, 4, 5, 6}, {0, 1, 0});
+  return *TableDataset::Create({2}, 2, {1, 2, 3, 4, 5, 6}, {0, 1, 0});
 }
 
 TEST(TableDataset, ReportsItsShape) {
@@ -38,52 +38,54 @@ TEST(TableDataset, ReturnsEachRowAndLabel) {
 }
 
 TEST(TableDataset, RefusesNoRows) {
-  EXPECT_THAT(TableDataset::Create(2, 2, {}, {}), StatusIs(kInvalidArgument, HasSubstr("no rows")));
+  EXPECT_THAT(TableDataset::Create({2}, 2, {}, {}),
+              StatusIs(kInvalidArgument, HasSubstr("no rows")));
 }
 
 TEST(TableDataset, HasNoTargetsWithoutClasses) {
-  const auto table = TableDataset::Create(2, 0, {1, 2, 3, 4}, {}).value();
+  const auto table = TableDataset::Create({2}, 0, {1, 2, 3, 4}, {}).value();
   EXPECT_EQ(table->rows(), 2);
   EXPECT_EQ(table->spec().target, TargetSpec{});
   EXPECT_THAT(FeaturesOf(*table, 1), ElementsAre(3, 4));
   table->CopyTarget(1, {});
-  EXPECT_THAT(TableDataset::Create(2, 0, {1, 2, 3}, {}),
+  EXPECT_THAT(TableDataset::Create({2}, 0, {1, 2, 3}, {}),
               StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 a row")));
-  EXPECT_THAT(TableDataset::Create(2, 0, {}, {}), StatusIs(kInvalidArgument, HasSubstr("no rows")));
-  EXPECT_THAT(TableDataset::Create(1, 0, {1}, {0}),
+  EXPECT_THAT(TableDataset::Create({2}, 0, {}, {}),
+              StatusIs(kInvalidArgument, HasSubstr("no rows")));
+  EXPECT_THAT(TableDataset::Create({1}, 0, {1}, {0}),
               StatusIs(kInvalidArgument, HasSubstr("fewer than 2 classes (0)")));
 }
 
 TEST(TableDataset, RefusesNoFeatures) {
-  EXPECT_THAT(TableDataset::Create(0, 2, {}, {0, 1}),
+  EXPECT_THAT(TableDataset::Create({0}, 2, {}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("0 features a row, expected at least one")));
 }
 
 TEST(TableDataset, RefusesFewerThanTwoClasses) {
-  EXPECT_THAT(TableDataset::Create(1, 1, {1}, {0}),
+  EXPECT_THAT(TableDataset::Create({1}, 1, {1}, {0}),
               StatusIs(kInvalidArgument, HasSubstr("fewer than 2 classes (1)")));
 }
 
 TEST(TableDataset, RefusesValuesThatDoNotFillTheRows) {
-  EXPECT_THAT(TableDataset::Create(2, 2, {1, 2, 3}, {0, 1}),
+  EXPECT_THAT(TableDataset::Create({2}, 2, {1, 2, 3}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
-  EXPECT_THAT(TableDataset::Create(2, 2, {1, 2, 3, 4, 5, 6}, {0, 1}),
+  EXPECT_THAT(TableDataset::Create({2}, 2, {1, 2, 3, 4, 5, 6}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("6 values, expected 2 labels x 2 features")));
 }
 
 TEST(TableDataset, RefusesLabelsOutsideTheClasses) {
-  EXPECT_THAT(TableDataset::Create(1, 2, {1, 2}, {0, 2}),
+  EXPECT_THAT(TableDataset::Create({1}, 2, {1, 2}, {0, 2}),
               StatusIs(kInvalidArgument, HasSubstr("label of row 1 is 2, expected 0 to 1")));
-  EXPECT_THAT(TableDataset::Create(1, 2, {1, 2}, {-1, 0}),
+  EXPECT_THAT(TableDataset::Create({1}, 2, {1, 2}, {-1, 0}),
               StatusIs(kInvalidArgument, HasSubstr("label of row 0 is -1, expected 0 to 1")));
 }
 
 TEST(TableDataset, RefusesValuesThatAreNotFinite) {
   const float infinity = std::numeric_limits<float>::infinity();
-  EXPECT_THAT(TableDataset::Create(2, 2, {1, 2, 3, infinity}, {0, 1}),
+  EXPECT_THAT(TableDataset::Create({2}, 2, {1, 2, 3, infinity}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("value of row 1, feature 1 is inf")));
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(TableDataset::Create(2, 2, {nan, 2, 3, 4}, {0, 1}),
+  EXPECT_THAT(TableDataset::Create({2}, 2, {nan, 2, 3, 4}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("value of row 0, feature 0 is nan")));
 }
 
@@ -103,14 +105,14 @@ TEST(TableDatasetDeathTest, AbortsOnASpanOfTheWrongLength) {
 TEST(ImageDataset, StandardizesEveryPixelValue) {
   std::vector<uint8_t> pixels(256);
   for (int v = 0; v < 256; ++v) pixels[v] = static_cast<uint8_t>(v);
-  const auto images = *ImageDataset::Create(128, 2, 0.25, 0.5, pixels, {0, 1});
+  const auto images = *ImageDataset::Create({128}, 2, 0.25, 0.5, pixels, {0, 1});
   for (int v = 0; v < 256; ++v) {
     EXPECT_FLOAT_EQ(FeaturesOf(*images, v / 128)[v % 128], (v / 255.0 - 0.25) / 0.5) << v;
   }
 }
 
 TEST(ImageDataset, KeepsPixelsAsBytes) {
-  const auto images = *ImageDataset::Create(2, 3, 0, 1, {1, 2, 3, 255}, {2, 0});
+  const auto images = *ImageDataset::Create({2}, 3, 0, 1, {1, 2, 3, 255}, {2, 0});
   ASSERT_EQ(images->spec().inputs.front().type, kernels::DType::kUint8);
   std::vector<std::byte> bytes(2);
   images->CopyInput(0, 1, absl::MakeSpan(bytes));
@@ -118,7 +120,7 @@ TEST(ImageDataset, KeepsPixelsAsBytes) {
 }
 
 TEST(ImageDataset, ReportsItsShapeAndLabels) {
-  const auto images = *ImageDataset::Create(2, 3, 0, 1, {1, 2, 3, 4}, {2, 0});
+  const auto images = *ImageDataset::Create({2}, 3, 0, 1, {1, 2, 3, 4}, {2, 0});
   EXPECT_EQ(images->rows(), 2);
   EXPECT_EQ(images->features(), 2);
   EXPECT_EQ(images->classes(), 3);
@@ -126,14 +128,14 @@ TEST(ImageDataset, ReportsItsShapeAndLabels) {
 }
 
 TEST(ImageDataset, RefusesPixelsThatDoNotFillTheRows) {
-  EXPECT_THAT(ImageDataset::Create(2, 2, 0, 1, {1, 2, 3}, {0, 1}),
+  EXPECT_THAT(ImageDataset::Create({2}, 2, 0, 1, {1, 2, 3}, {0, 1}),
               StatusIs(kInvalidArgument, HasSubstr("3 values, expected 2 labels x 2 features")));
 }
 
 TEST(ImageDataset, RefusesStatisticsThatCannotStandardize) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [mean, stddev] : {std::pair{0.5, 0.0}, {0.5, -1.0}, {0.5, nan}, {nan, 1.0}}) {
-    EXPECT_THAT(ImageDataset::Create(1, 2, mean, stddev, {1, 2}, {0, 1}),
+    EXPECT_THAT(ImageDataset::Create({1}, 2, mean, stddev, {1, 2}, {0, 1}),
                 StatusIs(kInvalidArgument, HasSubstr("expected finite numbers")));
   }
 }
@@ -151,7 +153,7 @@ TEST(SpreadSubset, IsSpreadOverAllRows) {
   const auto rows_of = [](int64_t whole, int64_t rows) {
     std::vector<float> values(static_cast<size_t>(whole));
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-    const auto subset = *SpreadSubset(*TableDataset::Create(1, 0, std::move(values), {}), rows);
+    const auto subset = *SpreadSubset(*TableDataset::Create({1}, 0, std::move(values), {}), rows);
     std::vector<float> taken;
     for (int64_t row = 0; row < subset->rows(); ++row) taken.push_back(FeaturesOf(*subset, row)[0]);
     return taken;

@@ -32,6 +32,18 @@ TEST(CheckFits, TakesNumbersAndAtMostAsManyClassesAsOutputs) {
                 "has 6 features and 3 classes; the model takes 6 features and gives 2 outputs");
 }
 
+TEST(CheckFits, TakesImagesOfTheShapeOfTheModelsOrAsFeatures) {
+  SampleSpec data = Labeled(DType::kUint8);
+  data.inputs.front().shape = Shape{1, 2, 3};
+  const TargetSpec target = TargetSpec::ClassLabel(3);
+  EXPECT_OK(CheckFits(data, Shape{1, 2, 3}, target));
+  EXPECT_OK(CheckFits(data, Shape{2, 3}, target));
+  EXPECT_OK(CheckFits(data, Shape{6}, target));
+  EXPECT_THAT(CheckFits(data, Shape{1, 3, 2}, target),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has images of shape [1, 2, 3]; the model takes [1, 3, 2]")));
+}
+
 TEST(CheckFits, RefusesIds) {
   ExpectRefused(Labeled(DType::kInt32), TargetSpec::ClassLabel(3),
                 "input \"things\" is of ids; the model takes numbers");

@@ -71,6 +71,14 @@ outputs = "classes"
                           "average pool 1, stride 1", "flatten", "linear 6 -> 8", "linear 8 -> 3"));
 }
 
+TEST(ModelFileOfImages, HasTheShapeOfTheDataOrAllInOneRow) {
+  const ModelData data = {.input = Shape{2, 2, 5}, .classes = 3};
+  const std::string head = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
+  EXPECT_EQ(ParseModel("input = \"image\"\n[[layer]]\ntype = \"flatten\"\n" + head, data)->input,
+            (Shape{2, 2, 5}));
+  EXPECT_EQ(ParseModel(head, data)->input, Shape{20});
+}
+
 // Its channels are its outputs.
 TEST(ModelFileOfImages, CountsTheChannelsBehindAGlobalPoolAsOutputs) {
   const std::string toml =

@@ -242,7 +242,7 @@ class OracleStep : public ::testing::TestWithParam<int> {
   OracleStep()
       : features_(stagecoach::testing::RandomNormal(R * I, 1)),
         labels_(stagecoach::testing::RandomLabels(R, C, 2)),
-        data_(TableDataset::Create(I, C, features_, labels_).value()) {
+        data_(TableDataset::Create({I}, C, features_, labels_).value()) {
     const Model model = OracleModel();
     trainer_ = MakeTrainer(model, EvenPlan(model, 2, "1f1b", GetParam(), R / GetParam()),
                            {.optimizer = Optimizer::Sgd(/*momentum=*/0.0F),

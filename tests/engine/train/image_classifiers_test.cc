@@ -73,7 +73,7 @@ ClassifierRun ClassifierRunOf(const std::string& name, int devices) {
   ClassifierRun run;
   run.logits = reference["logits"].values;
   const int64_t features = x.shape.elements() / kClassifierRows;
-  run.data = TableDataset::Create(features, kClassifierClasses,
+  run.data = TableDataset::Create({features}, kClassifierClasses,
                                   std::vector<float>(x.values.begin(), x.values.end()), {0, 1, 4})
                  .value();
   const ImageClassifier classifier = ClassifierOf(name);

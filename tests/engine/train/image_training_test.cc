@@ -243,7 +243,7 @@ TEST_P(ImageTraining, MatchesPyTorch) {
   constexpr int64_t kReferenceClasses = 5;
   const Shape image{x.shape.dim(1), x.shape.dim(2), x.shape.dim(3)};
   const auto data =
-      TableDataset::Create(image.elements(), kReferenceClasses,
+      TableDataset::Create(image, kReferenceClasses,
                            std::vector<float>(x.values.begin(), x.values.end()),
                            std::vector<int32_t>(labels.values.begin(), labels.values.end()))
           .value();

@@ -39,7 +39,7 @@ std::unique_ptr<Trainer> MakeSmallTrainer(TrainerOptions options = {}) {
 
 // Labeled rows of zeros.
 std::shared_ptr<const Dataset> Zeros(int64_t features, int64_t classes) {
-  return TableDataset::Create(features, classes,
+  return TableDataset::Create({features}, classes,
                               std::vector<float>(static_cast<size_t>(kTrainedBatchRows * features)),
                               std::vector<int32_t>(kTrainedBatchRows))
       .value();
@@ -213,7 +213,7 @@ TEST(TrainerEvaluate, CountsEveryRowOnce) {
   const auto data = SmallData(2 * kTrainedBatchRows + 1);
   std::vector<float> last_row(kSmallFeatures);
   data->CopyNumbers(0, 2 * kTrainedBatchRows, absl::MakeSpan(last_row));
-  const auto last = TableDataset::Create(kSmallFeatures, kSmallClasses, last_row,
+  const auto last = TableDataset::Create({kSmallFeatures}, kSmallClasses, last_row,
                                          {data->label(2 * kTrainedBatchRows)})
                         .value();
   const auto [all_loss, all_correct] = sum_of(*data);
