@@ -89,8 +89,11 @@ absl::StatusOr<Schedule> VHalf(const ScheduleShape& shape);
 absl::StatusOr<Schedule> VMin(const ScheduleShape& shape);
 
 // "dualpipe-v". 2 chunks in V placement; F and BW of different micro-batches as one overlapped
-// operation in the steady phase, B and W apart while filling and draining. Stash (2p+1) M_B. Needs
-// m >= 2p (DeepSeek-AI 2024, "cut in half" by Qi et al.).
+// operation in the steady phase, B and W apart while filling and draining. Bubble, with the times
+// of a chunk and W <= F, B: for F = B (p-1)(FB + BW - 3W) on the last rank, as published, and no
+// more on others; where overlapping gains nothing, (p-1)(2F + B - W) on every rank for F >= B,
+// and (p-1)(F + 2B - W) - min(F, (p-1)(B-F)) for less. Stash (2p+1) M_B. Needs m >= 2p (DeepSeek-AI
+// 2024, "cut in half" by Qi et al.).
 absl::StatusOr<Schedule> DualPipeV(const ScheduleShape& shape);
 
 // "forward". Evaluation under a placement: F of every micro-batch on every stage, each as early as

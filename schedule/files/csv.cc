@@ -250,12 +250,37 @@ absl::StatusOr<std::vector<Rank>> FindPlacement(const Table& table) {
                    missing - rank_of_stage.begin(), "; stages count from 0, without gaps"));
 }
 
+// PyTorch's GPipe has its sums over replicas even among computations without messages. Lowering
+// adds them where they are needed.
+void DropSumsWithoutMessages(Table& table) {
+  std::vector<std::vector<Action>>& lists = table.schedule.actions;
+  const auto is_sum = [](const Action& a) { return a.op == Op::kReduceGradients; };
+  const auto computes = [&](const std::vector<Action>& list) {
+    const auto is_known = [&](const Action& a) { return IsCompute(a.op) || is_sum(a); };
+    return std::all_of(list.begin(), list.end(), is_known) &&
+           !std::all_of(list.begin(), list.end(), is_sum);
+  };
+  if (lists.size() == 1 || !std::all_of(lists.begin(), lists.end(), computes)) return;
+  for (size_t rank = 0; rank < lists.size(); ++rank) {
+    std::vector<Action> kept;
+    std::vector<int32_t> columns;
+    for (size_t i = 0; i < lists[rank].size(); ++i) {
+      if (is_sum(lists[rank][i])) continue;
+      kept.push_back(lists[rank][i]);
+      columns.push_back(table.columns[rank][i]);
+    }
+    lists[rank] = std::move(kept);
+    table.columns[rank] = std::move(columns);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_view name) {
   ASSIGN_OR_RETURN(Table table, ParseTable(text));
   Schedule& schedule = table.schedule;
   schedule.name = std::string(name);
+  DropSumsWithoutMessages(table);
   ASSIGN_OR_RETURN(schedule.rank_of_stage, FindPlacement(table));
   const Largest last = FindLargest(table, [](const Action& a) { return a.micro_batch.value(); });
   schedule.num_micro_batches = last.number + 1;

@@ -24,8 +24,9 @@ namespace stagecoach::schedule {
 //                        |   Comes once at most, after what it waits for
 //   (empty)              | nothing to do; says nothing about the order
 //
-// A file with F, I, W and B alone is a compute schedule, any other a lowered one. There is no STEP:
-// a lowered schedule that trains gets one per stage at the end of each rank's list, stages
+// A file with F, I, W and B alone is a compute schedule, any other a lowered one; REDUCE_GRAD in a
+// file of several ranks that has no messages is left out, as PyTorch's GPipe has it. There is no
+// STEP: a lowered schedule that trains gets one per stage at the end of each rank's list, stages
 // ascending, as Lower puts them. The rank of a stage is the row it appears in; there is one more
 // micro-batch than the largest number.
 

@@ -66,7 +66,7 @@ void ForManyPlans(Body body) {
   for (const Schedule& schedule : LoweredSchedules()) {
     const std::vector<StageMemory> stages = RandomStages(schedule, random);
     for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
-      SCOPED_TRACE(testing::Message() << schedule.name << " rank " << rank.value());
+      SCOPED_TRACE(::testing::Message() << schedule.name << " rank " << rank.value());
       body(PlanMemory(schedule, rank, stages).value(), schedule, rank);
     }
   }

@@ -48,14 +48,14 @@ TEST(PlanMemory, EqualsTheExampleByHand) {
   const MicroBatch a(0);
   const MicroBatch b(1);
   EXPECT_THAT(plan.blocks,
-              testing::ElementsAre(Block{BlockKind::kInput, s, a, 256, 4096, 0, 6},
-                                   Block{BlockKind::kOutput, s, a, 512, 2048, 0, 5},
-                                   Block{BlockKind::kStash, s, a, 1024, 0, 0, 6},
-                                   Block{BlockKind::kOutputGradient, s, a, 512, 2560, 1, 6},
-                                   Block{BlockKind::kInput, s, b, 256, 4352, 3, 7},
-                                   Block{BlockKind::kOutput, s, b, 512, 3072, 3, 8},
-                                   Block{BlockKind::kStash, s, b, 1024, 1024, 3, 7},
-                                   Block{BlockKind::kOutputGradient, s, b, 512, 3584, 4, 7}));
+              ::testing::ElementsAre(Block{BlockKind::kInput, s, a, 256, 4096, 0, 6},
+                                     Block{BlockKind::kOutput, s, a, 512, 2048, 0, 5},
+                                     Block{BlockKind::kStash, s, a, 1024, 0, 0, 6},
+                                     Block{BlockKind::kOutputGradient, s, a, 512, 2560, 1, 6},
+                                     Block{BlockKind::kInput, s, b, 256, 4352, 3, 7},
+                                     Block{BlockKind::kOutput, s, b, 512, 3072, 3, 8},
+                                     Block{BlockKind::kStash, s, b, 1024, 1024, 3, 7},
+                                     Block{BlockKind::kOutputGradient, s, b, 512, 3584, 4, 7}));
   EXPECT_EQ(plan.dynamic_bytes, 4608);
   EXPECT_EQ(plan.peak_live_bytes, 4608);
   EXPECT_EQ(plan.peak_stash_bytes, 2 * (256 + 1024));

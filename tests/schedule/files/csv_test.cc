@@ -122,6 +122,21 @@ TEST(ScheduleCsv, ReadsAndWritesTheWaitsOfPyTorch) {
       "2WAIT_REDUCE_GRAD,1REDUCE_GRAD,1WAIT_SEND_B0,1WAIT_REDUCE_GRAD\n");
 }
 
+// As PyTorch's GPipe has them. Of one rank, which has no messages, they make a schedule lowered.
+TEST(ScheduleCsv, LeavesOutSumsOfAComputeSchedule) {
+  const Schedule read = ParseScheduleCsv(
+                            "0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+                            "1F0,1B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD\n",
+                            "gpipe")
+                            .value();
+  EXPECT_EQ(ToScheduleCsv(read), "0F0,0B0\n1F0,1B0\n");
+  EXPECT_TRUE(ParseScheduleCsv("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD", "one")->IsLowered());
+  EXPECT_FALSE(ParseScheduleCsv("0F0,0B0,0REDUCE_GRAD\n1REDUCE_GRAD", "no rank").ok());
+  EXPECT_THAT(
+      ParseScheduleCsv("0F0,0REDUCE_GRAD,0B0\n1F0,1REDUCE_GRAD", "gpipe").status().message(),
+      HasSubstr("row 2, column 2 (end of the row): stage 1"));
+}
+
 TEST(ScheduleCsv, RefusesWaitsForNothing) {
   const auto refused = [](const std::string& row, const std::string& error) {
     EXPECT_THAT(ParseScheduleCsv(absl::StrCat(row, "\n1RECV_F0,1F0,1B0,1SEND_B0"), ""),

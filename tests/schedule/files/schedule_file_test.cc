@@ -192,7 +192,7 @@ TEST(ScheduleJsonFuzz, MutantsAreRefusedWithAPlaceOrAreProved) {
 
 class ScheduleFile : public ::testing::Test {
  protected:
-  std::string PathOf(absl::string_view name) const { return folder_.path() / name; }
+  std::string PathOf(absl::string_view name) const { return folder_.path() / std::string(name); }
 
  private:
   const testing::TestFolder folder_;

@@ -188,6 +188,23 @@ TEST(ClosedForm, ZeroBubbleVIsABoundWithForwardTheLongest) {
   });
 }
 
+// The published bubble is (p - 1) (FB + BW - 3 W), with the times of a chunk. F and BW in one
+// operation take their sum here; then every rank idles as long.
+TEST(ClosedForm, DualPipeVWithWeightsTheShortest) {
+  ForAllShapes([](int p, int m, DeviceTimes times) {
+    times.backward_weight_ns =
+        std::min({times.backward_weight_ns, times.forward_ns, times.backward_input_ns});
+    if (m < 2 * p) return;
+    const int64_t f = times.forward_ns / 2;
+    const int64_t b = times.backward_input_ns / 2;
+    const int64_t w = times.backward_weight_ns / 2;
+    const int64_t published = f + (b + w) + (std::max(f, b) + w) - 3 * w;
+    const int64_t less = f < b ? std::min(f, (p - 1) * (b - f)) : 0;
+    EXPECT_EQ(SpanNs(DualPipeV({p, m}).value(), times),
+              m * DeviceNs(times) + (p - 1) * published - less);
+  });
+}
+
 TEST(ClosedForm, ZeroBubbleWithFewMicroBatches) {
   ForAllShapes([](int p, int m, DeviceTimes times) {
     times.backward_weight_ns =
