@@ -71,6 +71,16 @@ class Profile(Package):
         for layer in profile["layers"]:
             self.assertGreater(min(layer["forward_ms"]), 0)
 
+    def test_measures_beside_others(self):
+        result = package("profile", "chains", "--rows", "2", "--repeats", "2", "--beside", "1", cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        alone, beside = self.profile(rows="2")["layers"], json.loads(result.stdout)["layers"]
+        self.assertEqual([layer["stash_bytes"] for layer in alone], [layer["stash_bytes"] for layer in beside])
+        self.assertGreater(min(layer["forward_ms"][0] for layer in beside), 0)
+        refused = package("profile", "chains", "--beside", "1", "--device", "cuda", cwd=self.folder)
+        self.assertEqual(refused.returncode, 65)
+        self.assertIn("--beside is for CPU devices", refused.stderr)
+
     def test_says_what_cannot_be_profiled(self):
         for module, error in {"nowhere": "there is no module nowhere",
                               "chains:none": "module chains has no function none",

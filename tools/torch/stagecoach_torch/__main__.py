@@ -26,6 +26,8 @@ def _parser():
     profile = commands.add_parser("profile", help="measure the layers of a model")
     profile.add_argument("--rows", type=_rows, default=[1, 2, 4], metavar="N,...", help="of a micro-batch [1,2,4]")
     profile.add_argument("--repeats", type=_positive, default=20, metavar="N", help="of each measurement [20]")
+    profile.add_argument("--beside", type=int, choices=range(64), default=0, metavar="N",
+                         help="other processes that measure the same meanwhile, as devices on the cores of one machine compute [0]")
     profile.add_argument("-o", "--output", default="-", metavar="FILE", help="[standard output]")
     run = commands.add_parser("run", help="train by a plan, under torchrun")
     run.add_argument("plan", help="what stagecoach plan --json has printed")
@@ -65,9 +67,13 @@ def main(arguments=None):
         task = Task(options.module)
         if options.command == "run":
             return _run(options, task)
-        from stagecoach_torch.profile import profile
+        from stagecoach_torch.profile import company, profile
 
-        text = profile(task, options.rows, options.optimizer, options.repeats, options.device)
+        arguments = options.rows, options.optimizer, options.repeats, options.device
+        if options.beside > 0 and options.device != "cpu":
+            raise UserError("--beside is for CPU devices: those of several GPUs do not share memory")
+        with company(options.beside, options.module, *arguments):
+            text = profile(task, *arguments)
         if options.output == "-":
             sys.stdout.write(text)
         else:

@@ -1,6 +1,8 @@
 """Measures what each layer of a model takes, as `stagecoach plan --profile` reads it (docs/profiles.md)."""
 
+import contextlib
 import json
+import multiprocessing
 import statistics
 import time
 
@@ -8,6 +10,7 @@ import torch
 
 from stagecoach_torch.errors import UserError
 from stagecoach_torch.layers import layers_of, shared_parameters
+from stagecoach_torch.task import Task
 
 
 def _bytes(tensor):
@@ -18,111 +21,152 @@ def _address(tensor):
     return tensor.untyped_storage().data_ptr()
 
 
+class _Part:
+    """A layer, or the loss, at one number of rows: what its passes need, and what is found out about it."""
+
+    def __init__(self, name, call, parameters, x, make_optimizer):
+        self.name, self.call, self.x = name, call, x
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.optimizer = make_optimizer(self.parameters) if self.parameters else None
+        self.saved = {}
+
+        def keep(tensor):
+            self.saved[_address(tensor)] = _bytes(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            self.y = call(x)
+        if not isinstance(self.y, torch.Tensor):
+            raise UserError(f"layer {name} returns a {type(self.y).__name__}; between layers of a plan there is one tensor")
+        self.dy = torch.randn_like(self.y)
+        self.times, self.spread = {}, 0.0
+
+    def gradients(self, wants_input, wants_parameters):
+        """A pass that computes these, or None where there is nothing to compute."""
+        wanted = [self.x] if wants_input and self.x.requires_grad else []
+        wanted = wanted + self.parameters if wants_parameters else wanted
+        if not wanted or not self.y.requires_grad:
+            return None
+        return lambda: torch.autograd.grad(self.y, wanted, self.dy, retain_graph=True, allow_unused=True)
+
+    def update(self):
+        if self.optimizer is None:
+            return None
+
+        def step():
+            self.optimizer.step()
+
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        return step
+
+    def optimizer_bytes(self):
+        states = self.optimizer.state.values() if self.optimizer else []
+        return sum(_bytes(value) for state in states for value in state.values()
+                   if isinstance(value, torch.Tensor) and value.dim() > 0)
+
+    def backward_times(self):
+        """B, W and what both begin with, in ms: apart, each repeats that; a whole backward pass does it once."""
+        both, of_input, of_weight = (self.times[key] for key in ("both", "input", "weight"))
+        if not of_input or not of_weight:
+            return of_input, of_weight, 0.0
+        # Measured apart: neither can take longer than both.
+        of_input, of_weight = min(of_input, both), min(of_weight, both)
+        return of_input, of_weight, round(max(0.0, of_input + of_weight - both), 6)
+
+
 class _Clock:
     """Times work of a device, in ms: medians over repeats, and how far they spread as a share."""
 
     def __init__(self, device, repeats):
         self.device, self.repeats = device, repeats
-        self.spread = 0.0
 
     def _now(self):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def ms(self, work, prepare=lambda: None):
-        times = []
+    def sweep(self, key, parts, work_of):
+        """Times work_of(part) of each as times[key], repeatedly all in turn: so each finds in the caches what a step leaves there, and not
+        its own parameters. Where there is no work, 0."""
+        works = [(part, work) for part in parts if (work := work_of(part)) is not None]
+        times = {part: [] for part, _ in works}
         for _ in range(self.repeats + 2):  # the first two warm up
-            prepare()
-            start = self._now()
-            work()
-            times.append(1e3 * (self._now() - start))
-        times = sorted(times[2:])
-        median = statistics.median(times)
-        if median > 0:
-            quarter = len(times) // 4
-            self.spread = max(self.spread, (times[-1 - quarter] - times[quarter]) / median)
-        return round(median, 6)
+            for part, work in works:
+                start = self._now()
+                work()
+                times[part].append(1e3 * (self._now() - start))
+        for part in parts:
+            part.times[key] = 0.0
+        for part, of_part in times.items():
+            of_part = sorted(of_part[2:])
+            median = statistics.median(of_part)
+            if median > 0:
+                quarter = len(of_part) // 4
+                part.spread = max(part.spread, (of_part[-1 - quarter] - of_part[quarter]) / median)
+            part.times[key] = round(median, 6)
+
+    def measure(self, parts):
+        self.sweep("forward", parts, lambda part: lambda: part.call(part.x))
+        last_first = parts[::-1]
+        self.sweep("both", last_first, lambda part: part.gradients(True, True))
+        self.sweep("input", last_first, lambda part: part.gradients(True, False))
+        self.sweep("weight", last_first, lambda part: part.gradients(False, True))
+        self.sweep("step", parts, lambda part: part.update())
 
 
-def _backward_times(clock, y, x, parameters, dy):
-    """Returns B, W and what both begin with, in ms: apart, each repeats that; a whole backward pass does it once."""
-
-    def backward(wanted):
-        if not wanted or not y.requires_grad:
-            return 0.0
-        return clock.ms(lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True, allow_unused=True))
-
-    inputs = [x] if x.requires_grad else []
-    both = backward(inputs + parameters)
-    of_input, of_weight = backward(inputs), backward(parameters)
-    if not inputs or not parameters:
-        return (both, 0.0, 0.0) if inputs else (0.0, both, 0.0)
-    # Measured apart: neither can take longer than both.
-    of_input, of_weight = min(of_input, both), min(of_weight, both)
-    return of_input, of_weight, round(max(0.0, of_input + of_weight - both), 6)
+def _parts(task, layers, x, target, make_optimizer):
+    """The layers and, last, the loss."""
+    parts = []
+    for name, layer in layers:
+        if getattr(layer, "inplace", False):
+            raise UserError(f"layer {name} changes its input in place, which another stage has too: make it with inplace=False")
+        # Nothing wants the gradient of the model's input.
+        x = x.detach().requires_grad_(x.is_floating_point() and bool(parts))
+        parts.append(_Part(name, layer, layer.parameters(), x, make_optimizer))
+        x = parts[-1].y
+    loss = _Part("loss", lambda y: task.loss(y, target), [], x.detach().requires_grad_(), make_optimizer)
+    if loss.y.dim() > 0:
+        raise UserError(f"{task.name}.loss returns a tensor of {loss.y.dim()} dimensions, and must return one number")
+    return [*parts, loss]
 
 
-def _profile_layer(name, layer, x, is_first, clock, make_optimizer):
-    """Returns what the layer takes at this number of rows, and its output."""
-    if getattr(layer, "inplace", False):
-        raise UserError(f"layer {name} changes its input in place, which another stage has too: make it with inplace=False")
-    # Nothing wants the gradient of the model's input.
-    x = x.detach().requires_grad_(x.is_floating_point() and not is_first)
-    parameters = [p for p in layer.parameters() if p.requires_grad]
-    saved = {}
-
-    def keep(tensor):
-        saved[_address(tensor)] = _bytes(tensor)
-        return tensor
-
-    clock.spread = 0.0
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        y = layer(x)
-    if not isinstance(y, torch.Tensor):
-        raise UserError(f"layer {name} returns a {type(y).__name__}; between layers of a plan there is one tensor")
-    dy = torch.randn_like(y)
-    b_ms, w_ms, shared_ms = _backward_times(clock, y, x, parameters, dy)
-    others = {_address(tensor) for tensor in (x, y, *parameters)}
-    forward_ms = clock.ms(lambda: layer(x))
-    step_ms, optimizer_bytes = 0.0, 0
-    if parameters:
-        optimizer = make_optimizer(parameters)
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        step_ms = clock.ms(optimizer.step)
-        optimizer_bytes = sum(_bytes(value) for state in optimizer.state.values() for value in state.values()
-                              if isinstance(value, torch.Tensor) and value.dim() > 0)
-        for parameter in parameters:
-            parameter.grad = None
-    figures = {
-        "name": name,
+def _figures(part, layer):
+    b_ms, w_ms, shared_ms = part.backward_times()
+    others = {_address(tensor) for tensor in (part.x, part.y, *part.parameters)}
+    return {
+        "name": part.name,
         "parameters": sum(p.numel() for p in layer.parameters()),
         "parameter_bytes": sum(_bytes(p) for p in layer.parameters()),
-        "optimizer_bytes": optimizer_bytes,
-        "forward_ms": forward_ms,
+        "optimizer_bytes": part.optimizer_bytes(),
+        "forward_ms": part.times["forward"],
         "backward_input_ms": b_ms,
         "backward_weight_ms": w_ms,
         "shared_backward_ms": shared_ms,
-        "step_ms": step_ms,
-        "spread": round(clock.spread, 4),
-        "input_bytes": _bytes(x),
-        "output_bytes": _bytes(y),
-        "stash_bytes": sum(size for at, size in saved.items() if at not in others),
+        "step_ms": part.times["step"],
+        "spread": round(part.spread, 4),
+        "input_bytes": _bytes(part.x),
+        "output_bytes": _bytes(part.y),
+        "stash_bytes": sum(size for at, size in part.saved.items() if at not in others),
         "recompute_stash_bytes": 0,
-        "output_last_use": "backward_input" if _address(y) in saved else "forward",
+        "output_last_use": "backward_input" if _address(part.y) in part.saved else "forward",
     }
-    return figures, y.detach()
 
 
-def _add_loss(task, figures, y, target, clock):
-    """The loss is computed with the last layer."""
-    y = y.detach().requires_grad_()
-    loss = task.loss(y, target)
-    if loss.dim() > 0:
-        raise UserError(f"{task.name}.loss returns a tensor of {loss.dim()} dimensions, and must return one number")
-    figures["forward_ms"] += clock.ms(lambda: task.loss(y, target))
-    figures["backward_input_ms"] += clock.ms(lambda: torch.autograd.grad(loss, [y], retain_graph=True))
+def _column(task, layers, rows, clock, make_optimizer):
+    """The figures of all layers at one number of rows."""
+    x, target = (tensor.to(clock.device) for tensor in task.make_batch(rows))
+    if x.shape[0] != rows or target.shape[0] != rows:
+        raise UserError(f"{task.name}.make_batch({rows}) returns {x.shape[0]} rows of input and {target.shape[0]} of target")
+    parts = _parts(task, layers, x, target, make_optimizer)
+    clock.measure(parts)
+    figures = [_figures(part, layer) for part, (_, layer) in zip(parts, layers)]
+    # The loss is computed with the last layer.
+    figures[-1]["forward_ms"] += parts[-1].times["forward"]
+    figures[-1]["backward_input_ms"] += parts[-1].times["input"]
+    for _, layer in layers:
+        layer.zero_grad(set_to_none=True)
+    return figures
 
 
 # What depends on the rows has a list with a value for each of their numbers.
@@ -141,6 +185,31 @@ def _merge(columns):
     return merged
 
 
+def _profile_endlessly(spec, started, *arguments):
+    task = Task(spec)
+    started.set()
+    while True:
+        profile(task, *arguments)
+
+
+@contextlib.contextmanager
+def company(count, spec, *arguments):
+    """So many other processes that profile the task `spec` all the while, as devices that share this machine's memory compute."""
+    context = multiprocessing.get_context("spawn")
+    processes = []
+    try:
+        for _ in range(count):
+            started = context.Event()
+            processes.append(context.Process(target=_profile_endlessly, args=(spec, started, *arguments), daemon=True))
+            processes[-1].start()
+            started.wait()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
 def profile(task, rows, optimizer="adamw", repeats=20, device="cpu"):
     """Returns the profile of the task's model at micro-batches of each number of `rows`, as JSON text."""
     device = torch.device(device)
@@ -148,17 +217,7 @@ def profile(task, rows, optimizer="adamw", repeats=20, device="cpu"):
     layers = layers_of(model)
     make_optimizer = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[optimizer]
     clock = _Clock(device, repeats)
-    columns = []
-    for count in rows:
-        x, target = (tensor.to(device) for tensor in task.make_batch(count))
-        if x.shape[0] != count or target.shape[0] != count:
-            raise UserError(f"{task.name}.make_batch({count}) returns {x.shape[0]} rows of input and {target.shape[0]} of target")
-        column = []
-        for name, layer in layers:
-            figures, x = _profile_layer(name, layer, x, not column, clock, lambda parameters: make_optimizer(parameters, lr=1e-3))
-            column.append(figures)
-        _add_loss(task, column[-1], x, target, clock)
-        columns.append(column)
+    columns = [_column(task, layers, count, clock, lambda parameters: make_optimizer(parameters, lr=1e-3)) for count in rows]
     profile_of_model = {
         "format": "stagecoach-profile", "version": 1, "model": task.name, "micro_batch_rows": list(rows),
         "layers": _merge(columns),
