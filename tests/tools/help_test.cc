@@ -1,9 +1,14 @@
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/test_folder.h"
 #include "tests/tools/child.h"
+#include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -14,6 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -67,9 +73,65 @@ TEST(Help, ListsTheCommands) {
   EXPECT_THAT(help.err, IsEmpty());
 }
 
+TEST(Help, IsThatOfACommandOrOfTheProgram) {
+  EXPECT_EQ(RunStagecoach({"help"}).out, RunStagecoach({"--help"}).out);
+  EXPECT_EQ(RunStagecoach({"help", "trace", "diff"}).out,
+            RunStagecoach({"trace", "diff", "--help"}).out);
+  const Finished unknown = RunStagecoach({"help", "trian"});
+  EXPECT_EQ(unknown.exit_status, kExitUsage);
+  EXPECT_EQ(unknown.err,
+            "stagecoach help: there is no command \"trian\"; did you mean train? (see stagecoach "
+            "help)\n");
+  EXPECT_EQ(RunStagecoach({"help", "train", "--man"}).exit_status, kExitUsage);
+}
+
+TEST(ManualPage, HasEveryCommandAndFlag) {
+  const Finished page = RunStagecoach({"help", "--man"});
+  EXPECT_EQ(page.exit_status, 0);
+  for (const char* text :
+       {"\n.SH train\n", "\n.SH trace diff\n", "\n.SS Pipeline\n",
+        "\n.TP\n\\fB\\-\\-stages\\fR, \\fB\\-\\-devices\\fR \\fIN\\fR\n", "\n.SH EXIT STATUS\n"}) {
+    EXPECT_THAT(page.out, HasSubstr(text));
+  }
+  for (const std::string& line : page.OutLines()) EXPECT_THAT(line, Not(StartsWith("'")));
+}
+
+// What bash completes the last of these words to.
+std::string Completed(const std::vector<std::string>& words) {
+  const testing::TestFolder folder;
+  const std::string path = folder.path() / "script";
+  std::ofstream(path) << RunStagecoach({"help", "--completion", "bash"}).out
+                      << "COMP_WORDS=(stagecoach " << absl::StrJoin(words, " ")
+                      << ")\nCOMP_CWORD=" << words.size()
+                      << "\n_stagecoach\necho \"${COMPREPLY[*]}\"\n";
+  std::FILE* const bash = popen(("bash " + path).c_str(), "r");
+  char line[200] = "";
+  EXPECT_NE(std::fgets(line, sizeof(line), bash), nullptr);
+  EXPECT_EQ(pclose(bash), 0);
+  return line;
+}
+
+TEST(Completion, KnowsCommandsAndTheirFlagsInBash) {
+  EXPECT_EQ(Completed({"tra"}), "train trace\n");
+  EXPECT_EQ(Completed({"train", "--micro"}), "--microbatches\n");
+  EXPECT_EQ(Completed({"trace", "m"}), "merge\n");
+  EXPECT_EQ(Completed({"trace", "merge", "--o"}), "--output\n");
+  EXPECT_EQ(Completed({"trace", "merge", "--json"}), "\n");
+}
+
+TEST(Completion, DescribesFlagsInZshAndFish) {
+  EXPECT_THAT(RunStagecoach({"help", "--completion", "zsh"}).out,
+              AllOf(StartsWith("#compdef stagecoach\n"),
+                    HasSubstr(" '--stages:Devices to cut the model over [4]'")));
+  EXPECT_THAT(RunStagecoach({"help", "--completion", "fish"}).out,
+              HasSubstr("complete -c stagecoach -n '__fish_seen_subcommand_from train' -l stages "
+                        "-r -d 'Devices to cut"));
+}
+
 TEST(Version, IsPrinted) {
   const Finished version = RunStagecoach({"--version"});
   EXPECT_EQ(version.exit_status, 0);
+  EXPECT_EQ(version.out, RunStagecoach({"-V"}).out);
   EXPECT_THAT(version.out, MatchesRegex("stagecoach [0-9]+\\.[0-9]+\\.[0-9]+\n"));
 }
 

@@ -22,6 +22,7 @@
 #include "tools/cli/devices_command.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/generate_command.h"
+#include "tools/cli/help_command.h"
 #include "tools/cli/launch_command.h"
 #include "tools/cli/plan_command.h"
 #include "tools/cli/predict_command.h"
@@ -90,14 +91,14 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   return UsageError(app,
                     "a command is needed: train, predict, generate, prepare, plan, profile, "
                     "simulate, trace, checkpoint, "
-                    "replay, launch, chaos or devices");
+                    "replay, launch, chaos, devices or help");
 }
 
 }  // namespace
 
 int RunProgram(int argc, char** argv) {
   CLI::App app("Trains networks that are too large for one device.", "stagecoach");
-  app.set_version_flag("--version", "stagecoach " STAGECOACH_VERSION);
+  app.set_version_flag("-V,--version", "stagecoach " STAGECOACH_VERSION);
   app.option_defaults()->take_last();  // A flag given twice: so scripts can append to defaults.
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(26);
@@ -109,7 +110,7 @@ int RunProgram(int argc, char** argv) {
       AddPrepareCommand(app),  AddPlanCommand(app),    AddProfileCommand(app),
       AddSimulateCommand(app), AddTraceCommand(app),   AddCheckpointCommand(app),
       AddReplayCommand(app),   AddLaunchCommand(app),  AddChaosCommand(app),
-      AddDevicesCommand(app)};
+      AddDevicesCommand(app),  AddHelpCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
 
   const auto parsed = [&]() -> const CLI::App& {
