@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/charconv.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -212,6 +213,22 @@ absl::Status CheckTrains(const std::string& path, const std::string& label_colum
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: fewer than 2 classes: every label in column \"%s\" is \"%s\"", path,
                         label_column, table.texts.begin()->first));
+  }
+  // Whole numbers may be codes of classes.
+  double value = 0.0;
+  const auto is_number = [&](const auto& text) { return absl::SimpleAtod(text.first, &value); };
+  const auto is_whole = [&](const auto& text) {
+    return absl::SimpleAtod(text.first, &value) && value == std::floor(value);
+  };
+  if (std::all_of(table.texts.begin(), table.texts.end(), is_number) &&
+      !std::all_of(table.texts.begin(), table.texts.end(), is_whole)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: the labels in column \"%s\" are numbers that are not whole, such as \"%s\", but a "
+        "table "
+        "has classes: predicting numbers needs a data set and a loss of your own in C++ "
+        "(examples/own_loss.cc)",
+        path, label_column,
+        std::find_if_not(table.texts.begin(), table.texts.end(), is_whole)->first));
   }
   return absl::OkStatus();
 }

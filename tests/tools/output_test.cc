@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/child.h"
+#include "tools/cli/exit_status.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -141,6 +142,22 @@ TEST(Json, TheSeedChangesTheAnswer) {
 
 TEST(Options, TheLastOneCounts) {
   EXPECT_THAT(EventsOf({"--stages", "4", "--stages", "2"})[0]["stages"], SizeIs(2));
+}
+
+// Each of these would be ignored, or overwrite another.
+TEST(Options, AreRefusedWhereNothingTakesThem) {
+  const auto expect_refused = [](const Arguments& arguments, const std::string& line) {
+    const Finished run = RunStagecoach(arguments);
+    EXPECT_EQ(run.exit_status, kExitUsage) << run.out;
+    ExpectOneLine(run.err, HasSubstr(line));
+  };
+  expect_refused(PrintingRun({"--label", "kind"}), "--label is for a .csv file");
+  expect_refused(PrintingRun({"--tuning", "file"}), "--tuning are for --device cuda");
+  expect_refused(PrintingRun({"--check-replicas", "5"}), "--check-replicas requires --replicas");
+  expect_refused({"plan", "--format", "csv"}, "--format is of a file that --profile names");
+  expect_refused({"simulate", "--html", ""}, "--html: expected a file");
+  expect_refused({"simulate", "--html", "a", "--svg", "./b/../a"},
+                 "--html and --svg both name ./b/../a");
 }
 
 TEST(Options, EachChangesTheResult) {

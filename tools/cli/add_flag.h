@@ -28,6 +28,16 @@ CLI::Option* AddFlag(CLI::App& app, const std::string& name, const std::string& 
   return app.add_option_function<std::string>(name, store, description)->option_text(placeholder);
 }
 
+// The type of options that name a file to be written. No two of a command may name the same one.
+inline constexpr char kOutputFile[] = "OUTPUT";
+
+template <typename Parse = decltype(&ParseFile)>
+CLI::Option* AddOutput(CLI::App& app, const std::string& name, const std::string& placeholder,
+                       std::string& path, const std::string& description,
+                       Parse parse = &ParseFile) {
+  return AddFlag(app, name, placeholder, path, description, parse)->type_name(kOutputFile);
+}
+
 // A `parse` that takes one of those names.
 inline auto Choice(std::vector<std::string> known) {
   return [known = std::move(known)](const std::string& text) { return ParseChoice(text, known); };

@@ -119,8 +119,9 @@ absl::Status CheckFlags(const DeviceChoice& choice, int devices) {
     return absl::InvalidArgumentError(
         "--precision tf32 needs --device cuda; CPU devices compute with fp32 or bf16");
   }
-  if (choice.kind == "cpu" && (!choice.gpus.empty() || choice.exchange == "nccl")) {
-    return absl::InvalidArgumentError("--gpus and --exchange nccl are for --device cuda");
+  if (choice.kind == "cpu" &&
+      (!choice.gpus.empty() || choice.exchange == "nccl" || choice.tuning != "default")) {
+    return absl::InvalidArgumentError("--gpus, --exchange nccl and --tuning are for --device cuda");
   }
   if (!choice.gpus.empty() && static_cast<int>(choice.gpus.size()) < devices) {
     return absl::InvalidArgumentError(absl::StrCat(

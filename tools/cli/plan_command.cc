@@ -165,11 +165,9 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
 void AddOutputFlags(CLI::App& app, PlanCommandOptions& options) {
   const std::string group = "Output";
   app.add_flag("--json", options.json, "Print one JSON object")->group(group);
-  app.add_option("--html", options.html, "Write a page with memory, timeline and tables")
-      ->option_text("FILE")
+  AddOutput(app, "--html", "FILE", options.html, "Write a page with memory, timeline and tables")
       ->group(group);
-  app.add_option("--save", options.save, "Write the plan, for train --plan")
-      ->option_text("FILE.json")
+  AddOutput(app, "--save", "FILE.json", options.save, "Write the plan, for train --plan")
       ->group(group);
   AddFlag(app, "--export", "FORMAT:FILE,...", options.exports,
           "Write the plan for torch[-schedule|-lowered], megatron, deepspeed", ParseExports)

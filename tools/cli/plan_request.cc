@@ -262,6 +262,11 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
   request.may_recompute = flags.may_recompute;
   request.objective = flags.objective;
   if (!IsProfileFile(flags)) {
+    if (!flags.format.empty()) {
+      return From(Origin::kUsage, absl::InvalidArgumentError(absl::StrCat(
+                                      "--format is of a file that --profile names, and --profile ",
+                                      flags.profile, " is none")));
+    }
     const int devices = request.cluster.size();
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
     ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/chaos_command.h"
 #include "tools/cli/checkpoint_command.h"
 #include "tools/cli/devices_command.h"
@@ -67,6 +70,20 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
                         nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
+// Two outputs to one file: only one would be left.
+absl::Status CheckOutputs(const CLI::App& app) {
+  std::map<std::string, std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_type_name() != kOutputFile || option->count() == 0) continue;
+    const std::string path = std::filesystem::absolute(option->results().back()).lexically_normal();
+    const auto [first, is_new] = names.emplace(path, option->get_name());
+    if (is_new) continue;
+    return UsageError(app, absl::StrCat(first->second, " and ", option->get_name(), " both name ",
+                                        option->results().back()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FinishOutput() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("cannot write the output: ", std::strerror(errno)));
@@ -78,6 +95,7 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   for (const Command& command : commands) {
     if (!command.flags->parsed()) continue;
     RETURN_IF_ERROR(CheckNothingLeft(*command.flags));
+    RETURN_IF_ERROR(CheckOutputs(*command.flags));
     if (rest.has_value() && command.rest == nullptr) {
       return UsageError(*command.flags, "unknown argument \"--\"");
     }
@@ -99,10 +117,10 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
 int RunProgram(int argc, char** argv) {
   CLI::App app("Trains networks that are too large for one device.", "stagecoach");
   app.set_version_flag("-V,--version", "stagecoach " STAGECOACH_VERSION);
-  app.option_defaults()->take_last();  // A flag given twice: so scripts can append to defaults.
+  app.option_defaults()->take_last();  // So scripts can append to defaults.
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(26);
-  app.footer(kExitStatusHelp);
+  app.footer(absl::StrCat("Of a flag that is given twice, the last counts.\n\n", kExitStatusHelp));
   app.require_subcommand(0, 1);
   app.allow_extras();
   const std::vector<Command> commands = {

@@ -197,9 +197,11 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
   AddFlag(app, "--tokenizer", "FILE", run.tokenizer,
           "Where the tokenizer of the run is now [where it was]", ParseFile);
   AddFlag(app, "--outputs", "FILE", options.outputs,
-          "Write what the last layer gives for each row: .csv, .jsonl or .npy", ParseFile);
+          "Write what the last layer gives for each row: .csv, .jsonl or .npy", ParseFile)
+      ->type_name(kOutputFile);
   AddFlag(app, "--classes", "FILE", options.classes,
-          "Write the class of each row, in the same formats", ParseFile);
+          "Write the class of each row, in the same formats", ParseFile)
+      ->type_name(kOutputFile);
   const std::string group = "Pipeline";
   AddFlag(app, "--stages,--devices", "N", run.stages,
           "Devices to cut the model over [the fewest that have the memory]", CountIn(1, kMaxStages))

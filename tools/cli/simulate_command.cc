@@ -167,19 +167,18 @@ void AddTimeFlags(CLI::App& app, SimulateCommandOptions& options) {
 
 void AddOutputFlags(CLI::App& app, SimulateCommandOptions& options) {
   const std::string group = "Output";
-  const auto add = [&](const char* name, const char* placeholder, std::string& value,
-                       const char* description) {
-    app.add_option(name, value, description)->option_text(placeholder)->group(group);
-  };
   app.add_flag("--json", options.json, "Print one JSON object")->group(group);
-  add("--html", "FILE", options.html, "Write the timeline as a page to explore");
-  add("--svg", "FILE", options.svg, "Write the timeline as a picture");
-  add("--trace", "FILE", options.trace, "Write a trace for Perfetto and for trace diff");
-  AddFlag(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",
-          [](const std::string& path) -> absl::StatusOr<std::string> {
-            if (schedule::IsScheduleFile(path)) return path;
-            return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
-          })
+  const auto add = [&](const char* name, std::string& value, const char* description) {
+    AddOutput(app, name, "FILE", value, description)->group(group);
+  };
+  add("--html", options.html, "Write the timeline as a page to explore");
+  add("--svg", options.svg, "Write the timeline as a picture");
+  add("--trace", options.trace, "Write a trace for Perfetto and for trace diff");
+  AddOutput(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",
+            [](const std::string& path) -> absl::StatusOr<std::string> {
+              if (schedule::IsScheduleFile(path)) return path;
+              return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
+            })
       ->group(group);
   app.add_flag("--lowered", options.lower, "Save it with sends, receives and steps")
       ->needs("--save")

@@ -16,6 +16,7 @@
 #include "schedule/pictures/timeline.h"
 #include "schedule/traces/chrome_trace.h"
 #include "schedule/traces/trace_diff.h"
+#include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/terminal.h"
 
@@ -99,16 +100,15 @@ Command AddTraceCommand(CLI::App& app) {
   options->diff->add_flag("--json", options->json, "Print one JSON object");
   options->show = flags->add_subcommand("show", "Draw a trace");
   options->show->add_option("trace", options->trace, "The trace")->required();
-  options->show->add_option("--html", options->html, "Write a page to explore it")
-      ->option_text("FILE");
+  AddOutput(*options->show, "--html", "FILE", options->html, "Write a page to explore it");
   options->merge = flags->add_subcommand(
       "merge",
       "Say which rank of a run stopped first, from the rings that its processes have left");
   options->merge
       ->add_option("folder", options->rings, "The folder that STAGECOACH_RINGS named to them")
       ->required();
-  options->merge->add_option("--output", options->output, "Write the merged trace of all ranks")
-      ->option_text("FILE");
+  AddOutput(*options->merge, "--output", "FILE", options->output,
+            "Write the merged trace of all ranks");
   return {flags, [options] { return RunTrace(*options); }};
 }
 

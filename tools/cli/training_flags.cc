@@ -124,7 +124,7 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
       ->group("Run");
   AddCheckpointFlags(app, options);
   const auto add_file = [&](const char* name, std::string& path, const char* description) {
-    app.add_option(name, path, description)->option_text("FILE")->group("Run");
+    AddOutput(app, name, "FILE", path, description)->group("Run");
   };
   add_file("--trace", options.trace, "Write when the actions of the last step were performed");
   add_file("--simulated-trace", options.simulated_trace,
@@ -133,6 +133,7 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
           Describe("How often replicas compare their parameters, 0 for never",
                    absl::StrCat(options.replica_check_steps)),
           CountIn(0, 1'000'000'000))
+      ->needs("--replicas")
       ->group("Run");
   AddFlag(
       app, "--deadline", "SECONDS", options.deadline_seconds,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
@@ -124,6 +125,11 @@ absl::StatusOr<engine::ModelData> ShapesOf(const RunOptions& options,
 
 absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                                            const engine::TokenOptions& tokens) {
+  if (options.label != RunOptions().label && !absl::EndsWith(DataOf(options), ".csv")) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(
+                    absl::StrCat("--label is for a .csv file, and ", DataOf(options), " is none")));
+  }
   ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData({.spec = DataOf(options),
                                                              .label_column = options.label,
                                                              .train_rows = options.rows.value_or(0),

@@ -265,6 +265,14 @@ TEST(Csv, RefusesASingleClass) {
                HasSubstr("fewer than 2 classes: every label in column \"label\" is \"cat\"")));
 }
 
+TEST(Csv, RefusesNumbersToPredictButNotCodesOfClasses) {
+  EXPECT_THAT(Load("x,label\n1,10\n2,20\n"), IsOk());
+  EXPECT_THAT(Load("x,label\n1,1.5\n2,none\n"), IsOk());
+  EXPECT_THAT(
+      Load("x,label\n1,10\n2,20.5\n3,1e300\n"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not whole, such as \"20.5\"")));
+}
+
 TEST(Csv, RefusesAnEmptyLabel) {
   EXPECT_THAT(
       Load("x,label\n1,cat\n2,\n"),
