@@ -1,7 +1,7 @@
 #include "schedule/lifetimes.h"
 
 #include <algorithm>
-#include <tuple>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +24,12 @@ std::vector<int32_t> SendCompletions(const std::vector<Action>& list, int num_st
   return completion;
 }
 
+// A rank that has a stage has backward actions if any rank has.
+bool HasBackward(const std::vector<Action>& list) {
+  return std::any_of(list.begin(), list.end(),
+                     [](const Action& action) { return IsBackward(action.op); });
+}
+
 }  // namespace
 
 Lifetimes::Lifetimes(const Schedule& schedule, Rank rank, const ActionTable& table,
@@ -31,7 +37,7 @@ Lifetimes::Lifetimes(const Schedule& schedule, Rank rank, const ActionTable& tab
     : schedule_(schedule),
       table_(table),
       stages_(stages),
-      trains_(schedule.HasBackward()),
+      trains_(HasBackward(schedule.list_of(rank))),
       completion_(SendCompletions(schedule.list_of(rank), schedule.num_stages())) {}
 
 absl::Status Lifetimes::CheckLowered(StageId stage) const {
@@ -59,6 +65,8 @@ absl::Status Lifetimes::CheckLowered(StageId stage) const {
 }
 
 void Lifetimes::AddStage(StageId stage) {
+  entries_.reserve(entries_.size() +
+                   kNumBlockKinds * static_cast<size_t>(schedule_.num_micro_batches));
   const bool splits_backward = schedule_.SplitsBackward(stage);
   for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
     AddInput(stage, mb);
@@ -160,12 +168,12 @@ void Lifetimes::AddGradients(StageId stage, MicroBatch mb) {
 }
 
 MemoryPlan Lifetimes::Finish() {
-  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.block.first, a.block.stage, a.block.micro_batch, a.block.kind) <
-           std::tie(b.block.first, b.block.stage, b.block.micro_batch, b.block.kind);
-  });
   MemoryPlan plan;
-  plan.blocks.reserve(entries_.size());
+  plan.blocks.resize(entries_.size());
+  // They were added in the order of stage, micro-batch and kind, so counting sorts them.
+  std::vector<size_t> places(completion_.size() + 1, 0);  // index: first
+  for (const Entry& entry : entries_) ++places[static_cast<size_t>(entry.block.first) + 1];
+  std::partial_sum(places.begin(), places.end(), places.begin());
   // Index: position in the list; what comes into being there less what has just gone.
   std::vector<int64_t> live_change(completion_.size() + 1, 0);
   std::vector<int64_t> stash_change(completion_.size() + 1, 0);
@@ -180,10 +188,11 @@ MemoryPlan Lifetimes::Finish() {
       stash_change[after] -= block.bytes;
       stash_ends[static_cast<size_t>(block.last)] += block.bytes;
     }
-    plan.blocks.push_back(block);
+    plan.blocks[places[static_cast<size_t>(block.first)]++] = block;
   }
   int64_t live = 0;
   int64_t stash = 0;
+  plan.stash_bytes_after.reserve(completion_.size());
   for (size_t i = 0; i < completion_.size(); ++i) {
     plan.peak_live_bytes = std::max(plan.peak_live_bytes, live += live_change[i]);
     plan.peak_stash_bytes = std::max(plan.peak_stash_bytes, stash += stash_change[i]);

@@ -23,7 +23,8 @@ class Lifetimes {
   // InvalidArgument unless every action is there from which a lifetime of `stage` is derived.
   absl::Status CheckLowered(StageId stage) const;
 
-  // Adds the blocks of all micro-batches. Pre-condition: CheckLowered(stage) is OK.
+  // Adds the blocks of all micro-batches; stages in ascending order. Pre-condition:
+  // CheckLowered(stage) is OK.
   void AddStage(StageId stage);
 
   // A plan with the blocks, not yet packed, and the peaks of the live and of the stashed bytes.

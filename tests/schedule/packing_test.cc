@@ -89,11 +89,25 @@ TEST(PackBlocks, EqualSizesNeedNoMoreThanThePeak) {
   }
 }
 
-// The definition, without rows: scan offsets that end at another block, lowest first.
+// Of any sizes, some short and some for most of the time.
+std::vector<Block> RandomMixture(std::mt19937& random) {
+  const auto up_to = [&random](unsigned most) { return 1 + static_cast<int>(random() % most); };
+  const int count = up_to(50), sizes = up_to(9), moments = up_to(80), longest = up_to(40);
+  std::vector<Block> blocks;
+  for (int i = 0; i < count; ++i) {
+    const int32_t first = up_to(static_cast<unsigned>(moments));
+    const int32_t last = first + up_to(static_cast<unsigned>(longest)) - 1;
+    const int64_t unit = random() % 3 == 0 ? 3 * kBlockAlignment : 4 * kBlockAlignment;
+    blocks.push_back(Living(first, last, unit * up_to(static_cast<unsigned>(sizes))));
+  }
+  return blocks;
+}
+
+// The definition: scan offsets that end at another block, lowest first.
 TEST(PackBlocks, PlacesLargestFirstAtTheLowestFreeOffset) {
   std::mt19937 random(9);
-  for (int round = 0; round < 100; ++round) {
-    std::vector<Block> blocks = RandomBlocks(random, 40, 5);
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<Block> blocks = RandomMixture(random);
     std::stable_sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
       return a.bytes != b.bytes ? a.bytes > b.bytes : a.first < b.first;
     });
