@@ -113,8 +113,10 @@ absl::Status CheckReduces(const Schedule& lowered) {
 
 absl::StatusOr<Schedule> LowerAndValidate(const Schedule& schedule,
                                           const schedule::LoweringOptions& options) {
-  Schedule lowered = schedule;
-  if (!schedule.IsLowered()) {
+  Schedule lowered;
+  if (schedule.IsLowered()) {
+    lowered = schedule;
+  } else {
     ASSIGN_OR_RETURN(lowered, schedule::Lower(schedule, options));
   }
   FitToRun(options, lowered);

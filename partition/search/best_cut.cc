@@ -100,7 +100,10 @@ class Search {
         first_layer[static_cast<size_t>(next)] = first_layer[static_cast<size_t>(next) - 1] + 1;
       }
     }
-    if (best_.has_value()) best_->is_optimal = cuts_.is_exact();
+    if (best_.has_value()) {
+      best_->is_optimal = cuts_.is_exact();
+      best_->is_final = true;
+    }
     return absl::OkStatus();
   }
 
@@ -110,6 +113,7 @@ class Search {
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(cut.status());
+    if (best_.has_value() && *cut == best_->cut) return absl::OkStatus();
     const Cut plain = {cut->first_layer, {}};
     ASSIGN_OR_RETURN(const double objective_ns, ObjectiveOf(plain));
     return Keep(*std::move(cut), objective_ns);
@@ -119,10 +123,14 @@ class Search {
     // Then the start is what was asked for: PartitionChain is exact, but for reductions.
     if (options_.objective == PlanObjective::kBottleneck && pipeline_.has_one_stage_per_rank() &&
         !pipeline_.replication().is_needed()) {
-      if (best_.has_value()) best_->is_optimal = best_->cut.recomputed.empty();
+      if (best_.has_value()) {
+        best_->is_optimal = best_->cut.recomputed.empty();
+        best_->is_final = true;
+      }
       return absl::OkStatus();
     }
     RETURN_IF_ERROR(StartFrom(StageMeasure::kFillAndDrain));
+    if (best_.has_value()) best_->is_final = simulated_ >= most_simulated_;
     bool has_moved = best_.has_value() && options_.may_refine;
     while (has_moved && simulated_ < most_simulated_ && !cutoff_.IsReached()) {
       has_moved = false;

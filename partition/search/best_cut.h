@@ -23,6 +23,7 @@ struct BestCut {
   Pipeline::Cut cut;
   double objective_ns = 0;
   bool is_optimal = false;  // no cut of this pipeline is better
+  bool is_final = false;    // may_refine would change nothing
   int simulated = 0;        // cuts whose objective was computed
 };
 

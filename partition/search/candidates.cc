@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -237,7 +238,7 @@ absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
                .replication = candidate.replication};
   ASSIGN_OR_RETURN(plan.order, OrderOf(candidate));
   ASSIGN_OR_RETURN(std::shared_ptr<const LayerTable> layers, LayersOf(candidate));
-  if (memory_share == 1.0) return Pipeline::Create(plan, layers, request_.cluster);
+  if (memory_share == 1.0) return Pipeline::Create(std::move(plan), layers, request_.cluster);
   Cluster cluster = request_.cluster;
   for (ClusterDevice& device : cluster.devices) {
     if (device.memory_bytes == 0) continue;
@@ -245,7 +246,7 @@ absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
     device.memory_bytes =
         memory_share == kAnyMemory ? 0 : std::max<int64_t>(static_cast<int64_t>(bytes), 1);
   }
-  return Pipeline::Create(plan, layers, cluster);
+  return Pipeline::Create(std::move(plan), layers, cluster);
 }
 
 absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, bool is_fused) {

@@ -26,7 +26,7 @@ using schedule::Rank;
 using schedule::Schedule;
 
 constexpr size_t kMostTried = 12;  // candidates that a question is put to
-// Of the schedules that it is put to: ranks times micro-batches. More would take minutes and GBs.
+// Of the schedules that it is put to: ranks times micro-batches. More would take seconds and GBs.
 constexpr int64_t kMostTriedPasses = int64_t{1} << 18;
 constexpr int64_t kMisfitPrecision = 1024;  // of the plan that comes closest
 constexpr double kWorthSaying = 0.01;       // of the objective
@@ -138,6 +138,9 @@ absl::StatusOr<std::optional<std::string>> SayBatch(CandidateSpace& space, const
                                                     const Receipt& receipt) {
   Candidate twice = chosen;
   twice.micro_batches *= 2;
+  if (int64_t{twice.ranks} * twice.micro_batches_of_each() > kMostTriedPasses) {
+    return std::optional<std::string>();
+  }
   if (chosen.schedule.empty() || receipt.plan.schedule.name != chosen.schedule) {
     return std::optional<std::string>();
   }

@@ -62,6 +62,10 @@ absl::Status FoundPlans::Consider(Candidate candidate, Schedule schedule,
       std::upper_bound(plans_.begin(), plans_.end(), plan,
                        [](const FoundPlan& a, const FoundPlan& b) { return a.IsBetterThan(b); });
   const bool is_best = place == plans_.begin();
+  if (is_best) {
+    if (!plans_.empty()) plans_.front().pipeline = nullptr;
+    plan.pipeline = std::make_shared<const Pipeline>(*std::move(pipeline));
+  }
   plans_.insert(place, std::move(plan));
   if (is_best && limits_.on_better != nullptr) limits_.on_better(best().found.objective_ns);
   return absl::OkStatus();

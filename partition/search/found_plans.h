@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "partition/search/best_cut.h"
 #include "partition/search/candidates.h"
 #include "partition/search/cutoff.h"
+#include "partition/search/pipeline.h"
 #include "partition/search/planner.h"
 #include "schedule/schedule.h"
 
@@ -20,6 +22,8 @@ struct FoundPlan {
   schedule::Schedule schedule;
   BestCut found;
   int64_t in_flight = 0;  // the sum over the ranks
+  // For which it was found; of the best plan alone, since it may take GBs.
+  std::shared_ptr<const Pipeline> pipeline = nullptr;
 
   bool IsBetterThan(const FoundPlan& other) const;
 };

@@ -55,17 +55,19 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
     receipt.layer_names.push_back(layer.name);
   }
   receipt.costs = pipeline.CostsOf(cut);
-  for (const StageReport& stage : receipt.report.stages) {
-    receipt.costs.memory.push_back(stage.memory);
-  }
+  std::vector<schedule::StageMemory> memory;
+  for (const StageReport& stage : receipt.report.stages) memory.push_back(stage.memory);
   int64_t actions = 0;
   for (const auto& list : pipeline.training().actions) {
     actions += static_cast<int64_t>(list.size());
   }
-  ASSIGN_OR_RETURN(
-      receipt.simulation,
-      schedule::Simulate(pipeline.training(), receipt.costs,
-                         {.sends = pipeline.sends(), .keep_trace = actions <= kMaxTracedActions}));
+  const bool keeps_trace = actions <= kMaxTracedActions;
+  // Peaks are in the report; only a trace says what is stashed when.
+  if (keeps_trace) receipt.costs.memory = memory;
+  ASSIGN_OR_RETURN(receipt.simulation,
+                   schedule::Simulate(pipeline.training(), receipt.costs,
+                                      {.sends = pipeline.sends(), .keep_trace = keeps_trace}));
+  receipt.costs.memory = std::move(memory);
   for (int stage = 0; stage < pipeline.num_stages(); ++stage) {
     receipt.stages.push_back(StageOf(pipeline, stage, receipt.costs, receipt.simulation));
   }

@@ -148,23 +148,22 @@ class Planner {
     const std::vector<FoundPlan>& plans = plans_.plans();
     std::vector<FoundPlan> best(plans.begin(), plans.begin() + std::min(plans.size(), kRefined));
     for (FoundPlan& plan : best) {
-      if (plan.found.is_optimal || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
+      const bool is_settled = plan.found.is_optimal || plan.found.is_final;
+      if (is_settled || plans_.IsHopeless(plan.candidate.lower_bound_ns)) continue;
       if (cutoff_.IsReached()) break;
       RETURN_IF_ERROR(plans_.Refine(std::move(plan)));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Receipt> ReceiptFor(const FoundPlan& plan) {
-    ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(plan.candidate, plan.schedule));
+  absl::StatusOr<Receipt> ReceiptFor(const FoundPlan& plan, const Pipeline& pipeline) {
     return MakeReceipt(pipeline, plan.found.cut, request_.profile, request_.cluster,
                        request_.objective);
   }
 
   // The same with stages divided for reductions, if that is faster and fits.
   absl::StatusOr<Receipt> DividedIfFaster(const FoundPlan& found, Receipt receipt) {
-    ASSIGN_OR_RETURN(const Pipeline whole, space_.PipelineOf(found.candidate, found.schedule));
-    const Plan plan = SplitForReduction(receipt.plan, whole.layers().layers);
+    const Plan plan = SplitForReduction(receipt.plan, found.pipeline->layers().layers);
     if (plan.num_stages() == receipt.plan.num_stages()) return receipt;
     ASSIGN_OR_RETURN(const Pipeline pipeline, space_.PipelineOf(found.candidate, plan.schedule));
     ASSIGN_OR_RETURN(Receipt divided,
@@ -197,14 +196,16 @@ class Planner {
 
   absl::StatusOr<Receipt> Finish() {
     const FoundPlan& best = plans_.best();
-    ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best));
+    ASSIGN_OR_RETURN(Receipt receipt, ReceiptFor(best, *best.pipeline));
     if (TakesAnyOrder()) plans_.NoteBound(space_.candidates().front().lower_bound_ns);
     receipt.lower_bound_ns = std::min(receipt.objective_ns, plans_.bound_ns());
     const auto other =
         std::find_if(plans_.plans().begin() + 1, plans_.plans().end(),
                      [&](const FoundPlan& plan) { return !AreOfOneChoice(best, plan); });
     if (other != plans_.plans().end()) {
-      ASSIGN_OR_RETURN(const Receipt loser, ReceiptFor(*other));
+      ASSIGN_OR_RETURN(const Pipeline pipeline,
+                       space_.PipelineOf(other->candidate, other->schedule));
+      ASSIGN_OR_RETURN(const Receipt loser, ReceiptFor(*other, pipeline));
       receipt.runner_up = loser.choice;
       receipt.runner_up_reason = WhyItLost(receipt, loser);
     }
