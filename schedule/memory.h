@@ -154,8 +154,8 @@ struct MemoryPlan {
 // Pre-condition: `lowered` passes Validate; where that is not so, FailedPrecondition or a plan of
 // no use. InvalidArgument: `rank` is not in the schedule, `stages` has not one entry per stage, a
 // size is negative, above kMaxSizeBytes or given where the table of StageMemory says none, or the
-// schedule is not lowered. Deterministic. Time O(actions + blocks * (log(blocks) + distinct
-// offsets)).
+// schedule is not lowered. Deterministic. Takes nearly linear time in the actions of the rank and
+// in its blocks (packing.h).
 absl::StatusOr<MemoryPlan> PlanMemory(const Schedule& lowered, Rank rank,
                                       absl::Span<const StageMemory> stages,
                                       const CollectiveMemory& collectives = {});
