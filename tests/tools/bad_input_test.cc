@@ -57,7 +57,7 @@ TEST(Usage, ACommandIsNeeded) {
   ExpectFailure(
       {}, kStatusUsage,
       HasSubstr("train, predict, generate, prepare, plan, profile, simulate, trace, checkpoint, "
-                "replay, launch, chaos or devices"));
+                "replay, launch, chaos, devices or help"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

@@ -157,7 +157,9 @@ TEST(Options, AreRefusedWhereNothingTakesThem) {
   expect_refused({"plan", "--format", "csv"}, "--format is of a file that --profile names");
   expect_refused({"simulate", "--html", ""}, "--html: expected a file");
   expect_refused({"simulate", "--html", "a", "--svg", "./b/../a"},
-                 "--html and --svg both name ./b/../a");
+                 "--html and --svg name the same file");
+  expect_refused({"plan", "--save", "a.json", "--export", "torch:a.json"},
+                 "--save and --export torch name the same file");
 }
 
 TEST(Options, EachChangesTheResult) {

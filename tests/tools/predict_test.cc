@@ -218,8 +218,10 @@ TEST_F(PredictCommand, RefusesWhatCannotBe) {
     EXPECT_EQ(refused.out, "");
   };
   refuses({"--outputs", Path("a.txt")}, kStatusUsage, "ends in .csv, .jsonl or .npy");
-  refuses({"--outputs", Path("a.csv"), "--classes", Path("a.csv")}, kStatusUsage, "the same file");
-  refuses({"--outputs", Path("a.csv"), "--classes", Path("./a.csv")}, kStatusUsage, "the same");
+  refuses({"--outputs", Path("a.csv"), "--classes", Path("a.csv")}, kStatusUsage,
+          "--outputs and --classes name the same file");
+  refuses({"--outputs", Path("a.csv"), "--classes", Path("./a.csv")}, kStatusUsage,
+          "the same file");
   refuses({"--outputs", ""}, kStatusUsage, "--outputs: expected a file");
   refuses({"--data", table_, "--classes", table_}, kStatusUsage, "name another file");
   refuses({"--classes", table_}, kStatusUsage, "name another file");

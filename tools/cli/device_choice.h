@@ -23,6 +23,13 @@ struct DeviceChoice {
   std::vector<int> gpus;           // of each device; empty: device i is on GPU i
   std::string exchange = "auto";   // auto, copies or nccl
   std::string tuning = "default";  // default, none or a file
+
+  // Where "auto" finds no GPU that will do.
+  void UseCpu() {
+    kind = "cpu";
+    gpus.clear();
+    tuning = "default";
+  }
 };
 
 // Adds --device, --precision, --gpus, --exchange, --tuning and --threads-per-device. `choice` must

@@ -1,6 +1,9 @@
 #include "tools/cli/flags.h"
 
 #include <cmath>
+#include <filesystem>
+#include <map>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -68,6 +71,19 @@ absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
 absl::StatusOr<std::string> ParseFile(const std::string& path) {
   if (!path.empty()) return path;
   return absl::InvalidArgumentError("expected a file");
+}
+
+absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
+  std::map<std::filesystem::path, std::string> flags;
+  for (const OutputFile& output : outputs) {
+    std::error_code error;
+    const auto [first, is_new] =
+        flags.emplace(std::filesystem::weakly_canonical(output.path, error), output.flag);
+    if (is_new) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(first->second, " and ", output.flag, " name the same file"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ParseFolder(const std::string& path) {

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace stagecoach::tools {
 
@@ -31,6 +33,13 @@ absl::StatusOr<std::string> ParseChoice(const std::string& name,
 // A path, which must not be "".
 absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
+
+// A file that is to be written, and the flag that names it.
+struct OutputFile {
+  std::string flag, path;
+};
+// InvalidArgument if two of them are the same file, of which only one would be left.
+absl::Status CheckDistinct(absl::Span<const OutputFile> outputs);
 
 // A size above 0 (base/units.h).
 absl::StatusOr<int64_t> ParseMemory(const std::string& text);

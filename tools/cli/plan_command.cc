@@ -85,11 +85,14 @@ absl::StatusOr<std::string> ExportText(const Receipt& receipt, const std::string
 
 // Before a search that may take a while.
 absl::Status CheckPaths(const PlanCommandOptions& options) {
-  for (const std::string& path : {options.html, options.save}) {
-    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  std::vector<OutputFile> outputs;
+  if (!options.html.empty()) outputs.push_back({"--html", options.html});
+  if (!options.save.empty()) outputs.push_back({"--save", options.save});
+  for (const Export& own : options.exports) {
+    outputs.push_back({absl::StrCat("--export ", own.format), own.path});
   }
-  for (const Export& own : options.exports) RETURN_IF_ERROR(base::CheckWritable(own.path));
-  return absl::OkStatus();
+  for (const OutputFile& output : outputs) RETURN_IF_ERROR(base::CheckWritable(output.path));
+  return From(Origin::kUsage, CheckDistinct(outputs));
 }
 
 absl::Status WriteFiles(const PlanCommandOptions& options, const Receipt& receipt,

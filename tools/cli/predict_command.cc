@@ -142,8 +142,7 @@ absl::StatusOr<engine::PreparedRun> PlanOver(PredictOptions& options, const engi
   }
   ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(run, devices));
   if (device.kind == engine::DeviceKind::kCpu) {
-    options.run.device.kind = "cpu";
-    options.run.device.gpus.clear();
+    options.run.device.UseCpu();
     options.run.device.exchange = "auto";
   }
   engine::PlanOptions plan = {.devices = stages,
@@ -214,17 +213,8 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
                                        .rings = FindRings(meeting.launch)}));
 }
 
-bool IsSameFile(const std::string& a, const std::string& b) {
-  std::error_code error;
-  return !a.empty() && !b.empty() &&
-         std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error);
-}
-
 // What would otherwise surface after the work.
 absl::Status CheckFiles(const PredictOptions& options) {
-  if (IsSameFile(options.outputs, options.classes)) {
-    return absl::InvalidArgumentError("--outputs and --classes name the same file");
-  }
   for (const std::string& path : {options.outputs, options.classes}) {
     if (path.empty()) continue;
     RETURN_IF_ERROR(PredictionFormat::Create(path, {}).status());

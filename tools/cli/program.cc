@@ -6,8 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,18 +68,13 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
                         nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
-// Two outputs to one file: only one would be left.
 absl::Status CheckOutputs(const CLI::App& app) {
-  std::map<std::string, std::string> names;
+  std::vector<OutputFile> outputs;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_type_name() != kOutputFile || option->count() == 0) continue;
-    const std::string path = std::filesystem::absolute(option->results().back()).lexically_normal();
-    const auto [first, is_new] = names.emplace(path, option->get_name());
-    if (is_new) continue;
-    return UsageError(app, absl::StrCat(first->second, " and ", option->get_name(), " both name ",
-                                        option->results().back()));
+    outputs.push_back({option->get_name(), option->results().back()});
   }
-  return absl::OkStatus();
+  return From(Origin::kUsage, CheckDistinct(outputs));
 }
 
 absl::Status FinishOutput() {
@@ -120,7 +113,7 @@ int RunProgram(int argc, char** argv) {
   app.option_defaults()->take_last();  // So scripts can append to defaults.
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(26);
-  app.footer(absl::StrCat("Of a flag that is given twice, the last counts.\n\n", kExitStatusHelp));
+  app.footer(kExitStatusHelp);
   app.require_subcommand(0, 1);
   app.allow_extras();
   const std::vector<Command> commands = {
@@ -130,6 +123,7 @@ int RunProgram(int argc, char** argv) {
       AddReplayCommand(app),   AddLaunchCommand(app),  AddChaosCommand(app),
       AddDevicesCommand(app),  AddHelpCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
+  app.footer(absl::StrCat("Of a flag that is given twice, the last counts.\n\n", kExitStatusHelp));
 
   const auto parsed = [&]() -> const CLI::App& {
     const std::vector<CLI::App*> chosen = app.get_subcommands();

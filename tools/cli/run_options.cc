@@ -322,8 +322,7 @@ absl::StatusOr<Run> MakeRun(const RunOptions& options) {
   if (!absl::IsUnavailable(run.status())) return run;
   RETURN_IF_ERROR(FallBackToCpu(options.device, run.status()));
   RunOptions on_cpu = options;
-  on_cpu.device.kind = "cpu";
-  on_cpu.device.gpus.clear();
+  on_cpu.device.UseCpu();
   on_cpu.device.exchange = "auto";
   return MakeRunOnDevices(on_cpu);
 }
