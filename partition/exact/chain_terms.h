@@ -38,6 +38,10 @@ class ChainTerms {
 
   int64_t LayerUnits(int layer, int stage) const { return Round(layers_[layer] / speeds_[stage]); }
   bool HaveEqualSpeeds(int stage, int other) const { return speeds_[stage] == speeds_[other]; }
+  // The first of those.
+  int FastestStage() const {
+    return static_cast<int>(std::max_element(speeds_.begin(), speeds_.end()) - speeds_.begin());
+  }
   int64_t StartUnits(int layer) const { return starts_.empty() ? 0 : starts_[layer]; }
 
   bool has_messages() const {

@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_EXACT_GRAPH_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,16 +30,20 @@ struct GraphCut {
   std::vector<int> order;        // a topological order of the layers in which stages are contiguous
   std::vector<int> first_layer;  // of each stage, places in `order`
   double bottleneck_ns = 0;
-  // False if the graph has more than kMaxClosedSets closed sets: then only the prefixes of one
-  // order were tried, and a faster cut may exist.
+  // Whether no cut is faster. If not, the graph has more than kMaxClosedSets closed sets, and only
+  // those near some orders were tried; or the search was over too early.
   bool is_optimal = true;
 };
 
-inline constexpr int kMaxClosedSets = 4096;
+inline constexpr int kMaxClosedSets = 1 << 18;
 
-// Exact (but see is_optimal), by dynamic programming over the closed sets: O(stages * sets^2).
-// Where they form a chain it is PartitionChain. Deterministic. Errors: those of PartitionChain.
-absl::StatusOr<GraphCut> PartitionGraph(const GraphProblem& problem);
+// Exact (but see is_optimal): bisection over the bottleneck, as in PartitionChain; for each value a
+// dynamic program over (stage, closed set). O(stages * sets * width) time per value asked, less
+// where stages are about equally full; O(sets * width) memory. `is_over`, if not empty, is asked
+// often; once it says yes, the best cut so far is returned. Deterministic if it does not. Errors:
+// those of PartitionChain.
+absl::StatusOr<GraphCut> PartitionGraph(const GraphProblem& problem,
+                                        const std::function<bool()>& is_over = nullptr);
 
 }  // namespace stagecoach::partition
 

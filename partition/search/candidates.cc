@@ -22,8 +22,9 @@ constexpr int kMostChunks = 4;  // that are tried, where a schedule takes any nu
 
 }  // namespace
 
-absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& request) {
-  CandidateSpace space(request);
+absl::StatusOr<CandidateSpace> CandidateSpace::Create(const PlannerRequest& request,
+                                                      Cutoff& cutoff) {
+  CandidateSpace space(request, cutoff);
   RETURN_IF_ERROR(space.Enumerate());
   if (space.candidates_.empty()) {
     return space.refusal_.ok() ? absl::InvalidArgumentError("there is nothing to choose from")
@@ -213,22 +214,26 @@ absl::StatusOr<const GraphCut*> CandidateSpace::GraphCutOf(const Candidate& cand
     problem.chain.links.push_back(before == device ? schedule::Link()
                                                    : request_.cluster.LinkBetween(before, device));
   }
-  ASSIGN_OR_RETURN(GraphCut cut, PartitionGraph(problem));
+  ASSIGN_OR_RETURN(GraphCut cut, PartitionGraph(problem, [this] { return cutoff_.IsReached(); }));
   return &graph_cuts_.emplace(key, std::move(cut)).first->second;
+}
+
+std::shared_ptr<const LayerTable> CandidateSpace::GivenLayersOf(const Candidate& candidate) {
+  auto& table = tables_[{candidate.micro_batch_rows, candidate.micro_batches_of_each(),
+                         candidate.replicas()}];
+  if (table == nullptr) {
+    table = TableOf(request_.profile, candidate.micro_batch_rows, candidate.micro_batches_of_each(),
+                    candidate.replication, /*order=*/{});
+  }
+  return table;
 }
 
 absl::StatusOr<std::shared_ptr<const LayerTable>> CandidateSpace::LayersOf(
     const Candidate& candidate) {
   ASSIGN_OR_RETURN(const std::vector<int> order, OrderOf(candidate));
-  const auto make = [&] {
-    return TableOf(request_.profile, candidate.micro_batch_rows, candidate.micro_batches_of_each(),
-                   candidate.replication, order);
-  };
-  if (!order.empty()) return make();  // stages matter as well
-  auto& table = tables_[{candidate.micro_batch_rows, candidate.micro_batches_of_each(),
-                         candidate.replicas()}];
-  if (table == nullptr) table = make();
-  return table;
+  if (order.empty()) return GivenLayersOf(candidate);
+  return TableOf(request_.profile, candidate.micro_batch_rows, candidate.micro_batches_of_each(),
+                 candidate.replication, order);
 }
 
 absl::StatusOr<Pipeline> CandidateSpace::PipelineOf(const Candidate& candidate,
@@ -253,7 +258,8 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
   const auto key = std::make_tuple(candidate.replicas(), candidate.num_stages(),
                                    candidate.micro_batch_rows, is_fused);
   if (const auto known = bounds_.find(key); known != bounds_.end()) return known->second;
-  ASSIGN_OR_RETURN(const std::shared_ptr<const LayerTable> layers, LayersOf(candidate));
+  // The simple bound holds in any order.
+  const std::shared_ptr<const LayerTable> layers = GivenLayersOf(candidate);
   std::vector<double> speeds;
   for (const RankDevices& rank : DevicesOfRanks(request_.cluster, candidate.replicas())) {
     speeds.push_back(rank.speed);

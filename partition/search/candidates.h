@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "partition/exact/graph.h"
+#include "partition/search/cutoff.h"
 #include "partition/search/pipeline.h"
 #include "partition/search/planner.h"
 #include "schedule/schedule.h"
@@ -37,9 +38,9 @@ struct Candidate {
 // All combinations for a request, and what is needed to judge them. Thread-compatible.
 class CandidateSpace {
  public:
-  // `request` must outlive the space and pass the checks of PlanJointly. InvalidArgument: there is
-  // no combination; says why.
-  static absl::StatusOr<CandidateSpace> Create(const PlannerRequest& request);
+  // `request` must pass the checks of PlanJointly. Once the cutoff is reached, graphs are cut less
+  // well. Both must outlive the space. InvalidArgument: there is no combination; says why.
+  static absl::StatusOr<CandidateSpace> Create(const PlannerRequest& request, Cutoff& cutoff);
 
   // Ascending lower bound.
   const std::vector<Candidate>& candidates() const { return candidates_; }
@@ -62,7 +63,8 @@ class CandidateSpace {
   absl::StatusOr<std::vector<int>> OrderOf(const Candidate& candidate);
 
  private:
-  explicit CandidateSpace(const PlannerRequest& request) : request_(request) {}
+  CandidateSpace(const PlannerRequest& request, Cutoff& cutoff)
+      : request_(request), cutoff_(cutoff) {}
 
   absl::Status Enumerate();
   absl::StatusOr<const GraphCut*> GraphCutOf(const Candidate& candidate);
@@ -72,9 +74,12 @@ class CandidateSpace {
   absl::Status AddShapes(int replicas);
   absl::Status AddShape(int replicas, int64_t micro_batch_rows);
   absl::Status Add(Candidate candidate);
+  // In the order in which they are cut, and in that of the profile.
   absl::StatusOr<std::shared_ptr<const LayerTable>> LayersOf(const Candidate& candidate);
+  std::shared_ptr<const LayerTable> GivenLayersOf(const Candidate& candidate);
 
   const PlannerRequest& request_;
+  Cutoff& cutoff_;
   std::vector<Candidate> candidates_;
   absl::Status refusal_;  // the first reason for which a combination was left out
   // By rows, micro-batches of each replica, and replicas.

@@ -180,7 +180,7 @@ bool IsAnySchedule(const PlannerRequest& request) {
 // Whether a plan is found to fit a request.
 bool WouldFit(const PlannerRequest& request, Cutoff& cutoff) {
   if (cutoff.IsReached()) return false;
-  absl::StatusOr<CandidateSpace> space = CandidateSpace::Create(request);
+  absl::StatusOr<CandidateSpace> space = CandidateSpace::Create(request, cutoff);
   if (!space.ok()) return false;
   for (const Candidate& candidate : FrugalOnes(*space, IsAnySchedule(request))) {
     const absl::StatusOr<Schedule> schedule = space->ScheduleOf(candidate);

@@ -69,10 +69,11 @@ absl::Status CheckRequest(const PlannerRequest& request) {
 
 class Planner {
  public:
-  Planner(const PlannerRequest& request, CandidateSpace space, const SearchLimits& limits)
+  Planner(const PlannerRequest& request, CandidateSpace& space, const SearchLimits& limits,
+          Cutoff& cutoff)
       : request_(request),
-        space_(std::move(space)),
-        cutoff_(limits),
+        space_(space),
+        cutoff_(cutoff),
         plans_(request_, space_, limits, cutoff_) {}
 
   absl::StatusOr<Receipt> Run() {
@@ -218,8 +219,8 @@ class Planner {
   }
 
   const PlannerRequest& request_;
-  CandidateSpace space_;
-  Cutoff cutoff_;
+  CandidateSpace& space_;
+  Cutoff& cutoff_;
   FoundPlans plans_;
   int considered_ = 0;
 };
@@ -229,8 +230,9 @@ class Planner {
 absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request, const SearchLimits& limits) {
   const absl::Time start = absl::Now();
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request));
-  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, std::move(space), limits).Run());
+  Cutoff cutoff(limits);
+  ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request, cutoff));
+  ASSIGN_OR_RETURN(Receipt receipt, Planner(request, space, limits, cutoff).Run());
   receipt.planning = absl::Now() - start;
   return receipt;
 }

@@ -202,14 +202,19 @@ std::vector<LayerCost> EqualLayers(int count, double forward_ns, double backward
   return std::vector<LayerCost>(static_cast<size_t>(count), layer);
 }
 
+absl::StatusOr<CandidateSpace> SpaceOf(const PlannerRequest& request) {
+  static Cutoff none;
+  return CandidateSpace::Create(request, none);
+}
+
 // The bounds that a search goes by, and the one of its receipt.
 void ExpectTight(const PlannerRequest& request, double optimum_ns) {
-  const auto space = CandidateSpace::Create(request);
+  const auto space = SpaceOf(request);
   ASSERT_OK(space);
   // A fused schedule has a bound of its own, which is known once it is generated.
-  ASSERT_OK_AND_ASSIGN(const double bound_ns,
-                       CandidateSpace::Create(request)->LowerBoundNs(space->candidates().front(),
-                                                                     request.schedule == "1f1b"));
+  ASSERT_OK_AND_ASSIGN(
+      const double bound_ns,
+      SpaceOf(request)->LowerBoundNs(space->candidates().front(), request.schedule == "1f1b"));
   EXPECT_EQ(bound_ns, optimum_ns);
   const absl::StatusOr<Receipt> receipt = PlanJointly(request);
   ASSERT_OK(receipt);
@@ -273,7 +278,7 @@ TEST(CandidateBounds, AreTightForBottlenecks) {
 TEST(CandidateBounds, OneRankIsNotGivenSeveralStages) {
   const auto chunks_of = [](int devices) {
     const PlannerRequest request = RequestFor(EqualLayers(8, 100, 100), devices, 4, kAnySchedule);
-    const auto space = CandidateSpace::Create(request);
+    const auto space = SpaceOf(request);
     int most = 0;
     for (const Candidate& candidate : space->candidates()) most = std::max(most, candidate.chunks);
     return most;
@@ -285,11 +290,10 @@ TEST(CandidateBounds, OneRankIsNotGivenSeveralStages) {
 // Rounding aside, a device of twice the speed takes half the time.
 TEST(CandidateBounds, ScaleWithTheSpeedOfAllDevices) {
   PlannerRequest request = RequestFor(EqualLayers(8, 2000, 1500), 4, 8, "zb-h1");
-  const double bound_ns = CandidateSpace::Create(request)->candidates().front().lower_bound_ns;
+  const double bound_ns = SpaceOf(request)->candidates().front().lower_bound_ns;
   for (ClusterDevice& device : request.cluster.devices) device.speed = 2.0;
   const double lost_ns = 2.0 * (8 + 4);
-  EXPECT_EQ(CandidateSpace::Create(request)->candidates().front().lower_bound_ns,
-            bound_ns / 2 - lost_ns);
+  EXPECT_EQ(SpaceOf(request)->candidates().front().lower_bound_ns, bound_ns / 2 - lost_ns);
 }
 
 }  // namespace

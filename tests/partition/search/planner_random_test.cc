@@ -315,7 +315,8 @@ TEST_P(PlannerOver, FindsNoPlanThatBeatsTheBounds) {
     for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = 0;
     for (const char* schedule : {"1f1b", "gpipe", "zb-h1", "zb-h2", "interleaved", "zb-v"}) {
       request.schedule = schedule;
-      const auto space = CandidateSpace::Create(request);
+      Cutoff none;
+      const auto space = CandidateSpace::Create(request, none);
       if (!space.ok()) continue;
       const double best_ns = Exhaustive(request).Best();
       if (best_ns == kNone) continue;
@@ -398,7 +399,8 @@ TEST(PlanJointly, FindsNoPlanOfAGraphThatBeatsItsBound) {
     request.batch_rows = 4;
     request.schedule = "1f1b";
     request.objective = PlanObjective::kBottleneck;
-    const auto space = CandidateSpace::Create(request);
+    Cutoff none;
+    const auto space = CandidateSpace::Create(request, none);
     ASSERT_OK(space);
     const Receipt receipt = PlanJointly(request).value();
     const double bound_ns = space->candidates().front().lower_bound_ns;
