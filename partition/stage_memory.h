@@ -90,6 +90,11 @@ schedule::StageMemory LayOutStage(absl::Span<const LayerMemory> layers, const En
                                   const StagePosition& position,
                                   std::vector<LayerPlaces>* places = nullptr);
 
+// LayOutStage of the first layer, of the first two, and so on to all, in one pass.
+std::vector<schedule::StageMemory> LayOutStagesFrom(absl::Span<const LayerMemory> layers,
+                                                    const EndMemory& ends,
+                                                    const StagePosition& position);
+
 }  // namespace stagecoach::partition
 
 #endif  // STAGECOACH_PARTITION_STAGE_MEMORY_H_

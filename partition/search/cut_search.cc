@@ -31,10 +31,18 @@ int64_t LeastStashBytes(const LayerCost& layer, int64_t given_bytes, bool may_re
   return own_bytes + (keeps_input ? std::min(memory.input_bytes, given_bytes) : 0);
 }
 
+bool CanRecompute(absl::Span<const LayerCost> layers) {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerCost& layer) {
+    return layer.recompute_stash_bytes.has_value();
+  });
+}
+
 }  // namespace
 
 CutSearch::CutSearch(Pipeline& pipeline, bool may_recompute, Cutoff& cutoff)
-    : pipeline_(pipeline), may_recompute_(may_recompute), cutoff_(cutoff) {
+    : pipeline_(pipeline),
+      may_recompute_(may_recompute && CanRecompute(pipeline.layers().layers)),
+      cutoff_(cutoff) {
   int64_t largest_bytes = 0;
   for (int rank = 0; rank < pipeline_.num_ranks(); ++rank) {
     if (IsLimited(rank)) {
@@ -119,6 +127,22 @@ std::vector<int64_t> CutSearch::LimitsFor(int64_t bytes) const {
   return limits;
 }
 
+StageMemory CutSearch::PlainMemory(const StageRange& range) {
+  const StagePosition& position = pipeline_.peaks().position(range.stage);
+  // Of the last stage, those that begin with one layer end with one layer.
+  if (position.is_last) return pipeline_.Memory(range.first, range.last, range.stage, {});
+  std::vector<StageMemory>& known =
+      plain_memory_[{range.first, position.is_first, position.splits_backward}];
+  const auto place = static_cast<size_t>(range.last - range.first);
+  if (place >= known.size()) {
+    const LayerTable& table = pipeline_.layers();
+    const auto layers = absl::MakeConstSpan(table.memory).subspan(static_cast<size_t>(range.first));
+    known = LayOutStagesFrom(layers.first(std::min(layers.size(), 2 * (place + 1))), table.ends,
+                             position);
+  }
+  return known[place];
+}
+
 const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first, int last,
                                    int stage) {
   const StageRange range = {first, last, stage};
@@ -129,7 +153,8 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
   FitOfRange& fit = fits_[range];
   const int64_t limit_bytes = limits[static_cast<size_t>(pipeline_.rank_of(stage))];
   const auto fits = [&](absl::Span<const int> recomputed) {
-    const StageMemory memory = pipeline_.Memory(first, last, stage, recomputed);
+    const StageMemory memory =
+        recomputed.empty() ? PlainMemory(range) : pipeline_.Memory(first, last, stage, recomputed);
     return pipeline_.peaks().AtLeast(stage, memory) <= limit_bytes;
   };
   if (may_recompute_) {
@@ -142,10 +167,10 @@ const FitOfRange& CutSearch::FitOf(const std::vector<int64_t>& limits, int first
   return fit;
 }
 
-int64_t CutSearch::LeastSavedBytes(const StageRange& range, int64_t limit_bytes) const {
+int64_t CutSearch::LeastSavedBytes(const StageRange& range, int64_t limit_bytes) {
   const StagePeaks& peaks = pipeline_.peaks();
   const int64_t in_flight = peaks.in_flight(range.stage);
-  const StageMemory memory = pipeline_.Memory(range.first, range.last, range.stage, {});
+  const StageMemory memory = PlainMemory(range);
   const int64_t excess_bytes = peaks.Bound(range.stage, memory) - limit_bytes;
   if (excess_bytes <= 0) return 0;
   // Two areas are rounded up.

@@ -2,6 +2,7 @@
 #define STAGECOACH_PARTITION_SEARCH_CUT_SEARCH_H_
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -65,7 +66,9 @@ class CutSearch {
   void FillMemory(const std::vector<int64_t>& limits);
   // What layers of the range must save by recomputation, at least, for it to fit, if it cost
   // nothing; see LeastRecomputation.
-  int64_t LeastSavedBytes(const StageRange& range, int64_t limit_bytes) const;
+  int64_t LeastSavedBytes(const StageRange& range, int64_t limit_bytes);
+  // Pipeline::Memory without recomputation.
+  schedule::StageMemory PlainMemory(const StageRange& range);
   const FitOfRange& FitOf(const std::vector<int64_t>& limits, int first, int last, int stage);
   ChainProblem ProblemFor(StageMeasure measure) const;
 
@@ -76,6 +79,10 @@ class CutSearch {
   bool is_exact_ = true;
   ChainProblem problem_;
   absl::flat_hash_map<StageRange, FitOfRange> fits_;  // within the limits of one problem
+  // Of the stages that begin with a layer, by what else it depends on (the first stage or not; B
+  // and W apart or not): those that end with it, with the next one, and so on, as far as was asked.
+  absl::flat_hash_map<std::tuple<int, bool, bool>, std::vector<schedule::StageMemory>>
+      plain_memory_;
 };
 
 }  // namespace stagecoach::partition

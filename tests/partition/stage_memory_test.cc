@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "tests/partition/random_layers.h"
 
@@ -122,6 +123,26 @@ TEST(LayOutStage, KeepsNothingPastAForwardPassThatNothingFollows) {
       EXPECT_EQ(own.weight_stash.offset, 0);
     }
     EXPECT_NE(places[0].output, places[1].output);
+  }
+}
+
+TEST(LayOutStagesFrom, GivesWhatLayOutStageDoes) {
+  std::mt19937 random(5);
+  const EndMemory ends = {
+      .feed_resident_bytes = 640, .loss_workspace_bytes = 3000, .loss_resident_bytes = 320};
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<LayerMemory> layers = MemoryOf(RandomLayers(random, 1 + random() % 6));
+    const StagePosition position = {.is_first = random() % 2 == 0,
+                                    .is_last = random() % 2 == 0,
+                                    .splits_backward = random() % 2 == 0,
+                                    .trains = random() % 4 != 0,
+                                    .replication = {2, 4, random() % 2 == 0}};
+    const std::vector<StageMemory> stages = LayOutStagesFrom(layers, ends, position);
+    ASSERT_EQ(stages.size(), layers.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto first_layers = absl::MakeConstSpan(layers).first(i + 1);
+      ASSERT_TRUE(stages[i] == LayOutStage(first_layers, ends, position));
+    }
   }
 }
 

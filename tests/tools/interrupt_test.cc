@@ -1,14 +1,18 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/test_folder.h"
 #include "tests/tools/child.h"
 #include "tests/tools/scoped_variable.h"
@@ -81,6 +85,42 @@ TEST(InterruptedChaos, LeavesNothing) {
   EXPECT_EQ(chaos.exit_status, kStopped);
   ExpectOneLine(chaos.err, HasSubstr("stopped by a signal: nothing was compared"));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+// A chain that takes minutes to plan.
+std::string LongChain() {
+  std::string table = "layer,forward_ms,backward_ms,parameter_bytes,output_bytes\n";
+  uint32_t random = 1;
+  for (int i = 0; i < 3000; ++i) {
+    random = random * 1664525 + 1013904223;
+    const uint32_t top = random >> 8;
+    absl::StrAppend(&table, "layer", i, ",", 1 + top % 7, ",", 2 + top % 11, ",",
+                    1000 + top % 100000, ",", 100000 + top % 1000000, "\n");
+  }
+  return table;
+}
+
+TEST(InterruptedPlan, IsTheBestSoFar) {
+  const TestFolder folder;
+  const std::string profile = (folder.path() / "long.csv").string();
+  ASSERT_OK(base::WriteFileAtomically(profile, LongChain()));
+  const Arguments plan = {"plan",   "--profile",       profile,  "--devices",
+                          "16",     "--batch",         "256",    "--microbatches",
+                          "256",    "--device-memory", "1500MB", "--time-limit",
+                          "100000", "--json"};
+  // Long enough for a first plan, whatever the machine.
+  for (absl::Duration wait = absl::Seconds(1);; wait *= 2) {
+    Child child(plan);
+    absl::SleepFor(wait);
+    child.Signal(SIGINT);
+    const Finished run = child.Wait();
+    const bool is_too_early = run.signal == SIGINT || run.exit_status == kStopped;
+    if (is_too_early && wait < absl::Minutes(4)) continue;
+    ASSERT_EQ(run.exit_status, 0) << run.err;
+    EXPECT_THAT(run.err, HasSubstr("cut short by a signal: this is the best plan so far"));
+    EXPECT_EQ(run.Events().at(0)["cut_short"], true);
+    return;
+  }
 }
 
 TEST(ClosedPipe, EndsTheRunSilently) {
