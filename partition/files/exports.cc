@@ -7,13 +7,16 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/json.h"
 #include "base/status_macros.h"
 #include "schedule/files/csv.h"
+#include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "schedule/placement.h"
 
@@ -21,6 +24,13 @@ namespace stagecoach::partition {
 namespace {
 
 using schedule::Rank;
+
+schedule::Schedule ComputeOf(schedule::Schedule schedule) {
+  for (std::vector<schedule::Action>& list : schedule.actions) {
+    std::erase_if(list, [](const schedule::Action& action) { return !IsCompute(action.op); });
+  }
+  return schedule;
+}
 
 absl::Status CheckNames(const Plan& plan, absl::Span<const std::string> layer_names) {
   if (static_cast<int>(layer_names.size()) == plan.num_layers) return absl::OkStatus();
@@ -47,13 +57,49 @@ std::string Json(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-nlohmann::json NamesOf(const std::vector<int>& layers, size_t from,
-                       absl::Span<const std::string> layer_names) {
+// PyTorch allows anything but dots in a module's own name, but what describes a layer, like
+// "node16 BatchNorm2d(64, eps=1e-05)", has spaces or parentheses.
+bool CanNameModule(absl::string_view name) {
+  constexpr absl::string_view kDescriptive = " \t\n\r()[]{},;=\"'";
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  return name.find_first_of(kDescriptive) == absl::string_view::npos &&
+         std::none_of(parts.begin(), parts.end(),
+                      [](absl::string_view part) { return part.empty(); });
+}
+
+absl::StatusOr<nlohmann::json> ModulesOf(const std::vector<int>& layers, size_t from,
+                                         absl::Span<const std::string> layer_names) {
   nlohmann::json names = nlohmann::json::array();
   for (size_t i = from; i < layers.size(); ++i) {
-    names.push_back(layer_names[static_cast<size_t>(layers[i])]);
+    const std::string& name = layer_names[static_cast<size_t>(layers[i])];
+    if (!CanNameModule(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "PyTorch splits a model at modules, but layer ", layers[i], ", \"",
+          absl::Utf8SafeCHexEscape(name),
+          "\", cannot be the name of one: the names in the profile must be those that "
+          "named_modules() gives (PipeDream's graphs do not have them; a profile of the model by "
+          "python -m stagecoach_torch profile does)"));
+    }
+    names.push_back(name);
   }
   return names;
+}
+
+// ---- What programs perform ----
+
+// Refuses plans whose ranks do not perform the program's own order: 1F1B, interleaved where there
+// are chunks. With another one neither times nor memory would be as predicted.
+absl::Status CheckIsOneFOneB(const Plan& plan, absl::string_view program) {
+  const int chunks = plan.num_stages() / plan.num_ranks();
+  const std::string name = chunks > 1 ? "interleaved" : "1f1b";
+  const absl::StatusOr<schedule::Schedule> own =
+      schedule::Generate(name, {.ranks = plan.num_ranks(),
+                                .micro_batches = plan.schedule.num_micro_batches,
+                                .chunks = chunks});
+  if (own.ok() && own->actions == ComputeOf(plan.schedule).actions) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      program, " performs ", name, ", but the plan's order, ", plan.schedule.name,
+      ", is another one, so what was predicted would not hold; plan with --schedule ", name));
 }
 
 // ---- Megatron-LM ----
@@ -126,7 +172,8 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
   const auto add = [&lines](absl::string_view key, const nlohmann::json& value) {
     lines.push_back(absl::StrCat("  \"", key, "\": ", Json(value)));
   };
-  add("split_points", NamesOf(plan.first_layer, 1, layer_names));
+  ASSIGN_OR_RETURN(const nlohmann::json split_points, ModulesOf(plan.first_layer, 1, layer_names));
+  add("split_points", split_points);
   add("stages", plan.num_stages());
   add("microbatches", plan.schedule.num_micro_batches);
   add("microbatch_rows", plan.micro_batch_rows);
@@ -134,7 +181,8 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
   add("rank_of_stage", rank_of_stage);
   if (plan.replicas() > 1) add("replicas", plan.replicas());
   if (!plan.recomputed.empty()) {
-    add("recomputed_layers", NamesOf(plan.recomputed, 0, layer_names));
+    ASSIGN_OR_RETURN(const nlohmann::json recomputed, ModulesOf(plan.recomputed, 0, layer_names));
+    add("recomputed_layers", recomputed);
   }
   return absl::StrCat("{\n", absl::StrJoin(lines, ",\n"), "\n}\n");
 }
@@ -142,11 +190,7 @@ absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
 absl::StatusOr<std::string> ToTorchScheduleCsv(const Plan& plan) {
   RETURN_IF_ERROR(CheckCanFollow(plan, "PyTorch"));
   RETURN_IF_ERROR(CheckPerformable(plan));
-  schedule::Schedule compute = plan.schedule;
-  for (std::vector<schedule::Action>& list : compute.actions) {
-    std::erase_if(list, [](const schedule::Action& action) { return !IsCompute(action.op); });
-  }
-  return schedule::ToScheduleCsv(compute);
+  return schedule::ToScheduleCsv(ComputeOf(plan.schedule));
 }
 
 absl::StatusOr<std::string> ToTorchLoweredCsv(const Plan& plan) {
@@ -171,6 +215,7 @@ absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan) {
         "DeepSpeed has one stage per rank, stage i on rank i, but the plan has stage ", stage,
         " on rank ", rank.value(), "; plan with a schedule of one stage per rank, such as 1f1b"));
   }
+  RETURN_IF_ERROR(CheckIsOneFOneB(plan, "DeepSpeed"));
   return absl::StrCat("[", absl::StrJoin(plan.first_layer, ", "), ", ", plan.num_layers, "]");
 }
 
@@ -187,6 +232,7 @@ absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
                      plan.num_ranks(), ", but the plan's schedule, ", plan.schedule.name,
                      ", places them differently; plan with 1f1b or interleaved"));
   }
+  RETURN_IF_ERROR(CheckIsOneFOneB(plan, "Megatron-LM"));
   std::string layout;
   for (int stage = 0; stage < plan.num_stages();) {
     const std::string own = MegatronStage(plan, stage);

@@ -21,6 +21,7 @@ namespace stagecoach::partition {
 //   rank_of_stage
 //   replicas           of every stage, if above 1
 //   recomputed_layers  names of the modules to checkpoint, if any
+// Also refused if one of these layers has a name that no module can have.
 absl::StatusOr<std::string> ToTorchPlanJson(const Plan& plan,
                                             absl::Span<const std::string> layer_names);
 
@@ -36,7 +37,7 @@ absl::StatusOr<std::string> ToTorchLoweredCsv(const Plan& plan);
 
 // For DeepSpeed, the bounds of the stages as PipelineModule keeps them in `parts`:
 // "[0, 5, 10, 20]" gives stage 1 the layers 5 to 9. Also refused unless stage i is the only one of
-// rank i.
+// rank i, and ranks perform 1F1B.
 absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan);
 
 // For Megatron-LM, --pipeline-model-parallel-layout: "Et*5|(t*6|)*2,t*5L" has four stages, of
@@ -44,7 +45,8 @@ absl::StatusOr<std::string> ToDeepSpeedParts(const Plan& plan);
 // unless
 //  - the name of the first layer has "emb" or "wte" in it, that of the last "head", "logits",
 //    "loss" or "output", in any case, and all between have the same name except for numbers;
-//  - the stages go around the ranks in a loop: stage s on rank s mod ranks (not in a V).
+//  - the stages go around the ranks in a loop: stage s on rank s mod ranks (not in a V);
+//  - ranks perform 1F1B, interleaved if they have several stages.
 absl::StatusOr<std::string> ToMegatronLayout(const Plan& plan,
                                              absl::Span<const std::string> layer_names);
 

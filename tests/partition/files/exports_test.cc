@@ -102,8 +102,20 @@ TEST(Exports, TorchPlanNamesTheModulesWithWhichStagesBegin) {
 
 TEST(Exports, TorchPlanIsJsonWhateverTheNames) {
   const Plan plan = PlanOf("1f1b", 2, 2, {0, 1}, 2);
-  const absl::StatusOr<std::string> text = ToTorchPlanJson(plan, {"a", "\"\xFF\n"});
+  const absl::StatusOr<std::string> text = ToTorchPlanJson(plan, {"a", "\\\xFF"});
   EXPECT_THAT(base::ParseJson(text.value()).status(), ::stagecoach::testing::IsOk()) << *text;
+}
+
+TEST(Exports, TorchRefusesToSplitAtWhatIsNoModule) {
+  Plan plan = PlanOf("1f1b", 2, 2, {0, 1}, 2);
+  const std::string described = "node16 BatchNorm2d(64, eps=1e-05)";
+  EXPECT_THAT(ToTorchPlanJson(plan, {"a", described}), IsRefusal("layer 1, \"node16 Batch"));
+  for (const std::string name : {"a b", "a()", "", "a..b", "a."}) {
+    EXPECT_THAT(ToTorchPlanJson(plan, {"a", name}), IsRefusal("named_modules()")) << name;
+  }
+  EXPECT_OK(ToTorchPlanJson(plan, {described, "block-1.conv"})) << "no stage begins with it";
+  plan.recomputed = {0};
+  EXPECT_THAT(ToTorchPlanJson(plan, {described, "b"}), IsRefusal("layer 0"));
 }
 
 TEST(Exports, TorchCsvIsTheOrderOfThePlan) {
@@ -169,7 +181,8 @@ TEST(Exports, MegatronLayoutUnrollsToThePlan) {
       first_layer.push_back(first_layer.back() + 1 + static_cast<int>(random() % 4));
     }
     const int layers = std::max(3, first_layer.back() + 1 + static_cast<int>(random() % 30));
-    const Plan plan = PlanOf("interleaved", ranks, ranks, first_layer, layers, chunks);
+    const Plan plan =
+        PlanOf(chunks > 1 ? "interleaved" : "1f1b", ranks, ranks, first_layer, layers, chunks);
     const std::string layout = ToMegatronLayout(plan, Names(layers)).value();
     const std::vector<std::string> stages = Unrolled(layout);
     ASSERT_EQ(static_cast<int>(stages.size()), plan.num_stages()) << layout;
@@ -199,6 +212,22 @@ TEST(Exports, MegatronRefusesWhatIsNoTransformer) {
 TEST(Exports, MegatronRefusesStagesInAV) {
   EXPECT_THAT(ToMegatronLayout(PlanOf("zb-v", 2, 4, {0, 1, 2, 3}, 4), Names(4)),
               IsRefusal("zb-v, places them differently"));
+}
+
+TEST(Exports, MegatronAndDeepSpeedRefuseOrdersThatTheyDoNotPerform) {
+  for (const absl::string_view schedule : {"gpipe", "zb-h1", "zb-h2"}) {
+    const Plan plan = PlanOf(schedule, 2, 4, {0, 2}, 4);
+    EXPECT_THAT(ToMegatronLayout(plan, Names(4)), IsRefusal("plan with --schedule 1f1b"));
+    EXPECT_THAT(ToDeepSpeedParts(plan), IsRefusal("DeepSpeed performs 1f1b"));
+  }
+  EXPECT_THAT(ToMegatronLayout(PlanOf("looped-bfs", 2, 4, {0, 1, 2, 3}, 4, 2), Names(4)),
+              IsRefusal("plan with --schedule interleaved"));
+  // A searched order that is that of 1F1B is welcome, and so are its messages.
+  Plan same = PlanOf("1f1b", 2, 4, {0, 2}, 4);
+  same.schedule.name = "auto";
+  same.schedule = schedule::Lower(same.schedule).value();
+  EXPECT_OK(ToMegatronLayout(same, Names(4)));
+  EXPECT_OK(ToDeepSpeedParts(same));
 }
 
 TEST(Exports, WhatNoProgramFollowsIsRefusedByAll) {
