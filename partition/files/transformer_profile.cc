@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "base/line.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
+#include "partition/files/transformer_times.h"
 #include "schedule/memory.h"
 
 namespace stagecoach::partition {
@@ -26,12 +26,15 @@ using schedule::LastUse;
 
 constexpr int64_t kDescriptionVersion = 1;
 constexpr int64_t kMaxDescriptionBytes = int64_t{1} << 20;
+constexpr int64_t kMaxTensorParallel = 1024;
+constexpr int64_t kMostAutomaticRows = 16;
 constexpr std::array<const char*, 3> kAttentions = {"stored", "recomputed", "flash"};
 
 struct Field {
   const char* name;
   int64_t Transformer::*member;
   int64_t max;
+  int64_t min = 1;
 };
 constexpr Field kFields[] = {
     {"layers", &Transformer::layers, kMaxLayers - 2},
@@ -41,9 +44,21 @@ constexpr Field kFields[] = {
     {"vocabulary", &Transformer::vocabulary, int64_t{1} << 26},
     {"bytes_per_value", &Transformer::bytes_per_value, 8},
     {"optimizer_bytes_per_parameter", &Transformer::optimizer_bytes_per_parameter, 64},
-    {"tensor_parallel", &Transformer::tensor_parallel, 1024},
+    {"device_multiprocessors", &Transformer::device_multiprocessors, 1 << 16, 0},
+    {"tensor_parallel", &Transformer::tensor_parallel, kMaxTensorParallel},
 };
 constexpr size_t kRequiredFields = 5;
+
+struct Rate {
+  const char* name;
+  double Transformer::*member;
+  double min;
+};
+constexpr double kMaxRate = 1e9;
+constexpr Rate kRates[] = {
+    {"device_teraflops", &Transformer::device_teraflops, 1e-6},
+    {"memory_gigabytes_per_second", &Transformer::memory_gigabytes_per_second, 0},
+};
 
 // The bytes of activations at one micro-batch size, on one of the devices that share a layer.
 class Activations {
@@ -87,18 +102,6 @@ class Activations {
   int64_t values_, scores_, tokens_;
 };
 
-// Of one layer's products, for one pass.
-double LinearFlops(const Transformer& t, int64_t rows) {
-  return 24.0 * static_cast<double>(rows * t.sequence) * static_cast<double>(t.hidden * t.hidden);
-}
-double AttentionFlops(const Transformer& t, int64_t rows) {
-  return 4.0 * static_cast<double>(rows * t.sequence) * static_cast<double>(t.sequence * t.hidden);
-}
-double HeadFlops(const Transformer& t, int64_t rows) {
-  return 2.0 * static_cast<double>(rows * t.sequence) *
-         static_cast<double>(t.hidden * t.vocabulary);
-}
-
 void SetParameters(const Transformer& t, int64_t count, LayerCost& layer) {
   layer.parameters = count;
   const int64_t own = (count + t.tensor_parallel - 1) / t.tensor_parallel;
@@ -106,18 +109,11 @@ void SetParameters(const Transformer& t, int64_t count, LayerCost& layer) {
   layer.memory.optimizer_bytes = own * t.optimizer_bytes_per_parameter;
 }
 
-// Flops of F, of B, of W.
-void SetTimes(const Transformer& t, double forward, double input, double weight, LayerCost& layer) {
-  const double flops_per_ns = t.device_teraflops * 1e3 * static_cast<double>(t.tensor_parallel);
-  layer.forward_ns = forward / flops_per_ns;
-  layer.backward_input_ns = input / flops_per_ns;
-  layer.backward_weight_ns = weight / flops_per_ns;
-}
-
 LayerCost Embedding(const Transformer& t, int64_t rows) {
   const Activations bytes(t, rows);
   LayerCost layer = {.name = "embedding"};
   SetParameters(t, (t.vocabulary + t.sequence) * t.hidden, layer);
+  SetEmbeddingTimes(t, rows, layer);
   layer.memory.input_bytes = bytes.TokenIds();
   layer.memory.output_bytes = bytes.Boundary();
   layer.memory.stash_bytes = bytes.EmbeddingMask();
@@ -130,10 +126,7 @@ LayerCost Layer(const Transformer& t, int64_t rows, int64_t index) {
   const Activations bytes(t, rows);
   LayerCost layer = {.name = absl::StrCat("layer", index)};
   SetParameters(t, 12 * t.hidden * t.hidden + 13 * t.hidden, layer);
-  const double linear = LinearFlops(t, rows), attention = AttentionFlops(t, rows);
-  const double again = t.attention == Attention::kStored ? 0 : attention;
-  SetTimes(t, linear + attention, linear + 2 * attention + again, linear, layer);
-  layer.flops = 3 * (linear + attention);
+  SetLayerTimes(t, rows, layer);
   LayerMemory& memory = layer.memory;
   memory.input_bytes = bytes.Boundary();
   memory.output_bytes = bytes.Boundary();
@@ -152,9 +145,7 @@ LayerCost Head(const Transformer& t, int64_t rows) {
   LayerCost layer = {.name = "head"};
   SetParameters(t, t.vocabulary * t.hidden, layer);
   layer.parameters = 0;
-  const double flops = HeadFlops(t, rows);
-  SetTimes(t, flops, flops, flops, layer);
-  layer.flops = 3 * flops;
+  SetHeadTimes(t, rows, layer);
   layer.memory.input_bytes = bytes.Boundary();
   // W needs the norm's output, and the gradient of the logits, which takes their place.
   layer.memory.weight_stash_bytes = bytes.Boundary() + bytes.Logits();
@@ -176,20 +167,103 @@ absl::Status CheckTotals(const Transformer& t, int64_t rows) {
 
 // ---- Reading ----
 
-absl::Status ReadRows(const nlohmann::json& document, ObjectReader& reader, Transformer& t) {
-  if (!document.contains("micro_batch_rows") || !document["micro_batch_rows"].is_array()) {
-    ASSIGN_OR_RETURN(t.micro_batch_rows[0], reader.OptionalInt64("micro_batch_rows", 1));
-    return absl::OkStatus();
+// A key that has one value, several, or is left to the planner.
+enum class Form : uint8_t { kAbsent, kOne, kList, kAny };
+
+Form FormOf(const nlohmann::json& document, const char* key) {
+  const auto found = document.find(key);
+  if (found == document.end()) return Form::kAbsent;
+  if (found->is_array()) return Form::kList;
+  return *found == nlohmann::json("auto") ? Form::kAny : Form::kOne;
+}
+
+// "auto": 1, 2, 4, ...
+std::vector<int64_t> PowersOfTwo(int64_t max) {
+  std::vector<int64_t> powers;
+  for (int64_t power = 1; power <= max; power *= 2) powers.push_back(power);
+  return powers;
+}
+
+// The numbers of a key that has a list or "auto".
+absl::StatusOr<std::vector<int64_t>> ReadNumbers(const nlohmann::json& document, const char* key,
+                                                 int64_t max_auto, ObjectReader& reader) {
+  if (FormOf(document, key) == Form::kAny) {
+    RETURN_IF_ERROR(reader.RequiredString(key).status());
+    return PowersOfTwo(max_auto);
   }
-  ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray("micro_batch_rows"));
-  t.micro_batch_rows.clear();
+  ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray(key));
+  std::vector<int64_t> numbers;
   for (size_t i = 0; i < array.size(); ++i) {
-    ASSIGN_OR_RETURN(t.micro_batch_rows.emplace_back(), array.Int64(i));
+    ASSIGN_OR_RETURN(numbers.emplace_back(), array.Int64(i));
   }
+  return numbers;
+}
+
+absl::StatusOr<Attention> AttentionOf(const std::string& word, const ObjectReader& reader) {
+  const auto* const attention = std::find(kAttentions.begin(), kAttentions.end(), word);
+  if (attention != kAttentions.end()) {
+    return static_cast<Attention>(attention - kAttentions.begin());
+  }
+  return reader.Error("attention",
+                      absl::StrCat("must be \"stored\", \"recomputed\", \"flash\", a list of "
+                                   "these, or \"auto\", found \"",
+                                   absl::CHexEscape(word), "\""));
+}
+
+absl::StatusOr<std::vector<Attention>> ReadAttentions(const nlohmann::json& document,
+                                                      ObjectReader& reader) {
+  std::vector<std::string> words;
+  switch (FormOf(document, "attention")) {
+    case Form::kAbsent:
+      return std::vector<Attention>{Attention::kStored};
+    case Form::kAny:
+      RETURN_IF_ERROR(reader.RequiredString("attention").status());
+      words.assign(kAttentions.begin(), kAttentions.end());
+      break;
+    case Form::kOne: {
+      ASSIGN_OR_RETURN(words.emplace_back(), reader.RequiredString("attention"));
+      break;
+    }
+    case Form::kList: {
+      ASSIGN_OR_RETURN(const ArrayReader array, reader.RequiredArray("attention"));
+      for (size_t i = 0; i < array.size(); ++i) {
+        ASSIGN_OR_RETURN(words.emplace_back(), array.String(i));
+      }
+    }
+  }
+  std::vector<Attention> attentions;
+  for (const std::string& word : words) {
+    ASSIGN_OR_RETURN(const Attention attention, AttentionOf(word, reader));
+    if (std::find(attentions.begin(), attentions.end(), attention) != attentions.end()) {
+      return reader.Error("attention", absl::StrCat("has \"", word, "\" twice"));
+    }
+    attentions.push_back(attention);
+  }
+  if (attentions.empty()) return reader.Error("attention", "must have at least one kind");
+  return attentions;
+}
+
+absl::Status ReadTensorParallel(const nlohmann::json& document, ObjectReader& reader,
+                                TransformerDescription& description) {
+  const Form form = FormOf(document, "tensor_parallel");
+  if (form != Form::kList && form != Form::kAny) return absl::OkStatus();
+  description.any_tensor_parallel = form == Form::kAny;
+  ASSIGN_OR_RETURN(description.tensor_parallel,
+                   ReadNumbers(document, "tensor_parallel", kMaxTensorParallel, reader));
+  int64_t previous = 0;
+  for (const int64_t devices : description.tensor_parallel) {
+    if (devices > previous && devices <= kMaxTensorParallel) {
+      previous = devices;
+      continue;
+    }
+    return reader.Error("tensor_parallel", absl::StrCat("must ascend from at least 1 to at most ",
+                                                        kMaxTensorParallel, ", found ", devices));
+  }
+  if (previous == 0) return reader.Error("tensor_parallel", "must have at least one number");
   return absl::OkStatus();
 }
 
-absl::StatusOr<Transformer> ReadTransformer(const nlohmann::json& document) {
+absl::StatusOr<TransformerDescription> ReadDescription(const nlohmann::json& document) {
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   ASSIGN_OR_RETURN(const int64_t version, reader.RequiredInt64("version"));
   if (version != kDescriptionVersion) {
@@ -197,30 +271,40 @@ absl::StatusOr<Transformer> ReadTransformer(const nlohmann::json& document) {
         "version",
         absl::StrCat("version ", version, ": this program reads version ", kDescriptionVersion));
   }
-  Transformer t;
+  TransformerDescription description;
+  Transformer& t = description.transformer;
   ASSIGN_OR_RETURN(t.bytes_per_value, reader.OptionalInt64("bytes_per_value", t.bytes_per_value));
   if (t.bytes_per_value >= 4) t.optimizer_bytes_per_parameter = 8;
+  RETURN_IF_ERROR(ReadTensorParallel(document, reader, description));
   for (size_t i = 0; i < std::size(kFields); ++i) {
     const Field& field = kFields[i];
-    if (i >= kRequiredFields && !reader.Has(field.name)) continue;
+    const bool is_read =
+        field.member == &Transformer::tensor_parallel && !description.tensor_parallel.empty();
+    if (is_read || (i >= kRequiredFields && !reader.Has(field.name))) continue;
     ASSIGN_OR_RETURN(t.*field.member, reader.RequiredInt64(field.name));
   }
-  RETURN_IF_ERROR(ReadRows(document, reader, t));
-  ASSIGN_OR_RETURN(t.sequence_parallel, reader.OptionalBool("sequence_parallel", false));
-  ASSIGN_OR_RETURN(t.device_teraflops,
-                   reader.OptionalDouble("device_teraflops", t.device_teraflops));
-  ASSIGN_OR_RETURN(const std::string word, reader.OptionalString("attention", kAttentions[0]));
-  RETURN_IF_ERROR(reader.Finish());
-  const auto* const attention = std::find(kAttentions.begin(), kAttentions.end(), word);
-  if (attention == kAttentions.end()) {
-    return reader.Error("attention",
-                        absl::StrCat("must be \"stored\", \"recomputed\" or \"flash\", found \"",
-                                     absl::CHexEscape(word), "\""));
+  switch (FormOf(document, "micro_batch_rows")) {
+    case Form::kAbsent:
+      break;
+    case Form::kOne: {
+      ASSIGN_OR_RETURN(t.micro_batch_rows[0], reader.RequiredInt64("micro_batch_rows"));
+      break;
+    }
+    default: {
+      ASSIGN_OR_RETURN(t.micro_batch_rows,
+                       ReadNumbers(document, "micro_batch_rows", kMostAutomaticRows, reader));
+    }
   }
-  t.attention = static_cast<Attention>(attention - kAttentions.begin());
+  ASSIGN_OR_RETURN(t.sequence_parallel, reader.OptionalBool("sequence_parallel", false));
+  for (const Rate& rate : kRates) {
+    ASSIGN_OR_RETURN(t.*rate.member, reader.OptionalDouble(rate.name, t.*rate.member));
+  }
+  ASSIGN_OR_RETURN(description.attentions, ReadAttentions(document, reader));
+  t.attention = description.attentions.front();
+  RETURN_IF_ERROR(reader.Finish());
   const absl::Status checked = CheckTransformer(t);
   if (!checked.ok()) return absl::InvalidArgumentError(absl::StrCat("$.", checked.message()));
-  return t;
+  return description;
 }
 
 }  // namespace
@@ -228,17 +312,19 @@ absl::StatusOr<Transformer> ReadTransformer(const nlohmann::json& document) {
 absl::Status CheckTransformer(const Transformer& t) {
   for (const Field& field : kFields) {
     const int64_t value = t.*field.member;
-    if (value >= 1 && value <= field.max) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(field.name, ": must be from 1 to ", field.max, ", found ", value));
+    if (value >= field.min && value <= field.max) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field.name, ": must be from ", field.min, " to ",
+                                                   field.max, ", found ", value));
   }
   if (t.hidden % t.heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("heads: must divide hidden, ", t.hidden, ", found ", t.heads));
   }
-  if (!(t.device_teraflops >= 1e-6 && t.device_teraflops <= 1e9)) {
+  for (const Rate& rate : kRates) {
+    const double value = t.*rate.member;
+    if (value >= rate.min && value <= kMaxRate) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("device_teraflops: must be from 1e-06 to 1e+09, found ", t.device_teraflops));
+        absl::StrCat(rate.name, ": must be from ", rate.min, " to ", kMaxRate, ", found ", value));
   }
   const size_t sizes = t.micro_batch_rows.size();
   if (sizes < 1 || sizes > kMaxSizes) {
@@ -277,22 +363,19 @@ Profile TransformerProfile(const Transformer& t, std::string model) {
   return profile;
 }
 
-absl::StatusOr<Profile> ParseTransformerProfile(absl::string_view text, absl::string_view model) {
+absl::StatusOr<TransformerDescription> ParseTransformer(absl::string_view text) {
   ASSIGN_OR_RETURN(const nlohmann::json document,
                    base::ParseToml(text, {.max_bytes = kMaxDescriptionBytes}));
-  const absl::StatusOr<Transformer> transformer = ReadTransformer(document);
-  if (!transformer.ok()) return base::WithTomlLine(transformer.status(), text);
-  Profile profile = TransformerProfile(*transformer, std::string(model));
-  RETURN_IF_ERROR(CheckProfile(profile));
-  return profile;
+  absl::StatusOr<TransformerDescription> description = ReadDescription(document);
+  if (!description.ok()) return base::WithTomlLine(description.status(), text);
+  return description;
 }
 
-absl::StatusOr<Profile> ReadTransformerProfile(const std::string& path) {
+absl::StatusOr<TransformerDescription> ReadTransformer(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxDescriptionBytes));
-  absl::StatusOr<Profile> profile =
-      ParseTransformerProfile(text, std::filesystem::path(path).stem().string());
-  if (!profile.ok()) return base::Annotate(profile.status(), path);
-  return profile;
+  absl::StatusOr<TransformerDescription> description = ParseTransformer(text);
+  if (!description.ok()) return base::Annotate(description.status(), path);
+  return description;
 }
 
 }  // namespace stagecoach::partition

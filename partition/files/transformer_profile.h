@@ -8,7 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "partition/cluster.h"
+#include "partition/model_option.h"
 #include "partition/profile.h"
+#include "schedule/costs.h"
 
 namespace stagecoach::partition {
 
@@ -40,8 +43,22 @@ struct Transformer {
   int64_t tensor_parallel = 1;
   bool sequence_parallel = false;  // they also share what tensor parallelism leaves whole
   Attention attention = Attention::kStored;
-  double device_teraflops = 100;  // that a device achieves in products of matrices
+  double device_teraflops = 100;  // that a device achieves in products of matrices that fill it
+  // A device computes a product in tiles of kTileRows x kTileColumns, as many at once as it has
+  // multiprocessors, and the last of these waves takes as long as a full one ("wave quantization"
+  // in NVIDIA's Matrix Multiplication Background User's Guide). 0: all products fill it.
+  int64_t device_multiprocessors = 0;
+  // At which a device reads and writes its memory. 0: what does nothing else takes no time.
+  double memory_gigabytes_per_second = 0;
+  // The slowest between devices that share a layer, for their all-reduces. By default these take
+  // no time.
+  schedule::Link tensor_link;
+
+  friend bool operator==(const Transformer&, const Transformer&) = default;
 };
+
+inline constexpr int64_t kTileRows = 256;
+inline constexpr int64_t kTileColumns = 128;
 
 // InvalidArgument, as "field: what is wrong, and the range".
 absl::Status CheckTransformer(const Transformer& transformer);
@@ -65,12 +82,30 @@ int64_t ActivationBytes(const Transformer& transformer, int64_t rows);
 // (4 s b h (1 + V / h) as published by Korthikanti et al.). Its copy of the table takes memory, but
 // is not counted in its parameters.
 //
-// Times are flops over the speed of the devices; embedding and optimizer take none.
+// Times: transformer_times.h. Without device_multiprocessors, memory_gigabytes_per_second and a
+// tensor_link, flops over the speed of the devices; embedding and optimizer then take none.
 Profile TransformerProfile(const Transformer& transformer, std::string model);
 
-// TOML with the fields above as keys, of which layers, hidden, heads, sequence and vocabulary are
-// required; "micro_batch_rows" may be a number or a list; "optimizer_bytes_per_parameter" is 12 for
-// 2 bytes per value and 8 for 4; "attention" is "stored" (default), "recomputed" or "flash".
+// What a file says: one transformer, or several of which the planner takes the best.
+struct TransformerDescription {
+  Transformer transformer;            // the first of them
+  std::vector<Attention> attentions;  // at least one
+  // Devices of a cluster that share each layer. Empty: transformer.tensor_parallel devices are one
+  // device of the cluster.
+  std::vector<int64_t> tensor_parallel = {};
+  bool any_tensor_parallel = false;  // those of tensor_parallel that the cluster and heads allow
+
+  friend bool operator==(const TransformerDescription&, const TransformerDescription&) = default;
+};
+
+// TOML with the fields of Transformer as keys, but for tensor_link, which follows from the cluster.
+// Required are layers, hidden, heads, sequence and vocabulary. "optimizer_bytes_per_parameter" is
+// 12 for 2 bytes per value and 8 for 4. Lists, or "auto" for all, leave it to the planner:
+//   micro_batch_rows   a number, or ascending ones; "auto": 1, 2, 4, 8, 16
+//   attention          "stored" (default), "recomputed", "flash"
+//   tensor_parallel    a number means that so many devices are one of the cluster's; a list, even
+//                      of one number, that so many of the cluster's devices share each layer.
+//                      "auto": all powers of two that divide the heads and the devices of a host
 //
 //   version = 1
 //   layers = 96
@@ -80,10 +115,16 @@ Profile TransformerProfile(const Transformer& transformer, std::string model);
 //   vocabulary = 51200
 //
 // InvalidArgument starts with the line, then the path of the value.
-absl::StatusOr<Profile> ParseTransformerProfile(absl::string_view text, absl::string_view model);
+absl::StatusOr<TransformerDescription> ParseTransformer(absl::string_view text);
 
-// The same of a file, up to 1 MiB; the model is called like the file, without its last suffix.
-absl::StatusOr<Profile> ReadTransformerProfile(const std::string& path);
+// The same of a file, up to 1 MiB.
+absl::StatusOr<TransformerDescription> ReadTransformer(const std::string& path);
+
+// All that a description leaves open, for the devices of a cluster. The model is called `model`.
+// InvalidArgument: CheckTransformer, CheckProfile; devices that cannot be grouped as it says
+// (GroupDevices).
+absl::StatusOr<std::vector<ModelOption>> TransformerOptions(
+    const TransformerDescription& description, const std::string& model, const Cluster& cluster);
 
 }  // namespace stagecoach::partition
 

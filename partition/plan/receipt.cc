@@ -21,6 +21,7 @@ std::string Choice::ToString() const {
   if (recomputed_layers > 0) {
     absl::StrAppend(&text, ", ", Counted(recomputed_layers, "layer"), " recomputed");
   }
+  if (!option.empty()) absl::StrAppend(&text, ", ", option);
   return text;
 }
 

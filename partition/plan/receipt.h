@@ -45,9 +45,11 @@ struct Choice {
   int replicas = 1;
   int recomputed_layers = 0;
   double objective_ns = 0;
+  std::string option =
+      {};  // of several ways to compute the model (ModelOption::name); "": the only
 
-  // "zb-h1, 8 micro-batches of 16 rows, 4 ranks", with chunks, replicas and recomputation where
-  // there are any.
+  // "zb-h1, 8 micro-batches of 16 rows, 4 ranks", with chunks, replicas, recomputation and option
+  // where there are any.
   std::string ToString() const;
 };
 

@@ -53,14 +53,16 @@ ordered_json StageJson(const Receipt& receipt, StageId id) {
 ordered_json RunnerUpJson(const Receipt& receipt) {
   if (!receipt.runner_up.has_value()) return nullptr;
   const Choice& other = *receipt.runner_up;
-  return {{"objective_ms", InMs(other.objective_ns)},
-          {"schedule", other.schedule},
-          {"microbatches", other.micro_batches},
-          {"micro_batch_rows", other.micro_batch_rows},
-          {"chunks", other.chunks},
-          {"replicas", other.replicas},
-          {"recomputed_layers", other.recomputed_layers},
-          {"reason", receipt.runner_up_reason}};
+  ordered_json json = {{"objective_ms", InMs(other.objective_ns)},
+                       {"schedule", other.schedule},
+                       {"microbatches", other.micro_batches},
+                       {"micro_batch_rows", other.micro_batch_rows},
+                       {"chunks", other.chunks},
+                       {"replicas", other.replicas},
+                       {"recomputed_layers", other.recomputed_layers},
+                       {"reason", receipt.runner_up_reason}};
+  if (!other.option.empty()) json["option"] = other.option;
+  return json;
 }
 
 ordered_json ComparedJson(absl::Span<const ComparedPlan> compared) {
@@ -106,6 +108,7 @@ std::string ToJson(const Receipt& receipt, absl::Span<const ComparedPlan> compar
       {"considered", receipt.considered},
       {"simulated", receipt.simulated},
       {"cut_short", receipt.is_cut_short}};
+  if (!receipt.choice.option.empty()) json["option"] = receipt.choice.option;
   if (!compared.empty()) json["compared"] = ComparedJson(compared);
   // Printing a string of invalid UTF-8 would throw.
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

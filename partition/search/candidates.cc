@@ -202,8 +202,8 @@ absl::StatusOr<const GraphCut*> CandidateSpace::GraphCutOf(const Candidate& cand
     problem.chain.layer_ns.push_back(layer.batch_ns(candidate.micro_batches_of_each()));
     problem.output_bytes.push_back(layer.memory.output_bytes);
   }
-  const std::vector<RankDevices> ranks = DevicesOfRanks(request_.cluster, candidate.replicas());
-  const auto devices_of_stage = [&](int stage) -> const RankDevices& {
+  const std::vector<DeviceGroup> ranks = GroupsOf(request_.cluster, candidate.replicas());
+  const auto devices_of_stage = [&](int stage) -> const DeviceGroup& {
     return ranks[static_cast<size_t>(stage % candidate.ranks)];
   };
   for (int stage = 0; stage < problem.chain.stages; ++stage) {
@@ -261,7 +261,7 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
   // The simple bound holds in any order.
   const std::shared_ptr<const LayerTable> layers = GivenLayersOf(candidate);
   std::vector<double> speeds;
-  for (const RankDevices& rank : DevicesOfRanks(request_.cluster, candidate.replicas())) {
+  for (const DeviceGroup& rank : GroupsOf(request_.cluster, candidate.replicas())) {
     speeds.push_back(rank.speed);
   }
   const int micro_batches = candidate.micro_batches_of_each();

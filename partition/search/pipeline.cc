@@ -36,53 +36,6 @@ std::vector<double> ShardSteps(const Replication& replication, bool updates_wait
   return reduced_ns;
 }
 
-// What is slower in either.
-Link Slower(const Link& a, const Link& b) {
-  Link slower{.latency_ns = std::max(a.latency_ns, b.latency_ns),
-              .bytes_per_second = std::min(a.bytes_per_second, b.bytes_per_second)};
-  // 0 is infinitely fast.
-  if (a.bytes_per_second == 0) slower.bytes_per_second = b.bytes_per_second;
-  if (b.bytes_per_second == 0) slower.bytes_per_second = a.bytes_per_second;
-  return slower;
-}
-
-// Of the devices of two ranks, those of the same replica exchange.
-Link SlowestBetween(const RankDevices& from, const RankDevices& to, const Cluster& cluster) {
-  Link slowest;
-  for (size_t i = 0; i < from.devices.size(); ++i) {
-    slowest = Slower(slowest, cluster.LinkBetween(from.devices[i], to.devices[i]));
-  }
-  return slowest;
-}
-
-// Devices that are not all on one host have neighbors that are not, so it is enough to look at
-// these, and at the links that are neither of the two usual ones.
-Link SlowestWithin(absl::Span<const int> devices, const Cluster& cluster) {
-  Link slowest;
-  for (size_t i = 0; i + 1 < devices.size(); ++i) {
-    slowest = Slower(slowest, cluster.LinkBetween(devices[i], devices[i + 1]));
-  }
-  const auto is_within = [&](int device) {
-    return device >= devices.front() && device <= devices.back();
-  };
-  for (const ClusterLink& own : cluster.exceptions) {
-    if (is_within(own.from) && is_within(own.to)) slowest = Slower(slowest, own.link);
-  }
-  return slowest;
-}
-
-RankDevices DevicesOfRank(const Cluster& cluster, int first, int count) {
-  RankDevices own;
-  for (int i = 0; i < count; ++i) {
-    const ClusterDevice& device = cluster.devices[static_cast<size_t>(first + i)];
-    own.devices.push_back(first + i);
-    own.speed = i == 0 ? device.speed : std::min(own.speed, device.speed);
-    if (device.memory_bytes > 0) own.memory_bytes = std::min(own.memory_bytes, device.memory_bytes);
-  }
-  own.link = SlowestWithin(own.devices, cluster);
-  return own;
-}
-
 // Ties of layers that are put into another order.
 std::vector<Tie> TiesInOrder(std::vector<Tie> ties, absl::Span<const int> order) {
   if (order.empty()) return ties;
@@ -103,14 +56,6 @@ int64_t LeastBackwardNs(const schedule::StageTimes& times) {
 }
 
 }  // namespace
-
-std::vector<RankDevices> DevicesOfRanks(const Cluster& cluster, int replicas) {
-  std::vector<RankDevices> ranks;
-  for (int first = 0; first + replicas <= cluster.size(); first += replicas) {
-    ranks.push_back(DevicesOfRank(cluster, first, replicas));
-  }
-  return ranks;
-}
 
 LayerTable::LayerTable(std::vector<LayerCost> given, const EndMemory& end_memory,
                        bool is_updated_in_backward,
@@ -145,7 +90,7 @@ std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_
 }
 
 Pipeline::Pipeline(Plan plan, std::shared_ptr<const LayerTable> layers,
-                   std::vector<RankDevices> devices, schedule::Sends sends, StagePeaks peaks)
+                   std::vector<DeviceGroup> devices, schedule::Sends sends, StagePeaks peaks)
     : plan_(std::move(plan)),
       layers_(std::move(layers)),
       devices_(std::move(devices)),
@@ -164,7 +109,7 @@ absl::StatusOr<Pipeline> Pipeline::Create(Plan plan, std::shared_ptr<const Layer
                                                        cluster.transfers, layers->collectives));
   const schedule::Sends sends =
       cluster.overlaps_messages ? schedule::SendsOf(cluster.transfers) : schedule::Sends::kBlocking;
-  std::vector<RankDevices> devices = DevicesOfRanks(cluster, plan.replicas());
+  std::vector<DeviceGroup> devices = GroupsOf(cluster, plan.replicas());
   Pipeline pipeline(std::move(plan), std::move(layers), std::move(devices), sends,
                     StagePeaks(std::move(lowered)));
   for (int from = 0; from < pipeline.num_ranks(); ++from) {

@@ -2,7 +2,6 @@
 #define STAGECOACH_PARTITION_SEARCH_PIPELINE_H_
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "partition/cluster.h"
+#include "partition/device_groups.h"
 #include "partition/layer_cost.h"
 #include "partition/plan/plan.h"
 #include "partition/plan/prepared_plan.h"
@@ -51,19 +51,6 @@ std::shared_ptr<const LayerTable> TableOf(const Profile& profile, int64_t micro_
                                           int micro_batches, const Replication& replication,
                                           absl::Span<const int> order);
 
-inline constexpr int64_t kUnlimitedBytes = std::numeric_limits<int64_t>::max();
-
-// The devices of one rank: one for each replica.
-struct RankDevices {
-  std::vector<int> devices;                // of the cluster
-  double speed = 1.0;                      // of the slowest
-  int64_t memory_bytes = kUnlimitedBytes;  // of the smallest
-  schedule::Link link;                     // the slowest between two of them
-};
-
-// Of so many replicas of each rank: ranks take the devices of a cluster in turn.
-std::vector<RankDevices> DevicesOfRanks(const Cluster& cluster, int replicas);
-
 // A schedule on given devices: all that a cut of the model into its stages is judged by.
 // Thread-compatible.
 class Pipeline {
@@ -90,8 +77,8 @@ class Pipeline {
   const Replication& replication() const { return plan_.replication; }
   bool has_one_stage_per_rank() const { return num_stages() == num_ranks(); }
   int rank_of(int stage) const { return plan_.schedule.rank_of_stage[stage].value(); }
-  const RankDevices& devices_of(int rank) const { return devices_[static_cast<size_t>(rank)]; }
-  const RankDevices& devices_of_stage(int stage) const { return devices_of(rank_of(stage)); }
+  const DeviceGroup& devices_of(int rank) const { return devices_[static_cast<size_t>(rank)]; }
+  const DeviceGroup& devices_of_stage(int stage) const { return devices_of(rank_of(stage)); }
   StagePeaks& peaks() { return peaks_; }
   const schedule::Schedule& training() const { return peaks_.lowered().training; }
   int in_flight(int stage) const { return peaks_.in_flight(stage); }
@@ -131,7 +118,7 @@ class Pipeline {
   absl::StatusOr<int64_t> ExcessBytes(const Cut& cut);
 
  private:
-  Pipeline(Plan plan, std::shared_ptr<const LayerTable> layers, std::vector<RankDevices> devices,
+  Pipeline(Plan plan, std::shared_ptr<const LayerTable> layers, std::vector<DeviceGroup> devices,
            schedule::Sends sends, StagePeaks peaks);
 
   Plan PlanOf(const Cut& cut) const;
@@ -139,7 +126,7 @@ class Pipeline {
 
   Plan plan_;  // without its cut
   std::shared_ptr<const LayerTable> layers_;
-  std::vector<RankDevices> devices_;  // index: rank
+  std::vector<DeviceGroup> devices_;  // index: rank
   schedule::Sends sends_;
   StagePeaks peaks_;
   std::vector<schedule::Link> links_;  // index: sender * ranks + receiver; empty: no time

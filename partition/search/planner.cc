@@ -17,6 +17,7 @@
 #include "partition/search/found_plans.h"
 #include "partition/search/make_receipt.h"
 #include "partition/search/order_search.h"
+#include "partition/search/receipt_of.h"
 #include "schedule/generators.h"
 
 namespace stagecoach::partition {
@@ -65,6 +66,17 @@ absl::Status CheckRequest(const PlannerRequest& request) {
   }
   if (request.schedule == kAnySchedule) return absl::OkStatus();
   return schedule::FindGenerator(request.schedule).status();
+}
+
+// What a search found out, for the receipt of another form of its plan.
+void TakeOverFindings(Receipt from, Receipt& receipt) {
+  receipt.lower_bound_ns = std::min(from.lower_bound_ns, receipt.objective_ns);
+  receipt.runner_up = std::move(from.runner_up);
+  receipt.runner_up_reason = std::move(from.runner_up_reason);
+  receipt.changes = std::move(from.changes);
+  receipt.considered = from.considered;
+  receipt.simulated = from.simulated;
+  receipt.is_cut_short = from.is_cut_short;
 }
 
 class Planner {
@@ -171,13 +183,7 @@ class Planner {
                      MakeReceipt(pipeline, {plan.first_layer, plan.recomputed}, request_.profile,
                                  request_.cluster, request_.objective));
     if (divided.objective_ns >= receipt.objective_ns || !CheckFits(divided).ok()) return receipt;
-    divided.lower_bound_ns = std::min(receipt.lower_bound_ns, divided.objective_ns);
-    divided.runner_up = std::move(receipt.runner_up);
-    divided.runner_up_reason = std::move(receipt.runner_up_reason);
-    divided.changes = std::move(receipt.changes);
-    divided.considered = receipt.considered;
-    divided.simulated = receipt.simulated;
-    divided.is_cut_short = receipt.is_cut_short;
+    TakeOverFindings(std::move(receipt), divided);
     return divided;
   }
 
@@ -225,10 +231,47 @@ class Planner {
   int considered_ = 0;
 };
 
+// To the search, layers that always do F again are layers that take longer and keep less.
+absl::StatusOr<Receipt> PlanAllRecomputed(const PlannerRequest& request,
+                                          const SearchLimits& limits) {
+  PlannerRequest changed = request;
+  changed.recomputes_all = false;
+  for (SizedLayers& sized : changed.profile.sizes) {
+    for (LayerCost& layer : sized.layers) {
+      if (layer.recompute_stash_bytes.has_value()) layer = Recomputed(layer);
+    }
+  }
+  ASSIGN_OR_RETURN(Receipt found, PlanJointly(changed, limits));
+  Plan plan = found.plan;
+  for (int i = 0; i < plan.num_layers; ++i) {
+    const int layer = plan.order.empty() ? i : plan.order[static_cast<size_t>(i)];
+    const LayerCost& given = request.profile.sizes.front().layers[static_cast<size_t>(layer)];
+    if (given.recompute_stash_bytes.has_value()) plan.recomputed.push_back(i);
+  }
+  ASSIGN_OR_RETURN(Receipt receipt,
+                   ReceiptOf(plan, request.profile, request.cluster, request.objective));
+  if (found.runner_up.has_value()) {
+    found.runner_up->recomputed_layers = receipt.choice.recomputed_layers;
+  }
+  TakeOverFindings(std::move(found), receipt);
+  return receipt;
+}
+
 }  // namespace
+
+absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request) {
+  RETURN_IF_ERROR(CheckRequest(request));
+  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request));
+  return space.candidates().front().lower_bound_ns;
+}
 
 absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request, const SearchLimits& limits) {
   const absl::Time start = absl::Now();
+  if (request.recomputes_all) {
+    ASSIGN_OR_RETURN(Receipt receipt, PlanAllRecomputed(request, limits));
+    receipt.planning = absl::Now() - start;
+    return receipt;
+  }
   RETURN_IF_ERROR(CheckRequest(request));
   Cutoff cutoff(limits);
   ASSIGN_OR_RETURN(CandidateSpace space, CandidateSpace::Create(request, cutoff));

@@ -39,6 +39,7 @@ struct PlannerRequest {
   // Whether layers that can (LayerCost::recompute_stash_bytes) may do F again where memory is
   // short.
   bool may_recompute = true;
+  bool recomputes_all = false;  // all of these layers do F again, whatever the memory
   PlanObjective objective = PlanObjective::kStep;
 };
 
@@ -69,6 +70,10 @@ struct SearchLimits {
 // and what the cheapest change would be, and holds the table of the plan that comes closest.
 // Cancelled or DeadlineExceeded: the limits came before any plan.
 absl::StatusOr<Receipt> PlanJointly(const PlannerRequest& request, const SearchLimits& limits = {});
+
+// The objective that no plan for the request can beat, from what its layers take alone, whatever
+// the memory. InvalidArgument: those of PlanJointly.
+absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request);
 
 }  // namespace stagecoach::partition
 

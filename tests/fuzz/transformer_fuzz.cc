@@ -4,7 +4,13 @@
 namespace stagecoach::fuzz {
 
 absl::Status Try(absl::string_view input) {
-  return CheckProfileRoundTrip(partition::ParseTransformerProfile(input, "fuzz"));
+  const absl::StatusOr<partition::TransformerDescription> description =
+      partition::ParseTransformer(input);
+  if (!description.ok()) return description.status();
+  const absl::StatusOr<std::vector<partition::ModelOption>> options =
+      partition::TransformerOptions(*description, "fuzz", partition::UniformCluster(8));
+  if (!options.ok()) return options.status();
+  return CheckProfileRoundTrip(options->front().profile);
 }
 
 }  // namespace stagecoach::fuzz

@@ -285,6 +285,31 @@ TEST(Plan, WhatItSavesIsWhatTrainPerforms) {
   EXPECT_EQ(compared, 3U);
 }
 
+// Attention and tensor parallelism are chosen with everything else. The link between hosts is so
+// slow that a pipeline of four would wait for it as often as one of two.
+TEST(Plan, ChoosesHowATransformerIsComputed) {
+  const std::string directory = engine::TestDirectory();
+  const std::string profile = engine::WriteTestFile(
+      directory, "gpt.toml",
+      "version = 1\nlayers = 4\nhidden = 256\nheads = 2\nsequence = 64\nvocabulary = 100\n"
+      "micro_batch_rows = \"auto\"\nattention = [\"stored\", \"recomputed\"]\n"
+      "tensor_parallel = \"auto\"\ndevice_teraflops = 1\n");
+  const std::string cluster =
+      engine::WriteTestFile(directory, "cluster.toml",
+                            "version = 1\n[[group]]\nhosts = 2\ndevices_per_host = 2\n"
+                            "[links]\nwithin_host = {gigabytes_per_second = 1000}\n"
+                            "between_hosts = {gigabytes_per_second = 0.1}\n");
+  const Finished run = RunStagecoach({"plan", "--profile", profile, "--cluster", cluster, "--batch",
+                                      "16", "--schedule", "1f1b", "--recompute", "full",
+                                      "--compare", "uniform", "--json"});
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  const nlohmann::json plan = run.Events().at(0);
+  EXPECT_EQ(plan["option"], "stored attention, tensor parallelism 2");
+  EXPECT_THAT(plan["stages"], SizeIs(2)) << "of pairs of devices";
+  EXPECT_THAT(plan["recomputed_layers"], SizeIs(4));
+  EXPECT_GT(plan["compared"][0]["objective_ms"], 0) << "for the same pairs";
+}
+
 TEST(Plan, RefusesBadInput) {
   const std::string directory = engine::TestDirectory();
   const auto file = [&](const char* name, const char* text) {

@@ -19,7 +19,7 @@
 #include "partition/files/exports.h"
 #include "partition/files/plan_file.h"
 #include "partition/report/receipt_report.h"
-#include "partition/search/planner.h"
+#include "partition/search/plan_options.h"
 #include "schedule/pictures/timeline.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/comparison.h"
@@ -121,40 +121,42 @@ void PrintText(const Receipt& receipt, const std::vector<ComparedPlan>& compared
 }
 
 // Until the time is over, or Ctrl-C; meanwhile a terminal shows the best so far.
-absl::StatusOr<Receipt> Search(const partition::PlannerRequest& request, double time_limit_s) {
+absl::StatusOr<partition::ChosenOption> Search(const PlanTask& task, double time_limit_s) {
   StopOnSignals();
   const char* objective =
-      request.objective == partition::PlanObjective::kStep ? "step" : "bottleneck";
-  absl::StatusOr<Receipt> receipt = partition::PlanJointly(
-      request, {.deadline = absl::Now() + absl::Seconds(time_limit_s),
-                .is_cancelled = StopRequested,
-                .on_better = [&](double objective_ns) {
-                  RedrawErrorLine(absl::StrCat(
-                      "best ", objective,
-                      " so far: ", base::FormatDuration(absl::Nanoseconds(objective_ns))));
-                }});
+      task.request.objective == partition::PlanObjective::kStep ? "step" : "bottleneck";
+  absl::StatusOr<partition::ChosenOption> chosen = partition::PlanBestOption(
+      task.request, task.options,
+      {.deadline = absl::Now() + absl::Seconds(time_limit_s),
+       .is_cancelled = StopRequested,
+       .on_better = [&](double objective_ns) {
+         RedrawErrorLine(absl::StrCat("best ", objective, " so far: ",
+                                      base::FormatDuration(absl::Nanoseconds(objective_ns))));
+       }});
   RedrawErrorLine("");
-  if (receipt.ok() && receipt->is_cut_short) {
+  if (chosen.ok() && chosen->receipt.is_cut_short) {
     const std::string by =
         StopRequested() ? std::string("a signal") : absl::StrCat("--time-limit ", time_limit_s);
     absl::FPrintF(stderr, "stagecoach plan: cut short by %s: this is the best plan so far\n", by);
   }
-  return receipt;
+  return chosen;
 }
 
 absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
-  ASSIGN_OR_RETURN(const partition::PlannerRequest request, MakePlannerRequest(options.request));
-  const absl::StatusOr<Receipt> found = Search(request, options.time_limit_s);
+  ASSIGN_OR_RETURN(PlanTask task, MakePlanTask(options.request));
+  const absl::StatusOr<partition::ChosenOption> found = Search(task, options.time_limit_s);
   if (absl::IsCancelled(found.status())) {
     absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
     return kExitInterrupted;
   }
   RETURN_IF_ERROR(From(Origin::kConfiguration, found.status()));
-  const Receipt& receipt = *found;
+  const Receipt& receipt = found->receipt;
+  task.request.profile = task.options[found->index].profile;
+  task.request.cluster = task.options[found->index].cluster;
   std::vector<ComparedPlan> compared;
   for (const std::string& name : options.compare) {
-    ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, receipt, request));
+    ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, receipt, task.request));
   }
   RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, receipt, compared)));
   if (!options.json) {

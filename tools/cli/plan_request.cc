@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ namespace stagecoach::tools {
 namespace {
 
 using partition::Cluster;
+using partition::ModelOption;
 using partition::PlannerRequest;
 using partition::Profile;
 
@@ -44,16 +46,30 @@ bool IsProfileFile(const PlanFlags& flags) {
   return flags.profile != "analytic" && flags.profile != "measured";
 }
 
-absl::StatusOr<Profile> ReadProfile(const PlanFlags& flags) {
+// The options of the model that a file describes.
+absl::StatusOr<std::vector<ModelOption>> ReadOptions(const PlanFlags& flags,
+                                                     const Cluster& cluster) {
   const std::string& path = flags.profile;
   const std::string lower = absl::AsciiStrToLower(path);
   const auto is = [&](const char* format, const char* ending) {
     return flags.format.empty() ? absl::EndsWith(lower, ending) : flags.format == format;
   };
-  if (is("stagecoach", ".json")) return partition::ReadProfileFile(path);
-  if (is("csv", ".csv")) return partition::ReadCsvProfile(path);
-  if (is("transformer", ".toml")) return partition::ReadTransformerProfile(path);
-  if (is("pipedream", ".txt")) return partition::ReadPipedreamProfile(path);
+  const auto only =
+      [&](absl::StatusOr<Profile> profile) -> absl::StatusOr<std::vector<ModelOption>> {
+    if (!profile.ok()) return profile.status();
+    return std::vector<ModelOption>{{"", *std::move(profile), cluster}};
+  };
+  if (is("stagecoach", ".json")) return only(partition::ReadProfileFile(path));
+  if (is("csv", ".csv")) return only(partition::ReadCsvProfile(path));
+  if (is("pipedream", ".txt")) return only(partition::ReadPipedreamProfile(path));
+  if (is("transformer", ".toml")) {
+    ASSIGN_OR_RETURN(const partition::TransformerDescription description,
+                     partition::ReadTransformer(path));
+    absl::StatusOr<std::vector<ModelOption>> options = partition::TransformerOptions(
+        description, std::filesystem::path(path).stem().string(), cluster);
+    if (!options.ok()) return base::Annotate(options.status(), path);
+    return options;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(path,
                    ": unknown kind of profile; expected analytic, measured, a file that ends in "
@@ -194,11 +210,10 @@ void AddChoiceFlags(CLI::App& app, PlanFlags& flags) {
           "How replicas sum: in a tree, or as NCCL or Gloo does (other bits) [tree]",
           partition::ParseReductionKind)
       ->group(group);
-  AddFlag(app, "--recompute", "auto|none", flags.may_recompute,
-          "Forward passes repeated to save memory [auto]",
-          [](const std::string& text) -> absl::StatusOr<bool> {
-            RETURN_IF_ERROR(ParseChoice(text, {"auto", "none"}).status());
-            return text == "auto";
+  AddFlag(app, "--recompute", "auto|none|full", flags.recompute,
+          "Which layers repeat their forward pass [auto: where memory is short]",
+          [](const std::string& text) {
+            return ParseChoice(text, {"auto", "none", "full"});
           })
       ->group(group);
   AddFlag(app, "--objective", "NAME", flags.objective,
@@ -233,8 +248,9 @@ void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags) {
   });
 }
 
-absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
-  PlannerRequest request;
+absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
+  PlanTask task;
+  PlannerRequest& request = task.request;
   std::optional<int64_t> micro_batches = flags.micro_batches;
   if (schedule::IsScheduleFile(flags.schedule)) {
     // With replicas, PlanJointly checks the micro-batches, of which the file has each one's share.
@@ -259,7 +275,8 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
   request.gradient_blocks = flags.gradient_blocks;
   request.shards_optimizer = flags.shards_optimizer;
   request.reduction = flags.reduction;
-  request.may_recompute = flags.may_recompute;
+  request.may_recompute = flags.recompute != "none";
+  request.recomputes_all = flags.recompute == "full";
   request.objective = flags.objective;
   if (!IsProfileFile(flags)) {
     if (!flags.format.empty()) {
@@ -274,7 +291,8 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
     request.cluster.transfers = TransfersBetween(devices, device, flags.run.device);
     ASSIGN_OR_RETURN(request.profile,
                      ProfileModel(flags, device, request.batch_rows, devices, micro_batches));
-    return request;
+    task.options = {{"", request.profile, request.cluster}};
+    return task;
   }
   if (flags.run.device.exchange == "nccl") {
     if (!request.cluster.overlaps_messages) {
@@ -285,11 +303,13 @@ absl::StatusOr<PlannerRequest> MakePlannerRequest(const PlanFlags& flags) {
     }
     request.cluster.transfers = schedule::Transfers::kGrouped;
   }
-  ASSIGN_OR_RETURN(request.profile, From(Origin::kData, ReadProfile(flags)));
-  const int64_t rows = request.profile.sizes.back().micro_batch_rows;
+  ASSIGN_OR_RETURN(task.options, From(Origin::kData, ReadOptions(flags, request.cluster)));
+  const int64_t rows = task.options.front().profile.sizes.back().micro_batch_rows;
   request.batch_rows = flags.batch.value_or(
       rows * micro_batches.value_or(kMicroBatchesPerDevice * request.cluster.size()));
-  return request;
+  request.profile = task.options.front().profile;
+  request.cluster = task.options.front().cluster;
+  return task;
 }
 
 }  // namespace stagecoach::tools

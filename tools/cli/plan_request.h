@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "partition/model_option.h"
 #include "partition/search/planner.h"
 #include "tools/cli/cli11_fwd.h"
 #include "tools/cli/run_options.h"
@@ -32,16 +34,22 @@ struct PlanFlags {
   std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool shards_optimizer = false;
   partition::ReductionKind reduction = partition::ReductionKind::kTree;
-  bool may_recompute = true;
+  std::string recompute = "auto";  // where memory is short; or "none" or "full"
   partition::PlanObjective objective = partition::PlanObjective::kStep;
 };
 
 // Adds all flags of the above. `flags` must outlive the parse.
 void AddPlanRequestFlags(CLI::App& app, PlanFlags& flags);
 
+// What is to be planned. The request has the profile and cluster of the first option.
+struct PlanTask {
+  partition::PlannerRequest request;
+  std::vector<partition::ModelOption> options;  // one, unless a transformer leaves more open
+};
+
 // Reads the files, and profiles the model if there is one. Errors are marked with their origin
 // (exit_status.h).
-absl::StatusOr<partition::PlannerRequest> MakePlannerRequest(const PlanFlags& flags);
+absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags);
 
 }  // namespace stagecoach::tools
 

@@ -64,9 +64,11 @@ TEST(DocumentedFormats, PipedreamsGraph) {
 
 TEST(DocumentedFormats, Transformer) {
   const std::vector<std::string> examples = Examples("transformer");
-  ASSERT_EQ(examples.size(), 1u);
-  ASSERT_OK_AND_ASSIGN(const Profile profile, ParseTransformerProfile(examples[0], ""));
-  EXPECT_EQ(profile.num_layers(), 98);
+  ASSERT_EQ(examples.size(), 2u);
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription one, ParseTransformer(examples[0]));
+  EXPECT_EQ(TransformerProfile(one.transformer, "").num_layers(), 98);
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription open, ParseTransformer(examples[1]));
+  EXPECT_EQ(open.attentions.size(), 2u);
 }
 
 TEST(DocumentedFormats, Cluster) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/files/transformer_times.h"
 #include "partition/stage_memory.h"
 #include "schedule/memory.h"
 #include "tests/testing/status_matchers.h"
@@ -15,6 +16,7 @@
 namespace stagecoach::partition {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -208,6 +210,114 @@ TEST(TransformerProfile, TimesAreFlopsOverSpeed) {
   EXPECT_EQ(again.forward_ns, profile.sizes[1].layers[2].forward_ns);
 }
 
+// Tiles of 256 x 128, in waves of as many as there are multiprocessors.
+TEST(TransformerProfile, ProductsFillADeviceInWaves) {
+  EXPECT_EQ(ShareFilled(256, 128, 1), 1.0);
+  EXPECT_EQ(ShareFilled(257, 128, 2), 257.0 / 512);
+  EXPECT_EQ(ShareFilled(256, 3 * 128, 2), 0.75) << "two waves, one half full";
+  EXPECT_EQ(ShareFilled(2048, 12288, 108), 768.0 / (8 * 108));
+  EXPECT_EQ(ShareFilled(3, 5, 0), 1.0);
+}
+
+// By how much a part of the description makes F, B and W of the first layer longer.
+struct Longer {
+  double forward_ns, backward_input_ns, backward_weight_ns;
+};
+Longer LongerBy(const Transformer& model, const Transformer& without) {
+  const LayerCost a = TransformerProfile(model, "").sizes[0].layers[1];
+  const LayerCost b = TransformerProfile(without, "").sizes[0].layers[1];
+  return {a.forward_ns - b.forward_ns, a.backward_input_ns - b.backward_input_ns,
+          a.backward_weight_ns - b.backward_weight_ns};
+}
+
+TEST(TransformerProfile, WhatIsBoundByMemoryTakesBytesOverItsSpeed) {
+  const Transformer plain = {.layers = 1,
+                             .hidden = 64,
+                             .heads = 2,
+                             .sequence = 16,
+                             .vocabulary = 10,
+                             .tensor_parallel = 2};
+  const double sbh = 16 * 64, as2b = 2 * 16 * 16;
+  for (const bool sequence_parallel : {false, true}) {
+    for (const Attention attention :
+         {Attention::kStored, Attention::kRecomputed, Attention::kFlash}) {
+      Transformer without = plain;
+      without.sequence_parallel = sequence_parallel;
+      without.attention = attention;
+      Transformer model = without;
+      model.memory_gigabytes_per_second = 0.5;
+      const Longer longer = LongerBy(model, without);
+      const double t = sequence_parallel ? 2 : 1;
+      const double scores = attention == Attention::kFlash ? 0 : as2b / 2;
+      const double again = attention == Attention::kRecomputed ? 13 * scores : 0;
+      EXPECT_NEAR(longer.forward_ns, 2 * (22 * sbh / t + 16 * sbh / 2 + 13 * scores), 1e-6);
+      EXPECT_NEAR(longer.backward_input_ns, 2 * (34 * sbh / t + 24 * sbh / 2 + 19 * scores + again),
+                  1e-6);
+      EXPECT_EQ(longer.backward_weight_ns, 0);
+      const std::vector<LayerCost> layers = TransformerProfile(model, "").sizes[0].layers;
+      EXPECT_EQ(layers[0].forward_ns, 2 * 7 * sbh / t);
+      EXPECT_EQ(layers[0].backward_weight_ns, 2 * 6 * sbh / t);
+      // A parameter and the optimizer's 12 bytes are read and written, a gradient is read twice.
+      EXPECT_EQ(layers[1].step_ns, 2 * 2 * 14 * (12 * 64 * 64 + 13 * 64) / 2);
+      const std::vector<LayerCost> bare = TransformerProfile(without, "").sizes[0].layers;
+      EXPECT_NEAR(layers[2].forward_ns - bare[2].forward_ns, 2 * 8 * 16 * 10 / 2, 1e-6);
+      EXPECT_NEAR(layers[2].backward_input_ns - bare[2].backward_input_ns, 2 * 6 * 16 * 10 / 2,
+                  1e-6);
+      EXPECT_EQ(bare[0].forward_ns + bare[1].step_ns, 0);
+    }
+  }
+}
+
+// Four all-reduces of w s b h bytes in a layer, one in the embedding and one in the head: each is
+// two messages of (t - 1) / t of them.
+TEST(TransformerProfile, DevicesThatShareALayerSumActivations) {
+  const Transformer without = {.layers = 1,
+                               .hidden = 64,
+                               .heads = 2,
+                               .sequence = 16,
+                               .vocabulary = 10,
+                               .tensor_parallel = 4};
+  Transformer model = without;
+  model.tensor_link = {.latency_ns = 7, .bytes_per_second = 1e9};
+  const double sum_ns = 2 * (7 + 2 * 16 * 64 * 3 / 4);
+  for (const bool sequence_parallel : {false, true}) {
+    model.sequence_parallel = sequence_parallel;
+    const Longer longer = LongerBy(model, without);
+    EXPECT_NEAR(longer.forward_ns, 2 * sum_ns, 1e-6);
+    EXPECT_NEAR(longer.backward_input_ns, 2 * sum_ns, 1e-6);
+    EXPECT_EQ(longer.backward_weight_ns, 0);
+  }
+  const std::vector<LayerCost> layers = TransformerProfile(model, "").sizes[0].layers;
+  EXPECT_EQ(layers[0].forward_ns, sum_ns);
+  const LayerCost head = TransformerProfile(without, "").sizes[0].layers[2];
+  EXPECT_EQ(layers[2].forward_ns, head.forward_ns);
+  EXPECT_NEAR(layers[2].backward_input_ns - head.backward_input_ns, sum_ns, 1e-6);
+  model.tensor_parallel = 1;
+  EXPECT_EQ(TransformerProfile(model, "").sizes[0].layers[0].forward_ns, 0) << "none to sum with";
+}
+
+// Each product has a size of its own in F, in B and in W: rows and columns of what comes out.
+TEST(TransformerProfile, EachProductIsAsSlowAsItsWaves) {
+  Transformer model = {.layers = 1,
+                       .hidden = 256,
+                       .heads = 2,
+                       .sequence = 256,
+                       .vocabulary = 640,
+                       .device_teraflops = 1,
+                       .device_multiprocessors = 4};
+  const std::vector<LayerCost> layers = TransformerProfile(model, "").sizes[0].layers;
+  model.device_multiprocessors = 0;
+  const std::vector<LayerCost> whole = TransformerProfile(model, "").sizes[0].layers;
+  // In tiles of 256 x 128: F and W of the head, 256 x 640 both, have 5, in 2 waves of 4; B, 256 x
+  // 256, has 2 in one.
+  EXPECT_NEAR(layers[2].forward_ns, whole[2].forward_ns * 8 / 5, 1e-6);
+  EXPECT_NEAR(layers[2].backward_input_ns, whole[2].backward_input_ns * 4 / 2, 1e-6);
+  EXPECT_NEAR(layers[2].backward_weight_ns, whole[2].backward_weight_ns * 8 / 5, 1e-6);
+  // W of a layer: 256 x 768 has 6 tiles of 8; 256 x 256 2 of 4; 256 x 1024 and 1024 x 256 fill.
+  const double unit_ns = 2e-3 * 256 * 256 * 256;
+  EXPECT_NEAR(layers[1].backward_weight_ns, unit_ns * (4 + 2 + 4 + 4), 1e-3);
+}
+
 TEST(TransformerProfile, AdamInMixedPrecisionTakes16BytesPerParameter) {
   const Transformer model = {
       .layers = 1, .hidden = 64, .heads = 2, .sequence = 16, .vocabulary = 10};
@@ -228,19 +338,20 @@ vocabulary = 10
 )";
 
 TEST(TransformerFile, FieldsAreThoseOfTheStructure) {
-  ASSERT_OK_AND_ASSIGN(const Profile plain, ParseTransformerProfile(kFile, "gpt"));
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription plain, ParseTransformer(kFile));
   const Transformer model = {
       .layers = 4, .hidden = 64, .heads = 2, .sequence = 16, .vocabulary = 10};
-  EXPECT_EQ(plain, TransformerProfile(model, "gpt"));
-  ASSERT_OK_AND_ASSIGN(const Profile full,
-                       ParseTransformerProfile(absl::StrCat(kFile, R"(micro_batch_rows = [1, 2]
+  EXPECT_EQ(plain, (TransformerDescription{model, {Attention::kStored}}));
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription full,
+                       ParseTransformer(absl::StrCat(kFile, R"(micro_batch_rows = [1, 2]
 bytes_per_value = 4
 tensor_parallel = 2
 sequence_parallel = true
 attention = "flash"
 device_teraflops = 312
-)"),
-                                               ""));
+device_multiprocessors = 108
+memory_gigabytes_per_second = 2039
+)")));
   const Transformer other = {.layers = 4,
                              .hidden = 64,
                              .heads = 2,
@@ -252,13 +363,36 @@ device_teraflops = 312
                              .tensor_parallel = 2,
                              .sequence_parallel = true,
                              .attention = Attention::kFlash,
-                             .device_teraflops = 312};
-  EXPECT_EQ(full, TransformerProfile(other, ""));
-  EXPECT_NE(full, plain);
+                             .device_teraflops = 312,
+                             .device_multiprocessors = 108,
+                             .memory_gigabytes_per_second = 2039};
+  EXPECT_EQ(full, (TransformerDescription{other, {Attention::kFlash}}));
+}
+
+TEST(TransformerFile, ListsAndAutoLeaveItToThePlanner) {
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription lists,
+                       ParseTransformer(absl::StrCat(kFile, R"(micro_batch_rows = [4]
+attention = ["recomputed", "stored"]
+tensor_parallel = [8]
+)")));
+  EXPECT_THAT(lists.transformer.micro_batch_rows, ElementsAre(4));
+  EXPECT_THAT(lists.attentions, ElementsAre(Attention::kRecomputed, Attention::kStored));
+  EXPECT_THAT(lists.tensor_parallel, ElementsAre(8));
+  EXPECT_FALSE(lists.any_tensor_parallel);
+  ASSERT_OK_AND_ASSIGN(const TransformerDescription any,
+                       ParseTransformer(absl::StrCat(kFile, R"(micro_batch_rows = "auto"
+attention = "auto"
+tensor_parallel = "auto"
+)")));
+  EXPECT_THAT(any.transformer.micro_batch_rows, ElementsAre(1, 2, 4, 8, 16));
+  EXPECT_THAT(any.attentions,
+              ElementsAre(Attention::kStored, Attention::kRecomputed, Attention::kFlash));
+  EXPECT_EQ(any.tensor_parallel.size(), 11u) << "1 to 1024";
+  EXPECT_TRUE(any.any_tensor_parallel);
 }
 
 void ExpectDescriptionRefused(const std::string& more, const std::string& message) {
-  EXPECT_THAT(ParseTransformerProfile(absl::StrCat(kFile, more), ""),
+  EXPECT_THAT(ParseTransformer(absl::StrCat(kFile, more)),
               testing::StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(message)));
 }
 
@@ -268,27 +402,38 @@ TEST(TransformerFile, RefusesWithLineKeyAndRange) {
       "line 7: $: unknown key \"tensor_paralel\"; did you mean \"tensor_parallel\"?");
   ExpectDescriptionRefused("tensor_parallel = 0",
                            "line 7: $.tensor_parallel: must be from 1 to 1024, found 0");
+  ExpectDescriptionRefused("tensor_parallel = [4, 2]", "line 7: $.tensor_parallel: must ascend");
+  ExpectDescriptionRefused("tensor_parallel = [2048]", "line 7: $.tensor_parallel: must ascend");
+  ExpectDescriptionRefused("tensor_parallel = []", "line 7: $.tensor_parallel: must have");
+  ExpectDescriptionRefused("tensor_parallel = \"all\"",
+                           "line 7: $.tensor_parallel: expected an integer");
   ExpectDescriptionRefused("bytes_per_value = 2.0",
                            "line 7: $.bytes_per_value: expected an integer");
   ExpectDescriptionRefused("device_teraflops = -1",
                            "line 7: $.device_teraflops: must be from 1e-06 to 1e+09");
+  ExpectDescriptionRefused("memory_gigabytes_per_second = -1",
+                           "line 7: $.memory_gigabytes_per_second: must be from 0 to 1e+09");
+  ExpectDescriptionRefused("device_multiprocessors = -1",
+                           "line 7: $.device_multiprocessors: must be from 0 to 65536");
   ExpectDescriptionRefused("attention = \"fast\"",
                            "line 7: $.attention: must be \"stored\", \"recomputed\"");
+  ExpectDescriptionRefused("attention = [\"flash\", \"flash\"]",
+                           "line 7: $.attention: has \"flash\" twice");
+  ExpectDescriptionRefused("attention = []", "line 7: $.attention: must have");
   ExpectDescriptionRefused("micro_batch_rows = [2, 1]", "line 7: $.micro_batch_rows: must ascend");
   ExpectDescriptionRefused("micro_batch_rows = 4000000000",
                            "line 7: $.micro_batch_rows: with 4000000000 rows");
   ExpectDescriptionRefused("device_teraflops = nan", "7:");
-  EXPECT_THAT(ParseTransformerProfile("version = 1\nlayers = 1", ""),
+  EXPECT_THAT(ParseTransformer("version = 1\nlayers = 1"),
               testing::StatusIs(absl::StatusCode::kInvalidArgument,
                                 HasSubstr("the key \"hidden\" is missing")));
-  EXPECT_THAT(ParseTransformerProfile("\nversion = 2", ""),
+  EXPECT_THAT(ParseTransformer("\nversion = 2"),
               testing::StatusIs(absl::StatusCode::kInvalidArgument,
                                 StartsWith("line 2: $.version: version 2: this program reads")));
-  EXPECT_THAT(
-      ParseTransformerProfile(
-          "version = 1\nlayers = 1\nhidden = 10\nheads = 3\nsequence = 1\nvocabulary = 1", ""),
-      testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                        StartsWith("line 4: $.heads: must divide hidden, 10, found 3")));
+  EXPECT_THAT(ParseTransformer(
+                  "version = 1\nlayers = 1\nhidden = 10\nheads = 3\nsequence = 1\nvocabulary = 1"),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                StartsWith("line 4: $.heads: must divide hidden, 10, found 3")));
 }
 
 // Whatever the numbers are, no sum of them overflows.
@@ -302,8 +447,10 @@ TEST(TransformerFile, RefusesSizesThatNoMachineHas) {
         const bool small = each == key || each == "heads";
         absl::StrAppend(&text, each, " = ", small ? "1" : number, "\n");
       }
-      const absl::StatusOr<Profile> profile = ParseTransformerProfile(text, "");
-      EXPECT_EQ(profile.ok(), number == "1" || number == "1000") << text;
+      const absl::StatusOr<TransformerDescription> description = ParseTransformer(text);
+      const bool is_possible =
+          description.ok() && TransformerOptions(*description, "", UniformCluster(1)).ok();
+      EXPECT_EQ(is_possible, number == "1" || number == "1000") << text;
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "partition/search/make_plan.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {

@@ -1,0 +1,195 @@
+#include "partition/search/plan_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "partition/files/transformer_profile.h"
+#include "partition/search/receipt_of.h"
+#include "schedule/generators.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::partition {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double kNoPlan = std::numeric_limits<double>::infinity();
+
+// Two hosts of two devices.
+Cluster FourDevices(int64_t memory_bytes) {
+  Cluster cluster = UniformCluster(4, memory_bytes);
+  cluster.devices[2].host = cluster.devices[3].host = 1;
+  cluster.within_host = {.latency_ns = 100, .bytes_per_second = 20e9};
+  cluster.between_hosts = {.latency_ns = 400, .bytes_per_second = 4e9};
+  return cluster;
+}
+
+TransformerDescription OpenDescription() {
+  return {.transformer = {.layers = 3,
+                          .hidden = 64,
+                          .heads = 8,
+                          .sequence = 64,
+                          .vocabulary = 100,
+                          .micro_batch_rows = {1, 2},
+                          .device_teraflops = 1,
+                          .device_multiprocessors = 1,
+                          .memory_gigabytes_per_second = 100},
+          .attentions = {Attention::kStored, Attention::kRecomputed},
+          .tensor_parallel = {1, 2}};
+}
+
+// The fastest plan under 1F1B of all options, sizes, cuts into as many stages as devices, and sets
+// of layers that do F again, that fits.
+double FastestOfAll(const std::vector<ModelOption>& options, int64_t batch_rows) {
+  double best_ns = kNoPlan;
+  for (const ModelOption& option : options) {
+    const int layers = option.profile.num_layers(), ranks = option.cluster.size();
+    for (const SizedLayers& size : option.profile.sizes) {
+      const auto micro_batches = static_cast<int>(batch_rows / size.micro_batch_rows);
+      Plan plan = {
+          .num_layers = layers,
+          .micro_batch_rows = size.micro_batch_rows,
+          .schedule = schedule::OneFOneB({.ranks = ranks, .micro_batches = micro_batches}).value()};
+      for (unsigned begins = 1; begins < 1U << layers; begins += 2) {  // a stage begins with 0
+        plan.first_layer.clear();
+        for (int layer = 0; layer < layers; ++layer) {
+          if ((begins >> layer & 1U) != 0) plan.first_layer.push_back(layer);
+        }
+        if (plan.num_stages() != ranks) continue;
+        for (unsigned again = 0; again < 1U << (layers - 2); ++again) {
+          plan.recomputed.clear();
+          for (int layer = 1; layer + 1 < layers; ++layer) {
+            if ((again >> (layer - 1) & 1U) != 0) plan.recomputed.push_back(layer);
+          }
+          const Receipt receipt = ReceiptOf(plan, option.profile, option.cluster).value();
+          if (CheckFits(receipt).ok()) best_ns = std::min(best_ns, receipt.objective_ns);
+        }
+      }
+    }
+  }
+  return best_ns;
+}
+
+TEST(PlanOptions, EqualExhaustiveSearch) {
+  std::mt19937 random(17);
+  int fitting = 0, recomputing = 0;
+  std::vector<int> chosen(4);
+  for (int trial = 0; trial < 60; ++trial) {
+    TransformerDescription description = OpenDescription();
+    Transformer& transformer = description.transformer;
+    transformer.hidden = 32 << random() % 3;
+    transformer.sequence = 32 << random() % 3;
+    transformer.memory_gigabytes_per_second = static_cast<double>(random() % 3) * 50;
+    transformer.sequence_parallel = random() % 2 == 0;
+    PlannerRequest request;
+    request.schedule = "1f1b";
+    request.chunks = 1;
+    request.batch_rows = 4;
+    // From what nothing fits in to what everything does.
+    const int64_t memory_bytes = (transformer.hidden * transformer.hidden * 250 +
+                                  transformer.sequence * transformer.hidden * 40 +
+                                  transformer.sequence * transformer.sequence * 80) *
+                                 static_cast<int64_t>(20 + random() % 100) / 50;
+    const std::vector<ModelOption> options =
+        TransformerOptions(description, "gpt", FourDevices(memory_bytes)).value();
+    const double expected_ns = FastestOfAll(options, request.batch_rows);
+    const absl::StatusOr<ChosenOption> found = PlanBestOption(request, options);
+    if (expected_ns == kNoPlan) {
+      EXPECT_FALSE(found.ok());
+      continue;
+    }
+    ASSERT_OK(found);
+    const Receipt& receipt = found->receipt;
+    EXPECT_EQ(receipt.objective_ns, expected_ns) << "trial " << trial;
+    EXPECT_LE(receipt.lower_bound_ns, expected_ns);
+    EXPECT_EQ(receipt.choice.option, options[found->index].name);
+    if (receipt.runner_up.has_value()) {
+      EXPECT_GE(receipt.runner_up->objective_ns, expected_ns);
+    }
+    ++fitting;
+    ++chosen[found->index];
+    recomputing += !receipt.plan.recomputed.empty();
+  }
+  EXPECT_GT(fitting, 30);
+  EXPECT_LT(fitting, 60);
+  EXPECT_GT(recomputing, 0);
+  EXPECT_GT(std::count_if(chosen.begin(), chosen.end(), [](int count) { return count > 0; }), 2)
+      << ::testing::PrintToString(chosen);
+}
+
+// Two that differ in nothing but speed: the runner-up is the slower one, under the same schedule.
+TEST(PlanOptions, RunnerUpMayBeAnotherOption) {
+  PlannerRequest request;
+  request.schedule = "1f1b";
+  request.chunks = 1;
+  request.batch_rows = 4;
+  TransformerDescription description = OpenDescription();
+  description.transformer.micro_batch_rows = {1};
+  description.attentions = {Attention::kStored};
+  std::vector<ModelOption> options = TransformerOptions(description, "gpt", FourDevices(0)).value();
+  options.resize(1);
+  options.push_back(options[0]);
+  for (LayerCost& layer : options[1].profile.sizes[0].layers) layer.forward_ns *= 0.99;
+  options[0].name = "slow";
+  options[1].name = "fast";
+  ASSERT_OK_AND_ASSIGN(const ChosenOption chosen, PlanBestOption(request, options));
+  EXPECT_EQ(chosen.index, 1u);
+  EXPECT_THAT(chosen.receipt.choice.ToString(), HasSubstr("4 ranks, fast"));
+  ASSERT_TRUE(chosen.receipt.runner_up.has_value());
+  EXPECT_EQ(chosen.receipt.runner_up->option, "slow");
+  EXPECT_FALSE(chosen.receipt.runner_up_reason.empty());
+}
+
+TEST(PlanOptions, WithoutAPlanSayWhyOfEach) {
+  PlannerRequest request;
+  request.schedule = "1f1b";
+  request.batch_rows = 4;
+  const std::vector<ModelOption> options =
+      TransformerOptions(OpenDescription(), "gpt", FourDevices(1000)).value();
+  EXPECT_THAT(
+      PlanBestOption(request, options),
+      testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                        AllOf(HasSubstr("stored attention, tensor parallelism 1: the model does"),
+                              HasSubstr("\nrecomputed attention, tensor parallelism 2: the"))));
+}
+
+// All layers that can, whatever the memory, and as fast as the best plan that does so.
+TEST(PlanJointly, RecomputesAllLayersOnRequest) {
+  TransformerDescription description = OpenDescription();
+  description.attentions = {Attention::kStored};
+  description.tensor_parallel = {2};
+  const ModelOption option = TransformerOptions(description, "gpt", FourDevices(0)).value().front();
+  PlannerRequest request;
+  request.profile = option.profile;
+  request.cluster = option.cluster;
+  request.batch_rows = 4;
+  request.schedule = "1f1b";
+  request.recomputes_all = true;
+  ASSERT_OK_AND_ASSIGN(const Receipt all, PlanJointly(request));
+  EXPECT_THAT(all.plan.recomputed, ::testing::ElementsAre(1, 2, 3));
+  EXPECT_EQ(all.choice.recomputed_layers, 3);
+  double best_ns = kNoPlan;
+  for (int first = 1; first < 5; ++first) {
+    for (const int rows : {1, 2}) {
+      const Plan plan = {
+          .first_layer = {0, first},
+          .num_layers = 5,
+          .micro_batch_rows = rows,
+          .schedule = schedule::OneFOneB({.ranks = 2, .micro_batches = 4 / rows}).value(),
+          .recomputed = {1, 2, 3}};
+      best_ns =
+          std::min(best_ns, ReceiptOf(plan, option.profile, option.cluster).value().objective_ns);
+    }
+  }
+  EXPECT_EQ(all.objective_ns, best_ns);
+  EXPECT_GT(all.considered, 0);
+}
+
+}  // namespace
+}  // namespace stagecoach::partition
