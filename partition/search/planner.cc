@@ -261,7 +261,8 @@ absl::StatusOr<Receipt> PlanAllRecomputed(const PlannerRequest& request,
 
 absl::StatusOr<double> JointLowerBoundNs(const PlannerRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
-  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request));
+  Cutoff never;
+  ASSIGN_OR_RETURN(const CandidateSpace space, CandidateSpace::Create(request, never));
   return space.candidates().front().lower_bound_ns;
 }
 

@@ -77,8 +77,9 @@ absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
   std::map<std::filesystem::path, std::string> flags;
   for (const OutputFile& output : outputs) {
     std::error_code error;
-    const auto [first, is_new] =
-        flags.emplace(std::filesystem::weakly_canonical(output.path, error), output.flag);
+    const auto [first, is_new] = flags.emplace(
+        std::filesystem::weakly_canonical(std::filesystem::absolute(output.path), error),
+        output.flag);
     if (is_new) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(first->second, " and ", output.flag, " name the same file"));

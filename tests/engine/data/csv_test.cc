@@ -266,8 +266,8 @@ TEST(Csv, RefusesASingleClass) {
 }
 
 TEST(Csv, RefusesNumbersToPredictButNotCodesOfClasses) {
-  EXPECT_THAT(Load("x,label\n1,10\n2,20\n"), IsOk());
-  EXPECT_THAT(Load("x,label\n1,1.5\n2,none\n"), IsOk());
+  EXPECT_THAT(Load("x,label\n1,10\n2,20\n"), testing::IsOk());
+  EXPECT_THAT(Load("x,label\n1,1.5\n2,none\n"), testing::IsOk());
   EXPECT_THAT(
       Load("x,label\n1,10\n2,20.5\n3,1e300\n"),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not whole, such as \"20.5\"")));
