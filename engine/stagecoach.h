@@ -7,6 +7,7 @@
 #include "engine/data/load.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
+#include "engine/model/check_layer.h"
 #include "engine/model/layer.h"
 #include "engine/model/layers/attention.h"
 #include "engine/model/layers/conv2d.h"

@@ -50,6 +50,9 @@ class Scale final : public Layer {
 };
 
 int main() {
+  // Finds mistakes in a layer before a model is trained with it.
+  const absl::Status checked = CheckLayer(LayerOf<Scale>(), {.input = Shape{32}});
+  if (!checked.ok()) return std::cerr << checked << '\n', 1;
   const auto data = LoadData({.spec = "synthetic:2000x32x4", .seed = 7});
   if (!data.ok()) return std::cerr << data.status() << '\n', 1;
   const Model model = {
