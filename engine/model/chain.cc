@@ -14,18 +14,24 @@ namespace {
 
 using partition::Place;
 
-std::byte* AddressIn(const LayerArgs& args, const Place& place) {
-  switch (place.area) {
+std::byte* AreaOf(const LayerArgs& args, Place::Area area) {
+  switch (area) {
     case Place::Area::kStash:
-      return args.stash + place.offset;
+      return args.stash;
     case Place::Area::kWeightStash:
-      return args.weight_stash + place.offset;
+      return args.weight_stash;
     case Place::Area::kGradientStash:
-      return args.gradient_stash + place.offset;
+      return args.gradient_stash;
     case Place::Area::kWorkspace:
-      return args.workspace + place.offset;
+      return args.workspace;
   }
   return nullptr;
+}
+
+// Null in an area that the operation does not have.
+std::byte* AddressIn(const LayerArgs& args, const Place& place) {
+  std::byte* const area = AreaOf(args, place.area);
+  return area == nullptr ? nullptr : area + place.offset;
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ class Chain {
   bool adds_to_x() const { return layers_.front().abilities.adds_to_x; }
   bool adds_to_dx() const { return layers_.front().abilities.adds_to_dx; }
 
-  // What its layers make is shown to `watch` from now on; null: to nobody. Those inside a layer are
-  // not seen.
+  // What its layers make is shown to `watch` from now on, until it is null. Those inside a layer
+  // are not seen.
   void Watch(LayerWatch* watch) { watch_ = watch; }
 
   // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can.

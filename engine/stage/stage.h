@@ -98,7 +98,7 @@ class Stage {
                        MicroBatch micro_batch, const Tensor& outputs,
                        kernels::Recording& recording);
   // What layers and the loss make is shown to `watch` from now on, and nothing is issued as a
-  // recording; null: to nobody, as usual.
+  // recording, until it is null.
   void Watch(LayerWatch* watch) {
     watch_ = watch;
     chain_.Watch(watch);

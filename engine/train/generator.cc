@@ -86,7 +86,7 @@ absl::StatusOr<absl::Span<const float>> Generator::Append(absl::Span<const int32
         absl::StrCat("the model has a context of ", context(), " tokens, ", position(),
                      " of which are taken: there is no room for ", ids.size(), " more"));
   }
-  // Of those before the last, nobody asks what the model gives.
+  // What the model gives for those before the last is not wanted.
   const int64_t first = position();
   for (const int32_t id : ids.first(ids.size() - 1)) sequence_->Append(id);
   if (ids.size() > 1) RETURN_IF_ERROR(trainer_->PredictFrom(*sequence_, first, nullptr).status());

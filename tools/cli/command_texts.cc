@@ -1,6 +1,9 @@
 #include "tools/cli/command_texts.h"
 
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,21 +20,6 @@ std::pair<std::string, std::string> WordsOf(const CommandText& command) {
   return absl::StrSplit(command.name, absl::MaxSplits(' ', 1));
 }
 bool HasTwoWords(const CommandText& command) { return absl::StrContains(command.name, ' '); }
-
-// The flags of a command, and the words of its own commands.
-std::vector<std::string> NamesIn(absl::Span<const CommandText> commands,
-                                 const CommandText& command) {
-  std::vector<std::string> names;
-  for (const FlagText& flag : command.flags) {
-    if (!flag.is_argument()) names.insert(names.end(), flag.names.begin(), flag.names.end());
-  }
-  for (const CommandText& other : commands) {
-    if (HasTwoWords(other) && WordsOf(other).first == command.name) {
-      names.push_back(WordsOf(other).second);
-    }
-  }
-  return names;
-}
 
 // ---- man ----
 
@@ -56,6 +44,51 @@ void AppendFlag(const FlagText& flag, std::string& page) {
 // In single quotes, as bash, zsh and fish read them alike but for quotes, which are replaced.
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "’"}, {"\\", "/"}, {"\n", " "}}), "'");
+}
+
+// A word that can follow, and what it stands for.
+struct Completion {
+  std::string name, description;
+};
+
+// The commands of one word.
+std::vector<Completion> CompletionsOf(absl::Span<const CommandText> commands) {
+  std::vector<Completion> words;
+  for (const CommandText& command : commands) {
+    if (!HasTwoWords(command)) words.push_back({command.name, command.description});
+  }
+  return words;
+}
+
+// The flags of a command, and the words of its own commands.
+std::vector<Completion> CompletionsOf(absl::Span<const CommandText> commands,
+                                      const CommandText& command) {
+  std::vector<Completion> words;
+  for (const FlagText& flag : command.flags) {
+    if (flag.is_argument()) continue;
+    for (const std::string& name : flag.names) words.push_back({name, flag.description});
+  }
+  for (const CommandText& other : commands) {
+    if (!HasTwoWords(other) || WordsOf(other).first != command.name) continue;
+    words.push_back({WordsOf(other).second, other.description});
+  }
+  return words;
+}
+
+// Cases of the first two words of a command line, each with what `to_list` makes of the words that
+// can follow: "trace diff" before "trace" and anything else.
+std::string CasesOf(absl::Span<const CommandText> commands,
+                    const std::function<std::string(const std::vector<Completion>&)>& to_list) {
+  std::string of_two, of_one;
+  for (const CommandText& command : commands) {
+    const std::string names = to_list(CompletionsOf(commands, command));
+    if (HasTwoWords(command)) {
+      absl::StrAppend(&of_two, "    ", Quoted(command.name), ") names=", names, " ;;\n");
+    } else {
+      absl::StrAppend(&of_one, "    ", Quoted(command.name + " "), "*) names=", names, " ;;\n");
+    }
+  }
+  return of_two + of_one;
 }
 
 }  // namespace
@@ -87,51 +120,30 @@ std::string ToManualPage(absl::Span<const CommandText> commands, const std::stri
 }
 
 std::string ToBashCompletion(absl::Span<const CommandText> commands) {
-  std::vector<std::string> words;
-  std::string of_two, of_one;  // cases of "trace diff", and of "trace" and anything else
-  for (const CommandText& command : commands) {
-    const std::string names = Quoted(absl::StrJoin(NamesIn(commands, command), " "));
-    if (HasTwoWords(command)) {
-      absl::StrAppend(&of_two, "    ", Quoted(command.name), ") names=", names, " ;;\n");
-    } else {
-      absl::StrAppend(&of_one, "    ", Quoted(command.name + " "), "*) names=", names, " ;;\n");
-      words.push_back(command.name);
-    }
-  }
+  const auto to_list = [](const std::vector<Completion>& words) {
+    return Quoted(absl::StrJoin(
+        words, " ", [](std::string* out, const Completion& word) { out->append(word.name); }));
+  };
   return absl::StrCat(
       "_stagecoach() {\n  local current=${COMP_WORDS[COMP_CWORD]} names=\n"
       "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n",
-      of_two, of_one, "  esac\n  ((COMP_CWORD > 1)) || names=", Quoted(absl::StrJoin(words, " ")),
+      CasesOf(commands, to_list),
+      "  esac\n  ((COMP_CWORD > 1)) || names=", to_list(CompletionsOf(commands)),
       "\n  COMPREPLY=($(compgen -W \"$names\" -- \"$current\"))\n}\n"
       "complete -o bashdefault -o default -F _stagecoach stagecoach\n");
 }
 
 std::string ToZshCompletion(absl::Span<const CommandText> commands) {
-  const auto item = [](absl::string_view name, absl::string_view description) {
-    return Quoted(absl::StrCat(name, ":", description));
+  const auto to_list = [](const std::vector<Completion>& words) {
+    std::string items;
+    for (const Completion& word : words) {
+      absl::StrAppend(&items, " ", Quoted(absl::StrCat(word.name, ":", word.description)));
+    }
+    return absl::StrCat("(", items, ")");
   };
-  std::string words, of_two, of_one;
-  for (const CommandText& command : commands) {
-    std::string names;
-    for (const FlagText& flag : command.flags) {
-      if (flag.is_argument()) continue;
-      for (const std::string& name : flag.names) {
-        absl::StrAppend(&names, " ", item(name, flag.description));
-      }
-    }
-    for (const CommandText& other : commands) {
-      if (!HasTwoWords(other) || WordsOf(other).first != command.name) continue;
-      absl::StrAppend(&names, " ", item(WordsOf(other).second, other.description));
-    }
-    if (HasTwoWords(command)) {
-      absl::StrAppend(&of_two, "    ", Quoted(command.name), ") names=(", names, ") ;;\n");
-    } else {
-      absl::StrAppend(&of_one, "    ", Quoted(command.name + " "), "*) names=(", names, ") ;;\n");
-      absl::StrAppend(&words, " ", item(command.name, command.description));
-    }
-  }
-  return absl::StrCat("#compdef stagecoach\nlocal -a names\nif ((CURRENT == 2)); then\n  names=(",
-                      words, ")\nelse\n  case \"$words[2] $words[3]\" in\n", of_two, of_one,
+  return absl::StrCat("#compdef stagecoach\nlocal -a names\nif ((CURRENT == 2)); then\n  names=",
+                      to_list(CompletionsOf(commands)),
+                      "\nelse\n  case \"$words[2] $words[3]\" in\n", CasesOf(commands, to_list),
                       "  esac\nfi\n_describe name names || _files\n");
 }
 

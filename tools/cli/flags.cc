@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <system_error>
 
 #include "absl/status/status.h"
@@ -73,16 +72,21 @@ absl::StatusOr<std::string> ParseFile(const std::string& path) {
   return absl::InvalidArgumentError("expected a file");
 }
 
-absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
-  std::map<std::filesystem::path, std::string> flags;
-  for (const OutputFile& output : outputs) {
+bool IsSameFile(const std::string& a, const std::string& b) {
+  const auto full = [](const std::string& path) {
     std::error_code error;
-    const auto [first, is_new] = flags.emplace(
-        std::filesystem::weakly_canonical(std::filesystem::absolute(output.path), error),
-        output.flag);
-    if (is_new) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(first->second, " and ", output.flag, " name the same file"));
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+  };
+  return !a.empty() && !b.empty() && full(a) == full(b);
+}
+
+absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    for (size_t earlier = 0; earlier < i; ++earlier) {
+      if (!IsSameFile(outputs[earlier].path, outputs[i].path)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(outputs[earlier].flag, " and ", outputs[i].flag, " name the same file"));
+    }
   }
   return absl::OkStatus();
 }

@@ -34,6 +34,9 @@ absl::StatusOr<std::string> ParseChoice(const std::string& name,
 absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
 
+// Whether both are paths of one file, which need not exist; "" is of none.
+bool IsSameFile(const std::string& a, const std::string& b);
+
 // A file that is to be written, and the flag that names it.
 struct OutputFile {
   std::string flag, path;

@@ -213,12 +213,6 @@ absl::StatusOr<std::unique_ptr<engine::Trainer>> CreateTrainer(const PredictOpti
                                        .rings = FindRings(meeting.launch)}));
 }
 
-bool IsSameFile(const std::string& a, const std::string& b) {
-  std::error_code error;
-  return !a.empty() && !b.empty() &&
-         std::filesystem::weakly_canonical(a, error) == std::filesystem::weakly_canonical(b, error);
-}
-
 // What would otherwise surface after the work.
 absl::Status CheckFiles(const PredictOptions& options) {
   for (const std::string& path : {options.outputs, options.classes}) {

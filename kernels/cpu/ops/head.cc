@@ -180,7 +180,7 @@ class CpuHead final : public HeadOp {
     const auto take = [&](auto*& area, int64_t count) {
       using Element = std::remove_pointer_t<std::remove_reference_t<decltype(area)>>;
       constexpr int64_t kAlignment = 64;
-      area = reinterpret_cast<Element*>(workspace + scratch.bytes);
+      if (workspace != nullptr) area = reinterpret_cast<Element*>(workspace + scratch.bytes);
       const int64_t bytes = count * static_cast<int64_t>(sizeof(Element));
       scratch.bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     };
