@@ -134,7 +134,7 @@ TEST_P(RendezvousTest, RefusesWhatIsBeyondItsLimits) {
 TEST_P(RendezvousTest, NamesAllRanksThatDoNotCome) {
   for (const auto& [absent, named] : std::map<std::set<int>, std::string>{
            {{1}, "rank 1 of 4 did not"}, {{1, 3}, "ranks 1, 3 of 4 did not"}}) {
-    ForEachRank(4, [&](Rendezvous& rendezvous) {
+    ForEachRank(4, [&, absent = absent, named = named](Rendezvous& rendezvous) {
       if (absent.contains(rendezvous.rank())) {
         EXPECT_THAT(rendezvous.Get("key", Soon()),
                     StatusIs(absl::StatusCode::kAborted, HasSubstr(named)));

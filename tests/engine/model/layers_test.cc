@@ -24,8 +24,6 @@ using ::stagecoach::testing::TestDevice;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr Activation kGelu = Activation::kGelu;
-
 // y of a layer for `values` as x, with random parameters.
 std::vector<double> ForwardOf(const LayerFactory& factory, int64_t rows, const Shape& sample,
                               const Shape& output, const std::vector<float>& values) {
@@ -62,7 +60,7 @@ TEST(LayerShapes, PositionsAreLikeSamplesToLayersOfTheLastAxis) {
     EXPECT_EQ(ForwardOf(layer, 1, Shape{3, 2, 4}, Shape{3, 2, outputs}, values),
               ForwardOf(layer, 6, Shape{4}, Shape{outputs}, values));
   };
-  expect_same(Linear(3, kGelu), 3);
+  expect_same(Linear(3, Activation::kGelu), 3);
   expect_same(LayerNorm(), 4);
   expect_same(RmsNorm(), 4);
   expect_same(SwiGlu(), 2);

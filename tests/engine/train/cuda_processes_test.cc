@@ -100,7 +100,8 @@ TEST_F(CudaProcesses, OfReplicasHaveTheAnswerOfOneDevice) {
     std::vector<TinyAnswer> answers(static_cast<size_t>(devices));
     EXPECT_THAT(
         OnRanks(devices,
-                [&](Rendezvous& own) -> absl::Status {
+                [&, stages = stages, replication = replication,
+                 schedule = schedule](Rendezvous& own) -> absl::Status {
                   ASSIGN_OR_RETURN(const auto trainer,
                                    TinyTrainer(run_of(stages, replication, schedule, &own)));
                   ASSIGN_OR_RETURN(answers[static_cast<size_t>(own.rank())], AnswerOf(*trainer));

@@ -142,7 +142,8 @@ std::string HashOfARunThatWasLeftAlone(const Case& tested, int64_t steps) {
 class KeptStateTest : public ::testing::TestWithParam<std::tuple<Case, int>> {};
 
 TEST_P(KeptStateTest, GoesOnWithTheBitsOfARunThatWasLeftAlone) {
-  const auto& [tested, lost] = GetParam();
+  const Case& tested = std::get<0>(GetParam());
+  const int lost = std::get<1>(GetParam());
   const std::vector<KeptState> kept = KeepAllBut(tested, lost, 2);
   const std::string expected = HashOfARunThatWasLeftAlone(tested, 4);
   const std::vector<absl::Status> statuses =

@@ -4,15 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <experimental/source_location>  // Clang 14 has no other
 #include <functional>
-#include <source_location>
 
 // What the code of an emulated kernel calls: emulator.h gives it the names that CUDA has for it.
 // The calling thread of a block is a fiber; whatever makes it wait switches to another one. What
 // CUDA leaves undefined aborts here, with the kernel's line, block and thread.
 namespace stagecoach::testing::cuda {
 
-using Location = std::source_location;
+using Location = std::experimental::source_location;
 
 // __syncthreads. All threads of the block must come, to the same line; none may have ended.
 // Returns for how many of them `predicate` holds.

@@ -76,23 +76,24 @@ T Shuffle(unsigned mask, T value, unsigned source, Location location) {
 }  // namespace stagecoach::testing::cuda
 
 inline void __syncthreads(
-    stagecoach::testing::cuda::Location location = std::source_location::current()) {
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   stagecoach::testing::cuda::BlockBarrier(false, location);
 }
-inline int __syncthreads_count(
-    int predicate, stagecoach::testing::cuda::Location location = std::source_location::current()) {
+inline int __syncthreads_count(int predicate, stagecoach::testing::cuda::Location location =
+                                                  stagecoach::testing::cuda::Location::current()) {
   return stagecoach::testing::cuda::BlockBarrier(predicate != 0, location);
 }
-inline int __syncthreads_or(
-    int predicate, stagecoach::testing::cuda::Location location = std::source_location::current()) {
+inline int __syncthreads_or(int predicate, stagecoach::testing::cuda::Location location =
+                                               stagecoach::testing::cuda::Location::current()) {
   return stagecoach::testing::cuda::BlockBarrier(predicate != 0, location) > 0;
 }
-inline int __syncthreads_and(
-    int predicate, stagecoach::testing::cuda::Location location = std::source_location::current()) {
+inline int __syncthreads_and(int predicate, stagecoach::testing::cuda::Location location =
+                                                stagecoach::testing::cuda::Location::current()) {
   return stagecoach::testing::cuda::BlockBarrier(predicate == 0, location) == 0;
 }
-inline void __syncwarp(unsigned mask = 0xffffffffu, stagecoach::testing::cuda::Location location =
-                                                        std::source_location::current()) {
+inline void __syncwarp(
+    unsigned mask = 0xffffffffu,
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   stagecoach::testing::cuda::WarpExchange(stagecoach::testing::cuda::WarpOperation::kBarrier, mask,
                                           0, 0, location);
 }
@@ -102,48 +103,52 @@ inline void __threadfence_system() {}
 
 // ---- Exchanges within a warp. A lane that would read beyond its group of `width` keeps its own.
 template <stagecoach::testing::cuda::Shuffled T>
-T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
-              stagecoach::testing::cuda::Location location = std::source_location::current()) {
+T __shfl_sync(
+    unsigned mask, T value, int source, int width = warpSize,
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   const unsigned lane = stagecoach::testing::cuda::Lane(), group = static_cast<unsigned>(width) - 1;
   return stagecoach::testing::cuda::Shuffle(
       mask, value, (lane & ~group) | (static_cast<unsigned>(source) & group), location);
 }
 template <stagecoach::testing::cuda::Shuffled T>
-T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize,
-                  stagecoach::testing::cuda::Location location = std::source_location::current()) {
+T __shfl_xor_sync(
+    unsigned mask, T value, int lane_mask, int width = warpSize,
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   const unsigned lane = stagecoach::testing::cuda::Lane(), group = static_cast<unsigned>(width) - 1;
   const unsigned source = lane ^ static_cast<unsigned>(lane_mask);
   return stagecoach::testing::cuda::Shuffle(mask, value, source > (lane | group) ? lane : source,
                                             location);
 }
 template <stagecoach::testing::cuda::Shuffled T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
-                   stagecoach::testing::cuda::Location location = std::source_location::current()) {
+T __shfl_down_sync(
+    unsigned mask, T value, unsigned delta, int width = warpSize,
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   const unsigned lane = stagecoach::testing::cuda::Lane(), group = static_cast<unsigned>(width) - 1;
   const bool inside = delta <= group - (lane & group);
   return stagecoach::testing::cuda::Shuffle(mask, value, inside ? lane + delta : lane, location);
 }
 template <stagecoach::testing::cuda::Shuffled T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
-                 stagecoach::testing::cuda::Location location = std::source_location::current()) {
+T __shfl_up_sync(
+    unsigned mask, T value, unsigned delta, int width = warpSize,
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   const unsigned lane = stagecoach::testing::cuda::Lane(), group = static_cast<unsigned>(width) - 1;
   const bool inside = delta <= (lane & group);
   return stagecoach::testing::cuda::Shuffle(mask, value, inside ? lane - delta : lane, location);
 }
 inline unsigned __ballot_sync(
     unsigned mask, int predicate,
-    stagecoach::testing::cuda::Location location = std::source_location::current()) {
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   return static_cast<unsigned>(stagecoach::testing::cuda::WarpExchange(
       stagecoach::testing::cuda::WarpOperation::kBallot, mask, predicate != 0, 0, location));
 }
 inline int __any_sync(
     unsigned mask, int predicate,
-    stagecoach::testing::cuda::Location location = std::source_location::current()) {
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   return __ballot_sync(mask, predicate, location) != 0;
 }
 inline int __all_sync(
     unsigned mask, int predicate,
-    stagecoach::testing::cuda::Location location = std::source_location::current()) {
+    stagecoach::testing::cuda::Location location = stagecoach::testing::cuda::Location::current()) {
   return __ballot_sync(mask, predicate == 0, location) == 0;
 }
 
