@@ -120,8 +120,8 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
-// Where everything of one rank lies. Areas in this order: resident, workspace, dynamic.
-struct MemoryPlan {
+// How much memory one rank takes, in bytes. Areas in this order: resident, workspace, dynamic.
+struct MemorySizes {
   // Sum over its stages of the four resident sizes, each aligned; then the tables of collectives.
   int64_t resident_bytes = 0;
   int64_t workspace_bytes = 0;  // the largest of its stages, aligned
@@ -133,11 +133,17 @@ struct MemoryPlan {
   // input_last_use or output_last_use), the latter two counted only from the F of the stage that
   // will read them back. 0 in a forward-only schedule.
   int64_t peak_stash_bytes = 0;
-  // The same bytes as they are after each action; index: position in the list.
-  std::vector<int64_t> stash_bytes_after;
-  std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
 
   int64_t peak_bytes() const { return resident_bytes + workspace_bytes + dynamic_bytes; }
+
+  friend bool operator==(const MemorySizes&, const MemorySizes&) = default;
+};
+
+// Where everything of one rank lies.
+struct MemoryPlan : MemorySizes {
+  // What peak_stash_bytes is the largest of, after each action; index: position in the list.
+  std::vector<int64_t> stash_bytes_after;
+  std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
 };
 
 // Plans the memory of `rank` under a lowered schedule: derives the lifetime of every block from the

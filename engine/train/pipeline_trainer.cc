@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +16,7 @@
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"
 #include "engine/train/trainer_checks.h"
+#include "schedule/memory.h"
 
 namespace stagecoach::engine {
 
@@ -111,7 +114,13 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
     ties.push_back({first.id, second.id, StageId(plan().stage_of(first.layer)),
                     StageId(plan().stage_of(second.layer))});
   }
-  const partition::RankReport& predicted = run_.report.of(rank);
+  std::vector<schedule::StageMemory> memory;
+  for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
+  const auto plan_memory = [&](const schedule::Schedule& lowered) {
+    return schedule::PlanMemory(lowered, rank, memory, run_.lowered.collectives);
+  };
+  ASSIGN_OR_RETURN(schedule::MemoryPlan training, plan_memory(run_.lowered.training));
+  ASSIGN_OR_RETURN(schedule::MemoryPlan evaluation, plan_memory(run_.lowered.evaluation));
   ASSIGN_OR_RETURN(
       executors_[static_cast<size_t>(device)],
       Executor::Create(
@@ -128,8 +137,8 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
            .output = run_.profile.output,
            .clip_norm = options_.optimizer.clip_norm,
            .collectives = run_.lowered.collectives,
-           .training = {plan().trains() ? &run_.lowered.training : nullptr, predicted.training},
-           .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
+           .training = {plan().trains() ? &run_.lowered.training : nullptr, std::move(training)},
+           .evaluation = {&run_.lowered.evaluation, std::move(evaluation)}},
           std::move(stages)));
   return absl::OkStatus();
 }

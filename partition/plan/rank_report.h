@@ -16,7 +16,7 @@ namespace stagecoach::partition {
 struct RankReport {
   std::vector<schedule::StageId> stages;  // ascending
   // Both have the same resident memory and workspace.
-  schedule::MemoryPlan training, evaluation;
+  schedule::MemorySizes training, evaluation;
 
   int64_t peak_bytes() const { return std::max(training.peak_bytes(), evaluation.peak_bytes()); }
 };

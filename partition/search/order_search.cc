@@ -307,7 +307,7 @@ class OrderSearch {
   static std::vector<double> RoomOf(const Pipeline& pipeline, const PlanReport& report) {
     std::vector<double> room;
     for (Rank rank(0); rank.value() < pipeline.num_ranks(); ++rank) {
-      const schedule::MemoryPlan& training = report.of(rank).training;
+      const schedule::MemorySizes& training = report.of(rank).training;
       const int64_t memory_bytes = pipeline.devices_of(rank.value()).memory_bytes;
       const auto other_bytes =
           static_cast<double>(training.peak_bytes() - training.peak_stash_bytes);

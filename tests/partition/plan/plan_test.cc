@@ -348,9 +348,9 @@ TEST(PreparePlan, PlansMemoryForTheTransfersAskedFor) {
     for (const StageReport& stage : prepared.report.stages) memory.push_back(stage.memory);
     const schedule::Schedule training = prepared.lowered.training;
     for (schedule::Rank rank(0); rank.value() < 3; ++rank) {
-      ASSERT_OK_AND_ASSIGN(const schedule::MemoryPlan expected,
+      ASSERT_OK_AND_ASSIGN(const schedule::MemorySizes expected,
                            schedule::PlanMemory(training, rank, memory));
-      EXPECT_EQ(prepared.report.of(rank).training.blocks, expected.blocks);
+      EXPECT_EQ(prepared.report.of(rank).training, expected);
     }
   }
 }
@@ -405,7 +405,7 @@ TEST(PlanTable, BytesOfADeviceAddUpToItsPeak) {
   report.stages.push_back(
       {.memory = {.parameter_bytes = 1, .gradient_bytes = 2, .optimizer_bytes = 4}});
   report.ranks.push_back({.stages = {schedule::StageId(0)}, .training = {}, .evaluation = {}});
-  schedule::MemoryPlan& plan = report.ranks[0].training;
+  schedule::MemorySizes& plan = report.ranks[0].training;
   plan.resident_bytes = 7;
   plan.workspace_bytes = 100;
   plan.dynamic_bytes = 30;
@@ -426,7 +426,7 @@ TEST(PlanTable, IsAtMostNinetySixColumnsWide) {
                                         .gradient_bytes = large_bytes,
                                         .optimizer_bytes = large_bytes}});
     report.ranks.push_back({.stages = {schedule::StageId(i)}, .training = {}, .evaluation = {}});
-    schedule::MemoryPlan& plan = report.ranks.back().training;
+    schedule::MemorySizes& plan = report.ranks.back().training;
     plan.dynamic_bytes = large_bytes;
     plan.peak_stash_bytes = large_bytes;
   }
