@@ -325,7 +325,7 @@ std::string Comparison(const Receipt& receipt, absl::Span<const ComparedPlan> co
 std::string Timeline(const schedule::Trace& trace) {
   if (trace.actions.empty()) return "";
   return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>One step</h2></div>",
-                      schedule::ChartMarkup(trace), schedule::kChartHelp, "</section>\n");
+                      schedule::ChartMarkup({{"", trace}}), schedule::kChartHelp, "</section>\n");
 }
 
 }  // namespace
@@ -340,13 +340,13 @@ std::string ToHtml(const Receipt& receipt, absl::Span<const ComparedPlan> compar
   return absl::StrCat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      title, "</title>\n<style>", schedule::ChartStyle(trace), kReceiptStyle,
+      title, "</title>\n<style>", schedule::ChartStyle({{"", trace}}), kReceiptStyle,
       "</style>\n</head>\n<body>\n<header><h1>", title, "</h1><p>",
       EscapeMarkup(receipt.choice.ToString()), transfers.empty() ? "" : ", transfers ", transfers,
       "</p></header>\n<main>\n", Tiles(receipt), "<div class=\"pair", is_beside ? " few" : "",
       "\">", Bars(receipt), why, "</div>\n", Comparison(receipt, compared), Timeline(trace),
       HtmlStageTable(receipt), HtmlMemoryTable(receipt), "</main>\n",
-      trace.actions.empty() ? "" : schedule::ChartScript(trace), "\n</body>\n</html>\n");
+      trace.actions.empty() ? "" : schedule::ChartScript({{"", trace}}), "\n</body>\n</html>\n");
 }
 
 }  // namespace stagecoach::partition

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,7 +44,27 @@ std::string DeliveriesJson(const Trace& trace, const std::vector<Delivery>& mess
   });
 }
 
-std::string Data(const Trace& trace, const std::vector<Delivery>& messages) {
+std::string TraceJson(const NamedTrace& named) {
+  const Trace& trace = named.trace;
+  // Escaped for markup, where the script puts it, and in a string.
+  const std::string name = nlohmann::json(EscapeMarkup(named.name))
+                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return absl::StrCat(R"({"name":)", name, R"(,"step":)", trace.step_ns, R"(,"chunks":[)",
+                      absl::StrJoin(ChunkOfStage(trace), ","), "],\n\"ranks\":[",
+                      absl::StrJoin(trace.actions, ",\n",
+                                    [](std::string* json, const std::vector<TimedAction>& list) {
+                                      absl::StrAppend(json, BoxesJson(list));
+                                    }),
+                      "],\n\"messages\":", DeliveriesJson(trace, DeliveriesOf(trace)), "}");
+}
+
+int64_t LongestStepNs(absl::Span<const NamedTrace> traces) {
+  int64_t longest_ns = 0;
+  for (const NamedTrace& named : traces) longest_ns = std::max(longest_ns, named.trace.step_ns);
+  return longest_ns;
+}
+
+std::string Data(absl::Span<const NamedTrace> traces) {
   std::vector<std::string> names;
   std::vector<std::string> colors;
   for (int i = 0; i < kNumOps; ++i) {
@@ -51,14 +72,16 @@ std::string Data(const Trace& trace, const std::vector<Delivery>& messages) {
     names.push_back(absl::StrCat("\"", OpName(op), "\""));
     colors.push_back(absl::StrCat("\"", std::string(1, ColorOf(op)), "\""));
   }
-  std::vector<std::string> ranks;
-  for (const std::vector<TimedAction>& list : trace.actions) ranks.push_back(BoxesJson(list));
-  const TimeUnit unit = UnitFor(trace.step_ns);
-  return absl::StrCat(
-      R"({"step":)", trace.step_ns, R"(,"unitNs":)", unit.ns, R"(,"unit":")", unit.name,
-      R"(","ops":[)", absl::StrJoin(names, ","), R"(],"colors":[)", absl::StrJoin(colors, ","),
-      R"(],"chunks":[)", absl::StrJoin(ChunkOfStage(trace), ","), "],\n\"ranks\":[",
-      absl::StrJoin(ranks, ",\n"), "],\n\"messages\":", DeliveriesJson(trace, messages), "}");
+  const int64_t step_ns = LongestStepNs(traces);
+  const TimeUnit unit = UnitFor(step_ns);
+  return absl::StrCat(R"({"step":)", step_ns, R"(,"unitNs":)", unit.ns, R"(,"unit":")", unit.name,
+                      R"(","ops":[)", absl::StrJoin(names, ","), R"(],"colors":[)",
+                      absl::StrJoin(colors, ","), "],\n\"traces\":[",
+                      absl::StrJoin(traces, ",\n",
+                                    [](std::string* json, const NamedTrace& named) {
+                                      absl::StrAppend(json, TraceJson(named));
+                                    }),
+                      "]}");
 }
 
 // ---- Markup ----
@@ -76,10 +99,18 @@ std::string Swatches(char color, int num_chunks) {
   return svg + "</svg>";
 }
 
-std::string Legend(const Trace& trace) {
-  const int num_chunks = MaxChunks(trace);
+int MostChunks(absl::Span<const NamedTrace> traces) {
+  int most = 1;
+  for (const NamedTrace& named : traces) most = std::max(most, MaxChunks(named.trace));
+  return most;
+}
+
+std::string Legend(absl::Span<const NamedTrace> traces) {
+  const int num_chunks = MostChunks(traces);
+  std::vector<const Trace*> all;
+  for (const NamedTrace& named : traces) all.push_back(&named.trace);
   std::string legend = "<div class=\"legend\">";
-  for (const LegendItem& item : LegendOf(trace)) {
+  for (const LegendItem& item : LegendOf(all)) {
     absl::StrAppend(&legend, "<span>", Swatches(item.color, num_chunks), item.meaning, "</span>");
   }
   legend +=
@@ -98,9 +129,11 @@ std::string MessagesSwitch(size_t num_messages) {
                       num_messages <= kMaxShown ? " checked" : "", ">messages</label>");
 }
 
-std::string Toolbar(const Trace& trace, size_t num_messages) {
+std::string Toolbar(absl::Span<const NamedTrace> traces) {
+  size_t num_messages = 0;
+  for (const NamedTrace& named : traces) num_messages += DeliveriesOf(named.trace).size();
   return absl::StrCat(
-      "<div class=\"bar\">", Legend(trace), "<div class=\"tools\">", MessagesSwitch(num_messages),
+      "<div class=\"bar\">", Legend(traces), "<div class=\"tools\">", MessagesSwitch(num_messages),
       "<div class=\"zoom\"><button id=\"wider\" title=\"Zoom out (-)\" aria-label=\"Zoom "
       "out\">&minus;</button><button id=\"closer\" title=\"Zoom in (+)\" aria-label=\"Zoom "
       "in\">+</button><button id=\"all\" title=\"Show the whole step (0)\">all</button></div>"
@@ -114,21 +147,21 @@ const char kChartHelp[] =
     "<kbd>&rarr;</kbd> move, double click or <kbd>0</kbd> shows the whole step. Pointing at a box "
     "outlines its micro-batch on every rank.</p>";
 
-std::string ChartStyle(const Trace& trace) {
-  return absl::StrCat(kPageStyle, StyleRules(MaxChunks(trace)));
+std::string ChartStyle(absl::Span<const NamedTrace> traces) {
+  return absl::StrCat(kPageStyle, StyleRules(MostChunks(traces)));
 }
 
-std::string ChartMarkup(const Trace& trace) {
+std::string ChartMarkup(absl::Span<const NamedTrace> traces) {
   return absl::StrCat(
-      Toolbar(trace, DeliveriesOf(trace).size()),
+      Toolbar(traces),
       "\n<svg id=\"chart\" tabindex=\"0\" role=\"img\" aria-label=\"What every rank does at every "
       "time of the step\"></svg>\n<noscript><p class=\"bar\">The picture is drawn by a script, and "
       "scripts are switched off.</p></noscript>");
 }
 
-std::string ChartScript(const Trace& trace) {
-  return absl::StrCat("<div id=\"tip\" hidden></div>\n<script>\nconst D =\n",
-                      Data(trace, DeliveriesOf(trace)), "\n;", kPageScript, "</script>");
+std::string ChartScript(absl::Span<const NamedTrace> traces) {
+  return absl::StrCat("<div id=\"tip\" hidden></div>\n<script>\nconst D =\n", Data(traces), "\n;",
+                      kPageScript, "</script>");
 }
 
 }  // namespace stagecoach::schedule

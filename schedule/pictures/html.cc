@@ -45,13 +45,15 @@ std::string Table(const PageText& text) {
 
 }  // namespace
 
-std::string ToHtml(const Trace& trace, const PageText& text) {
+std::string ToHtml(const Trace& trace, const PageText& text) { return ToHtml({{"", trace}}, text); }
+
+std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text) {
   return absl::StrCat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      EscapeMarkup(text.title), "</title>\n<style>", ChartStyle(trace),
-      "</style>\n</head>\n<body>\n", Header(text), "\n<div class=\"card\">", ChartMarkup(trace),
-      "</div>\n<div class=\"below\">", Table(text), kChartHelp, "</div>\n", ChartScript(trace),
+      EscapeMarkup(text.title), "</title>\n<style>", ChartStyle(traces),
+      "</style>\n</head>\n<body>\n", Header(text), "\n<div class=\"card\">", ChartMarkup(traces),
+      "</div>\n<div class=\"below\">", Table(text), kChartHelp, "</div>\n", ChartScript(traces),
       "\n</body>\n</html>\n");
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "schedule/trace.h"
 
 namespace stagecoach::schedule {
@@ -29,6 +30,15 @@ struct PageText {
 // One file that needs a browser and its script engine, and nothing from elsewhere. About 50 bytes
 // per action. Pre-condition: the trace passes CheckTrace (check_trace.h).
 std::string ToHtml(const Trace& trace, const PageText& text);
+
+// One of several traces in a picture.
+struct NamedTrace {
+  std::string name;  // plain text; stands above it
+  const Trace& trace;
+};
+
+// The same of several, one below the other on one time axis, which is that of the longest.
+std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text);
 
 }  // namespace stagecoach::schedule
 

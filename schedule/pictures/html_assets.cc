@@ -28,6 +28,7 @@ button:focus-visible,#chart:focus-visible{outline:2px solid var(--accent);outlin
 #chart{display:block;width:100%;touch-action:pan-y;cursor:grab;user-select:none;-webkit-user-select:none;font-size:12px}
 #chart.dragging{cursor:grabbing}
 #chart text{pointer-events:none}
+.name{font-weight:600}
 .n{fill:#152030;font-size:11px;text-anchor:middle}
 .message{fill:none;stroke-width:.8;opacity:.65}
 .same{fill:none;stroke:var(--ink);stroke-width:1.6}
@@ -51,29 +52,37 @@ const char kPageScript[] = R"js(
 const chart = document.getElementById("chart"), tip = document.getElementById("tip");
 const toggle = document.getElementById("messages");
 const LEFT = 74, RIGHT = 16, TOP = 34;
-const count = D.ranks.length;
+const count = D.traces.reduce((sum, trace) => sum + trace.ranks.length, 0);
 const GAP = toggle && count <= 16 ? 10 : 5;
+const NAME = D.traces.length > 1 ? 26 : 0;  // height of the line with a trace's name
 const rowHeight = count <= 8 ? 38 : count <= 16 ? 28 : count <= 40 ? 20 : 14;
-const height = TOP + count * (rowHeight + GAP) + 8;
+const height = TOP + D.traces.length * NAME + count * (rowHeight + GAP) + 8;
 const step = Math.max(1, D.step);
 let from = 0, to = step;  // what is shown, in ns
 let width = 0, same = null, hoverX = null, frame = 0;
 
-// Box: op, stage, micro, start, end, bytes, band, rank.
-const boxes = D.ranks.map((list, rank) => {
-  let start = 0;
-  return list.map(([op, stage, micro, delta, duration, bytes, band]) => {
-    start += delta;
-    return {op, stage, micro, start, end: start + duration, bytes, band, rank};
+// Row: trace, rank, y, boxes. Box: op, stage, micro, start, end, bytes, band, row.
+const rows = [], messages = [];
+D.traces.forEach((trace, index) => {
+  const own = trace.ranks.map((list, rank) => {
+    const y = TOP + (index + 1) * NAME + (rows.length + rank) * (rowHeight + GAP);
+    const row = {trace, rank, y};
+    let start = 0;
+    row.boxes = list.map(([op, stage, micro, delta, duration, bytes, band]) => {
+      start += delta;
+      return {op, stage, micro, start, end: start + duration, bytes, band, row};
+    });
+    return row;
   });
+  rows.push(...own);
+  for (const [gradient, rank, start, peer, end] of trace.messages) {
+    messages.push({gradient, start, end, from: own[rank].y, to: own[peer].y});
+  }
 });
-const messages = D.messages.map(([gradient, rank, start, peer, end]) =>
-  ({gradient, rank, start, peer, end}));
 
 const X = t => LEFT + (width - LEFT - RIGHT) * (t - from) / (to - from);
 const timeAt = x => from + (to - from) * (x - LEFT) / (width - LEFT - RIGHT);
-const rowY = rank => TOP + rank * (rowHeight + GAP);
-const boxY = box => rowY(box.rank) + (box.band === 2 ? rowHeight / 2 : 0);
+const boxY = box => box.row.y + (box.band === 2 ? rowHeight / 2 : 0);
 const boxHeight = box => box.band ? rowHeight / 2 : rowHeight;
 const time = ns => (ns / D.unitNs).toFixed(D.unitNs > 1 ? 3 : 0) + " " + D.unit;
 const size = bytes => {
@@ -95,7 +104,7 @@ function firstEndingAfter(list, t) {
 }
 
 function eachVisible(visit) {
-  for (const list of boxes) {
+  for (const {boxes: list} of rows) {
     for (let i = firstEndingAfter(list, from); i < list.length && list[i].start < to; ++i) {
       if (list[i].end > from) visit(list[i]);
     }
@@ -129,9 +138,11 @@ function drawAxis() {
 
 function drawRows() {
   let tracks = "", labels = "";
-  for (let rank = 0; rank < count; ++rank) {
-    tracks += rectangle(LEFT, rowY(rank), width - LEFT - RIGHT, rowHeight);
-    labels += `<text class="ink" x="16" y="${rowY(rank) + rowHeight / 2 + 4}">rank ${rank}</text>`;
+  for (const {trace, rank, y} of rows) {
+    const end = Math.min(X(Math.max(1, trace.step)), width - RIGHT);
+    if (end > LEFT) tracks += rectangle(LEFT, y, end - LEFT, rowHeight);
+    labels += `<text class="ink" x="16" y="${y + rowHeight / 2 + 4}">rank ${rank}</text>`;
+    if (NAME && !rank) labels += `<text class="ink name" x="16" y="${y - 8}">${trace.name}</text>`;
   }
   return [`<path class="track" d="${tracks}"/><path fill="url(#idle)" d="${tracks}"/>`, labels];
 }
@@ -140,7 +151,7 @@ function drawBoxes() {
   const paths = new Map();
   let numbers = "", marked = "";
   eachVisible(box => {
-    const key = D.colors[box.op] + (box.stage < 0 ? 0 : D.chunks[box.stage]);
+    const key = D.colors[box.op] + (box.stage < 0 ? 0 : box.row.trace.chunks[box.stage]);
     let path = paths.get(key);
     if (!path) paths.set(key, path = []);
     path.push(outline(box));
@@ -162,9 +173,9 @@ function drawMessages() {
   const shown = messages.filter(m => m.start < to && m.end > from);
   const head = shown.length <= 400;
   for (const m of shown) {
-    const down = m.peer > m.rank;
+    const down = m.to > m.from;
     const x1 = X(m.start), x2 = X(m.end);
-    const y1 = rowY(m.rank) + (down ? rowHeight : 0), y2 = rowY(m.peer) + (down ? 0 : rowHeight);
+    const y1 = m.from + (down ? rowHeight : 0), y2 = m.to + (down ? 0 : rowHeight);
     let line = `M${x1.toFixed(1)} ${y1}L${x2.toFixed(1)} ${y2}`;
     if (head) {
       const length = Math.hypot(x2 - x1, y2 - y1), dx = (x2 - x1) / length * 4, dy = (y2 - y1) / length * 4;
@@ -203,8 +214,7 @@ const pan = share => show(from + (to - from) * share, to - from);
 
 // ---- Hover ----
 
-function boxAt(rank, y, t) {
-  const list = boxes[rank];
+function boxAt({boxes: list}, y, t) {
   for (let i = firstEndingAfter(list, t); i < list.length && list[i].start <= t; ++i) {
     const box = list[i];
     if (t < box.end && y >= boxY(box) && y < boxY(box) + boxHeight(box)) return box;
@@ -222,12 +232,11 @@ function describe(box) {
     "</table>";
 }
 
-function describeIdle(rank, t) {
-  const list = boxes[rank];
+function describeIdle({boxes: list, trace}, t) {
   let next = firstEndingAfter(list, t);
   while (next < list.length && list[next].start <= t) ++next;
   const start = next ? list[next - 1].end : 0;
-  const end = next < list.length ? list[next].start : step;
+  const end = next < list.length ? list[next].start : trace.step;
   return "<b>idle</b><table>" + row("from", time(start)) + row("until", time(end)) +
     row("duration", time(end - start)) + "</table>" +
     (next < list.length ? `then ${nameOf(list[next])}` : "until the end of the step");
@@ -236,15 +245,14 @@ function describeIdle(rank, t) {
 function hover(event) {
   const area = chart.getBoundingClientRect();
   const x = event.clientX - area.left, y = event.clientY - area.top;
-  const rank = Math.floor((y - TOP) / (rowHeight + GAP));
-  const inRow = rank >= 0 && rank < count && y - rowY(rank) < rowHeight;
   const inPlot = x >= LEFT && x <= width - RIGHT;
-  const box = inRow && inPlot ? boxAt(rank, y, timeAt(x)) : null;
+  const row = inPlot && rows.find(row => y >= row.y && y < row.y + rowHeight && timeAt(x) <= row.trace.step);
+  const box = row ? boxAt(row, y, timeAt(x)) : null;
   hoverX = inPlot ? x : null;
   same = box && box.micro >= 0 ? box.micro : null;
-  tip.hidden = !(inRow && inPlot);
+  tip.hidden = !row;
   if (!tip.hidden) {
-    tip.innerHTML = box ? describe(box) : describeIdle(rank, timeAt(x));
+    tip.innerHTML = box ? describe(box) : describeIdle(row, timeAt(x));
     const room = tip.getBoundingClientRect();
     tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - room.width - 8)) + "px";
     const below = event.clientY + 18;

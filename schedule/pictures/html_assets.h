@@ -10,13 +10,16 @@ extern const char kPageStyle[];
 
 // Draws the picture into <svg id="chart"> and reacts to the reader. Expects a constant `D`
 // with:
-//   step, unitNs, unit  length of the step, and the unit of shown times
+//   step, unitNs, unit  length of the longest step, and the unit of shown times
 //   ops                 names of the operations
-//   colors             their letters (trace_style.h)
-//   chunks              index: stage
-//   ranks               for each its boxes: [operation, stage, micro-batch or -1, start less the
+//   colors              their letters (trace_style.h)
+//   traces              one below the other, each with
+//     name              as markup; shown if there are several
+//     step              its length
+//     chunks            index: stage
+//     ranks             for each its boxes: [operation, stage, micro-batch or -1, start less the
 //                       start of the box before, duration, bytes, band (trace_parts.h)]
-//   messages            [1 if gradient, from rank, start, to rank, end]
+//     messages          [1 if gradient, from rank, start, to rank, end]
 extern const char kPageScript[];
 
 }  // namespace stagecoach::schedule

@@ -174,7 +174,7 @@ double Painter::PaintLegend(double y) {
                           x + swatches * kSwatch + 6, y + 10, text);
     x += width + 16;
   };
-  for (const LegendItem& entry : LegendOf(trace_)) {
+  for (const LegendItem& entry : LegendOf({&trace_})) {
     item(shades, entry.meaning, [&] {
       for (int i = 0; i < shades; ++i) {
         const int chunk = shades == 1 ? 0 : i * (MaxChunks(trace_) - 1) / (shades - 1);

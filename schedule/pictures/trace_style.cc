@@ -82,10 +82,12 @@ std::string StyleRules(int num_chunks) {
   return rules;
 }
 
-std::vector<LegendItem> LegendOf(const Trace& trace) {
+std::vector<LegendItem> LegendOf(absl::Span<const Trace* const> traces) {
   std::set<char> seen;
-  for (const std::vector<TimedAction>& list : trace.actions) {
-    for (const Box& box : BoxesOf(list)) seen.insert(ColorOf(box.timed.action.op));
+  for (const Trace* trace : traces) {
+    for (const std::vector<TimedAction>& list : trace->actions) {
+      for (const Box& box : BoxesOf(list)) seen.insert(ColorOf(box.timed.action.op));
+    }
   }
   std::vector<LegendItem> legend;
   for (const Color& color : kColors) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "schedule/trace.h"
 
 namespace stagecoach::schedule {
@@ -21,12 +22,12 @@ char ColorOf(Op op);
 // track, hatch, grid, forth (activations) and back (gradients).
 std::string StyleRules(int num_chunks);
 
-// The colors that occur in a trace, for its legend.
+// The colors that occur in any of the traces, for their legend.
 struct LegendItem {
   char color;
   const char* meaning;
 };
-std::vector<LegendItem> LegendOf(const Trace& trace);
+std::vector<LegendItem> LegendOf(absl::Span<const Trace* const> traces);
 
 // The largest number of stages that any rank has.
 int MaxChunks(const Trace& trace);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -29,6 +30,12 @@ json DataIn(const std::string& page) {
   return base::ParseJson(page.substr(start, page.find("\n;", start) - start)).value();
 }
 
+// Of a page of one.
+const json& OnlyTrace(const json& data) {
+  EXPECT_EQ(data["traces"].size(), 1U);
+  return data["traces"].at(0);
+}
+
 // The page's elements; script and style are not markup.
 std::vector<Element> ElementsIn(std::string page) {
   for (const std::string tag : {"style", "script"}) {
@@ -52,13 +59,13 @@ TEST(Html, HasTheBoxesOfTheTrace) {
     trace.actions[1][0].bytes = 77;
     const json data = DataIn(ToHtml(trace, {.title = name}));
     EXPECT_EQ(data["step"], trace.step_ns);
-    ASSERT_EQ(data["ranks"].size(), trace.actions.size());
+    ASSERT_EQ(OnlyTrace(data)["ranks"].size(), trace.actions.size());
     for (size_t rank = 0; rank < trace.actions.size(); ++rank) {
       size_t box = 0;
       int64_t start_ns = 0;
       for (const TimedAction& timed : trace.actions[rank]) {
         if (IsTransfer(timed.action.op) || timed.start_ns == timed.end_ns) continue;
-        const json& numbers = data["ranks"][rank][box++];
+        const json& numbers = OnlyTrace(data)["ranks"][rank][box++];
         start_ns += numbers[3].get<int64_t>();
         EXPECT_EQ(data["ops"][numbers[0].get<size_t>()], OpName(timed.action.op));
         EXPECT_EQ(numbers[1], timed.action.stage.value());
@@ -67,7 +74,7 @@ TEST(Html, HasTheBoxesOfTheTrace) {
         EXPECT_EQ(start_ns + numbers[4].get<int64_t>(), timed.end_ns);
         EXPECT_EQ(numbers[5], timed.bytes);
       }
-      EXPECT_EQ(data["ranks"][rank].size(), box);
+      EXPECT_EQ(OnlyTrace(data)["ranks"][rank].size(), box);
     }
   }
 }
@@ -76,22 +83,23 @@ TEST(Html, TellsBandsAndStagesOfARank) {
   const json data = DataIn(
       ToHtml(TraceFromText({0, 0, 0}, 2, {"F0.1+@0-10 BW1.0@0-10 F2.0@10-14 STEP0@14-20"}), {}));
   std::vector<int> bands;
-  for (const json& box : data["ranks"][0]) bands.push_back(box[6]);
+  for (const json& box : OnlyTrace(data)["ranks"][0]) bands.push_back(box[6]);
   EXPECT_THAT(bands, ElementsAre(1, 2, 0, 0));
-  EXPECT_EQ(data["chunks"].dump(), "[0,1,2]");
+  EXPECT_EQ(OnlyTrace(data)["chunks"].dump(), "[0,1,2]");
 }
 
 TEST(Html, HasEveryMessageOfTheTrace) {
   const Trace trace = TraceFromText({0, 1}, 1,
                                     {"F0.0@0-10 SEND_F0.0@10-20 RECV_B0.0@10-50 BW0.0@50-60",
                                      "RECV_F1.0@0-20 F1.0@20-30 BW1.0@30-40 SEND_B1.0@40-50"});
-  EXPECT_EQ(DataIn(ToHtml(trace, {}))["messages"].dump(), "[[0,0,10,1,20],[1,1,40,0,50]]");
+  EXPECT_EQ(OnlyTrace(DataIn(ToHtml(trace, {})))["messages"].dump(),
+            "[[0,0,10,1,20],[1,1,40,0,50]]");
   const Trace large = SimulatedTrace("interleaved", 4, 8, Sends::kRendezvous);
   size_t sends = 0;
   for (const std::vector<TimedAction>& list : large.actions) {
     for (const TimedAction& timed : list) sends += IsSend(timed.action.op) ? 1 : 0;
   }
-  EXPECT_EQ(DataIn(ToHtml(large, {}))["messages"].size(), sends);
+  EXPECT_EQ(OnlyTrace(DataIn(ToHtml(large, {})))["messages"].size(), sends);
 }
 
 TEST(Html, OffersMessagesOnlyWhereThereAreSome) {
@@ -132,6 +140,25 @@ TEST(Html, DoesNotContainTheTracesOwnNames) {
   EXPECT_THAT(ToHtml(trace, {.title = "x"}), Not(HasSubstr("<img>")));
 }
 
+TEST(Html, OfSeveralTracesHasThemOnOneAxis) {
+  const Trace one = SimulatedTrace("1f1b", 2, 4, Sends::kBuffered);
+  const Trace two = SimulatedTrace("zb-v", 2, 8, Sends::kBuffered);
+  const std::string page = ToHtml({{"first", one}, {"</script>\\\"<b>", two}}, {});
+  const json data = DataIn(page);
+  ASSERT_EQ(data["traces"].size(), 2U);
+  EXPECT_EQ(data["step"], std::max(one.step_ns, two.step_ns));
+  EXPECT_EQ(data["traces"][0]["step"], one.step_ns);
+  EXPECT_EQ(data["traces"][1]["step"], two.step_ns);
+  EXPECT_EQ(data["traces"][0]["name"], "first");
+  EXPECT_EQ(data["traces"][1]["name"], "&lt;/script&gt;\\&quot;&lt;b&gt;");
+  EXPECT_EQ(data["traces"][0]["chunks"].dump(), "[0,0]");
+  EXPECT_EQ(data["traces"][1]["chunks"].dump(), "[0,0,1,1]");
+  // Colors and legend are of both.
+  EXPECT_THAT(page, HasSubstr(".f1{fill:"));
+  EXPECT_THAT(page, HasSubstr("</svg>backward: input and weights</span>"));
+  EXPECT_THAT(page, HasSubstr("</svg>backward: weights</span>"));
+}
+
 TEST(Html, NeedsNothingFromElsewhere) {
   const std::string page = ToHtml(SimulatedTrace("zb-v", 4, 8, Sends::kBuffered), {});
   for (const char* link : {"http:", "https:", "href=", "src=", "@import", "fetch(", "import("}) {
@@ -161,10 +188,10 @@ TEST(Html, HasARuleForEveryColor) {
     const Trace trace = SimulatedTrace(name, 3, 6, Sends::kBuffered);
     const std::string page = ToHtml(trace, {});
     const json data = DataIn(page);
-    for (const json& list : data["ranks"]) {
+    for (const json& list : OnlyTrace(data)["ranks"]) {
       for (const json& box : list) {
         const std::string color = data["colors"][box[0].get<size_t>()];
-        const int chunk = data["chunks"][box[1].get<size_t>()];
+        const int chunk = OnlyTrace(data)["chunks"][box[1].get<size_t>()];
         EXPECT_THAT(page, HasSubstr(absl::StrCat(".", color, chunk, "{fill:")));
       }
     }
@@ -180,7 +207,7 @@ TEST(Html, OfALargeScheduleStaysSmall) {
 
 TEST(Html, OfATraceOfNothingIsAPage) {
   const std::string page = ToHtml(Trace(), {.title = "nothing"});
-  EXPECT_EQ(DataIn(page)["ranks"].size(), 0U);
+  EXPECT_EQ(OnlyTrace(DataIn(page))["ranks"].size(), 0U);
   EXPECT_FALSE(ElementsIn(page).empty());
 }
 
