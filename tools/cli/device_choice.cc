@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -17,6 +16,7 @@
 #include "kernels/cuda_backend.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/messages.h"
 
@@ -33,12 +33,7 @@ constexpr char kMoreMemory[] =
     "micro-batches";
 
 absl::StatusOr<std::vector<int>> ParseGpus(const std::string& text) {
-  std::vector<int> gpus;
-  for (const absl::string_view part : absl::StrSplit(text, ',')) {
-    ASSIGN_OR_RETURN(const int64_t gpu, ParseCount(std::string(part), 0, kMaxGpu));
-    gpus.push_back(static_cast<int>(gpu));
-  }
-  return gpus;
+  return ParseList(text, IntIn(0, kMaxGpu));
 }
 
 Precision PrecisionOf(const std::string& name) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "tools/cli/flags.h"
 
@@ -22,6 +23,12 @@ inline constexpr int kMaxInt = std::numeric_limits<int>::max();
 // Each a `parse` of AddFlag: a whole number in [min, max]; a number.
 inline auto CountIn(int64_t min, int64_t max) {
   return [min, max](const std::string& text) { return ParseCount(text, min, max); };
+}
+
+inline auto IntIn(int min, int max) {
+  return [min, max](const std::string& text) -> absl::StatusOr<int> {
+    return ParseCount(text, min, max);
+  };
 }
 
 inline auto NumberIn(const NumberRange& range) {

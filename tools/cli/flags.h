@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 
 namespace stagecoach::tools {
@@ -29,6 +32,22 @@ absl::StatusOr<double> ParseNumber(const std::string& text, const NumberRange& r
 // `name` if it is among `known`; the error lists those and gives the nearest.
 absl::StatusOr<std::string> ParseChoice(const std::string& name,
                                         const std::vector<std::string>& known);
+
+// What stands between the commas of a text, each part read by `parse`, which returns an
+// absl::StatusOr. Errors: the first of a part.
+template <typename Parse>
+auto ParseList(const std::string& text, Parse parse) {
+  using Part = typename std::invoke_result_t<Parse, const std::string&>::value_type;
+  using List = std::vector<Part>;
+  const std::vector<std::string> texts = absl::StrSplit(text, ',');
+  List list;
+  for (const std::string& part : texts) {
+    auto parsed = parse(part);
+    if (!parsed.ok()) return absl::StatusOr<List>(std::move(parsed).status());
+    list.push_back(*std::move(parsed));
+  }
+  return absl::StatusOr<List>(std::move(list));
+}
 
 // A path, which must not be "".
 absl::StatusOr<std::string> ParseFile(const std::string& path);

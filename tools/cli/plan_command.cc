@@ -65,11 +65,7 @@ absl::StatusOr<Export> ParseExport(const std::string& text) {
 }
 
 absl::StatusOr<std::vector<Export>> ParseExports(const std::string& text) {
-  std::vector<Export> exports;
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
-    ASSIGN_OR_RETURN(exports.emplace_back(), ParseExport(part));
-  }
-  return exports;
+  return ParseList(text, ParseExport);
 }
 
 absl::StatusOr<std::string> ExportText(const Receipt& receipt, const std::string& format) {

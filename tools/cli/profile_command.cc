@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "base/text_table.h"
@@ -20,6 +19,7 @@
 #include "partition/files/profile_file.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/run_options.h"
 
@@ -42,10 +42,7 @@ struct ProfileFlags {
 
 // "16,32,64", in any order.
 absl::StatusOr<std::vector<int64_t>> ParseSizes(const std::string& text) {
-  std::vector<int64_t> sizes;
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
-    ASSIGN_OR_RETURN(sizes.emplace_back(), ParseCount(part, 1, kMaxRows));
-  }
+  ASSIGN_OR_RETURN(std::vector<int64_t> sizes, ParseList(text, CountIn(1, kMaxRows)));
   std::sort(sizes.begin(), sizes.end());
   const auto twice = std::adjacent_find(sizes.begin(), sizes.end());
   if (twice != sizes.end())

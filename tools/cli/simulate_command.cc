@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,11 +16,12 @@
 #include "schedule/pictures/html.h"
 #include "schedule/pictures/svg.h"
 #include "schedule/simulate.h"
-#include "schedule/stash.h"
 #include "schedule/traces/chrome_trace.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/schedule_comparison.h"
 #include "tools/cli/schedule_option.h"
 #include "tools/cli/simulated_schedule.h"
 #include "tools/cli/simulation_report.h"
@@ -33,7 +35,9 @@ using schedule::Sends;
 constexpr int kMaxSimulated = 1 << 20;
 
 struct SimulateCommandOptions {
-  ScheduleRequest request;
+  ScheduleRequest request;  // without the two that may be lists:
+  std::vector<std::string> schedules = {ScheduleRequest().schedule};
+  std::vector<int> micro_batches;
   bool json = false;
   bool lower = false;
   // Files to write; "": none.
@@ -53,6 +57,22 @@ absl::StatusOr<std::optional<schedule::OrderObjective>> ParseOrderObjective(
   return name == "step" ? schedule::OrderObjective::kStep : schedule::OrderObjective::kSpan;
 }
 
+// One schedule, or several by commas; a file may have commas in its name.
+absl::StatusOr<std::vector<std::string>> ParseSchedules(const std::string& text) {
+  if (schedule::IsScheduleFile(text) && base::Exists(text)) return std::vector{text};
+  return ParseList(text, ParseScheduleOption);
+}
+
+bool Compares(const SimulateCommandOptions& options) {
+  return options.schedules.size() > 1 || options.micro_batches.size() > 1;
+}
+
+absl::Status CheckIsOfOne(const char* flag, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, " is of one schedule: give one --schedule and one number of --microbatches"));
+}
+
 // Before a search that may take a while.
 absl::Status CheckPaths(const SimulateCommandOptions& options) {
   for (const std::string& path : {options.html, options.svg, options.trace, options.save}) {
@@ -61,16 +81,15 @@ absl::Status CheckPaths(const SimulateCommandOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status WriteFiles(const SimulateCommandOptions& options, const SimulatedSchedule& found,
-                        const SimulationReport& report) {
-  const schedule::Trace& trace = report.simulation.trace;
+absl::Status WriteFiles(const SimulateCommandOptions& options, const SimulatedSchedule& found) {
+  const schedule::Trace& trace = found.simulation.trace;
   if (!options.html.empty()) {
     RETURN_IF_ERROR(
-        base::WriteFileAtomically(options.html, schedule::ToHtml(trace, ToPageText(report))));
+        base::WriteFileAtomically(options.html, schedule::ToHtml(trace, ToPageText(found))));
   }
   if (!options.svg.empty()) {
     RETURN_IF_ERROR(base::WriteFileAtomically(
-        options.svg, schedule::ToSvg(trace, {.title = ToPageText(report).title})));
+        options.svg, schedule::ToSvg(trace, {.title = ToPageText(found).title})));
   }
   if (!options.trace.empty()) RETURN_IF_ERROR(schedule::WriteTrace(trace, options.trace));
   if (!options.save.empty()) {
@@ -80,28 +99,39 @@ absl::Status WriteFiles(const SimulateCommandOptions& options, const SimulatedSc
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> RunSimulation(const SimulateCommandOptions& options) {
+absl::StatusOr<int> RunComparison(const SimulateCommandOptions& options) {
+  RETURN_IF_ERROR(From(Origin::kUsage, CheckIsOfOne("--svg", options.svg)));
+  RETURN_IF_ERROR(From(Origin::kUsage, CheckIsOfOne("--trace", options.trace)));
+  RETURN_IF_ERROR(From(Origin::kUsage, CheckIsOfOne("--save", options.save)));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
-  ASSIGN_OR_RETURN(const SimulatedSchedule found, FindSchedule(options.request));
-  ASSIGN_OR_RETURN(const schedule::Simulation simulation,
-                   From(Origin::kConfiguration,
-                        schedule::Simulate(found.lowered, found.costs,
-                                           {.sends = options.request.sends, .keep_trace = true})));
-  const SimulationReport report{found.as_given, simulation,
-                                PeakStash(found.as_given, UnitStash(found.as_given.rank_of_stage,
-                                                                    options.request.weight_stash))};
-  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, found, report)));
+  ASSIGN_OR_RETURN(const ScheduleComparison comparison,
+                   CompareSchedules(options.request, options.schedules, options.micro_batches));
+  if (!options.html.empty()) {
+    RETURN_IF_ERROR(
+        From(Origin::kConfiguration, base::WriteFileAtomically(options.html, ToHtml(comparison))));
+  }
+  absl::PrintF("%s", options.json ? ToJson(comparison).dump() + "\n" : ToText(comparison));
+  if (comparison.best.has_value()) return kExitOk;
+  return From(Origin::kConfiguration, absl::InvalidArgumentError("none of these can be performed"));
+}
+
+absl::StatusOr<int> RunSimulation(const SimulateCommandOptions& options) {
+  if (Compares(options)) return RunComparison(options);
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
+  ScheduleRequest request = options.request;
+  request.schedule = options.schedules.front();
+  if (!options.micro_batches.empty()) request.micro_batches = options.micro_batches.front();
+  ASSIGN_OR_RETURN(const SimulatedSchedule found, SimulateSchedule(request));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, found)));
   if (options.json) {
-    absl::PrintF("%s\n", ToJson(report).dump());
+    absl::PrintF("%s\n", ToJson(found).dump());
     return kExitOk;
   }
-  absl::PrintF("%s", ToText(report, TerminalTimeline()));
+  absl::PrintF("%s", ToText(found, TerminalTimeline()));
   return kExitOk;
 }
 
-auto Count() {
-  return [](const std::string& text) { return ParseCount(text, 1, kMaxSimulated); };
-}
+auto Count() { return CountIn(1, kMaxSimulated); }
 
 auto Milliseconds() {
   return [](const std::string& text) {
@@ -109,11 +139,13 @@ auto Milliseconds() {
   };
 }
 
-void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
+void AddScheduleFlags(CLI::App& app, SimulateCommandOptions& options) {
   const std::string group = "Schedule";
-  AddFlag(app, "--schedule", "NAME|FILE", request.schedule,
-          absl::StrCat("Order of the work: one of those below, or a file [", request.schedule, "]"),
-          ParseScheduleOption)
+  ScheduleRequest& request = options.request;
+  AddFlag(app, "--schedule", "NAME|FILE,...", options.schedules,
+          absl::StrCat("Order of the work: of those below, or files; several are compared [",
+                       request.schedule, "]"),
+          ParseSchedules)
       ->group(group);
   AddFlag(app, "--objective", "step|span", request.objective,
           "What auto minimizes: step, or span (if steps overlap) [step]", ParseOrderObjective)
@@ -124,9 +156,10 @@ void AddScheduleFlags(CLI::App& app, ScheduleRequest& request) {
   AddFlag(app, "--chunks", "N", request.chunks, "Stages of each device [the schedule's own]",
           Count())
       ->group(group);
-  AddFlag(app, "--microbatches", "N", request.micro_batches,
-          absl::StrCat("Micro-batches of a step [", ScheduleRequest::kDefaultMicroBatches, "]"),
-          Count())
+  AddFlag(app, "--microbatches", "N,N,...", options.micro_batches,
+          absl::StrCat("Micro-batches of a step; several are compared [",
+                       ScheduleRequest::kDefaultMicroBatches, "]"),
+          [](const std::string& text) { return ParseList(text, IntIn(1, kMaxSimulated)); })
       ->group(group);
   AddFlag(app, "--stash-limit", "X", request.stash_limit,
           "The most a device may keep, in whole micro-batches [all]",
@@ -192,7 +225,7 @@ Command AddSimulateCommand(CLI::App& app) {
       app.add_subcommand("simulate", "Perform a schedule in virtual time, and draw it");
   flags->footer(absl::StrCat(DescribeSchedules(), "\n", kExitStatusHelp));
   const auto options = std::make_shared<SimulateCommandOptions>();
-  AddScheduleFlags(*flags, options->request);
+  AddScheduleFlags(*flags, *options);
   AddTimeFlags(*flags, *options);
   AddOutputFlags(*flags, *options);
   return {flags, [options] { return RunSimulation(*options); }};

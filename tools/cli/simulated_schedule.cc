@@ -30,7 +30,7 @@ absl::Status Misconfigured(const std::string& message) {
   return From(Origin::kConfiguration, absl::InvalidArgumentError(message));
 }
 
-// Finds the schedule and its costs, and reads the times file once.
+// Finds the schedule and its costs, and performs it; reads the times file once.
 class Finder {
  public:
   explicit Finder(const ScheduleRequest& request)
@@ -186,23 +186,29 @@ absl::StatusOr<SimulatedSchedule> Finder::Find() {
   SimulatedSchedule found;
   ASSIGN_OR_RETURN(found.as_given, AskedSchedule());
   RETURN_IF_ERROR(CheckLimit(found.as_given));
-  ASSIGN_OR_RETURN(found.costs, CostsOf(found.as_given.rank_of_stage));
+  ASSIGN_OR_RETURN(const Costs costs, CostsOf(found.as_given.rank_of_stage));
   found.lowered = found.as_given;
   if (!found.as_given.IsLowered()) {
     const bool reduces =
-        std::any_of(found.costs.stages.begin(), found.costs.stages.end(),
+        std::any_of(costs.stages.begin(), costs.stages.end(),
                     [](const schedule::StageTimes& times) { return times.reduce_ns > 0; });
     ASSIGN_OR_RETURN(found.lowered,
                      schedule::Lower(found.as_given, {.reduce_gradients = reduces,
                                                       .transfers = TransfersOf(request_.sends)}));
   }
   RETURN_IF_ERROR(schedule::Validate(found.lowered, TransfersOf(request_.sends)));
+  ASSIGN_OR_RETURN(found.simulation,
+                   From(Origin::kConfiguration,
+                        schedule::Simulate(found.lowered, costs,
+                                           {.sends = request_.sends, .keep_trace = true})));
+  found.peak_stash = PeakStash(
+      found.as_given, schedule::UnitStash(found.as_given.rank_of_stage, request_.weight_stash));
   return found;
 }
 
 }  // namespace
 
-absl::StatusOr<SimulatedSchedule> FindSchedule(const ScheduleRequest& request) {
+absl::StatusOr<SimulatedSchedule> SimulateSchedule(const ScheduleRequest& request) {
   return Finder(request).Find();
 }
 

@@ -3,10 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "schedule/automatic.h"
-#include "schedule/costs.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
 
@@ -38,13 +38,14 @@ struct ScheduleRequest {
 };
 
 struct SimulatedSchedule {
-  schedule::Schedule as_given;  // compute or, from a file, perhaps lowered
-  schedule::Schedule lowered;   // proved
-  schedule::Costs costs;
+  schedule::Schedule as_given;      // compute or, from a file, perhaps lowered
+  schedule::Schedule lowered;       // proved
+  schedule::Simulation simulation;  // with its trace
+  std::vector<double> peak_stash;   // per rank, in what a device stashes of a micro-batch
 };
 
 // Errors are marked with their origin (exit_status.h).
-absl::StatusOr<SimulatedSchedule> FindSchedule(const ScheduleRequest& request);
+absl::StatusOr<SimulatedSchedule> SimulateSchedule(const ScheduleRequest& request);
 
 }  // namespace stagecoach::tools
 

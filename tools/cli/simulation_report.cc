@@ -15,52 +15,52 @@ using schedule::Simulation;
 
 double Milliseconds(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-std::string FormatMs(int64_t ns) { return absl::StrFormat("%.3f ms", Milliseconds(ns)); }
-
-std::string Percent(double share) { return absl::StrFormat("%.2f %%", 100 * share); }
-
 std::string ShareOfStep(int64_t ns, const Simulation& simulation) {
   if (simulation.step_ns == 0) return "-";
-  return Percent(static_cast<double>(ns) / static_cast<double>(simulation.step_ns));
+  return FormatPercent(static_cast<double>(ns) / static_cast<double>(simulation.step_ns));
 }
 
-std::string Title(const SimulationReport& report) {
-  const schedule::Schedule& schedule = report.schedule;
+std::string Title(const SimulatedSchedule& simulated) {
+  const schedule::Schedule& schedule = simulated.as_given;
   const int chunks = schedule.num_stages() / schedule.num_ranks();
   return absl::StrCat(schedule.name, ": ", schedule.num_ranks(), " stages",
                       chunks > 1 ? absl::StrCat(" x ", chunks, " chunks") : "", ", ",
                       schedule.num_micro_batches, " micro-batches");
 }
 
-bool KnowsSizes(const SimulationReport& report) {
-  return report.simulation.ranks[0].peak_bytes > 0;
-}
-
-std::vector<std::string> Columns(const SimulationReport& report) {
+std::vector<std::string> Columns(const SimulatedSchedule& simulated) {
   std::vector<std::string> columns = {"rank",      "busy",          "idle",      "dependency",
                                       "imbalance", "communication", "peak stash"};
-  if (KnowsSizes(report)) columns.emplace_back("peak");
+  if (KnowsSizes(simulated)) columns.emplace_back("peak");
   return columns;
 }
 
-std::vector<std::string> RowOf(const SimulationReport& report, size_t rank) {
-  const RankTimes& times = report.simulation.ranks[rank];
+std::vector<std::string> RowOf(const SimulatedSchedule& simulated, size_t rank) {
+  const RankTimes& times = simulated.simulation.ranks[rank];
   std::vector<std::string> row = {absl::StrCat(rank),
                                   FormatMs(times.busy_ns),
-                                  ShareOfStep(times.idle_ns(), report.simulation),
+                                  ShareOfStep(times.idle_ns(), simulated.simulation),
                                   FormatMs(times.dependency_ns),
                                   FormatMs(times.imbalance_ns),
                                   FormatMs(times.communication_ns),
-                                  absl::StrFormat("%.4g", report.peak_stash[rank])};
-  if (KnowsSizes(report)) row.push_back(base::FormatBytes(times.peak_bytes));
+                                  absl::StrFormat("%.4g", simulated.peak_stash[rank])};
+  if (KnowsSizes(simulated)) row.push_back(base::FormatBytes(times.peak_bytes));
   return row;
 }
 
 }  // namespace
 
-nlohmann::ordered_json ToJson(const SimulationReport& report) {
-  const schedule::Schedule& schedule = report.schedule;
-  const Simulation& simulation = report.simulation;
+std::string FormatMs(int64_t ns) { return absl::StrFormat("%.3f ms", Milliseconds(ns)); }
+
+std::string FormatPercent(double share) { return absl::StrFormat("%.2f %%", 100 * share); }
+
+bool KnowsSizes(const SimulatedSchedule& simulated) {
+  return simulated.simulation.ranks[0].peak_bytes > 0;
+}
+
+nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated) {
+  const schedule::Schedule& schedule = simulated.as_given;
+  const Simulation& simulation = simulated.simulation;
   nlohmann::ordered_json json = {{"schedule", schedule.name},
                                  {"stages", schedule.num_ranks()},
                                  {"chunks", schedule.num_stages() / schedule.num_ranks()},
@@ -76,36 +76,36 @@ nlohmann::ordered_json ToJson(const SimulationReport& report) {
                                     {{"dependency", Milliseconds(times.dependency_ns)},
                                      {"imbalance", Milliseconds(times.imbalance_ns)},
                                      {"communication", Milliseconds(times.communication_ns)}}},
-                                   {"peak_stash", report.peak_stash[r]}};
-    if (KnowsSizes(report)) rank["peak_bytes"] = times.peak_bytes;
+                                   {"peak_stash", simulated.peak_stash[r]}};
+    if (KnowsSizes(simulated)) rank["peak_bytes"] = times.peak_bytes;
     ranks.push_back(std::move(rank));
   }
   json["ranks"] = std::move(ranks);
   return json;
 }
 
-std::string ToText(const SimulationReport& report, const schedule::TimelineOptions& timeline) {
-  const Simulation& simulation = report.simulation;
+std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineOptions& timeline) {
+  const Simulation& simulation = simulated.simulation;
   using Align = base::TextTable::Align;
   std::vector<base::TextTable::Column> headers;
-  for (const std::string& column : Columns(report)) headers.push_back({column, Align::kRight});
+  for (const std::string& column : Columns(simulated)) headers.push_back({column, Align::kRight});
   base::TextTable table(std::move(headers));
-  for (size_t r = 0; r < simulation.ranks.size(); ++r) table.AddRow(RowOf(report, r));
-  return absl::StrCat(Title(report), "\n\n", schedule::ToTimeline(simulation.trace, timeline), "\n",
-                      table.ToString(), "\nstep ", FormatMs(simulation.step_ns),
+  for (size_t r = 0; r < simulation.ranks.size(); ++r) table.AddRow(RowOf(simulated, r));
+  return absl::StrCat(Title(simulated), "\n\n", schedule::ToTimeline(simulation.trace, timeline),
+                      "\n", table.ToString(), "\nstep ", FormatMs(simulation.step_ns),
                       ", longest span of a rank ", FormatMs(simulation.span_ns), ", bubble ",
-                      Percent(simulation.bubble_rate), " of it\n");
+                      FormatPercent(simulation.bubble_rate), " of it\n");
 }
 
-schedule::PageText ToPageText(const SimulationReport& report) {
-  const Simulation& simulation = report.simulation;
+schedule::PageText ToPageText(const SimulatedSchedule& simulated) {
+  const Simulation& simulation = simulated.simulation;
   schedule::PageText text;
-  text.title = Title(report);
+  text.title = Title(simulated);
   text.facts = {{"step", FormatMs(simulation.step_ns)},
                 {"longest span of a rank", FormatMs(simulation.span_ns)},
-                {"bubble", Percent(simulation.bubble_rate)}};
-  text.columns = Columns(report);
-  for (size_t r = 0; r < simulation.ranks.size(); ++r) text.rows.push_back(RowOf(report, r));
+                {"bubble", FormatPercent(simulation.bubble_rate)}};
+  text.columns = Columns(simulated);
+  for (size_t r = 0; r < simulation.ranks.size(); ++r) text.rows.push_back(RowOf(simulated, r));
   return text;
 }
 
