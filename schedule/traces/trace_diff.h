@@ -98,6 +98,14 @@ struct TraceDiff {
 absl::StatusOr<TraceDiff> DiffTraces(const Trace& simulated, const Trace& measured,
                                      size_t num_most = 10);
 
+// How much of its step a rank spends on each cause, as the mean over the ranks.
+struct CauseTable {
+  std::string unit;  // of the times: "ms"
+  // Cause, simulated, measured, and difference, of causes that occur; then their sum.
+  std::vector<std::vector<std::string>> rows;
+};
+CauseTable CausesOf(const TraceDiff& diff);
+
 // Tables for people, at most 100 columns wide for up to 9,999 ranks and micro-batches.
 std::string ToText(const TraceDiff& diff);
 

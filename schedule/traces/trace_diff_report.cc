@@ -55,21 +55,14 @@ std::string Headline(const TraceDiff& diff, const Times& times) {
   return line + "\n";
 }
 
-std::string CauseTable(const TraceDiff& diff, const Times& times) {
+std::string TextOf(const CauseTable& causes) {
   base::TextTable table({{"cause"},
                          {"simulated", Align::kRight},
                          {"measured", Align::kRight},
                          {"difference", Align::kRight}});
-  for (int c = 0; c < kNumCauses; ++c) {
-    const Cause cause = static_cast<Cause>(c);
-    if (diff.simulated[cause] == 0 && diff.measured[cause] == 0) continue;
-    table.AddRow({CauseName(cause), times.Plain(diff.simulated[cause]),
-                  times.Plain(diff.measured[cause]), times.Signed(diff.difference_ns(cause))});
-  }
-  table.AddRow({"sum", times.Plain(diff.simulated_step_ns), times.Plain(diff.measured_step_ns),
-                times.Signed(diff.difference_ns())});
-  return absl::StrCat("\nWhat a rank spends the step on (", times.unit(),
-                      ", mean over the ranks)\n", table.ToString());
+  for (const std::vector<std::string>& row : causes.rows) table.AddRow(row);
+  return absl::StrCat("\nWhat a rank spends the step on (", causes.unit, ", mean over the ranks)\n",
+                      table.ToString());
 }
 
 // Differences of all ranks: compute as one, and all other causes.
@@ -146,9 +139,24 @@ nlohmann::ordered_json PlaceToJson(Rank rank, size_t position, const Action& act
 
 }  // namespace
 
+CauseTable CausesOf(const TraceDiff& diff) {
+  const Times times(diff);
+  CauseTable table = {.unit = times.unit(), .rows = {}};
+  for (int c = 0; c < kNumCauses; ++c) {
+    const Cause cause = static_cast<Cause>(c);
+    if (diff.simulated[cause] == 0 && diff.measured[cause] == 0) continue;
+    table.rows.push_back({CauseName(cause), times.Plain(diff.simulated[cause]),
+                          times.Plain(diff.measured[cause]),
+                          times.Signed(diff.difference_ns(cause))});
+  }
+  table.rows.push_back({"sum", times.Plain(diff.simulated_step_ns),
+                        times.Plain(diff.measured_step_ns), times.Signed(diff.difference_ns())});
+  return table;
+}
+
 std::string ToText(const TraceDiff& diff) {
   const Times times(diff);
-  return absl::StrCat(Headline(diff, times), CauseTable(diff, times), RankTable(diff, times),
+  return absl::StrCat(Headline(diff, times), TextOf(CausesOf(diff)), RankTable(diff, times),
                       OperationTable(diff, times), MostTable(diff, times), PartedLine(diff, times));
 }
 

@@ -17,6 +17,7 @@ using engine::TestDirectory;
 using engine::WriteTestFile;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::Not;
 using ::testing::SizeIs;
@@ -255,8 +256,31 @@ TEST(Trace, OfARunIsComparedWithItsSimulation) {
   const nlohmann::json json = diff.Events().at(0);
   EXPECT_GT(json["measured_step_ns"], 0);
   EXPECT_GT(json["simulated_step_ns"], 0);
-  EXPECT_THAT(RunStagecoach({"trace", "diff", simulated, measured}).out, HasSubstr("cause"));
+  const std::string page = absl::StrCat(directory, "/", "page.html");
+  const Finished swapped = RunStagecoach({"trace", "diff", measured, simulated, "--html", page});
+  EXPECT_THAT(swapped.err, IsEmpty());
+  EXPECT_EQ(swapped.out, RunStagecoach({"trace", "diff", simulated, measured}).out);
+  EXPECT_THAT(swapped.out, HasSubstr("cause"));
+  const std::string html = ContentsOf(page);
+  const size_t above = html.find(absl::StrCat("\"name\":\"simulated: ", simulated, "\""));
+  const size_t below = html.find(absl::StrCat("\"name\":\"measured: ", measured, "\""));
+  EXPECT_LT(above, below);
+  EXPECT_NE(below, std::string::npos);
+  EXPECT_THAT(html, HasSubstr("<td>sum</td>"));
   EXPECT_THAT(RunStagecoach({"trace", "show", measured}).out, HasSubstr("zb-h1, measured"));
+}
+
+TEST(Trace, OfTheSameKindKeepTheirPlacesAndThatIsSaid) {
+  const std::string directory = TestDirectory();
+  const std::string fast = absl::StrCat(directory, "/", "fast.json");
+  const std::string slow = absl::StrCat(directory, "/", "slow.json");
+  ASSERT_EQ(Simulated({"--trace", fast}).exit_status, 0);
+  ASSERT_EQ(Simulated({"--forward", "2", "--trace", slow}).exit_status, 0);
+  const Finished diff = RunStagecoach({"trace", "diff", fast, slow, "--json"});
+  EXPECT_GT(diff.Events().at(0)["difference_ns"], 0);
+  ExpectOneLine(diff.err,
+                AllOf(HasSubstr("both traces are simulated"),
+                      HasSubstr(absl::StrCat(fast, " takes the place of the simulated"))));
 }
 
 TEST(Trace, OfAnotherScheduleIsRefused) {
@@ -267,7 +291,7 @@ TEST(Trace, OfAnotherScheduleIsRefused) {
   ASSERT_EQ(Simulated({"--schedule", "gpipe", "--trace", two}).exit_status, 0);
   const Finished diff = RunStagecoach({"trace", "diff", one, two});
   EXPECT_EQ(diff.exit_status, 65);
-  EXPECT_THAT(diff.err, HasSubstr("rank 0"));
+  ExpectOneLine(diff.err, HasSubstr("rank 0"));
 }
 
 TEST(Trace, BadUsageAndBadFilesSaySo) {

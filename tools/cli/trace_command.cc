@@ -4,6 +4,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,7 @@
 #include "schedule/traces/trace_diff.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
@@ -27,21 +30,70 @@ struct TraceCommandOptions {
   CLI::App* diff = nullptr;
   CLI::App* show = nullptr;
   CLI::App* merge = nullptr;
-  std::string simulated, measured;  // of diff
+  std::string simulated, measured;  // of diff, in either order
   bool json = false;
   std::string trace;  // of show
-  std::string html;
+  std::string html;   // of both
   std::string rings;  // of merge
   std::string output;
 };
 
+struct TraceFile {
+  std::string path;
+  schedule::Trace trace;
+};
+
+absl::StatusOr<TraceFile> Read(const std::string& path) {
+  ASSIGN_OR_RETURN(schedule::Trace trace, From(Origin::kData, schedule::ReadTrace(path)));
+  return TraceFile{path, std::move(trace)};
+}
+
+bool AreOfOneKind(const TraceFile& a, const TraceFile& b) {
+  return a.trace.source == b.trace.source;
+}
+
+std::string DiffPage(const TraceFile& simulated, const TraceFile& measured,
+                     const schedule::TraceDiff& diff) {
+  const auto name = [](const TraceFile& file) {
+    return absl::StrCat(file.trace.source, ": ", file.path);
+  };
+  const bool are_of_one_kind = AreOfOneKind(simulated, measured);
+  const std::string first = are_of_one_kind ? "above" : "simulated";
+  const std::string second = are_of_one_kind ? "below" : "measured";
+  const schedule::CauseTable causes = CausesOf(diff);
+  const std::vector<std::string>& sum = causes.rows.back();
+  schedule::PageText text;
+  text.title = absl::StrCat(simulated.trace.name, ": ", simulated.trace.source, " and ",
+                            measured.trace.source);
+  text.facts = {{absl::StrCat("step ", first), absl::StrCat(sum[1], " ", causes.unit)},
+                {second, absl::StrCat(sum[2], " ", causes.unit)},
+                {"difference", absl::StrCat(sum[3], " ", causes.unit)}};
+  text.columns = {absl::StrCat("what a rank spends the step on (", causes.unit, ", mean)"), first,
+                  second, "difference"};
+  text.rows = causes.rows;
+  return schedule::ToHtml({{name(simulated), simulated.trace}, {name(measured), measured.trace}},
+                          text);
+}
+
 absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
-  ASSIGN_OR_RETURN(const schedule::Trace simulated,
-                   From(Origin::kData, schedule::ReadTrace(options.simulated)));
-  ASSIGN_OR_RETURN(const schedule::Trace measured,
-                   From(Origin::kData, schedule::ReadTrace(options.measured)));
+  ASSIGN_OR_RETURN(TraceFile simulated, Read(options.simulated));
+  ASSIGN_OR_RETURN(TraceFile measured, Read(options.measured));
+  // Files say themselves what they are.
+  if (simulated.trace.source == "measured" && measured.trace.source == "simulated") {
+    std::swap(simulated, measured);
+  }
   ASSIGN_OR_RETURN(const schedule::TraceDiff diff,
-                   From(Origin::kData, schedule::DiffTraces(simulated, measured)));
+                   From(Origin::kData, schedule::DiffTraces(simulated.trace, measured.trace)));
+  if (AreOfOneKind(simulated, measured)) {
+    PrintNotice(absl::StrCat("both traces are ", simulated.trace.source, ": ", simulated.path,
+                             " takes the place of the simulated one, ", measured.path,
+                             " that of the measured one"));
+  }
+  if (!options.html.empty()) {
+    RETURN_IF_ERROR(
+        From(Origin::kConfiguration,
+             base::WriteFileAtomically(options.html, DiffPage(simulated, measured, diff))));
+  }
   if (options.json) {
     absl::PrintF("%s\n", ToJson(diff).dump());
   } else {
@@ -96,8 +148,12 @@ Command AddTraceCommand(CLI::App& app) {
   options->diff = flags->add_subcommand(
       "diff", "Show where a measured run differs from the simulated one, by cause");
   options->diff->add_option("simulated", options->simulated, "Trace of a simulation")->required();
-  options->diff->add_option("measured", options->measured, "Trace of a run")->required();
+  options->diff
+      ->add_option("measured", options->measured, "Trace of a run; also the other way round")
+      ->required();
   options->diff->add_flag("--json", options->json, "Print one JSON object");
+  AddOutput(*options->diff, "--html", "FILE", options->html,
+            "Write a page with both timelines, one above the other");
   options->show = flags->add_subcommand("show", "Draw a trace");
   options->show->add_option("trace", options->trace, "The trace")->required();
   AddOutput(*options->show, "--html", "FILE", options->html, "Write a page to explore it");
