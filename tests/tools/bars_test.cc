@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <tuple>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -77,6 +78,30 @@ TEST(ProgressLine, SaysHundredPercentOnlyAtTheEnd) {
   progress.steps = 1000;
   progress.step = 999;
   EXPECT_THAT(ProgressLine(progress, 2, 100), HasSubstr(" 99 %"));
+}
+
+TEST(PlainProgress, TellsAllThatMatters) {
+  EXPECT_EQ(PlainProgress(Halfway(), 2),
+            "epoch 1/2   50 %  loss 0.5000  1,234 samples/s  1m 30s left");
+}
+
+// How many of so many steps of an epoch pass until a line is due, if each takes so long.
+int StepsUntilDue(ProgressPace& pace, absl::Time start, int64_t steps, absl::Duration each) {
+  for (int step = 1;; ++step) {
+    if (pace.IsDue({.step = step, .steps = steps}, start + step * each)) return step;
+  }
+}
+
+TEST(ProgressPace, IsHalfAMinuteOrATenthOfAnEpochWhicheverIsLater) {
+  const absl::Time start = absl::UnixEpoch();
+  for (const auto& [steps, each, due] :
+       {std::tuple(1000, absl::Milliseconds(100), 300), std::tuple(1000, absl::Seconds(1), 100),
+        std::tuple(5, absl::Seconds(60), 1)}) {
+    ProgressPace pace(start);
+    EXPECT_EQ(StepsUntilDue(pace, start, steps, each), due) << steps;
+    // And again.
+    EXPECT_EQ(StepsUntilDue(pace, start + due * each, steps, each), due) << steps;
+  }
 }
 
 }  // namespace

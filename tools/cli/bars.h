@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/time/time.h"
 #include "engine/train/fit.h"
 
 namespace stagecoach::tools {
@@ -18,6 +19,24 @@ std::string Bar(double share, int width);
 // `tokens`: of a sample; with them, tokens are counted rather than samples.
 std::string ProgressLine(const engine::FitProgress& progress, int epochs, int columns,
                          int64_t tokens = 0);
+
+// The same for a file: without a bar, and whole.
+std::string PlainProgress(const engine::FitProgress& progress, int epochs, int64_t tokens = 0);
+
+// When a run says how far it is where lines cannot be redrawn: once kInterval has passed since it
+// last did, and a tenth of an epoch has been trained.
+class ProgressPace {
+ public:
+  static constexpr absl::Duration kInterval = absl::Seconds(30);
+
+  explicit ProgressPace(absl::Time start) : last_(start) {}
+  // To be called after every step; starts the next interval if it is true.
+  bool IsDue(const engine::FitProgress& progress, absl::Time now);
+
+ private:
+  absl::Time last_;
+  int64_t steps_ = 0;  // since then
+};
 
 }  // namespace stagecoach::tools
 

@@ -48,7 +48,8 @@ class Report {
   virtual void End(const Run& run, const Outcome& outcome) = 0;
 };
 
-// For people: tables, and between their rows a progress bar if standard output is a terminal.
+// For people: tables, and between their rows a progress bar if standard output is a terminal,
+// and elsewhere a line at the pace of ProgressPace (bars.h).
 // `explains`, here and below: starts with ExplainStep, too.
 std::unique_ptr<Report> MakeTextReport(int epochs, bool explains);
 

@@ -165,8 +165,13 @@ class TextReport final : public Report {
       absl::PrintF("       skipped step %s of epoch %d: %s\n", base::FormatCount(progress.step),
                    progress.epoch, progress.taken.skipped_for);
     }
-    if (TerminalColumns() == 0) return;
     const absl::Time now = absl::Now();
+    if (TerminalColumns() == 0) {
+      if (!pace_.IsDue(progress, now)) return;
+      absl::PrintF("       %s\n", PlainProgress(progress, epochs_, measures_.tokens));
+      std::fflush(stdout);
+      return;
+    }
     if (now - drawn_ < kRedrawInterval && progress.step < progress.steps) return;
     drawn_ = now;
     // The last column stays empty: a cursor behind it would be on the next line.
@@ -244,6 +249,7 @@ class TextReport final : public Report {
   Measures measures_;
   std::string saved_;  // the last checkpoint
   absl::Time drawn_ = absl::InfinitePast();
+  ProgressPace pace_ = ProgressPace(absl::Now());
 };
 
 }  // namespace
