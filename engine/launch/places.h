@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectFolder(const Launch& launch,
 // `address` is "host:port" or "[host]:port".
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
                                                        const std::string& address,
-                                                       absl::Duration deadline);
+                                                       absl::Duration deadline, LateNotice* late);
 
 }  // namespace stagecoach::engine
 

@@ -98,8 +98,14 @@ absl::StatusOr<std::string> Rendezvous::Get(const std::string& key, base::Deadli
 
 absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string& text,
                                                                base::Deadline deadline) {
+  return Gather(text, deadline, /*late=*/nullptr);
+}
+
+absl::StatusOr<std::vector<std::string>> Rendezvous::Gather(const std::string& text,
+                                                            base::Deadline deadline,
+                                                            LateNotice* late) {
   RETURN_IF_ERROR(CheckValue(text));
-  absl::StatusOr<std::vector<std::string>> texts = GatherTexts(text, deadline);
+  absl::StatusOr<std::vector<std::string>> texts = GatherTexts(text, deadline, late);
   failed_ = failed_ || !texts.ok();
   if (absl::IsDeadlineExceeded(texts.status())) {
     Fail(texts.status(), base::Deadline::After(kAnswerTime));
@@ -108,14 +114,15 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::AllGather(const std::string
 }
 
 absl::StatusOr<std::vector<std::string>> Rendezvous::GatherTexts(const std::string& text,
-                                                                 base::Deadline deadline) {
+                                                                 base::Deadline deadline,
+                                                                 LateNotice* late) {
   const int64_t gather = gathers_++;
   RETURN_IF_ERROR(DoSet(GatherKey(gather, rank_), text, deadline));
   std::vector<std::string> texts;
   std::vector<int> missing;
   for (int rank = 0; rank < ranks_; ++rank) {
     // Once the deadline has passed, this only checks which others are missing.
-    absl::StatusOr<std::string> theirs = Await(GatherKey(gather, rank), rank, deadline);
+    absl::StatusOr<std::string> theirs = Await(gather, rank, deadline, late);
     if (absl::IsDeadlineExceeded(theirs.status())) {
       missing.push_back(rank);
       continue;
@@ -128,15 +135,32 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::GatherTexts(const std::stri
   return texts;
 }
 
-absl::StatusOr<std::string> Rendezvous::Await(const std::string& key, int from,
-                                              base::Deadline deadline) {
+absl::StatusOr<std::string> Rendezvous::Await(int64_t gather, int from, base::Deadline deadline,
+                                              LateNotice* late) {
   while (true) {
     const bool is_last = deadline.Remaining() <= look_interval();
-    absl::StatusOr<std::string> value =
-        DoGet(key, from, is_last ? deadline : base::Deadline::After(look_interval()));
+    absl::StatusOr<std::string> value = DoGet(
+        GatherKey(gather, from), from, is_last ? deadline : base::Deadline::After(look_interval()));
     if (is_last || !absl::IsDeadlineExceeded(value.status())) return value;
     RETURN_IF_ERROR(ShowLife("a wait for the others", deadline));
+    if (late == nullptr || !late->IsDue()) continue;
+    ASSIGN_OR_RETURN(const std::vector<int> missing, MissingFrom(gather, from, deadline));
+    if (!missing.empty()) late->Give(missing);
   }
+}
+
+absl::StatusOr<std::vector<int>> Rendezvous::MissingFrom(int64_t gather, int first,
+                                                         base::Deadline deadline) {
+  std::vector<int> missing;
+  for (int rank = first; rank < ranks_; ++rank) {
+    const absl::Status status = DoLook(GatherKey(gather, rank), deadline).status();
+    if (absl::IsNotFound(status)) {
+      missing.push_back(rank);
+    } else {
+      RETURN_IF_ERROR(status);
+    }
+  }
+  return missing;
 }
 
 absl::Status Rendezvous::ExplainMissing(std::vector<int> missing) {
@@ -157,8 +181,8 @@ absl::Status Rendezvous::ExplainMissing(std::vector<int> missing) {
                                                   " did not arrive in time", seen));
 }
 
-absl::Status Rendezvous::Barrier(base::Deadline deadline) {
-  return AllGather("", deadline).status();
+absl::Status Rendezvous::Barrier(base::Deadline deadline, LateNotice* late) {
+  return Gather("", deadline, late).status();
 }
 
 void Rendezvous::Fail(const absl::Status& why, base::Deadline deadline) {
@@ -214,7 +238,8 @@ absl::StatusOr<std::vector<Rendezvous::Silent>> Rendezvous::FindSilent() {
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,
-                                                              absl::Duration deadline) {
+                                                              absl::Duration deadline,
+                                                              LateNotice* late) {
   STAGECOACH_CHECK(launch.rank >= 0 && launch.rank < launch.ranks,
                    absl::StrCat("rank ", launch.rank, " of ", launch.ranks));
   if (launch.rendezvous.empty()) {
@@ -227,7 +252,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& laun
   absl::StatusOr<std::unique_ptr<Rendezvous>> rendezvous =
       absl::InvalidArgumentError("must be tcp://HOST:PORT or file:/FOLDER");
   if (absl::ConsumePrefix(&place, "tcp://")) {
-    rendezvous = ConnectTcp(launch, std::string(place), deadline);
+    rendezvous = ConnectTcp(launch, std::string(place), deadline, late);
   } else if (absl::ConsumePrefix(&place, "file:") && absl::StartsWith(place, "/")) {
     rendezvous = ConnectFolder(launch, std::string(place), deadline);
   }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +22,25 @@ namespace stagecoach::engine {
 bool IsOfAnotherRank(const absl::Status& status);
 // Marks it so.
 absl::Status OfAnotherRank(absl::Status status);
+
+// Calls `notify` with the ranks that are missing, once, if a wait for them lasts longer than `at`.
+class LateNotice {
+ public:
+  LateNotice(base::Deadline at, std::function<void(const std::vector<int>& missing)> notify)
+      : at_(at), notify_(std::move(notify)) {}
+
+  base::Deadline at() const { return at_; }
+  bool IsDue() const { return !is_given_ && at_.Expired(); }
+  void Give(const std::vector<int>& missing) {
+    is_given_ = true;
+    notify_(missing);
+  }
+
+ private:
+  base::Deadline at_;
+  std::function<void(const std::vector<int>& missing)> notify_;
+  bool is_given_ = false;
+};
 
 // A small store of texts that the processes of one launch share before they have any other
 // connection, and beside it: the name of an NCCL group, the status of each rank, a few numbers.
@@ -66,8 +87,9 @@ class Rendezvous {
   absl::StatusOr<std::vector<std::string>> AllGather(const std::string& text,
                                                      base::Deadline deadline);
 
-  // An AllGather without texts: returns once all ranks have called it.
-  absl::Status Barrier(base::Deadline deadline);
+  // An AllGather without texts: returns once all ranks have called it. `late` may be given up to
+  // look_interval() after its time.
+  absl::Status Barrier(base::Deadline deadline, LateNotice* late = nullptr);
 
   // Tells the others that this rank has failed, so that none goes on to wait for it. The first
   // failure of the launch counts, later ones are not passed on. Best effort, since what has failed
@@ -129,10 +151,15 @@ class Rendezvous {
                                                                base::Deadline deadline) = 0;
   virtual absl::Status DoRemove(const std::string& key, base::Deadline deadline) = 0;
 
+  absl::StatusOr<std::vector<std::string>> Gather(const std::string& text, base::Deadline deadline,
+                                                  LateNotice* late);
   absl::StatusOr<std::vector<std::string>> GatherTexts(const std::string& text,
-                                                       base::Deadline deadline);
-  // DoGet with signs of life.
-  absl::StatusOr<std::string> Await(const std::string& key, int from, base::Deadline deadline);
+                                                       base::Deadline deadline, LateNotice* late);
+  // The rank's text of a gather. DoGet with signs of life.
+  absl::StatusOr<std::string> Await(int64_t gather, int from, base::Deadline deadline,
+                                    LateNotice* late);
+  // Of the ranks from `first` on, those that have not come to a gather.
+  absl::StatusOr<std::vector<int>> MissingFrom(int64_t gather, int first, base::Deadline deadline);
   // The error of a gather at its deadline.
   absl::Status ExplainMissing(std::vector<int> missing);
 
@@ -146,7 +173,7 @@ class Rendezvous {
 };
 
 // This process's end of the store at launch.rendezvous. Returns once the store answers this rank;
-// other ranks may still be missing.
+// other ranks may still be missing. `late` is given for rank 0, if that does not answer.
 //
 //   "tcp://host:port"  a thread of rank 0 listens at that port of its host; the
 //       others connect, and try again until it is there. On loopback only where the host is
@@ -165,7 +192,8 @@ class Rendezvous {
 // there already, so that two processes claim it. FailedPrecondition: the store is that of another
 // launch, or of another number of ranks.
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectRendezvous(const Launch& launch,
-                                                              absl::Duration deadline);
+                                                              absl::Duration deadline,
+                                                              LateNotice* late = nullptr);
 
 }  // namespace stagecoach::engine
 

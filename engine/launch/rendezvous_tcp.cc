@@ -41,9 +41,10 @@ class TcpRendezvous final : public Rendezvous {
     return server_ != nullptr ? host_ : LocalHost(socket_);
   }
 
-  // Once, until it is OK.
-  absl::Status Join(const Address& address, const std::string& id, base::Deadline deadline) {
-    ASSIGN_OR_RETURN(socket_, Connect(address, deadline));
+  // Once, until it is OK. `connected`: the time by which rank 0 must have been reached.
+  absl::Status Join(const Address& address, const std::string& id, base::Deadline connected,
+                    base::Deadline deadline) {
+    ASSIGN_OR_RETURN(socket_, Connect(address, connected));
     const Request join = {
         .kind = Request::Kind::kJoin, .rank = rank(), .ranks = ranks(), .key = id};
     const absl::Status status = Ask(absl::StrCat(kGreeting, Encode(join)), deadline).status();
@@ -140,7 +141,8 @@ class TcpRendezvous final : public Rendezvous {
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
                                                        const std::string& text,
-                                                       absl::Duration longest_wait) {
+                                                       absl::Duration longest_wait,
+                                                       LateNotice* late) {
   const base::Deadline deadline = base::Deadline::After(longest_wait);
   ASSIGN_OR_RETURN(Address address, ParseAddress(text));
   const std::string host = address.host;
@@ -154,8 +156,13 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> ConnectTcp(const Launch& launch,
   auto rendezvous = std::make_unique<TcpRendezvous>(launch, host, std::move(server), longest_wait);
   absl::Duration pause = absl::Milliseconds(5);
   while (true) {
-    const absl::Status status = rendezvous->Join(address, launch.id, deadline);
+    // An attempt to connect to a host that does not answer would last to the end.
+    const bool will_be_late =
+        late != nullptr && !late->at().Expired() && late->at().time() < deadline.time();
+    const absl::Status status =
+        rendezvous->Join(address, launch.id, will_be_late ? late->at() : deadline, deadline);
     if (status.ok()) return rendezvous;
+    if (late != nullptr && late->IsDue()) late->Give({0});
     // Rank 0 may not be there yet, or have too many at its door.
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
     if (deadline.Remaining() <= pause) {

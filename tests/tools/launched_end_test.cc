@@ -183,12 +183,13 @@ class LaunchedStopped : public ::testing::TestWithParam<std::tuple<StopPlace, si
     const bool may_fail = victim() == 0 && process.exit_status != 0;
     if (stop().trained && !may_fail) {
       EXPECT_EQ(process.exit_status, 0) << process.err;
-      EXPECT_THAT(process.err, AnyOf(IsEmpty(), left_behind));
+      EXPECT_THAT(WithoutWaits(process.err), AnyOf(IsEmpty(), left_behind));
       return;
     }
     EXPECT_THAT(process.exit_status, kStatusTryAgain);
-    EXPECT_THAT(process.err, AllOf(StartsWith("stagecoach train: "),
-                                   ContainsRegex(" in time|timed out|does not answer")));
+    EXPECT_THAT(WithoutWaits(process.err),
+                AllOf(StartsWith("stagecoach train: "),
+                      ContainsRegex(" in time|timed out|does not answer")));
   }
 
   // The others end by themselves, soon after the deadline at the latest.
@@ -279,7 +280,7 @@ TEST_P(LaunchedStop, EndsAllWithASummary) {
   const std::vector<Finished> all = WaitForAll(children);
   for (const Finished& process : all) {
     EXPECT_EQ(process.exit_status, kStopped) << process.err;
-    EXPECT_THAT(process.err, IsEmpty());
+    EXPECT_THAT(WithoutWaits(process.err), IsEmpty());
   }
   const nlohmann::json end = all[0].Events().back();
   EXPECT_EQ(end["event"], "end");

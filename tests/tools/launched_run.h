@@ -41,6 +41,9 @@ std::vector<std::unique_ptr<Child>> Start(int ranks, const VariablesOf& variable
 std::vector<Finished> WaitForAll(const std::vector<std::unique_ptr<Child>>& children);
 std::vector<Finished> Launch(int ranks, const VariablesOf& variables, const ArgumentsOf& arguments);
 
+// Without the notices of ranks that have waited for others, since on a busy machine some come late.
+std::string WithoutWaits(const std::string& err);
+
 // All ended with status 0 and nothing to complain of.
 void ExpectSuccess(const std::vector<Finished>& all);
 // The process ended by itself, with one line that says why.

@@ -1,16 +1,22 @@
 #include "tools/cli/launched.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "kernels/cuda_backend.h"
 #include "schedule/files/schedule_file.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -21,13 +27,42 @@ namespace {
 constexpr absl::Duration kLongestReplacement = absl::Seconds(10);
 constexpr absl::Duration kLongestMeeting = absl::Seconds(10);
 
+// How long a process whose flags are wrong waits for others that should hear of it.
+constexpr absl::Duration kLongestFarewell = absl::Seconds(5);
+// By when those that a launcher starts at once are usually there.
+constexpr absl::Duration kPatience = absl::Milliseconds(1500);
+
+std::string DescribeWait(const engine::Launch& launch, const std::vector<int>& missing,
+                         absl::Time until) {
+  constexpr size_t kMostNamed = 8;
+  const size_t named = std::min(missing.size(), kMostNamed);
+  return absl::StrCat(
+      "waits for rank", missing.size() == 1 ? " " : "s ",
+      absl::StrJoin(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+      missing.size() > named ? absl::StrCat(" and ", missing.size() - named, " more") : "", " of ",
+      launch.ranks, " at ", launch.rendezvous, " until ",
+      absl::FormatTime("%F %T", until, absl::LocalTimeZone()), " (--deadline)");
+}
+
 // Returns once all are there, so that each hears why another ends.
-absl::StatusOr<Meeting> Meet(const engine::Launch& launch, absl::Duration deadline) {
+absl::StatusOr<Meeting> Meet(const engine::Launch& launch, absl::Duration deadline,
+                             engine::LateNotice* late = nullptr) {
   ASSIGN_OR_RETURN(std::shared_ptr<engine::Rendezvous> rendezvous,
-                   From(Origin::kConfiguration, ConnectRendezvous(launch, deadline)));
+                   From(Origin::kConfiguration, ConnectRendezvous(launch, deadline, late)));
   RETURN_IF_ERROR(
-      From(Origin::kConfiguration, rendezvous->Barrier(base::Deadline::After(deadline))));
+      From(Origin::kConfiguration, rendezvous->Barrier(base::Deadline::After(deadline), late)));
   return Meeting{launch, std::move(rendezvous)};
+}
+
+// The first meeting of the launch, and what is said if it takes long. Rank 0 says it for all that
+// have met it.
+absl::StatusOr<Meeting> MeetAtFirst(const engine::Launch& launch, absl::Duration deadline) {
+  const absl::Time until = absl::Now() + deadline;
+  engine::LateNotice late(base::Deadline::After(kPatience), [&](const std::vector<int>& missing) {
+    if (launch.rank != 0 && missing.front() != 0) return;
+    PrintRankNotice(DescribeWait(launch, missing, until));
+  });
+  return Meet(launch, deadline, launch.is_replacement ? nullptr : &late);
 }
 
 }  // namespace
@@ -94,21 +129,27 @@ absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options) {
 }
 
 absl::StatusOr<int> WorkAsRank(
-    const engine::Launch& launch, const RunOptions& given, const absl::Status& so_far,
+    absl::string_view command, const engine::Launch& launch, const RunOptions& given,
+    const absl::Status& so_far,
     absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, const Meeting&)> work,
     engine::Supervisor* supervisor) {
   absl::StatusOr<RunOptions> options = From(Origin::kUsage, OptionsOfRank(launch, given));
   if (!so_far.ok()) options = so_far;
   const absl::Duration deadline = absl::Seconds(given.deadline_seconds);
-  absl::StatusOr<Meeting> meeting = Meet(launch, deadline);
-  // What is wrong with this process's own flags comes last, for the others are to hear of it; if
-  // they cannot be met, it comes first.
-  if (!meeting.ok()) return options.ok() ? meeting.status() : options.status();
-  if (options.ok()) {
-    options->is_supervised = supervisor != nullptr;
-    const absl::Status chosen = ChooseGpu(launch, *options);
-    if (!chosen.ok()) options = chosen;
+  if (!options.ok()) {
+    const int exit_status = Fail(command, options.status());
+    const absl::StatusOr<Meeting> meeting = Meet(launch, std::min(deadline, kLongestFarewell));
+    if (meeting.ok()) {
+      meeting->rendezvous->Fail(options.status(), base::Deadline::After(kLongestFarewell));
+    }
+    return exit_status;
   }
+  absl::StatusOr<Meeting> meeting = MeetAtFirst(launch, deadline);
+  RETURN_IF_ERROR(meeting.status());
+  options->is_supervised = supervisor != nullptr;
+  // The others are to hear of it.
+  const absl::Status chosen = ChooseGpu(launch, *options);
+  if (!chosen.ok()) options = chosen;
   const auto attempt = [&]() -> absl::StatusOr<int> {
     RETURN_IF_ERROR(meeting.status());
     RETURN_IF_ERROR(options.status());

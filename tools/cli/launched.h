@@ -6,6 +6,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/rendezvous.h"
 #include "engine/launch/supervisor.h"
@@ -34,11 +35,15 @@ struct Meeting {
   std::shared_ptr<engine::Rendezvous> rendezvous;
 };
 
-// Meets the other processes and does this one's work, which is given its own options. All hear why
-// one ends: be it for `so_far`, what has become of this process before. With a `supervisor`, the
-// work is done again at another meeting if it can go on when another process is replaced.
+// Meets the other processes and does this one's work, which is given its own options. Who waits for
+// others longer than a launch takes says so. All hear why one ends: be it for `so_far`, what has
+// become of this process before. What is wrong with its own flags is printed (as an error of
+// `command`) before it meets the others, and then only those that come soon hear of it. With a
+// `supervisor`, the work is done again at another meeting if it can go on when another process is
+// replaced.
 absl::StatusOr<int> WorkAsRank(
-    const engine::Launch& launch, const RunOptions& given, const absl::Status& so_far,
+    absl::string_view command, const engine::Launch& launch, const RunOptions& given,
+    const absl::Status& so_far,
     absl::FunctionRef<absl::StatusOr<int>(const RunOptions&, const Meeting&)> work,
     engine::Supervisor* supervisor = nullptr);
 

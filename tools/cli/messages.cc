@@ -18,6 +18,11 @@ std::optional<int> OwnRank() {
   return (*launch)->rank;
 }
 
+void Print(absl::string_view text) {
+  const std::string line = absl::StrCat("stagecoach: ", text, "\n");
+  std::fputs(line.c_str(), stderr);
+}
+
 }  // namespace
 
 std::string RankPrefix(absl::string_view message) {
@@ -29,10 +34,10 @@ std::string RankPrefix(absl::string_view message) {
   return is_named ? "" : absl::StrCat(name, ": ");
 }
 
+void PrintRankNotice(absl::string_view text) { Print(absl::StrCat(RankPrefix(text), text)); }
+
 void PrintNotice(absl::string_view text) {
-  if (OwnRank().value_or(0) != 0) return;
-  const std::string line = absl::StrCat("stagecoach: ", text, "\n");
-  std::fputs(line.c_str(), stderr);
+  if (OwnRank().value_or(0) == 0) Print(text);
 }
 
 }  // namespace stagecoach::tools

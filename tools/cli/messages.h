@@ -12,6 +12,9 @@ namespace stagecoach::tools {
 // unless `message` names that rank first anyway; otherwise nothing.
 std::string RankPrefix(absl::string_view message);
 
+// Prints "stagecoach: rank 2: text" to stderr, "rank 2: " being RankPrefix.
+void PrintRankNotice(absl::string_view text);
+
 // Prints "stagecoach: text" to stderr: a notice that a run prints once, so among processes only
 // that of rank 0 prints it.
 void PrintNotice(absl::string_view text);

@@ -307,7 +307,7 @@ absl::StatusOr<int> Predict(const CLI::App& flags, PredictOptions& options) {
                    From(Origin::kUsage, engine::FindLaunch()));
   const absl::StatusOr<engine::Checkpoint> checkpoint = Prepare(flags, options);
   if (launch.has_value()) {
-    return WorkAsRank(*launch, options.run, checkpoint.status(),
+    return WorkAsRank("predict", *launch, options.run, checkpoint.status(),
                       [&](const RunOptions& run, const Meeting& meeting) {
                         PredictOptions own = options;
                         own.run = run;

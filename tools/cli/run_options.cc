@@ -317,6 +317,10 @@ absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
 
 }  // namespace
 
+absl::Status CheckPlanFlags(const RunOptions& options) {
+  return HasPlan(options) ? TakePlan(options).status() : PlanOptionsOf(options).status();
+}
+
 absl::StatusOr<Run> MakeRun(const RunOptions& options) {
   absl::StatusOr<Run> run = MakeRunOnDevices(options);
   if (!absl::IsUnavailable(run.status())) return run;

@@ -224,6 +224,9 @@ struct Run {
   engine::LearningRate learning_rate = {};
 };
 
+// What MakeRun finds wrong with flags and files alone, before it reads data or asks for devices.
+absl::Status CheckPlanFlags(const RunOptions& options);
+
 // Prepares the workload, of which there must be a batch, profiles the model and cuts it, or reads
 // how it is cut. Errors are marked with their origin.
 absl::StatusOr<Run> MakeRun(const RunOptions& options);

@@ -69,8 +69,9 @@ absl::StatusOr<int> Train(CLI::App& flags, RunOptions& options) {
   const std::unique_ptr<engine::Supervisor> supervisor = engine::Supervisor::Find();
   TrainingProcess process(flags, resumes.ok() && *resumes, supervisor.get());
   if (launch.has_value()) {
+    const absl::Status so_far = resumes.ok() ? CheckPlanFlags(options) : resumes.status();
     return WorkAsRank(
-        *launch, options, resumes.status(),
+        "train", *launch, options, so_far,
         [&](const RunOptions& own, const Meeting& meeting) { return process.Train(own, meeting); },
         supervisor.get());
   }

@@ -101,6 +101,15 @@ TEST_F(TcpRendezvousTest, NamesRankZeroWhenItDoesNotCome) {
                        AllOf(HasSubstr(place_), HasSubstr("rank 0 does not answer"))));
 }
 
+TEST_F(TcpRendezvousTest, GivesNoticeThatRankZeroIsLate) {
+  std::vector<int> missing;
+  LateNotice late(base::Deadline::After(absl::ZeroDuration()),
+                  [&](const std::vector<int>& ranks) { missing = ranks; });
+  EXPECT_THAT(ConnectRendezvous(LaunchOf(1, 2), kShort, &late),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_THAT(missing, ::testing::ElementsAre(0));
+}
+
 TEST_F(TcpRendezvousTest, TellsThoseThatComeLateOfAFailure) {
   ASSERT_OK_AND_ASSIGN(std::unique_ptr<Rendezvous> zero, Connect(0, 2));
   zero->Fail(absl::DataLossError("the disk is on fire"), Soon());

@@ -1,5 +1,6 @@
 #include "engine/launch/rendezvous.h"
 
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -144,6 +145,21 @@ TEST_P(RendezvousTest, NamesAllRanksThatDoNotCome) {
       }
     });
   }
+}
+
+TEST_P(RendezvousTest, GivesOneNoticeOfThoseThatAreLate) {
+  std::promise<void> heard;
+  const std::shared_future<void> when_heard = heard.get_future().share();
+  std::vector<std::vector<int>> missing;
+  ForEachRank(3, [&](Rendezvous& rendezvous) {
+    LateNotice late(Deadline::After(absl::ZeroDuration()), [&](const std::vector<int>& ranks) {
+      missing.push_back(ranks);
+      heard.set_value();
+    });
+    if (rendezvous.rank() != 0) when_heard.wait();
+    EXPECT_OK(rendezvous.Barrier(Soon(), rendezvous.rank() == 0 ? &late : nullptr));
+  });
+  EXPECT_THAT(missing, ElementsAre(ElementsAre(1, 2)));
 }
 
 TEST_P(RendezvousTest, TellsThatARankHasLeft) {
