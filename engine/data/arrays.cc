@@ -188,13 +188,16 @@ bool HoldsArrays(const std::string& path) {
   return base::Exists(ArrayFile(path, "x_train")) || base::Exists(ArrayFile(path, "x_test"));
 }
 
-absl::StatusOr<TrainTest> LoadArrays(const std::string& directory) {
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets) {
   ASSIGN_OR_RETURN(ArraySamples train, ReadLabeledSamples(directory, "train"));
-  ASSIGN_OR_RETURN(ArraySamples test, ReadLabeledSamples(directory, "test"));
-  if (train.shape != test.shape || train.are_pixels != test.are_pixels) {
-    return absl::InvalidArgumentError(absl::StrCat(directory, ": test samples are ",
-                                                   test.Describe(), ", expected ", train.Describe(),
-                                                   " as in the training set"));
+  ArraySamples test;
+  if (sets == Sets::kBoth) {
+    ASSIGN_OR_RETURN(test, ReadLabeledSamples(directory, "test"));
+    if (train.shape != test.shape || train.are_pixels != test.are_pixels) {
+      return absl::InvalidArgumentError(absl::StrCat(directory, ": test samples are ",
+                                                     test.Describe(), ", expected ",
+                                                     train.Describe(), " as in the training set"));
+    }
   }
   DataEncoding encoding;
   if (train.are_pixels) {
@@ -204,6 +207,7 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory) {
   const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   auto train_set = DatasetOfArray(std::move(train), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
+  if (sets == Sets::kTraining) return TrainTest{*std::move(train_set), nullptr, encoding};
   auto test_set = DatasetOfArray(std::move(test), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
   return TrainTest{*std::move(train_set), *std::move(test_set), std::move(encoding)};

@@ -32,7 +32,7 @@ inline constexpr int64_t kMaxArrayClasses = int64_t{1} << 20;
 // Whether that is a directory that has x_train.npy or x_test.npy.
 bool HoldsArrays(const std::string& path);
 
-absl::StatusOr<TrainTest> LoadArrays(const std::string& directory);
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets = Sets::kBoth);
 
 // The samples of x_test.npy, to predict, encoded as `encoding` says; with the labels of y_test.npy,
 // below `classes`, if that is there. FailedPrecondition: the encoding is of other data.

@@ -62,20 +62,21 @@ auto DatasetOf(CifarImages images, double mean, double stddev) {
 
 bool HoldsCifar(const std::string& path) { return base::Exists(TrainingFile(path, 1)); }
 
-absl::StatusOr<TrainTest> LoadCifarDirectory(const std::string& directory) {
+absl::StatusOr<TrainTest> LoadCifarDirectory(const std::string& directory, Sets sets) {
   CifarImages train, test;
   int number = 1;
   do {
     RETURN_IF_ERROR(ReadRecords(TrainingFile(directory, number), train));
   } while (base::Exists(TrainingFile(directory, ++number)));
-  RETURN_IF_ERROR(ReadRecords(TestFile(directory), test));
+  if (sets == Sets::kBoth) RETURN_IF_ERROR(ReadRecords(TestFile(directory), test));
   const auto [mean, stddev] = MeasurePixels(train.pixels);
   auto train_set = DatasetOf(std::move(train), mean, stddev);
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
+  const DataEncoding encoding = {.mean = {mean}, .stddev = {stddev}};
+  if (sets == Sets::kTraining) return TrainTest{*std::move(train_set), nullptr, encoding};
   auto test_set = DatasetOf(std::move(test), mean, stddev);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
-  return TrainTest{
-      *std::move(train_set), *std::move(test_set), {.mean = {mean}, .stddev = {stddev}}};
+  return TrainTest{*std::move(train_set), *std::move(test_set), encoding};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadCifarImages(const std::string& directory,

@@ -25,7 +25,7 @@ bool HoldsCifar(const std::string& path);
 
 // Reads data_batch_1.bin, data_batch_2.bin and so on, as many as there are, and test_batch.bin.
 // Both sets are standardized by the mean and standard deviation of all training pixels.
-absl::StatusOr<TrainTest> LoadCifarDirectory(const std::string& directory);
+absl::StatusOr<TrainTest> LoadCifarDirectory(const std::string& directory, Sets sets = Sets::kBoth);
 
 // The images of test_batch.bin, to predict, standardized as `encoding` says, which has one mean.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadCifarImages(const std::string& directory,

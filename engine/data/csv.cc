@@ -201,18 +201,16 @@ absl::Status ReadRows(CsvReader& reader, const Header& header, Table& table) {
   }
 }
 
-absl::Status CheckTrains(const std::string& path, const std::string& label_column,
-                         const Table& table) {
+absl::Status CheckTrains(const std::string& path, const CsvOptions& options, const Table& table) {
   if (table.rows < 2) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: rows after the header: %d, expected at least 2, one to train and one "
-                        "to test",
-                        path, table.rows));
+        absl::StrFormat("%s: rows after the header: %d, expected at least 2%s", path, table.rows,
+                        options.sets == Sets::kBoth ? ", one to train and one to test" : ""));
   }
   if (table.texts.size() < 2) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: fewer than 2 classes: every label in column \"%s\" is \"%s\"", path,
-                        label_column, table.texts.begin()->first));
+                        options.label_column, table.texts.begin()->first));
   }
   // Whole numbers may be codes of classes.
   double value = 0.0;
@@ -227,7 +225,7 @@ absl::Status CheckTrains(const std::string& path, const std::string& label_colum
         "table "
         "has classes: predicting numbers needs a data set and a loss of your own in C++ "
         "(examples/own_loss.cc)",
-        path, label_column,
+        path, options.label_column,
         std::find_if_not(table.texts.begin(), table.texts.end(), is_whole)->first));
   }
   return absl::OkStatus();
@@ -256,11 +254,12 @@ std::vector<int32_t> ClassOfText(const std::map<std::string, int32_t>& texts,
 
 // Whether each row is held out for the test set.
 std::vector<bool> ChooseTestRows(int64_t rows, const CsvOptions& options) {
+  std::vector<bool> is_test(rows, false);
+  if (options.sets == Sets::kTraining) return is_test;
   const int64_t wanted = std::llround(static_cast<double>(rows) * options.test_fraction);
   const int64_t test_rows = std::clamp<int64_t>(wanted, 1, rows - 1);
   const std::vector<int64_t> order =
       base::Permutation(options.seed, StreamId(DataStream::kCsvHoldOut), rows);
-  std::vector<bool> is_test(rows, false);
   for (int64_t i = 0; i < test_rows; ++i) is_test[order[i]] = true;
   return is_test;
 }
@@ -321,7 +320,7 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
                    HeaderToTrain(reader, std::move(columns), options.label_column));
   Table table;
   RETURN_IF_ERROR(ReadRows(reader, header, table));
-  RETURN_IF_ERROR(CheckTrains(path, options.label_column, table));
+  RETURN_IF_ERROR(CheckTrains(path, options, table));
   const std::vector<bool> is_test = ChooseTestRows(table.rows, options);
   TrainTest data;
   data.encoding.class_names = NamesOfClasses(table.texts);
@@ -343,6 +342,7 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
   auto train = create(false);
   RETURN_IF_ERROR(base::Annotate(train.status(), absl::StrCat(path, ": training set")));
   data.train = *std::move(train);
+  if (options.sets == Sets::kTraining) return data;
   auto test = create(true);
   RETURN_IF_ERROR(base::Annotate(test.status(), absl::StrCat(path, ": test set")));
   data.test = *std::move(test);

@@ -10,11 +10,14 @@
 
 namespace stagecoach::engine {
 
+inline constexpr double kDefaultCsvTestFraction = 0.2;
+
 struct CsvOptions {
   std::string label_column = "label";
+  Sets sets = Sets::kBoth;
   // The share of the rows held out for the test set, in (0, 1). Rounded to whole rows, of which
   // both sets get at least one.
-  double test_fraction = 0.2;
+  double test_fraction = kDefaultCsvTestFraction;
   uint64_t seed = 0;  // chooses which rows are held out
   int64_t max_bytes = int64_t{2} << 30;
 };

@@ -61,9 +61,13 @@ class Dataset {
 // Two sets of equal features() and classes(), standardized by the statistics of `train` alone.
 struct TrainTest {
   std::shared_ptr<const Dataset> train;
-  std::shared_ptr<const Dataset> test;
-  DataEncoding encoding = {};  // of both
+  std::shared_ptr<const Dataset> test;  // null with Sets::kTraining
+  DataEncoding encoding = {};           // of both
 };
+
+// What of data is loaded. kTraining: for a test set from elsewhere. A file that would be divided is
+// then to train on as a whole, and files of a test set need not be there.
+enum class Sets : uint8_t { kBoth, kTraining };
 
 // Samples of any origin, 4 bytes a feature. The input is called "features", here and below.
 class TableDataset final : public Dataset {

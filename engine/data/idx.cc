@@ -185,14 +185,17 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path, int6
   return std::move(array.elements);
 }
 
-absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
+absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory, Sets sets) {
   RETURN_IF_ERROR(CheckDirectory(directory));
   ASSIGN_OR_RETURN(LabeledImages train, ReadLabeledImages(directory, "train"));
-  ASSIGN_OR_RETURN(LabeledImages test, ReadLabeledImages(directory, "t10k"));
-  if (train.images.height != test.images.height || train.images.width != test.images.width) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: test images are %d x %d, expected %d x %d as in the training set", directory,
-        test.images.height, test.images.width, train.images.height, train.images.width));
+  LabeledImages test;
+  if (sets == Sets::kBoth) {
+    ASSIGN_OR_RETURN(test, ReadLabeledImages(directory, "t10k"));
+    if (train.images.height != test.images.height || train.images.width != test.images.width) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: test images are %d x %d, expected %d x %d as in the training set", directory,
+          test.images.height, test.images.width, train.images.height, train.images.width));
+    }
   }
   const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
   const PixelStatistics statistics = MeasurePixels(train.images.pixels);
@@ -203,11 +206,11 @@ absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory) {
   };
   auto train_set = create(train);
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
+  const DataEncoding encoding = {.mean = {statistics.mean}, .stddev = {statistics.stddev}};
+  if (sets == Sets::kTraining) return TrainTest{*std::move(train_set), nullptr, encoding};
   auto test_set = create(test);
   RETURN_IF_ERROR(base::Annotate(test_set.status(), absl::StrCat(directory, ": test set")));
-  return TrainTest{*std::move(train_set),
-                   *std::move(test_set),
-                   {.mean = {statistics.mean}, .stddev = {statistics.stddev}}};
+  return TrainTest{*std::move(train_set), *std::move(test_set), encoding};
 }
 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadIdxImages(const std::string& path,

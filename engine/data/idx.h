@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path,
 // the mean and standard deviation of all training pixels, computed from their exact histogram.
 // NotFound if the directory or a file is missing; otherwise the errors above, and InvalidArgument
 // if images and labels, or the training and the test set, do not fit together.
-absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory);
+absl::StatusOr<TrainTest> LoadIdxDirectory(const std::string& directory, Sets sets = Sets::kBoth);
 
 // Images to predict, standardized as `encoding` says, which has one mean: those at `path`, without
 // labels; or, of a directory, t10k-images-idx3-ubyte, with the labels beside them if those are

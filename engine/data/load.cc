@@ -1,5 +1,7 @@
 #include "engine/data/load.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -26,25 +28,32 @@ absl::Status NoData() {
       "tokens in .bin or .npy files, or \"synthetic:ROWSxFEATURESxCLASSES\"");
 }
 
+// The tests of `spec` itself are read where there is no test_spec.
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
+  const Sets sets = source.test_spec.empty() ? Sets::kBoth : Sets::kTraining;
   absl::string_view rest = source.spec;
   if (absl::ConsumePrefix(&rest, kSynthetic)) {
     ASSIGN_OR_RETURN(const SyntheticSpec spec, ParseSyntheticSpec(rest));
     return MakeSynthetic(spec, source.seed);
   }
   if (HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
-    return LoadTokens(source.spec, source.tokens);
+    TokenOptions tokens = source.tokens;
+    tokens.sets = sets;
+    tokens.test_fraction = source.test_fraction.value_or(kDefaultTestFraction);
+    return LoadTokens(source.spec, tokens);
   }
   if (absl::EndsWith(source.spec, ".csv")) {
     CsvOptions options;
     options.label_column = source.label_column;
+    options.sets = sets;
+    options.test_fraction = source.test_fraction.value_or(kDefaultCsvTestFraction);
     options.seed = source.seed;
     return LoadCsv(source.spec, options);
   }
   if (source.spec.empty()) return NoData();
-  if (HoldsArrays(source.spec)) return LoadArrays(source.spec);
-  if (HoldsCifar(source.spec)) return LoadCifarDirectory(source.spec);
-  return LoadIdxDirectory(source.spec);
+  if (HoldsArrays(source.spec)) return LoadArrays(source.spec, sets);
+  if (HoldsCifar(source.spec)) return LoadCifarDirectory(source.spec, sets);
+  return LoadIdxDirectory(source.spec, sets);
 }
 
 absl::Status CheckEncoding(bool fits, absl::string_view kind, absl::string_view missing) {
@@ -91,10 +100,28 @@ absl::Status AsContentError(const absl::Status& status) {
 
 }  // namespace
 
+bool IsDivided(const DataSource& source) {
+  if (!HoldsTokens(source.spec, !source.tokens.tokenizer.empty())) {
+    return absl::EndsWith(source.spec, ".csv");
+  }
+  std::error_code error;
+  return !std::filesystem::is_directory(source.spec, error);
+}
+
 absl::StatusOr<TrainTest> LoadData(const DataSource& source) {
   absl::StatusOr<TrainTest> loaded = LoadAll(source);
   RETURN_IF_ERROR(AsContentError(loaded.status()));
   TrainTest data = *std::move(loaded);
+  if (!source.test_spec.empty()) {
+    DataSource test = source;
+    test.spec = source.test_spec;
+    test.test_spec.clear();
+    ASSIGN_OR_RETURN(data.test, LoadSamples(test, data.encoding, data.train->classes()));
+    if (data.test->spec().target.kind == TargetSpec::Kind::kNone) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(source.test_spec, ": has no labels, which a test set needs"));
+    }
+  }
   if (source.train_rows == 0) return data;
   auto subset = Subset(data.train, source.train_rows);
   RETURN_IF_ERROR(base::Annotate(subset.status(), absl::StrCat(source.spec, ": training rows")));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -18,17 +19,26 @@ struct DataSource {
   // otherwise a directory: of arrays (engine/data/arrays.h), of CIFAR-10 (engine/data/cifar.h) or
   // of IDX files (engine/data/idx.h). Of a directory that has files of several, the first of these.
   std::string spec;
+  // Where the test set comes from, as LoadSamples has it; "": from `spec`. All of a file is then to
+  // train on, and a directory's own test set is not read.
+  std::string test_spec;
+  // Of a file that is divided (IsDivided), in (0, 1): the share that is its test set; unset: a
+  // fifth of a table, a tenth of tokens.
+  std::optional<double> test_fraction;
   std::string label_column = "label";  // of a .csv file
   // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
   // standardization stays that of the whole training set.
   int64_t train_rows = 0;
-  uint64_t seed = 0;  // of a synthetic set, and of the choice of a .csv file's test rows
-  TokenOptions tokens;
+  uint64_t seed = 0;    // of a synthetic set, and of the choice of a .csv file's test rows
+  TokenOptions tokens;  // but for what is said above
 };
 
+// Whether the test set is a part of the same file: of a table, or of tokens in one file.
+bool IsDivided(const DataSource& source);
+
 // Errors are NotFound for a missing file or directory, and DataLoss or InvalidArgument for
-// malformed content, for a spec of none of these forms, or for more training rows than there
-// are.
+// malformed content, for a spec of none of these forms, for more training rows than there
+// are, or for a test set without labels. Those of LoadSamples.
 absl::StatusOr<TrainTest> LoadData(const DataSource& source);
 
 // Samples for a model to predict, encoded as those that it was trained on: all rows of a .csv file,

@@ -10,10 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "engine/data/tokens.h"
 
 namespace stagecoach::engine {
-
-inline constexpr double kDefaultTestFraction = 0.1;
 
 // How many bytes of a text are to train on, so that about `test_fraction` of it are left: up to the
 // first end of a line from there on, or, where there is none nearby, of a character.

@@ -93,24 +93,30 @@ absl::StatusOr<TokenIds> MapIds(const std::string& file, const TokenInfo& info,
 }
 
 struct TwoParts {
-  TokenIds train, test;
+  TokenIds train;
+  std::optional<TokenIds> test;
   DataEncoding encoding = {};  // its vocabulary is 0 where that is not known
 };
 
-absl::StatusOr<TwoParts> EncodeParts(const std::string& path, const Tokenizer& tokenizer) {
+absl::StatusOr<TwoParts> EncodeParts(const std::string& path, const Tokenizer& tokenizer,
+                                     const TokenOptions& options) {
   ASSIGN_OR_RETURN(const base::MappedFile file, base::MappedFile::Open(path));
   const absl::string_view text = file.contents();
   RETURN_IF_ERROR(base::Annotate(base::CheckUtf8(text), path));
-  const size_t cut = TrainingBytes(text, kDefaultTestFraction);
+  const DataEncoding encoding = {.vocabulary = tokenizer.vocabulary(),
+                                 .tokenizer = tokenizer.hash()};
+  const bool has_test = options.sets == Sets::kBoth;
+  const size_t cut = has_test ? TrainingBytes(text, options.test_fraction) : text.size();
   ASSIGN_OR_RETURN(TokenIds train, EncodeText(tokenizer, text.substr(0, cut)));
+  if (!has_test) return TwoParts{std::move(train), {}, encoding};
   ASSIGN_OR_RETURN(TokenIds test, EncodeText(tokenizer, text.substr(cut)));
-  return TwoParts{std::move(train),
-                  std::move(test),
-                  {.vocabulary = tokenizer.vocabulary(), .tokenizer = tokenizer.hash()}};
+  return TwoParts{std::move(train), std::move(test), encoding};
 }
 
-absl::StatusOr<TwoParts> MapParts(const std::string& path, int64_t vocabulary,
+absl::StatusOr<TwoParts> MapParts(const std::string& path, const TokenOptions& options,
                                   const TokenInfo& info) {
+  const int64_t vocabulary = options.vocabulary;
+  const bool has_test = options.sets == Sets::kBoth;
   const DataEncoding encoding = {.vocabulary = info.vocabulary, .tokenizer = info.tokenizer_hash};
   const std::string suffix = IsTokenFile(path) ? "" : SuffixIn(path);
   if (suffix == ".bin" && base::Exists(path + "/train.npy")) {
@@ -120,25 +126,27 @@ absl::StatusOr<TwoParts> MapParts(const std::string& path, int64_t vocabulary,
   if (!suffix.empty()) {
     ASSIGN_OR_RETURN(TokenIds train,
                      MapIds(absl::StrCat(path, "/train", suffix), info, vocabulary));
+    if (!has_test) return TwoParts{std::move(train), {}, encoding};
     ASSIGN_OR_RETURN(TokenIds test, MapIds(absl::StrCat(path, "/val", suffix), info, vocabulary));
     return TwoParts{std::move(train), std::move(test), encoding};
   }
-  ASSIGN_OR_RETURN(const TokenIds all, MapIds(path, info, vocabulary));
-  // Without a product that could overflow.
-  const int64_t trained = all.size() / 10 * 9 + all.size() % 10 * 9 / 10;
+  ASSIGN_OR_RETURN(TokenIds all, MapIds(path, info, vocabulary));
+  if (!has_test) return TwoParts{std::move(all), {}, encoding};
+  const double share = (1.0 - options.test_fraction) * static_cast<double>(all.size());
+  const auto trained = static_cast<int64_t>(share);
   return TwoParts{all.Part(0, trained), all.Part(trained, all.size() - trained), encoding};
 }
 
 absl::StatusOr<TwoParts> LoadParts(const std::string& path, const TokenOptions& options) {
   ASSIGN_OR_RETURN(const SharedTokenizer tokenizer, LoadTokenizer(options));
   if (IsText(path)) {
-    if (tokenizer != nullptr) return EncodeParts(path, *tokenizer);
-    ASSIGN_OR_RETURN(TwoParts parts, MapParts(path, options.vocabulary, {}));
+    if (tokenizer != nullptr) return EncodeParts(path, *tokenizer, options);
+    ASSIGN_OR_RETURN(TwoParts parts, MapParts(path, options, {}));
     parts.encoding = {.vocabulary = kBytesVocabulary, .tokens_are_bytes = true};
     return parts;
   }
   ASSIGN_OR_RETURN(const TokenInfo info, InfoOf(path, tokenizer));
-  return MapParts(path, options.vocabulary, info);
+  return MapParts(path, options, info);
 }
 
 // Of a model that was trained on data encoded so: whether it knows what tokens mean.
@@ -218,17 +226,23 @@ bool HoldsTokens(const std::string& path, bool has_tokenizer) {
 }
 
 absl::StatusOr<TrainTest> LoadTokens(const std::string& path, const TokenOptions& options) {
+  if (!(options.test_fraction > 0 && options.test_fraction < 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("a test fraction of ", options.test_fraction,
+                                                   ", expected a number between 0 and 1"));
+  }
   ASSIGN_OR_RETURN(TwoParts parts, LoadParts(path, options));
   DataEncoding& encoding = parts.encoding;
   if (options.vocabulary != 0) encoding.vocabulary = options.vocabulary;
   if (encoding.vocabulary == 0) {
-    encoding.vocabulary = std::max(parts.train.largest(), parts.test.largest()) + 1;
+    const int64_t largest_tested = parts.test.has_value() ? parts.test->largest() : -1;
+    encoding.vocabulary = std::max(parts.train.largest(), largest_tested) + 1;
   }
   auto train = TokenDataset::Create(std::move(parts.train), options.context, encoding.vocabulary);
   RETURN_IF_ERROR(base::Annotate(train.status(), absl::StrCat(path, ": training set")));
-  auto test = TokenDataset::Create(std::move(parts.test), options.context, encoding.vocabulary);
-  RETURN_IF_ERROR(base::Annotate(test.status(), absl::StrCat(path, ": test set")));
   encoding.rows_move = true;
+  if (!parts.test.has_value()) return TrainTest{*std::move(train), nullptr, std::move(encoding)};
+  auto test = TokenDataset::Create(*std::move(parts.test), options.context, encoding.vocabulary);
+  RETURN_IF_ERROR(base::Annotate(test.status(), absl::StrCat(path, ": test set")));
   return TrainTest{*std::move(train), *std::move(test), std::move(encoding)};
 }
 

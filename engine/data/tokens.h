@@ -46,11 +46,15 @@ class TokenDataset final : public Dataset {
 };
 
 inline constexpr int64_t kDefaultContext = 256;
+inline constexpr double kDefaultTestFraction = 0.1;
 
 struct TokenOptions {
+  Sets sets = Sets::kBoth;
+  // Of a file, in (0, 1): the share of its tokens, or of its text, that is the test set: its end.
+  double test_fraction = kDefaultTestFraction;
   int64_t context = kDefaultContext;
   // 0: that of the tokenizer, or of TokenInfo; else of a text 256, and one more than the largest id
-  // of both sets for ids.
+  // of what is loaded for ids.
   int64_t vocabulary = 0;
   // A file (Tokenizer::Load) by which text becomes ids, or by which ids were made; "": each byte of
   // text is a token, and ids are by what their TokenInfo says.
@@ -63,7 +67,7 @@ struct TokenOptions {
 bool HoldsTokens(const std::string& path, bool has_tokenizer = false);
 
 // Of a directory, the training and the test set are its two files; a file is cut in two, the
-// training set being its first nine tenths, rounded down to whole tokens, or, of a text for a
+// training set being all but test_fraction, rounded down to whole tokens, or, of a text for a
 // tokenizer, up to the end of a line (TrainingBytes in engine/data/prepare.h); its ids are kept in
 // memory. Errors: those of TokenIds::Map, TokenDataset::Create, Tokenizer::Load and
 // Tokenizer::Encode; FailedPrecondition: ids of another tokenizer; InvalidArgument: files that are

@@ -136,6 +136,9 @@ class JsonReport final : public Report {
 
   void Start(const Run& run) override {
     ordered_json event = {{"event", "plan"}};
+    event["rows"] = {{"train", run.data.train->rows()},
+                     {"left_over", run.rows_left_over()},
+                     {"test", run.data.test->rows()}};
     event.update(PlanToJson(run.prepared));
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
     PrintLine(event);

@@ -38,9 +38,9 @@ namespace stagecoach::tools {
 namespace {
 
 // Options of a checkpoint that decide what is predicted, where flags say nothing else.
-constexpr absl::string_view kTakenOptions[] = {"--data",   "--label",     "--model",
-                                               "--layers", "--width",     "--seed",
-                                               "--device", "--precision", "--tokenizer"};
+constexpr absl::string_view kTakenOptions[] = {
+    "--data",  "--label", "--test-data", "--test-fraction", "--model",    "--layers",
+    "--width", "--seed",  "--device",    "--precision",     "--tokenizer"};
 
 bool IsGiven(const CLI::App& flags, const std::string& name) {
   return flags.get_option(name)->count() > 0;
@@ -56,6 +56,7 @@ absl::Status TakeOptions(const CLI::App& flags, const engine::Manifest& manifest
   }
   CLI::App saved;
   AddPlanFlags(saved, options.run);
+  AddTestSetFlags(saved, options.run);
   for (const engine::SavedOption& option : manifest.options) {
     const CLI::Option* const own = flags.get_option_no_throw(option.name);
     const bool is_given = own != nullptr && own->count() > 0;
@@ -91,6 +92,8 @@ absl::Status CheckFitsModel(const std::string& name, const engine::Dataset& data
 absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOptions& options,
                                         const engine::Manifest& manifest) {
   const engine::DataSource source = {.spec = DataOf(options.run),
+                                     .test_spec = options.run.test_data,
+                                     .test_fraction = options.run.test_fraction,
                                      .label_column = options.run.label,
                                      .seed = options.run.seed,
                                      .tokens = {.context = manifest.input.elements(),

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/units.h"
+#include "engine/data/csv.h"
 #include "engine/data/synthetic.h"
 #include "engine/data/tokens.h"
 #include "tools/cli/add_flag.h"
@@ -28,6 +29,11 @@ absl::StatusOr<std::string> ParseData(const std::string& spec) {
     RETURN_IF_ERROR(engine::ParseSyntheticSpec(rest).status());
   }
   return spec;
+}
+
+absl::StatusOr<std::string> ParseTestData(const std::string& spec) {
+  RETURN_IF_ERROR(ParseFile(spec).status());
+  return ParseData(spec);
 }
 
 absl::StatusOr<std::string> ParseModelName(const std::string& name) {
@@ -67,6 +73,13 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--tokenizer", "FILE", options.tokenizer,
           "tokenizer.json or .model, by which text becomes tokens [its bytes are]", ParseFile)
       ->group("Data");
+}
+
+absl::StatusOr<double> ParseTestFraction(const std::string& text) {
+  absl::StatusOr<double> fraction = ParseNumber(text, {.min = 0.0, .max = 1.0, .above_min = true});
+  if (!fraction.ok() || *fraction < 1.0) return fraction;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" leaves nothing to train on, expected a number below 1"));
 }
 
 void AddModelFlags(CLI::App& app, RunOptions& options) {
@@ -164,6 +177,22 @@ void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
 }
 
 }  // namespace
+
+void AddTestSetFlags(CLI::App& app, RunOptions& options) {
+  CLI::Option* data =
+      AddFlag(app, "--test-data", "SPEC", options.test_data,
+              "Another test set; all of a file in --data is then trained on [its own]",
+              ParseTestData)
+          ->group("Data");
+  AddFlag(
+      app, "--test-fraction", "X", options.test_fraction,
+      absl::StrCat("Share of a file that is the test set [of csv ", engine::kDefaultCsvTestFraction,
+                   ", of tokens ", engine::kDefaultTestFraction, "]"),
+      ParseTestFraction)
+      ->excludes(data)
+      ->option_text("X")  // instead of what it excludes
+      ->group("Data");
+}
 
 void AddModelAndDataFlags(CLI::App& app, RunOptions& options) {
   AddDataFlags(app, options);

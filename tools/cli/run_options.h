@@ -28,6 +28,10 @@ namespace stagecoach::tools {
 struct RunOptions {
   std::optional<std::string> data;  // unset: DataOf's
   std::string label = "label";      // column of a .csv file
+  // Where the test set comes from; "": the data's own, which of a file is this share of it (unset:
+  // DataSource's).
+  std::string test_data;
+  std::optional<double> test_fraction;
   // Training rows: unset for the default (kDefaultImageRows for images, all of anything else); 0
   // for all.
   std::optional<int64_t> rows;
@@ -112,6 +116,11 @@ inline std::string DataOf(const RunOptions& options) {
   return options.data.value_or(engine::kFashionMnistDirectory);
 }
 
+// The same for the test set alone.
+inline std::string TestDataOf(const RunOptions& options) {
+  return options.test_data.empty() ? DataOf(options) : options.test_data;
+}
+
 // What `predict` asks for.
 struct PredictOptions {
   RunOptions run;          // data, model, devices: those of the checkpoint, but for flags
@@ -177,7 +186,11 @@ void AddModelAndDataFlags(CLI::App& app, RunOptions& options);
 // plan. `options` must outlive the parse.
 void AddPlanFlags(CLI::App& app, RunOptions& options);
 
-// Adds the flags that only training needs, after those of AddPlanFlags.
+// Adds the flags that say what the test set is, which predict takes from checkpoints as well.
+void AddTestSetFlags(CLI::App& app, RunOptions& options);
+
+// Adds the flags that only training needs, after those of AddPlanFlags: those of AddTestSetFlags,
+// too.
 void AddTrainingFlags(CLI::App& app, RunOptions& options);
 
 // Adds the flags of `predict`, likewise.
@@ -218,6 +231,9 @@ absl::StatusOr<PlannedModel> PrepareModel(const RunOptions& options);
 
 // Everything that is settled before the first step.
 struct Run {
+  // Rows of an epoch that are left over by its batches.
+  int64_t rows_left_over() const { return data.train->rows() % prepared.plan.batch_rows(); }
+
   engine::TrainTest data;
   std::string model_text;  // Workload's
   engine::PreparedRun prepared;

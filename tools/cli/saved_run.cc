@@ -30,8 +30,9 @@ constexpr absl::string_view kOfPlan[] = {
     "--stages", "--replicas", "--gradient-blocks", "--schedule", "--shard-optimizer", "--reduction",
     "--chunks", "--batch",    "--microbatches",    "--profile",  "--recompute"};
 
-// One of them says how long a run is.
+// One of them says how long a run is; at most one, what it is tested with.
 constexpr absl::string_view kLengths[] = {"--epochs", "--steps"};
+constexpr absl::string_view kTestSets[] = {"--test-data", "--test-fraction"};
 
 template <size_t kN>
 bool Contains(const absl::string_view (&names)[kN], absl::string_view name) {
@@ -39,7 +40,8 @@ bool Contains(const absl::string_view (&names)[kN], absl::string_view name) {
 }
 
 // The shortest text that reads as this number.
-std::string Text(float value) {
+template <typename Number>
+std::string Text(Number value) {
   char text[32];
   return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
 }
@@ -80,6 +82,10 @@ std::vector<std::pair<std::string, std::string>> Decisive(const RunOptions& opti
       options.steps.has_value()
           ? std::pair<std::string, std::string>("--steps", absl::StrCat(*options.steps))
           : std::pair<std::string, std::string>("--epochs", absl::StrCat(options.epochs)));
+  if (!options.test_data.empty()) decisive.emplace_back("--test-data", options.test_data);
+  if (options.test_fraction.has_value()) {
+    decisive.emplace_back("--test-fraction", Text(*options.test_fraction));
+  }
   if (NameOfModel(options) == kDefaultModel) {
     decisive.emplace_back("--layers", absl::StrCat(options.layers));
     decisive.emplace_back("--width", absl::StrCat(options.width));
@@ -159,9 +165,13 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
                               RunOptions& options) {
   const bool has_plan = flags.get_option("--plan")->count() > 0;
   const bool has_model = flags.get_option("--model")->count() > 0;
-  const bool has_length = std::any_of(
-      std::begin(kLengths), std::end(kLengths),
-      [&](absl::string_view name) { return flags.get_option(std::string(name))->count() > 0; });
+  const auto has_any = [&flags](const auto& names) {
+    return std::any_of(std::begin(names), std::end(names), [&](absl::string_view name) {
+      return flags.get_option(std::string(name))->count() > 0;
+    });
+  };
+  const bool has_length = has_any(kLengths);
+  const bool has_test_set = has_any(kTestSets);
   const bool has_schedule = flags.get_option("--lr-schedule")->count() > 0;
   for (const engine::SavedOption& saved : manifest.options) {
     CLI::Option* const option = flags.get_option_no_throw(saved.name);
@@ -174,6 +184,7 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     // Data of ids name it themselves, if it is known.
     if (saved.name == "--tokenizer" && !saved.is_given) continue;
     if (Contains(kLengths, saved.name) && has_length) continue;
+    if (Contains(kTestSets, saved.name) && has_test_set) continue;
     // They followed from the schedule and its length.
     const bool is_of_schedule = saved.name == "--warmup-steps" || saved.name == "--min-lr";
     if (is_of_schedule && !saved.is_given && (has_schedule || has_length)) continue;
@@ -182,6 +193,8 @@ absl::Status TakeSavedOptions(CLI::App& flags, const engine::Manifest& manifest,
     const bool is_of_file =
         saved.name == "--context" || saved.name == "--vocabulary" || saved.name == "--rows";
     if (has_model && is_of_file && !saved.is_given) continue;
+    // It followed from what was left for training.
+    if (has_test_set && saved.name == "--rows" && !saved.is_given) continue;
     if (!saved.is_given) options.taken_defaults.push_back(saved.name);
     RETURN_IF_ERROR(TakeSavedOption(flags, saved));
   }
@@ -195,9 +208,11 @@ std::string DescribeChanges(const engine::Manifest& manifest, const RunOptions& 
   for (const auto& [name, value] : Decisive(options, run)) {
     if (name == "--tokenizer") continue;  // wherever the same one is now
     const bool is_length = Contains(kLengths, name);
+    const bool is_test_set = Contains(kTestSets, name);
     for (const engine::SavedOption& saved : manifest.options) {
       const bool is_same = saved.name == name && saved.value == value;
-      const bool is_of_both = saved.name == name || (is_length && Contains(kLengths, saved.name));
+      const bool is_of_both = saved.name == name || (is_length && Contains(kLengths, saved.name)) ||
+                              (is_test_set && Contains(kTestSets, saved.name));
       if (!is_of_both || is_same) continue;
       changes.push_back(
           saved.name == name

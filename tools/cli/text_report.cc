@@ -106,9 +106,14 @@ std::string DescribeRun(const Run& run, const Measures& measures) {
     parameters += stage.parameters;
   const partition::Plan& plan = run.prepared.plan;
   const int blocks = plan.replication.gradient_blocks;
+  const int64_t left_over = run.rows_left_over();
   return absl::StrCat(
-      "data   ", DescribeData(run.data, measures), "\nmodel  ",
-      Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
+      "data   ", DescribeData(run.data, measures),
+      left_over == 0
+          ? ""
+          : absl::StrCat("\n       each epoch leaves out ", Counted(left_over, "row", "rows"),
+                         " that make no whole batch: others each time"),
+      "\nmodel  ", Counted(run.prepared.model.num_layers(), "layer", "layers"), ", ",
       base::FormatCount(parameters), " parameters\nplan   ", plan.schedule.name, " over ",
       Counted(plan.num_stages(), "stage", "stages"),
       plan.replication.is_needed() ? absl::StrCat(", ", plan.replicas(), " replicas") : "",

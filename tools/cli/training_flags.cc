@@ -73,6 +73,7 @@ void AddCheckpointFlags(CLI::App& app, RunOptions& options) {
 
 void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   AddPlanFileFlag(app, options);
+  AddTestSetFlags(app, options);
   const std::string group = "Optimizer";
   AddFlag(app, "--learning-rate", "X", options.learning_rate,
           "Rate, or its peak [sgd 0.01, adamw 0.09 / width]",

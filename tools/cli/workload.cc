@@ -130,15 +130,25 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                 absl::InvalidArgumentError(
                     absl::StrCat("--label is for a .csv file, and ", DataOf(options), " is none")));
   }
-  ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData({.spec = DataOf(options),
-                                                             .label_column = options.label,
-                                                             .train_rows = options.rows.value_or(0),
-                                                             .seed = options.seed,
-                                                             .tokens = tokens}));
+  const engine::DataSource source = {.spec = DataOf(options),
+                                     .test_spec = options.test_data,
+                                     .test_fraction = options.test_fraction,
+                                     .label_column = options.label,
+                                     .train_rows = options.rows.value_or(0),
+                                     .seed = options.seed,
+                                     .tokens = tokens};
+  if (options.test_fraction.has_value() && !engine::IsDivided(source)) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "--test-fraction is for a .csv file or one of tokens, and ", source.spec,
+                    " has a test set of its own; another one is named with --test-data")));
+  }
+  ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
   const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
   if (options.evaluation_rows > 0) {
     auto subset = engine::SpreadSubset(std::move(data.test), options.evaluation_rows);
-    RETURN_IF_ERROR(base::Annotate(subset.status(), absl::StrCat(DataOf(options), ": test rows")));
+    RETURN_IF_ERROR(
+        base::Annotate(subset.status(), absl::StrCat(TestDataOf(options), ": test rows")));
     data.test = *std::move(subset);
   }
   if (!options.rows.has_value() && are_images) {
@@ -251,6 +261,11 @@ absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {
       Origin::kData, base::Annotate(CheckFits(workload.data.train->spec(), workload.model.input, {},
                                               workload.model.vocabulary),
                                     DataOf(options))));
+  RETURN_IF_ERROR(
+      From(Origin::kData,
+           base::Annotate(CheckFits(workload.data.test->spec(), workload.model.input,
+                                    workload.data.train->spec().target, workload.model.vocabulary),
+                          TestDataOf(options))));
   return workload;
 }
 

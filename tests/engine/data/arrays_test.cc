@@ -139,6 +139,7 @@ TEST(Arrays, RefusesFilesThatDoNotFitTogether) {
   const std::string missing = Images();
   ASSERT_EQ(std::remove((missing + "/y_test.npy").c_str()), 0);
   EXPECT_THAT(LoadArrays(missing), StatusIs(kNotFound, HasSubstr("y_test.npy")));
+  EXPECT_OK(LoadArrays(missing, Sets::kTraining));
 }
 
 TEST(Arrays, RefusesOtherSamples) {

@@ -1,6 +1,7 @@
 #include "engine/data/cifar.h"
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -60,6 +61,9 @@ TEST_F(Cifar, ReadsAllTrainingFilesAndStandardizesByTheirPixels) {
   std::vector<float> again(3072);
   samples->CopyNumbers(0, 0, absl::MakeSpan(again));
   EXPECT_EQ(again, pixels);
+
+  std::filesystem::remove(folder_.path() / "test_batch.bin");
+  EXPECT_OK(LoadCifarDirectory(folder(), Sets::kTraining));
 }
 
 TEST_F(Cifar, RefusesWhatIsNoSuchFile) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
@@ -113,6 +114,60 @@ TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
   DataSource source = Source("synthetic:30x4x3");
   source.train_rows = -1;
   EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("asked for -1 rows")));
+}
+
+// Both sets by the classes and statistics of one training set, which is then all of its file.
+TEST(LoadData, TakesATestSetFromAnotherFile) {
+  const std::string folder = TestDirectory();
+  DataSource source = Source(WriteTestFile(folder, "a.csv", "x,label\n1,a\n3,b\n1,a\n3,b\n5,c\n"));
+  source.test_spec = WriteTestFile(folder, "b.csv", "label,x\nc,3\na,1\n");
+  const auto data = LoadData(source);
+  ASSERT_OK(data);
+  EXPECT_THAT(LabelsOf(*data->train), ElementsAre(0, 1, 0, 1, 2));
+  EXPECT_THAT(LabelsOf(*data->test), ElementsAre(2, 0));
+  EXPECT_EQ(FeaturesOf(*data->test, 0), FeaturesOf(*data->train, 1));
+  source.test_spec = WriteTestFile(folder, "c.csv", "x\n1\n");
+  EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("c.csv: has no labels")));
+}
+
+TEST(LoadData, NeedsNoTestFilesInADirectoryThatIsTestedWithAnother) {
+  const std::string folder = TestDirectory();
+  std::filesystem::create_directories(folder + "/train");
+  std::filesystem::create_directories(folder + "/test");
+  const auto write = [](const std::string& path, const std::string& set) {
+    WriteTestFile(path, set + "-images-idx3-ubyte", IdxFile({2, 1, 1}, "ab"));
+    WriteTestFile(path, set + "-labels-idx1-ubyte", IdxFile({2}, std::string("\0\1", 2)));
+  };
+  write(folder + "/train", "train");
+  write(folder + "/test", "t10k");
+  DataSource source = Source(folder + "/train");
+  EXPECT_THAT(LoadData(source), StatusIs(kNotFound, HasSubstr("t10k")));
+  source.test_spec = folder + "/test";
+  EXPECT_OK(LoadData(source));
+}
+
+TEST(LoadData, HoldsBackTheShareOfAFileThatIsAskedFor) {
+  const std::string folder = TestDirectory();
+  std::string table = "x,label\n";
+  for (int row = 0; row < 10; ++row) absl::StrAppend(&table, row, ",", row % 2, "\n");
+  DataSource csv = Source(WriteTestFile(folder, "a.csv", table));
+  DataSource text = Source(WriteTestFile(folder, "a.txt", std::string(100, 'x')));
+  text.tokens.context = 1;
+  EXPECT_EQ(LoadData(csv)->test->rows(), 2);
+  EXPECT_EQ(LoadData(text)->test->rows(), 9);
+  csv.test_fraction = text.test_fraction = 0.4;
+  EXPECT_EQ(LoadData(csv)->test->rows(), 4);
+  EXPECT_EQ(LoadData(text)->test->rows(), 39);
+  for (const double fraction : {0.0, 1.0}) {
+    csv.test_fraction = text.test_fraction = fraction;
+    for (const DataSource& source : {csv, text}) {
+      EXPECT_THAT(LoadData(source), StatusIs(kInvalidArgument, HasSubstr("test fraction")));
+    }
+  }
+  EXPECT_TRUE(IsDivided(csv));
+  EXPECT_TRUE(IsDivided(text));
+  EXPECT_FALSE(IsDivided(Source(folder)));
+  EXPECT_FALSE(IsDivided(Source("synthetic:30x4x3")));
 }
 
 TEST(LoadSamples, GivesTheTestSetOfSyntheticData) {

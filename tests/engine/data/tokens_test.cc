@@ -176,6 +176,19 @@ TEST(LoadTokens, TakesADirectorysTwoFiles) {
               StatusIs(kInvalidArgument, HasSubstr("has train.bin and train.npy")));
 }
 
+TEST(LoadTokens, TrainsOnAllOfAFileWithoutATestSet) {
+  const std::string directory = TestDirectory();
+  const TokenOptions options = {.sets = Sets::kTraining, .context = 2};
+  WriteTestFile(directory, "train.bin", RawTokens(Count(0, 9)));
+  for (const std::string& path :
+       {directory, WriteTestFile(directory, "a.bin", RawTokens(Count(0, 9)))}) {
+    ASSERT_OK_AND_ASSIGN(const TrainTest data, LoadTokens(path, options));
+    EXPECT_EQ(data.train->rows(), 4);
+    EXPECT_EQ(data.encoding.vocabulary, 9);
+    EXPECT_EQ(data.test, nullptr);
+  }
+}
+
 TEST(LoadTokens, TakesAVocabularyThatIsGiven) {
   const std::string path = WriteTestFile(TestDirectory(), "a.npy",
                                          NpyFile(NpyHeader("<u2", 40), RawTokens(Count(0, 40))));
