@@ -61,7 +61,12 @@ Json ToJson(const DataPosition& position) {
                {"loss_sum", Text(position.loss_sum)},
                {"correct", position.correct},
                {"losses_hash", position.losses_hash}};
-  if (position.test_loss.has_value()) json["test_loss"] = Text(*position.test_loss);
+  if (position.figures.has_value()) {
+    json["test_loss"] = Text(position.figures->test_loss);
+    json["test_accuracy"] = Text(position.figures->test_accuracy);
+    json["train_loss"] = Text(position.figures->train_loss);
+    json["train_accuracy"] = Text(position.figures->train_accuracy);
+  }
   if (position.skipped_steps > 0) {
     json["skipped_rows"] = position.skipped_rows;
     json["skipped_steps"] = position.skipped_steps;
@@ -79,7 +84,13 @@ absl::StatusOr<DataPosition> ParsePosition(ObjectReader reader) {
   ASSIGN_OR_RETURN(position.correct, reader.RequiredInt64("correct", kCount));
   ASSIGN_OR_RETURN(position.losses_hash, reader.RequiredString("losses_hash"));
   if (reader.Has("test_loss")) {
-    ASSIGN_OR_RETURN(position.test_loss, DoubleOfText(reader, "test_loss"));
+    Figures& figures = position.figures.emplace();
+    ASSIGN_OR_RETURN(figures.test_loss, DoubleOfText(reader, "test_loss"));
+    if (reader.Has("test_accuracy")) {
+      ASSIGN_OR_RETURN(figures.test_accuracy, DoubleOfText(reader, "test_accuracy"));
+      ASSIGN_OR_RETURN(figures.train_loss, DoubleOfText(reader, "train_loss"));
+      ASSIGN_OR_RETURN(figures.train_accuracy, DoubleOfText(reader, "train_accuracy"));
+    }
   }
   if (reader.Has("skipped_steps")) {
     ASSIGN_OR_RETURN(position.skipped_rows, reader.RequiredInt64("skipped_rows", kCount));

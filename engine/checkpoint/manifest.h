@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_CHECKPOINT_MANIFEST_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,17 +17,28 @@
 
 namespace stagecoach::engine {
 
+// What an evaluation of a run gave.
+struct Figures {
+  // Over the steps of the epoch so far; not a number in checkpoints of older programs.
+  double train_loss = std::numeric_limits<double>::quiet_NaN();
+  double train_accuracy = std::numeric_limits<double>::quiet_NaN();
+  double test_loss = 0.0;
+  double test_accuracy = std::numeric_limits<double>::quiet_NaN();
+
+  friend bool operator==(const Figures&, const Figures&) = default;
+};
+
 // How far a run has come in its data. What the rows of an epoch are (Dataset::ForEpoch), and their
 // order (EpochOrder), follows from seed and epoch, so this is all that there is to know.
 struct DataPosition {
-  int epoch = 1;                    // counts from 1
-  int64_t rows = 0;                 // of this epoch that have been trained on
-  double loss_sum = 0.0;            // of this epoch's steps
-  int64_t correct = 0;              // of its rows
-  std::string losses_hash;          // FitResult::step_losses_hash so far
-  std::optional<double> test_loss;  // of these parameters, where they have been evaluated
-  int64_t skipped_rows = 0;         // of `rows`, those of steps that were skipped (OnNonFinite)
-  int64_t skipped_steps = 0;        // of all epochs
+  int epoch = 1;                   // counts from 1
+  int64_t rows = 0;                // of this epoch that have been trained on
+  double loss_sum = 0.0;           // of this epoch's steps
+  int64_t correct = 0;             // of its rows
+  std::string losses_hash;         // FitResult::step_losses_hash so far
+  std::optional<Figures> figures;  // of these parameters, where they have been evaluated
+  int64_t skipped_rows = 0;        // of `rows`, those of steps that were skipped (OnNonFinite)
+  int64_t skipped_steps = 0;       // of all epochs
 
   friend bool operator==(const DataPosition&, const DataPosition&) = default;
 };

@@ -83,7 +83,9 @@ absl::Status RemoveOthers(base::SystemCalls& calls, const std::string& folder,
   for (const FoundCheckpoint& candidate : found) {
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(candidate.path);
     if (!checkpoint.ok()) continue;
-    whole.push_back({candidate.step, checkpoint->manifest().position.test_loss});
+    const std::optional<Figures>& figures = checkpoint->manifest().position.figures;
+    whole.push_back(
+        {candidate.step, figures.has_value() ? std::optional(figures->test_loss) : std::nullopt});
   }
   std::optional<Whole> best;
   for (const Whole& candidate : whole) {

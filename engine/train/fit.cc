@@ -43,7 +43,7 @@ void Advance(const StepResult& taken, DataPosition& position) {
   position.losses_hash = HashOf(position.losses_hash,
                                 is_skipped ? std::numeric_limits<double>::quiet_NaN() : taken.loss);
   position.rows += taken.rows;
-  position.test_loss.reset();
+  position.figures.reset();
   if (is_skipped) {
     position.skipped_rows += taken.rows;
     ++position.skipped_steps;
@@ -72,11 +72,13 @@ class Fitting {
     }
     result_.epochs = position_.epoch - 1;
     Show();
-    while (!IsDone() && !result_.stopped) RETURN_IF_ERROR(RunEpoch());
+    if (position_.figures.has_value()) Judge(*position_.figures);
+    while (!IsDone() && !IsOver()) RETURN_IF_ERROR(RunEpoch());
     if (trainer_.steps() > saved_steps_) RETURN_IF_ERROR(Save());
     RETURN_IF_ERROR(FinishSave());
     result_.steps = trainer_.steps();
     result_.skipped_steps = position_.skipped_steps;
+    result_.figures = position_.figures;
     result_.step_losses_hash = position_.losses_hash;
     return result_;
   }
@@ -84,8 +86,15 @@ class Fitting {
  private:
   bool IsDone() const {
     if (!options_.steps.has_value()) return position_.epoch > options_.epochs;
-    const bool is_evaluated = position_.rows == 0 || position_.test_loss.has_value();
+    const bool is_evaluated = position_.rows == 0 || position_.figures.has_value();
     return trainer_.steps() >= *options_.steps && is_evaluated;
+  }
+
+  // Before it is done.
+  bool IsOver() const { return result_.stopped || result_.condition_met; }
+
+  void Judge(const Figures& figures) {
+    result_.condition_met = options_.stop_when && options_.stop_when(figures);
   }
 
   // Up to so many steps of this run.
@@ -100,7 +109,7 @@ class Fitting {
   absl::Status RunEpoch() {
     EpochResult row{.epoch = position_.epoch};
     RETURN_IF_ERROR(TrainEpoch(row));
-    if (result_.stopped) return absl::OkStatus();
+    if (IsOver()) return absl::OkStatus();
     if (HasStep()) return EvaluateWithin(row);  // at the last step of the run
     RETURN_IF_ERROR(Evaluate(row));
     if (result_.stopped) return absl::OkStatus();
@@ -108,7 +117,7 @@ class Fitting {
     if (options_.on_epoch) options_.on_epoch(row);
     position_ = {.epoch = position_.epoch + 1,
                  .losses_hash = position_.losses_hash,
-                 .test_loss = row.test_loss,
+                 .figures = row.figures(),
                  .skipped_steps = position_.skipped_steps};
     Show();
     return options_.checkpoints.wanted && !IsDone() ? SaveIfDue() : Save();
@@ -132,7 +141,7 @@ class Fitting {
     Describe(row);
     // Where the run goes on from may not have been evaluated yet.
     if (first_row < end && IsEvaluationDue()) RETURN_IF_ERROR(EvaluateWithin(row));
-    if (result_.stopped) return absl::OkStatus();
+    if (IsOver()) return absl::OkStatus();
     while (position_.rows < end) {
       RETURN_IF_ERROR(StopIfAsked());
       if (result_.stopped) return absl::OkStatus();
@@ -152,6 +161,7 @@ class Fitting {
         options_.on_step({.epoch = epoch,
                           .step = position_.rows / batch_,
                           .steps = end / batch_,
+                          .run_step = trainer_.steps(),
                           .taken = taken,
                           .loss = row.loss,
                           .samples_per_second = row.samples_per_second,
@@ -159,7 +169,7 @@ class Fitting {
       }
       if (position_.rows == end) break;
       if (IsEvaluationDue()) RETURN_IF_ERROR(EvaluateWithin(row));
-      if (result_.stopped) return absl::OkStatus();
+      if (IsOver()) return absl::OkStatus();
       RETURN_IF_ERROR(SaveIfDue());
     }
     return StopIfAsked();  // rather than evaluate
@@ -170,7 +180,7 @@ class Fitting {
     return options_.evaluate_every_steps > 0 && step % options_.evaluate_every_steps == 0;
   }
   bool IsEvaluationDue() const {
-    return position_.rows > 0 && !position_.test_loss.has_value() &&
+    return position_.rows > 0 && !position_.figures.has_value() &&
            IsEvaluatedAfter(trainer_.steps());
   }
 
@@ -184,13 +194,14 @@ class Fitting {
     row.step = trainer_.steps();
     row.test_accuracy = evaluation.accuracy();
     row.test_loss = evaluation.loss;
+    if (!result_.stopped) Judge(row.figures());
     return absl::OkStatus();
   }
 
   absl::Status EvaluateWithin(EpochResult& row) {
     RETURN_IF_ERROR(Evaluate(row));
     if (result_.stopped) return absl::OkStatus();
-    position_.test_loss = row.test_loss;
+    position_.figures = row.figures();
     Show();
     const int64_t steps = position_.rows / batch_;
     row.share = static_cast<double>(steps) / static_cast<double>(steps_per_epoch_);

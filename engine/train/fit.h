@@ -19,6 +19,7 @@ struct FitProgress {
   int epoch = 1;                    // counts from 1
   int64_t step = 0;                 // of the epoch, counts from 1
   int64_t steps = 0;                // of the epoch, as far as it is trained
+  int64_t run_step = 0;             // of the run, counts from 1
   StepResult taken;                 // what the step gave
   double loss = 0.0;                // mean over the epoch so far
   double samples_per_second = 0.0;  // of training, over the epoch so far
@@ -36,6 +37,8 @@ struct EpochResult {
   double test_accuracy = 0.0;
   double test_loss = 0.0;
   double samples_per_second = 0.0;  // of training, without evaluation
+
+  Figures figures() const { return {loss, train_accuracy, test_loss, test_accuracy}; }
 };
 
 // What came of saving a checkpoint.
@@ -72,6 +75,9 @@ struct FitOptions {
   CheckpointOptions checkpoints;
   // Asked before each step and each batch of an evaluation; ends the run there if it says so.
   StopFunction stop;
+  // Asked after each evaluation, and of where the run goes on from; ends the run there if it says
+  // so. Figures are the same in all processes, so they end at the same step.
+  std::function<bool(const Figures&)> stop_when;
   std::function<void(const FitProgress&)> on_step;
   std::function<void(const EpochResult&)> on_epoch;
   std::function<void(const EpochResult&)> on_evaluation;  // within an epoch, which is not over
@@ -81,8 +87,10 @@ struct FitOptions {
 struct FitResult {
   int epochs = 0;  // completed
   int64_t steps = 0;
-  int64_t skipped_steps = 0;  // of these, the ones that changed nothing (OnNonFinite)
-  bool stopped = false;
+  int64_t skipped_steps = 0;       // of these, the ones that changed nothing (OnNonFinite)
+  bool stopped = false;            // by FitOptions::stop
+  bool condition_met = false;      // FitOptions::stop_when
+  std::optional<Figures> figures;  // where the run ended with an evaluation
   // Fingerprint of the loss of every step, in order: equal for equal bits. Empty without steps.
   std::string step_losses_hash;
   absl::Status last_save;  // of the last checkpoint, if it could not be saved

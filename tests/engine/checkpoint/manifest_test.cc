@@ -27,7 +27,7 @@ Manifest Full() {
                                     .loss_sum = 1.0 / 3.0,
                                     .correct = 77,
                                     .losses_hash = "abc",
-                                    .test_loss = 0.1},
+                                    .figures = Figures{0.2, 0.5, 0.1, 1.0 / 7.0}},
                        .seed = std::numeric_limits<uint64_t>::max(),
                        .optimizer = Optimizer::Sgd(0.3F),
                        .device = "cpu",
@@ -69,10 +69,20 @@ TEST(ManifestJson, KeepsEverything) {
 TEST(ManifestJson, KeepsLossesThatAreNotFinite) {
   Manifest manifest = Full();
   manifest.position.loss_sum = std::numeric_limits<double>::infinity();
-  manifest.position.test_loss = std::nan("");
+  manifest.position.figures->test_loss = std::nan("");
   ASSERT_OK_AND_ASSIGN(const Manifest parsed, ParseManifest(ToJson(manifest)));
   EXPECT_EQ(parsed.position.loss_sum, manifest.position.loss_sum);
-  EXPECT_TRUE(std::isnan(*parsed.position.test_loss));
+  EXPECT_TRUE(std::isnan(parsed.position.figures->test_loss));
+}
+
+// As older programs have written them.
+TEST(ManifestJson, ReadsATestLossAlone) {
+  const Figures figures = ParseDataPosition(R"({"epoch":2,"rows":0,"loss_sum":"0","correct":0,)"
+                                            R"("losses_hash":"","test_loss":"0.5"})")
+                              .value()
+                              .figures.value();
+  EXPECT_EQ(figures.test_loss, 0.5);
+  EXPECT_TRUE(std::isnan(figures.test_accuracy));
 }
 
 TEST(ManifestJson, RefusesADataEncodingThatDoesNotFitTogether) {
@@ -151,6 +161,7 @@ TEST(ManifestJson, NamesWhatIsWrong) {
            {"\"losses_hash\":\"abc\"", "\"losses_hash\":7", "losses_hash"},
            {"\"correct\":77", "\"correct\":77,\"more\":1", "more"},
            {"\"test_loss\":\"0.1", "\"test_loss\":\"x0.1", "test_loss"},
+           {"\"train_loss\":\"0.2", "\"train_lost\":\"0.2", "train_loss"},
            {"\"seed\": \"18446744073709551615\"", "\"seed\": \"-1\"", "$.seed"},
            {"\"name\":\"sgd\"", "\"name\":\"lion\"", "$.optimizer.name"},
            {"\"beta1\":", "\"beta9\":", "beta1"},

@@ -333,7 +333,9 @@ TEST_F(Save, KeepsTheNewestSomeAndTheBest) {
       const SmallState state(step);
       SaveTask task = state.Task(Folder(name), retention);
       // Every other one was evaluated, and the second of them was best.
-      if (step % 2 == 1) task.manifest.position.test_loss = step == 3 ? 0.5 : 1.0 + 0.1 * step;
+      if (step % 2 == 1) {
+        task.manifest.position.figures = Figures{.test_loss = step == 3 ? 0.5 : 1.0 + 0.1 * step};
+      }
       EXPECT_OK(Write(task));
     }
     return StepsIn(Folder(name));
@@ -349,7 +351,7 @@ TEST_F(Save, ALossThatIsNoNumberIsNotTheBest) {
   for (const auto& [step, loss] : {std::pair(1, std::nan("")), {2, 0.5}, {3, 0.7}, {4, 0.6}}) {
     const SmallState state(step);
     SaveTask task = state.Task(Folder("run"), {.newest = 1});
-    task.manifest.position.test_loss = loss;
+    task.manifest.position.figures = Figures{.test_loss = loss};
     EXPECT_OK(Write(task));
   }
   EXPECT_THAT(StepsIn(Folder("run")), ElementsAre(2, 4));

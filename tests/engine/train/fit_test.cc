@@ -207,6 +207,7 @@ TEST(Fit, ReportsItsProgressAfterEachStep) {
     EXPECT_EQ(at.epoch, static_cast<int>(i) / 4 + 1);
     EXPECT_EQ(at.step, step);
     EXPECT_EQ(at.steps, 4);
+    EXPECT_EQ(at.run_step, static_cast<int64_t>(i) + 1);
     EXPECT_EQ(at.taken.loss, trainer.losses[i]);
     EXPECT_DOUBLE_EQ(at.loss, sum / static_cast<double>(step));
     EXPECT_GT(at.samples_per_second, 0.0);
@@ -271,8 +272,9 @@ TEST(Fit, EndsAfterSoManyStepsWithAnEvaluation) {
               ElementsAre("4: 1 of epoch 1", "8: 1 of epoch 2"));
   RecordingTrainer done;
   done.GoOnFrom(6);
-  EXPECT_THAT(EvaluationsOf(done, {.steps = 6, .start = {.epoch = 2, .rows = 10, .test_loss = 1}}),
-              IsEmpty());
+  EXPECT_THAT(
+      EvaluationsOf(done, {.steps = 6, .start = {.epoch = 2, .rows = 10, .figures = Figures()}}),
+      IsEmpty());
   RecordingTrainer stopped;  // before it was evaluated
   stopped.GoOnFrom(6);
   EXPECT_THAT(EvaluationsOf(stopped, {.steps = 6, .start = {.epoch = 2, .rows = 10}}),
@@ -287,7 +289,7 @@ TEST(Fit, EvaluatesOnceWhereItGoesOn) {
               ElementsAre("2: 0.5 of epoch 1", "3: 0.75 of epoch 1"));
   RecordingTrainer after;
   after.GoOnFrom(2);
-  options.start.test_loss = 1.0;
+  options.start.figures = Figures{.test_loss = 1.0};
   EXPECT_THAT(EvaluationsOf(after, options), ElementsAre("3: 0.75 of epoch 1"));
 }
 
@@ -376,7 +378,7 @@ std::vector<std::string> SavesOf(const RecordingTrainer& trainer) {
   for (const RecordingTrainer::BegunSave& save : trainer.saves) {
     saves.push_back(absl::StrCat(save.step, ": epoch ", save.position.epoch, ", row ",
                                  save.position.rows,
-                                 save.position.test_loss.has_value() ? ", evaluated" : ""));
+                                 save.position.figures.has_value() ? ", evaluated" : ""));
   }
   return saves;
 }
@@ -435,6 +437,53 @@ TEST(Fit, SavesOnceWhatIsStoppedRightAfterASave) {
   EXPECT_THAT(SavesOf(trainer), ElementsAre("2: epoch 1, row 10"));
 }
 
+TEST(Fit, EndsAndSavesWhereAnEvaluationMeetsTheCondition) {
+  for (const int64_t end : {3, 4, 6}) {  // within an epoch, at its end, and within another
+    SCOPED_TRACE(end);
+    RecordingTrainer trainer;
+    FitOptions options = WithCheckpoints(100);
+    options.evaluate_every_steps = 3;
+    options.stop_when = [&](const Figures&) { return trainer.steps() == end; };
+    ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
+    EXPECT_TRUE(result.condition_met);
+    EXPECT_FALSE(result.stopped);
+    EXPECT_EQ(result.steps, end);
+    EXPECT_EQ(result.epochs, end / 4);
+    EXPECT_EQ(trainer.saves.back().step, end);
+    EXPECT_EQ(trainer.saves.back().position.figures, result.figures);
+  }
+}
+
+TEST(Fit, JudgesTheFiguresThatItReports) {
+  RecordingTrainer trainer;
+  std::vector<Figures> reported, judged;
+  FitOptions options = {.epochs = 2, .evaluate_every_steps = 3};
+  options.on_epoch = [&](const EpochResult& row) { reported.push_back(row.figures()); };
+  options.on_evaluation = options.on_epoch;
+  options.stop_when = [&](const Figures& figures) {
+    judged.push_back(figures);
+    return false;
+  };
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
+  EXPECT_FALSE(result.condition_met);
+  EXPECT_EQ(judged.size(), 4);
+  EXPECT_EQ(judged, reported);
+  EXPECT_EQ(judged[0], (Figures{judged[0].train_loss, 2.0 / kBatch, 0.25, 3.0 / 4.0}));
+  EXPECT_EQ(result.figures, judged.back());
+}
+
+// One that was saved where it ended is not trained further.
+TEST(Fit, DoesNothingWhereWhatItGoesOnFromMeetsTheCondition) {
+  RecordingTrainer trainer;
+  trainer.GoOnFrom(4);
+  FitOptions options = {.epochs = 2, .start = {.epoch = 2, .figures = Figures{.test_loss = 0.5}}};
+  options.stop_when = [](const Figures& figures) { return figures.test_loss == 0.5; };
+  ASSERT_OK_AND_ASSIGN(const FitResult result, Fit(trainer, Data(), options));
+  EXPECT_TRUE(result.condition_met);
+  EXPECT_EQ(result.steps, 4);
+  EXPECT_EQ(trainer.evaluations, 0);
+}
+
 TEST(Fit, GoesOnAsIfItHadNeverStopped) {
   RecordingTrainer whole;
   std::vector<EpochResult> expected;
@@ -482,7 +531,7 @@ TEST(Fit, SavesWhereItGoesOnFromIfThatIsNotSaved) {
 
   RecordingTrainer done;
   done.GoOnFrom(8);
-  options.start = {.epoch = 3, .test_loss = 0.25};
+  options.start = {.epoch = 3, .figures = Figures{.test_loss = 0.25}};
   ASSERT_OK(Fit(done, Data(), options));
   EXPECT_THAT(SavesOf(done), ElementsAre("8: epoch 3, row 0, evaluated"));
   options.start_is_saved = true;

@@ -118,7 +118,8 @@ std::vector<KeptState> KeepAllBut(const Case& tested, int lost, int64_t steps) {
     ASSIGN_OR_RETURN(own, trainer->Keep());
     own.position = PositionAfter(steps);
     // One of them has come to know the loss of the test data.
-    if (rendezvous.rank() == (lost + 1) % tested.processes()) own.position->test_loss = 0.5;
+    if (rendezvous.rank() == (lost + 1) % tested.processes())
+      own.position->figures = Figures{.test_loss = 0.5};
     // And one has completed a step of which it does not know the loss.
     if (rendezvous.rank() == (lost + 2) % tested.processes()) own.position.reset();
     return absl::OkStatus();
