@@ -79,7 +79,8 @@ TEST(Usage, EveryCountRefusesLetters) {
                            "--deadline", "--learning-rate", "--warmup-steps",
                            "--min-lr",   "--clip-norm",     "--weight-decay",
                            "--momentum", "--beta1",         "--beta2",
-                           "--steps",    "--eval-every",    "--eval-rows"}) {
+                           "--steps",    "--eval-every",    "--eval-rows",
+                           "--log-every"}) {
     ExpectFailure({"train", flag, "7x"}, kStatusUsage, HasSubstr(absl::StrCat(flag, ": \"7x\"")));
   }
 }

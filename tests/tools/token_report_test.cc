@@ -81,7 +81,7 @@ std::string Reported(const Run& run, Report& report, engine::EpochResult epoch) 
 
 TEST(TokenReport, TextHasPerplexityAndTokens) {
   const std::string text =
-      Reported(TableRun(), *MakeTextReport(1, false), {.loss = 2.0, .test_loss = 1.5});
+      Reported(TableRun(), *MakeTextReport(1, {}), {.loss = 2.0, .test_loss = 1.5});
   EXPECT_THAT(
       text, AllOf(HasSubstr("data   8 rows of 4 tokens to train on, 8 to test; a vocabulary of 7"),
                   HasSubstr("test  perplexity    tokens/s  samples/s"),
@@ -91,14 +91,14 @@ TEST(TokenReport, TextHasPerplexityAndTokens) {
 TEST(TokenReport, HasAPerplexityOnlyOfCrossEntropy) {
   const tools::Run run = TableRun(engine::MeanSquaredError());
   const engine::EpochResult epoch = {.test_loss = 1.5};
-  EXPECT_THAT(Reported(run, *MakeTextReport(1, false), epoch),
+  EXPECT_THAT(Reported(run, *MakeTextReport(1, {}), epoch),
               AllOf(Not(HasSubstr("perplexity")), HasSubstr("tokens/s")));
-  EXPECT_THAT(Reported(run, *MakeJsonReport(false), epoch),
+  EXPECT_THAT(Reported(run, *MakeJsonReport({}), epoch),
               AllOf(Not(HasSubstr("perplexity")), HasSubstr("tokens_per_second")));
 }
 
 TEST(TokenReport, JsonHasPerplexityAndTokens) {
-  const std::string text = Reported(TableRun(), *MakeJsonReport(false), {.test_loss = 1.5});
+  const std::string text = Reported(TableRun(), *MakeJsonReport({}), {.test_loss = 1.5});
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 2);
   const auto epoch = nlohmann::json::parse(lines[1]);
@@ -113,7 +113,7 @@ TEST(TokenReport, OfOtherDataHasNeither) {
   const tools::Run run = {.data = {data, data},
                           .prepared = PrepareRun(model, engine::PlanOptions{}).value()};
   for (const bool json : {false, true}) {
-    const auto report = json ? MakeJsonReport(false) : MakeTextReport(1, false);
+    const auto report = json ? MakeJsonReport({}) : MakeTextReport(1, {});
     EXPECT_THAT(Reported(run, *report, {.test_loss = 1.5}),
                 AllOf(Not(HasSubstr("perplexity")), Not(HasSubstr("tokens"))));
   }

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "tools/cli/explanation.h"
 #include "tools/cli/report.h"
+#include "tools/cli/run_events.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -132,7 +132,7 @@ ordered_json ExplanationToJson(const Explanation& explanation) {
 
 class JsonReport final : public Report {
  public:
-  explicit JsonReport(bool explains) : explains_(explains) {}
+  explicit JsonReport(const ReportOptions& options) : options_(options) {}
 
   void Start(const Run& run) override {
     ordered_json event = {{"event", "plan"}};
@@ -142,10 +142,11 @@ class JsonReport final : public Report {
     event.update(PlanToJson(run.prepared));
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
     PrintLine(event);
-    if (explains_) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
+    if (options_.explains) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
   }
 
   void Step(const engine::FitProgress& progress) override {
+    if (options_.Logs(progress.run_step)) PrintLine(StepEvent(progress, measures_));
     if (progress.taken.skipped_for.empty()) return;
     PrintLine({{"event", "skipped"},
                {"epoch", progress.epoch},
@@ -153,8 +154,12 @@ class JsonReport final : public Report {
                {"reason", progress.taken.skipped_for}});
   }
 
-  void Epoch(const engine::EpochResult& result) override { PrintResult("epoch", result); }
-  void Evaluation(const engine::EpochResult& result) override { PrintResult("evaluation", result); }
+  void Epoch(const engine::EpochResult& result) override {
+    PrintLine(EvaluationEvent("epoch", result, measures_));
+  }
+  void Evaluation(const engine::EpochResult& result) override {
+    PrintLine(EvaluationEvent("evaluation", result, measures_));
+  }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
     PrintLine({{"event", "resumed"},
@@ -184,43 +189,34 @@ class JsonReport final : public Report {
     for (size_t i = 0; i < outcome.devices.size(); ++i) {
       devices.push_back(DeviceToJson(run.prepared.report, i, replicas, outcome.devices[i]));
     }
-    PrintLine({{"event", "end"},
-               {"step_losses_hash", outcome.fit.step_losses_hash},
-               {"parameters_hash", outcome.parameters_hash},
-               {"epochs", outcome.fit.epochs},
-               {"steps", outcome.fit.steps},
-               {"skipped_steps", outcome.fit.skipped_steps},
-               {"stopped", outcome.fit.stopped},
-               {"seconds", absl::ToDoubleSeconds(outcome.elapsed)},
-               {"devices", std::move(devices)}});
-  }
-
- private:
-  void PrintResult(const char* name, const engine::EpochResult& result) const {
-    ordered_json event = {{"event", name},
-                          {"epoch", result.epoch},
-                          {"step", result.step},
-                          {"loss", result.loss},
-                          {"train_accuracy", result.train_accuracy},
-                          {"test_accuracy", result.test_accuracy},
-                          {"test_loss", result.test_loss}};
-    if (measures_.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
-    if (measures_.tokens > 0) {
-      event["tokens_per_second"] =
-          result.samples_per_second * static_cast<double>(measures_.tokens);
+    ordered_json event = {{"event", "end"},
+                          {"step_losses_hash", outcome.fit.step_losses_hash},
+                          {"parameters_hash", outcome.parameters_hash},
+                          {"epochs", outcome.fit.epochs},
+                          {"steps", outcome.fit.steps},
+                          {"skipped_steps", outcome.fit.skipped_steps},
+                          {"stopped", outcome.fit.stopped}};
+    if (outcome.stop_when.has_value()) {
+      event["stop_when"] = {{"condition", outcome.stop_when->text},
+                            {"met", outcome.fit.condition_met}};
+      if (outcome.fit.figures.has_value()) {
+        event["stop_when"]["value"] = outcome.stop_when->ValueIn(*outcome.fit.figures);
+      }
     }
-    event["samples_per_second"] = result.samples_per_second;
+    event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
+    event["devices"] = std::move(devices);
     PrintLine(event);
   }
 
-  const bool explains_;
+ private:
+  const ReportOptions options_;
   Measures measures_;
 };
 
 }  // namespace
 
-std::unique_ptr<Report> MakeJsonReport(bool explains) {
-  return std::make_unique<JsonReport>(explains);
+std::unique_ptr<Report> MakeJsonReport(const ReportOptions& options) {
+  return std::make_unique<JsonReport>(options);
 }
 
 }  // namespace stagecoach::tools

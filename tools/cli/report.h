@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "engine/train/fit.h"
 #include "engine/train/trainer.h"
 #include "tools/cli/run_options.h"
+#include "tools/cli/stop_condition.h"
 
 namespace stagecoach::tools {
 
@@ -26,6 +28,7 @@ struct Measures {
 // How a run ended.
 struct Outcome {
   engine::FitResult fit;
+  std::optional<StopCondition> stop_when;
   std::string parameters_hash;
   std::vector<engine::DeviceReport> devices;
   absl::Duration elapsed;  // training and evaluation
@@ -48,13 +51,19 @@ class Report {
   virtual void End(const Run& run, const Outcome& outcome) = 0;
 };
 
-// For people: tables, and between their rows a progress bar if standard output is a terminal,
-// and elsewhere a line at the pace of ProgressPace (bars.h).
-// `explains`, here and below: starts with ExplainStep, too.
-std::unique_ptr<Report> MakeTextReport(int epochs, bool explains);
+struct ReportOptions {
+  bool explains = false;        // starts with ExplainStep, too
+  int64_t log_every_steps = 0;  // tells of these steps; 0: of none
 
-// For scripts: one JSON object a line.
-std::unique_ptr<Report> MakeJsonReport(bool explains);
+  bool Logs(int64_t step) const { return log_every_steps > 0 && step % log_every_steps == 0; }
+};
+
+// For people: tables, and between their rows a progress bar if standard output is a terminal, and
+// elsewhere a line at the pace of ProgressPace (bars.h), unless steps are told of anyway.
+std::unique_ptr<Report> MakeTextReport(int epochs, const ReportOptions& options);
+
+// For scripts: one JSON object a line (tools/cli/run_events.h).
+std::unique_ptr<Report> MakeJsonReport(const ReportOptions& options);
 
 }  // namespace stagecoach::tools
 

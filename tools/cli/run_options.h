@@ -20,6 +20,7 @@
 #include "partition/plan/plan.h"
 #include "tools/cli/cli11_fwd.h"
 #include "tools/cli/device_choice.h"
+#include "tools/cli/stop_condition.h"
 
 namespace stagecoach::tools {
 
@@ -96,6 +97,8 @@ struct RunOptions {
   int64_t evaluate_every_steps = 0;
   // Test rows that are evaluated, spread over all (SpreadSubset); 0 for all.
   int64_t evaluation_rows = 0;
+  std::optional<StopCondition> stop_when;
+  int64_t log_every_steps = 0;  // between lines of steps; 0: none, but in a file of metrics all
   std::optional<float> learning_rate;  // unset: LearningRateOf decides, as of the next two
   std::string learning_rate_schedule = "warmup-cosine";
   std::optional<int64_t> warmup_steps;     // of warmup-cosine alone, and so is the next
@@ -104,6 +107,8 @@ struct RunOptions {
   double deadline_seconds = 300.0;
   int64_t replica_check_steps = 1000;  // 0: never
 
+  // File and folder for the figures of steps and evaluations (tools/cli/run_log.h); "": none.
+  std::string metrics, tensorboard;
   // Files to write traces of the last step to; "": none.
   std::string trace;            // as it was measured
   std::string simulated_trace;  // as a simulation at the measured times of actions has it

@@ -23,8 +23,9 @@ namespace {
 
 // Of this invocation alone, or names of files that are written.
 constexpr absl::string_view kNotSaved[] = {
-    "--help", "--checkpoint", "--init",  "--resume", "--every",           "--keep",  "--keep-every",
-    "--json", "--explain",    "--trace", "--plan",   "--simulated-trace", "--tuning"};
+    "--help",    "--checkpoint", "--init", "--metrics",         "--tensorboard",
+    "--resume",  "--every",      "--keep", "--keep-every",      "--json",
+    "--explain", "--trace",      "--plan", "--simulated-trace", "--tuning"};
 // What a plan settles.
 constexpr absl::string_view kOfPlan[] = {
     "--stages", "--replicas", "--gradient-blocks", "--schedule", "--shard-optimizer", "--reduction",

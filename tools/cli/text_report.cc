@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -141,9 +142,18 @@ std::string DescribeStep(const Explanation& explanation) {
   return absl::StrCat(explanation.summary, "\n\n", table.ToString());
 }
 
+// Whether the run has met its condition.
+std::string DescribeStop(const Outcome& outcome) {
+  const StopCondition& condition = *outcome.stop_when;
+  const std::optional<engine::Figures>& figures = outcome.fit.figures;
+  return absl::StrCat(
+      "--stop-when ", condition.text, outcome.fit.condition_met ? " is met" : " is not met",
+      figures.has_value() ? absl::StrFormat(": it is %.4f", condition.ValueIn(*figures)) : "");
+}
+
 class TextReport final : public Report {
  public:
-  TextReport(int epochs, bool explains) : epochs_(epochs), explains_(explains) {}
+  TextReport(int epochs, const ReportOptions& options) : epochs_(epochs), options_(options) {}
   ~TextReport() override { RedrawLine(""); }  // What an error would otherwise be printed behind.
 
   void Start(const Run& run) override {
@@ -151,7 +161,7 @@ class TextReport final : public Report {
     if (guessing > 0.0) loss_scale_ = guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
     absl::PrintF("%s\n", DescribeRun(run, measures_));
-    if (explains_) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
+    if (options_.explains) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
     // The ends of the loss bar stand above it: a full one is no better than guessing.
     const std::string scale = absl::StrFormat("%.2f", loss_scale_);
     absl::PrintF("epoch     loss  0%*s    train     test%s%s  samples/s\n", kLossBarColumns - 1,
@@ -170,9 +180,10 @@ class TextReport final : public Report {
       absl::PrintF("       skipped step %s of epoch %d: %s\n", base::FormatCount(progress.step),
                    progress.epoch, progress.taken.skipped_for);
     }
+    if (options_.Logs(progress.run_step)) PrintStep(progress);
     const absl::Time now = absl::Now();
     if (TerminalColumns() == 0) {
-      if (!pace_.IsDue(progress, now)) return;
+      if (options_.log_every_steps > 0 || !pace_.IsDue(progress, now)) return;
       absl::PrintF("       %s\n", PlainProgress(progress, epochs_, measures_.tokens));
       std::fflush(stdout);
       return;
@@ -223,6 +234,7 @@ class TextReport final : public Report {
       absl::PrintF("skipped %s with numbers that are not finite\n",
                    Counted(outcome.fit.skipped_steps, "step", "steps"));
     }
+    if (outcome.stop_when.has_value()) absl::PrintF("%s\n", DescribeStop(outcome));
     if (!saved_.empty()) absl::PrintF("saved as %s\n", saved_);
     absl::PrintF("fingerprint of the step losses  %s\n", outcome.fit.step_losses_hash);
     absl::PrintF("fingerprint of the parameters   %s\n", outcome.parameters_hash);
@@ -230,6 +242,17 @@ class TextReport final : public Report {
   }
 
  private:
+  void PrintStep(const engine::FitProgress& progress) const {
+    RedrawLine("");
+    const bool is_skipped = !progress.taken.skipped_for.empty();
+    absl::PrintF("       step %s: %s, learning rate %.3g, %s samples/s\n",
+                 base::FormatCount(progress.run_step),
+                 is_skipped ? "skipped" : absl::StrFormat("loss %.4f", progress.taken.loss),
+                 progress.taken.learning_rate,
+                 base::FormatCount(std::llround(progress.samples_per_second)));
+    std::fflush(stdout);
+  }
+
   // `epochs`: that have been trained by then.
   void PrintRow(const std::string& epochs, const engine::EpochResult& result) const {
     RedrawLine("");
@@ -249,7 +272,7 @@ class TextReport final : public Report {
   }
 
   const int epochs_;
-  const bool explains_;
+  const ReportOptions options_;
   double loss_scale_ = 1.0;
   Measures measures_;
   std::string saved_;  // the last checkpoint
@@ -259,8 +282,8 @@ class TextReport final : public Report {
 
 }  // namespace
 
-std::unique_ptr<Report> MakeTextReport(int epochs, bool explains) {
-  return std::make_unique<TextReport>(epochs, explains);
+std::unique_ptr<Report> MakeTextReport(int epochs, const ReportOptions& options) {
+  return std::make_unique<TextReport>(epochs, options);
 }
 
 }  // namespace stagecoach::tools

@@ -19,10 +19,12 @@ std::string Fingerprint(const RunOptions& options, const Run& run) {
   const auto size_of = [](const engine::Dataset& data) {
     return absl::StrCat(data.rows(), "x", data.features(), "x", data.classes());
   };
-  return absl::StrCat("steps: ", StepsOf(options, run),
-                      "\nsteps between evaluations: ", options.evaluate_every_steps,
-                      "\ndata to train on: ", size_of(*run.data.train),
-                      "\ndata to test: ", size_of(*run.data.test), "\n");
+  return absl::StrCat(
+      "steps: ", StepsOf(options, run),
+      "\nsteps between evaluations: ", options.evaluate_every_steps,
+      "\nwhen to stop: ", options.stop_when.has_value() ? options.stop_when->text : "never",
+      "\ndata to train on: ", size_of(*run.data.train), "\ndata to test: ", size_of(*run.data.test),
+      "\n");
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "base/units.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/flag_values.h"
@@ -21,6 +23,12 @@ absl::StatusOr<int64_t> ParseRows(const std::string& text) {
   absl::StatusOr<int64_t> rows = ParseCount(text, 1, std::numeric_limits<int64_t>::max());
   if (rows.ok()) return rows;
   return absl::InvalidArgumentError(absl::StrCat(rows.status().message(), ", or \"all\""));
+}
+
+absl::StatusOr<std::optional<StopCondition>> ParseStopWhen(const std::string& text) {
+  if (text == "never") return std::optional<StopCondition>();
+  ASSIGN_OR_RETURN(StopCondition condition, ParseStopCondition(text));
+  return std::optional<StopCondition>(std::move(condition));
 }
 
 // The plan settles what these would.
@@ -121,12 +129,23 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   AddFlag(app, "--eval-rows", "N|all", options.evaluation_rows,
           "Test rows of an evaluation, spread over all of them [all]", ParseRows)
       ->group("Run");
+  AddFlag(app, "--stop-when", "CONDITION", options.stop_when,
+          "End where an evaluation meets it, such as test_accuracy>0.9 [never]", ParseStopWhen)
+      ->group("Run");
+  AddFlag(app, "--log-every", "STEPS", options.log_every_steps,
+          "Print loss, learning rate and speed of each such step [of none]", CountIn(1, kMaxSteps))
+      ->group("Run");
   app.add_flag("--explain", options.explain, "Print the shapes at each step of a batch first")
       ->group("Run");
   AddCheckpointFlags(app, options);
   const auto add_file = [&](const char* name, std::string& path, const char* description) {
     AddOutput(app, name, "FILE", path, description)->group("Run");
   };
+  add_file("--metrics", options.metrics,
+           "Write them and all evaluations, as JSON lines; a resumed run adds to it");
+  AddFlag(app, "--tensorboard", "DIR", options.tensorboard,
+          "Write them as a file of events for TensorBoard in this folder", ParseFolder)
+      ->group("Run");
   add_file("--trace", options.trace, "Write when the actions of the last step were performed");
   add_file("--simulated-trace", options.simulated_trace,
            "Write the same, simulated with the measured times");

@@ -1,8 +1,10 @@
 #include "tools/cli/training_process.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,12 +23,16 @@
 #include "schedule/traces/chrome_trace.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/messages.h"
+#include "tools/cli/metrics_file.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/stop_signal.h"
+#include "tools/cli/tensorboard_log.h"
 #include "tools/cli/training.h"
 
 namespace stagecoach::tools {
 namespace {
+
+bool IsFirstRank(const RunOptions& options) { return options.rank.value_or(0) == 0; }
 
 // What would otherwise surface late, or as the kernel's killing the process.
 absl::Status CheckRun(const RunOptions& options, const Run& run) {
@@ -36,6 +42,9 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   }
   for (const std::string& path : {options.trace, options.simulated_trace}) {
     if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+  }
+  if (IsFirstRank(options) && !options.metrics.empty()) {
+    RETURN_IF_ERROR(base::CheckWritable(options.metrics));
   }
   return CheckHasMemoryFor(run.prepared,
                            {.saves = !options.checkpoints.empty(),
@@ -83,9 +92,10 @@ class SilentReport final : public Report {
 };
 
 std::unique_ptr<Report> ReportFor(const RunOptions& options, const Run& run) {
-  if (options.rank.value_or(0) > 0) return std::make_unique<SilentReport>();
-  return options.json ? MakeJsonReport(options.explain)
-                      : MakeTextReport(EpochsOf(options, run), options.explain);
+  if (!IsFirstRank(options)) return std::make_unique<SilentReport>();
+  const ReportOptions report = {.explains = options.explain,
+                                .log_every_steps = options.log_every_steps};
+  return options.json ? MakeJsonReport(report) : MakeTextReport(EpochsOf(options, run), report);
 }
 
 // For a message.
@@ -147,6 +157,7 @@ absl::StatusOr<int> TrainingProcess::Train(const RunOptions& options, const Meet
   ASSIGN_OR_RETURN(position_, FindStart(options, goes_on, initial, *trainer));
   trainer_ = std::move(trainer);
   kept_.reset();
+  RETURN_IF_ERROR(OpenLogs(options));
   if (supervisor_ != nullptr && trainer_->can_lose_processes()) {
     supervisor_->CanGoOn().IgnoreError();  // it may have ended the run already
   }
@@ -192,7 +203,7 @@ absl::StatusOr<engine::DataPosition> TrainingProcess::FindStart(
   }
   if (!resumes_) {
     if (!initial.has_value()) return engine::DataPosition();
-    if (!initial->dropout().empty() && options.rank.value_or(0) == 0) {
+    if (!initial->dropout().empty() && IsFirstRank(options)) {
       PrintNotice(absl::StrCat("the model is trained without the dropout of ",
                                options.initial_parameters, "/config.json: ", initial->dropout()));
     }
@@ -201,6 +212,27 @@ absl::StatusOr<engine::DataPosition> TrainingProcess::FindStart(
     return engine::DataPosition();
   }
   return From(Origin::kData, Resume(options, *run_, trainer, *report_));
+}
+
+absl::Status TrainingProcess::OpenLogs(const RunOptions& options) {
+  if (!IsFirstRank(options) || !logs_.empty()) return absl::OkStatus();
+  const RunLog::Options log = {
+      .every_steps = std::max<int64_t>(1, options.log_every_steps),
+      .measures = Measures::Of(*run_->data.train, run_->prepared.profile.loss_spec)};
+  std::optional<RunLog::Start> start;
+  if (trainer_->steps() > 0) {
+    start = {.step = trainer_->steps(), .is_evaluated = position_.figures.has_value()};
+  }
+  if (!options.metrics.empty()) {
+    ASSIGN_OR_RETURN(logs_.emplace_back(),
+                     From(Origin::kData, MetricsFile::Open(options.metrics, log, start)));
+  }
+  if (!options.tensorboard.empty()) {
+    ASSIGN_OR_RETURN(
+        logs_.emplace_back(),
+        From(Origin::kConfiguration, TensorBoardLog::Open(options.tensorboard, log, start)));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, int restarts,
@@ -217,7 +249,7 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
                              save.path.status().message()));
   };
   const absl::Time begin = absl::Now();
-  Outcome outcome;
+  Outcome outcome = {.stop_when = options.stop_when};
   absl::StatusOr<engine::FitResult> fit =
       Fit(*trainer_, run_->data,
           {.epochs = options.epochs,
@@ -228,9 +260,25 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
            .start_is_saved = !goes_on,
            .checkpoints = std::move(checkpoints),
            .stop = [&] { return stop.Passes(); },
-           .on_step = [&](const engine::FitProgress& progress) { report_->Step(progress); },
-           .on_epoch = [&](const engine::EpochResult& result) { report_->Epoch(result); },
-           .on_evaluation = [&](const engine::EpochResult& result) { report_->Evaluation(result); },
+           .stop_when =
+               [&](const engine::Figures& figures) {
+                 return options.stop_when.has_value() && options.stop_when->IsMet(figures);
+               },
+           .on_step =
+               [&](const engine::FitProgress& progress) {
+                 report_->Step(progress);
+                 for (const auto& log : logs_) log->Step(progress);
+               },
+           .on_epoch =
+               [&](const engine::EpochResult& result) {
+                 report_->Epoch(result);
+                 for (const auto& log : logs_) log->Epoch(result);
+               },
+           .on_evaluation =
+               [&](const engine::EpochResult& result) {
+                 report_->Evaluation(result);
+                 for (const auto& log : logs_) log->Evaluation(result);
+               },
            .position = &position_});
   // Before the trainer goes, which takes leave of ranks that may still wait for this one.
   if (!fit.ok() && rendezvous_ != nullptr) rendezvous_->Fail(fit.status(), DeadlineOf(options));
@@ -243,6 +291,7 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
   report_->End(*run_, outcome);
   RETURN_IF_ERROR(From(Origin::kConfiguration, WriteTraces(options, *trainer_)));
   RETURN_IF_ERROR(From(Origin::kOutput, outcome.fit.last_save));
+  for (const auto& log : logs_) RETURN_IF_ERROR(From(Origin::kOutput, log->status()));
   return outcome.fit.stopped ? kExitInterrupted : kExitOk;
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@
 #include "tools/cli/cli11_fwd.h"
 #include "tools/cli/launched.h"
 #include "tools/cli/report.h"
+#include "tools/cli/run_log.h"
 #include "tools/cli/run_options.h"
 
 namespace stagecoach::tools {
@@ -40,6 +42,8 @@ class TrainingProcess {
   absl::StatusOr<engine::DataPosition> FindStart(
       const RunOptions& options, bool goes_on,
       const std::optional<engine::HuggingFaceFolder>& initial, engine::Trainer& trainer);
+  // Where the run goes on from position_.
+  absl::Status OpenLogs(const RunOptions& options);
   absl::StatusOr<int> TrainToTheEnd(const RunOptions& options, int restarts, bool goes_on);
 
   const CLI::App& flags_;
@@ -47,6 +51,7 @@ class TrainingProcess {
   engine::Supervisor* const supervisor_;
   std::optional<Run> run_;
   std::unique_ptr<Report> report_;
+  std::vector<std::unique_ptr<RunLog>> logs_;       // of the first rank
   std::shared_ptr<engine::Rendezvous> rendezvous_;  // outlives the trainer
   std::unique_ptr<engine::Trainer> trainer_;
   engine::DataPosition position_;          // of the trainer
