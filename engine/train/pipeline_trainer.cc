@@ -16,7 +16,7 @@
 #include "engine/train/fingerprint.h"
 #include "engine/train/gathered_outputs.h"
 #include "engine/train/trainer_checks.h"
-#include "schedule/memory.h"
+#include "partition/plan/prepared_plan.h"
 
 namespace stagecoach::engine {
 
@@ -114,32 +114,26 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
     ties.push_back({first.id, second.id, StageId(plan().stage_of(first.layer)),
                     StageId(plan().stage_of(second.layer))});
   }
-  std::vector<schedule::StageMemory> memory;
-  for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
-  const auto plan_memory = [&](const schedule::Schedule& lowered) {
-    return schedule::PlanMemory(lowered, rank, memory, run_.lowered.collectives);
-  };
-  ASSIGN_OR_RETURN(schedule::MemoryPlan training, plan_memory(run_.lowered.training));
-  ASSIGN_OR_RETURN(schedule::MemoryPlan evaluation, plan_memory(run_.lowered.evaluation));
+  ASSIGN_OR_RETURN(partition::RankMemoryPlans memory, partition::PlanRankMemory(run_, rank));
   ASSIGN_OR_RETURN(
       executors_[static_cast<size_t>(device)],
-      Executor::Create(
-          {.device = &group_->device(device),
-           .number = device,
-           .transport = &group_->transport(device),
-           .ring = &rings_->of(device),
-           .beside = group_->beside(device),
-           .replicas = group_->replicas(device),
-           .deadline = options_.deadline,
-           .seed = options_.seed,
-           .parameters = &run_.profile.parameters,
-           .ties = ties,
-           .output = run_.profile.output,
-           .clip_norm = options_.optimizer.clip_norm,
-           .collectives = run_.lowered.collectives,
-           .training = {plan().trains() ? &run_.lowered.training : nullptr, std::move(training)},
-           .evaluation = {&run_.lowered.evaluation, std::move(evaluation)}},
-          std::move(stages)));
+      Executor::Create({.device = &group_->device(device),
+                        .number = device,
+                        .transport = &group_->transport(device),
+                        .ring = &rings_->of(device),
+                        .beside = group_->beside(device),
+                        .replicas = group_->replicas(device),
+                        .deadline = options_.deadline,
+                        .seed = options_.seed,
+                        .parameters = &run_.profile.parameters,
+                        .ties = ties,
+                        .output = run_.profile.output,
+                        .clip_norm = options_.optimizer.clip_norm,
+                        .collectives = run_.lowered.collectives,
+                        .training = {plan().trains() ? &run_.lowered.training : nullptr,
+                                     std::move(memory.training)},
+                        .evaluation = {&run_.lowered.evaluation, std::move(memory.evaluation)}},
+                       std::move(stages)));
   return absl::OkStatus();
 }
 

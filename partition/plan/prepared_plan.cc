@@ -42,6 +42,18 @@ absl::Status CheckCanRecompute(const Plan& plan, const std::vector<LayerCost>& l
 
 }  // namespace
 
+absl::StatusOr<RankMemoryPlans> PlanRankMemory(const PreparedPlan& plan, schedule::Rank rank) {
+  std::vector<schedule::StageMemory> memory;
+  for (const StageReport& stage : plan.report.stages) memory.push_back(stage.memory);
+  const auto plan_memory = [&](const schedule::Schedule& lowered) {
+    return schedule::PlanMemory(lowered, rank, memory, plan.lowered.collectives);
+  };
+  RankMemoryPlans plans;
+  ASSIGN_OR_RETURN(plans.training, plan_memory(plan.lowered.training));
+  ASSIGN_OR_RETURN(plans.evaluation, plan_memory(plan.lowered.evaluation));
+  return plans;
+}
+
 absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>& layers,
                                          const EndMemory& ends, schedule::Transfers transfers,
                                          const schedule::CollectiveMemory& collectives) {

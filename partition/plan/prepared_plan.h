@@ -7,6 +7,7 @@
 #include "partition/layer_cost.h"
 #include "partition/plan/plan.h"
 #include "partition/stage_memory.h"
+#include "schedule/memory.h"
 #include "schedule/schedule.h"
 
 namespace stagecoach::partition {
@@ -18,6 +19,13 @@ struct PreparedPlan {
   LoweredPlan lowered;
   PlanReport report;  // of one device of each rank
 };
+
+// Where everything of one rank lies under the two lowered schedules of a plan: whose sizes its
+// RankReport has. Errors: those of PlanMemory.
+struct RankMemoryPlans {
+  schedule::MemoryPlan training, evaluation;
+};
+absl::StatusOr<RankMemoryPlans> PlanRankMemory(const PreparedPlan& plan, schedule::Rank rank);
 
 // Prepares a plan that is given. `layers`: of the whole model. Errors: those of LowerPlan;
 // InvalidArgument if the plan is for another number of layers, recomputes

@@ -122,7 +122,7 @@ class UpdatesTest : public ::testing::Test {
                        .micro_batches = kMicroBatches,
                        .optimizer = run_.optimizer})
             .value());
-    const partition::RankReport& predicted = run_.report.of(Rank(rank));
+    const partition::RankMemoryPlans memory = partition::PlanRankMemory(run_, Rank(rank)).value();
     return Executor::Create({.device = &device,
                              .number = rank,
                              .transport = transports_[static_cast<size_t>(rank)].get(),
@@ -132,8 +132,8 @@ class UpdatesTest : public ::testing::Test {
                              .output = run_.profile.output,
                              .clip_norm = run_.optimizer.clip_norm,
                              .collectives = run_.lowered.collectives,
-                             .training = {&run_.lowered.training, predicted.training},
-                             .evaluation = {&run_.lowered.evaluation, predicted.evaluation}},
+                             .training = {&run_.lowered.training, memory.training},
+                             .evaluation = {&run_.lowered.evaluation, memory.evaluation}},
                             std::move(stages))
         .value();
   }

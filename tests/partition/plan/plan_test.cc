@@ -348,9 +348,11 @@ TEST(PreparePlan, PlansMemoryForTheTransfersAskedFor) {
     for (const StageReport& stage : prepared.report.stages) memory.push_back(stage.memory);
     const schedule::Schedule training = prepared.lowered.training;
     for (schedule::Rank rank(0); rank.value() < 3; ++rank) {
-      ASSERT_OK_AND_ASSIGN(const schedule::MemorySizes expected,
+      ASSERT_OK_AND_ASSIGN(const schedule::MemoryPlan expected,
                            schedule::PlanMemory(training, rank, memory));
       EXPECT_EQ(prepared.report.of(rank).training, expected);
+      ASSERT_OK_AND_ASSIGN(const RankMemoryPlans plans, PlanRankMemory(prepared, rank));
+      EXPECT_EQ(plans.training.blocks, expected.blocks);
     }
   }
 }
