@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/model/catch_exceptions.h"
 #include "kernels/ops/ops.h"
 
 namespace stagecoach::engine {
@@ -45,6 +46,8 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
   chain.rows_ = context.rows;
   chain.elementwise_ = &context.device.ops().elementwise();
   chain.type_ = context.device.activation_type();
+  chain.input_type_ = InputType(context.device, context.is_fed_ids());
+  chain.checks_use_ = context.device.memory_is_host();
   chain.first_parameter_.push_back(0);
   LayerContext next = context;
   for (const LayerFactory& factory : factories) {
@@ -53,12 +56,13 @@ absl::StatusOr<Chain> Chain::Prepare(absl::Span<const LayerFactory> factories,
     const int index = first_index + static_cast<int>(chain.layers_.size());
     next.skip = skips.ReadBy(index);
     next.random_stream = StreamOfLayer(context.random_stream, index);
-    ChainedLayer chained{.layer = factory(), .input = next.input};
-    absl::StatusOr<LayerSpec> spec = PrepareLayer(*chained.layer, next);
-    if (!spec.ok()) {
-      return base::Annotate(spec.status(), absl::StrCat("layer ", index));
-    }
-    chained.spec = *std::move(spec);
+    ChainedLayer chained{.input = next.input};
+    const auto prepare = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(chained.layer, MakeLayer(factory));
+      ASSIGN_OR_RETURN(chained.spec, PrepareLayer(*chained.layer, next));
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(base::Annotate(prepare(), absl::StrCat("layer ", index)));
     chained.cache = chain.cache_bytes_;
     chain.cache_bytes_ += chained.spec.memory.cache_bytes;
     chained.fusion = dynamic_cast<SumFusion*>(chained.layer.get());
@@ -94,6 +98,12 @@ void Chain::LayOut(const partition::StagePosition& position, const partition::En
   }
   memory_ = LayOutStage(layers, ends, position, &places_);
   DeferSums();
+  if (!checks_use_ || !position.trains) return;
+  use_check_ = std::make_unique<UseCheck>();
+  for (int i = 0; i < size(); ++i) {
+    use_check_->Add(spec(i), {nullptr, i == 0 ? input_type_ : type_, input(i).Batched(rows_)},
+                    {nullptr, type_, spec(i).output.Batched(rows_)});
+  }
 }
 
 // The sum that ends one layer is left to the next, which reads y anyway, where both can. The last
@@ -195,6 +205,30 @@ absl::Status Chain::PassGradients(int i, const LayerArgs& args, const Tensor& dy
   return absl::OkStatus();
 }
 
+absl::Status Chain::Named(int i, const absl::Status& status) const {
+  if (status.ok()) return status;
+  const std::string& name = spec(i).description;
+  return base::Annotate(status, absl::StrCat("layer ", first_index_ + i,
+                                             name.empty() ? "" : absl::StrCat(" (", name, ")")));
+}
+
+absl::Status Chain::Call(int i, absl::string_view operation,
+                         absl::FunctionRef<absl::Status(Layer&)> call) const {
+  Layer& layer = *layers_[static_cast<size_t>(i)].layer;
+  return Named(i, CatchExceptions(operation, [&] { return call(layer); }));
+}
+
+absl::Status Chain::CallBackward(
+    int i, absl::string_view operation, LastUse use, const LayerArgs& own,
+    absl::FunctionRef<absl::Status(Layer&, const LayerArgs&)> call) const {
+  Layer& layer = *layers_[static_cast<size_t>(i)].layer;
+  const auto caught = [&](const LayerArgs& args) {
+    return CatchExceptions(operation, [&] { return call(layer, args); });
+  };
+  return Named(
+      i, use_check_ == nullptr ? caught(own) : use_check_->Call(i, operation, use, own, caught));
+}
+
 absl::Status Chain::ForwardOf(int first, int end, const LayerArgs& args,
                               const Tensor& x_addend) const {
   for (int i = first; i < end; ++i) {
@@ -204,11 +238,11 @@ absl::Status Chain::ForwardOf(int first, int end, const LayerArgs& args,
     if (i > 0) {
       addend = layers_[static_cast<size_t>(i) - 1].defers_sum ? XOf(i - 1, args) : Tensor{};
     }
-    if (addend.empty() && !chained.defers_sum) {
-      RETURN_IF_ERROR(chained.layer->Forward(own));
-    } else {
-      RETURN_IF_ERROR(chained.fusion->ForwardFused(own, addend, chained.defers_sum));
-    }
+    const bool is_plain = addend.empty() && !chained.defers_sum;
+    RETURN_IF_ERROR(Call(i, "Forward", [&](Layer& layer) {
+      return is_plain ? layer.Forward(own)
+                      : chained.fusion->ForwardFused(own, addend, chained.defers_sum);
+    }));
     RETURN_IF_ERROR(PassSkips(i, args, own.y));
     if (watch_ != nullptr) RETURN_IF_ERROR(ShowForward(i, own));
   }
@@ -234,7 +268,7 @@ absl::Status Chain::ForwardAgain(int i, const LayerArgs& args, LayerArgs own) co
   own.dx = own.dy = {};
   own.gradients = {};
   own.gradient_stash = nullptr;
-  return layers_[index].layer->Forward(own);
+  return Call(i, "Forward", [&](Layer& layer) { return layer.Forward(own); });
 }
 
 absl::Status Chain::BackwardInputOf(int i, const LayerArgs& args, const LayerArgs& own,
@@ -242,17 +276,20 @@ absl::Status Chain::BackwardInputOf(int i, const LayerArgs& args, const LayerArg
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
   if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
-  if (i > 0 || dx_addend.empty()) {
-    RETURN_IF_ERROR(chained.layer->BackwardInput(own));
-  } else {
-    RETURN_IF_ERROR(chained.fusion->BackwardInputFused(own, dx_addend));
-  }
+  const bool is_plain = i > 0 || dx_addend.empty();
+  RETURN_IF_ERROR(CallBackward(
+      i, "BackwardInput", LastUse::kBackwardInput, own, [&](Layer& layer, const LayerArgs& given) {
+        return is_plain ? layer.BackwardInput(given)
+                        : chained.fusion->BackwardInputFused(given, dx_addend);
+      }));
   RETURN_IF_ERROR(ShowLoss(i, own));
   return ShowBackward(i, {own.dx});
 }
 
 absl::Status Chain::BackwardWeightOf(int i, const LayerArgs& own) const {
-  RETURN_IF_ERROR(layers_[static_cast<size_t>(i)].layer->BackwardWeight(own));
+  RETURN_IF_ERROR(CallBackward(
+      i, "BackwardWeight", LastUse::kBackwardWeight, own,
+      [](Layer& layer, const LayerArgs& given) { return layer.BackwardWeight(given); }));
   return ShowBackward(i, own.gradients);
 }
 
@@ -260,7 +297,9 @@ absl::Status Chain::BackwardOf(int i, const LayerArgs& args, const LayerArgs& ow
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
   if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
-  RETURN_IF_ERROR(chained.layer->Backward(own));
+  RETURN_IF_ERROR(
+      CallBackward(i, "Backward", LastUse::kBackwardInput, own,
+                   [](Layer& layer, const LayerArgs& given) { return layer.Backward(given); }));
   RETURN_IF_ERROR(ShowLoss(i, own));
   RETURN_IF_ERROR(ShowBackward(i, {own.dx}));
   return ShowBackward(i, own.gradients);

@@ -7,11 +7,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/model/layer.h"
 #include "engine/model/layer_watch.h"
 #include "engine/model/skips.h"
 #include "engine/model/sum_fusion.h"
+#include "engine/model/use_check.h"
 #include "kernels/ops/elementwise.h"
 #include "partition/stage_memory.h"
 #include "schedule/memory.h"
@@ -99,6 +101,14 @@ class Chain {
   void DeferSums();
   LayerArgs ArgsOf(int i, const LayerArgs& args, bool backward) const;
   Tensor XOf(int i, const LayerArgs& args) const;
+  // An error of layer i, which it then names.
+  absl::Status Named(int i, const absl::Status& status) const;
+  // Calls an operation of layer i. An error, also of what the layer throws, names both.
+  absl::Status Call(int i, absl::string_view operation,
+                    absl::FunctionRef<absl::Status(Layer&)> call) const;
+  // A backward operation, of which `use_check_` may change the arguments.
+  absl::Status CallBackward(int i, absl::string_view operation, LastUse use, const LayerArgs& own,
+                            absl::FunctionRef<absl::Status(Layer&, const LayerArgs&)> call) const;
   // F of the layers [first, end).
   absl::Status ForwardOf(int first, int end, const LayerArgs& args, const Tensor& x_addend) const;
   // A skip, or its gradient, in the workspace's area or the bundle that begins with `activation`.
@@ -130,12 +140,15 @@ class Chain {
   LayerWatch* watch_ = nullptr;
   int first_index_ = 0;
   int64_t rows_ = 0;
-  kernels::DType type_ = kernels::DType::kFloat32;  // of activations
+  kernels::DType type_ = kernels::DType::kFloat32;        // of activations
+  kernels::DType input_type_ = kernels::DType::kFloat32;  // of the first layer's x
+  bool checks_use_ = false;
   std::vector<ChainedLayer> layers_;
   std::vector<int> first_parameter_;
   int64_t cache_bytes_ = 0;
   schedule::StageMemory memory_;
   std::vector<partition::LayerPlaces> places_;  // index: layer
+  std::unique_ptr<UseCheck> use_check_;         // once laid out to train, on a CPU device
 };
 
 }  // namespace stagecoach::engine

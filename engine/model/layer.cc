@@ -1,9 +1,12 @@
 #include "engine/model/layer.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/model/bundle.h"
+#include "engine/model/catch_exceptions.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -53,8 +56,24 @@ uint64_t StreamOfLayer(uint64_t outer, int index) {
   return kMark | ((uint64_t{words[1]} << 32 | words[0]) & (kMark - 1));
 }
 
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory) {
+  std::unique_ptr<Layer> layer;
+  RETURN_IF_ERROR(CatchExceptions("its factory", [&] {
+    layer = factory();
+    return absl::OkStatus();
+  }));
+  if (layer == nullptr) return absl::InvalidArgumentError("its factory gives no layer");
+  return layer;
+}
+
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context) {
-  ASSIGN_OR_RETURN(LayerSpec spec, layer.Prepare(context));
+  // What Prepare refuses is the model's matter, and said without naming a function.
+  absl::StatusOr<LayerSpec> prepared;
+  RETURN_IF_ERROR(CatchExceptions("Prepare", [&] {
+    prepared = layer.Prepare(context);
+    return absl::OkStatus();
+  }));
+  ASSIGN_OR_RETURN(LayerSpec spec, std::move(prepared));
   if (spec.takes_ids != context.is_fed_ids()) {
     const auto name = [](bool ids) { return ids ? "ids" : "numbers"; };
     return absl::InvalidArgumentError(absl::StrCat(spec.description, " takes ",

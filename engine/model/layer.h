@@ -164,6 +164,8 @@ struct LayerArgs {
 // The engine calls Prepare once, then the other functions in the order of the schedule, always from
 // one thread (a job of the device's stream). Every call must depend on its arguments alone, and
 // give the same bits for the same ones; a device may record what a call issues and issue it again.
+// An error that a call returns ends the run; so does what it throws, which becomes an error.
+//
 // Forward must be repeatable: it leaves x as it is, and whatever y and the areas held before, also
 // what backward calls left there, they then hold the same again.
 class Layer {
@@ -188,19 +190,22 @@ class Layer {
 // The type of x on a device.
 kernels::DType InputType(const kernels::Device& device, bool is_fed_ids);
 
+// Makes a fresh, unprepared layer; called once for each place where the layer is to run.
+using LayerFactory = std::function<std::unique_ptr<Layer>()>;
+
+// Internal: the factory throws. InvalidArgument: it gives none.
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerFactory& factory);
+
 // Calls layer.Prepare and completes LayerSpec::memory: parameters (each float32 tensor rounded up
 // by AlignTensor), the optimizer's state and what layers see in place of float32 parameters, the
 // input and the output as bundles (bundle.h), and the layer's areas rounded up by AlignTensor.
 // InvalidArgument: a layer that takes ids is fed numbers, or one that takes no skip is given one,
-// or the other way round.
+// or the other way round. Internal: Prepare throws.
 absl::StatusOr<LayerSpec> PrepareLayer(Layer& layer, const LayerContext& context);
 
 // What a layer that does F again within B keeps from F until then, besides its input: since Forward
 // is repeatable, nothing.
 inline constexpr int64_t kRecomputeStashBytes = 0;
-
-// Makes a fresh, unprepared layer; called once for each place where the layer is to run.
-using LayerFactory = std::function<std::unique_ptr<Layer>()>;
 
 // A factory of a user's layer: LayerOf<MyLayer>(arguments of its constructor...).
 template <typename T, typename... Args>

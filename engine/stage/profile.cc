@@ -42,19 +42,21 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   bool layer_computes_loss = false;
   Shape input = model.input;
   for (const LayerFactory& factory : model.layers) {
-    const std::unique_ptr<Layer> layer = factory();
     const bool is_first = profile.layers.empty();
     const auto index = static_cast<int>(profile.layers.size());
     const bool is_last = profile.layers.size() + 1 == model.layers.size();
-    absl::StatusOr<LayerSpec> spec =
-        PrepareLayer(*layer, {.device = device,
-                              .rows = options.micro_batch_rows,
-                              .input = input,
-                              .optimizer_states = options.optimizer.states(),
-                              .vocabulary = is_first ? model.vocabulary : 0,
-                              .skip = profile.skips.ReadBy(index),
-                              .feeds_cross_entropy = is_last && is_cross_entropy,
-                              .cached_positions = model.cached_positions});
+    const auto prepare = [&]() -> absl::StatusOr<LayerSpec> {
+      ASSIGN_OR_RETURN(const std::unique_ptr<Layer> layer, MakeLayer(factory));
+      return PrepareLayer(*layer, {.device = device,
+                                   .rows = options.micro_batch_rows,
+                                   .input = input,
+                                   .optimizer_states = options.optimizer.states(),
+                                   .vocabulary = is_first ? model.vocabulary : 0,
+                                   .skip = profile.skips.ReadBy(index),
+                                   .feeds_cross_entropy = is_last && is_cross_entropy,
+                                   .cached_positions = model.cached_positions});
+    };
+    absl::StatusOr<LayerSpec> spec = prepare();
     if (!spec.ok()) {
       return base::Annotate(spec.status(), absl::StrCat("layer ", index));
     }

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/status_macros.h"
+#include "engine/model/catch_exceptions.h"
 #include "engine/stage/layer_cost.h"
 #include "engine/stage/stage.h"
 #include "kernels/ops/ops.h"
@@ -80,16 +81,17 @@ absl::StatusOr<LossTerms> Stage::TermsOf(const Batch& batch, MicroBatch micro_ba
 absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch) {
   // The layers are done with the workspace.
   ASSIGN_OR_RETURN(const LossTerms terms, TermsOf(batch, micro_batch, args.workspace));
-  RETURN_IF_ERROR(loss_->Compute(
-      {.stream = device_.stream(),
-       .call = args.call,
-       .y = args.y,
-       .targets = terms.targets,
-       .valid_rows = terms.valid_rows,
-       .scale = terms.scale,
-       .dy = args.dy,
-       .result = terms.result,
-       .workspace = args.workspace + BytesOfTargets(loss_spec_, options_.micro_batch_rows)}));
+  const LossArgs loss_args = {
+      .stream = device_.stream(),
+      .call = args.call,
+      .y = args.y,
+      .targets = terms.targets,
+      .valid_rows = terms.valid_rows,
+      .scale = terms.scale,
+      .dy = args.dy,
+      .result = terms.result,
+      .workspace = args.workspace + BytesOfTargets(loss_spec_, options_.micro_batch_rows)};
+  RETURN_IF_ERROR(CatchExceptions("the loss's Compute", [&] { return loss_->Compute(loss_args); }));
   if (watch_ == nullptr) return absl::OkStatus();
   return watch_->Saw(Pass::kLoss, options_.last_layer + 1, {terms.result, args.dy});
 }

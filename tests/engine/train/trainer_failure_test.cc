@@ -1,14 +1,21 @@
 // The third promise of the engine: it never hangs, and a failure says where it happened.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "base/untouched_memory.h"
 #include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -84,10 +91,12 @@ class FailingLayer : public ::testing::TestWithParam<Failure> {
 // told.
 TEST_P(FailingLayer, IsNamedByTheStep) {
   const auto& [schedule, clips, stage, op, micro_batch] = GetParam();
-  EXPECT_THAT(Step(), StatusIs(absl::StatusCode::kDataLoss,
-                               absl::StrCat("rank ", stage, ", stage ", stage,
-                                            op == Op::kForward ? " F" : " BW", " micro-batch ",
-                                            micro_batch, ": the disk is on fire")));
+  EXPECT_THAT(
+      Step(),
+      StatusIs(absl::StatusCode::kDataLoss,
+               absl::StrCat("rank ", stage, ", stage ", stage, op == Op::kForward ? " F" : " BW",
+                            " micro-batch ", micro_batch, ": layer ", 2 * stage + 1, " (probe): ",
+                            op == Op::kForward ? "Forward" : "Backward", ": the disk is on fire")));
 }
 
 TEST_P(FailingLayer, PoisonsTheTrainer) {
@@ -113,6 +122,114 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, FailingLayer,
                                             ::testing::Values(0, 3, kFailingMicroBatches - 1)),
                          NameOfFailure);
 
+// Passes everything on, and throws what is no error of the engine from one operation.
+class Throws final : public Layer {
+ public:
+  explicit Throws(absl::string_view operation) : operation_(operation) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    RETURN_IF_ERROR(MayThrow("Prepare"));
+    return LayerSpec{.description = "throws", .output = context.input};
+  }
+  absl::Status Forward(const LayerArgs& args) override {
+    std::copy_n(args.x.f32(), args.x.elements(), args.y.f32());
+    return MayThrow("Forward");
+  }
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    std::copy_n(args.dy.f32(), args.dy.elements(), args.dx.f32());
+    return MayThrow("BackwardInput");
+  }
+  absl::Status BackwardWeight(const LayerArgs&) override { return MayThrow("BackwardWeight"); }
+  absl::Status Backward(const LayerArgs& args) override {
+    RETURN_IF_ERROR(BackwardInput(args));
+    return MayThrow("Backward");
+  }
+
+ private:
+  absl::Status MayThrow(absl::string_view operation) const {
+    if (operation == operation_) throw std::out_of_range("of a map");
+    return absl::OkStatus();
+  }
+
+  const std::string operation_;
+};
+
+Model ModelThatThrows(absl::string_view operation) {
+  return {.input = Shape{kSmallFeatures},
+          .layers = {Linear(8), Linear(kSmallClasses), LayerOf<Throws>(std::string(operation))}};
+}
+
+// The other rank is told, too.
+TEST(Trainer, TurnsWhatALayerThrowsIntoAnError) {
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"1f1b", "Forward", "F"},
+      {"1f1b", "Backward", "BW"},
+      {"zb-h1", "BackwardInput", "B"},
+      {"zb-h1", "BackwardWeight", "W"}};
+  for (const auto& [schedule, operation, action] : cases) {
+    const Model model = ModelThatThrows(operation);
+    const auto trainer = MakeTrainer(model, EvenPlan(model, 2, schedule, 4, 2), {});
+    const absl::Status failure = trainer->Step(*SmallData(8), Rows(0, 8)).status();
+    EXPECT_THAT(failure, StatusIs(absl::StatusCode::kInternal,
+                                  absl::StrCat("rank 1, stage 1 ", action,
+                                               " micro-batch 0: layer 2 (throws): ", operation,
+                                               " throws: of a map")));
+    EXPECT_EQ(trainer->ParametersHash().status(), failure);
+  }
+}
+
+TEST(Trainer, TurnsWhatALayerThrowsWhenItIsPreparedIntoAnError) {
+  const auto plan = EvenPlan(ModelThatThrows(""), 2, "1f1b", 4, 2);
+  EXPECT_THAT(Trainer::Create(ModelThatThrows("Prepare"), plan, {}),
+              StatusIs(absl::StatusCode::kInternal, "layer 2: Prepare throws: of a map"));
+  Model model = ModelThatThrows("");
+  model.layers[2] = []() -> std::unique_ptr<Layer> { throw 1; };
+  EXPECT_THAT(Trainer::Create(model, plan, {}),
+              StatusIs(absl::StatusCode::kInternal,
+                       "layer 2: its factory throws what is no std::exception"));
+}
+
+// y = max(x, 0), whose BackwardInput reads y, which Prepare has not declared.
+class ForgetfulRelu final : public Layer {
+ public:
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    LayerSpec spec{.description = "forgetful", .output = context.input};
+    spec.memory.input_last_use = LastUse::kForward;
+    return spec;
+  }
+  absl::Status Forward(const LayerArgs& args) override {
+    for (int64_t i = 0; i < args.y.elements(); ++i) {
+      args.y.f32()[i] = std::max(args.x.f32()[i], 0.0F);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    for (int64_t i = 0; i < args.dx.elements(); ++i) {
+      args.dx.f32()[i] = args.y.f32()[i] > 0.0F ? args.dy.f32()[i] : 0.0F;
+    }
+    return absl::OkStatus();
+  }
+};
+
+// Between two layers, at the end of a stage, where y is not there at all, and inside another layer.
+TEST(Trainer, NamesALayerThatReadsWhatItDidNotDeclare) {
+  if (!base::UntouchedMemory::Create(1).ok()) GTEST_SKIP() << "the system does not tell";
+  const LayerFactory relu = LayerOf<ForgetfulRelu>();
+  const std::pair<std::vector<LayerFactory>, const char*> cases[] = {
+      {{Linear(8), Linear(8), relu, Linear(kSmallClasses)}, "layer 2 (forgetful): Backward"},
+      {{Linear(8), relu, Linear(8), Linear(kSmallClasses)}, "layer 1 (forgetful): Backward"},
+      {{Linear(8), Linear(8), Residual({Linear(8), relu}), Linear(kSmallClasses)},
+       ": Backward: layer 1 (forgetful): BackwardInput"}};
+  for (const auto& [layers, where] : cases) {
+    const Model model = {.input = Shape{kSmallFeatures}, .layers = layers};
+    const auto trainer = MakeTrainer(model, EvenPlan(model, 2, "1f1b", 4, 2), {});
+    EXPECT_THAT(trainer->Step(*SmallData(8), Rows(0, 8)),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr(absl::StrCat(
+                             where, " reads y, but memory.output_last_use is kForward"))));
+  }
+}
+
 TEST(Trainer, NamesTheRankOfAFailingStageWhereRanksHaveSeveral) {
   std::vector<ProbeHooks> probes(4);
   probes[2].before = [](Op op, int call) {
@@ -122,9 +239,11 @@ TEST(Trainer, NamesTheRankOfAFailingStageWhereRanksHaveSeveral) {
   const Model model = ProbedModel(probes);
   const auto trainer = MakeTrainer(
       model, EvenPlan(model, 2, "zb-v", kFailingMicroBatches, kFailingMicroBatchRows), {});
-  EXPECT_THAT(trainer->Step(*SmallData(kFailingBatchRows), Rows(0, kFailingBatchRows)),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       "rank 1, stage 2 B micro-batch 3: the disk is on fire"));
+  EXPECT_THAT(
+      trainer->Step(*SmallData(kFailingBatchRows), Rows(0, kFailingBatchRows)),
+      StatusIs(
+          absl::StatusCode::kDataLoss,
+          "rank 1, stage 2 B micro-batch 3: layer 5 (probe): BackwardInput: the disk is on fire"));
 }
 
 TEST(Trainer, AFailingEvaluationPoisonsItToo) {
