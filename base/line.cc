@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -130,6 +131,26 @@ absl::Status WithJsonLine(const absl::Status& status, absl::string_view text) {
   if (!path.has_value()) return status;
   const std::optional<int> line = LineInJson(text, *path);
   return line.has_value() ? Annotate(status, absl::StrCat("line ", *line)) : status;
+}
+
+absl::Status InFile(const absl::Status& status, absl::string_view path) {
+  absl::string_view message = status.message();
+  std::string place(path);
+  const auto take_number = [&](absl::string_view before) {
+    absl::string_view rest = message;
+    if (!absl::ConsumePrefix(&rest, before)) return false;
+    const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+    if (digits == 0 || rest.substr(digits, 1) != ":") return false;
+    absl::StrAppend(&place, ":", rest.substr(0, digits));
+    message = rest.substr(digits + 1);
+    return true;
+  };
+  if (!take_number("line ") && take_number("")) take_number("");
+  absl::ConsumePrefix(&message, " ");
+  absl::Status placed(status.code(), message);
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { placed.SetPayload(type, payload); });
+  return Annotate(placed, place);
 }
 
 }  // namespace stagecoach::base

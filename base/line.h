@@ -22,6 +22,11 @@ namespace stagecoach::base {
 absl::Status WithJsonLine(const absl::Status& status, absl::string_view text);
 absl::Status WithTomlLine(const absl::Status& status, absl::string_view text);  // in toml.cc
 
+// The same error, of the text of a file, with its path in front. A place that the message begins
+// with follows the path as in the messages of compilers: "line 12: no" becomes "a/b.toml:12: no",
+// and "12:3: no" becomes "a/b.toml:12:3: no". OK stays OK.
+absl::Status InFile(const absl::Status& status, absl::string_view path);
+
 // One step from a value to one inside it: an element of an array, or else a member of an object.
 struct PathStep {
   std::optional<size_t> index;

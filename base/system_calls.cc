@@ -11,20 +11,26 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::base {
 namespace {
+
+// An error of the temporary file, told of the file that it is to become.
+absl::Status Of(const std::string& path, const std::string& temporary, const absl::Status& status) {
+  return {status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}})};
+}
 
 // Beside `path`, because a rename is atomic only within one file system. Not by mkstemp, whose
 // files only their owner may read.
 absl::StatusOr<FileWriter> CreateTemporary(SystemCalls& calls, const std::string& path) {
   static std::atomic<uint64_t> counter = 0;
   while (true) {
-    absl::StatusOr<FileWriter> writer =
-        FileWriter::Open(calls, absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1)),
-                         /*must_be_new=*/true);
-    if (!absl::IsAlreadyExists(writer.status())) return writer;
+    const std::string name = absl::StrCat(path, ".tmp.", getpid(), ".", counter.fetch_add(1));
+    absl::StatusOr<FileWriter> writer = FileWriter::Open(calls, name, /*must_be_new=*/true);
+    if (writer.ok()) return writer;
+    if (!absl::IsAlreadyExists(writer.status())) return Of(path, name, writer.status());
   }
 }
 
@@ -148,11 +154,11 @@ absl::Status ReplaceFile(SystemCalls& calls, const std::string& path,
   absl::Status status = write(temporary);
   if (status.ok()) status = temporary.Sync();
   if (status.ok() && calls.Rename(temporary.path().c_str(), path.c_str()) != 0) {
-    status = SystemError(absl::StrCat("rename ", temporary.path(), " to"), path);
+    status = SystemError("replace", path);
   }
   if (!status.ok()) {
     calls.RemoveFile(temporary.path().c_str());
-    return status;
+    return Of(path, temporary.path(), status);
   }
   const size_t slash = path.rfind('/');
   return SyncFolder(calls, slash == std::string::npos ? "." : path.substr(0, slash + 1));

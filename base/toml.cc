@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/line.h"
 #include "base/status_macros.h"
 
@@ -146,7 +147,10 @@ absl::StatusOr<json> ParseToml(absl::string_view text, const JsonLimits& limits)
   if (!result) {
     const toml::parse_error& error = result.error();
     return absl::InvalidArgumentError(
-        absl::StrCat(Location(error.source().begin), ": ", std::string(error.description())));
+        absl::StrCat(Location(error.source().begin), ": ",
+                     // the name of a macro of the library
+                     absl::StrReplaceAll(std::string(error.description()),
+                                         {{" (TOML_MAX_NESTED_VALUES)", ""}})));
   }
   return Convert(result.table(), max_depth, max_depth);
 }

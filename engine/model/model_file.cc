@@ -364,7 +364,7 @@ absl::StatusOr<Model> ParseModel(absl::string_view toml, const ModelData& data) 
 absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes) {
   ASSIGN_OR_RETURN(const std::string toml, base::ReadFile(path, kMaxModelFileBytes));
   absl::StatusOr<Model> model = ParseModel(toml, features, classes);
-  RETURN_IF_ERROR(base::Annotate(model.status(), path));
+  RETURN_IF_ERROR(base::InFile(model.status(), path));
   return model;
 }
 

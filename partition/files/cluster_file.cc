@@ -184,7 +184,7 @@ absl::StatusOr<Cluster> ParseClusterToml(absl::string_view text) {
 absl::StatusOr<Cluster> ReadClusterFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxClusterBytes));
   absl::StatusOr<Cluster> cluster = ParseClusterToml(text);
-  if (!cluster.ok()) return base::Annotate(cluster.status(), path);
+  if (!cluster.ok()) return base::InFile(cluster.status(), path);
   return cluster;
 }
 

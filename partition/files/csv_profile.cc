@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/line.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "partition/files/imported_layer.h"
@@ -193,7 +194,7 @@ absl::StatusOr<Profile> ReadCsvProfile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxCsvBytes));
   absl::StatusOr<Profile> profile =
       ParseCsvProfile(text, std::filesystem::path(path).stem().string());
-  if (!profile.ok()) return base::Annotate(profile.status(), path);
+  if (!profile.ok()) return base::InFile(profile.status(), path);
   return profile;
 }
 

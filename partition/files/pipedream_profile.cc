@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 #include "partition/files/imported_layer.h"
 #include "partition/files/layer_graph.h"
@@ -224,7 +225,7 @@ absl::StatusOr<Profile> ReadPipedreamProfile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxGraphBytes));
   absl::StatusOr<Profile> profile =
       ParsePipedreamProfile(text, std::filesystem::path(path).stem().string());
-  if (!profile.ok()) return base::Annotate(profile.status(), path);
+  if (!profile.ok()) return base::InFile(profile.status(), path);
   return profile;
 }
 

@@ -337,7 +337,7 @@ std::string ToPlanJson(const PlanFile& file) {
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxPlanBytes));
   absl::StatusOr<PlanFile> file = ParsePlanJson(text);
-  if (!file.ok()) return base::Annotate(file.status(), path);
+  if (!file.ok()) return base::InFile(file.status(), path);
   return file;
 }
 

@@ -269,7 +269,7 @@ absl::StatusOr<Profile> ParseProfileJson(absl::string_view text) {
 absl::StatusOr<Profile> ReadProfileFile(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxProfileBytes));
   absl::StatusOr<Profile> profile = ParseProfileJson(text);
-  if (!profile.ok()) return base::Annotate(profile.status(), path);
+  if (!profile.ok()) return base::InFile(profile.status(), path);
   return profile;
 }
 

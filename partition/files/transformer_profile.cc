@@ -374,7 +374,7 @@ absl::StatusOr<TransformerDescription> ParseTransformer(absl::string_view text) 
 absl::StatusOr<TransformerDescription> ReadTransformer(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxDescriptionBytes));
   absl::StatusOr<TransformerDescription> description = ParseTransformer(text);
-  if (!description.ok()) return base::Annotate(description.status(), path);
+  if (!description.ok()) return base::InFile(description.status(), path);
   return description;
 }
 

@@ -205,7 +205,7 @@ absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path) {
   absl::StatusOr<Schedule> schedule =
       form == FileForm::kJson ? ParseScheduleJson(text)
                               : ParseScheduleCsv(text, std::filesystem::path(path).stem().string());
-  if (!schedule.ok()) return base::Annotate(schedule.status(), path);
+  if (!schedule.ok()) return base::InFile(schedule.status(), path);
   return schedule;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 #include "schedule/traces/check_trace.h"
 #include "schedule/traces/trace_parts.h"
@@ -315,7 +316,7 @@ absl::Status WriteTrace(const Trace& trace, const std::string& path) {
 absl::StatusOr<Trace> ReadTrace(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxTraceBytes));
   absl::StatusOr<Trace> trace = ParseChromeTrace(text);
-  if (!trace.ok()) return base::Annotate(trace.status(), path);
+  if (!trace.ok()) return base::InFile(trace.status(), path);
   return trace;
 }
 

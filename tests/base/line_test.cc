@@ -124,5 +124,17 @@ dotted.key = 3
   EXPECT_EQ(line("$.group[2]: x"), "$.group[2]: x");
 }
 
+TEST(InFile, PutsAPlaceBehindThePath) {
+  const auto in_file = [](absl::string_view message) {
+    return std::string(InFile(absl::DataLossError(message), "a/b.toml").message());
+  };
+  EXPECT_EQ(in_file("line 12: no"), "a/b.toml:12: no");
+  EXPECT_EQ(in_file("12:3: no"), "a/b.toml:12:3: no");
+  EXPECT_EQ(in_file("$.x: no"), "a/b.toml: $.x: no");
+  EXPECT_EQ(in_file("line 12 and more"), "a/b.toml: line 12 and more");
+  EXPECT_EQ(InFile(absl::DataLossError("no"), "a").code(), absl::StatusCode::kDataLoss);
+  EXPECT_OK(InFile(absl::OkStatus(), "a"));
+}
+
 }  // namespace
 }  // namespace stagecoach::base

@@ -261,9 +261,9 @@ TEST(BadConfiguration, BatchNotDivisibleNamesTheNearestThatIs) {
   ExpectFailure(SmallRun({"--batch", "1"}), kStatusBadConfiguration, HasSubstr("use --batch 4"));
 }
 
-TEST(BadConfiguration, NoMicroBatches) {
+TEST(Usage, NoMicroBatches) {
   for (const char* count : {"0", "-3"}) {
-    ExpectFailure(SmallRun({"--microbatches", count}), kStatusBadConfiguration,
+    ExpectFailure(SmallRun({"--microbatches", count}), kStatusUsage,
                   HasSubstr(absl::StrCat("--microbatches is ", count, ", expected at least 1")));
   }
 }
@@ -273,17 +273,17 @@ TEST(BadConfiguration, LessThanABatchOfRows) {
                 AllOf(HasSubstr("15 rows"), HasSubstr("one batch of 16")));
 }
 
-TEST(BadConfiguration, UnknownLayerInModelFile) {
+TEST(BadData, UnknownLayerInModelFile) {
   const std::string path =
       WriteTestFile(TestDirectory(), "m.toml", "[[layer]]\ntype = \"liner\"\n");
-  ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kStatusBadConfiguration,
-                AllOf(HasSubstr(absl::StrCat(path, ": line 2: $.layer[0].type")),
+  ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kStatusBadData,
+                AllOf(HasSubstr(absl::StrCat(path, ":2: $.layer[0].type")),
                       HasSubstr("did you mean \"linear\"?")));
 }
 
-TEST(BadConfiguration, MissingModelFile) {
+TEST(BadData, MissingModelFile) {
   ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", "/no/such.toml"},
-                kStatusBadConfiguration, HasSubstr("/no/such.toml"));
+                kStatusBadData, HasSubstr("/no/such.toml"));
 }
 
 TEST(BadConfiguration, ModelThatDoesNotFitGetsATableAfterTheLine) {

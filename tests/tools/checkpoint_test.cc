@@ -89,7 +89,7 @@ TEST_F(CheckpointCommand, ExportWritesOneFile) {
   const Finished exported = Run({"export", run_, "--output", file});
   EXPECT_EQ(exported.exit_status, 0) << exported.err;
   EXPECT_GT(std::filesystem::file_size(file), 4 * (16 * 16 + 16));
-  EXPECT_EQ(Run({"export", run_, "--output", run_}).exit_status, kStatusUsage);
+  EXPECT_EQ(Run({"export", run_, "--output", run_}).exit_status, kStatusCannotWrite);
   EXPECT_EQ(Run({"export", run_, "--output", ""}).exit_status, kStatusUsage);
 }
 

@@ -219,7 +219,7 @@ TEST(CudaTuning, WithoutAPlaceForItTrainsAllTheSame) {
 
 TEST(CudaTuning, ANamedFileNeedsAFolder) {
   const CudaMachine machine("gpus=2");
-  ExpectFailure({"--device", "cuda", "--tuning", "/no/such/place/tuning.json"}, kStatusUsage,
+  ExpectFailure({"--device", "cuda", "--tuning", "/no/such/place/tuning.json"}, kStatusCannotWrite,
                 AllOf(HasSubstr("--tuning: "), HasSubstr("/no/such/place")));
 }
 
@@ -227,7 +227,7 @@ TEST(CudaTuning, ADamagedFileIsNamed) {
   const CudaMachine machine("gpus=2");
   const std::string path = engine::WriteTestFile(TestDirectory(), "tuning.json", "{]");
   const Finished run = RunStagecoach(SmallRun({"--device", "cuda", "--tuning", path}));
-  EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
+  EXPECT_EQ(run.exit_status, kStatusBadData);
   EXPECT_THAT(run.err, AllOf(HasSubstr(path), HasSubstr("remove it, or name another")));
 }
 

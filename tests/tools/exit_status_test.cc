@@ -16,6 +16,10 @@ TEST(ExitStatus, FollowsTheOrigin) {
   EXPECT_EQ(ExitStatusOf(From(Origin::kRun, kError)), 70);
 }
 
+TEST(ExitStatus, ADamagedFileIsBadDataWhereverItIsRead) {
+  EXPECT_EQ(ExitStatusOf(From(Origin::kConfiguration, absl::DataLossError("cut short"))), 65);
+}
+
 TEST(ExitStatus, UnmarkedErrorsAreInternal) { EXPECT_EQ(ExitStatusOf(kError), 70); }
 
 TEST(ExitStatus, OkStaysOk) {

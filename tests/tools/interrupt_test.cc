@@ -33,12 +33,12 @@ std::vector<std::string> LongRun(const std::vector<std::string>& more) {
   return arguments;
 }
 
-void ExpectSummaryAfter(int signal) {
+void ExpectSummaryAfter(int signal, int exit_status) {
   Child child(LongRun({"--json"}));
   ASSERT_TRUE(child.WaitForOutput("\"event\":\"epoch\""));
   child.Signal(signal);
   const Finished run = child.Wait();
-  EXPECT_EQ(run.exit_status, 130);
+  EXPECT_EQ(run.exit_status, exit_status);
   EXPECT_THAT(run.err, IsEmpty());
   const nlohmann::json end = run.Events().back();
   EXPECT_EQ(end["event"], "end");
@@ -46,7 +46,7 @@ void ExpectSummaryAfter(int signal) {
   EXPECT_GE(end["steps"], 8);
 }
 
-TEST(Interrupt, StopsWithASummary) { ExpectSummaryAfter(SIGINT); }
+TEST(Interrupt, StopsWithASummary) { ExpectSummaryAfter(SIGINT, kStopped); }
 
 TEST(Interrupt, BeforeTheFirstStepGivesASummary) {
   Child child(LongRun({"--json"}));
@@ -57,7 +57,7 @@ TEST(Interrupt, BeforeTheFirstStepGivesASummary) {
   EXPECT_EQ(run.Events().back()["event"], "end");
 }
 
-TEST(Terminate, StopsWithASummary) { ExpectSummaryAfter(SIGTERM); }
+TEST(Terminate, StopsWithASummary) { ExpectSummaryAfter(SIGTERM, kTerminated); }
 
 TEST(InterruptedTerminal, GetsTheTableOfDevices) {
   Child child(LongRun({}), Child::Output::kTerminal);

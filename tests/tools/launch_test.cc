@@ -168,8 +168,8 @@ TEST(Launch, RefusesWhatCannotBe) {
   ExpectError(RunStagecoach(LaunchOf(2, {})), kStatusUsage, HasSubstr("-- COMMAND"), "launch");
   ExpectError(RunStagecoach(LaunchOf(0, {"--", "true"})), kStatusUsage, HasSubstr("1 to"),
               "launch");
-  ExpectError(RunStagecoach(LaunchOf(1, {"--log-dir", "/dev/null/x", "--", "true"})), kStatusUsage,
-              HasSubstr("--log-dir: cannot make /dev/null/x"), "launch");
+  ExpectError(RunStagecoach(LaunchOf(1, {"--log-dir", "/dev/null/x", "--", "true"})),
+              kStatusCannotWrite, HasSubstr("--log-dir: cannot make /dev/null/x"), "launch");
 }
 
 TEST(Launch, TrainsAsOneProcessDoes) {
@@ -227,7 +227,7 @@ TEST(Restarts, EndAfterSoMany) {
 }
 
 TEST(Restarts, AreNotTriedWhereTheyCannotHelp) {
-  for (const int status : {2, 65, 74, 78, 130}) {
+  for (const int status : {2, 65, 74, 78, 130, 143}) {
     const Finished run = RunStagecoach(Restarting(2, 5, absl::StrCat("exit ", status)));
     EXPECT_EQ(run.exit_status, status);
     EXPECT_THAT(run.err, Not(HasSubstr("again")));

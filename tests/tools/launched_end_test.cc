@@ -278,8 +278,10 @@ TEST_P(LaunchedStop, EndsAllWithASummary) {
   ASSERT_TRUE(children[0]->WaitForOutput("\"event\":\"epoch\""));
   children[static_cast<size_t>(GetParam().asked)]->Signal(GetParam().signal);
   const std::vector<Finished> all = WaitForAll(children);
-  for (const Finished& process : all) {
-    EXPECT_EQ(process.exit_status, kStopped) << process.err;
+  for (int rank = 0; rank < 2; ++rank) {
+    const Finished& process = all[static_cast<size_t>(rank)];
+    const bool is_terminated = GetParam().signal == SIGTERM && GetParam().asked == rank;
+    EXPECT_EQ(process.exit_status, is_terminated ? kTerminated : kStopped) << process.err;
     EXPECT_THAT(WithoutWaits(process.err), IsEmpty());
   }
   const nlohmann::json end = all[0].Events().back();

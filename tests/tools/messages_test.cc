@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/tools/scoped_variable.h"
 #include "tools/cli/exit_status.h"
@@ -25,6 +26,15 @@ std::string ErrorLine(const std::string& message) {
 TEST(Messages, OfOneProcessHaveNoRank) {
   EXPECT_EQ(ErrorLine("no"), "stagecoach train: no\n");
   EXPECT_EQ(Errors([] { PrintNotice("well"); }), "stagecoach: well\n");
+}
+
+TEST(Messages, AreTextWhateverTheyQuote) {
+  EXPECT_EQ(Printable("a\nb \xc3\xa4\x7e"), "a\nb \xc3\xa4\x7e");
+  EXPECT_EQ(Printable("\x1b[2J\t\x7f\xff"), "\\x1b[2J\\x09\\x7f\\xff");
+  EXPECT_EQ(Printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");  // U+009B, as ESC [
+  EXPECT_EQ(Printable(absl::StrCat("a", std::string(5000, 'b'), "c")),
+            absl::StrCat("a", std::string(1499, 'b'), " ... ", std::string(499, 'b'), "c"));
+  EXPECT_EQ(ErrorLine("\x1b"), "stagecoach train: \\x1b\n");
 }
 
 TEST(Messages, OfSeveralProcessesBeginWithTheRank) {

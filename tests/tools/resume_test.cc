@@ -89,7 +89,7 @@ TEST_F(ResumedRun, SavesBesideTheStepsAndGoesOnElsewhereWithTheSameBits) {
 TEST_F(ResumedRun, GoesOnAfterASignal) {
   const Finished whole = Train(Whole({"--epochs", "12", "--seed", "3"}));
   for (const auto& [signal, status] :
-       {std::pair(SIGTERM, 130), std::pair(SIGINT, 130), std::pair(SIGKILL, 0)}) {
+       {std::pair(SIGTERM, kTerminated), std::pair(SIGINT, kStopped), std::pair(SIGKILL, 0)}) {
     const Arguments run = Whole({"--epochs", "12", "--seed", "3", "--checkpoint",
                                  Folder(absl::StrCat(signal)), "--every", "1", "--resume"});
     Interrupt(run, signal, status);
@@ -205,7 +205,7 @@ TEST_F(ResumedRun, FlagsOfCheckpointsNeedAFolder) {
     EXPECT_EQ(Train(Whole(wrong)).exit_status, kStatusUsage) << wrong.back();
   }
   const Finished run = Train(Whole({"--checkpoint", "/dev/null/x"}));
-  EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
+  EXPECT_EQ(run.exit_status, kStatusCannotWrite);
   EXPECT_THAT(run.err, HasSubstr("/dev/null/x"));
 }
 

@@ -106,7 +106,7 @@ absl::StatusOr<Result> RunAndRead(const Supervision& supervision) {
   ASSIGN_OR_RETURN(const int status, Supervise(supervision));
   if (status == kExitOk) return ReadResult(supervision.processes.log_dir);
   const bool is_stop =
-      status == kExitInterrupted || status == 128 + SIGTERM || status == 128 + SIGHUP;
+      status == kExitInterrupted || status == kExitTerminated || status == 128 + SIGHUP;
   // Of one that was disturbed just before: otherwise all would have been started again.
   const bool is_victim = status == 128 + SIGKILL && supervision.max_restarts > 0;
   if (is_stop || is_victim) return absl::CancelledError("stopped by a signal");
@@ -233,7 +233,7 @@ absl::StatusOr<int> Chaos(const ChaosOptions& options) {
   const absl::StatusOr<int> status = TrainTwice(options, *folder);
   if (absl::IsCancelled(status.status())) {
     if (!hang_up.has_hung_up()) PrintNotice("stopped by a signal: nothing was compared");
-    return kExitInterrupted;
+    return StatusOfStop();
   }
   if (!status.ok() || *status != kExitOk) folder->Keep();
   return status;

@@ -150,7 +150,7 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
 absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
   const bool makes_folder = options.format == "hf";
   if (!makes_folder) {
-    RETURN_IF_ERROR(From(Origin::kUsage, base::CheckWritable(options.output)));
+    RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(options.output)));
   }
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(options.path));
   const absl::Status status = makes_folder ? ExportToHuggingFace(checkpoint, options.output)

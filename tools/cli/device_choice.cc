@@ -103,7 +103,8 @@ absl::StatusOr<std::string> TuningFileOf(const DeviceChoice& choice) {
   if (choice.tuning == "default") return UsableDefaultTuningFile();
   std::error_code error;
   if (!std::filesystem::exists(choice.tuning, error)) {
-    RETURN_IF_ERROR(base::Annotate(base::CheckWritable(choice.tuning), "--tuning"));
+    RETURN_IF_ERROR(
+        From(Origin::kOutput, base::Annotate(base::CheckWritable(choice.tuning), "--tuning")));
   }
   return choice.tuning;
 }

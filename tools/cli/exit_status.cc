@@ -36,14 +36,16 @@ int ExitStatusOf(const absl::Status& status) {
   if (absl::IsUnavailable(status)) return kExitUnavailable;
   if (is(Origin::kUsage)) return kExitUsage;
   if (is(Origin::kData)) return kExitBadData;
-  if (is(Origin::kConfiguration)) return kExitBadConfiguration;
+  if (is(Origin::kConfiguration)) {
+    return absl::IsDataLoss(status) ? kExitBadData : kExitBadConfiguration;
+  }
   return kExitInternal;
 }
 
 int Fail(absl::string_view command, const absl::Status& status) {
   const absl::string_view message = absl::StripTrailingAsciiWhitespace(status.message());
   const std::string line = absl::StrCat("stagecoach", command.empty() ? "" : " ", command, ": ",
-                                        RankPrefix(message), message, "\n");
+                                        RankPrefix(message), Printable(message), "\n");
   std::fputs(line.c_str(), stderr);
   return ExitStatusOf(status);
 }

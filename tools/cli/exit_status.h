@@ -14,22 +14,24 @@ enum ExitStatus : int {
   kExitOk = 0,
   kExitDifferent = 1,          // what a diff or a replay compares
   kExitUsage = 2,              // a flag or its value
-  kExitBadData = 65,           // samples, or a schedule, times or trace file
+  kExitBadData = 65,           // a file or folder that is read, whichever flag names it
   kExitUnavailable = 69,       // a device, or what it needs, is not there
   kExitInternal = 70,          // anything that is not the user's doing
-  kExitCannotWrite = 74,       // a checkpoint, at the end of a run, or a prediction
+  kExitCannotWrite = 74,       // a file or folder that is to be written, or standard output
   kExitTryAgain = 75,          // another process has failed, or a deadline has passed
-  kExitBadConfiguration = 78,  // model, plan or memory
+  kExitBadConfiguration = 78,  // what is asked for does not fit together: model, plan, memory
   kExitInterrupted = 130,      // by Ctrl-C, as shells report it
+  kExitTerminated = 143,       // by SIGTERM
 };
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 1 the bits differ; 2 wrong usage; 65 bad data; 69 no such device;\n"
+    "Exit status: 0; 1 the bits differ; 2 wrong usage; 65 a bad file; 69 no such device;\n"
     "70 internal error; 74 output cannot be written; 75 another process failed, or a deadline\n"
-    "passed; 78 bad configuration; 130 stopped by Ctrl-C.";
+    "passed; 78 bad configuration; 130 stopped by Ctrl-C, 143 by SIGTERM.";
 
-// Where an error arose, which decides the exit status.
+// Where an error arose, which decides the exit status: kData is any file or folder that is read,
+// kOutput any that is written.
 enum class Origin { kUsage, kData, kConfiguration, kOutput, kRun };
 
 // The same status, marked with its origin; the first mark counts. OK stays OK.
@@ -41,12 +43,14 @@ absl::StatusOr<T> From(Origin origin, absl::StatusOr<T> result) {
   return result;
 }
 
-// Unmarked errors count as kRun. Whatever the mark, Unavailable is kExitUnavailable, and an error
-// of another rank, or a deadline, kExitTryAgain.
+// Unmarked errors count as kRun. DataLoss of the kind kConfiguration is a damaged file that is read
+// on the way, such as the tuning file, and so kExitBadData. Whatever the mark, Unavailable is
+// kExitUnavailable, and an error of another rank, or a deadline, kExitTryAgain.
 int ExitStatusOf(const absl::Status& status);
 
 // Prints "stagecoach train: message" to stderr, the command being "train" (or "": "stagecoach: "),
-// and returns the exit status. Among processes, "stagecoach train: rank 2: message".
+// and returns the exit status. Among processes, "stagecoach train: rank 2: message". What a
+// terminal would not show as text is escaped, and overlong lines lose their middle (Printable).
 int Fail(absl::string_view command, const absl::Status& status);
 
 }  // namespace stagecoach::tools

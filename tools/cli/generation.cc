@@ -197,7 +197,7 @@ absl::StatusOr<int> GenerateText(const GenerateOptions& options, const Generatio
   absl::StrAppend(&done.text, last);
   ASSIGN_OR_RETURN(const std::vector<engine::DeviceReport> devices, trainer->Devices());
   output.End(done, last, context, devices);
-  return done.ended_by == absl::string_view("signal") ? kExitInterrupted : kExitOk;
+  return done.ended_by == absl::string_view("signal") ? StatusOfStop() : kExitOk;
 }
 
 }  // namespace stagecoach::tools

@@ -60,7 +60,7 @@ absl::StatusOr<int> Launch(const Options& options, const CLI::App& flags) {
   }
   if (!options.log_dir.empty()) {
     RETURN_IF_ERROR(
-        From(Origin::kUsage, base::Annotate(base::MakeFolders(options.log_dir), "--log-dir")));
+        From(Origin::kOutput, base::Annotate(base::MakeFolders(options.log_dir), "--log-dir")));
   }
   const bool is_own = IsOneOf(flags.get_parent()->get_subcommands({}), options.command.front());
   const bool trains = is_own && options.command.front() == "train";

@@ -2,10 +2,16 @@
 
 #include <cstdio>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/utf8.h"
 #include "engine/launch/launch.h"
 
 namespace stagecoach::tools {
@@ -19,7 +25,7 @@ std::optional<int> OwnRank() {
 }
 
 void Print(absl::string_view text) {
-  const std::string line = absl::StrCat("stagecoach: ", text, "\n");
+  const std::string line = absl::StrCat("stagecoach: ", Printable(text), "\n");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -32,6 +38,29 @@ std::string RankPrefix(absl::string_view message) {
   const bool is_named = absl::StartsWith(message, absl::StrCat(name, ": ")) ||
                         absl::StartsWith(message, absl::StrCat(name, ", "));
   return is_named ? "" : absl::StrCat(name, ": ");
+}
+
+std::string Printable(absl::string_view text) {
+  constexpr size_t kLongest = 2000, kEnd = 500;
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    std::string& printable = lines.emplace_back();
+    for (size_t bytes = 0; !line.empty(); line.remove_prefix(bytes)) {
+      const base::Utf8Front front = base::FrontOf(line);
+      bytes = front.kind == base::Utf8Front::Kind::kCharacter ? front.bytes : 1;
+      const absl::string_view character = line.substr(0, bytes);
+      // Those beyond ASCII are U+0080 to U+009F.
+      const bool is_control = (bytes == 1 && !absl::ascii_isprint(character[0])) ||
+                              (bytes == 2 && character[0] == '\xc2' && character[1] < '\xa0');
+      absl::StrAppend(&printable, is_control ? absl::CHexEscape(character) : character);
+    }
+    if (printable.size() <= kLongest) continue;
+    const size_t begin = base::Utf8Prefix(absl::string_view(printable).substr(0, kLongest - kEnd));
+    absl::string_view end = absl::string_view(printable).substr(printable.size() - kEnd);
+    while (base::Utf8Prefix(end.substr(0, 4)) == 0) end.remove_prefix(1);
+    printable = absl::StrCat(absl::string_view(printable).substr(0, begin), " ... ", end);
+  }
+  return absl::StrJoin(lines, "\n");
 }
 
 void PrintRankNotice(absl::string_view text) { Print(absl::StrCat(RankPrefix(text), text)); }

@@ -139,12 +139,12 @@ absl::StatusOr<partition::ChosenOption> Search(const PlanTask& task, double time
 }
 
 absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
+  RETURN_IF_ERROR(From(Origin::kOutput, CheckPaths(options)));
   ASSIGN_OR_RETURN(PlanTask task, MakePlanTask(options.request));
   const absl::StatusOr<partition::ChosenOption> found = Search(task, options.time_limit_s);
   if (absl::IsCancelled(found.status())) {
     absl::FPrintF(stderr, "stagecoach plan: %s\n", found.status().message());
-    return kExitInterrupted;
+    return StatusOfStop();
   }
   RETURN_IF_ERROR(From(Origin::kConfiguration, found.status()));
   const Receipt& receipt = found->receipt;
@@ -154,7 +154,7 @@ absl::StatusOr<int> RunPlan(const PlanCommandOptions& options) {
   for (const std::string& name : options.compare) {
     ASSIGN_OR_RETURN(compared.emplace_back(), Compare(name, receipt, task.request));
   }
-  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, receipt, compared)));
+  RETURN_IF_ERROR(From(Origin::kOutput, WriteFiles(options, receipt, compared)));
   if (!options.json) {
     PrintText(receipt, compared);
     return kExitOk;

@@ -221,7 +221,7 @@ absl::Status CheckFiles(const PredictOptions& options) {
   for (const std::string& path : {options.outputs, options.classes}) {
     if (path.empty()) continue;
     RETURN_IF_ERROR(PredictionFormat::Create(path, {}).status());
-    RETURN_IF_ERROR(base::CheckWritable(path));
+    RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(path)));
   }
   return absl::OkStatus();
 }
@@ -284,7 +284,7 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
   if (absl::IsCancelled(prediction.status())) {
     report.reset();
     if (!hang_up.has_hung_up()) PrintNotice("stopped by a signal: nothing is written");
-    return kExitInterrupted;
+    return StatusOfStop();
   }
   RETURN_IF_ERROR(prediction.status());
   ASSIGN_OR_RETURN(const std::vector<engine::DeviceReport> devices, trainer->Devices());

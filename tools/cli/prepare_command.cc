@@ -65,7 +65,7 @@ absl::Status CheckOptions(const PrepareCommandOptions& options) {
     return absl::InvalidArgumentError(
         "--val-fraction is for a directory; of one file, train tests on the last tenth");
   }
-  return base::CheckWritable(prepare.output);
+  return From(Origin::kOutput, base::CheckWritable(prepare.output));
 }
 
 int64_t TokensOf(const PreparedTokens& prepared) {
@@ -123,7 +123,7 @@ absl::StatusOr<int> RunPrepare(const PrepareCommandOptions& options) {
   RedrawLine("");
   if (absl::IsCancelled(prepared.status())) {
     PrintNotice("stopped by a signal: what was not yet whole is not written");
-    return kExitInterrupted;
+    return StatusOfStop();
   }
   if (!prepared.ok()) return From(OriginOf(prepared.status()), prepared.status());
   if (options.json) {

@@ -97,7 +97,7 @@ std::string LayerTable(const std::vector<partition::LayerCost>& layers, bool mea
 
 absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
   if (!flags.output.empty()) {
-    RETURN_IF_ERROR(From(Origin::kConfiguration, base::CheckWritable(flags.output)));
+    RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(flags.output)));
   }
   ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
   ASSIGN_OR_RETURN(const partition::Profile profile,
@@ -112,8 +112,7 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
         LayerTable(size.layers, !flags.analytic));
   }
   if (!flags.output.empty()) {
-    RETURN_IF_ERROR(
-        From(Origin::kConfiguration, partition::WriteProfileFile(flags.output, profile)));
+    RETURN_IF_ERROR(From(Origin::kOutput, partition::WriteProfileFile(flags.output, profile)));
   }
   return kExitOk;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/nearest.h"
@@ -68,6 +69,30 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
                         nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
+// What the parser says, in words of ours: "--rows: 1 required TEXT missing" is a value that is
+// empty, as in "--rows=", or not there.
+std::string MessageOf(const CLI::ParseError& error) {
+  const std::string message = error.what();
+  const auto* const mismatch = dynamic_cast<const CLI::ArgumentMismatch*>(&error);
+  if (mismatch == nullptr) return message;
+  return absl::StrCat(message.substr(0, message.find(": ")), ": a value is missing");
+}
+
+// The same error where an argument that it quotes has several lines, as a name may.
+absl::Status OnOneLine(const absl::Status& status, const std::vector<std::string>& arguments) {
+  std::string message(status.message());
+  for (const std::string& argument : arguments) {
+    if (argument.find('\n') == std::string::npos) continue;
+    const std::string value = argument.substr(argument.find('=') + 1);
+    message = absl::StrReplaceAll(message, {{value, absl::StrReplaceAll(value, {{"\n", "\\n"}})}});
+  }
+  absl::Status changed(status.code(), message);
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    changed.SetPayload(type, payload);
+  });
+  return changed;
+}
+
 absl::Status CheckOutputs(const CLI::App& app) {
   std::vector<OutputFile> outputs;
   for (const CLI::Option* option : app.get_options()) {
@@ -79,7 +104,8 @@ absl::Status CheckOutputs(const CLI::App& app) {
 
 absl::Status FinishOutput() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("cannot write the output: ", std::strerror(errno)));
+  return From(Origin::kOutput,
+              absl::DataLossError(absl::StrCat("cannot write the output: ", std::strerror(errno))));
 }
 
 // `rest`: what comes after "--", if that is there.
@@ -130,6 +156,10 @@ int RunProgram(int argc, char** argv) {
     return chosen.empty() ? app : *chosen[0];
   };
   const auto command_name = [&] { return &parsed() == &app ? "" : parsed().get_name(); };
+  const std::vector<std::string> arguments(argv, argv + argc);
+  const auto fail = [&](const absl::Status& error) {
+    return Fail(command_name(), OnOneLine(error, arguments));
+  };
   char** const end = argv + argc;
   char** const dashes = std::find_if(
       argv, end, [](const char* argument) { return std::strcmp(argument, "--") == 0; });
@@ -138,13 +168,13 @@ int RunProgram(int argc, char** argv) {
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
     const absl::StatusOr<int> status = RunCommand(app, commands, rest);
-    return status.ok() ? *status : Fail(command_name(), status.status());
+    return status.ok() ? *status : fail(status.status());
   } catch (const CLI::ParseError& error) {
     // --help and --version also come this way.
     if (error.get_exit_code() == 0) return app.exit(error);
-    return Fail(command_name(), UsageError(parsed(), error.what()));
+    return fail(UsageError(parsed(), MessageOf(error)));
   } catch (const std::exception& error) {
-    return Fail(command_name(), absl::InternalError(error.what()));
+    return fail(absl::InternalError(error.what()));
   }
 }
 

@@ -184,7 +184,7 @@ absl::StatusOr<int> ReplaySteps(const CLI::App& flags, const ReplayOptions& opti
   const absl::StatusOr<int> status = Comparison(flags, options, std::move(start)).Run();
   if (!absl::IsCancelled(status.status())) return status;
   if (!hang_up.has_hung_up()) PrintNotice("stopped by a signal: not all was compared");
-  return kExitInterrupted;
+  return StatusOfStop();
 }
 
 }  // namespace

@@ -142,8 +142,8 @@ absl::StatusOr<engine::PreparedRun> CutModel(const RunOptions& options, const en
 
 absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
   if (micro_batches < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--microbatches is ", micro_batches, ", expected at least 1"));
+    return From(Origin::kUsage, absl::InvalidArgumentError(absl::StrCat(
+                                    "--microbatches is ", micro_batches, ", expected at least 1")));
   }
   const int64_t rest = batch % micro_batches;
   if (rest == 0) return absl::OkStatus();

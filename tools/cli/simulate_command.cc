@@ -103,12 +103,12 @@ absl::StatusOr<int> RunComparison(const SimulateCommandOptions& options) {
   RETURN_IF_ERROR(From(Origin::kUsage, CheckIsOfOne("--svg", options.svg)));
   RETURN_IF_ERROR(From(Origin::kUsage, CheckIsOfOne("--trace", options.trace)));
   RETURN_IF_ERROR(From(Origin::kUsage, CheckIsOfOne("--save", options.save)));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
+  RETURN_IF_ERROR(From(Origin::kOutput, CheckPaths(options)));
   ASSIGN_OR_RETURN(const ScheduleComparison comparison,
                    CompareSchedules(options.request, options.schedules, options.micro_batches));
   if (!options.html.empty()) {
     RETURN_IF_ERROR(
-        From(Origin::kConfiguration, base::WriteFileAtomically(options.html, ToHtml(comparison))));
+        From(Origin::kOutput, base::WriteFileAtomically(options.html, ToHtml(comparison))));
   }
   absl::PrintF("%s", options.json ? ToJson(comparison).dump() + "\n" : ToText(comparison));
   if (comparison.best.has_value()) return kExitOk;
@@ -117,12 +117,12 @@ absl::StatusOr<int> RunComparison(const SimulateCommandOptions& options) {
 
 absl::StatusOr<int> RunSimulation(const SimulateCommandOptions& options) {
   if (Compares(options)) return RunComparison(options);
-  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckPaths(options)));
+  RETURN_IF_ERROR(From(Origin::kOutput, CheckPaths(options)));
   ScheduleRequest request = options.request;
   request.schedule = options.schedules.front();
   if (!options.micro_batches.empty()) request.micro_batches = options.micro_batches.front();
   ASSIGN_OR_RETURN(const SimulatedSchedule found, SimulateSchedule(request));
-  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteFiles(options, found)));
+  RETURN_IF_ERROR(From(Origin::kOutput, WriteFiles(options, found)));
   if (options.json) {
     absl::PrintF("%s\n", ToJson(found).dump());
     return kExitOk;

@@ -7,10 +7,15 @@
 namespace stagecoach::tools {
 namespace {
 
-std::atomic<bool> stop_requested = false;
-std::atomic<int> hung_up_by = 0;  // a signal
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
-              "a signal handler stores them");
+// Signals.
+std::atomic<int> stopped_by = 0;
+std::atomic<int> hung_up_by = 0;
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler stores them");
+
+void Stop(int signal) {
+  int none = 0;
+  stopped_by.compare_exchange_strong(none, signal, std::memory_order_relaxed);
+}
 
 constexpr int kHangUps[] = {SIGPIPE, SIGHUP};
 
@@ -18,7 +23,7 @@ constexpr int kHangUps[] = {SIGPIPE, SIGHUP};
 
 void StopOnSignals() {
   struct sigaction action = {};
-  action.sa_handler = [](int) { stop_requested.store(true, std::memory_order_relaxed); };
+  action.sa_handler = Stop;
   action.sa_flags = SA_RESTART | static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
@@ -28,7 +33,7 @@ StopOnHangUp::StopOnHangUp() {
   struct sigaction action = {}, before = {};
   action.sa_handler = [](int signal) {
     hung_up_by.store(signal, std::memory_order_relaxed);
-    stop_requested.store(true, std::memory_order_relaxed);
+    Stop(signal);
   };
   action.sa_flags = SA_RESTART;
   for (const int hang_up : kHangUps) {
@@ -46,6 +51,10 @@ StopOnHangUp::~StopOnHangUp() {
 
 bool StopOnHangUp::has_hung_up() const { return hung_up_by.load(std::memory_order_relaxed) != 0; }
 
-bool StopRequested() { return stop_requested.load(std::memory_order_relaxed); }
+bool StopRequested() { return stopped_by.load(std::memory_order_relaxed) != 0; }
+
+ExitStatus StatusOfStop() {
+  return stopped_by.load(std::memory_order_relaxed) == SIGTERM ? kExitTerminated : kExitInterrupted;
+}
 
 }  // namespace stagecoach::tools

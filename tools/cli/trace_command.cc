@@ -112,7 +112,7 @@ absl::StatusOr<int> Show(const TraceCommandOptions& options) {
     text.title = title;
     text.facts = {{"step", base::FormatDuration(step)}};
     RETURN_IF_ERROR(
-        From(Origin::kConfiguration, base::WriteFileAtomically(options.html, ToHtml(trace, text))));
+        From(Origin::kOutput, base::WriteFileAtomically(options.html, ToHtml(trace, text))));
   }
   absl::PrintF("%s: step %s\n\n%s", title, base::FormatDuration(step),
                schedule::ToTimeline(trace, TerminalTimeline()));
@@ -124,7 +124,7 @@ absl::StatusOr<int> Merge(const TraceCommandOptions& options) {
                    From(Origin::kData, engine::Diagnose(options.rings)));
   if (!options.output.empty()) {
     RETURN_IF_ERROR(
-        From(Origin::kConfiguration, base::WriteFileAtomically(options.output, diagnosis.trace)));
+        From(Origin::kOutput, base::WriteFileAtomically(options.output, diagnosis.trace)));
   }
   absl::PrintF("%s\n",
                diagnosis.sentence.empty() ? "no rank has begun a step" : diagnosis.sentence);

@@ -37,7 +37,7 @@ absl::StatusOr<bool> FindCheckpoint(CLI::App& flags, bool is_replacement, RunOpt
   if (!options.resume) {
     if (is_replacement) return false;
     ASSIGN_OR_RETURN(const std::vector<engine::FoundCheckpoint> found,
-                     From(Origin::kConfiguration, engine::ListCheckpoints(options.checkpoints)));
+                     From(Origin::kOutput, engine::ListCheckpoints(options.checkpoints)));
     if (found.empty()) return false;
     return From(Origin::kConfiguration, absl::AlreadyExistsError(absl::StrCat(
                                             options.checkpoints,

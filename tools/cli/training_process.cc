@@ -37,14 +37,16 @@ bool IsFirstRank(const RunOptions& options) { return options.rank.value_or(0) ==
 // What would otherwise surface late, or as the kernel's killing the process.
 absl::Status CheckRun(const RunOptions& options, const Run& run) {
   if (!options.checkpoints.empty()) {
-    RETURN_IF_ERROR(base::Annotate(base::MakeFolders(options.checkpoints), "--checkpoint"));
-    RETURN_IF_ERROR(base::CheckWritable(absl::StrCat(options.checkpoints, "/step")));
+    RETURN_IF_ERROR(From(Origin::kOutput,
+                         base::Annotate(base::MakeFolders(options.checkpoints), "--checkpoint")));
+    RETURN_IF_ERROR(
+        From(Origin::kOutput, base::CheckWritable(absl::StrCat(options.checkpoints, "/step"))));
   }
   for (const std::string& path : {options.trace, options.simulated_trace}) {
-    if (!path.empty()) RETURN_IF_ERROR(base::CheckWritable(path));
+    if (!path.empty()) RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(path)));
   }
   if (IsFirstRank(options) && !options.metrics.empty()) {
-    RETURN_IF_ERROR(base::CheckWritable(options.metrics));
+    RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(options.metrics)));
   }
   return CheckHasMemoryFor(run.prepared,
                            {.saves = !options.checkpoints.empty(),
@@ -289,10 +291,10 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
   ASSIGN_OR_RETURN(outcome.devices, trainer_->Devices());
   ASSIGN_OR_RETURN(outcome.parameters_hash, trainer_->ParametersHash());
   report_->End(*run_, outcome);
-  RETURN_IF_ERROR(From(Origin::kConfiguration, WriteTraces(options, *trainer_)));
+  RETURN_IF_ERROR(From(Origin::kOutput, WriteTraces(options, *trainer_)));
   RETURN_IF_ERROR(From(Origin::kOutput, outcome.fit.last_save));
   for (const auto& log : logs_) RETURN_IF_ERROR(From(Origin::kOutput, log->status()));
-  return outcome.fit.stopped ? kExitInterrupted : kExitOk;
+  return outcome.fit.stopped ? StatusOfStop() : kExitOk;
 }
 
 }  // namespace stagecoach::tools

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/file.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/data/load.h"
@@ -44,13 +45,20 @@ absl::StatusOr<engine::Optimizer> OptimizerOf(const RunOptions& options) {
   return optimizer;
 }
 
+// Of errors in the model's text, which is a file's, or belongs to a name.
+Origin OriginOfModel(const RunOptions& options) {
+  const bool is_file = options.model_text.empty() && !options.model_file.empty() &&
+                       absl::IsNotFound(engine::ModelFileNamed(options.model_file).status());
+  return is_file ? Origin::kData : Origin::kConfiguration;
+}
+
 // What the model says of tokens: nothing, if it is the default network.
 absl::StatusOr<engine::ModelTokens> ModelTokensOf(const RunOptions& options,
                                                   const std::string& model_text) {
   if (model_text.empty()) return engine::ModelTokens();
   absl::StatusOr<engine::ModelTokens> parsed = engine::ParseModelTokens(model_text);
   RETURN_IF_ERROR(
-      From(Origin::kConfiguration, base::Annotate(parsed.status(), NameOfModel(options))));
+      From(OriginOfModel(options), base::InFile(parsed.status(), NameOfModel(options))));
   return parsed;
 }
 
@@ -174,11 +182,13 @@ absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
   }
   if (options.model_file.empty()) return std::string();
   absl::StatusOr<std::string> named = engine::ModelFileNamed(options.model_file);
-  if (!absl::IsNotFound(named.status())) return named;
-  absl::StatusOr<std::string> text = base::ReadFile(options.model_file, engine::kMaxModelFileBytes);
+  if (!absl::IsNotFound(named.status())) return From(Origin::kUsage, named);
+  absl::StatusOr<std::string> text =
+      From(Origin::kData, base::ReadFile(options.model_file, engine::kMaxModelFileBytes));
   if (!absl::IsNotFound(text.status())) return text;
-  return absl::NotFoundError(absl::StrCat(text.status().message(), "; models with a name are ",
-                                          absl::StrJoin(engine::ModelNames(), ", ")));
+  return From(Origin::kData,
+              absl::NotFoundError(absl::StrCat(text.status().message(), "; models with a name are ",
+                                               absl::StrJoin(engine::ModelNames(), ", "))));
 }
 
 // The learning rate, or its peak.
@@ -235,8 +245,8 @@ absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::st
                                   options.width);
   }
   absl::StatusOr<engine::Model> model = engine::ParseModel(text, data);
-  if (!model.ok()) return base::Annotate(model.status(), NameOfModel(options));
-  return model;
+  if (model.ok()) return model;
+  return From(OriginOfModel(options), base::InFile(model.status(), NameOfModel(options)));
 }
 
 absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {

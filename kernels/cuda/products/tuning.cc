@@ -167,9 +167,9 @@ absl::Status TuningTable::Read() {
   RETURN_IF_ERROR(text.status());
   absl::StatusOr<std::map<std::string, Algorithm>> choices = Parse(*text);
   if (!choices.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path_, " is not a tuning file or is damaged (",
-                                                   choices.status().message(),
-                                                   "): remove it, or name another"));
+    return absl::DataLossError(absl::StrCat(path_, " is not a tuning file or is damaged (",
+                                            choices.status().message(),
+                                            "): remove it, or name another"));
   }
   // What this process has chosen stays, whatever became of the file.
   choices_.merge(*choices);

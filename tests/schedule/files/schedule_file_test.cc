@@ -218,8 +218,8 @@ TEST_F(ScheduleFile, ErrorsStartWithThePath) {
                                               StartsWith(csv + ": row 1, column 3: ")));
   const std::string json = PathOf("a.json");
   ASSERT_OK(base::WriteFileAtomically(json, "{\"format\": 1}"));
-  EXPECT_THAT(ReadScheduleFile(json), StatusIs(absl::StatusCode::kInvalidArgument,
-                                               StartsWith(json + ": line 1: $.format: ")));
+  EXPECT_THAT(ReadScheduleFile(json),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(json + ":1: $.format: ")));
   EXPECT_THAT(ReadScheduleFile(PathOf("missing.csv")),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("missing.csv")));
 }
