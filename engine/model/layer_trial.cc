@@ -2,28 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "engine/model/catch_exceptions.h"
 
 namespace stagecoach::engine {
 namespace {
 
 constexpr int64_t kGuardBytes = 256;
 constexpr int kGuard = 0xA5;
-
-absl::Status Call(absl::string_view operation, const std::function<absl::Status()>& function) {
-  absl::Status status;
-  try {
-    status = function();
-  } catch (const std::exception& error) {
-    status = absl::InternalError(absl::StrCat("throws: ", error.what()));
-  }
-  return base::Annotate(status, operation);
-}
 
 }  // namespace
 
@@ -69,14 +59,11 @@ LayerTrial::LayerTrial(const LayerFactory& factory, const LayerCheck& check,
     : factory_(factory), check_(check), device_(device) {}
 
 absl::Status LayerTrial::Prepare() {
-  layer_ = factory_();
-  RETURN_IF_ERROR(Call("Prepare", [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(spec_, PrepareLayer(*layer_, {.device = device_,
-                                                   .rows = check_.rows,
-                                                   .input = check_.input,
-                                                   .vocabulary = check_.vocabulary}));
-    return absl::OkStatus();
-  }));
+  ASSIGN_OR_RETURN(layer_, MakeLayer(factory_));
+  ASSIGN_OR_RETURN(spec_, PrepareLayer(*layer_, {.device = device_,
+                                                 .rows = check_.rows,
+                                                 .input = check_.input,
+                                                 .vocabulary = check_.vocabulary}));
   if (spec_.takes_skip || spec_.computes_loss) {
     return absl::InvalidArgumentError(
         absl::StrCat("the layer ", spec_.takes_skip ? "takes a skip" : "computes the loss",
@@ -164,7 +151,7 @@ absl::Status LayerTrial::Perform(const char* operation, MicroBatch& own, const L
       before.emplace_back(&area, area.Bytes());
     }
   });
-  RETURN_IF_ERROR(Call(operation, [&] { return ((*layer_).*call)(args); }));
+  RETURN_IF_ERROR(CatchExceptions(operation, [&] { return ((*layer_).*call)(args); }));
   for (const auto& [area, bytes] : before) {
     if (area->Bytes() != bytes) {
       return absl::FailedPreconditionError(

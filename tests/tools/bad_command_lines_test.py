@@ -32,8 +32,6 @@ INPUTS = {
     "plan.json": ["train", *SMALL[:6], "--plan", "FILE"],
     "tokenizer.json": ["train", "--data", __file__, "--tokenizer", "FILE"],
     "tokenizer.model": ["prepare", "--text", __file__, "--output", "ids.bin", "--tokenizer", "FILE"],
-    "text": ["prepare", "--text", "FILE", "--output", "ids.bin", "--tokenizer", TOKENIZER],
-    "weights.safetensors": ["train", *SMALL[:2], "--model", "resnet18", "--init", "FILE"],
     "folder": ["generate", "--prompt", "a", "--init", "FILE"],
     "profile.json": ["plan", "--profile", "FILE", "--devices", "2"],
     "profile.csv": ["plan", "--profile", "FILE", "--devices", "2"],

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -104,8 +105,14 @@ void PrintText(const PreparedTokens& prepared, absl::Duration elapsed) {
   }
 }
 
-// The text and the tokenizer are data; where the ids go is not.
-Origin OriginOf(const absl::Status& status) {
+// The text and the tokenizer are data; where the ids go is not. Errors of files name them.
+Origin OriginOf(const absl::Status& status, const engine::PrepareOptions& prepare) {
+  const auto names = [&](const std::string& path) {
+    return !path.empty() && absl::StrContains(status.message(), path);
+  };
+  if (names(prepare.output) && !names(prepare.text) && !names(prepare.tokenizer)) {
+    return Origin::kOutput;
+  }
   const bool is_data =
       absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsInvalidArgument(status);
   return is_data ? Origin::kData : Origin::kOutput;
@@ -125,7 +132,7 @@ absl::StatusOr<int> RunPrepare(const PrepareCommandOptions& options) {
     PrintNotice("stopped by a signal: what was not yet whole is not written");
     return StatusOfStop();
   }
-  if (!prepared.ok()) return From(OriginOf(prepared.status()), prepared.status());
+  if (!prepared.ok()) return From(OriginOf(prepared.status(), prepare), prepared.status());
   if (options.json) {
     PrintJson(*prepared, progress.elapsed());
   } else {
