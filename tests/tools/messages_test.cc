@@ -30,7 +30,7 @@ TEST(Messages, OfOneProcessHaveNoRank) {
 
 TEST(Messages, AreTextWhateverTheyQuote) {
   EXPECT_EQ(Printable("a\nb \xc3\xa4\x7e"), "a\nb \xc3\xa4\x7e");
-  EXPECT_EQ(Printable("\x1b[2J\t\x7f\xff"), "\\x1b[2J\\x09\\x7f\\xff");
+  EXPECT_EQ(Printable("\x1b[2J\t\x7f\xff"), "\\x1b[2J\\t\\x7f\\xff");
   EXPECT_EQ(Printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");  // U+009B, as ESC [
   EXPECT_EQ(Printable(absl::StrCat("a", std::string(5000, 'b'), "c")),
             absl::StrCat("a", std::string(1499, 'b'), " ... ", std::string(499, 'b'), "c"));

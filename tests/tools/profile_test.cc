@@ -100,7 +100,7 @@ TEST(Profile, BadFlagsAreRefusedInALine) {
       {{"--analytic", "--repeats", "3"}, 2, "--analytic"},
       {{"--stages", "3"}, 2, "unknown argument \"--stages\""},
       {{"--output", TestDirectory() + "/p.csv"}, 2, "a file that ends in .json"},
-      {{"--output", "/no/such/place/p.json"}, 78, "/no/such/place"},
+      {{"--output", "/no/such/place/p.json"}, kStatusCannotWrite, "/no/such/place"},
   };
   for (const auto& bad : cases) {
     const Finished run = RunProfile(bad.arguments);

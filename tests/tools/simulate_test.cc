@@ -199,7 +199,7 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
       {{"--schedule", unknown}, 65, "row 2, column 2: \"1X0\" is not an action"},
       {{"--schedule", missing}, 65, "row 2, column 4 (end of the row): stage 1 F micro-batch 1"},
       {{"--schedule", "auto", "--stash-limit", "0.5"}, 78, "rank 0 needs a stash of 1"},
-      {{"--times", times}, 65, "line 1: $.stages[0]: the key \"backward_ms\" is missing"},
+      {{"--times", times}, 65, "times.json:1: $.stages[0]: the key \"backward_ms\" is missing"},
       {{"--times", times, "--forward", "2"}, 2, "--times excludes --forward"},
       {{"--objective", "step"}, 2, "--objective is what --schedule auto minimizes"},
       {{"--schedule", "auto", "--objective", "bottleneck"}, 2, "--objective"},
@@ -214,7 +214,9 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
         "--chunks", "1"},
        78,
        "more than a century"},
-      {{"--html", absl::StrCat(directory, "/", "no/such/folder.html")}, 78, "folder.html"},
+      {{"--html", absl::StrCat(directory, "/", "no/such/folder.html")},
+       kStatusCannotWrite,
+       "folder.html"},
   };
   for (const BadInput& bad : cases) {
     const Finished run = Simulated(bad.arguments);

@@ -99,7 +99,8 @@ absl::Status WriteFiles(const PlanCommandOptions& options, const Receipt& receip
   for (const Export& own : options.exports) {
     absl::StatusOr<std::string> text = ExportText(receipt, own.format);
     if (!text.ok()) {
-      return base::Annotate(text.status(), absl::StrCat("--export ", own.format));
+      return From(Origin::kConfiguration,
+                  base::Annotate(text.status(), absl::StrCat("--export ", own.format)));
     }
     RETURN_IF_ERROR(base::WriteFileAtomically(own.path, *text));
   }
