@@ -230,9 +230,8 @@ absl::Status TrainingProcess::OpenLogs(const RunOptions& options) {
                      From(Origin::kData, MetricsFile::Open(options.metrics, log, start)));
   }
   if (!options.tensorboard.empty()) {
-    ASSIGN_OR_RETURN(
-        logs_.emplace_back(),
-        From(Origin::kConfiguration, TensorBoardLog::Open(options.tensorboard, log, start)));
+    ASSIGN_OR_RETURN(logs_.emplace_back(),
+                     From(Origin::kOutput, TensorBoardLog::Open(options.tensorboard, log, start)));
   }
   return absl::OkStatus();
 }
