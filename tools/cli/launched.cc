@@ -27,9 +27,9 @@ namespace {
 constexpr absl::Duration kLongestReplacement = absl::Seconds(10);
 constexpr absl::Duration kLongestMeeting = absl::Seconds(10);
 
-// How long a process whose flags are wrong waits for others that should hear of it.
-constexpr absl::Duration kLongestFarewell = absl::Seconds(5);
-// By when those that a launcher starts at once are usually there.
+// How long a process whose flags are wrong waits to tell the others.
+constexpr absl::Duration kLongestRefusal = absl::Seconds(5);
+// Processes that a launcher starts together are usually there by then.
 constexpr absl::Duration kPatience = absl::Milliseconds(1500);
 
 std::string DescribeWait(const engine::Launch& launch, const std::vector<int>& missing,
@@ -138,16 +138,16 @@ absl::StatusOr<int> WorkAsRank(
   const absl::Duration deadline = absl::Seconds(given.deadline_seconds);
   if (!options.ok()) {
     const int exit_status = Fail(command, options.status());
-    const absl::StatusOr<Meeting> meeting = Meet(launch, std::min(deadline, kLongestFarewell));
+    const absl::StatusOr<Meeting> meeting = Meet(launch, std::min(deadline, kLongestRefusal));
     if (meeting.ok()) {
-      meeting->rendezvous->Fail(options.status(), base::Deadline::After(kLongestFarewell));
+      meeting->rendezvous->Fail(options.status(), base::Deadline::After(kLongestRefusal));
     }
     return exit_status;
   }
   absl::StatusOr<Meeting> meeting = MeetAtFirst(launch, deadline);
   RETURN_IF_ERROR(meeting.status());
   options->is_supervised = supervisor != nullptr;
-  // The others are to hear of it.
+  // An error of this is for the others, too.
   const absl::Status chosen = ChooseGpu(launch, *options);
   if (!chosen.ok()) options = chosen;
   const auto attempt = [&]() -> absl::StatusOr<int> {

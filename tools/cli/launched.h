@@ -35,12 +35,12 @@ struct Meeting {
   std::shared_ptr<engine::Rendezvous> rendezvous;
 };
 
-// Meets the other processes and does this one's work, which is given its own options. Who waits for
-// others longer than a launch takes says so. All hear why one ends: be it for `so_far`, what has
-// become of this process before. What is wrong with its own flags is printed (as an error of
-// `command`) before it meets the others, and then only those that come soon hear of it. With a
-// `supervisor`, the work is done again at another meeting if it can go on when another process is
-// replaced.
+// Meets the other processes and does this one's work, which is given its own options. A process
+// that waits longer than a launch takes says for which ranks. When one process ends, all others
+// hear why, also where that was before: `so_far`. What is wrong with this process's own flags is
+// printed (as an error of `command`) before it meets the others, and only those that come soon hear
+// of it. With a `supervisor`, the work is done again at another meeting if it can go on when
+// another process is replaced.
 absl::StatusOr<int> WorkAsRank(
     absl::string_view command, const engine::Launch& launch, const RunOptions& given,
     const absl::Status& so_far,
