@@ -41,7 +41,7 @@ struct Algorithm {
 // wherever they are computed. Thread-safe.
 class TuningTable {
  public:
-  // A file that does not exist yet is an empty table. InvalidArgument, with path and place, if it
+  // A file that does not exist yet is an empty table. DataLoss, with path and place, if it
   // is damaged or something else: nothing in it is used then, and it is not written to.
   static absl::StatusOr<std::shared_ptr<TuningTable>> Open(const std::string& path);
 

@@ -220,7 +220,7 @@ TEST_F(BlasLtTest, ReportsAChoiceThatTheLibrarysCheckRefuses) {
 TEST_F(BlasLtTest, RefusesADamagedTuningFile) {
   WriteTuning("damaged");
   EXPECT_THAT(Blas::Create(tuning_file()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(tuning_file())));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(tuning_file())));
 }
 
 TEST(MatmulWorkspace, IsWhatNvidiaRecommendsForLargeProducts) {

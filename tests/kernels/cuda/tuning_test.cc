@@ -144,15 +144,15 @@ TEST_F(Tuning, FailsWhereItCannotKeepAChoice) {
 TEST_F(Tuning, SaysWhichFileIsDamaged) {
   ASSERT_OK(Choose(path(), "a", kFirst));
   Write(absl::StrReplaceAll(Read(), {{"\"tile\"", "\"tiles\""}}));
-  EXPECT_THAT(TuningTable::Open(path()), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                  AllOf(HasSubstr(path()), HasSubstr("tile"))));
+  EXPECT_THAT(TuningTable::Open(path()),
+              StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(path()), HasSubstr("tile"))));
 }
 
 class TuningRefusal : public Tuning, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(TuningRefusal, LeavesTheFileAsItIs) {
   Write(GetParam());
-  EXPECT_THAT(TuningTable::Open(path()), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(TuningTable::Open(path()), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_EQ(Read(), GetParam());
 }
 
@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(Tuning, NoticesAFileThatWasDamagedAfterItWasOpened) {
   ASSERT_OK_AND_ASSIGN(const auto table, TuningTable::Open(path()));
   Write("damaged");
-  EXPECT_THAT(Choose(path(), "a", kFirst), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(Choose(path(), "a", kFirst), StatusIs(absl::StatusCode::kDataLoss));
   EXPECT_EQ(Read(), "damaged");
 }
 
