@@ -206,11 +206,9 @@ absl::Status CheckWritable(const std::string& path) {
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
   }
   RETURN_IF_ERROR(CheckNoDirectory(path));
-  const std::filesystem::path directory = std::filesystem::path(path).parent_path();
-  if (access(directory.empty() ? "." : directory.c_str(), W_OK | X_OK) == 0) {
-    return absl::OkStatus();
-  }
-  return SystemError("write", path);
+  // Below a file there is no ".", which tells it from a directory without permission.
+  const std::filesystem::path within = std::filesystem::path(path).parent_path() / ".";
+  return access(within.c_str(), W_OK | X_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
 }
 
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents) {

@@ -274,6 +274,8 @@ TEST_F(FileTest, WritableIsWhatADirectoryLetsBeWritten) {
   const absl::Status status = CheckWritable(Path("nowhere/new"));
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr(Path("nowhere/new")));
+  ASSERT_TRUE(WriteFileAtomically(Path("new"), "a file").ok());
+  EXPECT_THAT(CheckWritable(Path("new/below")).message(), HasSubstr("Not a directory"));
 }
 
 }  // namespace

@@ -90,9 +90,8 @@ absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
                              " that of the measured one"));
   }
   if (!options.html.empty()) {
-    RETURN_IF_ERROR(
-        From(Origin::kConfiguration,
-             base::WriteFileAtomically(options.html, DiffPage(simulated, measured, diff))));
+    RETURN_IF_ERROR(From(Origin::kOutput, base::WriteFileAtomically(
+                                              options.html, DiffPage(simulated, measured, diff))));
   }
   if (options.json) {
     absl::PrintF("%s\n", ToJson(diff).dump());
