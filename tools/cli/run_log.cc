@@ -2,13 +2,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/system_calls.h"
+#include "tools/cli/exit_status.h"
 #include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
 
 absl::StatusOr<LogFile> LogFile::Open(const std::string& path, bool anew, const char* flag) {
   File file(std::fopen(path.c_str(), anew ? "we" : "ae"));
-  if (file == nullptr) return base::SystemError("write", path);
+  if (file == nullptr) return From(Origin::kOutput, base::SystemError("write", path));
   return LogFile(path, flag, std::move(file));
 }
 
