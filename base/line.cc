@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -147,10 +146,7 @@ absl::Status InFile(const absl::Status& status, absl::string_view path) {
   };
   if (!take_number("line ") && take_number("")) take_number("");
   absl::ConsumePrefix(&message, " ");
-  absl::Status placed(status.code(), message);
-  status.ForEachPayload(
-      [&](absl::string_view type, const absl::Cord& payload) { placed.SetPayload(type, payload); });
-  return Annotate(placed, place);
+  return Annotate(WithMessage(status, message), place);
 }
 
 }  // namespace stagecoach::base

@@ -5,13 +5,17 @@
 
 namespace stagecoach::base {
 
+absl::Status WithMessage(const absl::Status& status, absl::string_view message) {
+  absl::Status changed(status.code(), message);
+  status.ForEachPayload([&changed](absl::string_view type_url, const absl::Cord& payload) {
+    changed.SetPayload(type_url, payload);
+  });
+  return changed;
+}
+
 absl::Status Annotate(const absl::Status& status, absl::string_view context) {
   if (status.ok()) return status;
-  absl::Status annotated(status.code(), absl::StrCat(context, ": ", status.message()));
-  status.ForEachPayload([&annotated](absl::string_view type_url, const absl::Cord& payload) {
-    annotated.SetPayload(type_url, payload);
-  });
-  return annotated;
+  return WithMessage(status, absl::StrCat(context, ": ", status.message()));
 }
 
 }  // namespace stagecoach::base

@@ -42,6 +42,9 @@
 
 namespace stagecoach::base {
 
+// The same error with another message; code and payloads are kept. OK stays OK.
+absl::Status WithMessage(const absl::Status& status, absl::string_view message);
+
 // The same error with "context: " before its message; code and payloads are kept. OK stays OK.
 //   RETURN_IF_ERROR(Annotate(status, absl::StrCat("stage ", stage)));
 absl::Status Annotate(const absl::Status& status, absl::string_view context);

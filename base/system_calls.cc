@@ -19,7 +19,7 @@ namespace {
 
 // An error of the temporary file, told of the file that it is to become.
 absl::Status Of(const std::string& path, const std::string& temporary, const absl::Status& status) {
-  return {status.code(), absl::StrReplaceAll(status.message(), {{temporary, path}})};
+  return WithMessage(status, absl::StrReplaceAll(status.message(), {{temporary, path}}));
 }
 
 // Beside `path`, because a rename is atomic only within one file system. Not by mkstemp, whose

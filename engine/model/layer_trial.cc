@@ -122,6 +122,7 @@ absl::Status LayerTrial::AddMicroBatch(int64_t number) {
 void LayerTrial::Draw(float low, float high, absl::Span<float> values) {
   base::RandomStream(check_.seed, streams_++).FillUniform(low, high, values);
 }
+
 LayerArgs LayerTrial::ArgsFor(MicroBatch& own) {
   parameter_tensors_.clear();
   gradient_tensors_.clear();
@@ -224,20 +225,20 @@ absl::Status LayerTrial::Backward(size_t number) {
   return Perform("Backward", own, args, &Layer::Backward, std::move(written));
 }
 
-absl::StatusOr<LayerTrial::Results> LayerTrial::Compute(size_t number, Dead in_backward_input,
-                                                        Dead in_backward_weight) {
+absl::StatusOr<LayerTrial::Results> LayerTrial::Compute(size_t number,
+                                                        std::optional<Operand> dead_in_both,
+                                                        std::optional<Operand> dead_in_weight) {
   MicroBatch& own = micro_batches_[number];
-  const auto poison = [&own](Dead dead) {
-    GuardedArea* const areas[] = {nullptr, &own.x(), &own.y(), &own.dy(), &own.stash()};
-    GuardedArea* const area = areas[static_cast<size_t>(dead)];
-    if (area != nullptr) area->Fill(kNotANumber);
+  const auto poison = [&own](std::optional<Operand> dead) {
+    GuardedArea* const areas[] = {&own.x(), &own.y(), &own.dy(), &own.stash()};  // index: Operand
+    if (dead.has_value()) areas[static_cast<size_t>(*dead)]->Fill(kNotANumber);
   };
   const Bytes x = own.x().Bytes(), dy = own.dy().Bytes();
   RETURN_IF_ERROR(Forward(number));
   const Bytes y = own.y().Bytes();
-  poison(in_backward_input);
+  poison(dead_in_both);
   RETURN_IF_ERROR(BackwardInput(number));
-  poison(in_backward_weight);
+  poison(dead_in_weight);
   if (!parameters_.empty()) RETURN_IF_ERROR(BackwardWeight(number));
   std::memcpy(own.x().data(), x.data(), x.size());
   std::memcpy(own.dy().data(), dy.data(), dy.size());

@@ -11,10 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "engine/model/check_layer.h"
 #include "engine/model/layer.h"
+#include "engine/model/use_check.h"
 #include "kernels/device.h"
 
 namespace stagecoach::engine {
@@ -69,10 +69,6 @@ class LayerTrial {
     bool operator==(const Results&) const = default;
   };
 
-  // What of a micro-batch is made not-a-number before a call, since the layer declares that the
-  // call does not read it.
-  enum class Dead : uint8_t { kNothing, kX, kY, kDy, kStash };
-
   LayerTrial(const LayerFactory& factory, const LayerCheck& check, kernels::Device& device);
 
   // What follows is called on the device's stream, Prepare first, and the trial ends there.
@@ -83,9 +79,10 @@ class LayerTrial {
   absl::Status BackwardWeight(size_t number, bool accumulate = false);
   absl::Status Backward(size_t number);  // both in one
 
-  // All three operations, with some areas dead in B and W, or W alone.
-  absl::StatusOr<Results> Compute(size_t number, Dead in_backward_input = Dead::kNothing,
-                                  Dead in_backward_weight = Dead::kNothing);
+  // All three operations. An operand that is dead, in B and W or in W alone, is not-a-number then,
+  // since the layer declares that it is not read any more.
+  absl::StatusOr<Results> Compute(size_t number, std::optional<Operand> dead_in_both = {},
+                                  std::optional<Operand> dead_in_weight = {});
   Results ResultsOf(size_t number, Bytes y);
 
   // Uniform in [low, high).

@@ -16,19 +16,43 @@ constexpr bool kChecksEveryStep = false;
 constexpr bool kChecksEveryStep = true;
 #endif
 
-// Index: UseCheck::Kind.
+// Index: Operand.
 constexpr const char* kNames[] = {"x", "y", "dy", "the stash"};
 constexpr const char* kFields[] = {"input_last_use", "output_last_use", "output_gradient_last_use"};
 
 }  // namespace
 
+LastUse LastUseOf(const partition::LayerMemory& memory, Operand operand) {
+  switch (operand) {
+    case Operand::kX:
+      return memory.input_last_use;
+    case Operand::kY:
+      return memory.output_last_use;
+    case Operand::kDy:
+      return memory.output_gradient_last_use;
+    case Operand::kStash:
+      break;
+  }
+  return LastUse::kBackwardInput;
+}
+
+absl::Status ReadAfterLastUse(absl::string_view operation, Operand operand, LastUse last_use) {
+  const auto index = static_cast<size_t>(operand);
+  return absl::FailedPreconditionError(absl::StrCat(
+      operation, " reads ", kNames[index], ", but ",
+      operand == Operand::kStash
+          ? "that is kept until BackwardInput: memory.weight_stash_bytes are kept longer"
+          : absl::StrCat("memory.", kFields[index], " is ",
+                         last_use == LastUse::kForward ? "kForward" : "kBackwardInput")));
+}
+
 void UseCheck::Add(const LayerSpec& spec, const Tensor& x, const Tensor& y) {
-  const partition::LayerMemory& memory = spec.memory;
   const int64_t y_bytes = spec.computes_loss ? 0 : y.bytes();
-  layers_.push_back({{{x, x.bytes(), memory.input_last_use},
-                      {y, y_bytes, memory.output_last_use},
-                      {y, y_bytes, memory.output_gradient_last_use},
-                      {{}, memory.stash_bytes, LastUse::kBackwardInput}}});
+  LayerDeclared& declared = layers_.emplace_back();
+  declared = {{{x, x.bytes()}, {y, y_bytes}, {y, y_bytes}, {{}, spec.memory.stash_bytes}}};
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    declared[kind].last_use = LastUseOf(spec.memory, kOperands[kind]);
+  }
 }
 
 bool UseCheck::Checks(const CallContext& call) {
@@ -43,7 +67,7 @@ bool UseCheck::Checks(const CallContext& call) {
   return false;
 }
 
-base::UntouchedMemory* UseCheck::MemoryFor(Kind kind) {
+base::UntouchedMemory* UseCheck::MemoryFor(size_t kind) {
   std::optional<base::UntouchedMemory>& memory = memory_[kind];
   if (!memory.has_value()) {
     int64_t bytes = 0;
@@ -63,31 +87,26 @@ absl::Status UseCheck::Call(int i, absl::string_view operation, LastUse use, con
   if (!Checks(args.call)) return call(args);
   const LayerDeclared& layer = layers_[static_cast<size_t>(i)];
   LayerArgs changed = args;
+  Tensor* const tensors[] = {&changed.x, &changed.y, &changed.dy};
   std::array<bool, kKinds> hidden = {};
-  for (const Kind kind : {kX, kY, kDy, kStash}) {
+  for (size_t kind = 0; kind < kKinds; ++kind) {
     const Declared& own = layer[kind];
     if (own.bytes == 0 || own.last_use >= use) continue;
     const base::UntouchedMemory* const memory = MemoryFor(kind);
     if (memory == nullptr) return call(args);
     hidden[kind] = true;
-    if (kind == kStash) {
+    if (kOperands[kind] == Operand::kStash) {
       changed.stash = memory->data();
     } else {
-      Tensor& tensor = kind == kX ? changed.x : kind == kY ? changed.y : changed.dy;
-      tensor = own.tensor;
-      tensor.data = memory->data();
+      *tensors[kind] = own.tensor;
+      tensors[kind]->data = memory->data();
     }
   }
   RETURN_IF_ERROR(call(changed));
-  for (const Kind kind : {kX, kY, kDy, kStash}) {
+  for (size_t kind = 0; kind < kKinds; ++kind) {
     const Declared& own = layer[kind];
     if (!hidden[kind] || !memory_[kind]->TakeTouched(own.bytes)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        operation, " reads ", kNames[kind], ", but ",
-        kind == kStash
-            ? "that is kept until BackwardInput: memory.weight_stash_bytes are kept longer"
-            : absl::StrCat("memory.", kFields[kind], " is ",
-                           own.last_use == LastUse::kForward ? "kForward" : "kBackwardInput")));
+    return ReadAfterLastUse(operation, kOperands[kind], own.last_use);
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,16 @@
 #include "engine/model/layer.h"
 
 namespace stagecoach::engine {
+
+// What of a micro-batch an operation may read until its last use alone.
+enum class Operand : uint8_t { kX, kY, kDy, kStash };
+inline constexpr Operand kOperands[] = {Operand::kX, Operand::kY, Operand::kDy, Operand::kStash};
+
+// As the layer declares it; that of the stash is always BackwardInput.
+LastUse LastUseOf(const partition::LayerMemory& memory, Operand operand);
+
+// FailedPrecondition "BackwardWeight reads y, but memory.output_last_use is kForward".
+absl::Status ReadAfterLastUse(absl::string_view operation, Operand operand, LastUse last_use);
 
 // Checks that the backward operations of a chain's layers keep to what these declare: x, y, dy and
 // the stash are not touched after their last use (LayerSpec::memory), when others may have their
@@ -29,24 +40,22 @@ class UseCheck {
   void Add(const LayerSpec& spec, const Tensor& x, const Tensor& y);
 
   // Calls `call` with the arguments of layer i's backward operation, changed as above. `use`: the
-  // operation; kBackwardInput also for both in one. FailedPrecondition: "BackwardWeight reads y,
-  // but memory.output_last_use is kForward".
+  // operation; kBackwardInput also for both in one. Errors: those of `call`, and ReadAfterLastUse.
   absl::Status Call(int i, absl::string_view operation, LastUse use, const LayerArgs& args,
                     absl::FunctionRef<absl::Status(const LayerArgs&)> call);
 
  private:
-  enum Kind : uint8_t { kX, kY, kDy, kStash };
-  static constexpr size_t kKinds = 4;
+  static constexpr size_t kKinds = std::size(kOperands);
   struct Declared {
     Tensor tensor;      // without memory
     int64_t bytes = 0;  // 0: there is none
     LastUse last_use = LastUse::kBackwardWeight;
   };
-  using LayerDeclared = std::array<Declared, kKinds>;
+  using LayerDeclared = std::array<Declared, kKinds>;  // index: Operand
 
   bool Checks(const CallContext& call);
-  // Where the largest of its kind has room; null where the system cannot tell.
-  base::UntouchedMemory* MemoryFor(Kind kind);
+  // Where the largest operand of that kind has room; null where the system cannot tell.
+  base::UntouchedMemory* MemoryFor(size_t kind);
 
   std::vector<LayerDeclared> layers_;
   std::array<std::optional<base::UntouchedMemory>, kKinds> memory_;

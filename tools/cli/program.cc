@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/nearest.h"
@@ -86,11 +85,7 @@ absl::Status OnOneLine(const absl::Status& status, const std::vector<std::string
     const std::string value = argument.substr(argument.find('=') + 1);
     message = absl::StrReplaceAll(message, {{value, absl::StrReplaceAll(value, {{"\n", "\\n"}})}});
   }
-  absl::Status changed(status.code(), message);
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    changed.SetPayload(type, payload);
-  });
-  return changed;
+  return base::WithMessage(status, message);
 }
 
 absl::Status CheckOutputs(const CLI::App& app) {
