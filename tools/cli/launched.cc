@@ -147,7 +147,7 @@ absl::StatusOr<int> WorkAsRank(
   absl::StatusOr<Meeting> meeting = MeetAtFirst(launch, deadline);
   RETURN_IF_ERROR(meeting.status());
   options->is_supervised = supervisor != nullptr;
-  // An error of this is for the others, too.
+  // The others hear of an error of this as well.
   const absl::Status chosen = ChooseGpu(launch, *options);
   if (!chosen.ok()) options = chosen;
   const auto attempt = [&]() -> absl::StatusOr<int> {
