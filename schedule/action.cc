@@ -13,20 +13,21 @@
 namespace stagecoach::schedule {
 
 Action OtherEnd(const Action& transfer) {
-  const StageId previous(transfer.stage.value() - 1);
-  const StageId next(transfer.stage.value() + 1);
-  switch (transfer.op) {
-    case Op::kReceiveActivation:
-      return {Op::kSendActivation, previous, transfer.micro_batch};
-    case Op::kSendActivation:
-      return {Op::kReceiveActivation, next, transfer.micro_batch};
-    case Op::kReceiveGradient:
-      return {Op::kSendGradient, next, transfer.micro_batch};
-    case Op::kSendGradient:
-      return {Op::kReceiveGradient, previous, transfer.micro_batch};
-    default:
-      STAGECOACH_CHECK(false, absl::StrCat(ToString(transfer), " is neither send nor receive"));
-  }
+  const auto op = [&] {
+    switch (transfer.op) {
+      case Op::kReceiveActivation:
+        return Op::kSendActivation;
+      case Op::kSendActivation:
+        return Op::kReceiveActivation;
+      case Op::kReceiveGradient:
+        return Op::kSendGradient;
+      case Op::kSendGradient:
+        return Op::kReceiveGradient;
+      default:
+        STAGECOACH_CHECK(false, absl::StrCat(ToString(transfer), " is neither send nor receive"));
+    }
+  };
+  return {op(), NeighborOf(transfer), transfer.micro_batch};
 }
 
 const char* OpName(Op op) {

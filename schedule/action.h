@@ -98,6 +98,12 @@ constexpr Action Alone(Action action) {
   return action;
 }
 
+// The stage at the other end of a transfer. Pre-condition: IsTransfer(transfer.op).
+constexpr StageId NeighborOf(const Action& transfer) {
+  const bool is_next = transfer.op == Op::kSendActivation || transfer.op == Op::kReceiveGradient;
+  return StageId(transfer.stage.value() + (is_next ? 1 : -1));
+}
+
 // The receive that takes what the send `transfer` sends, or the send that fills a receive; alone;
 // its stage is the neighbor's. Pre-condition: IsTransfer(transfer.op).
 Action OtherEnd(const Action& transfer);

@@ -10,20 +10,20 @@
 namespace stagecoach::schedule {
 namespace {
 
-std::optional<Violation> CheckPlacement(const Schedule& schedule) {
-  Violation violation;
+// False: `violation` says what is wrong.
+bool CheckPlacement(const Schedule& schedule, Violation& violation) {
   if (schedule.num_stages() < 1 || schedule.num_micro_batches < 1) {
     violation.reason =
         absl::StrCat("a schedule needs at least 1 stage and 1 micro-batch, this one has ",
                      schedule.num_stages(), " and ", schedule.num_micro_batches);
-    return violation;
+    return false;
   }
   for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
     const int rank = schedule.rank_of(stage).value();
     if (rank < 0 || rank >= schedule.num_ranks()) {
       violation.reason = absl::StrCat("stage ", stage.value(), " is placed on rank ", rank,
                                       ", but the schedule has ", schedule.num_ranks(), " ranks");
-      return violation;
+      return false;
     }
   }
   for (size_t i = 0; i < schedule.groups.size(); ++i) {
@@ -36,9 +36,9 @@ std::optional<Violation> CheckPlacement(const Schedule& schedule) {
     }
     violation.reason = absl::StrCat("group ", i, " must have at least 1 rank, in ascending order, ",
                                     "of the schedule's ", schedule.num_ranks(), " ranks");
-    return violation;
+    return false;
   }
-  return std::nullopt;
+  return true;
 }
 
 // Whether the action at `position` and the next can be performed together.
@@ -69,16 +69,10 @@ ActionTable::ActionTable(const Schedule& schedule)
 }
 
 std::optional<ActionTable> ActionTable::Build(const Schedule& schedule, Violation& violation) {
-  if (std::optional<Violation> misplaced = CheckPlacement(schedule)) {
-    violation = *std::move(misplaced);
-    return std::nullopt;
-  }
+  if (!CheckPlacement(schedule, violation)) return std::nullopt;
   ActionTable table(schedule);
   for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
-    if (std::optional<Violation> broken = table.AddRank(schedule, rank)) {
-      violation = *std::move(broken);
-      return std::nullopt;
-    }
+    if (!table.AddRank(schedule, rank, violation)) return std::nullopt;
   }
   return table;
 }
@@ -91,26 +85,24 @@ absl::StatusOr<ActionTable> ActionTable::Build(const Schedule& schedule) {
 }
 
 absl::StatusOr<ActionTable> ActionTable::BuildForRank(const Schedule& schedule, Rank rank) {
-  std::optional<Violation> violation = CheckPlacement(schedule);
-  if (violation.has_value()) return ToStatus(schedule, *violation);
+  Violation violation;
+  if (!CheckPlacement(schedule, violation)) return ToStatus(schedule, violation);
   ActionTable table(schedule);
-  violation = table.AddRank(schedule, rank);
-  if (violation.has_value()) return ToStatus(schedule, *violation);
+  if (!table.AddRank(schedule, rank, violation)) return ToStatus(schedule, violation);
   return table;
 }
 
-std::optional<Violation> ActionTable::AddRank(const Schedule& schedule, Rank rank) {
+bool ActionTable::AddRank(const Schedule& schedule, Rank rank, Violation& violation) {
   const std::vector<StageId> stages = schedule.StagesOf(rank);
   const std::vector<Action>& list = schedule.list_of(rank);
   const size_t cells_per_stage = static_cast<size_t>(schedule.num_micro_batches);
   if (list.size() < stages.size() * cells_per_stage) {
-    Violation violation;
     violation.rank = rank;
     violation.reason =
         absl::StrCat("it has ", list.size(), " actions, fewer than the ",
                      stages.size() * cells_per_stage, " forward passes of its ", stages.size(),
                      " stages for ", cells_per_stage, " micro-batches");
-    return violation;
+    return false;
   }
   Cell empty;
   empty.fill(kNowhere);
@@ -119,29 +111,29 @@ std::optional<Violation> ActionTable::AddRank(const Schedule& schedule, Rank ran
     places_.resize(places_.size() + cells_per_stage, empty);
   }
   for (size_t i = 0; i < list.size(); ++i) {
-    if (auto violation = AddAction(schedule, rank, static_cast<int32_t>(i))) return violation;
+    if (!AddAction(schedule, rank, static_cast<int32_t>(i), violation)) return false;
   }
-  return std::nullopt;
+  return true;
 }
 
-std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank rank,
-                                                int32_t position) {
+bool ActionTable::AddAction(const Schedule& schedule, Rank rank, int32_t position,
+                            Violation& violation) {
   const std::vector<Action>& list = schedule.list_of(rank);
   const Action& action = list[static_cast<size_t>(position)];
-  if (std::string misnomer = Misnomer(schedule, rank, action); !misnomer.empty()) {
-    return ViolationAt(schedule, rank, position, std::move(misnomer));
-  }
+  const auto fail = [&](std::string reason) {
+    violation = ViolationAt(schedule, rank, position, std::move(reason));
+    return false;
+  };
+  if (std::string why; IsMisnamed(schedule, rank, action, &why)) return fail(std::move(why));
   if (action.overlaps_next && !IsPair(list, static_cast<size_t>(position))) {
-    return ViolationAt(schedule, rank, position,
-                       "it overlaps the next action, but the two are neither an F and a B or BW of "
-                       "different micro-batches nor two transfers");
+    return fail(
+        "it overlaps the next action, but the two are neither an F and a B or BW of different "
+        "micro-batches nor two transfers");
   }
-  const auto record = [&](int32_t& place) -> std::optional<Violation> {
-    if (place != kNowhere) {
-      return ViolationAt(schedule, rank, position, "it has been performed before; remove one");
-    }
+  const auto record = [&](int32_t& place) {
+    if (place != kNowhere) return fail("it has been performed before; remove one");
     place = position;
-    return std::nullopt;
+    return true;
   };
   if (IsCollective(action.op)) {
     const std::vector<Rank>& ranks = schedule.group(action.group).ranks;
@@ -152,47 +144,49 @@ std::optional<Violation> ActionTable::AddAction(const Schedule& schedule, Rank r
   const auto stage = static_cast<size_t>(action.stage.value());
   if (action.op == Op::kStep) return record(steps_[stage]);
   if (action.op == Op::kReduceGradients) return record(reduces_[stage]);
-  if (!HasMicroBatch(action.op)) return std::nullopt;  // as often as one likes
+  if (!HasMicroBatch(action.op)) return true;  // as often as one likes
   Cell& cell = places_[CellOf(action.stage, action.micro_batch)];
   if (action.op != Op::kBackward) return record(cell[static_cast<size_t>(action.op)]);
-  if (auto violation = record(cell[static_cast<size_t>(Op::kBackwardInput)])) return violation;
-  return record(cell[static_cast<size_t>(Op::kBackwardWeight)]);
+  return record(cell[static_cast<size_t>(Op::kBackwardInput)]) &&
+         record(cell[static_cast<size_t>(Op::kBackwardWeight)]);
 }
 
-std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action) {
+bool IsMisnamed(const Schedule& schedule, Rank rank, const Action& action, std::string* why) {
+  const auto wrong = [why](const auto&... pieces) {
+    if (why != nullptr) *why = absl::StrCat(pieces...);
+    return true;
+  };
   if (IsCollective(action.op)) {
     if (action.stage.valid() || action.micro_batch.valid()) {
-      return absl::StrCat("a ", OpName(action.op), " has neither stage nor micro-batch");
+      return wrong("a ", OpName(action.op), " has neither stage nor micro-batch");
     }
     const int group = action.group.value();
     if (group < 0 || group >= static_cast<int>(schedule.groups.size())) {
-      return absl::StrCat("the schedule has ", schedule.groups.size(), " groups");
+      return wrong("the schedule has ", schedule.groups.size(), " groups");
     }
     const std::vector<Rank>& ranks = schedule.group(action.group).ranks;
-    if (std::binary_search(ranks.begin(), ranks.end(), rank)) return "";
-    return absl::StrCat("the rank is not in that group, \"", schedule.group(action.group).name,
-                        "\"");
+    if (std::binary_search(ranks.begin(), ranks.end(), rank)) return false;
+    return wrong("the rank is not in that group, \"", schedule.group(action.group).name, "\"");
   }
-  if (action.group.valid()) return absl::StrCat("a ", OpName(action.op), " has no group");
+  if (action.group.valid()) return wrong("a ", OpName(action.op), " has no group");
   if (action.stage.value() < 0 || action.stage.value() >= schedule.num_stages()) {
-    return absl::StrCat("the schedule has ", schedule.num_stages(), " stages");
+    return wrong("the schedule has ", schedule.num_stages(), " stages");
   }
   if (schedule.rank_of(action.stage) != rank) {
-    return absl::StrCat("that stage is on rank ", schedule.rank_of(action.stage).value());
+    return wrong("that stage is on rank ", schedule.rank_of(action.stage).value());
   }
   if (!HasMicroBatch(action.op)) {
-    return action.micro_batch.valid() ? absl::StrCat("a ", OpName(action.op), " has no micro-batch")
-                                      : "";
+    return action.micro_batch.valid() && wrong("a ", OpName(action.op), " has no micro-batch");
   }
   if (action.micro_batch.value() < 0 || action.micro_batch.value() >= schedule.num_micro_batches) {
-    return absl::StrCat("the schedule has ", schedule.num_micro_batches, " micro-batches");
+    return wrong("the schedule has ", schedule.num_micro_batches, " micro-batches");
   }
-  if (!IsTransfer(action.op)) return "";
-  const StageId neighbor = OtherEnd(action).stage;
+  if (!IsTransfer(action.op)) return false;
+  const StageId neighbor = NeighborOf(action);
   if (neighbor.value() < 0 || neighbor.value() >= schedule.num_stages()) {
-    return "the stage has no neighbor on that side";
+    return wrong("the stage has no neighbor on that side");
   }
-  return schedule.rank_of(neighbor) == rank ? "the neighboring stage is on the same rank" : "";
+  return schedule.rank_of(neighbor) == rank && wrong("the neighboring stage is on the same rank");
 }
 
 std::string Where(const Schedule& schedule, Rank rank, int32_t position) {

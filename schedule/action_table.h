@@ -53,8 +53,9 @@ class ActionTable {
 
   explicit ActionTable(const Schedule& schedule);
 
-  std::optional<Violation> AddRank(const Schedule& schedule, Rank rank);
-  std::optional<Violation> AddAction(const Schedule& schedule, Rank rank, int32_t position);
+  // False: `violation` says what is wrong.
+  bool AddRank(const Schedule& schedule, Rank rank, Violation& violation);
+  bool AddAction(const Schedule& schedule, Rank rank, int32_t position, Violation& violation);
 
   size_t CellOf(StageId stage, MicroBatch micro_batch) const {
     return first_cell_[static_cast<size_t>(stage.value())] +
@@ -73,8 +74,10 @@ class ActionTable {
   std::vector<std::array<int32_t, kNumCollectiveOps>> collectives_;  // index: CellOf
 };
 
-// What is wrong with the names in an action on `rank`; "" if nothing is.
-std::string Misnomer(const Schedule& schedule, Rank rank, const Action& action);
+// Whether something is wrong with the names in an action on `rank`; `why`, if not null, then says
+// what.
+bool IsMisnamed(const Schedule& schedule, Rank rank, const Action& action,
+                std::string* why = nullptr);
 
 // "rank 1, position 7 (stage 1 SEND_F micro-batch 3)".
 std::string Where(const Schedule& schedule, Rank rank, int32_t position);

@@ -57,10 +57,10 @@ std::vector<std::vector<int64_t>> EndsInUnits(const Schedule& compute) {
       .forward_ns = 1, .backward_input_ns = 1, .backward_weight_ns = 1, .backward_ns = 2};
   Costs costs;
   costs.stages.assign(compute.rank_of_stage.size(), kUnits);
-  VirtualTime time(compute, costs, Sends::kBuffered);
+  VirtualTime time(compute, Sends::kBuffered);
   Trace trace;
   // An order in which ranks wait for each other is for Validate to explain.
-  const bool completes = time.Run(&trace).ok();
+  const bool completes = time.Run(costs, &trace).ok();
   std::vector<std::vector<int64_t>> ends(compute.actions.size());
   for (size_t r = 0; r < ends.size(); ++r) {
     const size_t performed =
@@ -132,13 +132,14 @@ void LowerList(const Schedule& compute, const std::vector<Action>& list,
                const std::vector<int64_t>& ends, const std::vector<Arrival>& arrivals,
                const LoweringOptions& options, std::vector<Action>& lowered) {
   auto arrival = arrivals.begin();
-  std::vector<TransferAt> sends;  // of the operation before
+  std::vector<TransferAt> between;  // two operations
+  std::vector<TransferAt> sends;    // of the operation before
   for (size_t i = 0; i <= list.size(); ++i) {
     const bool starts_operation =
         i == list.size() ||
         StartOfOperation(list, static_cast<int32_t>(i)) == static_cast<int32_t>(i);
     if (starts_operation) {
-      std::vector<TransferAt> between;
+      between.clear();
       for (; arrival != arrivals.end() && arrival->slot == static_cast<int32_t>(i); ++arrival) {
         between.push_back({arrival->receive, arrival->moment});
       }

@@ -112,6 +112,7 @@ class Packer {
   int64_t floor_ = 0;
   int64_t extent_ = 0;
   std::vector<int64_t> cuts_;  // where cells begin; the last is the floor
+  size_t num_cut_rows_ = 0;    // of which the cuts are
   std::vector<Cell> cells_;
   std::vector<Lifetime> tenants_;    // of each cell, ascending, without overlap
   std::vector<int32_t> next_tight_;  // index: moment; from then on, when no room is left below
@@ -173,9 +174,16 @@ void Packer::BeginSize(int64_t bytes) {
 }
 
 void Packer::DivideIntoCells() {
-  cuts_.clear();
-  for (const Row& row : rows_) cuts_.insert(cuts_.end(), {row.offset, row.end});
-  std::sort(cuts_.begin(), cuts_.end());
+  // The rows of the last size, most of them in ascending slots, join those of larger ones.
+  const auto num_old = static_cast<std::ptrdiff_t>(cuts_.size());
+  for (; num_cut_rows_ < rows_.size(); ++num_cut_rows_) {
+    const Row& row = rows_[num_cut_rows_];
+    cuts_.insert(cuts_.end(), {row.offset, row.end});
+  }
+  if (!std::is_sorted(cuts_.begin() + num_old, cuts_.end())) {
+    std::sort(cuts_.begin() + num_old, cuts_.end());
+  }
+  std::inplace_merge(cuts_.begin(), cuts_.begin() + num_old, cuts_.end());
   cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
   const auto cell_at = [&](int64_t offset) {
     return static_cast<size_t>(std::lower_bound(cuts_.begin(), cuts_.end(), offset) -

@@ -72,7 +72,7 @@ size_t EndOfGroup(const std::vector<Action>& list, size_t position) {
 }
 
 Rank PeerOf(const Schedule& schedule, const Action& action) {
-  const StageId neighbor = OtherEnd(action).stage;
+  const StageId neighbor = NeighborOf(action);
   STAGECOACH_CHECK(neighbor.value() >= 0 && neighbor.value() < schedule.num_stages(),
                    absl::StrCat(ToString(action), " has no peer"));
   return schedule.rank_of(neighbor);

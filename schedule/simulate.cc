@@ -44,8 +44,10 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs
   RETURN_IF_ERROR(CheckCosts(schedule, costs));
   RETURN_IF_ERROR(CheckSends(schedule, options.sends));
   Simulation simulation;
-  VirtualTime run(schedule, costs, options.sends);
-  RETURN_IF_ERROR(run.Run(options.keep_trace ? &simulation.trace : nullptr));
+  VirtualTime time(schedule, options.sends);
+  RETURN_IF_ERROR(time.Run(costs, options.keep_trace ? &simulation.trace : nullptr));
+  simulation.step_ns = time.step_ns();
+  simulation.ranks = time.ranks();
   // The same order with messages, reductions and collectives that take no time tells what is due to
   // communication. It is never slower: under a fixed order, every start is a maximum of sums of
   // durations.
@@ -53,22 +55,21 @@ absl::StatusOr<Simulation> Simulate(const Schedule& schedule, const Costs& costs
   free_messages.links.clear();
   free_messages.collectives = {};
   for (StageTimes& times : free_messages.stages) times.reduce_ns = 0;
-  VirtualTime without(schedule, free_messages, options.sends);
-  RETURN_IF_ERROR(without.Run(nullptr));
+  RETURN_IF_ERROR(time.Run(free_messages, nullptr));
+  const int64_t least_step_ns = time.step_ns();
 
-  simulation.step_ns = run.step_ns();
-  simulation.ranks = run.ranks();
   int64_t busiest_ns = 0;
   double mean_busy_ns = 0.0;
   for (const RankTimes& rank : simulation.ranks) {
     busiest_ns = std::max(busiest_ns, rank.busy_ns);
-    mean_busy_ns += static_cast<double>(rank.busy_ns) / static_cast<double>(run.ranks().size());
+    mean_busy_ns +=
+        static_cast<double>(rank.busy_ns) / static_cast<double>(simulation.ranks.size());
     simulation.span_ns = std::max(simulation.span_ns, rank.span_ns());
   }
   for (RankTimes& rank : simulation.ranks) {
     rank.imbalance_ns = busiest_ns - rank.busy_ns;
-    rank.dependency_ns = without.step_ns() - busiest_ns;
-    rank.communication_ns = run.step_ns() - without.step_ns();
+    rank.dependency_ns = least_step_ns - busiest_ns;
+    rank.communication_ns = simulation.step_ns - least_step_ns;
   }
   if (simulation.span_ns > 0) {
     simulation.bubble_rate = 1.0 - mean_busy_ns / static_cast<double>(simulation.span_ns);
@@ -81,10 +82,10 @@ absl::StatusOr<Durations> SimulateDurations(const Schedule& schedule, const Cost
                                             Sends sends) {
   RETURN_IF_ERROR(CheckCosts(schedule, costs));
   RETURN_IF_ERROR(CheckSends(schedule, sends));
-  VirtualTime run(schedule, costs, sends);
-  RETURN_IF_ERROR(run.Run(nullptr));
-  Durations durations{.step_ns = run.step_ns(), .span_ns = 0};
-  for (const RankTimes& rank : run.ranks()) {
+  VirtualTime time(schedule, sends);
+  RETURN_IF_ERROR(time.Run(costs, nullptr));
+  Durations durations{.step_ns = time.step_ns(), .span_ns = 0};
+  for (const RankTimes& rank : time.ranks()) {
     durations.span_ns = std::max(durations.span_ns, rank.span_ns());
   }
   return durations;

@@ -3,27 +3,50 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "schedule/action_table.h"
 
 namespace stagecoach::schedule {
-VirtualTime::VirtualTime(const Schedule& schedule, const Costs& costs, Sends sends)
+
+VirtualTime::VirtualTime(const Schedule& schedule, Sends sends)
     : schedule_(schedule),
-      costs_(costs),
       sends_(sends),
       lowered_(schedule.IsLowered()),
-      num_micro_batches_(static_cast<size_t>(std::max(schedule.num_micro_batches, 0))),
-      lanes_(2 * schedule.rank_of_stage.size(), nullptr),
-      states_(schedule.actions.size()),
-      collectives_(schedule.groups.size() * kNumCollectiveOps),
-      reduced_ns_(schedule.rank_of_stage.size(), 0),
-      pair_ns_(2 * schedule.actions.size(), 0),
-      ranks_(schedule.actions.size()) {
+      num_micro_batches_(static_cast<size_t>(std::max(schedule.num_micro_batches, 0))) {}
+
+void VirtualTime::Begin(const Costs& costs) {
+  const size_t num_stages = schedule_.rank_of_stage.size();
+  const size_t num_ranks = schedule_.actions.size();
+  costs_ = &costs;
   for (std::vector<InTransit>& messages : messages_) {
-    messages.resize(schedule.rank_of_stage.size() * num_micro_batches_);
+    messages.assign(num_stages * num_micro_batches_, {});
   }
+  lanes_.clear();
+  for (StageId stage(0); stage.value() < schedule_.num_stages(); ++stage) {
+    for (const Kind kind : {kActivation, kGradient}) lanes_.push_back(LaneOf(stage, kind));
+  }
+  states_.assign(num_ranks, {});
+  collectives_.assign(schedule_.groups.size() * kNumCollectiveOps, {});
+  reduced_ns_.assign(num_stages, 0);
+  pair_ns_.assign(2 * num_ranks, 0);
+  ranks_.assign(num_ranks, {});
+  step_ns_ = 0;
+}
+
+VirtualTime::Lane VirtualTime::LaneOf(StageId stage, Kind kind) const {
+  const bool forward = kind == kActivation;
+  if (forward ? schedule_.is_last(stage) : schedule_.is_first(stage)) return {};
+  const StageTimes& times = costs_->of(stage);
+  Lane lane = {.from = schedule_.rank_of(stage),
+               .to = schedule_.rank_of(StageId(stage.value() + (forward ? 1 : -1))),
+               .bytes = forward ? times.output_bytes : times.input_gradient_bytes};
+  if (lane.from != lane.to) {
+    lane.ns = costs_->LinkBetween(lane.from, lane.to, schedule_.num_ranks()).TransferNs(lane.bytes);
+  }
+  return lane;
 }
 
 absl::Status VirtualTime::CheckActions() const {
@@ -36,7 +59,7 @@ absl::Status VirtualTime::CheckActions() const {
            (IsTransfer(list[i].op) ? IsTransfer(list[i + 1].op)
                                    : IsCompute(list[i].op) && IsCompute(list[i + 1].op) &&
                                          !list[i + 1].overlaps_next));
-      if (is_pair && Misnomer(schedule_, rank, list[i]).empty()) continue;
+      if (is_pair && !IsMisnamed(schedule_, rank, list[i])) continue;
       return absl::FailedPreconditionError(
           absl::StrCat(Where(schedule_, rank, static_cast<int32_t>(i)),
                        " has no place in the schedule: Validate says why"));
@@ -45,8 +68,10 @@ absl::Status VirtualTime::CheckActions() const {
   return absl::OkStatus();
 }
 
-absl::Status VirtualTime::Run(Trace* trace) {
-  RETURN_IF_ERROR(CheckActions());
+absl::Status VirtualTime::Run(const Costs& costs, Trace* trace) {
+  if (!is_checked_) RETURN_IF_ERROR(CheckActions());
+  is_checked_ = true;
+  Begin(costs);
   trace_ = trace;
   if (trace_ != nullptr) {
     trace_->name = schedule_.name;
@@ -127,9 +152,9 @@ int64_t VirtualTime::ReadyNs(const Action& action) const {
 }
 
 int64_t VirtualTime::DurationNs(const Action& action) const {
-  const StageTimes& times = costs_.of(action.stage);
+  const StageTimes& times = costs_->of(action.stage);
   const bool is_last = static_cast<size_t>(action.micro_batch.value()) + 1 == num_micro_batches_;
-  const int64_t update_ns = costs_.updates_in_backward && is_last ? times.step_ns : 0;
+  const int64_t update_ns = costs_->updates_in_backward && is_last ? times.step_ns : 0;
   switch (action.op) {
     case Op::kForward:
       return times.forward_ns;
@@ -140,7 +165,7 @@ int64_t VirtualTime::DurationNs(const Action& action) const {
     case Op::kBackward:
       return times.backward_ns + update_ns;
     case Op::kStep:
-      return costs_.updates_in_backward ? 0 : times.step_ns;
+      return costs_->updates_in_backward ? 0 : times.step_ns;
     default:
       return 0;
   }
@@ -159,8 +184,8 @@ bool VirtualTime::Compute(Rank rank, const Action& action) {
     const int64_t second_ready_ns = ReadyNs(*second);
     if (second_ready_ns == kNotYet) return false;
     ready_ns = std::max(ready_ns, second_ready_ns);
-    duration_ns =
-        std::llround(costs_.overlap_share * static_cast<double>(duration_ns + DurationNs(*second)));
+    duration_ns = std::llround(costs_->overlap_share *
+                               static_cast<double>(duration_ns + DurationNs(*second)));
   }
   Occupy(rank, action, std::max(state.clock_ns, ready_ns), duration_ns);
   Deliver(rank, action);
@@ -182,7 +207,7 @@ bool VirtualTime::PerformOfStage(Rank rank, const Action& action) {
   const int64_t ready_ns = std::max(state.clock_ns, awaited_ns);
   int64_t& reduced_ns = reduced_ns_[static_cast<size_t>(action.stage.value())];
   if (action.op == Op::kReduceGradients) {
-    reduced_ns = std::max(ready_ns, state.reduced_ns) + costs_.of(action.stage).reduce_ns;
+    reduced_ns = std::max(ready_ns, state.reduced_ns) + costs_->of(action.stage).reduce_ns;
     state.reduced_ns = reduced_ns;
     Record(rank, action, ready_ns, reduced_ns);
     state.clock_ns = sends_ == Sends::kBlocking ? reduced_ns : ready_ns;
@@ -212,7 +237,7 @@ bool VirtualTime::PerformCollective(Rank rank, const Action& action) {
   }
   if (collective.arrivals < members.size()) return false;
   state.stands_before_collective = false;
-  const int64_t end_ns = collective.start_ns + costs_.collectives.of(action.op);
+  const int64_t end_ns = collective.start_ns + costs_->collectives.of(action.op);
   Record(rank, action, collective.start_ns, end_ns);
   state.clock_ns = end_ns;
   return true;
@@ -236,62 +261,55 @@ void VirtualTime::Deliver(Rank rank, const Action& action) {
   if (action.op == Op::kBackwardWeight) return;
   const bool forward = action.op == Op::kForward;
   if (forward ? schedule_.is_last(action.stage) : schedule_.is_first(action.stage)) return;
+  const Kind kind = forward ? kActivation : kGradient;
+  const Lane& lane = lanes_[LaneIndex(action.stage, kind)];
+  if (lane.to != rank && lowered_) return;  // a send will
   const StageId reader(action.stage.value() + (forward ? 1 : -1));
-  const Rank to = schedule_.rank_of(reader);
-  if (to != rank && lowered_) return;  // a send will
-  const StageTimes& times = costs_.of(action.stage);
-  const int64_t bytes = forward ? times.output_bytes : times.input_gradient_bytes;
-  const int64_t link_ns = to == rank ? 0 : LinkNs(rank, to, bytes);
-  MessageTo(forward ? kActivation : kGradient, reader, action.micro_batch).arrival_ns =
-      StateOf(rank).clock_ns + link_ns;
-  Wake(to);
+  MessageTo(kind, reader, action.micro_batch).arrival_ns = StateOf(rank).clock_ns + lane.ns;
+  Wake(lane.to);
 }
 
 VirtualTime::Transfer VirtualTime::TransferOf(const Action& action) {
-  const Action send = IsSend(action.op) ? action : OtherEnd(action);
-  const Action receive = OtherEnd(send);
-  const bool forward = send.op == Op::kSendActivation;
-  const Kind kind = forward ? kActivation : kGradient;
-  const StageTimes& times = costs_.of(send.stage);
-  return {.message = &MessageTo(kind, receive.stage, receive.micro_batch),
-          .last_on_lane = &lanes_[2 * static_cast<size_t>(send.stage.value()) + kind],
-          .from = schedule_.rank_of(send.stage),
-          .to = schedule_.rank_of(receive.stage),
-          .bytes = forward ? times.output_bytes : times.input_gradient_bytes};
+  const Kind kind = action.op == Op::kSendActivation || action.op == Op::kReceiveActivation
+                        ? kActivation
+                        : kGradient;
+  const StageId other = NeighborOf(action);
+  const auto [sender, reader] =
+      IsSend(action.op) ? std::pair(action.stage, other) : std::pair(other, action.stage);
+  return {.message = MessageTo(kind, reader, action.micro_batch),
+          .lane = lanes_[LaneIndex(sender, kind)]};
 }
 
 bool VirtualTime::Send(Rank rank, const Action& action) {
   RankState& state = StateOf(rank);
-  const Transfer transfer = TransferOf(action);
-  InTransit& message = *transfer.message;
-  const int64_t link_ns = LinkNs(transfer.from, transfer.to, transfer.bytes);
+  const auto [message, lane] = TransferOf(action);
   int64_t start_ns = state.clock_ns;
   switch (sends_) {
     case Sends::kBuffered:
-      message.arrival_ns = start_ns + link_ns;
+      message.arrival_ns = start_ns + lane.ns;
       break;
     case Sends::kRendezvous: {
-      const InTransit* const last = *transfer.last_on_lane;
+      const InTransit* const last = lane.last;
       if (last != nullptr && last->arrival_ns == kNotYet) return false;
       if (last != nullptr) start_ns = std::max(start_ns, last->arrival_ns);
       message.sent_ns = start_ns;
       if (message.posted_ns != kNotYet) {
-        message.arrival_ns = std::max(start_ns, message.posted_ns) + link_ns;
+        message.arrival_ns = std::max(start_ns, message.posted_ns) + lane.ns;
       }
-      *transfer.last_on_lane = &message;
+      lane.last = &message;
       break;
     }
     case Sends::kBlocking:
       if (message.posted_ns == kNotYet) return false;
       start_ns = std::max(start_ns, message.posted_ns);
-      message.arrival_ns = start_ns + link_ns;
+      message.arrival_ns = start_ns + lane.ns;
       break;
     case Sends::kGrouped:
       break;  // never here: PostGroup
   }
   Record(rank, action, start_ns, message.arrival_ns);
   state.clock_ns = sends_ == Sends::kBlocking ? message.arrival_ns : start_ns;
-  if (message.arrival_ns != kNotYet) Wake(transfer.to);
+  if (message.arrival_ns != kNotYet) Wake(lane.to);
   return true;
 }
 
@@ -299,14 +317,12 @@ void VirtualTime::PostReceive(Rank rank, const Action& action) {
   const int64_t now_ns = StateOf(rank).clock_ns;
   Record(rank, action, now_ns, now_ns);
   if (sends_ == Sends::kBuffered) return;
-  const Transfer transfer = TransferOf(action);
-  InTransit& message = *transfer.message;
+  const auto [message, lane] = TransferOf(action);
   message.posted_ns = now_ns;
   if (message.sent_ns != kNotYet) {
-    message.arrival_ns =
-        std::max(message.sent_ns, now_ns) + LinkNs(transfer.from, transfer.to, transfer.bytes);
+    message.arrival_ns = std::max(message.sent_ns, now_ns) + lane.ns;
   }
-  Wake(transfer.from);
+  Wake(lane.from);
 }
 
 // A list ends when the messages it has sent have been taken, or its groups are done.
@@ -318,10 +334,10 @@ bool VirtualTime::AwaitLastTransfers(Rank rank) {
     return done_ns != kNotYet;
   }
   if (sends_ != Sends::kRendezvous) return true;
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (lanes_[lane] == nullptr || schedule_.rank_of_stage[lane / 2] != rank) continue;
-    if (lanes_[lane]->arrival_ns == kNotYet) return false;
-    state.clock_ns = std::max(state.clock_ns, lanes_[lane]->arrival_ns);
+  for (const Lane& lane : lanes_) {
+    if (lane.last == nullptr || lane.from != rank) continue;
+    if (lane.last->arrival_ns == kNotYet) return false;
+    state.clock_ns = std::max(state.clock_ns, lane.last->arrival_ns);
   }
   return true;
 }
@@ -346,8 +362,8 @@ void VirtualTime::FillTransfers() {
       if (!IsTransfer(timed.action.op)) continue;
       const Transfer transfer = TransferOf(timed.action);
       // A buffered message may be there before its receive is.
-      timed.end_ns = std::max(timed.start_ns, transfer.message->arrival_ns);
-      timed.bytes = transfer.bytes;
+      timed.end_ns = std::max(timed.start_ns, transfer.message.arrival_ns);
+      timed.bytes = transfer.lane.bytes;
     }
   }
   trace_->step_ns = step_ns_;

@@ -14,18 +14,19 @@
 
 namespace stagecoach::schedule {
 
-// One run of a schedule in virtual time: lets every rank go on until it needs something that does
-// not exist yet, and wakes it when that comes into being. Every time is a function of the schedule
-// and the costs alone, whatever the order in which ranks are looked at. Not part of the public
-// interface (simulate.h is). Pre-condition: CheckCosts passes. Refers to what it is given.
+// Runs of a schedule in virtual time: lets every rank go on until it needs something that does not
+// exist yet, and wakes it when that comes into being. Every time is a function of the schedule and
+// the costs alone, whatever the order in which ranks are looked at. Not part of the public
+// interface (simulate.h is). Refers to what it is given.
 class VirtualTime {
  public:
-  VirtualTime(const Schedule& schedule, const Costs& costs, Sends sends);
+  VirtualTime(const Schedule& schedule, Sends sends);
 
-  // Once. Fills `trace` if it is not null. FailedPrecondition if ranks are left waiting, or an
-  // action is out of place.
-  absl::Status Run(Trace* trace);
+  // Fills `trace` if it is not null. FailedPrecondition if ranks are left waiting, or an action is
+  // out of place. Pre-condition: CheckCosts passes.
+  absl::Status Run(const Costs& costs, Trace* trace);
 
+  // Of the last run.
   // How many actions of its list the rank has performed.
   size_t performed(Rank rank) const { return states_[IndexOf(rank)].next; }
 
@@ -60,13 +61,18 @@ class VirtualTime {
     int64_t start_ns = 0;  // not before this
   };
   enum Kind : size_t { kActivation = 0, kGradient = 1 };
-  // All about the message that a send or a receive is an end of.
-  struct Transfer {
-    InTransit* message;
-    const InTransit** last_on_lane;
+  // Where a stage sends activations, or gradients.
+  struct Lane {
     Rank from;
     Rank to;
-    int64_t bytes;
+    int64_t bytes = 0;                // of a message
+    int64_t ns = 0;                   // that it takes
+    const InTransit* last = nullptr;  // that was sent
+  };
+  // All about the message that a send or a receive is an end of.
+  struct Transfer {
+    InTransit& message;
+    Lane& lane;
   };
   struct RankState {
     size_t next = 0;  // into its list
@@ -81,6 +87,9 @@ class VirtualTime {
   };
 
   absl::Status CheckActions() const;
+  // Forgets the last run.
+  void Begin(const Costs& costs);
+  Lane LaneOf(StageId stage, Kind kind) const;
   void RunRank(Rank rank);
   // These perform the action at the rank's place. False: it has to wait.
   bool Compute(Rank rank, const Action& action);
@@ -105,9 +114,6 @@ class VirtualTime {
   // When the inputs of a compute action exist; kNotYet if they do not.
   int64_t ReadyNs(const Action& action) const;
   int64_t DurationNs(const Action& action) const;
-  int64_t LinkNs(Rank from, Rank to, int64_t bytes) const {
-    return costs_.LinkBetween(from, to, schedule_.num_ranks()).TransferNs(bytes);
-  }
   void Occupy(Rank rank, const Action& action, int64_t start_ns, int64_t duration_ns);
   void Deliver(Rank rank, const Action& action);
   void Wake(Rank rank);
@@ -131,17 +137,21 @@ class VirtualTime {
   const InTransit& MessageTo(Kind kind, StageId stage, MicroBatch mb) const {
     return messages_[kind][IndexOf(stage, mb)];
   }
+  static size_t LaneIndex(StageId stage, Kind kind) {
+    return 2 * static_cast<size_t>(stage.value()) + kind;
+  }
   static size_t IndexOf(Rank rank) { return static_cast<size_t>(rank.value()); }
   RankState& StateOf(Rank rank) { return states_[IndexOf(rank)]; }
   const RankState& StateOf(Rank rank) const { return states_[IndexOf(rank)]; }
 
   const Schedule& schedule_;
-  const Costs& costs_;
   const Sends sends_;
   const bool lowered_;
   const size_t num_micro_batches_;
+  bool is_checked_ = false;
+  const Costs* costs_ = nullptr;
   std::array<std::vector<InTransit>, 2> messages_;  // index: kind; stage and micro-batch
-  std::vector<const InTransit*> lanes_;             // the last one sent; index: 2 * stage + kind
+  std::vector<Lane> lanes_;                         // index: LaneIndex
   std::vector<RankState> states_;                   // index: rank
   std::vector<CollectiveState> collectives_;        // index: group and operation
   std::vector<int64_t> reduced_ns_;  // when the gradients of a stage are summed; index: stage

@@ -22,14 +22,14 @@ void VirtualTime::PostGroup(Rank rank) {
     Record(rank, action, group.posted_ns, group.posted_ns);
     const Transfer transfer = TransferOf(action);
     if (IsReceive(action.op)) {
-      transfer.message->receiving_group = number;
+      transfer.message.receiving_group = number;
       continue;
     }
     // What follows may reuse the buffer of the send before on this lane.
-    const InTransit*& last = *transfer.last_on_lane;
+    const InTransit*& last = transfer.lane.last;
     if (last != nullptr) state.groups_awaited = std::max(state.groups_awaited, last->sending_group);
-    transfer.message->sending_group = number;
-    last = transfer.message;
+    transfer.message.sending_group = number;
+    last = &transfer.message;
   }
   group.left = group.end - group.begin;
   state.groups.push_back(group);
@@ -64,8 +64,7 @@ void VirtualTime::StartGroup(Rank rank, std::vector<Rank>& touched) {
   };
   for (size_t i = group.begin; i < group.end; ++i) pair_ns(list[i]) = 0;
   for (size_t i = group.begin; i < group.end; ++i) {
-    const Transfer transfer = TransferOf(list[i]);
-    InTransit& message = *transfer.message;
+    const auto [message, lane] = TransferOf(list[i]);
     int64_t& own_ns = IsSend(list[i].op) ? message.sent_ns : message.posted_ns;
     if (own_ns != kNotYet) continue;  // a transfer that is there twice never passes
     own_ns = start_ns;
@@ -73,8 +72,7 @@ void VirtualTime::StartGroup(Rank rank, std::vector<Rank>& touched) {
     // Two messages of one pair of ranks that start here have both ends in the same two groups: else
     // the peer's later group would have waited for the earlier one.
     int64_t& before_ns = pair_ns(list[i]);
-    message.arrival_ns = std::max({message.sent_ns, message.posted_ns, before_ns}) +
-                         LinkNs(transfer.from, transfer.to, transfer.bytes);
+    message.arrival_ns = std::max({message.sent_ns, message.posted_ns, before_ns}) + lane.ns;
     before_ns = message.arrival_ns;
     const Rank peer = PeerOf(schedule_, list[i]);
     Pass(rank, message.arrival_ns);
