@@ -2,6 +2,7 @@
 #define STAGECOACH_SCHEDULE_MEMORY_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,6 +49,15 @@ struct StageMemory {
   int64_t input_gradient_bytes = 0;  // filled by B, sent; 0 on the first stage
 
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
+
+  template <typename H>
+  friend H AbslHashValue(H h, const StageMemory& m) {
+    return H::combine(std::move(h), m.parameter_bytes, m.gradient_bytes, m.optimizer_bytes,
+                      m.other_resident_bytes, m.workspace_bytes, m.reduction_bytes, m.input_bytes,
+                      m.input_last_use, m.output_bytes, m.output_last_use, m.stash_bytes,
+                      m.weight_stash_bytes, m.gradient_stash_bytes, m.output_gradient_bytes,
+                      m.output_gradient_last_use, m.input_gradient_bytes);
+  }
 };
 
 // What the collectives of a run keep on its ranks all the time, beside what the stages keep.

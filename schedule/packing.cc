@@ -91,6 +91,7 @@ class Packer {
   bool IsFree(size_t cell, const Lifetime& life);
   // The lowest offset from `offset` on where no other block is, no block in a slot, or neither.
   int64_t PastOthers(int64_t offset) const;
+  std::vector<Other>::const_iterator FirstOtherPast(int64_t offset) const;
   int64_t PastSlots(int64_t offset) const;
   int64_t PastAll(int64_t offset) const;
 
@@ -119,6 +120,7 @@ class Packer {
   FreeNumbers free_cells_;           // but for those of which it is not known that they are taken
   FreeNumbers free_slots_;
   std::vector<Other> others_;  // ascending offset
+  int32_t first_other_ends_ = 0;
   absl::flat_hash_map<int64_t, int32_t> row_at_;
   int32_t now_ = 0;
   std::vector<int32_t> released_after_;  // index: moment; a number, or -1
@@ -166,6 +168,7 @@ void Packer::BeginSize(int64_t bytes) {
   free_cells_ = {};
   free_slots_ = {};
   others_.clear();
+  first_other_ends_ = std::numeric_limits<int32_t>::max();
   row_at_.clear();
   released_after_.assign(moments_, -1);
   if (floor_ == 0) return;
@@ -185,13 +188,16 @@ void Packer::DivideIntoCells() {
   }
   std::inplace_merge(cuts_.begin(), cuts_.begin() + num_old, cuts_.end());
   cuts_.erase(std::unique(cuts_.begin(), cuts_.end()), cuts_.end());
-  const auto cell_at = [&](int64_t offset) {
-    return static_cast<size_t>(std::lower_bound(cuts_.begin(), cuts_.end(), offset) -
-                               cuts_.begin());
-  };
+  // Most rows begin where the last one ends.
+  size_t cut = 0;
   for (Row& row : rows_) {
-    row.first_cell = cell_at(row.offset);
-    row.end_cell = cell_at(row.end);
+    if (cuts_[cut] != row.offset) {
+      cut = static_cast<size_t>(std::lower_bound(cuts_.begin(), cuts_.end(), row.offset) -
+                                cuts_.begin());
+    }
+    row.first_cell = cut;
+    while (cuts_[cut] != row.end) ++cut;
+    row.end_cell = cut;
   }
   cells_.assign(cuts_.size() - 1, Cell{0, 0});
   // Here `end` counts tenants first, and then says where the next one goes.
@@ -246,10 +252,8 @@ void Packer::PlaceAll(absl::Span<const uint32_t> group) {
       ReleaseAfter(block.last, num_cells + slot);
       continue;
     }
-    const auto place = std::find_if(others_.begin(), others_.end(), [&](const Other& other) {
-      return other.offset > block.offset;
-    });
-    others_.insert(place, {block.offset, block.last});
+    others_.insert(FirstOtherPast(block.offset), {block.offset, block.last});
+    first_other_ends_ = std::min(first_other_ends_, block.last);
   }
 }
 
@@ -272,7 +276,13 @@ void Packer::AdvanceTo(int32_t moment) {
       }
     }
   }
-  std::erase_if(others_, [&](const Other& other) { return other.last < moment; });
+  if (first_other_ends_ >= moment) return;
+  first_other_ends_ = std::numeric_limits<int32_t>::max();
+  std::erase_if(others_, [&](const Other& other) {
+    if (other.last < moment) return true;
+    first_other_ends_ = std::min(first_other_ends_, other.last);
+    return false;
+  });
 }
 
 int64_t Packer::LowestFree(const Lifetime& life) {
@@ -309,11 +319,16 @@ bool Packer::IsFree(size_t cell, const Lifetime& life) {
 }
 
 int64_t Packer::PastOthers(int64_t offset) const {
-  for (const Other& other : others_) {
-    if (other.offset >= offset + bytes_) break;
-    if (other.offset + bytes_ > offset) offset = other.offset + bytes_;
+  for (auto other = FirstOtherPast(offset - bytes_);
+       other != others_.end() && other->offset < offset + bytes_; ++other) {
+    offset = other->offset + bytes_;
   }
   return offset;
+}
+
+std::vector<Packer::Other>::const_iterator Packer::FirstOtherPast(int64_t offset) const {
+  return std::partition_point(others_.begin(), others_.end(),
+                              [&](const Other& other) { return other.offset <= offset; });
 }
 
 int64_t Packer::PastSlots(int64_t offset) const {

@@ -61,11 +61,8 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lower
   for (StageReport& stage : report.stages) {
     stage.time_share = batch_ns > 0 ? stage.time_share / batch_ns : 1.0 / plan.num_stages();
   }
-  for (Rank rank(0); rank.value() < plan.num_ranks(); ++rank) {
-    ASSIGN_OR_RETURN(RankReport own, ReportRank(lowered.training, lowered.evaluation, rank, memory,
-                                                lowered.collectives));
-    report.ranks.push_back(std::move(own));
-  }
+  ASSIGN_OR_RETURN(report.ranks,
+                   ReportRanks(lowered.training, lowered.evaluation, memory, lowered.collectives));
   return report;
 }
 

@@ -1,8 +1,68 @@
 #include "partition/plan/rank_report.h"
 
+#include <cstddef>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::partition {
+namespace {
+
+using schedule::Action;
+using schedule::MemorySizes;
+using schedule::Rank;
+using schedule::Schedule;
+using schedule::StageId;
+using schedule::StageMemory;
+
+bool HaveLikeNeighbors(const Schedule& lowered, StageId a, StageId b) {
+  return lowered.is_first(a) == lowered.is_first(b) && lowered.is_last(a) == lowered.is_last(b) &&
+         lowered.receives_from_previous(a) == lowered.receives_from_previous(b) &&
+         lowered.sends_to_next(a) == lowered.sends_to_next(b);
+}
+
+// Whether the ranks do the same, but for the numbers of their stages, of which they have as many.
+bool DoTheSame(const Schedule& lowered, Rank a, Rank b) {
+  const std::vector<StageId> a_stages = lowered.StagesOf(a), b_stages = lowered.StagesOf(b);
+  absl::flat_hash_map<StageId, StageId> counterpart = {{StageId(), StageId()}};
+  for (size_t i = 0; i < a_stages.size(); ++i) {
+    if (!HaveLikeNeighbors(lowered, a_stages[i], b_stages[i])) return false;
+    counterpart.emplace(a_stages[i], b_stages[i]);
+  }
+  const std::vector<Action>& a_list = lowered.list_of(a);
+  const std::vector<Action>& b_list = lowered.list_of(b);
+  return std::equal(a_list.begin(), a_list.end(), b_list.begin(), b_list.end(),
+                    [&](Action of_a, const Action& of_b) {
+                      of_a.stage = counterpart.at(of_a.stage);
+                      return of_a == of_b;
+                    });
+}
+
+// Of every rank under one schedule.
+absl::StatusOr<std::vector<MemorySizes>> SizesOfRanks(
+    const Schedule& lowered, absl::Span<const StageMemory> stages,
+    const schedule::CollectiveMemory& collectives) {
+  std::vector<MemorySizes> sizes;
+  absl::flat_hash_map<std::vector<StageMemory>, Rank> last_with;
+  for (Rank rank(0); rank.value() < lowered.num_ranks(); ++rank) {
+    std::vector<StageMemory> own;
+    for (const StageId stage : lowered.StagesOf(rank)) {
+      own.push_back(stages[static_cast<size_t>(stage.value())]);
+    }
+    const auto [entry, is_new] = last_with.try_emplace(std::move(own), rank);
+    const Rank before = std::exchange(entry->second, rank);
+    if (!is_new && DoTheSame(lowered, before, rank)) {
+      sizes.push_back(sizes[static_cast<size_t>(before.value())]);
+      continue;
+    }
+    ASSIGN_OR_RETURN(MemorySizes planned, schedule::PlanMemory(lowered, rank, stages, collectives));
+    sizes.push_back(planned);
+  }
+  return sizes;
+}
+
+}  // namespace
 
 absl::StatusOr<RankReport> ReportRank(const schedule::Schedule& training,
                                       const schedule::Schedule& evaluation, schedule::Rank rank,
@@ -13,6 +73,22 @@ absl::StatusOr<RankReport> ReportRank(const schedule::Schedule& training,
   ASSIGN_OR_RETURN(report.training, schedule::PlanMemory(training, rank, stages, collectives));
   ASSIGN_OR_RETURN(report.evaluation, schedule::PlanMemory(evaluation, rank, stages, collectives));
   return report;
+}
+
+absl::StatusOr<std::vector<RankReport>> ReportRanks(const Schedule& training,
+                                                    const Schedule& evaluation,
+                                                    absl::Span<const StageMemory> stages,
+                                                    const schedule::CollectiveMemory& collectives) {
+  ASSIGN_OR_RETURN(const std::vector<MemorySizes> trained,
+                   SizesOfRanks(training, stages, collectives));
+  ASSIGN_OR_RETURN(const std::vector<MemorySizes> evaluated,
+                   SizesOfRanks(evaluation, stages, collectives));
+  std::vector<RankReport> reports;
+  for (Rank rank(0); rank.value() < training.num_ranks(); ++rank) {
+    const auto index = static_cast<size_t>(rank.value());
+    reports.push_back({training.StagesOf(rank), trained[index], evaluated[index]});
+  }
+  return reports;
 }
 
 }  // namespace stagecoach::partition

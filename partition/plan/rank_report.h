@@ -28,6 +28,13 @@ absl::StatusOr<RankReport> ReportRank(const schedule::Schedule& training,
                                       absl::Span<const schedule::StageMemory> stages,
                                       const schedule::CollectiveMemory& collectives);
 
+// The same of every rank; index: rank. Those that do the same with stages of the same sizes share
+// the work.
+absl::StatusOr<std::vector<RankReport>> ReportRanks(const schedule::Schedule& training,
+                                                    const schedule::Schedule& evaluation,
+                                                    absl::Span<const schedule::StageMemory> stages,
+                                                    const schedule::CollectiveMemory& collectives);
+
 }  // namespace stagecoach::partition
 
 #endif  // STAGECOACH_PARTITION_PLAN_RANK_REPORT_H_

@@ -12,6 +12,26 @@
 #include "partition/layer_cost.h"
 
 namespace stagecoach::partition {
+namespace {
+
+// Of all cuts with stage s on rank s: the least that the longest rank takes, for its layers and
+// what comes before its first one. `start_ns`: of that layer.
+absl::StatusOr<double> LeastLongestNs(const LayerTable& table, absl::Span<const double> speeds,
+                                      const std::function<double(const LayerCost&)>& layer_ns,
+                                      const std::function<double(size_t)>& start_ns) {
+  ChainProblem problem;
+  problem.stages = static_cast<int>(speeds.size());
+  problem.speeds.assign(speeds.begin(), speeds.end());
+  const double most_speed = *std::max_element(speeds.begin(), speeds.end());
+  for (size_t i = 0; i < table.layers.size(); ++i) {
+    problem.layer_ns.push_back(layer_ns(table.layers[i]));
+    problem.start_ns.push_back(start_ns(i) / most_speed);
+  }
+  ASSIGN_OR_RETURN(const ChainCut cut, PartitionChain(problem));
+  return cut.bottleneck_ns;
+}
+
+}  // namespace
 
 double SimpleBoundNs(const LayerTable& table, absl::Span<const double> speeds, int micro_batches,
                      bool is_in_turn) {
@@ -31,47 +51,36 @@ double SimpleBoundNs(const LayerTable& table, absl::Span<const double> speeds, i
 }
 
 absl::StatusOr<double> ChainBoundNs(const LayerTable& table, absl::Span<const double> speeds,
-                                    int micro_batches, PlanObjective objective, bool is_fused) {
-  ChainProblem problem;
-  problem.stages = static_cast<int>(speeds.size());
-  problem.speeds.assign(speeds.begin(), speeds.end());
-  const double most_speed = *std::max_element(speeds.begin(), speeds.end());
-  const auto solve = [&](const std::function<double(const LayerCost&)>& layer_ns,
-                         const std::function<double(size_t)>& start_ns) -> absl::StatusOr<double> {
-    problem.layer_ns.clear();
-    problem.start_ns.clear();
-    for (size_t i = 0; i < table.layers.size(); ++i) {
-      problem.layer_ns.push_back(layer_ns(table.layers[i]));
-      problem.start_ns.push_back(start_ns(i) / most_speed);
-    }
-    ASSIGN_OR_RETURN(const ChainCut cut, PartitionChain(problem));
-    return cut.bottleneck_ns;
-  };
+                                    int micro_batches, PlanObjective objective) {
   const auto all_ns = [&](const LayerCost& layer) { return layer.batch_ns(micro_batches); };
-  if (objective == PlanObjective::kBottleneck) return solve(all_ns, [](size_t) { return 0.0; });
-  ASSIGN_OR_RETURN(const double busy_ns,
-                   solve(all_ns, [&](size_t i) { return table.forward_ns[i]; }));
-  if (is_fused) {
-    // A rank's update delays those before it only if it is part of its last backward pass.
-    ASSIGN_OR_RETURN(const double fused_ns,
-                     solve(
-                         [&](const LayerCost& layer) {
-                           return layer.batch_ns(micro_batches) -
-                                  (table.updates_in_backward ? 0 : layer.step_ns);
-                         },
-                         [&](size_t i) {
-                           return table.forward_ns[i] + table.backward_input_ns[i] +
-                                  table.backward_weight_ns[i] - table.shared_backward_ns[i];
-                         }));
-    return std::max(busy_ns, fused_ns);
+  if (objective == PlanObjective::kBottleneck) {
+    return LeastLongestNs(table, speeds, all_ns, [](size_t) { return 0.0; });
   }
+  ASSIGN_OR_RETURN(const double busy_ns, LeastLongestNs(table, speeds, all_ns, [&](size_t i) {
+                     return table.forward_ns[i];
+                   }));
   ASSIGN_OR_RETURN(const double turn_ns,
-                   solve(
+                   LeastLongestNs(
+                       table, speeds,
                        [&](const LayerCost& layer) {
                          return micro_batches * (layer.forward_ns + layer.backward_input_ns);
                        },
                        [&](size_t i) { return table.forward_ns[i] + table.backward_input_ns[i]; }));
   return std::max(busy_ns, turn_ns);
+}
+
+absl::StatusOr<double> FusedChainBoundNs(const LayerTable& table, absl::Span<const double> speeds,
+                                         int micro_batches) {
+  // A rank's update delays those before it only if it is part of its last backward pass.
+  return LeastLongestNs(
+      table, speeds,
+      [&](const LayerCost& layer) {
+        return layer.batch_ns(micro_batches) - (table.updates_in_backward ? 0 : layer.step_ns);
+      },
+      [&](size_t i) {
+        return table.forward_ns[i] + table.backward_input_ns[i] + table.backward_weight_ns[i] -
+               table.shared_backward_ns[i];
+      });
 }
 
 double RoundingNs(const LayerTable& table, absl::Span<const double> speeds, int chunks,

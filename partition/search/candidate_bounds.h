@@ -18,10 +18,13 @@ double SimpleBoundNs(const LayerTable& table, absl::Span<const double> speeds, i
                      bool is_in_turn);
 
 // The bound for a chain with stage s on rank s: the first pass of a rank waits for those of all
-// ranks before it, and their last backward passes follow its own. With `is_fused`, for orders in
-// which B and W are one operation.
+// ranks before it, and their last backward passes follow its own.
 absl::StatusOr<double> ChainBoundNs(const LayerTable& table, absl::Span<const double> speeds,
-                                    int micro_batches, PlanObjective objective, bool is_fused);
+                                    int micro_batches, PlanObjective objective);
+
+// Another one for a step in which B and W are one operation.
+absl::StatusOr<double> FusedChainBoundNs(const LayerTable& table, absl::Span<const double> speeds,
+                                         int micro_batches);
 
 // What rounding the times of stages to whole ns can take away from those of a rank, or of all that
 // wait for each other.

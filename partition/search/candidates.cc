@@ -265,13 +265,23 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
     speeds.push_back(rank.speed);
   }
   const int micro_batches = candidate.micro_batches_of_each();
+  const double rounding_ns = RoundingNs(*layers, speeds, candidate.chunks, micro_batches);
+  const bool is_chain_in_order = IsInOrder(candidate) && request_.profile.is_chain();
+  if (is_fused) {
+    ASSIGN_OR_RETURN(double bound_ns, LowerBoundNs(candidate, /*is_fused=*/false));
+    if (is_chain_in_order && request_.objective == PlanObjective::kStep) {
+      ASSIGN_OR_RETURN(const double fused_ns, FusedChainBoundNs(*layers, speeds, micro_batches));
+      bound_ns = std::max(bound_ns, fused_ns - rounding_ns);
+    }
+    return bounds_[key] = bound_ns;
+  }
   // Where steps overlap, no work waits for other work.
   const bool is_in_turn = request_.profile.is_chain() && request_.objective == PlanObjective::kStep;
   double bound_ns = SimpleBoundNs(*layers, speeds, micro_batches, is_in_turn);
   // A graph is cut in one order of many: nothing holds for the others.
-  if (IsInOrder(candidate) && request_.profile.is_chain()) {
+  if (is_chain_in_order) {
     ASSIGN_OR_RETURN(const double chain_ns,
-                     ChainBoundNs(*layers, speeds, micro_batches, request_.objective, is_fused));
+                     ChainBoundNs(*layers, speeds, micro_batches, request_.objective));
     bound_ns = std::max(bound_ns, chain_ns);
   }
   if (IsInOrder(candidate) && !request_.profile.is_chain() &&
@@ -279,8 +289,7 @@ absl::StatusOr<double> CandidateSpace::LowerBoundNs(const Candidate& candidate, 
     ASSIGN_OR_RETURN(const GraphCut* const cut, GraphCutOf(candidate));
     if (cut->is_optimal) bound_ns = std::max(bound_ns, cut->bottleneck_ns);
   }
-  bound_ns -= RoundingNs(*layers, speeds, candidate.chunks, micro_batches);
-  return bounds_[key] = std::max(bound_ns, 0.0);
+  return bounds_[key] = std::max(bound_ns - rounding_ns, 0.0);
 }
 
 bool CandidateSpace::IsInOrder(const Candidate& candidate) const {

@@ -56,6 +56,7 @@ class OptionSearch {
 
   // Those that are refused are left out.
   std::vector<Bounded> ByBound() {
+    if (options_.size() == 1) return {Bounded{}};  // the order of one needs no bound
     std::vector<Bounded> order;
     for (size_t i = 0; i < options_.size(); ++i) {
       const absl::StatusOr<double> bound_ns = JointLowerBoundNs(RequestFor(i));

@@ -59,18 +59,6 @@ int64_t ForwardBytes(const StageMemory& memory, int stashed, bool is_acting, boo
   return bytes;
 }
 
-// The sizes by which two stages of one rank differ, in their order.
-void AppendSizes(const StageMemory& memory, std::vector<int64_t>& sizes) {
-  sizes.insert(
-      sizes.end(),
-      {memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes,
-       memory.other_resident_bytes, memory.workspace_bytes, memory.reduction_bytes,
-       memory.input_bytes, memory.output_bytes, memory.stash_bytes, memory.weight_stash_bytes,
-       memory.gradient_stash_bytes, memory.output_gradient_bytes, memory.input_gradient_bytes,
-       static_cast<int64_t>(memory.input_last_use), static_cast<int64_t>(memory.output_last_use),
-       static_cast<int64_t>(memory.output_gradient_last_use)});
-}
-
 }  // namespace
 
 StagePeaks::StagePeaks(LoweredPlan lowered)
@@ -144,7 +132,7 @@ StagePeaks::Key StagePeaks::KeyOf(Rank rank, absl::Span<const StageMemory> stage
   Key key;
   key.first = rank.value();
   for (const StageId stage : stages_of_[static_cast<size_t>(rank.value())]) {
-    AppendSizes(stages[static_cast<size_t>(stage.value())], key.second);
+    key.second.push_back(stages[static_cast<size_t>(stage.value())]);
   }
   return key;
 }
@@ -169,7 +157,7 @@ int64_t StagePeaks::AtLeast(int stage, const StageMemory& memory) {
   Key key;
   key.first = rank.value();
   for (const StageId own : stages_of_[static_cast<size_t>(rank.value())]) {
-    AppendSizes(own.value() == stage ? memory : StageMemory(), key.second);
+    key.second.push_back(own.value() == stage ? memory : StageMemory());
   }
   if (const auto entry = peak_bytes_.find(key); entry != peak_bytes_.end()) return entry->second;
   const schedule::Schedule& training = lowered_.training;

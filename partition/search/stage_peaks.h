@@ -48,8 +48,8 @@ class StagePeaks {
                                         absl::Span<const schedule::StageMemory> stages);
 
  private:
-  // A rank, and the sizes of its stages.
-  using Key = std::pair<int, std::vector<int64_t>>;
+  // A rank, and the memory of its stages.
+  using Key = std::pair<int, std::vector<schedule::StageMemory>>;
 
   // What a rank has between F and B while it performs a forward action; index: place in
   // stages_of_.
