@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-RUN = ["tutorial.md", "data-parallel.md"]
+RUN = ["tutorial.md", "data-parallel.md", "simulator.md"]
 PROGRAM = None
 
 
@@ -51,7 +51,7 @@ def blocks(page):
 
 
 def commands(page):
-    """What a page tells people to run, as (command, lines shown of what it prints): those below it, up to another program or an error."""
+    """What a page tells people to run, as (command, lines shown of what it prints): those below it, up to another program, an error or a file."""
     current = None
     for _, is_fenced, block in blocks(page):
         for line in block:
@@ -59,7 +59,7 @@ def commands(page):
                 if current:
                     yield current
                 current = (line.split("  #")[0].strip(), [])
-            elif re.match(r"stagecoach( [a-z]+)?: |build/|export ", line):
+            elif re.match(r"stagecoach( [a-z]+)?: |build/|export |\{", line):
                 if current:
                     yield current
                 current = None
