@@ -231,10 +231,7 @@ absl::StatusOr<int64_t> CutSearch::LargestPeakAlone(const Cut& cut) {
     const auto scaled =
         (absl::int128(peak_bytes) * largest_memory_bytes_ + own_bytes - 1) / own_bytes;
     const auto most = absl::int128(std::numeric_limits<int64_t>::max());
-    const int64_t as_largest_bytes = own_bytes == largest_memory_bytes_
-                                         ? peak_bytes
-                                         : static_cast<int64_t>(std::min(scaled, most));
-    largest_bytes = std::max(largest_bytes, as_largest_bytes);
+    largest_bytes = std::max(largest_bytes, static_cast<int64_t>(std::min(scaled, most)));
   }
   return largest_bytes;
 }

@@ -53,6 +53,12 @@ TEST(PartitionProfile, AcceptsChainsAndGraphs) {
 TEST(PartitionProfile, RefusesWhatIsNoProfile) {
   ExpectRefused({}, HasSubstr("0 micro-batch sizes, expected 1 to 256"));
   ExpectRefused({.sizes = {SizedLayers()}}, HasSubstr("0 layers, expected 1 to 100000"));
+  std::mt19937 random(2);
+  Profile longest = {.model = "m",
+                     .sizes = {{.micro_batch_rows = 1, .layers = NamedLayers(random, kMaxLayers)}}};
+  EXPECT_OK(CheckProfile(longest));
+  longest.sizes[0].layers.push_back(longest.sizes[0].layers.back());
+  ExpectRefused(longest, HasSubstr("100001 layers, expected 1 to 100000"));
   Profile profile = TwoSizes();
   profile.sizes[1].micro_batch_rows = 8;
   ExpectRefused(profile, AllOf(HasSubstr("8 rows"), HasSubstr("ascend")));

@@ -144,6 +144,12 @@ TEST(PlanOptions, RunnerUpMayBeAnotherOption) {
   ASSERT_TRUE(chosen.receipt.runner_up.has_value());
   EXPECT_EQ(chosen.receipt.runner_up->option, "slow");
   EXPECT_FALSE(chosen.receipt.runner_up_reason.empty());
+  // What was tried counts for all options.
+  ASSERT_OK_AND_ASSIGN(const ChosenOption slow, PlanBestOption(request, {options.data(), 1}));
+  ASSERT_OK_AND_ASSIGN(const ChosenOption fast, PlanBestOption(request, {&options[1], 1}));
+  EXPECT_GT(fast.receipt.simulated, 0);
+  EXPECT_EQ(chosen.receipt.simulated, slow.receipt.simulated + fast.receipt.simulated);
+  EXPECT_EQ(chosen.receipt.considered, slow.receipt.considered + fast.receipt.considered);
 }
 
 TEST(PlanOptions, WithoutAPlanSayWhyOfEach) {
