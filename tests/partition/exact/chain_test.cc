@@ -6,10 +6,12 @@
 #include <limits>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "partition/profile.h"
 #include "schedule/costs.h"
+#include "schedule/memory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace stagecoach::partition {
@@ -213,7 +215,12 @@ TEST(PartitionChain, RefusesTimesThatAreNegativeOrNotFinite) {
 }
 
 TEST(PartitionChain, RefusesSpeedsOutOfRange) {
-  for (const double speed : {-1.0, 0.0, 1e-101, std::nan(""), kInfinity}) {
+  for (const double speed : {1e-100, 1e100}) {
+    ChainProblem problem = FullProblem();
+    problem.speeds[1] = speed;
+    EXPECT_FALSE(absl::IsInvalidArgument(PartitionChain(problem).status())) << speed;
+  }
+  for (const double speed : {-1.0, 0.0, 1e-101, 1e101, std::nan(""), kInfinity}) {
     ExpectRefused([speed](ChainProblem& p) { p.speeds[1] = speed; }, "stage 1 has speed");
   }
 }
@@ -222,20 +229,33 @@ TEST(PartitionChain, RefusesLinksOutOfRange) {
   for (const double speed : {-1.0, 0.5, std::nan(""), kInfinity}) {
     ExpectRefused([speed](ChainProblem& p) { p.links[0].bytes_per_second = speed; }, "link 0");
   }
-  ExpectRefused([](ChainProblem& p) { p.links[0].latency_ns = -1; }, "link 0");
-  ExpectRefused([](ChainProblem& p) { p.links[0].latency_ns = schedule::kMaxTimeNs + 1; },
-                "link 0");
+}
+
+// Refuses one more than `most`, and not that many, whether or not they fit.
+void ExpectMost(int64_t most, const char* message,
+                const std::function<void(ChainProblem&, int64_t)>& set) {
+  ChainProblem problem = FullProblem();
+  set(problem, most);
+  EXPECT_FALSE(absl::IsInvalidArgument(PartitionChain(problem).status())) << message;
+  for (const int64_t count : {most + 1, std::numeric_limits<int64_t>::max(), int64_t{-1}}) {
+    ExpectRefused([&](ChainProblem& p) { set(p, count); }, message);
+  }
 }
 
 TEST(PartitionChain, RefusesCountsOutOfRange) {
-  const int64_t most = std::numeric_limits<int64_t>::max();
-  for (const int64_t count : {int64_t{-1}, most}) {
-    ExpectRefused([=](ChainProblem& p) { p.boundary_bytes[1] = count; }, "boundary_bytes of layer");
-    ExpectRefused([=](ChainProblem& p) { p.layer_bytes[1] = count; }, "layer_bytes of layer 1");
-    ExpectRefused([=](ChainProblem& p) { p.layer_stash_bytes[2] = count; }, "layer_stash_bytes of");
-    ExpectRefused([=](ChainProblem& p) { p.in_flight[1] = count; }, "in_flight of stage 1");
-    ExpectRefused([=](ChainProblem& p) { p.micro_batches = count; }, "micro-batches");
-  }
+  constexpr int64_t kMostBytes = schedule::kMaxSizeBytes, kMostInFlight = int64_t{1} << 32;
+  ExpectMost(kMostBytes, "boundary_bytes of layer 1",
+             [](ChainProblem& p, int64_t count) { p.boundary_bytes[1] = count; });
+  ExpectMost(kMostBytes, "layer_bytes of layer 1",
+             [](ChainProblem& p, int64_t count) { p.layer_bytes[1] = count; });
+  ExpectMost(kMostBytes, "layer_stash_bytes of layer 2",
+             [](ChainProblem& p, int64_t count) { p.layer_stash_bytes[2] = count; });
+  ExpectMost(kMostInFlight, "in_flight of stage 1",
+             [](ChainProblem& p, int64_t count) { p.in_flight[1] = count; });
+  ExpectMost(kMostInFlight, "micro-batches",
+             [](ChainProblem& p, int64_t count) { p.micro_batches = count; });
+  ExpectMost(schedule::kMaxTimeNs, "link 0",
+             [](ChainProblem& p, int64_t count) { p.links[0].latency_ns = count; });
   ExpectRefused([](ChainProblem& p) { p.micro_batches = 0; }, "0 micro-batches");
   ExpectRefused(
       [](ChainProblem& p) {
@@ -246,6 +266,7 @@ TEST(PartitionChain, RefusesCountsOutOfRange) {
 }
 
 TEST(PartitionChain, RefusesMoreLayersThanAProfileMayHave) {
+  EXPECT_OK(PartitionChain({.layer_ns = std::vector<double>(kMaxLayers, 1.0)}));
   EXPECT_THAT(PartitionChain({.layer_ns = std::vector<double>(kMaxLayers + 1, 1.0)}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected at most 100000")));
 }
