@@ -192,10 +192,12 @@ MemoryPlan Lifetimes::Finish() {
   }
   int64_t live = 0;
   int64_t stash = 0;
+  plan.stash_bytes_during.reserve(completion_.size());
   plan.stash_bytes_after.reserve(completion_.size());
   for (size_t i = 0; i < completion_.size(); ++i) {
     plan.peak_live_bytes = std::max(plan.peak_live_bytes, live += live_change[i]);
     plan.peak_stash_bytes = std::max(plan.peak_stash_bytes, stash += stash_change[i]);
+    plan.stash_bytes_during.push_back(stash);
     plan.stash_bytes_after.push_back(stash - stash_ends[i]);
   }
   return plan;

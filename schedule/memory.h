@@ -153,7 +153,9 @@ struct MemorySizes {
 struct MemoryPlan : MemorySizes {
   MemoryPlan() = default;  // no aggregate: sizes alone are no plan
 
-  // What peak_stash_bytes is the largest of, after each action; index: position in the list.
+  // What peak_stash_bytes is the largest of, and what of it is left after the action; index:
+  // position in the list.
+  std::vector<int64_t> stash_bytes_during;
   std::vector<int64_t> stash_bytes_after;
   std::vector<Block> blocks;  // ordered by first, then stage, micro-batch, kind
 };

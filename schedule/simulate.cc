@@ -31,7 +31,9 @@ absl::Status AddMemory(const Schedule& schedule, const Costs& costs, Simulation&
     if (simulation.trace.actions.empty()) continue;
     std::vector<TimedAction>& list = simulation.trace.actions[static_cast<size_t>(rank.value())];
     for (size_t i = 0; i < list.size(); ++i) {
-      if (IsCompute(list[i].action.op)) list[i].bytes = plan.stash_bytes_after[i];
+      if (!IsCompute(list[i].action.op)) continue;
+      list[i].bytes = plan.stash_bytes_after[i];
+      list[i].peak_stash_bytes = plan.stash_bytes_during[i];
     }
   }
   return absl::OkStatus();

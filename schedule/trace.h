@@ -29,6 +29,9 @@ struct TimedAction {
   // Of a transfer: the message's bytes. Of a compute action: what the rank has stashed after it.
   // 0 if unknown.
   int64_t bytes = 0;
+  // Of a compute action: the most that the rank has stashed until its end. A B adds what it keeps
+  // for W before it gives up what it has read. 0 if unknown.
+  int64_t peak_stash_bytes = 0;
   // Of a compute action on an accelerator: it was issued as a graph, with one call.
   bool as_graph = false;
 

@@ -116,13 +116,15 @@ absl::Status Executor::PerformAt(const Run& run, int position) {
       RETURN_IF_ERROR(Await(send));
     }
   }
+  const int64_t stash_bytes = run.bound.blocks.stash_bytes();
   RETURN_IF_ERROR(run.bound.blocks.End(position));
-  if (!run.timed.empty()) {
-    const Instruction& instruction = program.instructions[index];
-    run.timed[index].bytes =
-        schedule::IsTransfer(instruction.action.op)  ? instruction.tensor.bytes()
-        : schedule::IsCompute(instruction.action.op) ? run.bound.blocks.stash_bytes()
-                                                     : 0;
+  if (run.timed.empty()) return absl::OkStatus();
+  const Instruction& instruction = program.instructions[index];
+  schedule::TimedAction& timed = run.timed[index];
+  if (schedule::IsTransfer(instruction.action.op)) timed.bytes = instruction.tensor.bytes();
+  if (schedule::IsCompute(instruction.action.op)) {
+    timed.bytes = run.bound.blocks.stash_bytes();
+    timed.peak_stash_bytes = stash_bytes;
   }
   return absl::OkStatus();
 }

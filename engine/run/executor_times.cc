@@ -29,6 +29,7 @@ absl::Status Executor::ReadTimes(const Run& run) {
     if (works) counters_.last_compute_ns += timed.end_ns - timed.start_ns;
     if (run.timed.empty()) continue;
     timed.bytes = run.timed[index].bytes;
+    timed.peak_stash_bytes = run.timed[index].peak_stash_bytes;
     timed.as_graph = run.timed[index].as_graph;
     run.timed[index] = timed;
   }

@@ -71,7 +71,8 @@ std::string TimeFault(const Trace& trace, const TimedAction& timed, const TimedA
     return absl::StrCat(times, "before the action that precedes it, which was reached at ",
                         before.reached_ns, " and started at ", before.start_ns, " ns");
   }
-  return timed.bytes < 0 ? absl::StrCat("a negative size: ", timed.bytes, " bytes") : "";
+  const int64_t bytes = std::min(timed.bytes, timed.peak_stash_bytes);
+  return bytes < 0 ? absl::StrCat("a negative size: ", bytes, " bytes") : "";
 }
 
 }  // namespace

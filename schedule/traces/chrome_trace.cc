@@ -130,6 +130,9 @@ std::string Slice(int rank, size_t thread, const TimedAction& timed) {
   if (action.overlaps_next) absl::StrAppend(&args, R"(,"overlaps_next":true)");
   absl::StrAppend(&args, R"(,"reached_ns":)", timed.reached_ns, R"(,"start_ns":)", timed.start_ns,
                   R"(,"end_ns":)", timed.end_ns, R"(,"bytes":)", timed.bytes);
+  if (timed.peak_stash_bytes > 0) {
+    absl::StrAppend(&args, R"(,"peak_stash_bytes":)", timed.peak_stash_bytes);
+  }
   if (timed.as_graph) absl::StrAppend(&args, R"(,"as_graph":true)");
   return absl::StrCat(R"({"ph":"X","pid":)", rank, R"(,"tid":)", thread, R"(,"ts":)",
                       Microseconds(timed.start_ns), R"(,"dur":)", Microseconds(ShownNs(timed)),
@@ -208,6 +211,7 @@ absl::StatusOr<TimedAction> ReadArgs(base::ObjectReader args) {
   ASSIGN_OR_RETURN(timed.start_ns, args.RequiredInt64("start_ns", kTime));
   ASSIGN_OR_RETURN(timed.end_ns, args.RequiredInt64("end_ns", kTime));
   ASSIGN_OR_RETURN(timed.bytes, args.RequiredInt64("bytes", {.min = 0}));
+  ASSIGN_OR_RETURN(timed.peak_stash_bytes, args.OptionalInt64("peak_stash_bytes", 0, {.min = 0}));
   ASSIGN_OR_RETURN(timed.as_graph, args.OptionalBool("as_graph", false));
   RETURN_IF_ERROR(args.Finish());
   return timed;

@@ -20,11 +20,12 @@ namespace stagecoach::schedule {
 // Each rank is a process, with a thread for what occupies it, and threads for what it sends and
 // receives: as many as there are messages under way at once. Every action is one slice ("ph": "X")
 // with "args": {"op", "stage", "micro_batch", "overlaps_next", "reached_ns", "start_ns", "end_ns",
-// "bytes"}, without micro_batch where the operation has none, with "group" in place of "stage"
-// where it is a collective, and without overlaps_next unless that is true; arrows lead from sends
-// to receives. Only otherData and pid and args of the slices are read back: ts and dur (us), names,
-// colors and arrows are for the viewer, which is shown transfers one ns longer than they are,
-// since an arrow needs a slice of some length at either end.
+// "bytes", "peak_stash_bytes"}, without micro_batch where the operation has none, with "group" in
+// place of "stage" where it is a collective, without overlaps_next unless that is true and without
+// peak_stash_bytes unless that is known; arrows lead from sends to receives. Only otherData and pid
+// and args of the slices are read back: ts and dur (us), names, colors and arrows are for the
+// viewer, which is shown transfers one ns longer than they are, since an arrow needs a slice of
+// some length at either end.
 
 // Of a trace as a file: about a million actions.
 inline constexpr int64_t kMaxTraceBytes = int64_t{256} << 20;

@@ -204,7 +204,7 @@ TEST(PlanMemory, ForwardOnlyKeepsNothingPastForward) {
 // published (p - r) M_B + r M_W; and B of the former claims what it keeps for W before it frees
 // its stash.
 // One stage: the weight stash stays from B until W, and nothing at the end.
-TEST(PlanMemory, TellsWhatIsStashedAfterEachAction) {
+TEST(PlanMemory, TellsWhatIsStashedDuringAndAfterEachAction) {
   const Schedule schedule = FromText({0}, 2, {"F0.0 F0.1 B0.0 W0.0 BW0.1 STEP0"});
   StageMemory memory;
   memory.stash_bytes = 1024;
@@ -213,6 +213,8 @@ TEST(PlanMemory, TellsWhatIsStashedAfterEachAction) {
   const MemoryPlan plan = PlanMemory(schedule, Rank(0), std::vector<StageMemory>{memory}).value();
   EXPECT_THAT(plan.stash_bytes_after,
               ::testing::ElementsAre(1536, 3072, 1536 + 512 + 256, 1536, 0, 0));
+  EXPECT_THAT(plan.stash_bytes_during,
+              ::testing::ElementsAre(1536, 3072, 3072 + 256, 1536 + 512 + 256, 1536, 0));
 }
 
 TEST(PlanMemory, StashOfZeroBubbleH1IsThatOfTheFormula) {

@@ -98,7 +98,7 @@ TEST_P(Traces, MessagesArriveAtBothEndsAtOnceAndBeforeTheyAreRead) {
   EXPECT_GT(messages, 0);
 }
 
-// To the byte, after every single action.
+// To the byte, during and after every single action.
 TEST_P(Traces, StashWhatTheSimulationSays) {
   ASSERT_OK_AND_ASSIGN(const schedule::Costs costs, trainer_->MeasuredCosts());
   const schedule::Schedule& lowered = trainer_->run().lowered.training;
@@ -108,8 +108,10 @@ TEST_P(Traces, StashWhatTheSimulationSays) {
   for (size_t rank = 0; rank < trace_.actions.size(); ++rank) {
     for (size_t i = 0; i < trace_.actions[rank].size(); ++i) {
       const TimedAction& measured = trace_.actions[rank][i];
-      EXPECT_EQ(measured.bytes, simulation.trace.actions[rank][i].bytes)
-          << "rank " << rank << " " << ToString(measured.action);
+      const TimedAction& simulated = simulation.trace.actions[rank][i];
+      EXPECT_EQ(measured.bytes, simulated.bytes) << rank << " " << ToString(measured.action);
+      EXPECT_EQ(measured.peak_stash_bytes, simulated.peak_stash_bytes)
+          << rank << " " << ToString(measured.action);
       if (schedule::IsCompute(measured.action.op)) most = std::max(most, measured.bytes);
     }
   }

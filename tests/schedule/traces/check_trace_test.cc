@@ -75,6 +75,7 @@ TEST(CheckTrace, NamesEveryFault) {
        },
        "before the action that precedes"},
       {"bytes", [](Trace& t) { t.actions[0][0].bytes = -1; }, "negative size"},
+      {"peak", [](Trace& t) { t.actions[0][0].peak_stash_bytes = -1; }, "negative size"},
   };
   ASSERT_OK(CheckTrace(Good()));
   for (const Fault& fault : faults) {

@@ -65,6 +65,7 @@ TEST(ChromeTrace, ReadsBackEveryOperationAndExtreme) {
   trace.name = "\"quoted\" \\ \n\t \xC3\xA9 </script>";
   trace.source = "";
   trace.actions[0][1].bytes = std::numeric_limits<int64_t>::max();
+  trace.actions[0][2].peak_stash_bytes = std::numeric_limits<int64_t>::max();
   trace.actions[0][2].as_graph = true;
   ASSERT_OK_AND_ASSIGN(const Trace read, ParseChromeTrace(ToChromeTrace(trace)));
   EXPECT_EQ(read, trace);
