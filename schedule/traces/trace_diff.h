@@ -98,13 +98,24 @@ struct TraceDiff {
 absl::StatusOr<TraceDiff> DiffTraces(const Trace& simulated, const Trace& measured,
                                      size_t num_most = 10);
 
-// How much of its step a rank spends on each cause, as the mean over the ranks.
-struct CauseTable {
-  std::string unit;  // of the times: "ms"
-  // Cause, simulated, measured, and difference, of causes that occur; then their sum.
+// Times as people read them. The first column says of what they are.
+struct TimeTable {
+  std::string unit;  // "ms"
+  std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
 };
-CauseTable CausesOf(const TraceDiff& diff);
+
+// How much of its step a rank spends on each cause that occurs, as the mean over the ranks:
+// simulated, measured, and the difference. The last row is their sum.
+TimeTable CausesOf(const TraceDiff& diff);
+
+// How much of its step each rank spends on each operation, on all of them (busy), on waiting for
+// messages (activations, gradients and sends), in the executor and at its tail, as far as they
+// occur; and the share of the step in which it is not busy (idle). Pre-condition: the trace passes
+// CheckTrace.
+TimeTable RankTimesOf(const Trace& trace);
+
+std::string ToText(const TimeTable& table);
 
 // Tables for people, at most 100 columns wide for up to 9,999 ranks and micro-batches.
 std::string ToText(const TraceDiff& diff);

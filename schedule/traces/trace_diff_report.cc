@@ -1,4 +1,4 @@
-// How a TraceDiff is shown: as tables and as JSON.
+// How the times of a trace, and a TraceDiff, are shown: as tables and as JSON.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -23,8 +23,9 @@ constexpr Cause kOtherCauses[] = {Cause::kActivations, Cause::kGradients, Cause:
 // Formats all times of a report in one unit.
 class Times {
  public:
+  explicit Times(int64_t step_ns) : unit_(UnitFor(step_ns)) {}
   explicit Times(const TraceDiff& diff)
-      : unit_(UnitFor(std::max(diff.simulated_step_ns, diff.measured_step_ns))) {}
+      : Times(std::max(diff.simulated_step_ns, diff.measured_step_ns)) {}
 
   const char* unit() const { return unit_.name; }
   std::string Plain(int64_t ns) const {
@@ -53,16 +54,6 @@ std::string Headline(const TraceDiff& diff, const Times& times) {
                               static_cast<double>(diff.simulated_step_ns));
   }
   return line + "\n";
-}
-
-std::string TextOf(const CauseTable& causes) {
-  base::TextTable table({{"cause"},
-                         {"simulated", Align::kRight},
-                         {"measured", Align::kRight},
-                         {"difference", Align::kRight}});
-  for (const std::vector<std::string>& row : causes.rows) table.AddRow(row);
-  return absl::StrCat("\nWhat a rank spends the step on (", causes.unit, ", mean over the ranks)\n",
-                      table.ToString());
 }
 
 // Differences of all ranks: compute as one, and all other causes.
@@ -139,9 +130,11 @@ nlohmann::ordered_json PlaceToJson(Rank rank, size_t position, const Action& act
 
 }  // namespace
 
-CauseTable CausesOf(const TraceDiff& diff) {
+TimeTable CausesOf(const TraceDiff& diff) {
   const Times times(diff);
-  CauseTable table = {.unit = times.unit(), .rows = {}};
+  TimeTable table = {.unit = times.unit(),
+                     .columns = {"cause", "simulated", "measured", "difference"},
+                     .rows = {}};
   for (int c = 0; c < kNumCauses; ++c) {
     const Cause cause = static_cast<Cause>(c);
     if (diff.simulated[cause] == 0 && diff.measured[cause] == 0) continue;
@@ -154,9 +147,57 @@ CauseTable CausesOf(const TraceDiff& diff) {
   return table;
 }
 
+TimeTable RankTimesOf(const Trace& trace) {
+  const std::vector<TimeSplit> splits = SplitByCause(trace);
+  const Times times(trace.step_ns);
+  TimeTable table = {.unit = times.unit(), .columns = {"rank"}, .rows = {}};
+  for (size_t r = 0; r < splits.size(); ++r) table.rows.push_back({absl::StrCat(r)});
+  const auto add = [&](const char* name, auto time_of) {
+    if (std::all_of(splits.begin(), splits.end(),
+                    [&](const TimeSplit& split) { return time_of(split) == 0; })) {
+      return;
+    }
+    table.columns.emplace_back(name);
+    for (size_t r = 0; r < splits.size(); ++r) {
+      table.rows[r].push_back(times.Plain(time_of(splits[r])));
+    }
+  };
+  for (const Cause cause : kComputeCauses) {
+    add(CauseName(cause), [cause](const TimeSplit& split) { return split[cause]; });
+  }
+  add("busy", [](const TimeSplit& split) { return split.compute_ns(); });
+  add("messages", [](const TimeSplit& split) {
+    return split[Cause::kActivations] + split[Cause::kGradients] + split[Cause::kSends];
+  });
+  for (const Cause cause : {Cause::kExecutor, Cause::kTail}) {
+    add(CauseName(cause), [cause](const TimeSplit& split) { return split[cause]; });
+  }
+  table.columns.emplace_back("idle");
+  for (size_t r = 0; r < splits.size(); ++r) {
+    const double busy = static_cast<double>(splits[r].compute_ns());
+    table.rows[r].push_back(
+        trace.step_ns == 0
+            ? "-"
+            : absl::StrFormat("%.2f %%", 100 - 100 * busy / static_cast<double>(trace.step_ns)));
+  }
+  return table;
+}
+
+std::string ToText(const TimeTable& table) {
+  std::vector<Column> columns;
+  for (const std::string& column : table.columns) {
+    columns.push_back({column, columns.empty() ? Align::kLeft : Align::kRight});
+  }
+  base::TextTable text(columns);
+  for (const std::vector<std::string>& row : table.rows) text.AddRow(row);
+  return text.ToString();
+}
+
 std::string ToText(const TraceDiff& diff) {
   const Times times(diff);
-  return absl::StrCat(Headline(diff, times), TextOf(CausesOf(diff)), RankTable(diff, times),
+  const TimeTable causes = CausesOf(diff);
+  return absl::StrCat(Headline(diff, times), "\nWhat a rank spends the step on (", causes.unit,
+                      ", mean over the ranks)\n", ToText(causes), RankTable(diff, times),
                       OperationTable(diff, times), MostTable(diff, times), PartedLine(diff, times));
 }
 

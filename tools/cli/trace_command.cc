@@ -60,7 +60,7 @@ std::string DiffPage(const TraceFile& simulated, const TraceFile& measured,
   const bool are_of_one_kind = AreOfOneKind(simulated, measured);
   const std::string first = are_of_one_kind ? "above" : "simulated";
   const std::string second = are_of_one_kind ? "below" : "measured";
-  const schedule::CauseTable causes = CausesOf(diff);
+  const schedule::TimeTable causes = CausesOf(diff);
   const std::vector<std::string>& sum = causes.rows.back();
   schedule::PageText text;
   text.title = absl::StrCat(simulated.trace.name, ": ", simulated.trace.source, " and ",
@@ -105,16 +105,20 @@ absl::StatusOr<int> Show(const TraceCommandOptions& options) {
   ASSIGN_OR_RETURN(const schedule::Trace trace,
                    From(Origin::kData, schedule::ReadTrace(options.trace)));
   const std::string title = absl::StrCat(trace.name, ", ", trace.source);
-  const absl::Duration step = absl::Nanoseconds(trace.step_ns);
+  const std::string step = base::FormatDuration(absl::Nanoseconds(trace.step_ns));
+  const schedule::TimeTable times = RankTimesOf(trace);
   if (!options.html.empty()) {
     schedule::PageText text;
     text.title = title;
-    text.facts = {{"step", base::FormatDuration(step)}};
-    RETURN_IF_ERROR(
-        From(Origin::kOutput, base::WriteFileAtomically(options.html, ToHtml(trace, text))));
+    text.facts = {{"step", step}};
+    text.columns = times.columns;
+    text.columns[0] = absl::StrCat("rank (times in ", times.unit, ")");
+    text.rows = times.rows;
+    RETURN_IF_ERROR(From(Origin::kOutput,
+                         base::WriteFileAtomically(options.html, ToHtml({{"", trace}}, text))));
   }
-  absl::PrintF("%s: step %s\n\n%s", title, base::FormatDuration(step),
-               schedule::ToTimeline(trace, TerminalTimeline()));
+  absl::PrintF("%s: step %s\n\n%s\nWhat each rank spends the step on (%s)\n%s", title, step,
+               schedule::ToTimeline(trace, TerminalTimeline()), times.unit, ToText(times));
   return kExitOk;
 }
 

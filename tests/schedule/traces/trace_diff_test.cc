@@ -8,7 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "schedule/generators.h"
+#include "schedule/lowering.h"
+#include "schedule/simulate.h"
 #include "tests/schedule/traces/traces.h"
 #include "tests/testing/status_matchers.h"
 
@@ -16,6 +20,7 @@ namespace stagecoach::schedule {
 namespace {
 
 using stagecoach::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -124,6 +129,45 @@ TEST(SplitByCause, CountsAsComputeWhatIsPerformed) {
     }
     EXPECT_EQ(splits[rank].compute_ns(), work_ns);
   }
+}
+
+TEST(RankTimesOf, AreThoseOfTheRankByHand) {
+  const Trace trace = TraceFromText({0, 1}, 1,
+                                    {"F0.0@0-10000 SEND_F0.0@10000-12000 RECV_B0.0@10000-40000 "
+                                     "BW0.0@10000:40000-50000 STEP0@50000-51000",
+                                     "RECV_F1.0@0-12000 F1.0@500:12000-22000 BW1.0@22000-38000 "
+                                     "SEND_B1.0@38000-40000"});
+  const TimeTable table = RankTimesOf(trace);
+  EXPECT_EQ(table.unit, std::string("us"));
+  EXPECT_THAT(table.columns, ElementsAre("rank", "F", "BW", "step", "busy", "messages", "executor",
+                                         "tail", "idle"));
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_THAT(table.rows[0], ElementsAre("0", "10.000", "10.000", "1.000", "21.000", "30.000",
+                                         "0.000", "0.000", "58.82 %"));
+  EXPECT_THAT(table.rows[1], ElementsAre("1", "10.000", "16.000", "0.000", "26.000", "13.500",
+                                         "0.500", "11.000", "49.02 %"));
+  EXPECT_THAT(ToText(table), HasSubstr("rank       F      BW"));
+}
+
+TEST(RankTimesOf, AreIdleAsTheSimulationSays) {
+  for (const std::string& name : GeneratorNames()) {
+    const Schedule lowered =
+        Lower(Generate(name, {.ranks = 4, .micro_batches = 8}).value()).value();
+    Costs costs = UniformCosts(lowered.rank_of_stage, {90'000, 80'000, 70'000}, 1'000);
+    costs.overlap_share = 0.8;
+    const Simulation simulation =
+        Simulate(lowered, costs, {.sends = Sends::kRendezvous, .keep_trace = true}).value();
+    const TimeTable table = RankTimesOf(simulation.trace);
+    for (size_t rank = 0; rank < simulation.ranks.size(); ++rank) {
+      const double share = static_cast<double>(simulation.ranks[rank].idle_ns()) /
+                           static_cast<double>(simulation.step_ns);
+      EXPECT_EQ(table.rows[rank].back(), absl::StrFormat("%.2f %%", 100 * share)) << name;
+    }
+  }
+}
+
+TEST(RankTimesOf, AStepWithoutTimeHasNoShare) {
+  EXPECT_EQ(RankTimesOf(TraceFromText({0}, 1, {"F0.0@0-0"})).rows[0].back(), "-");
 }
 
 TEST(TraceDiff, OfATraceWithItselfIsNothing) {
