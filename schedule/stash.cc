@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -78,17 +79,27 @@ std::vector<StageStash> UnitStash(const std::vector<Rank>& rank_of_stage, double
   return stash;
 }
 
-std::vector<double> PeakStash(const Schedule& schedule, absl::Span<const StageStash> stash) {
-  std::vector<double> peak(schedule.actions.size(), 0.0);
-  if (!schedule.HasBackward()) return peak;
+std::vector<std::vector<double>> StashAfter(const Schedule& schedule,
+                                            absl::Span<const StageStash> stash) {
+  const bool keeps = schedule.HasBackward();
+  std::vector<std::vector<double>> after;
   for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
     Ledger ledger(schedule, rank, stash);
+    std::vector<double>& own = after.emplace_back();
     for (const Action& action : schedule.list_of(rank)) {
-      if (!IsCompute(action.op)) continue;
-      ledger.Perform(action);
-      double& most = peak[static_cast<size_t>(rank.value())];
-      most = std::max(most, ledger.kept());
+      if (keeps && IsCompute(action.op)) ledger.Perform(action);
+      own.push_back(ledger.kept());
     }
+  }
+  return after;
+}
+
+std::vector<double> PeakStash(const Schedule& schedule, absl::Span<const StageStash> stash) {
+  std::vector<double> peak;
+  const std::vector<std::vector<double>> after = StashAfter(schedule, stash);
+  for (const std::vector<double>& own : after) {
+    peak.push_back(std::accumulate(own.begin(), own.end(), 0.0,
+                                   [](double a, double b) { return std::max(a, b); }));
   }
   return peak;
 }

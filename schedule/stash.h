@@ -21,9 +21,13 @@ struct StageStash {
 // until W. Index: stage.
 std::vector<StageStash> UnitStash(const std::vector<Rank>& rank_of_stage, double weight_share);
 
-// For each rank, the most that it keeps at once. 0 for a forward-only schedule, which keeps
-// nothing. `stash`: index stage. Accepts compute and lowered schedules. Pre-condition: every action
-// names a stage and a micro-batch of the schedule.
+// For each rank, what it keeps after each action of its list. 0 throughout for a forward-only
+// schedule, which keeps nothing. `stash`: index stage. Accepts compute and lowered schedules.
+// Pre-condition: every action names a stage and a micro-batch of the schedule.
+std::vector<std::vector<double>> StashAfter(const Schedule& schedule,
+                                            absl::Span<const StageStash> stash);
+
+// For each rank, the largest of those.
 std::vector<double> PeakStash(const Schedule& schedule, absl::Span<const StageStash> stash);
 
 // FailedPrecondition, with rank, place in its list, need and limit, where a rank keeps more than

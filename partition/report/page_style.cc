@@ -22,7 +22,7 @@ h2{font-size:15px;font-weight:650;margin:0}
 .pair{display:grid;gap:18px;grid-template-columns:minmax(0,1fr);align-items:start}
 @media (min-width:1020px){.pair.few{grid-template-columns:minmax(0,1.7fr) minmax(0,1fr);align-items:stretch}}
 .head{display:flex;flex-wrap:wrap;align-items:baseline;gap:6px 20px;padding:12px 16px 11px;border-bottom:1px solid var(--line)}
-.head .legend{justify-content:flex-end}
+.head .legend{flex:1;justify-content:flex-end}
 .swatch{display:inline-block;width:12px;height:12px;border-radius:3px}
 .few>section:first-child{display:flex;flex-direction:column}
 .bars{flex:1;padding:12px 16px 14px;column-gap:36px}
@@ -36,7 +36,8 @@ h2{font-size:15px;font-weight:650;margin:0}
 .many .device{grid-template-columns:minmax(0,200px) minmax(0,1fr) max-content}
 .many .device b{display:inline-flex;max-width:60%;vertical-align:bottom}
 .many .device>div:first-child{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
-.device .amount{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.device .amount{min-width:9ch;text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.device .amount:has(span:not(:empty)){min-width:20ch}
 .meter{position:relative;height:22px;border-radius:4px;background:var(--empty);display:flex}
 .many .meter{height:14px}
 .meter i{display:block;height:100%;min-width:0}
@@ -52,17 +53,11 @@ h2{font-size:15px;font-weight:650;margin:0}
 .why dd{font-weight:400;overflow-wrap:anywhere}
 .why dt{font-size:13px}
 .why ul{margin:0;padding-left:18px}
-.scroll{max-height:none}
-.scroll table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-.scroll th,.scroll td{padding:6px 11px;text-align:right;white-space:nowrap;border-top:1px solid var(--line)}
-.scroll th{color:var(--mute);font-weight:500;border-top:0}
+.scroll table{width:100%}
+.scroll th,.scroll td{padding:6px 11px}
 .scroll th:first-child,.scroll td:first-child{padding-left:16px}
-.scroll .left{text-align:left}
 .scroll .name{max-width:220px;overflow:hidden;text-overflow:ellipsis}
 .scroll .meter{height:12px;width:170px;border-radius:3px}
-.tall{overflow:auto;max-height:78vh}
-.tall thead th{position:sticky;top:0;z-index:1;background:var(--card);box-shadow:inset 0 -1px var(--line)}
-.tall tbody tr:first-child td{border-top:0}
 .help{flex:none;padding:0 16px 12px}
 @media (max-width:560px){body{padding:14px 12px}
 .tiles{grid-template-columns:repeat(2,minmax(0,1fr))}
@@ -70,7 +65,6 @@ h2{font-size:15px;font-weight:650;margin:0}
 .device .meter{grid-row:2;grid-column:1/3}
 .head .legend{justify-content:flex-start}
 .device b{display:inline-flex;max-width:100%;vertical-align:bottom}}
-@media print{.tall{max-height:none}}
 )css";
 
 }  // namespace stagecoach::partition

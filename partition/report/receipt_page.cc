@@ -235,7 +235,7 @@ std::string Header(const std::vector<std::string>& columns, size_t left) {
 std::string TableCard(absl::string_view title, const std::string& legend, const std::string& header,
                       const std::string& rows) {
   return absl::StrCat("<section class=\"card\"><div class=\"head\"><h2>", title, "</h2>", legend,
-                      "</div><div class=\"scroll tall\"><table>", header, "<tbody>", rows,
+                      "</div><div class=\"scroll\"><table>", header, "<tbody>", rows,
                       "</tbody></table></div></section>\n");
 }
 
@@ -340,12 +340,12 @@ std::string ToHtml(const Receipt& receipt, absl::Span<const ComparedPlan> compar
   return absl::StrCat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      title, "</title>\n<style>", schedule::ChartStyle({{"", trace}}), kReceiptStyle,
-      "</style>\n</head>\n<body>\n<header><h1>", title, "</h1><p>",
-      EscapeMarkup(receipt.choice.ToString()), transfers.empty() ? "" : ", transfers ", transfers,
-      "</p></header>\n<main>\n", Tiles(receipt), "<div class=\"pair", is_beside ? " few" : "",
-      "\">", Bars(receipt), why, "</div>\n", Comparison(receipt, compared), Timeline(trace),
-      HtmlStageTable(receipt), HtmlMemoryTable(receipt), "</main>\n",
+      title, "</title>\n", schedule::ChartStyle({{"", trace}}, kReceiptStyle),
+      "</head>\n<body>\n<header><h1>", title, "</h1><p>", EscapeMarkup(receipt.choice.ToString()),
+      transfers.empty() ? "" : ", transfers ", transfers, "</p></header>\n<main>\n", Tiles(receipt),
+      "<div class=\"pair", is_beside ? " few" : "", "\">", Bars(receipt), why, "</div>\n",
+      Comparison(receipt, compared), Timeline(trace), HtmlStageTable(receipt),
+      HtmlMemoryTable(receipt), "</main>\n",
       trace.actions.empty() ? "" : schedule::ChartScript({{"", trace}}), "\n</body>\n</html>\n");
 }
 

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "schedule/pictures/html_assets.h"
 #include "schedule/pictures/trace_style.h"
 #include "schedule/traces/trace_parts.h"
+#include "schedule/traces/trace_stash.h"
 
 namespace stagecoach::schedule {
 namespace {
@@ -28,10 +30,30 @@ std::string BoxesJson(const std::vector<TimedAction>& list) {
     const TimedAction& timed = box.timed;
     absl::StrAppend(json, "[", static_cast<int>(timed.action.op), ",", timed.action.stage.value(),
                     ",", timed.action.micro_batch.value(), ",", timed.start_ns - last_start_ns, ",",
-                    timed.end_ns - timed.start_ns, ",", timed.bytes, ",",
-                    static_cast<int>(box.band), "]");
+                    timed.end_ns - timed.start_ns, ",", static_cast<int>(box.band), "]");
     last_start_ns = timed.start_ns;
   });
+}
+
+// Enough digits for bytes to be exact.
+std::string AmountJson(double amount) { return absl::StrFormat("%.15g", amount); }
+
+std::string StashJson(const TraceStash& stash) {
+  if (stash.ranks.empty()) return "null";
+  const std::string ranks = JsonArray(stash.ranks, [](std::string* json, const RankStash& rank) {
+    int64_t last_ns = 0;
+    absl::StrAppend(json, R"({"peak":)", AmountJson(rank.peak), R"(,"at":)", rank.peak_ns,
+                    R"(,"levels":)",
+                    JsonArray(rank.levels,
+                              [&last_ns](std::string* levels, const RankStash::Level& level) {
+                                absl::StrAppend(levels, "[", level.from_ns - last_ns, ",",
+                                                AmountJson(level.amount), "]");
+                                last_ns = level.from_ns;
+                              }),
+                    "}");
+  });
+  return absl::StrCat(R"({"inBytes":)", stash.in_bytes ? "true" : "false", R"(,"ranks":)", ranks,
+                      "}");
 }
 
 std::string DeliveriesJson(const Trace& trace, const std::vector<Delivery>& messages) {
@@ -55,7 +77,8 @@ std::string TraceJson(const NamedTrace& named) {
                                     [](std::string* json, const std::vector<TimedAction>& list) {
                                       absl::StrAppend(json, BoxesJson(list));
                                     }),
-                      "],\n\"messages\":", DeliveriesJson(trace, DeliveriesOf(trace)), "}");
+                      "],\n\"stash\":", StashJson(StashOf(trace, named.unit_stash)),
+                      ",\n\"messages\":", DeliveriesJson(trace, DeliveriesOf(trace)), "}");
 }
 
 int64_t LongestStepNs(absl::Span<const NamedTrace> traces) {
@@ -105,6 +128,12 @@ int MostChunks(absl::Span<const NamedTrace> traces) {
   return most;
 }
 
+bool KnowStash(absl::Span<const NamedTrace> traces) {
+  return std::any_of(traces.begin(), traces.end(), [](const NamedTrace& named) {
+    return !StashOf(named.trace, named.unit_stash).ranks.empty();
+  });
+}
+
 std::string Legend(absl::Span<const NamedTrace> traces) {
   const int num_chunks = MostChunks(traces);
   std::vector<const Trace*> all;
@@ -117,27 +146,44 @@ std::string Legend(absl::Span<const NamedTrace> traces) {
       "<span><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"track\" "
       "width=\"12\" height=\"12\"/><rect fill=\"url(#idle)\" width=\"12\" height=\"12\"/></svg>"
       "idle</span>";
+  if (KnowStash(traces)) {
+    legend +=
+        "<span><svg width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"stash\" x=\"1\" "
+        "y=\"3\" width=\"10\" height=\"8\"/><circle class=\"peak\" cx=\"6\" cy=\"3\" "
+        "r=\"2.5\"/></svg>stash and its peak</span>";
+  }
   if (num_chunks > 1) legend += "<span>shades: the rank's stages, first to last</span>";
   return legend + "</div>";
 }
 
-// A switch for `num_messages`; off at first where they would hide everything else.
-std::string MessagesSwitch(size_t num_messages) {
-  constexpr size_t kMaxShown = 2000;
-  if (num_messages == 0) return "";
-  return absl::StrCat("<label><input type=\"checkbox\" id=\"messages\"",
-                      num_messages <= kMaxShown ? " checked" : "", ">messages</label>");
+std::string Switch(absl::string_view name, bool is_on) {
+  return absl::StrCat("<label><input type=\"checkbox\" id=\"", name, "\"", is_on ? " checked" : "",
+                      ">", name, "</label>");
+}
+
+// Switches for what there is; off at first where it would hide everything else.
+std::string Switches(absl::Span<const NamedTrace> traces) {
+  constexpr size_t kMaxMessages = 2000;
+  constexpr int kMaxRows = 16;
+  size_t num_messages = 0;
+  int num_rows = 0;
+  for (const NamedTrace& named : traces) {
+    num_messages += DeliveriesOf(named.trace).size();
+    num_rows += named.trace.num_ranks();
+  }
+  return absl::StrCat(num_messages > 0 ? Switch("messages", num_messages <= kMaxMessages) : "",
+                      KnowStash(traces) ? Switch("stash", num_rows <= kMaxRows) : "");
 }
 
 std::string Toolbar(absl::Span<const NamedTrace> traces) {
-  size_t num_messages = 0;
-  for (const NamedTrace& named : traces) num_messages += DeliveriesOf(named.trace).size();
   return absl::StrCat(
-      "<div class=\"bar\">", Legend(traces), "<div class=\"tools\">", MessagesSwitch(num_messages),
-      "<div class=\"zoom\"><button id=\"wider\" title=\"Zoom out (-)\" aria-label=\"Zoom "
+      "<div class=\"bar\">", Legend(traces), "<div class=\"tools\">", Switches(traces),
+      "<div class=\"buttons\"><button id=\"wider\" title=\"Zoom out (-)\" aria-label=\"Zoom "
       "out\">&minus;</button><button id=\"closer\" title=\"Zoom in (+)\" aria-label=\"Zoom "
       "in\">+</button><button id=\"all\" title=\"Show the whole step (0)\">all</button></div>"
-      "</div></div>");
+      "<div class=\"buttons\"><button id=\"save-svg\" title=\"Save what is shown as an SVG "
+      "file\">Save as SVG</button><button id=\"save-png\" title=\"Save what is shown as a PNG "
+      "file\">Save as PNG</button></div></div></div>");
 }
 
 }  // namespace
@@ -147,8 +193,9 @@ const char kChartHelp[] =
     "<kbd>&rarr;</kbd> move, double click or <kbd>0</kbd> shows the whole step. Pointing at a box "
     "outlines its micro-batch on every rank.</p>";
 
-std::string ChartStyle(absl::Span<const NamedTrace> traces) {
-  return absl::StrCat(kPageStyle, StyleRules(MostChunks(traces)));
+std::string ChartStyle(absl::Span<const NamedTrace> traces, absl::string_view more) {
+  return absl::StrCat("<style>", kPageStyle, more, "</style>\n<style id=\"look\">",
+                      StyleRules(MostChunks(traces)), "</style>\n");
 }
 
 std::string ChartMarkup(absl::Span<const NamedTrace> traces) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "schedule/pictures/html.h"
 
@@ -11,8 +12,9 @@ namespace stagecoach::schedule {
 // The explorable picture of one or more traces (html.h) as parts of a page, which has one of them.
 // The traces pass CheckTrace. Not part of the public interface.
 
-// The rules of the whole page (html_assets.h) and of the picture's colors (trace_style.h).
-std::string ChartStyle(absl::Span<const NamedTrace> traces);
+// Two style elements: one with the rules of the page (html_assets.h) and `more`, and one with those
+// of the picture (trace_style.h), which saved pictures take with them.
+std::string ChartStyle(absl::Span<const NamedTrace> traces, absl::string_view more);
 
 // Toolbar and picture, to stand in an element of class "card".
 std::string ChartMarkup(absl::Span<const NamedTrace> traces);

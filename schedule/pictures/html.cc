@@ -22,39 +22,42 @@ std::string Header(const PageText& text) {
   return header + "</header>";
 }
 
-std::string TableRow(const std::vector<std::string>& cells, absl::string_view tag) {
+std::string TableRow(const PageText& text, const std::vector<std::string>& cells,
+                     absl::string_view tag) {
   std::string row = "<tr>";
-  for (const std::string& cell : cells) {
-    absl::StrAppend(&row, "<", tag, ">", EscapeMarkup(cell), "</", tag, ">");
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const bool is_left = i == 0 || text.columns[i].empty();
+    absl::StrAppend(&row, "<", tag, is_left ? " class=\"left\">" : ">", EscapeMarkup(cells[i]),
+                    "</", tag, ">");
   }
   return row + "</tr>\n";
 }
 
-std::string Table(const PageText& text) {
+std::string TableCard(const PageText& text) {
   if (text.columns.empty()) return "";
-  std::string table = "<div class=\"card scroll\"><table><thead>" + TableRow(text.columns, "th") +
-                      "</thead><tbody>";
+  std::string table = "<div class=\"card scroll\"><table><thead>" +
+                      TableRow(text, text.columns, "th") + "</thead><tbody>";
   for (const std::vector<std::string>& row : text.rows) {
     STAGECOACH_CHECK(row.size() == text.columns.size(),
                      absl::StrCat("a row of ", row.size(), " cells in a table of ",
                                   text.columns.size(), " columns"));
-    table += TableRow(row, "td");
+    table += TableRow(text, row, "td");
   }
   return table + "</tbody></table></div>";
 }
 
 }  // namespace
 
-std::string ToHtml(const Trace& trace, const PageText& text) { return ToHtml({{"", trace}}, text); }
-
 std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text) {
+  const std::string table = TableCard(text);
+  const bool is_summary = traces.size() > 1;  // which is read before what it sums up
   return absl::StrCat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      EscapeMarkup(text.title), "</title>\n<style>", ChartStyle(traces),
-      "</style>\n</head>\n<body>\n", Header(text), "\n<div class=\"card\">", ChartMarkup(traces),
-      "</div>\n<div class=\"below\">", Table(text), kChartHelp, "</div>\n", ChartScript(traces),
-      "\n</body>\n</html>\n");
+      EscapeMarkup(text.title), "</title>\n", ChartStyle(traces, ""), "</head>\n<body>\n",
+      Header(text), is_summary ? absl::StrCat("\n<div class=\"beside\">", table, "</div>") : "",
+      "\n<div class=\"card\">", ChartMarkup(traces), "</div>\n<div class=\"beside\">",
+      is_summary ? "" : table, kChartHelp, "</div>\n", ChartScript(traces), "\n</body>\n</html>\n");
 }
 
 }  // namespace stagecoach::schedule

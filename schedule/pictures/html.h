@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "schedule/stash.h"
 #include "schedule/trace.h"
 
 namespace stagecoach::schedule {
@@ -18,26 +19,30 @@ struct PageText {
 
   std::string title;
   std::vector<Fact> facts;  // beside the title
-  // A table below the picture, for example of the ranks: the first column aligned left, the others
-  // right. Every row has one cell per column; anything else aborts. No table without columns.
+  // A table, below the picture of one trace and above that of several: the first column and
+  // those without a name, which are remarks, aligned left, the others right. Every row has one cell
+  // per column; anything else aborts. No table without columns.
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
 };
 
-// A page that shows a trace and lets it be explored: the picture of ToSvg (svg.h), with zoom
-// (wheel, buttons, keys), pan (drag), messages between the ranks as arrows that can be switched
-// off, and on hover all that is known of an action, with the same micro-batch marked everywhere.
-// One file that needs a browser and its script engine, and nothing from elsewhere. About 50 bytes
-// per action. Pre-condition: the trace passes CheckTrace (check_trace.h).
-std::string ToHtml(const Trace& trace, const PageText& text);
-
-// One of several traces in a picture.
+// One of the traces in a picture.
 struct NamedTrace {
-  std::string name;  // plain text; stands above it
+  std::string name;  // plain text; stands above it if there are several
   const Trace& trace;
+  // What its stages keep of a micro-batch (index: stage): the stash of a trace without sizes is
+  // drawn in that unit, or not at all if this is empty.
+  std::vector<StageStash> unit_stash = {};
 };
 
-// The same of several, one below the other on one time axis, which is that of the longest.
+// A page that shows a trace and lets it be explored: the picture of ToSvg (svg.h), with zoom
+// (wheel, buttons, keys), pan (drag), messages between the ranks as arrows and, if it is known, the
+// stash of each rank over time with its peak, both of which can be switched off; on hover all that
+// is known of an action, with the same micro-batch marked everywhere. What is shown can be saved as
+// an SVG or PNG file that is named for the title. Several traces stand one below the other on one
+// time axis, which is that of the longest. One file that needs a browser and its script engine, and
+// nothing from elsewhere. About 50 bytes per action. Pre-condition: the traces pass CheckTrace
+// (check_trace.h).
 std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text);
 
 }  // namespace stagecoach::schedule

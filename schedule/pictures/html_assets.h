@@ -5,11 +5,11 @@ namespace stagecoach::schedule {
 
 // The parts of the page (html.h) that are the same for every trace.
 
-// Style of the page around the picture, and of what only the page's picture has.
+// Style of the page around the picture, whose own is in trace_style.h.
 extern const char kPageStyle[];
 
-// Draws the picture into <svg id="chart"> and reacts to the reader. Expects a constant `D`
-// with:
+// Draws the picture into <svg id="chart">, reacts to the reader, and saves what is shown with the
+// rules in <style id="look">. Expects a constant `D` with:
 //   step, unitNs, unit  length of the longest step, and the unit of shown times
 //   ops                 names of the operations
 //   colors              their letters (trace_style.h)
@@ -18,7 +18,9 @@ extern const char kPageStyle[];
 //     step              its length
 //     chunks            index: stage
 //     ranks             for each its boxes: [operation, stage, micro-batch or -1, start less the
-//                       start of the box before, duration, bytes, band (trace_parts.h)]
+//                       start of the box before, duration, band (trace_parts.h)]
+//     stash             null, or inBytes, and ranks: for each its peak, at (when that was reached)
+//                       and levels: [start less the start of the level before, amount]
 //     messages          [1 if gradient, from rank, start, to rank, end]
 extern const char kPageScript[];
 

@@ -207,10 +207,7 @@ std::string Painter::Paint() {
   return absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" "
       "viewBox=\"0 0 %.0f %.0f\" font-family=\"system-ui,sans-serif\" font-size=\"12\">\n"
-      "<style>%s.title{font-size:17px;font-weight:600}"
-      ".n{fill:#152030;font-size:11px;text-anchor:middle;pointer-events:none}"
-      ".message{fill:none;stroke-width:.8;opacity:.7;pointer-events:none}"
-      "</style>\n"
+      "<style>%s</style>\n"
       "<defs><pattern id=\"idle\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
       "patternTransform=\"rotate(45)\"><path class=\"hatch\" d=\"M0 0V6\"/></pattern></defs>\n"
       "<rect class=\"bg\" width=\"100%%\" height=\"100%%\"/>\n%s</svg>\n",

@@ -39,10 +39,17 @@ constexpr char kSurroundings[] = R"css(
 .bg{fill:#fff}.ink{fill:#1b2430}.mute{fill:#667284}
 .track{fill:#eef1f6}.hatch{stroke:#ccd4df}.grid{stroke:#dbe1e9}
 .forth{stroke:#2f6fd0}.back{stroke:#1f8f63}
+.stash{fill:#e2683a;fill-opacity:.28;stroke:#e2683a}.peak{fill:#e2683a}
+.message{fill:none;stroke-width:.8;opacity:.65}
+.same,.here{fill:none;stroke:#1b2430}.same{stroke-width:1.6}.here{opacity:.35}
+.title{font-size:17px;font-weight:600}.name{font-weight:600}
+.n{fill:#152030;font-size:11px;text-anchor:middle}
+.message,.n{pointer-events:none}
 @media (prefers-color-scheme:dark){
 .bg{fill:#11161e}.ink{fill:#e4e9f0}.mute{fill:#8f9bac}
 .track{fill:#1a212b}.hatch{stroke:#303b4a}.grid{stroke:#2c3644}
 .forth{stroke:#79a9f5}.back{stroke:#5fd0a0}
+.same,.here{stroke:#e4e9f0}
 }
 )css";
 

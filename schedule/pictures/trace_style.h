@@ -17,9 +17,11 @@ namespace stagecoach::schedule {
 // in "f0".
 char ColorOf(Op op);
 
-// Rules for the classes of boxes of up to `num_chunks` stages per rank, the first being lightest;
-// and, light or dark as the reader's system is, for those of everything around them: bg, ink, mute,
-// track, hatch, grid, forth (activations) and back (gradients).
+// All rules of a picture, which needs no others: for the classes of boxes of up to `num_chunks`
+// stages per rank, the first being lightest; and, light or dark as the reader's system is, for
+// those of everything around them: bg, ink, mute, title, name (of a trace), n (numbers in boxes),
+// track, hatch, grid, message, forth (activations) and back (gradients), stash and its peak, same
+// and here (what the reader points at).
 std::string StyleRules(int num_chunks);
 
 // The colors that occur in any of the traces, for their legend.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
@@ -115,12 +116,18 @@ TEST(Simulate, TimesFileGivesEachStageItsOwn) {
                       "stash_bytes": 5000},
                      {"forward_ms": 3, "backward_ms": 2, "weight_ms": 2, "step_ms": 4}],
           "latency_ms": 0.25, "bytes_per_second": 1000000})");
-  const nlohmann::json json = JsonOf({"--stages", "2", "--microbatches", "1", "--times", times});
+  const std::string page = absl::StrCat(directory, "/", "page.html");
+  const nlohmann::json json =
+      JsonOf({"--stages", "2", "--microbatches", "1", "--times", times, "--html", page});
   // F0, a message of 0.25 + 1 ms, F1, BW1, a message, BW0; meanwhile STEP1.
   EXPECT_DOUBLE_EQ(json["step_ms"], 1 + 1.25 + 3 + 4 + 4);
   EXPECT_DOUBLE_EQ(json["ranks"][0]["busy_ms"], 3);
   EXPECT_DOUBLE_EQ(json["ranks"][1]["busy_ms"], 11);
-  EXPECT_GE(json["ranks"][0]["peak_bytes"], 5000);
+  EXPECT_GE(json["ranks"][0]["peak_stash_bytes"], 5000);
+  EXPECT_GE(json["ranks"][0]["peak_bytes"], json["ranks"][0]["peak_stash_bytes"]);
+  EXPECT_THAT(ContentsOf(page),
+              HasSubstr(absl::StrCat(R"("stash":{"inBytes":true,"ranks":[{"peak":)",
+                                     json["ranks"][0]["peak_stash_bytes"].get<int64_t>(), ",")));
 }
 
 TEST(Simulate, TextHasTimelineTableAndTotals) {
@@ -170,6 +177,7 @@ TEST(Simulate, WritesPagesAndPicturesThatNeedNothingFromElsewhere) {
   const std::string svg = absl::StrCat(directory, "/", "picture.svg");
   EXPECT_EQ(Simulated({"--schedule", "zb-h2", "--html", html, "--svg", svg}).exit_status, 0);
   EXPECT_THAT(ContentsOf(html), AllOf(StartsWith("<!doctype html>"), HasSubstr("zb-h2: 4 stages"),
+                                      HasSubstr(R"("stash":{"inBytes":false,)"),
                                       Not(HasSubstr("src=")), Not(HasSubstr("href="))));
   EXPECT_THAT(ContentsOf(svg),
               AllOf(HasSubstr("<svg"), HasSubstr("zb-h2: 4 stages"), Not(HasSubstr("<script"))));
@@ -268,8 +276,16 @@ TEST(Trace, OfARunIsComparedWithItsSimulation) {
   const size_t below = html.find(absl::StrCat("\"name\":\"measured: ", measured, "\""));
   EXPECT_LT(above, below);
   EXPECT_NE(below, std::string::npos);
-  EXPECT_THAT(html, HasSubstr("<td>sum</td>"));
-  EXPECT_THAT(RunStagecoach({"trace", "show", measured}).out, HasSubstr("zb-h1, measured"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"left\">sum</td>"));
+  const std::string shown = RunStagecoach({"trace", "show", measured, "--html", page}).out;
+  EXPECT_THAT(shown, AllOf(HasSubstr("zb-h1, measured"), HasSubstr("rank      "),
+                           HasSubstr("messages  executor")));
+  // A rank's time in F, as on the terminal.
+  const std::string forward = std::vector<std::string>(
+      absl::StrSplit(shown.substr(shown.rfind("\n1 ")), ' ', absl::SkipEmpty()))[1];
+  EXPECT_THAT(ContentsOf(page),
+              AllOf(HasSubstr("<td class=\"left\">1</td><td>" + forward + "</td>"),
+                    HasSubstr(R"("stash":{"inBytes":true,)")));
 }
 
 TEST(Trace, OfTheSameKindKeepTheirPlacesAndThatIsSaid) {

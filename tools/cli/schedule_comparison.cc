@@ -234,7 +234,7 @@ std::string ToHtml(const ScheduleComparison& comparison) {
     if (row.simulated.ok()) {
       AppendCells(FoundCells(comparison, *row.simulated), cells);
       cells.emplace_back(is_best ? "best" : "");
-      traces.push_back({name, row.simulated->simulation.trace});
+      traces.push_back({name, row.simulated->simulation.trace, row.simulated->unit_stash});
     } else {
       cells.resize(text.columns.size() - 1);
       cells.push_back(Reason(row));

@@ -46,7 +46,7 @@ std::string ToText(const ScheduleComparison& comparison);
 // the fullest device, "microbatches_per_second", and "best".
 nlohmann::ordered_json ToJson(const ScheduleComparison& comparison);
 
-// A page with the table, and the timelines on one time axis.
+// A page with the table and, below it, the timelines on one time axis.
 std::string ToHtml(const ScheduleComparison& comparison);
 
 }  // namespace stagecoach::tools

@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "schedule/files/schedule_file.h"
-#include "schedule/pictures/html.h"
 #include "schedule/pictures/svg.h"
 #include "schedule/simulate.h"
 #include "schedule/traces/chrome_trace.h"
@@ -84,12 +83,11 @@ absl::Status CheckPaths(const SimulateCommandOptions& options) {
 absl::Status WriteFiles(const SimulateCommandOptions& options, const SimulatedSchedule& found) {
   const schedule::Trace& trace = found.simulation.trace;
   if (!options.html.empty()) {
-    RETURN_IF_ERROR(
-        base::WriteFileAtomically(options.html, schedule::ToHtml(trace, ToPageText(found))));
+    RETURN_IF_ERROR(base::WriteFileAtomically(options.html, ToHtml(found)));
   }
   if (!options.svg.empty()) {
-    RETURN_IF_ERROR(base::WriteFileAtomically(
-        options.svg, schedule::ToSvg(trace, {.title = ToPageText(found).title})));
+    RETURN_IF_ERROR(
+        base::WriteFileAtomically(options.svg, schedule::ToSvg(trace, {.title = Title(found)})));
   }
   if (!options.trace.empty()) RETURN_IF_ERROR(schedule::WriteTrace(trace, options.trace));
   if (!options.save.empty()) {

@@ -201,8 +201,8 @@ absl::StatusOr<SimulatedSchedule> Finder::Find() {
                    From(Origin::kConfiguration,
                         schedule::Simulate(found.lowered, costs,
                                            {.sends = request_.sends, .keep_trace = true})));
-  found.peak_stash = PeakStash(
-      found.as_given, schedule::UnitStash(found.as_given.rank_of_stage, request_.weight_stash));
+  found.unit_stash = schedule::UnitStash(found.as_given.rank_of_stage, request_.weight_stash);
+  found.peak_stash = PeakStash(found.as_given, found.unit_stash);
   return found;
 }
 

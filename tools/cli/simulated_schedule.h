@@ -9,6 +9,7 @@
 #include "schedule/automatic.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
+#include "schedule/stash.h"
 
 namespace stagecoach::tools {
 
@@ -41,7 +42,10 @@ struct SimulatedSchedule {
   schedule::Schedule as_given;      // compute or, from a file, perhaps lowered
   schedule::Schedule lowered;       // proved
   schedule::Simulation simulation;  // with its trace
-  std::vector<double> peak_stash;   // per rank, in what a device stashes of a micro-batch
+  // In what a device stashes of a micro-batch: what stages keep (index: stage), and the most that
+  // each rank does.
+  std::vector<schedule::StageStash> unit_stash;
+  std::vector<double> peak_stash;
 };
 
 // Errors are marked with their origin (exit_status.h).

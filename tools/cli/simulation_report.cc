@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "schedule/pictures/html.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -18,14 +19,6 @@ double Milliseconds(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 std::string ShareOfStep(int64_t ns, const Simulation& simulation) {
   if (simulation.step_ns == 0) return "-";
   return FormatPercent(static_cast<double>(ns) / static_cast<double>(simulation.step_ns));
-}
-
-std::string Title(const SimulatedSchedule& simulated) {
-  const schedule::Schedule& schedule = simulated.as_given;
-  const int chunks = schedule.num_stages() / schedule.num_ranks();
-  return absl::StrCat(schedule.name, ": ", schedule.num_ranks(), " stages",
-                      chunks > 1 ? absl::StrCat(" x ", chunks, " chunks") : "", ", ",
-                      schedule.num_micro_batches, " micro-batches");
 }
 
 std::vector<std::string> Columns(const SimulatedSchedule& simulated) {
@@ -43,12 +36,22 @@ std::vector<std::string> RowOf(const SimulatedSchedule& simulated, size_t rank) 
                                   FormatMs(times.dependency_ns),
                                   FormatMs(times.imbalance_ns),
                                   FormatMs(times.communication_ns),
-                                  absl::StrFormat("%.4g", simulated.peak_stash[rank])};
+                                  KnowsSizes(simulated)
+                                      ? base::FormatBytes(times.peak_stash_bytes)
+                                      : absl::StrFormat("%.4g", simulated.peak_stash[rank])};
   if (KnowsSizes(simulated)) row.push_back(base::FormatBytes(times.peak_bytes));
   return row;
 }
 
 }  // namespace
+
+std::string Title(const SimulatedSchedule& simulated) {
+  const schedule::Schedule& schedule = simulated.as_given;
+  const int chunks = schedule.num_stages() / schedule.num_ranks();
+  return absl::StrCat(schedule.name, ": ", schedule.num_ranks(), " stages",
+                      chunks > 1 ? absl::StrCat(" x ", chunks, " chunks") : "", ", ",
+                      schedule.num_micro_batches, " micro-batches");
+}
 
 std::string FormatMs(int64_t ns) { return absl::StrFormat("%.3f ms", Milliseconds(ns)); }
 
@@ -77,7 +80,10 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated) {
                                      {"imbalance", Milliseconds(times.imbalance_ns)},
                                      {"communication", Milliseconds(times.communication_ns)}}},
                                    {"peak_stash", simulated.peak_stash[r]}};
-    if (KnowsSizes(simulated)) rank["peak_bytes"] = times.peak_bytes;
+    if (KnowsSizes(simulated)) {
+      rank["peak_stash_bytes"] = times.peak_stash_bytes;
+      rank["peak_bytes"] = times.peak_bytes;
+    }
     ranks.push_back(std::move(rank));
   }
   json["ranks"] = std::move(ranks);
@@ -97,7 +103,7 @@ std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineO
                       FormatPercent(simulation.bubble_rate), " of it\n");
 }
 
-schedule::PageText ToPageText(const SimulatedSchedule& simulated) {
+std::string ToHtml(const SimulatedSchedule& simulated) {
   const Simulation& simulation = simulated.simulation;
   schedule::PageText text;
   text.title = Title(simulated);
@@ -106,7 +112,7 @@ schedule::PageText ToPageText(const SimulatedSchedule& simulated) {
                 {"bubble", FormatPercent(simulation.bubble_rate)}};
   text.columns = Columns(simulated);
   for (size_t r = 0; r < simulation.ranks.size(); ++r) text.rows.push_back(RowOf(simulated, r));
-  return text;
+  return schedule::ToHtml({{"", simulation.trace, simulated.unit_stash}}, text);
 }
 
 }  // namespace stagecoach::tools

@@ -4,7 +4,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "schedule/pictures/html.h"
 #include "schedule/pictures/timeline.h"
 #include "tools/cli/simulated_schedule.h"
 
@@ -14,7 +13,8 @@ namespace stagecoach::tools {
 
 // {"schedule", "stages" (ranks), "chunks" (per rank), "microbatches", "step_ms", "span_ms",
 // "bubble_rate", "ranks": [{"busy_ms", "idle_ms": {"dependency", "imbalance", "communication"},
-// "peak_stash"}]}, and "peak_bytes" per rank if sizes are known (KnowsSizes).
+// "peak_stash"}]}, and "peak_stash_bytes" and "peak_bytes" per rank if sizes are known
+// (KnowsSizes).
 nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated);
 
 // A title, a timeline, a table of the ranks, and the totals.
@@ -27,8 +27,11 @@ std::string FormatPercent(double share);
 // Whether peaks in bytes are known.
 bool KnowsSizes(const SimulatedSchedule& simulated);
 
-// Title, facts and table of an HTML page.
-schedule::PageText ToPageText(const SimulatedSchedule& simulated);
+// "1f1b: 4 stages, 8 micro-batches".
+std::string Title(const SimulatedSchedule& simulated);
+
+// A page with the timeline, the totals, and the table of the ranks.
+std::string ToHtml(const SimulatedSchedule& simulated);
 
 }  // namespace stagecoach::tools
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/json.h"
 #include "schedule/pictures/trace_style.h"
 #include "tests/schedule/pictures/markup.h"
@@ -36,13 +37,9 @@ const json& OnlyTrace(const json& data) {
   return data["traces"].at(0);
 }
 
-// The page's elements; script and style are not markup.
-std::vector<Element> ElementsIn(std::string page) {
-  for (const std::string tag : {"style", "script"}) {
-    const size_t start = page.find("<" + tag + ">");
-    page.erase(start, page.find("</" + tag + ">") - start + tag.size() + 3);
-  }
-  return ParseMarkup(page, {"meta", "input"});
+// Of one trace without a name.
+std::string PageOf(const Trace& trace, const PageText& text = {}) {
+  return ToHtml({{"", trace}}, text);
 }
 
 std::vector<std::string> Texts(const std::vector<Element>& elements, const std::string& tag) {
@@ -55,9 +52,8 @@ std::vector<std::string> Texts(const std::vector<Element>& elements, const std::
 
 TEST(Html, HasTheBoxesOfTheTrace) {
   for (const std::string& name : GeneratorNames()) {
-    Trace trace = SimulatedTrace(name, 3, 6, Sends::kRendezvous);
-    trace.actions[1][0].bytes = 77;
-    const json data = DataIn(ToHtml(trace, {.title = name}));
+    const Trace trace = SimulatedTrace(name, 3, 6, Sends::kRendezvous);
+    const json data = DataIn(PageOf(trace, {.title = name}));
     EXPECT_EQ(data["step"], trace.step_ns);
     ASSERT_EQ(OnlyTrace(data)["ranks"].size(), trace.actions.size());
     for (size_t rank = 0; rank < trace.actions.size(); ++rank) {
@@ -72,7 +68,6 @@ TEST(Html, HasTheBoxesOfTheTrace) {
         EXPECT_EQ(numbers[2], timed.action.micro_batch.value());
         EXPECT_EQ(start_ns, timed.start_ns);
         EXPECT_EQ(start_ns + numbers[4].get<int64_t>(), timed.end_ns);
-        EXPECT_EQ(numbers[5], timed.bytes);
       }
       EXPECT_EQ(OnlyTrace(data)["ranks"][rank].size(), box);
     }
@@ -80,10 +75,10 @@ TEST(Html, HasTheBoxesOfTheTrace) {
 }
 
 TEST(Html, TellsBandsAndStagesOfARank) {
-  const json data = DataIn(
-      ToHtml(TraceFromText({0, 0, 0}, 2, {"F0.1+@0-10 BW1.0@0-10 F2.0@10-14 STEP0@14-20"}), {}));
+  const json data =
+      DataIn(PageOf(TraceFromText({0, 0, 0}, 2, {"F0.1+@0-10 BW1.0@0-10 F2.0@10-14 STEP0@14-20"})));
   std::vector<int> bands;
-  for (const json& box : OnlyTrace(data)["ranks"][0]) bands.push_back(box[6]);
+  for (const json& box : OnlyTrace(data)["ranks"][0]) bands.push_back(box[5]);
   EXPECT_THAT(bands, ElementsAre(1, 2, 0, 0));
   EXPECT_EQ(OnlyTrace(data)["chunks"].dump(), "[0,1,2]");
 }
@@ -92,29 +87,83 @@ TEST(Html, HasEveryMessageOfTheTrace) {
   const Trace trace = TraceFromText({0, 1}, 1,
                                     {"F0.0@0-10 SEND_F0.0@10-20 RECV_B0.0@10-50 BW0.0@50-60",
                                      "RECV_F1.0@0-20 F1.0@20-30 BW1.0@30-40 SEND_B1.0@40-50"});
-  EXPECT_EQ(OnlyTrace(DataIn(ToHtml(trace, {})))["messages"].dump(),
-            "[[0,0,10,1,20],[1,1,40,0,50]]");
+  EXPECT_EQ(OnlyTrace(DataIn(PageOf(trace)))["messages"].dump(), "[[0,0,10,1,20],[1,1,40,0,50]]");
   const Trace large = SimulatedTrace("interleaved", 4, 8, Sends::kRendezvous);
   size_t sends = 0;
   for (const std::vector<TimedAction>& list : large.actions) {
     for (const TimedAction& timed : list) sends += IsSend(timed.action.op) ? 1 : 0;
   }
-  EXPECT_EQ(OnlyTrace(DataIn(ToHtml(large, {})))["messages"].size(), sends);
+  EXPECT_EQ(OnlyTrace(DataIn(PageOf(large)))["messages"].size(), sends);
 }
 
 TEST(Html, OffersMessagesOnlyWhereThereAreSome) {
-  EXPECT_THAT(ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous), {}),
+  EXPECT_THAT(PageOf(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous)),
               HasSubstr("id=\"messages\""));
-  EXPECT_THAT(ToHtml(TraceFromText({0}, 1, {"F0.0@0-1"}), {}), Not(HasSubstr("id=\"messages\"")));
+  EXPECT_THAT(PageOf(TraceFromText({0}, 1, {"F0.0@0-1"})), Not(HasSubstr("id=\"messages\"")));
+}
+
+TEST(Html, HasTheStashOfEveryRankIfItIsKnown) {
+  Trace trace =
+      TraceFromText({0, 0, 1}, 1, {"F0.0@0-10 F1.0@10-20 BW1.0@50-60 BW0.0@60-65", "F2.0@30-40"});
+  EXPECT_TRUE(OnlyTrace(DataIn(PageOf(trace)))["stash"].is_null());
+  EXPECT_THAT(PageOf(trace), Not(HasSubstr("id=\"stash\"")));
+
+  std::string page = ToHtml({{"", trace, {{.forward = 0.5}, {.forward = 0.5}, {}}}}, {});
+  EXPECT_THAT(page, HasSubstr("id=\"stash\" checked"));
+  EXPECT_EQ(OnlyTrace(DataIn(page))["stash"], json::parse(R"({"inBytes": false, "ranks": [
+      {"peak": 1, "at": 10, "levels": [[0, 0.5], [10, 1], [50, 0.5], [5, 0]]},
+      {"peak": 1, "at": 30, "levels": [[30, 1]]}]})"));
+
+  trace.actions[0][1].bytes = 123'456'789'012'345;
+  page = PageOf(trace);
+  EXPECT_EQ(OnlyTrace(DataIn(page))["stash"]["inBytes"], true);
+  EXPECT_EQ(OnlyTrace(DataIn(page))["stash"]["ranks"][0]["peak"], 123'456'789'012'345);
+}
+
+TEST(Html, HasTheTableAboveSeveralTracesAndBelowOne) {
+  const Trace trace = SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous);
+  const PageText text = {.columns = {"name", "time", ""}, .rows = {{"1f1b", "1 ms", "best"}}};
+  const std::string one = PageOf(trace, text);
+  EXPECT_LT(one.find("id=\"chart\""), one.find("<td"));
+  const std::string two = ToHtml({{"a", trace}, {"b", trace}}, text);
+  EXPECT_LT(two.find("<td"), two.find("id=\"chart\""));
+  // Numbers stand right; the name, and remarks, left.
+  EXPECT_THAT(two, HasSubstr("<tr><td class=\"left\">1f1b</td><td>1 ms</td>"
+                             "<td class=\"left\">best</td></tr>"));
+}
+
+// What is saved takes these rules with it, and nothing else.
+TEST(Html, ThePictureNeedsOnlyItsOwnRules) {
+  const Trace trace = SimulatedTrace("zb-v", 2, 4, Sends::kRendezvous);
+  const std::string page = PageOf(trace);
+  const std::string start = "<style id=\"look\">";
+  const size_t rules_start = page.find(start) + start.size();
+  const std::string rules =
+      page.substr(rules_start, page.find("</style>", rules_start) - rules_start);
+  EXPECT_THAT(rules, Not(HasSubstr("var(")));
+  const std::string script = page.substr(page.find("<script>"));
+  const std::string attribute = "class=\"";
+  int classes = 0;
+  for (size_t at = script.find(attribute); at != std::string::npos;
+       at = script.find(attribute, at + 1)) {
+    const size_t first = at + attribute.size();
+    const std::string names = script.substr(first, script.find('"', first) - first);
+    if (names[0] == '$') continue;  // a box: HasARuleForEveryColor
+    for (const absl::string_view name : absl::StrSplit(names, ' ')) {
+      EXPECT_THAT(rules, HasSubstr(absl::StrCat(".", name))) << names;
+      ++classes;
+    }
+  }
+  EXPECT_GT(classes, 15);
 }
 
 TEST(Html, SaysWhatTheCallerSays) {
   const std::vector<Element> elements =
-      ElementsIn(ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous),
-                        {.title = "My schedule",
-                         .facts = {{"step", "12.3 ms"}, {"bubble", "4 %"}},
-                         .columns = {"rank", "busy"},
-                         .rows = {{"0", "1 ms"}, {"1", "2 ms"}}}));
+      ParsePage(PageOf(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous),
+                       {.title = "My schedule",
+                        .facts = {{"step", "12.3 ms"}, {"bubble", "4 %"}},
+                        .columns = {"rank", "busy"},
+                        .rows = {{"0", "1 ms"}, {"1", "2 ms"}}}));
   EXPECT_THAT(Texts(elements, "h1"), ElementsAre("My schedule"));
   EXPECT_THAT(Texts(elements, "title"), ElementsAre("My schedule"));
   EXPECT_THAT(Texts(elements, "dt"), ElementsAre("step", "bubble"));
@@ -126,18 +175,18 @@ TEST(Html, SaysWhatTheCallerSays) {
 TEST(Html, EscapesWhatTheCallerSays) {
   const std::string evil = "</script><script>alert('\"&\")</script>";
   const std::string page =
-      ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous),
+      PageOf(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous),
              {.title = evil, .facts = {{evil, evil}}, .columns = {evil}, .rows = {{evil}}});
   EXPECT_THAT(page, Not(HasSubstr("alert('")));
   EXPECT_THAT(
-      Texts(ElementsIn(page), "td"),
+      Texts(ParsePage(page), "td"),
       ElementsAre("&lt;/script&gt;&lt;script&gt;alert(&#39;&quot;&amp;&quot;)&lt;/script&gt;"));
 }
 
 TEST(Html, DoesNotContainTheTracesOwnNames) {
   Trace trace = SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous);
   trace.name = trace.source = "<img>";
-  EXPECT_THAT(ToHtml(trace, {.title = "x"}), Not(HasSubstr("<img>")));
+  EXPECT_THAT(PageOf(trace, {.title = "x"}), Not(HasSubstr("<img>")));
 }
 
 TEST(Html, OfSeveralTracesHasThemOnOneAxis) {
@@ -160,16 +209,17 @@ TEST(Html, OfSeveralTracesHasThemOnOneAxis) {
 }
 
 TEST(Html, NeedsNothingFromElsewhere) {
-  const std::string page = ToHtml(SimulatedTrace("zb-v", 4, 8, Sends::kBuffered), {});
+  const std::string page = PageOf(SimulatedTrace("zb-v", 4, 8, Sends::kBuffered));
   for (const char* link : {"http:", "https:", "href=", "src=", "@import", "fetch(", "import("}) {
     EXPECT_THAT(page, Not(HasSubstr(link)));
   }
 }
 
 TEST(Html, HasAllElementsThatItsScriptLooksFor) {
-  const std::string page = ToHtml(SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous), {});
+  const Trace trace = SimulatedTrace("1f1b", 2, 4, Sends::kRendezvous);
+  const std::string page = ToHtml({{"", trace, UnitStash(trace.rank_of_stage, 0.5)}}, {});
   std::set<std::string> ids;
-  for (const Element& element : ElementsIn(page)) {
+  for (const Element& element : ParsePage(page)) {
     if (element.attributes.contains("id")) ids.insert(element.attributes.at("id"));
   }
   const std::string call = "getElementById(\"";
@@ -180,13 +230,13 @@ TEST(Html, HasAllElementsThatItsScriptLooksFor) {
     EXPECT_TRUE(ids.contains(id)) << id;
     ++calls;
   }
-  EXPECT_EQ(calls, 6);
+  EXPECT_EQ(calls, 10);
 }
 
 TEST(Html, HasARuleForEveryColor) {
   for (const std::string& name : GeneratorNames()) {
     const Trace trace = SimulatedTrace(name, 3, 6, Sends::kBuffered);
-    const std::string page = ToHtml(trace, {});
+    const std::string page = PageOf(trace);
     const json data = DataIn(page);
     for (const json& list : OnlyTrace(data)["ranks"]) {
       for (const json& box : list) {
@@ -201,18 +251,18 @@ TEST(Html, HasARuleForEveryColor) {
 TEST(Html, OfALargeScheduleStaysSmall) {
   for (const char* name : {"zb-h1", "zb-v"}) {
     const Trace trace = SimulatedTrace(name, 16, 128, Sends::kRendezvous);
-    EXPECT_LT(ToHtml(trace, {}).size(), 1'500'000U) << name;
+    EXPECT_LT(PageOf(trace).size(), 1'500'000U) << name;
   }
 }
 
 TEST(Html, OfATraceOfNothingIsAPage) {
-  const std::string page = ToHtml(Trace(), {.title = "nothing"});
+  const std::string page = PageOf(Trace(), {.title = "nothing"});
   EXPECT_EQ(OnlyTrace(DataIn(page))["ranks"].size(), 0U);
-  EXPECT_FALSE(ElementsIn(page).empty());
+  EXPECT_FALSE(ParsePage(page).empty());
 }
 
 TEST(HtmlDeathTest, RowHasOneCellPerColumn) {
-  EXPECT_DEATH(ToHtml(Trace(), {.columns = {"a", "b"}, .rows = {{"1"}}}), "a row of 1 cells");
+  EXPECT_DEATH(PageOf(Trace(), {.columns = {"a", "b"}, .rows = {{"1"}}}), "a row of 1 cells");
 }
 
 TEST(EscapeMarkup, LeavesOtherTextAlone) {

@@ -84,4 +84,15 @@ std::vector<Element> ParseMarkup(absl::string_view text, const std::vector<std::
   return elements;
 }
 
+std::vector<Element> ParsePage(std::string page) {
+  for (const std::string tag : {"style", "script"}) {
+    for (size_t at = page.find("<" + tag); at != std::string::npos; at = page.find("<" + tag, at)) {
+      const size_t text = page.find('>', at) + 1;
+      page.erase(text, page.find("</" + tag + ">", text) - text);
+      at = text;
+    }
+  }
+  return ParseMarkup(page, {"meta", "input"});
+}
+
 }  // namespace stagecoach::schedule

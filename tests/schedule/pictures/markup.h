@@ -21,6 +21,9 @@ struct Element {
 std::vector<Element> ParseMarkup(absl::string_view text,
                                  const std::vector<std::string>& empty = {});
 
+// Those of an HTML page, without what is in its styles and scripts.
+std::vector<Element> ParsePage(std::string page);
+
 }  // namespace stagecoach::schedule
 
 #endif  // STAGECOACH_TESTS_SCHEDULE_PICTURES_MARKUP_H_
