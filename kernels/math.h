@@ -53,6 +53,33 @@ STAGECOACH_HOST_DEVICE inline float SiluDerivative(float a, float gate) {
 // The gate of a alone, on a CPU.
 inline float SiluGate(float a) { return LogisticGate(FastExp(-a)); }
 
+// Its derivative, by its value y.
+STAGECOACH_HOST_DEVICE inline float SigmoidDerivative(float y) { return y * (1.0F - y); }
+
+// tanh(z) is (1 - e) / (1 + e), with e = e^-2|z| and the sign of z, or, where that would cancel, an
+// odd polynomial, whose relative error is below 2^-25 for |z| < 0.625. This is the exponent of e.
+STAGECOACH_HOST_DEVICE inline float TanhExponent(float z) { return -2.0F * (z < 0.0F ? -z : z); }
+
+STAGECOACH_HOST_DEVICE inline float TanhOf(float z, float exponential) {
+  const float s = z * z;
+  float p = -5.992961116e-3F;
+  p = p * s + 2.092414908e-2F;
+  p = p * s - 5.383514240e-2F;
+  p = p * s + 1.333266348e-1F;
+  p = p * s - 3.333332837e-1F;
+  const float near_zero = z + z * (s * p);
+  const float magnitude = (1.0F - exponential) / (1.0F + exponential);
+  const float far = z < 0.0F ? -magnitude : magnitude;
+  return s < 0.625F * 0.625F ? near_zero : far;
+}
+
+// Its derivative, by its value y.
+STAGECOACH_HOST_DEVICE inline float TanhDerivative(float y) { return 1.0F - y * y; }
+
+// Of z alone, on a CPU.
+inline float Sigmoid(float z) { return LogisticGate(FastExp(-z)); }
+inline float Tanh(float z) { return TanhOf(z, FastExp(TanhExponent(z))); }
+
 // GELU is z times the share of it that passes, its gate: (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u)) with
 // u = kGeluScale (z + kGeluCubic z^3), LogisticGate of e to the power of this, -2u.
 STAGECOACH_HOST_DEVICE inline float GeluExponent(float z) {

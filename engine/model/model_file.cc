@@ -18,6 +18,7 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/toml.h"
+#include "engine/model/layers/activation.h"
 #include "engine/model/layers/embedding.h"
 #include "engine/model/layers/head.h"
 #include "engine/model/layers/linear.h"
@@ -33,20 +34,27 @@ using nlohmann::json;
 
 template <typename T>
 struct Named {
-  const char* name;
-  T value;
+  const char* name = nullptr;
+  T value = {};
 };
 
 constexpr auto kLosses = std::to_array<Named<LossFactory (*)()>>({
     {"softmax_cross_entropy", SoftmaxCrossEntropy},
     {"mean_squared_error", MeanSquaredError},
 });
-constexpr std::array<Named<Activation>, 4> kActivations = {{
-    {"none", Activation::kNone},
-    {"relu", Activation::kRelu},
-    {"gelu", Activation::kGelu},
-    {"gelu_exact", Activation::kGeluExact},
-}};
+constexpr auto kActivations = [] {
+  std::array<Named<Activation>, kernels::kAllActivations.size()> named = {};
+  for (size_t i = 0; i < named.size(); ++i) {
+    named[i] = {ActivationName(kernels::kAllActivations[i]), kernels::kAllActivations[i]};
+  }
+  return named;
+}();
+// A layer of its own for each of them.
+template <Activation kActivation>
+absl::Status ParseActivation(ObjectReader&, ParsedLayer& layer) {
+  layer.factories = {Activate(kActivation)};
+  return absl::OkStatus();
+}
 // Those that need more than their own keys have a parser within ModelParser.
 enum class LayerKind : uint8_t { kPlain, kLinear, kEmbedding, kHead, kResidual, kSequence };
 struct LayerType {
@@ -69,7 +77,11 @@ constexpr auto kLayerTypes = std::to_array<Named<LayerType>>({
     {"global_avg_pool", {.parse = ParseGlobalAvgPool}},
     {"group_norm", {.parse = ParseGroupNorm}},
     {"batch_norm", {.parse = ParseBatchNorm}},
-    {"relu", {.parse = ParseRelu}},
+    {"relu", {.parse = ParseActivation<Activation::kRelu>}},
+    {"gelu", {.parse = ParseActivation<Activation::kGelu>}},
+    {"gelu_exact", {.parse = ParseActivation<Activation::kGeluExact>}},
+    {"tanh", {.parse = ParseActivation<Activation::kTanh>}},
+    {"sigmoid", {.parse = ParseActivation<Activation::kSigmoid>}},
     {"flatten", {.parse = ParseFlatten}},
     {"add_skip", {.parse = ParseAddSkip}},
     {"concat_skip", {.parse = ParseConcatSkip}},

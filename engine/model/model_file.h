@@ -26,7 +26,8 @@ namespace stagecoach::engine {
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h
 //   outputs = 512                       # a number, or "classes": as many as the data has
-//   activation = "relu"                 # "none" (the default), "relu", "gelu" or "gelu_exact"
+//   activation = "relu"                 # "none" (the default), "relu", "gelu", "gelu_exact",
+//                                       # "tanh" or "sigmoid" (kernels/activation.h)
 //   bias = true                         # the default
 //   deviation = 0.02                    # of normal weights; left out: linear.h's uniform ones
 //
@@ -55,7 +56,8 @@ namespace stagecoach::engine {
 //   { type = "head", deviation = 0.02, tied = false }       # layers/head.h; the last layer, in the
 //                                                           # place of linear with its loss; tied:
 //                                                           # to the table of layer 0, an embedding
-//   { type = "relu" }                                       # layers/relu.h
+//   { type = "relu" }                                       # layers/activation.h: any of the
+//                                                           # activations, as a layer of its own
 //   { type = "residual", layers = [...], shortcut = [...], relu = false }  # a shortcut through
 //                                                           # layers of its own, relu of the sum
 //

@@ -14,7 +14,6 @@
 #include "engine/model/layers/last_axis.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/pooling.h"
-#include "engine/model/layers/relu.h"
 #include "engine/model/layers/skip.h"
 #include "engine/model/layers/swiglu.h"
 #include "engine/model/model_file.h"
@@ -169,11 +168,6 @@ absl::Status ParseBatchNorm(ObjectReader& reader, ParsedLayer& layer) {
   options.momentum = static_cast<float>(momentum);
   ASSIGN_OR_RETURN(options.epsilon, ParseNormEpsilon(reader));
   layer.factories = {BatchNorm(options)};
-  return absl::OkStatus();
-}
-
-absl::Status ParseRelu(ObjectReader&, ParsedLayer& layer) {
-  layer.factories = {Relu()};
   return absl::OkStatus();
 }
 

@@ -50,7 +50,6 @@ absl::Status ParseAvgPool(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseGlobalAvgPool(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseGroupNorm(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseBatchNorm(base::ObjectReader& reader, ParsedLayer& layer);
-absl::Status ParseRelu(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseFlatten(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseAddSkip(base::ObjectReader& reader, ParsedLayer& layer);
 absl::Status ParseConcatSkip(base::ObjectReader& reader, ParsedLayer& layer);

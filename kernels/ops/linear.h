@@ -6,24 +6,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/activation.h"
 #include "kernels/device.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::kernels {
-
-// Pointwise function behind a linear layer.
-//   kRelu: max(0, z)
-//   kGelu: 0.5 z (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))   (Hendrycks & Gimpel 2016, the tanh
-//   form, as in GPT-2)
-//   kGeluExact: z Phi(z) = 0.5 z (1 + erf(z / sqrt(2)))   (the same paper, its definition)
-enum class Activation : uint8_t { kNone, kRelu, kGelu, kGeluExact };
-// "none", "relu", "gelu", "gelu_exact"
-const char* ActivationName(Activation activation);
-// Whether its derivative needs z.
-inline bool KeepsZ(Activation activation) {
-  return activation == Activation::kGelu || activation == Activation::kGeluExact;
-}
 
 class LinearOp;
 
@@ -51,8 +39,8 @@ class LinearOp : public Operation {
                                const Tensor& z, const Tensor& y, std::byte* workspace) = 0;
 
   // dz = dy * activation'(z) and dx = dz w^T.       dy, dz (R, O)   dx (R, I)
-  // Reads z where KeepsZ(activation), y with kRelu. With kNone dz is dy itself, and `dz` is
-  // ignored. `dz` may be the same memory as z. An empty `dx` is not computed.
+  // Reads z where KeepsZ(activation), otherwise y. With kNone dz is dy itself, and `dz` is ignored,
+  // as is y. `dz` may be the same memory as z. An empty `dx` is not computed.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y,
                                      const Tensor& z, const Tensor& w, const Tensor& dz,
                                      const Tensor& dx, std::byte* workspace) = 0;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/convolution.h"
@@ -19,7 +20,6 @@
 #include "kernels/ops/loss.h"
 #include "kernels/ops/operation.h"
 #include "kernels/ops/pooling.h"
-#include "kernels/ops/relu.h"
 #include "kernels/ops/swiglu.h"
 
 // The list of all operations of fixed shape. For the backends, which make each of them; others
@@ -30,6 +30,7 @@ template <typename... Shapes>
 struct ShapeList {};
 
 using AllShapes = ShapeList<   //
+    ActivationShape,           //
     AttentionShape,            //
     CachedAttentionShape,      //
     ConvolutionShape,          //
@@ -41,7 +42,6 @@ using AllShapes = ShapeList<   //
     LinearShape,               //
     MeanSquaredErrorShape,     //
     PoolingShape,              //
-    ReluShape,                 //
     SoftmaxCrossEntropyShape,  //
     SwiGluShape>;
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/cached_attention.h"
 #include "kernels/ops/convolution.h"
@@ -23,7 +24,6 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/pooling.h"
-#include "kernels/ops/relu.h"
 #include "kernels/ops/swiglu.h"
 #include "tests/testing/close_to.h"
 #include "tests/testing/device_fixture.h"
@@ -107,8 +107,7 @@ class Bfloat16OnCpu : public ::testing::Test {
 
 // Sizes of several tiles, the last of which is shorter.
 TEST_F(Bfloat16OnCpu, Linear) {
-  for (const Activation activation :
-       {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluExact}) {
+  for (const Activation activation : kAllActivations) {
     SCOPED_TRACE(ActivationName(activation));
     const LinearShape shape = {
         .rows = 67, .inputs = 1300, .outputs = 609, .activation = activation};
@@ -242,9 +241,28 @@ TEST_F(Bfloat16OnCpu, Losses) {
   ExpectRounded(1, loss(MeanSquaredErrorShape{{.rows = 19, .classes = 7}}));
 }
 
+TEST_F(Bfloat16OnCpu, Activations) {
+  for (const Activation activation : kAllActivations) {
+    SCOPED_TRACE(ActivationName(activation));
+    ExpectRounded(1, [&](Place& place) {
+      const auto op =
+          place.Create(ActivationShape{.rows = 5, .features = 77, .activation = activation});
+      const Shape shape{5, 77};
+      const Tensor a = place.Numbers(shape, 1), b = place.Numbers(shape, 2);
+      const std::vector<Tensor> results = {place.Result(shape), place.Result(shape),
+                                           place.Result(shape)};
+      place.Run([&](Stream& stream) {
+        EXPECT_OK(op->Forward(stream, a, {}, results[0]));
+        EXPECT_OK(op->Forward(stream, a, b, results[1]));
+        return op->BackwardInput(stream, a, b, results[2]);
+      });
+      return results;
+    });
+  }
+}
+
 TEST_F(Bfloat16OnCpu, WhatTouchesEachElementOnce) {
   ExpectRounded(1, [](Place& place) {
-    const auto relu = place.Create(ReluShape{.rows = 5, .features = 77});
     const auto swiglu = place.Create(SwiGluShape{.rows = 5, .features = 77});
     const auto dropout = place.Create(DropoutShape{.rows = 5, .elements = 77, .rate = 0.3F});
     const Shape one{5, 77}, two{5, 154};
@@ -255,8 +273,6 @@ TEST_F(Bfloat16OnCpu, WhatTouchesEachElementOnce) {
       return results.back();
     };
     place.Run([&](Stream& stream) {
-      EXPECT_OK(relu->Forward(stream, a, b, result(one)));
-      EXPECT_OK(relu->BackwardInput(stream, a, b, result(one)));
       EXPECT_OK(swiglu->Forward(stream, wide, result(one)));
       EXPECT_OK(swiglu->BackwardInput(stream, a, wide, result(two)));
       EXPECT_OK(dropout->Apply(stream, {.seed = 1}, a, result(one)));

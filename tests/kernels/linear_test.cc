@@ -31,6 +31,7 @@ using ::stagecoach::testing::BytesOf;
 using ::stagecoach::testing::CloseTo;
 using ::stagecoach::testing::DotBound;
 using ::stagecoach::testing::Gamma;
+using ::stagecoach::testing::IsExact;
 using ::stagecoach::testing::Magnitudes;
 using ::stagecoach::testing::RandomNormal;
 using ::stagecoach::testing::RandomUniform;
@@ -48,7 +49,9 @@ struct Problem {
     if (shape.has_bias) b = RandomNormal(O, 3);
     dy = RandomNormal(R * O, 4);
     z = RandomUniform(-6.0F, 6.0F, R * O, 5);
-    for (float value : z) y.push_back(std::max(0.0F, value));
+    for (float value : z) {
+      y.push_back(static_cast<float>(reference::Activate(shape.activation, value)));
+    }
     dw = RandomNormal(I * O, 6);
     if (shape.has_bias) db = RandomNormal(O, 7);
   }
@@ -88,8 +91,9 @@ class OnDevice {
   };
   // dz in memory of its own, or that of z; dx computed, or not asked for.
   InputGradient BackwardInput(bool in_place = false, bool want_dx = true) {
-    const Tensor y =
-        shape_.activation == Activation::kRelu ? device_.Operand(outputs(), problem_.y) : Tensor{};
+    const Tensor y = keeps_z() || shape_.activation == Activation::kNone
+                         ? Tensor{}
+                         : device_.Operand(outputs(), problem_.y);
     const Tensor z = keeps_z() ? device_.Operand(outputs(), problem_.z) : Tensor{};
     const Tensor dz = in_place                                 ? z
                       : shape_.activation == Activation::kNone ? Tensor{}
@@ -165,9 +169,9 @@ void ExpectBackwardInputMatchesReference(const Problem& problem) {
   Vector dz_bound, dz_largest;
   for (size_t k = 0; k < dy.size(); ++k) {
     const double slope_error = ActivationDerivativeBound(problem.shape.activation, z[k]);
-    dz_bound.push_back(KeepsZ(problem.shape.activation)
-                           ? std::fabs(dy[k]) * slope_error + Gamma(1) * std::fabs(expected.dz[k])
-                           : 0.0);
+    dz_bound.push_back(IsExact(problem.shape.activation)
+                           ? 0.0
+                           : std::fabs(dy[k]) * slope_error + Gamma(1) * std::fabs(expected.dz[k]));
     dz_largest.push_back(std::fabs(expected.dz[k]) + dz_bound[k]);
   }
   const Vector w_abs = Magnitudes(w);
@@ -243,8 +247,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Extents{5, 4, 1}, Extents{1, 784, 10}, Extents{17, 33, 65},
                                          Extents{64, 100, 37}, Extents{16, 577, 609},
                                          Extents{130, 20, 1200}),
-                       ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
-                                         Activation::kGeluExact)),
+                       ::testing::ValuesIn(kAllActivations)),
     CaseName);
 
 class CpuLinearWithoutBias : public ::testing::TestWithParam<Activation> {
@@ -260,9 +263,7 @@ TEST_P(CpuLinearWithoutBias, MatchesReference) {
   ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/true);
 }
 
-INSTANTIATE_TEST_SUITE_P(Activations, CpuLinearWithoutBias,
-                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
-                                           Activation::kGeluExact),
+INSTANTIATE_TEST_SUITE_P(Activations, CpuLinearWithoutBias, ::testing::ValuesIn(kAllActivations),
                          [](const auto& param_info) { return ActivationName(param_info.param); });
 
 class CpuLargeLinear : public ::testing::Test {

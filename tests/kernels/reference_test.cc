@@ -86,9 +86,7 @@ TEST_P(LinearReference, BiasGradientIsTheDerivative) {
                       kDifferenceError));
 }
 
-INSTANTIATE_TEST_SUITE_P(Activations, LinearReference,
-                         ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
-                                           Activation::kGeluExact),
+INSTANTIATE_TEST_SUITE_P(Activations, LinearReference, ::testing::ValuesIn(kAllActivations),
                          [](const auto& param_info) { return ActivationName(param_info.param); });
 
 TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
@@ -99,9 +97,9 @@ TEST(LinearReferenceByHand, MultipliesRowsByColumnsAndAddsTheBias) {
       ElementsAre(121, 240, 359, 143, 280, 417));
 }
 
-class GeluReference : public ::testing::TestWithParam<Activation> {};
+class SmoothReference : public ::testing::TestWithParam<Activation> {};
 
-TEST_P(GeluReference, DerivativeIsTheDerivative) {
+TEST_P(SmoothReference, DerivativeIsTheDerivative) {
   for (double z = -8.0; z <= 8.0; z += 0.125) {
     const Vector difference =
         CentralDifferences([](const Vector& v) { return Activate(GetParam(), v[0]); }, {z});
@@ -109,8 +107,9 @@ TEST_P(GeluReference, DerivativeIsTheDerivative) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, GeluReference,
-                         ::testing::Values(Activation::kGelu, Activation::kGeluExact),
+INSTANTIATE_TEST_SUITE_P(Activations, SmoothReference,
+                         ::testing::Values(Activation::kGelu, Activation::kGeluExact,
+                                           Activation::kTanh, Activation::kSigmoid),
                          [](const auto& param_info) { return ActivationName(param_info.param); });
 
 TEST(GeluReferenceForms, AreCloseToEachOther) {

@@ -93,6 +93,10 @@ double Activate(Activation activation, double z) {
       return Gelu(z);
     case Activation::kGeluExact:
       return z * NormalDistribution(z);
+    case Activation::kTanh:
+      return std::tanh(z);
+    case Activation::kSigmoid:
+      return 1.0 / (1.0 + std::exp(-z));
   }
   base::PrintAndAbort(__FILE__, __LINE__, "Activate", "unknown activation");
 }
@@ -107,6 +111,12 @@ double ActivationDerivative(Activation activation, double z) {
       return GeluDerivative(z);
     case Activation::kGeluExact:
       return GeluExactDerivative(z);
+    case Activation::kTanh:
+      return 1.0 - std::tanh(z) * std::tanh(z);
+    case Activation::kSigmoid: {
+      const double y = Activate(activation, z);
+      return y * (1.0 - y);
+    }
   }
   base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivative", "unknown activation");
 }

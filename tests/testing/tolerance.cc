@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "tests/testing/reference.h"
 
 namespace stagecoach::testing {
 namespace {
@@ -49,6 +50,12 @@ double GeluExactDerivativeBound(double z) {
   return ExactGateError() + kUnit * (1.13 + term * (0.5 * z * z + kElementary + 3.0));
 }
 
+// tanh is y = z (1 + s P(s)) near zero, where s P(s) is at most 0.13: half a unit by the
+// polynomial, the sum, and 0.13 of 6 roundings. Elsewhere (1 - e) / (1 + e) with e < 0.29: three
+// roundings, and 0.62 of the error of e, which on a GPU is 1.2 units more at the end where that
+// counts.
+double TanhError() { return kUnit * (3.0 + 0.62 * (kElementary + 1.2 * 2.0)); }
+
 }  // namespace
 
 const Precision& PrecisionOf(DType dtype) {
@@ -78,7 +85,7 @@ namespace {
 // The roundings that s = 1 / (1 + e^-a) can meet: the exponential, which on a GPU is off by 1.2 |a|
 // more units in the last place; the sum; the division. The relative error of 1 + e is at most that
 // of e and one rounding.
-int64_t SiluGateRoundings(double a) {
+int64_t LogisticRoundings(double a) {
   return static_cast<int64_t>(2.0 * kElementary + 1.0 + 2.4 * std::fabs(a));
 }
 
@@ -98,14 +105,35 @@ double StoredBound(double value, double bound, DType dtype) {
   return bound + precision.unit_roundoff * (std::fabs(value) + bound) + precision.underflow;
 }
 
-double ActivationBound(Activation activation, double z, double z_error) {
-  if (!KeepsZ(activation)) return z_error;
-  constexpr double kLargestDerivative = 1.13;
-  const double gate_error = activation == Activation::kGelu ? GateError() : ExactGateError();
-  return kLargestDerivative * z_error + (std::fabs(z) + z_error) * (gate_error + kUnit);
+bool IsExact(Activation activation) {
+  return activation == Activation::kNone || activation == Activation::kRelu;
 }
 
-double ActivationDerivativeBound(Activation activation, double z) {
+double ActivationBound(Activation activation, double z, double z_error) {
+  // Of either form of GELU.
+  constexpr double kLargestDerivative = 1.13;
+  const auto gelu = [&](double gate_error) {
+    return kLargestDerivative * z_error + (std::fabs(z) + z_error) * (gate_error + kUnit);
+  };
+  switch (activation) {
+    case Activation::kNone:
+    case Activation::kRelu:
+      return z_error;
+    case Activation::kGelu:
+      return gelu(GateError());
+    case Activation::kGeluExact:
+      return gelu(ExactGateError());
+    case Activation::kTanh:
+      return z_error + TanhError() * std::fabs(std::tanh(z));
+    case Activation::kSigmoid:
+      return z_error / 4.0 + Gamma(LogisticRoundings(z)) / (1.0 + std::exp(-z));
+  }
+  base::PrintAndAbort(__FILE__, __LINE__, "ActivationBound", "unknown activation");
+}
+
+double ActivationDerivativeBound(Activation activation, double z, DType dtype) {
+  const double y = kernels::reference::Activate(activation, z);
+  const double y_error = PrecisionOf(dtype).unit_roundoff * std::fabs(y) * (1.0 + 1e-6);
   switch (activation) {
     case Activation::kNone:
     case Activation::kRelu:
@@ -114,6 +142,10 @@ double ActivationDerivativeBound(Activation activation, double z) {
       return GeluDerivativeBound(z);
     case Activation::kGeluExact:
       return GeluExactDerivativeBound(z);
+    case Activation::kTanh:  // 1 - y^2
+      return (2.0 * std::fabs(y) + y_error) * y_error + 2.0 * kUnit;
+    case Activation::kSigmoid:  // y (1 - y)
+      return (std::fabs(1.0 - 2.0 * y) + y_error) * y_error + 2.0 * kUnit * y;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "ActivationDerivativeBound", "unknown activation");
 }
@@ -127,7 +159,7 @@ std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,
       const size_t at_a = row + static_cast<size_t>(c);
       const double a = x[at_a], b = x[at_a + static_cast<size_t>(shape.features)];
       const double s = 1.0 / (1.0 + std::exp(-a));
-      bounds.push_back(Gamma(SiluGateRoundings(a) + 2) * std::fabs(a * b) * s);
+      bounds.push_back(Gamma(LogisticRoundings(a) + 2) * std::fabs(a * b) * s);
     }
   }
   return bounds;
@@ -143,7 +175,7 @@ std::vector<double> SwiGluBackwardBounds(const kernels::SwiGluShape& shape,
       const size_t at_b = at_a + static_cast<size_t>(shape.features);
       const double a = x[at_a], s = 1.0 / (1.0 + std::exp(-a));
       const double gradient = std::fabs(dy[static_cast<size_t>(r * shape.features + c)]);
-      const int64_t roundings = SiluGateRoundings(a);
+      const int64_t roundings = LogisticRoundings(a);
       bounds[at_a] =
           Gamma(2 * roundings + 6) * gradient * std::fabs(x[at_b]) * s * (1.0 + std::fabs(a));
       bounds[at_b] = Gamma(roundings + 2) * gradient * std::fabs(a) * s;

@@ -42,8 +42,12 @@ double StoredBound(double value, double bound, kernels::DType dtype);
 // `z_error`.
 double ActivationBound(kernels::Activation activation, double z, double z_error);
 
-// Of activation'(z) where z is exact.
-double ActivationDerivativeBound(kernels::Activation activation, double z);
+// Whether all that is computed, forward and backward, is an operand or 0.
+bool IsExact(kernels::Activation activation);
+
+// Of activation'(z), from z where that is kept, and else from activation(z) as it is stored.
+double ActivationDerivativeBound(kernels::Activation activation, double z,
+                                 kernels::DType dtype = kernels::DType::kFloat32);
 
 // Of each element of what SwiGluOp gives for these operands, computed in float32.
 std::vector<double> SwiGluForwardBounds(const kernels::SwiGluShape& shape,

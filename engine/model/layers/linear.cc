@@ -41,21 +41,15 @@ class LinearLayer final : public Layer {
       spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
     }
     spec.memory.workspace_bytes = op_->workspace_bytes();
-    // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation; GELU's
-    // takes the place of z, which it is the last to read; ReLU has no z, since the sign of y is
-    // enough.
-    switch (activation_) {
-      case Activation::kNone:
-        spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
-        break;
-      case Activation::kRelu:
-        spec.memory.output_last_use = LastUse::kBackwardInput;
-        spec.memory.gradient_stash_bytes = output_bytes;
-        break;
-      case Activation::kGelu:
-      case Activation::kGeluExact:
-        spec.memory.weight_stash_bytes = output_bytes;
-        break;
+    // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation, and
+    // takes the place of z where that is kept, which it is the last to read.
+    if (activation_ == Activation::kNone) {
+      spec.memory.output_gradient_last_use = LastUse::kBackwardWeight;
+    } else if (KeepsZ(activation_)) {
+      spec.memory.weight_stash_bytes = output_bytes;
+    } else {
+      spec.memory.output_last_use = LastUse::kBackwardInput;
+      spec.memory.gradient_stash_bytes = output_bytes;
     }
     const auto rows = static_cast<double>(axis.rows);
     const double product = 2.0 * rows * static_cast<double>(inputs * outputs_);
@@ -97,16 +91,8 @@ class LinearLayer final : public Layer {
     return KeepsZ(activation_) ? Tensor{args.weight_stash, type_, shape_} : Tensor{};
   }
   Tensor Dz(const LayerArgs& args) const {
-    switch (activation_) {
-      case Activation::kNone:
-        return args.dy;
-      case Activation::kRelu:
-        return {args.gradient_stash, type_, shape_};
-      case Activation::kGelu:
-      case Activation::kGeluExact:
-        return {args.weight_stash, type_, shape_};
-    }
-    return {};
+    if (activation_ == Activation::kNone) return args.dy;
+    return {KeepsZ(activation_) ? args.weight_stash : args.gradient_stash, type_, shape_};
   }
 
   const LinearOptions options_;

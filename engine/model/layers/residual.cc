@@ -11,8 +11,8 @@
 #include "base/status_macros.h"
 #include "engine/model/chain.h"
 #include "engine/model/sum_fusion.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/ops.h"
-#include "kernels/ops/relu.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -87,8 +87,9 @@ class ResidualLayer final : public Layer, public SumFusion {
     x_ = {nullptr, context.device.activation_type(), context.input.Batched(context.rows)};
     y_ = {nullptr, x_.dtype, spec.output.Batched(context.rows)};
     if (relu_) {
-      ASSIGN_OR_RETURN(relu_op_, context.device.ops().Create(
-                                     kernels::ReluShape{context.rows, spec.output.elements()}));
+      ASSIGN_OR_RETURN(relu_op_,
+                       context.device.ops().Create(kernels::ActivationShape{
+                           context.rows, spec.output.elements(), kernels::Activation::kRelu}));
     }
     const auto elements = static_cast<double>(y_.elements());
     // A layer's cost is its own wherever the model is cut: the sum counts here, whichever layer
@@ -244,7 +245,7 @@ class ResidualLayer final : public Layer, public SumFusion {
   const bool relu_;
   std::optional<Branch> inner_, shortcut_;
   kernels::ElementwiseOps* add_ = nullptr;
-  std::unique_ptr<kernels::ReluOp> relu_op_;
+  std::unique_ptr<kernels::ActivationOp> relu_op_;
   Tensor x_, y_;             // without data
   int64_t sum_ = 0;          // in the workspace: what the shortcut gives, and its dx
   bool stashes_dz_ = false;  // else it is in the workspace

@@ -10,10 +10,10 @@
 #include "base/status_macros.h"
 #include "kernels/cpu/first_error.h"
 #include "kernels/cpu/matrix_product.h"
+#include "kernels/cpu/ops/activation.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
 #include "kernels/cpu/ops/transpose.h"
-#include "kernels/math.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -163,37 +163,17 @@ class CpuLinear final : public LinearOp {
 
   // z may be y.
   void Activate(int64_t n, const float* z, T* y) const {
-    switch (activation_) {
-      case Activation::kNone:
-        if constexpr (!kIsFloat<T>) Convert(z, n, y);
-        return;
-      case Activation::kRelu:
-        for (int64_t i = 0; i < n; ++i) y[i] = std::max(0.0F, z[i]);
-        return;
-      case Activation::kGelu:
-        for (int64_t i = 0; i < n; ++i) y[i] = Gelu(z[i]);
-        return;
-      case Activation::kGeluExact:
-        for (int64_t i = 0; i < n; ++i) y[i] = GeluExact(z[i]);
-        return;
-    }
+    if (kIsFloat<T> && activation_ == Activation::kNone) return;  // z is y
+    WithActivation(activation_, [&](auto activation) {
+      for (int64_t i = 0; i < n; ++i) y[i] = activation.Of(z[i]);
+    });
   }
 
   // `known` is z where KeepsZ, otherwise y.
   void ActivationBackward(const T* dy, const T* known, int64_t n, T* dz) const {
-    switch (activation_) {
-      case Activation::kNone:
-        return;
-      case Activation::kRelu:
-        for (int64_t i = 0; i < n; ++i) dz[i] = known[i] > 0.0F ? dy[i] : T(0.0F);
-        return;
-      case Activation::kGelu:
-        for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluDerivative(known[i]);
-        return;
-      case Activation::kGeluExact:
-        for (int64_t i = 0; i < n; ++i) dz[i] = dy[i] * GeluExactDerivative(known[i]);
-        return;
-    }
+    WithActivation(activation_, [&](auto activation) {
+      for (int64_t i = 0; i < n; ++i) dz[i] = activation.Gradient(dy[i], known[i]);
+    });
   }
 
   void ColumnSums(const T* dz, bool accumulate, float* db) const {

@@ -8,33 +8,63 @@ namespace {
 
 __device__ float GateOf(float z) { return LogisticGate(__expf(GeluExponent(z))); }
 
-struct Identity {
-  __device__ float operator()(float z) const { return z; }
+// Every activation as a type, as on a CPU (kernels/cpu/ops/activation.h).
+struct NoActivation {
+  static __device__ float Of(float z) { return z; }
+  static __device__ float Gradient(float dy, float /*known*/) { return dy; }
 };
-struct Relu {
+struct ReluActivation {
   // In this form not-a-number stays one.
-  __device__ float operator()(float z) const { return z < 0.0F ? 0.0F : z; }
+  static __device__ float Of(float z) { return z < 0.0F ? 0.0F : z; }
+  static __device__ float Gradient(float dy, float y) { return y > 0.0F ? dy : 0.0F; }
 };
-struct GeluForward {
-  __device__ float operator()(float z) const { return z * GateOf(z); }
+struct GeluActivation {
+  static __device__ float Of(float z) { return z * GateOf(z); }
+  static __device__ float Gradient(float dy, float z) { return dy * GeluDerivative(z, GateOf(z)); }
 };
-struct GeluExactForward {
-  __device__ float operator()(float z) const {
-    return z * GeluExactGate(z, __expf(GeluExactExponent(z)));
-  }
-};
-struct ReluBackward {
-  __device__ float operator()(float dy, float y) const { return y > 0.0F ? dy : 0.0F; }
-};
-struct GeluBackward {
-  __device__ float operator()(float dy, float z) const { return dy * GeluDerivative(z, GateOf(z)); }
-};
-
-struct GeluExactBackward {
-  __device__ float operator()(float dy, float z) const {
+struct GeluExactActivation {
+  static __device__ float Of(float z) { return z * GeluExactGate(z, __expf(GeluExactExponent(z))); }
+  static __device__ float Gradient(float dy, float z) {
     const float exponential = __expf(GeluExactExponent(z));
     return dy * GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
   }
+};
+struct TanhActivation {
+  static __device__ float Of(float z) { return TanhOf(z, __expf(TanhExponent(z))); }
+  static __device__ float Gradient(float dy, float y) { return dy * TanhDerivative(y); }
+};
+struct SigmoidActivation {
+  static __device__ float Of(float z) { return LogisticGate(__expf(-z)); }
+  static __device__ float Gradient(float dy, float y) { return dy * SigmoidDerivative(y); }
+};
+
+// use(Type()) for the type of the activation.
+template <typename Use>
+cudaError_t WithActivation(Activation activation, Use use) {
+  switch (activation) {
+    case Activation::kNone:
+      return use(NoActivation());
+    case Activation::kRelu:
+      return use(ReluActivation());
+    case Activation::kGelu:
+      return use(GeluActivation());
+    case Activation::kGeluExact:
+      return use(GeluExactActivation());
+    case Activation::kTanh:
+      return use(TanhActivation());
+    case Activation::kSigmoid:
+      return use(SigmoidActivation());
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <typename Function>
+struct OfSum {
+  __device__ float operator()(float a, float b) const { return Function::Of(a + b); }
+};
+template <typename Function>
+struct GradientOf {
+  __device__ float operator()(float dy, float known) const { return Function::Gradient(dy, known); }
 };
 
 // Each thread has vectors that are kMapThreads apart, of rows that consist of `row_vectors`; `step`
@@ -64,7 +94,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       z[k][i] += bias[k][i];
-      y[i] = Function()(z[k][i]);
+      y[i] = Function::Of(z[k][i]);
     }
     if (a.z != nullptr) Store(static_cast<T*>(a.z) + vector * N, z[k]);
     Store(static_cast<T*>(a.y) + vector * N, y);
@@ -89,36 +119,26 @@ cudaError_t LaunchBiasMap(cudaStream_t stream, ElementType type, const BiasArgum
 
 }  // namespace
 
-cudaError_t LaunchBias(cudaStream_t stream, ElementType type, const BiasArguments& arguments) {
-  return LaunchBiasMap<Identity>(stream, type, arguments);
+cudaError_t LaunchBias(cudaStream_t stream, ElementType type, Activation activation,
+                       const BiasArguments& arguments) {
+  return WithActivation(activation, [&](auto function) {
+    return LaunchBiasMap<decltype(function)>(stream, type, arguments);
+  });
 }
 
-cudaError_t LaunchBiasRelu(cudaStream_t stream, ElementType type, const BiasArguments& arguments) {
-  return LaunchBiasMap<Relu>(stream, type, arguments);
+cudaError_t LaunchActivationOfSum(cudaStream_t stream, ElementType type, Activation activation,
+                                  int64_t elements, const void* a, const void* b, void* y) {
+  return WithActivation(activation, [&](auto function) {
+    return LaunchMap<OfSum<decltype(function)>>(stream, type, elements, a, b, y);
+  });
 }
 
-cudaError_t LaunchBiasGelu(cudaStream_t stream, ElementType type, const BiasArguments& arguments) {
-  return LaunchBiasMap<GeluForward>(stream, type, arguments);
-}
-
-cudaError_t LaunchBiasGeluExact(cudaStream_t stream, ElementType type,
-                                const BiasArguments& arguments) {
-  return LaunchBiasMap<GeluExactForward>(stream, type, arguments);
-}
-
-cudaError_t LaunchReluBackward(cudaStream_t stream, ElementType type, int64_t elements,
-                               const void* dy, const void* y, void* dz) {
-  return LaunchMap<ReluBackward>(stream, type, elements, dy, y, dz);
-}
-
-cudaError_t LaunchGeluBackward(cudaStream_t stream, ElementType type, int64_t elements,
-                               const void* dy, const void* z, void* dz) {
-  return LaunchMap<GeluBackward>(stream, type, elements, dy, z, dz);
-}
-
-cudaError_t LaunchGeluExactBackward(cudaStream_t stream, ElementType type, int64_t elements,
-                                    const void* dy, const void* z, void* dz) {
-  return LaunchMap<GeluExactBackward>(stream, type, elements, dy, z, dz);
+cudaError_t LaunchActivationBackward(cudaStream_t stream, ElementType type, Activation activation,
+                                     int64_t elements, const void* dy, const void* known,
+                                     void* dz) {
+  return WithActivation(activation, [&](auto function) {
+    return LaunchMap<GradientOf<decltype(function)>>(stream, type, elements, dy, known, dz);
+  });
 }
 
 cudaError_t LaunchAddFloats(cudaStream_t stream, int64_t elements, const float* from, float* to) {

@@ -5,11 +5,12 @@
 
 #include <cstdint>
 
+#include "kernels/activation.h"
 #include "kernels/cuda/device/element_type.h"
 
-// The pointwise parts of LinearOp (kernels/ops/linear.h) that are not part of a product. Results
-// may be any of the operands; arrays of `type`, of any length and alignment. A GELU is its tanh
-// form unless it is called exact.
+// Activations by themselves, and the pointwise parts of LinearOp (kernels/ops/linear.h) that are
+// not part of a product. Results may be any of the operands; arrays of `type`, of any length and
+// alignment.
 namespace stagecoach::kernels {
 
 // What follows a product without a fused epilogue: z = product + bias, y = activation(z).
@@ -21,22 +22,16 @@ struct BiasArguments {
   void* z = nullptr;              // (R, O); null: not written
   void* y = nullptr;              // (R, O), of z before it is rounded
 };
-using LaunchBiasFunction = cudaError_t(cudaStream_t stream, ElementType type,
-                                       const BiasArguments& arguments);
-LaunchBiasFunction LaunchBias;      // y = z
-LaunchBiasFunction LaunchBiasRelu;  // y = max(0, z)
-LaunchBiasFunction LaunchBiasGelu;  // y = gelu(z)
-LaunchBiasFunction LaunchBiasGeluExact;
+cudaError_t LaunchBias(cudaStream_t stream, ElementType type, Activation activation,
+                       const BiasArguments& arguments);
 
-// dz = dy where y > 0, 0 elsewhere.
-cudaError_t LaunchReluBackward(cudaStream_t stream, ElementType type, int64_t elements,
-                               const void* dy, const void* y, void* dz);
+// y = activation(a + b).
+cudaError_t LaunchActivationOfSum(cudaStream_t stream, ElementType type, Activation activation,
+                                  int64_t elements, const void* a, const void* b, void* y);
 
-// dz = dy gelu'(z).
-cudaError_t LaunchGeluBackward(cudaStream_t stream, ElementType type, int64_t elements,
-                               const void* dy, const void* z, void* dz);
-cudaError_t LaunchGeluExactBackward(cudaStream_t stream, ElementType type, int64_t elements,
-                                    const void* dy, const void* z, void* dz);
+// dz = dy activation'(z). `known` is z where KeepsZ(activation), otherwise y.
+cudaError_t LaunchActivationBackward(cudaStream_t stream, ElementType type, Activation activation,
+                                     int64_t elements, const void* dy, const void* known, void* dz);
 
 // to = to + from.
 cudaError_t LaunchAddFloats(cudaStream_t stream, int64_t elements, const float* from, float* to);

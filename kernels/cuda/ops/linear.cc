@@ -70,7 +70,7 @@ class CudaLinear final : public LinearOp {
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                        const Tensor& z, const Tensor& y, std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
-    if (bias_after_product_ == nullptr) {
+    if (!bias_follows_) {
       return forward_product_->Run(compute,
                                    {.a = w.data,
                                     .b = x.data,
@@ -81,8 +81,7 @@ class CudaLinear final : public LinearOp {
     }
     RETURN_IF_ERROR(forward_product_->Run(compute, {.a = w.data, .b = x.data, .d = y.data},
                                           ProductWorkspace(workspace)));
-    return FollowWithBias(bias_after_product_, compute, y.data, has_bias_ ? b.data : nullptr,
-                          z.data);
+    return FollowWithBias(compute, y.data, has_bias_ ? b.data : nullptr, z.data);
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
@@ -91,11 +90,9 @@ class CudaLinear final : public LinearOp {
     const cudaStream_t compute = AsCuda(stream).compute();
     const void* gradient = dy.data;
     if (activation_ != Activation::kNone) {
-      const auto launch = activation_ == Activation::kRelu   ? LaunchReluBackward
-                          : activation_ == Activation::kGelu ? LaunchGeluBackward
-                                                             : LaunchGeluExactBackward;
       const void* const known = KeepsZ(activation_) ? z.data : y.data;
-      RETURN_IF_ERROR(CudaStatus(launch(compute, element_type(), R_ * O_, dy.data, known, dz.data),
+      RETURN_IF_ERROR(CudaStatus(LaunchActivationBackward(compute, element_type(), activation_,
+                                                          R_ * O_, dy.data, known, dz.data),
                                  "LaunchActivationBackward"));
       gradient = dz.data;
     }
@@ -144,27 +141,26 @@ class CudaLinear final : public LinearOp {
             .result_type = DType::kFloat32};
   }
 
-  // By the library where it can as exactly as the type, otherwise the product and a kernel of our
-  // own after it.
-  struct ForwardWay {
-    Epilogue epilogue;
-    LaunchBiasFunction* bias_after_product;
-  };
-  static ForwardWay WayOf(Activation activation) {
+  // What the library can do beside the product.
+  static Epilogue EpilogueOf(Activation activation) {
     switch (activation) {
       case Activation::kNone:
-        return {Epilogue::kBias, LaunchBias};
+        return Epilogue::kBias;
       case Activation::kRelu:
-        return {Epilogue::kReluBias, LaunchBiasRelu};
+        return Epilogue::kReluBias;
       case Activation::kGelu:
-        return {Epilogue::kGeluAuxBias, LaunchBiasGelu};
+        return Epilogue::kGeluAuxBias;
       case Activation::kGeluExact:
-        return {Epilogue::kNone, LaunchBiasGeluExact};
+      case Activation::kTanh:
+      case Activation::kSigmoid:
+        return Epilogue::kNone;
     }
-    base::PrintAndAbort(__FILE__, __LINE__, "WayOf", "unknown activation");
+    base::PrintAndAbort(__FILE__, __LINE__, "EpilogueOf", "unknown activation");
   }
 
-  absl::StatusOr<const MatmulPlan*> PlanFused(BlasLt& blas, Epilogue epilogue) const {
+  // By the library where it can as exactly as the type.
+  absl::StatusOr<const MatmulPlan*> PlanFused(BlasLt& blas) const {
+    const Epilogue epilogue = EpilogueOf(activation_);
     if (epilogue == Epilogue::kNone || !has_bias_) {
       return absl::UnimplementedError("nothing of this is asked of the library");
     }
@@ -175,31 +171,26 @@ class CudaLinear final : public LinearOp {
     product.epilogue = epilogue;
     const Apart apart = {.after_plain = [this](cudaStream_t stream,
                                                const MatmulPlan::Operands& operands, std::byte*) {
-      return FollowWithBias(WayOf(activation_).bias_after_product, stream, operands.d,
-                            operands.bias, operands.aux);
+      return FollowWithBias(stream, operands.d, operands.bias, operands.aux);
     }};
     return blas.Plan(product, &apart);
   }
 
-  absl::Status FollowWithBias(LaunchBiasFunction* launch, cudaStream_t stream, void* y,
-                              const void* bias, void* z) const {
-    return CudaStatus(launch(stream, element_type(),
-                             {.rows = R_,
-                              .columns = O_,
-                              .product = y,
-                              .bias = bias,
-                              .z = KeepsZ(activation_) ? z : nullptr,
-                              .y = y}),
+  absl::Status FollowWithBias(cudaStream_t stream, void* y, const void* bias, void* z) const {
+    return CudaStatus(LaunchBias(stream, element_type(), activation_,
+                                 {.rows = R_,
+                                  .columns = O_,
+                                  .product = y,
+                                  .bias = bias,
+                                  .z = KeepsZ(activation_) ? z : nullptr,
+                                  .y = y}),
                       "LaunchBias");
   }
 
   absl::Status PrepareForward(BlasLt& blas) {
-    const ForwardWay way = WayOf(activation_);
-    absl::StatusOr<const MatmulPlan*> plan = PlanFused(blas, way.epilogue);
+    absl::StatusOr<const MatmulPlan*> plan = PlanFused(blas);
     if (absl::IsUnimplemented(plan.status())) {
-      if (has_bias_ || activation_ != Activation::kNone) {
-        bias_after_product_ = way.bias_after_product;
-      }
+      bias_follows_ = has_bias_ || activation_ != Activation::kNone;
       plan = blas.Plan(ForwardProduct());
     }
     RETURN_IF_ERROR(plan.status());
@@ -270,8 +261,8 @@ class CudaLinear final : public LinearOp {
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;
   const MatmulPlan* dw_product_ = nullptr;
-  // What the library does not do beside the product. Null: it does, or there is nothing.
-  LaunchBiasFunction* bias_after_product_ = nullptr;
+  // What the library does not do beside the product, and a kernel of our own does after it.
+  bool bias_follows_ = false;
   bool db_follows_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;

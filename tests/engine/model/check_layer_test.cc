@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/layers/activation.h"
 #include "engine/model/layers/attention.h"
 #include "engine/model/layers/conv2d.h"
 #include "engine/model/layers/dropout.h"
@@ -29,6 +30,10 @@ TEST(CheckLayer, FindsNothingWrongWithTheHousesLayers) {
   EXPECT_OK(CheckLayer(Linear(4, Activation::kGelu), {.input = Shape{5}}));
   EXPECT_OK(CheckLayer(Linear(4, Activation::kRelu), {.input = Shape{5}}));
   EXPECT_OK(CheckLayer(LayerNorm(), {.input = Shape{8}}));
+  for (const Activation activation : kernels::kAllActivations) {
+    EXPECT_OK(CheckLayer(Activate(activation), {.input = Shape{2, 4}}))
+        << kernels::ActivationName(activation);
+  }
   EXPECT_OK(CheckLayer(Dropout(0.3F), {.input = Shape{20}}));
   EXPECT_OK(CheckLayer(Embedding({.vocabulary = 7, .features = 6}),
                        {.input = Shape{4}, .vocabulary = 7}));

@@ -104,6 +104,10 @@ layer = [
       { type = "linear", outputs = 8, bias = false, activation = "gelu_exact" } ] },
   { type = "linear", outputs = 12 },
   { type = "swiglu", repeat = 2 },
+  { type = "tanh" },
+  { type = "sigmoid" },
+  { type = "gelu" },
+  { type = "gelu_exact" },
 ]
 )",
                                                      kFeatures, kClasses));
@@ -113,7 +117,8 @@ layer = [
                   "residual(linear 8 -> 16; attention 2 x 4, 1 kv heads, rotary 10000; rms norm "
                   "8, epsilon 1e-06; linear 8 -> 12, no bias; swiglu 12 -> 6; "
                   "linear 6 -> 8, gelu_exact, no bias)",
-                  "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3"));
+                  "linear 8 -> 12", "swiglu 12 -> 6", "swiglu 6 -> 3", "tanh", "sigmoid", "gelu",
+                  "gelu_exact"));
 }
 
 TEST(ModelFile, AHeadGivesTheClassesOfTheData) {
@@ -306,8 +311,8 @@ TEST(ModelFile, UnknownTopLevelKeyIsRefused) {
 }
 
 TEST(ModelFile, UnknownActivationListsTheKnownOnes) {
-  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivation = \"tanh\"\n",
-                HasSubstr("none, relu, gelu, gelu_exact"));
+  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivation = \"swish\"\n",
+                HasSubstr("none, relu, gelu, gelu_exact, tanh, sigmoid"));
 }
 
 TEST(ModelFile, UnknownLossNamesNearest) {

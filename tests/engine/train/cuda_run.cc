@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/model/layers/activation.h"
 #include "engine/model/layers/dropout.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
@@ -42,9 +43,9 @@ Model FeedForwardModel() {
     return Linear(outputs, activation, /*gain=*/1.0F, /*has_bias=*/false);
   };
   return {.input = Shape{kSmallFeatures},
-          .layers = {linear(16, Activation::kNone), Dropout(0.1F),
+          .layers = {linear(16, Activation::kSigmoid), Dropout(0.1F),
                      Residual({RmsNorm(), linear(32, Activation::kNone), SwiGlu(),
-                               linear(16, Activation::kGeluExact), Dropout(0.25F)}),
+                               linear(16, Activation::kGeluExact), Tanh(), Dropout(0.25F)}),
                      RmsNorm(), Linear(kSmallClasses)}};
 }
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/layers/activation.h"
 #include "engine/model/layers/conv2d.h"
 #include "engine/model/layers/image_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/pooling.h"
-#include "engine/model/layers/relu.h"
 #include "engine/model/layers/residual.h"
 #include "engine/model/layers/skip.h"
 #include "engine/train/trainer.h"

@@ -29,6 +29,7 @@ using testing::ElementTypeOf;
 using testing::EmulatedGpu;
 using testing::Gamma;
 using testing::InEveryOrder;
+using testing::IsExact;
 using testing::kActivationTypes;
 using testing::NameOf;
 using testing::RandomNormal;
@@ -36,12 +37,10 @@ using testing::RoundedTo;
 using testing::StoredBound;
 using testing::ToDouble;
 
-using Binary = cudaError_t (*)(cudaStream_t, ElementType, int64_t, const void*, const void*, void*);
-
 using Parameter = std::tuple<DType, int64_t>;
 class CudaActivation : public ::testing::TestWithParam<Parameter> {
  protected:
-  // Also values where GELU is flat.
+  // Also values where activations are flat.
   CudaActivation() : z_(RandomNormal(elements_, 1)), dy_(RandomNormal(elements_, 2)) {
     for (size_t i = 0; i < z_.size(); i += 3) z_[i] *= 8.0F;
     for (size_t i = 1; i < z_.size(); i += 5) z_[i] = 0.0F;
@@ -49,11 +48,20 @@ class CudaActivation : public ::testing::TestWithParam<Parameter> {
     dy_ = RoundedTo(type_, dy_);
   }
 
-  Vector Compute(Binary launch, bool in_place = false) {
+  // What the derivative is known by.
+  std::vector<float> Known(Activation activation) const {
+    if (KeepsZ(activation)) return z_;
+    std::vector<float> y;
+    for (const float z : z_) y.push_back(static_cast<float>(reference::Activate(activation, z)));
+    return RoundedTo(type_, y);
+  }
+
+  Vector Gradient(Activation activation, bool in_place = false) {
     return InEveryOrder([&](EmulatedGpu& gpu) {
-      const Tensor dy = gpu.Operand(type_, dy_), z = gpu.Operand(type_, z_);
-      const Tensor dz = in_place ? z : gpu.Result(type_, elements_);
-      EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(type_), elements_, dy.data, z.data, dz.data),
+      const Tensor dy = gpu.Operand(type_, dy_), known = gpu.Operand(type_, Known(activation));
+      const Tensor dz = in_place ? known : gpu.Result(type_, elements_);
+      EXPECT_EQ(LaunchActivationBackward(gpu.stream(), ElementTypeOf(type_), activation, elements_,
+                                         dy.data, known.data, dz.data),
                 cudaSuccess);
       return std::vector<Vector>{gpu.Values(dz)};
     })[0];
@@ -64,31 +72,45 @@ class CudaActivation : public ::testing::TestWithParam<Parameter> {
   std::vector<float> z_, dy_;
 };
 
-TEST_P(CudaActivation, ReluBackwardIsExact) {
-  Vector expected;
-  for (size_t i = 0; i < z_.size(); ++i) expected.push_back(z_[i] > 0.0F ? dy_[i] : 0.0);
-  EXPECT_EQ(Compute(LaunchReluBackward), expected);
-}
-
-TEST_P(CudaActivation, GeluBackwardMatchesReference) {
-  for (const Activation form : {Activation::kGelu, Activation::kGeluExact}) {
+TEST_P(CudaActivation, GradientMatchesReference) {
+  for (const Activation activation : kAllActivations) {
     Vector expected, bounds;
     for (size_t i = 0; i < z_.size(); ++i) {
       const double dy = dy_[i], z = z_[i];
-      expected.push_back(dy * reference::ActivationDerivative(form, z));
-      const double bound =
-          std::fabs(dy) * ActivationDerivativeBound(form, z) + Gamma(1) * std::fabs(expected[i]);
-      bounds.push_back(StoredBound(expected.back(), bound, type_));
+      expected.push_back(dy * reference::ActivationDerivative(activation, z));
+      const double bound = std::fabs(dy) * ActivationDerivativeBound(activation, z, type_) +
+                           Gamma(1) * std::fabs(expected[i]);
+      bounds.push_back(IsExact(activation) ? 0.0 : StoredBound(expected.back(), bound, type_));
     }
-    EXPECT_THAT(Compute(form == Activation::kGelu ? LaunchGeluBackward : LaunchGeluExactBackward),
-                CloseTo(expected, bounds))
-        << ActivationName(form);
+    EXPECT_THAT(Gradient(activation), CloseTo(expected, bounds)) << ActivationName(activation);
   }
 }
 
 TEST_P(CudaActivation, GradientMayOverwriteItsOperand) {
-  EXPECT_EQ(Compute(LaunchGeluBackward, /*in_place=*/true), Compute(LaunchGeluBackward));
-  EXPECT_EQ(Compute(LaunchReluBackward, /*in_place=*/true), Compute(LaunchReluBackward));
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    EXPECT_EQ(Gradient(activation, /*in_place=*/true), Gradient(activation));
+  }
+}
+
+TEST_P(CudaActivation, OfASumMatchesReference) {
+  for (const Activation activation : kAllActivations) {
+    const Vector actual = InEveryOrder([&](EmulatedGpu& gpu) {
+      const Tensor a = gpu.Operand(type_, z_), b = gpu.Operand(type_, dy_);
+      const Tensor y = gpu.Result(type_, elements_);
+      EXPECT_EQ(LaunchActivationOfSum(gpu.stream(), ElementTypeOf(type_), activation, elements_,
+                                      a.data, b.data, y.data),
+                cudaSuccess);
+      return std::vector<Vector>{gpu.Values(y)};
+    })[0];
+    Vector expected, bounds;
+    for (size_t i = 0; i < z_.size(); ++i) {
+      const double sum = static_cast<double>(z_[i]) + dy_[i];
+      expected.push_back(reference::Activate(activation, sum));
+      const double bound = ActivationBound(activation, sum, Gamma(1) * std::fabs(sum));
+      bounds.push_back(StoredBound(expected.back(), bound, type_));
+    }
+    EXPECT_THAT(actual, CloseTo(expected, bounds)) << ActivationName(activation);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Elements, CudaActivation,
@@ -103,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Elements, CudaActivation,
 using BiasParameter = std::tuple<DType, std::pair<int64_t, int64_t>>;
 class CudaBias : public ::testing::TestWithParam<BiasParameter> {
  protected:
-  // Also values where GELU is flat, and where ReLU begins.
+  // Also values where activations are flat, and where ReLU begins.
   CudaBias() : product_(RandomNormal(rows_ * columns_, 1)), bias_(RandomNormal(columns_, 2)) {
     for (size_t i = 0; i < product_.size(); i += 3) product_[i] *= 8.0F;
     product_ = RoundedTo(type_, product_);
@@ -114,20 +136,20 @@ class CudaBias : public ::testing::TestWithParam<BiasParameter> {
   float BiasOf(size_t i) const { return bias_[i % bias_.size()]; }
 
   // What is to be in z (if it is asked for) and y. `offset`, in elements, is of each address.
-  std::vector<Vector> Compute(LaunchBiasFunction launch, bool want_z, int64_t offset = 0) const {
+  std::vector<Vector> Compute(Activation activation, bool want_z, int64_t offset = 0) const {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       const int64_t elements = rows_ * columns_;
       const Tensor product = gpu.Operand(type_, product_, offset);
       const Tensor bias = gpu.Operand(type_, bias_, offset);
       const Tensor z = gpu.Result(type_, elements, offset);
       const Tensor y = gpu.Result(type_, elements, offset);
-      EXPECT_EQ(launch(gpu.stream(), ElementTypeOf(type_),
-                       {.rows = rows_,
-                        .columns = columns_,
-                        .product = product.data,
-                        .bias = bias.data,
-                        .z = want_z ? z.data : nullptr,
-                        .y = y.data}),
+      EXPECT_EQ(LaunchBias(gpu.stream(), ElementTypeOf(type_), activation,
+                           {.rows = rows_,
+                            .columns = columns_,
+                            .product = product.data,
+                            .bias = bias.data,
+                            .z = want_z ? z.data : nullptr,
+                            .y = y.data}),
                 cudaSuccess);
       std::vector<Vector> results = {gpu.Values(y)};
       if (want_z) results.push_back(gpu.Values(z));
@@ -146,24 +168,23 @@ class CudaBias : public ::testing::TestWithParam<BiasParameter> {
 };
 
 TEST_P(CudaBias, IsAddedToEveryRow) {
-  EXPECT_EQ(Compute(LaunchBias, /*want_z=*/false), (std::vector<Vector>{Stored(z_)}));
+  EXPECT_EQ(Compute(Activation::kNone, /*want_z=*/false), (std::vector<Vector>{Stored(z_)}));
 }
 
 TEST_P(CudaBias, ReluFollowsExactly) {
   std::vector<float> y;
   for (const float z : z_) y.push_back(std::max(0.0F, z));
-  EXPECT_EQ(Compute(LaunchBiasRelu, /*want_z=*/false), (std::vector<Vector>{Stored(y)}));
+  EXPECT_EQ(Compute(Activation::kRelu, /*want_z=*/false), (std::vector<Vector>{Stored(y)}));
 }
 
-TEST_P(CudaBias, GeluMatchesReferenceAndKeepsWhatItIsOf) {
-  for (const Activation form : {Activation::kGelu, Activation::kGeluExact}) {
-    SCOPED_TRACE(ActivationName(form));
-    const std::vector<Vector> actual =
-        Compute(form == Activation::kGelu ? LaunchBiasGelu : LaunchBiasGeluExact, /*want_z=*/true);
+TEST_P(CudaBias, ActivationMatchesReferenceAndKeepsWhatItIsOf) {
+  for (const Activation activation : kAllActivations) {
+    SCOPED_TRACE(ActivationName(activation));
+    const std::vector<Vector> actual = Compute(activation, /*want_z=*/true);
     Vector expected, bounds;
     for (const double z : z_) {
-      expected.push_back(reference::Activate(form, z));
-      bounds.push_back(StoredBound(expected.back(), ActivationBound(form, z, 0.0), type_));
+      expected.push_back(reference::Activate(activation, z));
+      bounds.push_back(StoredBound(expected.back(), ActivationBound(activation, z, 0.0), type_));
     }
     EXPECT_THAT(actual[0], CloseTo(expected, bounds));
     EXPECT_EQ(actual[1], Stored(z_));
@@ -174,18 +195,17 @@ TEST_P(CudaBias, MayBeMissing) {
   EmulatedGpu gpu;
   const Tensor product = gpu.Operand(type_, product_);
   const Tensor y = gpu.Result(type_, rows_ * columns_);
-  ASSERT_EQ(
-      LaunchBiasRelu(gpu.stream(), ElementTypeOf(type_),
-                     {.rows = rows_, .columns = columns_, .product = product.data, .y = y.data}),
-      cudaSuccess);
+  ASSERT_EQ(LaunchBias(gpu.stream(), ElementTypeOf(type_), Activation::kRelu,
+                       {.rows = rows_, .columns = columns_, .product = product.data, .y = y.data}),
+            cudaSuccess);
   Vector expected = ToDouble(product_);
   for (double& value : expected) value = std::max(0.0, value);
   EXPECT_EQ(gpu.Values(y), expected);
 }
 
 TEST_P(CudaBias, IsTheSameAtAnyAddress) {
-  EXPECT_EQ(Compute(LaunchBiasGelu, /*want_z=*/true, /*offset=*/1),
-            Compute(LaunchBiasGelu, /*want_z=*/true));
+  EXPECT_EQ(Compute(Activation::kGelu, /*want_z=*/true, /*offset=*/1),
+            Compute(Activation::kGelu, /*want_z=*/true));
 }
 
 TEST_P(CudaBias, MayOverwriteTheProduct) {
@@ -193,7 +213,7 @@ TEST_P(CudaBias, MayOverwriteTheProduct) {
   const Tensor y = gpu.Operand(type_, product_), bias = gpu.Operand(type_, bias_);
   ASSERT_EQ(
       LaunchBias(
-          gpu.stream(), ElementTypeOf(type_),
+          gpu.stream(), ElementTypeOf(type_), Activation::kNone,
           {.rows = rows_, .columns = columns_, .product = y.data, .bias = bias.data, .y = y.data}),
       cudaSuccess);
   EXPECT_EQ(gpu.Values(y), Stored(z_));
@@ -214,24 +234,31 @@ INSTANTIATE_TEST_SUITE_P(
     BiasName);
 
 // Where exponentials overflow or vanish.
-TEST(CudaGelu, IsFlatOrStraightFarFromZero) {
-  EmulatedGpu gpu;
-  const Tensor z = gpu.Operand(DType::kFloat32, {-1e4F, -100.0F, 100.0F, 1e4F});
-  const Tensor zeros = gpu.Operand(DType::kFloat32, {0.0F, 0.0F, 0.0F, 0.0F});
-  const Tensor ones = gpu.Operand(DType::kFloat32, {1.0F, 1.0F, 1.0F, 1.0F});
-  const Tensor y = gpu.Result(DType::kFloat32, 4), dz = gpu.Result(DType::kFloat32, 4);
-  const auto expect_flat = [&](LaunchBiasFunction forward, Binary backward) {
-    ASSERT_EQ(
-        forward(gpu.stream(), ElementType::kFloat32,
-                {.rows = 1, .columns = 4, .product = z.data, .bias = zeros.data, .y = y.data}),
-        cudaSuccess);
-    ASSERT_EQ(backward(gpu.stream(), ElementType::kFloat32, 4, ones.data, z.data, dz.data),
-              cudaSuccess);
-    EXPECT_EQ(gpu.Values(y), (Vector{0.0, 0.0, 100.0, 1e4}));
-    EXPECT_EQ(gpu.Values(dz), (Vector{0.0, 0.0, 1.0, 1.0}));
+TEST(CudaActivationFarFromZero, IsFlatOrStraight) {
+  struct Case {
+    Activation activation;
+    Vector y, dz;
   };
-  expect_flat(LaunchBiasGelu, LaunchGeluBackward);
-  expect_flat(LaunchBiasGeluExact, LaunchGeluExactBackward);
+  const Vector flat = {0.0, 0.0, 0.0, 0.0}, step = {0.0, 0.0, 1.0, 1.0};
+  for (const Case& expected : {Case{Activation::kGelu, {0.0, 0.0, 100.0, 1e4}, step},
+                               Case{Activation::kGeluExact, {0.0, 0.0, 100.0, 1e4}, step},
+                               Case{Activation::kTanh, {-1.0, -1.0, 1.0, 1.0}, flat},
+                               Case{Activation::kSigmoid, step, flat}}) {
+    SCOPED_TRACE(ActivationName(expected.activation));
+    EmulatedGpu gpu;
+    const Tensor z = gpu.Operand(DType::kFloat32, {-1e4F, -100.0F, 100.0F, 1e4F});
+    const Tensor ones = gpu.Operand(DType::kFloat32, {1.0F, 1.0F, 1.0F, 1.0F});
+    const Tensor y = gpu.Result(DType::kFloat32, 4), dz = gpu.Result(DType::kFloat32, 4);
+    ASSERT_EQ(LaunchBias(gpu.stream(), ElementType::kFloat32, expected.activation,
+                         {.rows = 1, .columns = 4, .product = z.data, .y = y.data}),
+              cudaSuccess);
+    const void* const known = KeepsZ(expected.activation) ? z.data : y.data;
+    ASSERT_EQ(LaunchActivationBackward(gpu.stream(), ElementType::kFloat32, expected.activation, 4,
+                                       ones.data, known, dz.data),
+              cudaSuccess);
+    EXPECT_EQ(gpu.Values(y), expected.y);
+    EXPECT_EQ(gpu.Values(dz), expected.dz);
+  }
 }
 
 TEST(CudaAddFloats, AddsToWhatIsThere) {

@@ -32,10 +32,7 @@ class LinearCaseTest : public GpuTest, public ::testing::WithParamInterface<Line
   }
 };
 
-inline auto AllActivations() {
-  return ::testing::Values(kernels::Activation::kNone, kernels::Activation::kRelu,
-                           kernels::Activation::kGelu, kernels::Activation::kGeluExact);
-}
+inline auto AllActivations() { return ::testing::ValuesIn(kernels::kAllActivations); }
 
 inline auto AllPrecisions() {
   return ::testing::Values(kernels::Precision::kFloat32, kernels::Precision::kTf32,

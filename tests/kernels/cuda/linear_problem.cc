@@ -48,10 +48,10 @@ void ExpectForward(const LinearProblem& problem) {
         product, ProductBound(problem.precision, problem.shape.inputs + 1, sum_abs[k]));
     z_bound.push_back(problem.Stored(expected.z[k], product_bound));
     const Activation activation = problem.shape.activation;
-    y_bound.push_back(
-        KeepsZ(activation)
-            ? problem.Stored(expected.y[k], ActivationBound(activation, expected.z[k], z_bound[k]))
-            : z_bound[k]);
+    y_bound.push_back(IsExact(activation)
+                          ? z_bound[k]
+                          : problem.Stored(expected.y[k],
+                                           ActivationBound(activation, expected.z[k], z_bound[k])));
   }
   EXPECT_THAT(gpu.bench().Values(actual.y), CloseTo(expected.y, y_bound));
   if (!actual.z.empty()) {
@@ -67,12 +67,12 @@ void ExpectBackwardInput(const LinearProblem& problem) {
   Vector dz_bound, dz_largest;
   for (size_t k = 0; k < dy.size(); ++k) {
     const Activation activation = problem.shape.activation;
-    const double slope_error = ActivationDerivativeBound(activation, z[k]);
+    const double slope_error = ActivationDerivativeBound(activation, z[k], problem.type);
     dz_bound.push_back(
-        KeepsZ(activation)
-            ? problem.Stored(expected.dz[k], std::fabs(dy[k]) * slope_error +
-                                                 DotBound(1, std::fabs(expected.dz[k])))
-            : 0.0);
+        IsExact(activation)
+            ? 0.0
+            : problem.Stored(expected.dz[k], std::fabs(dy[k]) * slope_error +
+                                                 DotBound(1, std::fabs(expected.dz[k]))));
     dz_largest.push_back(std::fabs(expected.dz[k]) + dz_bound[k]);
   }
   const Vector w_abs = Magnitudes(w);

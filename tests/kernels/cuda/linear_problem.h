@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "kernels/tensor.h"
 #include "tests/kernels/cuda/gpu_bench.h"
 #include "tests/testing/random_tensor.h"
+#include "tests/testing/reference.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tolerance.h"
 
@@ -35,7 +37,10 @@ struct LinearProblem {
     if (shape.has_bias) b = Rounded(RandomNormal(O, 3));
     dy = Rounded(RandomNormal(R * O, 4));
     z = Rounded(RandomUniform(-6.0F, 6.0F, R * O, 5));
-    for (const float value : z) y.push_back(std::max(0.0F, value));
+    for (const float value : z) {
+      y.push_back(static_cast<float>(kernels::reference::Activate(shape.activation, value)));
+    }
+    y = Rounded(std::move(y));
     dw = RandomNormal(I * O, 6);
     if (shape.has_bias) db = RandomNormal(O, 7);
   }
@@ -88,12 +93,12 @@ class LinearOnGpu {
   };
   // dz in memory of its own, or that of z; dx computed, or not asked for.
   InputGradient BackwardInput(bool in_place = false, bool want_dx = true) {
-    const bool relu = shape_.activation == kernels::Activation::kRelu;
-    const kernels::Tensor y = relu ? Operand(outputs(), problem_.y) : kernels::Tensor{};
+    const bool keeps_y = !keeps_z() && shape_.activation != kernels::Activation::kNone;
+    const kernels::Tensor y = keeps_y ? Operand(outputs(), problem_.y) : kernels::Tensor{};
     const kernels::Tensor z = keeps_z() ? Operand(outputs(), problem_.z) : kernels::Tensor{};
-    const kernels::Tensor dz = in_place            ? z
-                               : relu || keeps_z() ? Result(outputs())
-                                                   : kernels::Tensor{};
+    const kernels::Tensor dz = in_place               ? z
+                               : keeps_y || keeps_z() ? Result(outputs())
+                                                      : kernels::Tensor{};
     const kernels::Tensor dx = want_dx ? Result(inputs()) : kernels::Tensor{};
     const kernels::Tensor dy = Operand(outputs(), problem_.dy), w = Weights();
     EXPECT_OK(bench_.Run([&](kernels::Stream& stream) {

@@ -1,0 +1,50 @@
+#include "engine/model/layers/activation.h"
+
+#include <memory>
+
+#include "base/status_macros.h"
+#include "kernels/ops/activation.h"
+#include "kernels/ops/ops.h"
+
+namespace stagecoach::engine {
+namespace {
+
+class ActivationLayer final : public Layer {
+ public:
+  explicit ActivationLayer(Activation activation) : activation_(activation) {}
+
+  absl::StatusOr<LayerSpec> Prepare(const LayerContext& context) override {
+    const int64_t features = context.input.elements();
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::ActivationShape{context.rows, features, activation_}));
+    LayerSpec spec;
+    spec.description = kernels::ActivationName(activation_);
+    spec.output = context.input;
+    // One of the two, for the derivative.
+    spec.memory.input_last_use = KeepsZ(activation_) ? LastUse::kBackwardInput : LastUse::kForward;
+    spec.memory.output_last_use = KeepsZ(activation_) ? LastUse::kForward : LastUse::kBackwardInput;
+    const auto elements = static_cast<double>(context.rows * features);
+    spec.forward = {elements, 8.0 * elements};
+    spec.backward_input = {elements, 12.0 * elements};
+    return spec;
+  }
+
+  absl::Status Forward(const LayerArgs& args) override {
+    return op_->Forward(args.stream, args.x, {}, args.y);
+  }
+
+  absl::Status BackwardInput(const LayerArgs& args) override {
+    if (args.dx.empty()) return absl::OkStatus();
+    return op_->BackwardInput(args.stream, args.dy, KeepsZ(activation_) ? args.x : args.y, args.dx);
+  }
+
+ private:
+  const Activation activation_;
+  std::unique_ptr<kernels::ActivationOp> op_;
+};
+
+}  // namespace
+
+LayerFactory Activate(Activation activation) { return LayerOf<ActivationLayer>(activation); }
+
+}  // namespace stagecoach::engine
