@@ -196,10 +196,11 @@ absl::StatusOr<StepResult> PipelineTrainer::Step(const Dataset& data,
   }
   const bool knows_next = static_cast<int64_t>(next_rows.size()) == plan().batch_rows();
   const int64_t number = steps_ + 1;
-  const TrainStep step{
-      .update = {.step = number, .learning_rate = options_.learning_rate.At(number)},
-      .start = start,
-      .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
+  const absl::StatusOr<float> learning_rate = options_.learning_rate.At(number);
+  if (!learning_rate.ok()) return group_->Fail(learning_rate.status());
+  const TrainStep step{.update = {.step = number, .learning_rate = *learning_rate},
+                       .start = start,
+                       .next = {.data = knows_next ? &data : nullptr, .rows = next_rows}};
   schedule::Trace* const trace =
       traces_ == nullptr ? nullptr : &traces_->Begin(number - restored_steps_);
   const Batch batch{.data = &data, .rows = rows, .step = number, .first_sample = samples_};

@@ -115,7 +115,7 @@ void ExpectStepsOfAdamW(Trainer& trainer, Trainer& exact, const Model& model, co
     for (const auto& [id, state] : after) {
       const ModelParameter& parameter = parameters[id];
       SCOPED_TRACE(absl::StrCat("step ", number, ", ", parameter.name));
-      const AdamWStep step = {.learning_rate = options.learning_rate.At(number),
+      const AdamWStep step = {.learning_rate = options.learning_rate.At(number).value(),
                               .beta1 = optimizer.beta1,
                               .beta2 = optimizer.beta2,
                               .epsilon = optimizer.epsilon,

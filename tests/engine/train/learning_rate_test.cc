@@ -1,8 +1,12 @@
 #include "engine/train/learning_rate.h"
 
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,47 +23,68 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(LearningRate, ConstantStaysWhatItIs) {
   const LearningRate rate = LearningRate::Constant(0.3F);
-  for (int64_t step : {1, 2, 1000, 1000000}) EXPECT_EQ(rate.At(step), 0.3F);
+  for (int64_t step : {1, 2, 1000, 1000000}) EXPECT_EQ(rate.At(step).value(), 0.3F);
 }
 
 TEST(LearningRate, WarmsUpLinearly) {
   const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20);
-  EXPECT_FLOAT_EQ(rate.At(1), 0.2F);
-  EXPECT_FLOAT_EQ(rate.At(2), 0.4F);
-  EXPECT_FLOAT_EQ(rate.At(3), 0.6F);
-  EXPECT_FLOAT_EQ(rate.At(4), 0.8F);
+  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.2F);
+  EXPECT_FLOAT_EQ(rate.At(2).value(), 0.4F);
+  EXPECT_FLOAT_EQ(rate.At(3).value(), 0.6F);
+  EXPECT_FLOAT_EQ(rate.At(4).value(), 0.8F);
 }
 
 TEST(LearningRate, FallsAlongHalfACosine) {
   const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20);
-  EXPECT_FLOAT_EQ(rate.At(8), 0.4F * static_cast<float>(1.0 + std::sqrt(0.5)));
-  EXPECT_FLOAT_EQ(rate.At(12), 0.4F);
-  EXPECT_FLOAT_EQ(rate.At(16), 0.4F * static_cast<float>(1.0 - std::sqrt(0.5)));
-  EXPECT_FLOAT_EQ(rate.At(20), 0.0F);
+  EXPECT_FLOAT_EQ(rate.At(8).value(), 0.4F * static_cast<float>(1.0 + std::sqrt(0.5)));
+  EXPECT_FLOAT_EQ(rate.At(12).value(), 0.4F);
+  EXPECT_FLOAT_EQ(rate.At(16).value(), 0.4F * static_cast<float>(1.0 - std::sqrt(0.5)));
+  EXPECT_FLOAT_EQ(rate.At(20).value(), 0.0F);
 }
 
 TEST(LearningRate, EndsAtItsMinimumAndStaysThere) {
   const LearningRate rate = LearningRate::WarmupCosine(0.8F, 4, 20, 0.2F);
-  EXPECT_FLOAT_EQ(rate.At(1), 0.2F);
-  EXPECT_FLOAT_EQ(rate.At(12), 0.5F);
-  for (int64_t step : {20, 21, 1000000}) EXPECT_EQ(rate.At(step), 0.2F);
+  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.2F);
+  EXPECT_FLOAT_EQ(rate.At(12).value(), 0.5F);
+  for (int64_t step : {20, 21, 1000000}) EXPECT_EQ(rate.At(step).value(), 0.2F);
 }
 
 TEST(LearningRate, NeverRisesAfterTheWarmUp) {
   const LearningRate rate = LearningRate::WarmupCosine(1.0F, 10, 100, 0.1F);
-  for (int64_t step = 10; step < 110; ++step) EXPECT_LE(rate.At(step + 1), rate.At(step));
+  for (int64_t step = 10; step < 110; ++step)
+    EXPECT_LE(rate.At(step + 1).value(), rate.At(step).value());
 }
 
 TEST(LearningRate, NeedsNoWarmUp) {
   const LearningRate rate = LearningRate::WarmupCosine(1.0F, 0, 2);
-  EXPECT_FLOAT_EQ(rate.At(1), 0.5F);
-  EXPECT_FLOAT_EQ(rate.At(2), 0.0F);
+  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.5F);
+  EXPECT_FLOAT_EQ(rate.At(2).value(), 0.0F);
 }
 
 TEST(LearningRate, MayConsistOfWarmUpAlone) {
   const LearningRate rate = LearningRate::WarmupCosine(1.0F, 2, 2);
-  EXPECT_FLOAT_EQ(rate.At(1), 0.5F);
-  EXPECT_FLOAT_EQ(rate.At(2), 1.0F);
+  EXPECT_FLOAT_EQ(rate.At(1).value(), 0.5F);
+  EXPECT_FLOAT_EQ(rate.At(2).value(), 1.0F);
+}
+
+TEST(LearningRate, IsWhatAFunctionSays) {
+  const LearningRate rate =
+      LearningRate::Function([](int64_t step) { return 1.0F / static_cast<float>(step); });
+  EXPECT_OK(CheckLearningRate(rate));
+  EXPECT_EQ(rate.At(1).value(), 1.0F);
+  EXPECT_EQ(rate.At(4).value(), 0.25F);
+}
+
+TEST(LearningRate, NamesTheStepAtWhichAFunctionIsWrong) {
+  const auto at_3 = [](std::function<float(int64_t)> function) {
+    return LearningRate::Function(std::move(function)).At(3);
+  };
+  EXPECT_THAT(at_3([](int64_t) { return -1.0F; }),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "step 3: learning rate: -1 is not a finite number of 0 or more"));
+  EXPECT_THAT(at_3([](int64_t) { return kNan; }), StatusIs(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(at_3([](int64_t step) { return std::vector<float>(2).at(step); }),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("step 3 throws")));
 }
 
 TEST(CheckLearningRate, TakesTheEndsOfTheRanges) {
@@ -88,6 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadRate{"NegativePeak", LearningRate::Constant(-1e-3F), "-0.001"},
         BadRate{"NanPeak", LearningRate::Constant(kNan), "nan"},
         BadRate{"InfinitePeak", LearningRate::Constant(kInfinity), "inf"},
+        BadRate{"NoFunction", LearningRate::Function(nullptr), "a function that is empty"},
         BadRate{"NegativeWarmUp", LearningRate::WarmupCosine(1.0F, -1, 5), "-1 warm-up steps"},
         BadRate{"WarmUpBeyondTheEnd", LearningRate::WarmupCosine(1.0F, 6, 5),
                 "6 warm-up steps of 5"},

@@ -45,12 +45,14 @@ void PrintTo(const Place& place, std::ostream* out) {
        << " replicas" << (place.replication.shards_optimizer ? ", sharded" : "");
 }
 
-std::unique_ptr<Trainer> TrainerAt(const Place& place, const Optimizer& optimizer) {
+std::unique_ptr<Trainer> TrainerAt(
+    const Place& place, const Optimizer& optimizer,
+    const LearningRate& learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10)) {
   return MakeTrainer(SmallModel(),
                      EvenPlan(SmallModel(), place.devices, place.schedule, kMicroBatches, kRows, 0,
                               place.replication),
                      {.optimizer = optimizer,
-                      .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10),
+                      .learning_rate = learning_rate,
                       .device = {.precision = place.precision}});
 }
 
@@ -141,6 +143,30 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Resume,
 
 // Masters are float32: a run in bf16 takes up what one in fp32 left and the other way round, and
 // goes on with its own bits.
+TEST(ResumeTest, GoesOnWithTheNextStepOfALearningRateThatIsAFunction) {
+  const auto data = SmallData(kBatch);
+  std::vector<int64_t> asked;
+  const LearningRate rate = LearningRate::Function([&](int64_t step) {
+    asked.push_back(step);
+    return 0.02F / static_cast<float>(step);
+  });
+  const auto whole = TrainerAt({}, Optimizer::AdamW(), rate);
+  for (int step = 0; step < 4; ++step) ASSERT_OK(whole->Step(*data, Rows(0, kBatch)));
+  asked.clear();
+
+  const TestFolder folder;
+  const auto first = TrainerAt({}, Optimizer::AdamW(), rate);
+  for (int step = 0; step < 2; ++step) ASSERT_OK(first->Step(*data, Rows(0, kBatch)));
+  ASSERT_OK(first->Save(folder.path().string()));
+  const auto second = TrainerAt({2, "1f1b"}, Optimizer::AdamW(), rate);
+  ASSERT_OK(second->Restore(folder.path().string()));
+  ASSERT_OK(second->Step(*data, Rows(0, kBatch)));
+  ASSERT_OK_AND_ASSIGN(const StepResult last, second->Step(*data, Rows(0, kBatch)));
+  EXPECT_THAT(asked, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(last.learning_rate, 0.005F);
+  EXPECT_EQ(second->ParametersHash().value(), whole->ParametersHash().value());
+}
+
 TEST(ResumeTest, InAnotherPrecisionHasTheSameParameters) {
   const absl::Status has = stagecoach::testing::HasOnCpu(Precision::kBfloat16);
   if (!has.ok()) GTEST_SKIP() << has.message();

@@ -160,6 +160,18 @@ Model ModelThatThrows(absl::string_view operation) {
 }
 
 // The other rank is told, too.
+TEST(Trainer, AWrongLearningRateEndsTheRunBeforeItsStep) {
+  const auto trainer = MakeTrainer(SmallModel(), EvenPlan(SmallModel(), 2, "1f1b", 4, 8),
+                                   {.learning_rate = LearningRate::Function(
+                                        [](int64_t step) { return step < 2 ? 1e-3F : -1.0F; })});
+  const auto data = SmallData(32);
+  ASSERT_OK(trainer->Step(*data, Rows(0, 32)));
+  const auto is_named =
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("step 2: learning rate: -1"));
+  EXPECT_THAT(trainer->Step(*data, Rows(0, 32)), is_named);
+  EXPECT_THAT(trainer->Step(*data, Rows(0, 32)), is_named);
+}
+
 TEST(Trainer, TurnsWhatALayerThrowsIntoAnError) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
       {"1f1b", "Forward", "F"},
