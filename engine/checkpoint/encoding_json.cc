@@ -1,6 +1,7 @@
 #include "engine/checkpoint/encoding_json.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,6 +51,9 @@ nlohmann::ordered_json ToJson(const DataEncoding& encoding) {
   nlohmann::ordered_json json = {{"mean", encoding.mean}, {"stddev", encoding.stddev}};
   if (!encoding.columns.empty()) json["columns"] = encoding.columns;
   if (!encoding.class_names.empty()) json["classes"] = encoding.class_names;
+  if (encoding.labels_are_numbers()) {
+    json["labels"] = {{"mean", encoding.label_mean}, {"stddev", encoding.label_stddev}};
+  }
   if (encoding.vocabulary != 0) {
     json["tokens"] = {{"vocabulary", encoding.vocabulary}, {"bytes", encoding.tokens_are_bytes}};
     if (encoding.rows_move) json["tokens"]["rows_move"] = true;
@@ -64,6 +68,13 @@ absl::StatusOr<DataEncoding> ParseEncoding(ObjectReader reader) {
   ASSIGN_OR_RETURN(encoding.stddev, ParseNumbers(reader, "stddev", {.min = 0.0}));
   ASSIGN_OR_RETURN(encoding.columns, ParseNames(reader, "columns"));
   ASSIGN_OR_RETURN(encoding.class_names, ParseNames(reader, "classes"));
+  ASSIGN_OR_RETURN(std::optional<ObjectReader> labels, reader.OptionalObject("labels"));
+  if (labels.has_value()) {
+    ASSIGN_OR_RETURN(encoding.label_mean, labels->RequiredDouble("mean", {}));
+    ASSIGN_OR_RETURN(encoding.label_stddev,
+                     labels->RequiredDouble("stddev", {.min = std::numeric_limits<double>::min()}));
+    RETURN_IF_ERROR(labels->Finish());
+  }
   ASSIGN_OR_RETURN(std::optional<ObjectReader> tokens, reader.OptionalObject("tokens"));
   if (tokens.has_value()) {
     ASSIGN_OR_RETURN(encoding.vocabulary,

@@ -1,7 +1,9 @@
 #include "engine/data/arrays.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "engine/data/npy.h"
+#include "engine/data/number_statistics.h"
 #include "engine/data/pixels.h"
 
 namespace stagecoach::engine {
@@ -25,7 +28,9 @@ struct ArraySamples {
   std::vector<int64_t> shape;  // of one sample
   std::vector<uint8_t> pixels;
   std::vector<float> values;
-  std::vector<int32_t> labels;  // none, if they are not known
+  // None, if they are not known, otherwise one of the two.
+  std::vector<int32_t> labels;
+  std::vector<double> numbers;
 
   int64_t features() const {
     int64_t product = 1;
@@ -117,8 +122,26 @@ absl::StatusOr<ArraySamples> ReadSamples(const std::string& path) {
   return samples;
 }
 
+// read(S()) for the type S that the elements have, if that is one of integers.
+template <typename Read>
+auto ReadIntegers(const std::string& path, const NpyArray& array, Read read)
+    -> decltype(read(uint8_t())) {
+  if (array.type == "|u1") return read(uint8_t());
+  if (array.type == "|i1") return read(int8_t());
+  if (array.type == "<u2") return read(uint16_t());
+  if (array.type == "<i2") return read(int16_t());
+  if (array.type == "<u4") return read(uint32_t());
+  if (array.type == "<i4") return read(int32_t());
+  if (array.type == "<u8") return read(uint64_t());
+  if (array.type == "<i8") return read(int64_t());
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": an array of \"", array.type,
+                   "\", expected little-endian integers as labels that are classes; numbers are "
+                   "predicted with --loss mse (in C++, LabelKind::kNumbers)"));
+}
+
 template <typename S>
-absl::StatusOr<std::vector<int32_t>> ReadLabelsOf(const std::string& path, const NpyArray& array) {
+absl::StatusOr<std::vector<int32_t>> ReadClasses(const std::string& path, const NpyArray& array) {
   ASSIGN_OR_RETURN(const std::vector<S> stored, (ReadElements<S, S>(path, array)));
   std::vector<int32_t> labels;
   labels.reserve(stored.size());
@@ -133,7 +156,15 @@ absl::StatusOr<std::vector<int32_t>> ReadLabelsOf(const std::string& path, const
   return labels;
 }
 
-absl::StatusOr<std::vector<int32_t>> ReadLabels(const std::string& path) {
+absl::StatusOr<std::vector<double>> ReadNumbers(const std::string& path, const NpyArray& array) {
+  if (array.type == "<f4") return ReadElements<float, double>(path, array);
+  if (array.type == "<f8") return ReadElements<double, double>(path, array);
+  return ReadIntegers(path, array, [&]<typename S>(S) -> absl::StatusOr<std::vector<double>> {
+    return ReadElements<S, double>(path, array);
+  });
+}
+
+absl::Status ReadLabels(const std::string& path, LabelKind kind, ArraySamples& samples) {
   ASSIGN_OR_RETURN(const MappedArray mapped, MapArray(path));
   const NpyArray& array = mapped.array;
   if (array.shape.size() != 1) {
@@ -141,31 +172,35 @@ absl::StatusOr<std::vector<int32_t>> ReadLabels(const std::string& path) {
                                                    NpyShape(array.shape),
                                                    ", expected one label for each sample"));
   }
-  if (array.type == "|u1") return ReadLabelsOf<uint8_t>(path, array);
-  if (array.type == "|i1") return ReadLabelsOf<int8_t>(path, array);
-  if (array.type == "<u2") return ReadLabelsOf<uint16_t>(path, array);
-  if (array.type == "<i2") return ReadLabelsOf<int16_t>(path, array);
-  if (array.type == "<u4") return ReadLabelsOf<uint32_t>(path, array);
-  if (array.type == "<i4") return ReadLabelsOf<int32_t>(path, array);
-  if (array.type == "<u8") return ReadLabelsOf<uint64_t>(path, array);
-  if (array.type == "<i8") return ReadLabelsOf<int64_t>(path, array);
-  return absl::InvalidArgumentError(absl::StrCat(path, ": an array of \"", array.type,
-                                                 "\", expected little-endian integers as labels"));
+  if (kind == LabelKind::kClasses) {
+    ASSIGN_OR_RETURN(samples.labels, ReadIntegers(path, array, [&]<typename S>(S) {
+                       return ReadClasses<S>(path, array);
+                     }));
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(samples.numbers, ReadNumbers(path, array));
+  for (size_t row = 0; row < samples.numbers.size(); ++row) {
+    // As of a table: statistics of larger ones would not be finite.
+    if (std::abs(samples.numbers[row]) <= std::numeric_limits<float>::max()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: label of row %d is %g, expected a finite number", path, row, samples.numbers[row]));
+  }
+  return absl::OkStatus();
 }
 
 // `part` is "train" or "test".
 absl::StatusOr<ArraySamples> ReadLabeledSamples(const std::string& directory,
-                                                absl::string_view part) {
+                                                absl::string_view part, LabelKind kind) {
   const std::string x = ArrayFile(directory, absl::StrCat("x_", part));
   const std::string y = ArrayFile(directory, absl::StrCat("y_", part));
   ASSIGN_OR_RETURN(ArraySamples samples, ReadSamples(x));
-  ASSIGN_OR_RETURN(samples.labels, ReadLabels(y));
+  RETURN_IF_ERROR(ReadLabels(y, kind, samples));
   const int64_t elements = std::ssize(samples.pixels) + std::ssize(samples.values);
   const int64_t rows = elements / samples.features();
-  if (rows != std::ssize(samples.labels)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s holds %d samples but %s holds %d labels, expected as many", x, rows, y,
-                        samples.labels.size()));
+  const int64_t labels = std::ssize(samples.labels) + std::ssize(samples.numbers);
+  if (rows != labels) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s holds %d samples but %s holds %d labels, expected as many", x, rows, y, labels));
   }
   return samples;
 }
@@ -175,11 +210,21 @@ absl::StatusOr<std::shared_ptr<const Dataset>> DatasetOfArray(ArraySamples sampl
   const std::vector<int64_t>& extents = samples.shape;
   const kernels::Shape shape = extents.size() == 2 ? kernels::Shape{1, extents[0], extents[1]}
                                                    : kernels::Shape(absl::MakeConstSpan(extents));
+  std::shared_ptr<const Dataset> data;
   if (samples.are_pixels) {
-    return ImageDataset::Create(shape, classes, encoding.mean.front(), encoding.stddev.front(),
-                                std::move(samples.pixels), std::move(samples.labels));
+    ASSIGN_OR_RETURN(
+        data, ImageDataset::Create(shape, classes, encoding.mean.front(), encoding.stddev.front(),
+                                   std::move(samples.pixels), std::move(samples.labels)));
+  } else {
+    ASSIGN_OR_RETURN(data, TableDataset::Create(shape, classes, std::move(samples.values),
+                                                std::move(samples.labels)));
   }
-  return TableDataset::Create(shape, classes, std::move(samples.values), std::move(samples.labels));
+  if (samples.numbers.empty()) return data;
+  std::vector<float> numbers;
+  for (const double number : samples.numbers) {
+    numbers.push_back(static_cast<float>(encoding.Standardized(number)));
+  }
+  return LabeledByNumbers(std::move(data), std::move(numbers));
 }
 
 }  // namespace
@@ -188,11 +233,11 @@ bool HoldsArrays(const std::string& path) {
   return base::Exists(ArrayFile(path, "x_train")) || base::Exists(ArrayFile(path, "x_test"));
 }
 
-absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets) {
-  ASSIGN_OR_RETURN(ArraySamples train, ReadLabeledSamples(directory, "train"));
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets, LabelKind labels) {
+  ASSIGN_OR_RETURN(ArraySamples train, ReadLabeledSamples(directory, "train", labels));
   ArraySamples test;
   if (sets == Sets::kBoth) {
-    ASSIGN_OR_RETURN(test, ReadLabeledSamples(directory, "test"));
+    ASSIGN_OR_RETURN(test, ReadLabeledSamples(directory, "test", labels));
     if (train.shape != test.shape || train.are_pixels != test.are_pixels) {
       return absl::InvalidArgumentError(absl::StrCat(directory, ": test samples are ",
                                                      test.Describe(), ", expected ",
@@ -204,7 +249,15 @@ absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets) {
     const PixelStatistics statistics = MeasurePixels(train.pixels);
     encoding = {.mean = {statistics.mean}, .stddev = {statistics.stddev}};
   }
-  const int64_t classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
+  int64_t classes = 0;
+  if (labels == LabelKind::kClasses) {
+    classes = 1 + *std::max_element(train.labels.begin(), train.labels.end());
+  } else {
+    const NumberStatistics statistics = MeasureNumbers(train.numbers);
+    encoding.label_mean = statistics.mean;
+    encoding.label_stddev = statistics.stddev;
+    RETURN_IF_ERROR(CheckLabelsDiffer(ArrayFile(directory, "y_train"), encoding));
+  }
   auto train_set = DatasetOfArray(std::move(train), classes, encoding);
   RETURN_IF_ERROR(base::Annotate(train_set.status(), absl::StrCat(directory, ": training set")));
   if (sets == Sets::kTraining) return TrainTest{*std::move(train_set), nullptr, encoding};
@@ -217,7 +270,9 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::strin
                                                                 const DataEncoding& encoding,
                                                                 int64_t classes) {
   const bool has_labels = base::Exists(ArrayFile(directory, "y_test"));
-  ASSIGN_OR_RETURN(ArraySamples samples, has_labels ? ReadLabeledSamples(directory, "test")
+  const bool are_numbers = encoding.labels_are_numbers();
+  const LabelKind kind = are_numbers ? LabelKind::kNumbers : LabelKind::kClasses;
+  ASSIGN_OR_RETURN(ArraySamples samples, has_labels ? ReadLabeledSamples(directory, "test", kind)
                                                     : ReadSamples(ArrayFile(directory, "x_test")));
   const size_t means = samples.are_pixels ? 1 : 0;
   if (!encoding.columns.empty() || encoding.vocabulary > 0 || encoding.mean.size() != means) {
@@ -225,7 +280,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::strin
         "the model was not trained on ", samples.are_pixels ? "pixels" : "numbers", " as ",
         ArrayFile(directory, "x_test"), " has them: it is not known how to encode these for it"));
   }
-  auto created = DatasetOfArray(std::move(samples), has_labels ? classes : 0, encoding);
+  auto created =
+      DatasetOfArray(std::move(samples), has_labels && !are_numbers ? classes : 0, encoding);
   RETURN_IF_ERROR(base::Annotate(created.status(), directory));
   return created;
 }

@@ -17,7 +17,9 @@ namespace stagecoach::engine {
 //                            mean and standard deviation of all training pixels; "<f4", and "<f8"
 //                            rounded to it, are finite numbers, which are fed as they are.
 //   y_train.npy, y_test.npy  (samples,): their labels, integers of 8 to 64 bits from 0 on. The
-//                            number of classes is one more than the largest training label.
+//                            number of classes is one more than the largest training label. With
+//                            LabelKind::kNumbers, finite numbers, "<f4" or "<f8", or any integers,
+//                            standardized by those of the training set.
 //
 // The samples of both sets are of one shape, and both are pixels or both numbers.
 //
@@ -32,10 +34,12 @@ inline constexpr int64_t kMaxArrayClasses = int64_t{1} << 20;
 // Whether that is a directory that has x_train.npy or x_test.npy.
 bool HoldsArrays(const std::string& path);
 
-absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets = Sets::kBoth);
+absl::StatusOr<TrainTest> LoadArrays(const std::string& directory, Sets sets = Sets::kBoth,
+                                     LabelKind labels = LabelKind::kClasses);
 
 // The samples of x_test.npy, to predict, encoded as `encoding` says; with the labels of y_test.npy,
-// below `classes`, if that is there. FailedPrecondition: the encoding is of other data.
+// below `classes` unless the encoding says that they are numbers, if that is there.
+// FailedPrecondition: the encoding is of other data.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadArraySamples(const std::string& directory,
                                                                 const DataEncoding& encoding,
                                                                 int64_t classes);

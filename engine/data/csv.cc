@@ -23,6 +23,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "engine/data/csv_reader.h"
+#include "engine/data/number_statistics.h"
 #include "engine/data/random_streams.h"
 
 namespace stagecoach::engine {
@@ -42,7 +43,9 @@ struct Table {
   int64_t features = 0;
   int64_t rows = 0;
   std::vector<double> values;            // (rows, features)
-  std::vector<int32_t> labels;           // (rows), if there are any; numbers of texts
+  LabelKind kind = LabelKind::kClasses;  // of labels, if there are any
+  std::vector<double> numbers;           // (rows), or
+  std::vector<int32_t> labels;           // (rows), numbers of texts
   std::map<std::string, int32_t> texts;  // label text -> its number, in order of appearance
   bool knows_texts = false;              // others are errors
 };
@@ -141,11 +144,21 @@ bool ParseNumber(const std::string& text, double& value) {
   return std::abs(value) <= std::numeric_limits<float>::max();
 }
 
+absl::Status NotANumber(const CsvReader& reader, const std::string& column, const CsvField& field) {
+  return reader.ErrorAt(
+      field.position,
+      absl::StrFormat("\"%s\" in column \"%s\" is not a finite number", field.text, column));
+}
+
 absl::Status AppendLabel(const CsvReader& reader, const std::string& column, const CsvField& label,
                          Table& table) {
   if (label.text.empty()) {
     return reader.ErrorAt(label.position,
                           absl::StrFormat("the label in column \"%s\" is empty", column));
+  }
+  if (table.kind == LabelKind::kNumbers) {
+    if (ParseNumber(label.text, table.numbers.emplace_back())) return absl::OkStatus();
+    return NotANumber(reader, column, label);
   }
   auto known = table.texts.find(label.text);
   if (known == table.texts.end()) {
@@ -181,9 +194,7 @@ absl::Status AppendRow(const CsvReader& reader, const Header& header,
       continue;
     }
     if (!ParseNumber(record[i].text, table.values[first + static_cast<size_t>(role)])) {
-      return reader.ErrorAt(record[i].position,
-                            absl::StrFormat("\"%s\" in column \"%s\" is not a finite number",
-                                            record[i].text, header.columns[i]));
+      return NotANumber(reader, header.columns[i], record[i]);
     }
   }
   ++table.rows;
@@ -207,6 +218,7 @@ absl::Status CheckTrains(const std::string& path, const CsvOptions& options, con
         absl::StrFormat("%s: rows after the header: %d, expected at least 2%s", path, table.rows,
                         options.sets == Sets::kBoth ? ", one to train and one to test" : ""));
   }
+  if (table.kind == LabelKind::kNumbers) return absl::OkStatus();
   if (table.texts.size() < 2) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: fewer than 2 classes: every label in column \"%s\" is \"%s\"", path,
@@ -221,10 +233,8 @@ absl::Status CheckTrains(const std::string& path, const CsvOptions& options, con
   if (std::all_of(table.texts.begin(), table.texts.end(), is_number) &&
       !std::all_of(table.texts.begin(), table.texts.end(), is_whole)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: the labels in column \"%s\" are numbers that are not whole, such as \"%s\", but a "
-        "table "
-        "has classes: predicting numbers needs a data set and a loss of your own in C++ "
-        "(examples/own_loss.cc)",
+        "%s: the labels in column \"%s\" are numbers that are not whole, such as \"%s\", but "
+        "expected classes: numbers are predicted with --loss mse (in C++, LabelKind::kNumbers)",
         path, options.label_column,
         std::find_if_not(table.texts.begin(), table.texts.end(), is_whole)->first));
   }
@@ -264,28 +274,26 @@ std::vector<bool> ChooseTestRows(int64_t rows, const CsvOptions& options) {
   return is_test;
 }
 
-// The mean and standard deviation of each feature over the training rows.
+// By which the features and, if they are numbers, the labels of the training rows are standardized.
 void Measure(const Table& table, const std::vector<bool>& is_test, DataEncoding& encoding) {
-  const double train_rows = static_cast<double>(std::count(is_test.begin(), is_test.end(), false));
+  std::vector<double> values;
+  const auto measure = [&](auto value_of_row) {
+    values.clear();
+    for (int64_t row = 0; row < table.rows; ++row) {
+      if (!is_test[row]) values.push_back(value_of_row(row));
+    }
+    return MeasureNumbers(values);
+  };
   for (int64_t f = 0; f < table.features; ++f) {
-    const auto value = [&](int64_t row) { return table.values[row * table.features + f]; };
-    double mean = 0;
-    double lowest = std::numeric_limits<double>::infinity();
-    double highest = -lowest;
-    for (int64_t row = 0; row < table.rows; ++row) {
-      if (is_test[row]) continue;
-      mean += value(row) / train_rows;
-      lowest = std::min(lowest, value(row));
-      highest = std::max(highest, value(row));
-    }
-    double variance = 0;
-    for (int64_t row = 0; row < table.rows; ++row) {
-      if (!is_test[row]) variance += std::pow(value(row) - mean, 2) / train_rows;
-    }
-    encoding.mean.push_back(mean);
-    // Rounding in the mean gives a constant feature a small variance, so constancy is tested apart.
-    encoding.stddev.push_back(lowest < highest && variance > 0 ? std::sqrt(variance) : 0);
+    const NumberStatistics statistics =
+        measure([&](int64_t row) { return table.values[row * table.features + f]; });
+    encoding.mean.push_back(statistics.mean);
+    encoding.stddev.push_back(statistics.stddev);
   }
+  if (table.kind == LabelKind::kClasses) return;
+  const NumberStatistics statistics = measure([&](int64_t row) { return table.numbers[row]; });
+  encoding.label_mean = statistics.mean;
+  encoding.label_stddev = statistics.stddev;
 }
 
 // The encoded values of the rows that `takes`.
@@ -305,6 +313,29 @@ std::vector<float> Encode(const Table& table, const DataEncoding& encoding, Take
   return values;
 }
 
+// The rows that `takes`, with their labels, if there are any. `class_of`: ClassOfText's.
+template <typename Takes>
+absl::StatusOr<std::shared_ptr<const Dataset>> MakeSet(const Table& table,
+                                                       const DataEncoding& encoding,
+                                                       const std::vector<int32_t>& class_of,
+                                                       Takes takes) {
+  std::vector<int32_t> labels;
+  std::vector<float> numbers;
+  for (int64_t row = 0; row < table.rows; ++row) {
+    if (!takes(row)) continue;
+    if (!table.labels.empty()) labels.push_back(class_of[table.labels[row]]);
+    if (!table.numbers.empty()) {
+      numbers.push_back(static_cast<float>(encoding.Standardized(table.numbers[row])));
+    }
+  }
+  const int64_t classes = labels.empty() ? 0 : std::ssize(class_of);
+  ASSIGN_OR_RETURN(std::shared_ptr<const Dataset> samples,
+                   TableDataset::Create({table.features}, classes, Encode(table, encoding, takes),
+                                        std::move(labels)));
+  if (numbers.empty()) return samples;
+  return LabeledByNumbers(std::move(samples), std::move(numbers));
+}
+
 }  // namespace
 
 absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& options) {
@@ -318,7 +349,7 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
   ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
   ASSIGN_OR_RETURN(const Header header,
                    HeaderToTrain(reader, std::move(columns), options.label_column));
-  Table table;
+  Table table = {.kind = options.labels};
   RETURN_IF_ERROR(ReadRows(reader, header, table));
   RETURN_IF_ERROR(CheckTrains(path, options, table));
   const std::vector<bool> is_test = ChooseTestRows(table.rows, options);
@@ -328,16 +359,15 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
     if (column != options.label_column) data.encoding.columns.push_back(column);
   }
   Measure(table, is_test, data.encoding);
+  if (table.kind == LabelKind::kNumbers) {
+    RETURN_IF_ERROR(CheckLabelsDiffer(
+        absl::StrFormat("%s: column \"%s\"", path, options.label_column), data.encoding));
+  }
 
   const std::vector<int32_t> class_of = ClassOfText(table.texts, data.encoding);
   const auto create = [&](bool test) {
-    const auto takes = [&](int64_t row) { return is_test[row] == test; };
-    std::vector<int32_t> labels;
-    for (int64_t row = 0; row < table.rows; ++row) {
-      if (takes(row)) labels.push_back(class_of[table.labels[row]]);
-    }
-    return TableDataset::Create({table.features}, static_cast<int64_t>(class_of.size()),
-                                Encode(table, data.encoding, takes), std::move(labels));
+    return MakeSet(table, data.encoding, class_of,
+                   [&](int64_t row) { return is_test[row] == test; });
   };
   auto train = create(false);
   RETURN_IF_ERROR(base::Annotate(train.status(), absl::StrCat(path, ": training set")));
@@ -358,14 +388,15 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string&
   ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
   ASSIGN_OR_RETURN(const Header header,
                    HeaderToPredict(reader, std::move(columns), options.label_column, encoding));
-  Table table = {.knows_texts = true};
+  Table table = {.kind = encoding.labels_are_numbers() ? LabelKind::kNumbers : LabelKind::kClasses,
+                 .knows_texts = true};
+  std::vector<int32_t> class_of;  // each text has the number of its class
   for (int32_t label = 0; header.has_labels && label < classes; ++label) {
     table.texts.emplace(encoding.NameOf(label), label);
+    class_of.push_back(label);
   }
   RETURN_IF_ERROR(ReadRows(reader, header, table));
-  auto created = TableDataset::Create({table.features}, header.has_labels ? classes : 0,
-                                      Encode(table, encoding, [](int64_t) { return true; }),
-                                      std::move(table.labels));
+  auto created = MakeSet(table, encoding, class_of, [](int64_t) { return true; });
   RETURN_IF_ERROR(base::Annotate(created.status(), path));
   return *std::move(created);
 }

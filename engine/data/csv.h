@@ -14,6 +14,7 @@ inline constexpr double kDefaultCsvTestFraction = 0.2;
 
 struct CsvOptions {
   std::string label_column = "label";
+  LabelKind labels = LabelKind::kClasses;
   Sets sets = Sets::kBoth;
   // The share of the rows held out for the test set, in (0, 1). Rounded to whole rows, of which
   // both sets get at least one.
@@ -29,7 +30,10 @@ struct CsvOptions {
 //
 // Labels: if the distinct labels are exactly the integers 0, 1, ..., n-1, written plainly, label k
 // is class k. Otherwise each distinct text is a class, numbered from 0 in the order of its bytes.
-// There must be at least two classes.
+// There must be at least two classes, and not all of them numbers of which one has a fraction.
+//
+// With LabelKind::kNumbers each label is a number like those of features, and they differ; the
+// targets are standardized by the training rows (DataEncoding::label_mean).
 //
 // Both sets keep the order of the file. Every feature is standardized by its mean and standard
 // deviation over the training rows; a feature that is constant there reads as 0 everywhere.
@@ -39,9 +43,10 @@ struct CsvOptions {
 absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& options);
 
 // All rows of a table, for a model that was trained on one that was encoded so. The columns may
-// come in another order; the labels, `classes` of which there are, may be missing, and then the set
-// has no targets. Of `options`, label_column and max_bytes are read. Pre-condition: the encoding
-// has columns. Errors: those of LoadCsv; a column too many or too few; an unknown label.
+// come in another order; the labels, `classes` of which there are unless the encoding says that
+// they are numbers, may be missing, and then the set has no targets. Of `options`, label_column and
+// max_bytes are read. Pre-condition: the encoding has columns. Errors: those of LoadCsv; a column
+// too many or too few; an unknown label.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string& path,
                                                               const CsvOptions& options,
                                                               const DataEncoding& encoding,

@@ -102,6 +102,29 @@ class SomeRows final : public Dataset {
   const Which which_;
 };
 
+// Another set, with targets.
+class Labeled final : public Dataset {
+ public:
+  Labeled(std::shared_ptr<const Dataset> samples, std::vector<float> numbers)
+      : Dataset({.inputs = samples->spec().inputs, .target = {TargetSpec::Kind::kValues}}),
+        samples_(std::move(samples)),
+        numbers_(std::move(numbers)) {}
+
+  int64_t rows() const override { return samples_->rows(); }
+
+ private:
+  void ReadInput(int i, int64_t row, std::byte* out) const override {
+    const int64_t bytes = spec().inputs[static_cast<size_t>(i)].bytes();
+    samples_->CopyInput(i, row, absl::MakeSpan(out, static_cast<size_t>(bytes)));
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    std::memcpy(out, &numbers_[static_cast<size_t>(row)], sizeof(float));
+  }
+
+  const std::shared_ptr<const Dataset> samples_;
+  const std::vector<float> numbers_;
+};
+
 absl::Status CheckHas(const Dataset& dataset, int64_t rows) {
   if (rows >= 1 && rows <= dataset.rows()) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -155,6 +178,13 @@ int32_t Dataset::label(int64_t row) const {
   int32_t label = 0;
   CopyTarget(row, absl::MakeSpan(reinterpret_cast<std::byte*>(&label), sizeof(label)));
   return label;
+}
+
+float Dataset::number(int64_t row) const {
+  STAGECOACH_CHECK(spec_.target == TargetSpec{TargetSpec::Kind::kValues}, Describe(spec_.target));
+  float number = 0.0F;
+  CopyTarget(row, absl::MakeSpan(reinterpret_cast<std::byte*>(&number), sizeof(number)));
+  return number;
 }
 
 TableDataset::TableDataset(SampleSpec spec, std::vector<float> values, std::vector<int32_t> labels)
@@ -215,6 +245,22 @@ void ImageDataset::ReadInput(int /*i*/, int64_t row, std::byte* out) const {
 }
 
 void ImageDataset::ReadTarget(int64_t row, std::byte* out) const { CopyLabel(labels_, row, out); }
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LabeledByNumbers(
+    std::shared_ptr<const Dataset> samples, std::vector<float> numbers) {
+  STAGECOACH_CHECK(samples->spec().target.kind == TargetSpec::Kind::kNone,
+                   Describe(samples->spec().target));
+  if (std::ssize(numbers) != samples->rows()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d labels, expected %d", numbers.size(), samples->rows()));
+  }
+  for (size_t row = 0; row < numbers.size(); ++row) {
+    if (std::isfinite(numbers[row])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("label of row %d is %g, expected a finite number", row, numbers[row]));
+  }
+  return std::make_shared<const Labeled>(std::move(samples), std::move(numbers));
+}
 
 absl::StatusOr<std::shared_ptr<const Dataset>> Subset(std::shared_ptr<const Dataset> dataset,
                                                       int64_t rows) {

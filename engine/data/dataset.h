@@ -38,12 +38,13 @@ class Dataset {
   // Writes a row's input `i`, which is one of numbers: what a stage is fed with.
   void CopyNumbers(int i, int64_t row, absl::Span<float> out) const;
 
-  // Of data with one input and a target of labels, as all that is loaded is. An image counts as
-  // that many features, row-major; a sequence of tokens as that many. `label`: of data with one
-  // label a sample.
+  // Of data with one input, as all that is loaded is. An image counts as that many features,
+  // row-major; a sequence of tokens as that many. `label`: of data with one label a sample, which
+  // is a class; `number`: a number.
   int64_t features() const { return input(0).shape.elements(); }  // >= 1
-  int64_t classes() const { return spec_.target.classes; }        // >= 2
+  int64_t classes() const { return spec_.target.classes; }        // >= 2; of other targets 0
   int32_t label(int64_t row) const;
+  float number(int64_t row) const;
 
  protected:
   explicit Dataset(SampleSpec spec) : spec_(std::move(spec)) {}
@@ -57,6 +58,9 @@ class Dataset {
 
   const SampleSpec spec_;
 };
+
+// What the labels of a file are: classes to tell apart, or numbers to predict.
+enum class LabelKind : uint8_t { kClasses, kNumbers };
 
 // Two sets of equal features() and classes(), standardized by the statistics of `train` alone.
 struct TrainTest {
@@ -121,6 +125,11 @@ class ImageDataset final : public Dataset {
   const std::vector<uint8_t> pixels_;  // (rows, features)
   const std::vector<int32_t> labels_;
 };
+
+// A view of `samples`, which have no targets, with a number as the target of each.
+// InvalidArgument: another number of them than rows, or one that is not finite.
+absl::StatusOr<std::shared_ptr<const Dataset>> LabeledByNumbers(
+    std::shared_ptr<const Dataset> samples, std::vector<float> numbers);
 
 // A view of the first `rows` rows of `dataset`, which it keeps alive. InvalidArgument unless `rows`
 // is in [1, dataset->rows()].

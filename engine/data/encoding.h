@@ -16,6 +16,9 @@ struct DataEncoding {
   std::vector<double> mean, stddev;
   std::vector<std::string> columns;      // the names of a table's features; none for images
   std::vector<std::string> class_names;  // by label; none where classes are called 0, 1, 2, ...
+  // Of labels that are numbers: v is learned as (v - label_mean) / label_stddev, and an output y
+  // stands for NumberOf(y). A label_stddev of 0: labels are classes.
+  double label_mean = 0.0, label_stddev = 0.0;
   // Of sequences of tokens: ids are below it, and each is a byte of text or what some tokenizer
   // calls it. 0: of other data.
   int64_t vocabulary = 0;
@@ -23,6 +26,10 @@ struct DataEncoding {
   // Whether each epoch of the training has cut them into rows elsewhere (Dataset::ForEpoch).
   bool rows_move = false;
   std::string tokenizer;  // which one, by its hash (engine/data/tokenizer/tokenizer.h); "": unknown
+
+  bool labels_are_numbers() const { return label_stddev > 0.0; }
+  double NumberOf(double output) const { return output * label_stddev + label_mean; }
+  double Standardized(double number) const { return (number - label_mean) / label_stddev; }
 
   // What the class of a label is called.
   std::string NameOf(int64_t label) const;

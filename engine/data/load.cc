@@ -28,8 +28,21 @@ absl::Status NoData() {
       "tokens in .bin or .npy files, or \"synthetic:ROWSxFEATURESxCLASSES\"");
 }
 
+// Whether labels there may be numbers, and not only classes.
+bool MayHaveNumbers(const std::string& spec) {
+  return spec.empty() || absl::EndsWith(spec, ".csv") || HoldsArrays(spec);
+}
+
+absl::Status CheckMayBeNumbers(const DataSource& source) {
+  if (source.labels == LabelKind::kClasses || MayHaveNumbers(source.spec)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(source.spec, ": has classes; labels that are numbers are read from a .csv file ",
+                   "or from arrays"));
+}
+
 // The tests of `spec` itself are read where there is no test_spec.
 absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
+  RETURN_IF_ERROR(CheckMayBeNumbers(source));
   const Sets sets = source.test_spec.empty() ? Sets::kBoth : Sets::kTraining;
   absl::string_view rest = source.spec;
   if (absl::ConsumePrefix(&rest, kSynthetic)) {
@@ -45,13 +58,14 @@ absl::StatusOr<TrainTest> LoadAll(const DataSource& source) {
   if (absl::EndsWith(source.spec, ".csv")) {
     CsvOptions options;
     options.label_column = source.label_column;
+    options.labels = source.labels;
     options.sets = sets;
     options.test_fraction = source.test_fraction.value_or(kDefaultCsvTestFraction);
     options.seed = source.seed;
     return LoadCsv(source.spec, options);
   }
   if (source.spec.empty()) return NoData();
-  if (HoldsArrays(source.spec)) return LoadArrays(source.spec, sets);
+  if (HoldsArrays(source.spec)) return LoadArrays(source.spec, sets, source.labels);
   if (HoldsCifar(source.spec)) return LoadCifarDirectory(source.spec, sets);
   return LoadIdxDirectory(source.spec, sets);
 }
@@ -65,6 +79,8 @@ absl::Status CheckEncoding(bool fits, absl::string_view kind, absl::string_view 
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadAllSamples(const DataSource& source,
                                                               const DataEncoding& encoding,
                                                               int64_t classes) {
+  RETURN_IF_ERROR(CheckEncoding(MayHaveNumbers(source.spec) || !encoding.labels_are_numbers(),
+                                "classes", "it predicts numbers, of a .csv file or arrays"));
   if (absl::StartsWith(source.spec, kSynthetic)) {
     RETURN_IF_ERROR(
         CheckEncoding(encoding.mean.empty(), "synthetic data", "its features were standardized"));

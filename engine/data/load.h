@@ -25,7 +25,8 @@ struct DataSource {
   // Of a file that is divided (IsDivided), in (0, 1): the share that is its test set; unset: a
   // fifth of a table, a tenth of tokens.
   std::optional<double> test_fraction;
-  std::string label_column = "label";  // of a .csv file
+  std::string label_column = "label";      // of a .csv file
+  LabelKind labels = LabelKind::kClasses;  // numbers: of a .csv file or arrays
   // Keep only this many training rows, the first in the order of the file; 0 keeps all. The
   // standardization stays that of the whole training set.
   int64_t train_rows = 0;
@@ -38,15 +39,15 @@ bool IsDivided(const DataSource& source);
 
 // Errors are NotFound for a missing file or directory, and DataLoss or InvalidArgument for
 // malformed content, for a spec of none of these forms, for more training rows than there
-// are, or for a test set without labels. Those of LoadSamples.
+// are, for labels of the other kind, or for a test set without labels. Those of LoadSamples.
 absl::StatusOr<TrainTest> LoadData(const DataSource& source);
 
 // Samples for a model to predict, encoded as those that it was trained on: all rows of a .csv file,
 // with or without a label column; the test images of a directory of CIFAR-10, or the test samples
 // of arrays or of IDX files, with labels if they are there; those of one file of IDX images; the
 // test set of a synthetic spec; tokens as LoadTokenSamples has them. Of `source`, train_rows is not
-// read. `classes`: what the model tells apart. FailedPrecondition: the encoding is of another kind
-// of data. Other errors: those of LoadData.
+// read, nor is labels: the encoding knows. `classes`: what the model tells apart.
+// FailedPrecondition: the encoding is of another kind of data. Other errors: those of LoadData.
 absl::StatusOr<std::shared_ptr<const Dataset>> LoadSamples(const DataSource& source,
                                                            const DataEncoding& encoding,
                                                            int64_t classes);

@@ -60,6 +60,35 @@ class ClassLoss final : public Loss {
   std::unique_ptr<kernels::LossOp> op_;
 };
 
+class ValueLoss final : public Loss {
+ public:
+  absl::StatusOr<LossSpec> Prepare(const LossContext& context) override {
+    if (context.output.rank() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mean squared error of values: takes outputs of shape [values], not ",
+                       context.output.ToString()));
+    }
+    const int64_t values = context.output.dim(0);
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
+                              kernels::MeanSquaredErrorOfValuesShape{{context.rows, values}}));
+    TargetSpec target = {.kind = TargetSpec::Kind::kValues};
+    if (values > 1) target.shape = kernels::Shape{values};
+    return LossSpec{.description = absl::StrCat("mean squared error of ", values,
+                                                values == 1 ? " value" : " values"),
+                    .target = target,
+                    .workspace_bytes = op_->workspace_bytes(),
+                    .loss_of_guessing = 1.0};  // the variance of standardized values
+  }
+
+  absl::Status Compute(const LossArgs& args) override {
+    return op_->Compute(args.stream, args.y, args.targets, args.valid_rows, args.scale, args.dy,
+                        args.result, args.workspace);
+  }
+
+ private:
+  std::unique_ptr<kernels::LossOp> op_;
+};
+
 // Of a model that gives every class the same share.
 double CrossEntropyOfGuessing(double classes) { return std::log(classes); }
 double SquaredErrorOfGuessing(double classes) { return (1.0 - 1.0 / classes) / classes; }
@@ -75,5 +104,7 @@ LossFactory MeanSquaredError() {
   return LossOf<ClassLoss<kernels::MeanSquaredErrorShape>>("mean squared error",
                                                            &SquaredErrorOfGuessing);
 }
+
+LossFactory MeanSquaredErrorOfValues() { return LossOf<ValueLoss>(); }
 
 }  // namespace stagecoach::engine

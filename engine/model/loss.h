@@ -84,12 +84,17 @@ LossFactory LossOf(Args... args) {
   return [=] { return std::make_unique<T>(args...); };
 }
 
-// The losses that are built in, over class labels: one a sample where its output is of shape
+// The losses over class labels that are built in: one a sample where its output is of shape
 // [classes], one at each position where that is [positions, classes]. The loss of a sample is the
 // mean over its positions; each is right if the first of its largest outputs is at the label.
 // Formulas are in kernels/ops/loss.h.
 LossFactory SoftmaxCrossEntropy();
 LossFactory MeanSquaredError();  // from 1 at the label and 0 elsewhere
+
+// The mean squared error of outputs of shape [n] that predict n numbers of each sample, one if its
+// target is of shape []. On data that are loaded (LoadData), numbers are standardized: a model that
+// always gives their mean has a loss of 1.
+LossFactory MeanSquaredErrorOfValues();
 
 }  // namespace stagecoach::engine
 

@@ -38,9 +38,14 @@ struct Named {
   T value = {};
 };
 
-constexpr auto kLosses = std::to_array<Named<LossFactory (*)()>>({
-    {"softmax_cross_entropy", SoftmaxCrossEntropy},
-    {"mean_squared_error", MeanSquaredError},
+// Over labels that are classes, and over numbers; null: not for those.
+struct LossChoice {
+  LossFactory (*of_classes)() = nullptr;
+  LossFactory (*of_values)() = nullptr;
+};
+constexpr auto kLosses = std::to_array<Named<LossChoice>>({
+    {"softmax_cross_entropy", {SoftmaxCrossEntropy, nullptr}},
+    {"mean_squared_error", {MeanSquaredError, MeanSquaredErrorOfValues}},
 });
 constexpr auto kActivations = [] {
   std::array<Named<Activation>, kernels::kAllActivations.size()> named = {};
@@ -169,8 +174,14 @@ class ModelParser {
         return reader.Error(key, "is for a model of tokens, but the data has numbers");
       }
     }
-    ASSIGN_OR_RETURN(const std::string loss, reader.OptionalString("loss", kLosses[0].name));
-    ASSIGN_OR_RETURN(const auto make_loss, Choose(reader, "loss", loss, kLosses));
+    ASSIGN_OR_RETURN(const std::string loss,
+                     reader.OptionalString("loss", kLosses[data_.has_numbers ? 1 : 0].name));
+    ASSIGN_OR_RETURN(const LossChoice choice, Choose(reader, "loss", loss, kLosses));
+    const auto make_loss = data_.has_numbers ? choice.of_values : choice.of_classes;
+    if (make_loss == nullptr) {
+      return reader.Error("loss", absl::StrCat("is \"", loss, "\", but the data's labels are ",
+                                               "numbers: expected \"mean_squared_error\""));
+    }
     model.loss = make_loss();
     if (reader.Has("input")) {
       if (data_.vocabulary > 0) {
@@ -200,9 +211,14 @@ class ModelParser {
     const int64_t outputs = LastAxisOf(shape);
     model.layers = std::move(list.factories);
     if (entries.empty() || outputs != classes_) {
+      const std::string expected =
+          data_.has_numbers
+              ? "one output, the number to predict: end with a linear layer of outputs = 1"
+              : absl::StrCat("one output for each of the ", classes_,
+                             " classes of the data: end with a head, or with a linear layer of "
+                             "outputs = \"classes\"");
       return absl::InvalidArgumentError(absl::StrCat(
-          "the last layer must give one output for each of the ", classes_,
-          " classes of the data: end with a head, or with a linear layer of outputs = \"classes\"",
+          "the last layer must give ", expected,
           entries.empty() ? "" : absl::StrCat(" (the model's layers give ", outputs, ")")));
     }
     return model;
@@ -349,7 +365,11 @@ class ModelParser {
 
 ModelData ModelData::Of(const SampleSpec& spec) {
   const TensorSpec& input = spec.inputs.front();
-  return {.input = input.shape, .vocabulary = input.vocabulary, .classes = spec.target.classes};
+  const bool has_numbers = spec.target.kind == TargetSpec::Kind::kValues;
+  return {.input = input.shape,
+          .vocabulary = input.vocabulary,
+          .classes = has_numbers ? spec.target.shape.elements() : spec.target.classes,
+          .has_numbers = has_numbers};
 }
 
 absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml) {

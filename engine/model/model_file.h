@@ -13,7 +13,8 @@ namespace stagecoach::engine {
 
 // Reads a model from TOML: a list of layers, in order, and a loss.
 //
-//   loss = "softmax_cross_entropy"      # the default; or "mean_squared_error"
+//   loss = "softmax_cross_entropy"      # the default; or "mean_squared_error", which is that of
+//                                       # data whose labels are numbers
 //   context = 1024                      # of a model of tokens: how many a sample is to have, and
 //   vocabulary = 50257                  # of how many kinds, for those who load its data by
 //                                       # ParseModelTokens; the model itself is for the data given
@@ -25,7 +26,8 @@ namespace stagecoach::engine {
 //
 //   [[layer]]
 //   type = "linear"                     # engine/model/layers/linear.h
-//   outputs = 512                       # a number, or "classes": as many as the data has
+//   outputs = 512                       # a number, or "classes": as many as the data has, 1 if
+//                                       # the labels are numbers
 //   activation = "relu"                 # "none" (the default), "relu", "gelu", "gelu_exact",
 //                                       # "tanh" or "sigmoid" (kernels/activation.h)
 //   bias = true                         # the default
@@ -87,7 +89,8 @@ inline constexpr int64_t kMaxFileOutputs = int64_t{1} << 20;
 struct ModelData {
   Shape input;             // of one sample
   int64_t vocabulary = 0;  // of its ids; 0: it has numbers
-  int64_t classes = 1;     // of its labels
+  int64_t classes = 1;     // of its labels; of labels that are numbers: how many a sample has
+  bool has_numbers = false;
 
   static ModelData Of(const SampleSpec& spec);
   static ModelData Features(int64_t features, int64_t classes) {
@@ -96,8 +99,9 @@ struct ModelData {
 };
 
 // The model that `toml` describes, for such data. The last layer must give as many outputs as there
-// are classes: at each position, where there are several. Whether layers fit together is for
-// AnalyzeModel to find. Pre-condition: numbers of elements and classes are at least 1.
+// are classes, at each position where there are several, or numbers to predict. Whether layers fit
+// together is for AnalyzeModel to find. Pre-condition: numbers of elements and classes are at
+// least 1.
 //
 // InvalidArgument otherwise: says where ("line 9: $.layer[1].activation", counting from layer 0),
 // and for a name that is not known gives the nearest one. ResourceExhausted if the text exceeds the

@@ -19,27 +19,30 @@ struct LossShape {
   using Op = LossOp;
 
   int64_t rows = 1;     // R
-  int64_t classes = 1;  // C
+  int64_t classes = 1;  // C: outputs of a row
   // P: rows of a sample, whose loss is their mean. R is a multiple of it.
   int64_t positions = 1;
 };
 struct SoftmaxCrossEntropyShape : LossShape {};
 struct MeanSquaredErrorShape : LossShape {};
+struct MeanSquaredErrorOfValuesShape : LossShape {};
 
-// A loss over class labels. By row:
+// A loss over class labels or, the last one, numbers. By row:
 //   softmax cross-entropy   -log softmax(output)[label]
 //                           gradient softmax(output) - onehot(label)
 //   mean squared error      mean over classes of (output - onehot(label))^2
 //                           gradient 2/C (output - onehot(label))
+//   ... of values           mean of (output - target)^2
+//                           gradient 2/C (output - target)
 //
-//   output, gradient (R, C)   labels (R) int32   result (2) float64: sum of the losses of rows,
-//   divided by P; number of correct rows
+//   output, gradient (R, C)   targets: labels (R) int32, or values (R, C) float32
+//   result (2) float64: sum of the losses of rows, divided by P; number of correct rows
 // output and gradient are of the device's activation type.
 // Where the loss of a row is not finite, so is its gradient not.
 // Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
-// correct if its largest output, the first one of several, is at its label. The losses of rows are
-// summed in double, in an order that depends on R, C and `valid_rows` alone. With P = 1 the
-// division changes no bit.
+// correct if its largest output, the first one of several, is at its label; none is that has
+// values. The losses of rows are summed in double, in an order that depends on R, C and
+// `valid_rows` alone. With P = 1 the division changes no bit.
 class LossOp : public Operation {
  public:
   // Scratch for Compute.
@@ -47,7 +50,7 @@ class LossOp : public Operation {
 
   // `gradient` gets the derivative of result[0] times `scale`, and may be `output` itself; empty:
   // not computed.
-  virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
+  virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
                                int64_t valid_rows, float scale, const Tensor& gradient,
                                const Tensor& result, std::byte* workspace) = 0;
 };
@@ -59,6 +62,10 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const SoftmaxCrossEntropySh
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorShape& shape,
                                                     Device& device);
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const MeanSquaredErrorShape& shape,
+                                                     Device& device);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorOfValuesShape& shape,
+                                                    Device& device);
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const MeanSquaredErrorOfValuesShape& shape,
                                                      Device& device);
 
 }  // namespace stagecoach::kernels

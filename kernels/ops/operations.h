@@ -29,20 +29,21 @@ namespace stagecoach::kernels {
 template <typename... Shapes>
 struct ShapeList {};
 
-using AllShapes = ShapeList<   //
-    ActivationShape,           //
-    AttentionShape,            //
-    CachedAttentionShape,      //
-    ConvolutionShape,          //
-    DropoutShape,              //
-    EmbeddingShape,            //
-    HeadShape,                 //
-    ImageNormShape,            //
-    LayerNormShape,            //
-    LinearShape,               //
-    MeanSquaredErrorShape,     //
-    PoolingShape,              //
-    SoftmaxCrossEntropyShape,  //
+using AllShapes = ShapeList<        //
+    ActivationShape,                //
+    AttentionShape,                 //
+    CachedAttentionShape,           //
+    ConvolutionShape,               //
+    DropoutShape,                   //
+    EmbeddingShape,                 //
+    HeadShape,                      //
+    ImageNormShape,                 //
+    LayerNormShape,                 //
+    LinearShape,                    //
+    MeanSquaredErrorOfValuesShape,  //
+    MeanSquaredErrorShape,          //
+    PoolingShape,                   //
+    SoftmaxCrossEntropyShape,       //
     SwiGluShape>;
 
 // What Ops::CreateOf does: create(shape) gives a backend's operation, or an error.

@@ -288,5 +288,60 @@ TEST(CpuCrossEntropy, SurvivesOutputsWhoseExponentialsOverflow) {
   ExpectMatchesReference(problem);
 }
 
+// Rows of several numbers and of one, the last three of which are padding.
+class CpuErrorOfValues : public ::testing::TestWithParam<int64_t> {
+ protected:
+  static constexpr int64_t kRows = 37, kValid = 34;
+
+  struct Results {
+    double loss, correct;
+    Vector gradient;
+  };
+  Results Compute(int threads, bool in_place) const {
+    TestDevice device(threads);
+    const Shape shape{kRows, values_};
+    const Tensor y = device.Operand(shape, output_);
+    const Tensor dy = in_place ? y : device.Result(shape);
+    const Tensor result = device.Result(Shape{2}, DType::kFloat64);
+    const auto op = device.ops().Create(MeanSquaredErrorOfValuesShape{{kRows, values_}}).value();
+    std::byte* const workspace = device.Workspace(op->workspace_bytes());
+    EXPECT_OK(device.Run([&](Stream& stream) {
+      return op->Compute(stream, y, device.Operand(shape, targets_), kValid, 0.5F, dy, result,
+                         workspace);
+    }));
+    return {result.f64()[0], result.f64()[1], TestDevice::Values(dy)};
+  }
+
+  const int64_t values_ = GetParam();
+  const std::vector<float> output_ = RandomNormal(kRows * values_, 1);
+  const std::vector<float> targets_ = RandomNormal(kRows * values_, 2);
+};
+
+TEST_P(CpuErrorOfValues, IsTheMeanOfSquaresOfEachRow) {
+  const Results actual = Compute(1, /*in_place=*/false);
+  const auto C = static_cast<double>(values_);
+  double loss = 0.0;
+  Vector gradient(output_.size(), 0.0), bounds(output_.size(), 0.0);
+  for (size_t i = 0; i < static_cast<size_t>(kValid * values_); ++i) {
+    const double error = static_cast<double>(output_[i]) - targets_[i];
+    loss += error * error / C;
+    gradient[i] = 0.5 * 2.0 / C * error;
+    bounds[i] = Gamma(1) * std::fabs(gradient[i]);
+  }
+  EXPECT_NEAR(actual.loss, loss, 1e-12 * loss);
+  EXPECT_EQ(actual.correct, 0.0);
+  EXPECT_THAT(actual.gradient, CloseTo(gradient, bounds));
+}
+
+TEST_P(CpuErrorOfValues, HasTheSameBitsInPlaceAndForAnyNumberOfThreads) {
+  const Results expected = Compute(1, /*in_place=*/false);
+  for (const Results& actual : {Compute(1, true), Compute(3, false)}) {
+    EXPECT_EQ(actual.loss, expected.loss);
+    EXPECT_EQ(actual.gradient, expected.gradient);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, CpuErrorOfValues, ::testing::Values(1, 5));
+
 }  // namespace
 }  // namespace stagecoach::kernels::loss_test

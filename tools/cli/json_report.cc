@@ -140,7 +140,7 @@ class JsonReport final : public Report {
                      {"left_over", run.rows_left_over()},
                      {"test", run.data.test->rows()}};
     event.update(PlanToJson(run.prepared));
-    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
+    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
     PrintLine(event);
     if (options_.explains) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
   }

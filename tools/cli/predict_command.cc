@@ -23,6 +23,7 @@
 #include "engine/launch/rendezvous.h"
 #include "engine/train/trainer.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/flags.h"
 #include "tools/cli/launched.h"
 #include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
@@ -95,6 +96,9 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
                                      .test_spec = options.run.test_data,
                                      .test_fraction = options.run.test_fraction,
                                      .label_column = options.run.label,
+                                     .labels = manifest.encoding.labels_are_numbers()
+                                                   ? engine::LabelKind::kNumbers
+                                                   : engine::LabelKind::kClasses,
                                      .seed = options.run.seed,
                                      .tokens = {.context = manifest.input.elements(),
                                                 .vocabulary = manifest.encoding.vocabulary,
@@ -248,18 +252,24 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
                     "--classes: the model gives outputs of shape ", manifest.output.ToString(),
                     " for a row, and so not one class; --outputs has them all")));
   }
+  if (manifest.encoding.labels_are_numbers() && !options.classes.empty()) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(
+                    "--classes: the model predicts numbers, which --outputs writes"));
+  }
   if (!task.has_labels() && options.outputs.empty() && options.classes.empty()) {
     return From(Origin::kUsage,
                 absl::InvalidArgumentError(
                     "the data has no labels to compare with: name a file for what is predicted, "
                     "with --outputs or --classes"));
   }
-  ASSIGN_OR_RETURN(
-      const engine::Model model,
-      From(Origin::kConfiguration, MakeModel(options.run, options.run.model_text,
-                                             {.input = manifest.input,
-                                              .vocabulary = manifest.encoding.vocabulary,
-                                              .classes = ClassesOf(manifest)})));
+  ASSIGN_OR_RETURN(const engine::Model model,
+                   From(Origin::kConfiguration,
+                        MakeModel(options.run, options.run.model_text,
+                                  {.input = manifest.input,
+                                   .vocabulary = manifest.encoding.vocabulary,
+                                   .classes = ClassesOf(manifest),
+                                   .has_numbers = manifest.encoding.labels_are_numbers()})));
   const int64_t rows = task.data->rows();
   ASSIGN_OR_RETURN(engine::PreparedRun prepared,
                    From(Origin::kConfiguration, FindPlan(options, model, rows)));

@@ -42,12 +42,21 @@ class Collector {
     hasher_.Update(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(outputs.values.data()),
                                        outputs.values.size() * sizeof(float)));
     for (const float value : outputs.values) not_finite_ += std::isfinite(value) ? 0 : 1;
+    // Numbers are told in the units of their labels.
+    std::vector<float> numbers;
+    absl::Span<const float> values = outputs.values;
+    if (task_.encoding.labels_are_numbers()) {
+      for (const float value : values) {
+        numbers.push_back(static_cast<float>(task_.encoding.NumberOf(value)));
+      }
+      values = numbers;
+    }
     std::vector<PredictedRow> rows;
     for (int64_t i = 0; i < outputs.rows; ++i) {
       PredictedRow& row = rows.emplace_back();
       row.row = outputs.first_row + i;
       row.outputs =
-          outputs.values.subspan(static_cast<size_t>(i * outputs_), static_cast<size_t>(outputs_));
+          values.subspan(static_cast<size_t>(i * outputs_), static_cast<size_t>(outputs_));
       row.predicted = ClassOf(row.outputs);
       if (!task_.has_one_label()) continue;
       row.label = task_.data->label(row.row);
@@ -105,11 +114,12 @@ absl::Status WithFiles(const PredictionTask& task, const PredictionLayout& layou
 }  // namespace
 
 bool PredictionTask::has_labels() const {
-  return data->spec().target.kind == engine::TargetSpec::Kind::kClasses;
+  return data->spec().target.kind != engine::TargetSpec::Kind::kNone;
 }
 
 bool PredictionTask::has_one_label() const {
-  return has_labels() && data->spec().target.shape.rank() == 0;
+  const engine::TargetSpec& target = data->spec().target;
+  return target.kind == engine::TargetSpec::Kind::kClasses && target.shape.rank() == 0;
 }
 
 bool PredictionTask::counts_classes() const {

@@ -28,8 +28,8 @@ struct PredictionTask {
   std::vector<File> files;
   std::function<void(int64_t rows)> on_rows;  // so many have been done
 
-  bool has_labels() const;
-  bool has_one_label() const;  // a row, rather than one at each of its positions
+  bool has_labels() const;     // classes or numbers
+  bool has_one_label() const;  // a class of a row, rather than one at each of its positions
   // Whether the classes are counted: of rows with one label, if they are few enough to look at.
   bool counts_classes() const;
 };

@@ -37,7 +37,8 @@ class Csv final : public PredictionFormat {
     to += "row";
     for (int64_t i = 0; has_outputs() && i < layout_.outputs; ++i) {
       to += ',';
-      AppendField(layout_.encoding.NameOf(i), to);
+      AppendField(layout_.encoding.labels_are_numbers() ? "prediction" : layout_.encoding.NameOf(i),
+                  to);
     }
     if (!has_outputs()) to += layout_.has_labels ? ",class,label" : ",class";
     to += '\n';

@@ -22,7 +22,7 @@ struct PredictedRow {
 // What a file of predictions holds.
 struct PredictionLayout {
   enum class Content : uint8_t {
-    kOutputs,  // what the last layer gives, before the loss
+    kOutputs,  // what the last layer gives, before the loss; numbers in the units of their labels
     kClasses,  // the class of the largest output and, where it is known, the label
   };
   Content content = Content::kOutputs;
@@ -34,7 +34,7 @@ struct PredictionLayout {
 
 // The text, or bytes, of such a file, by the end of its name:
 //   .csv    a header and a line for each row: "row", then the outputs in columns that are called as
-//           the classes; or "row,class,label", by names
+//           the classes, or "prediction" for a number; or "row,class,label", by names
 //   .jsonl  {"row": 0, "outputs": [...]}, or {"row": 0, "class": "a", "label": "b"}; an output that
 //           is not finite is null
 //   .npy    (rows, outputs) float32, or (rows) int32: the numbers of classes, without labels

@@ -38,7 +38,7 @@ class PredictionText final : public PredictionReport {
     rows_ = task.data->rows();
     absl::PrintF("model  %s, after step %s\n", checkpoint.path(),
                  base::FormatCount(checkpoint.manifest().step));
-    measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec);
+    measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec, task.encoding);
     absl::PrintF("data   %s%s%s\n", CountedAs(rows_, "row"),
                  measures_.tokens > 0 ? " of " + CountedAs(measures_.tokens, "token") : "",
                  task.has_labels() ? "" : ", no labels");
@@ -74,8 +74,13 @@ class PredictionText final : public PredictionReport {
       }
       absl::PrintF("loss %.4f", evaluation.loss);
       if (measures_.has_perplexity) absl::PrintF(", perplexity %.2f", std::exp(evaluation.loss));
-      absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
-                   base::FormatCount(evaluation.correct), base::FormatCount(evaluation.answers()));
+      if (measures_.has_rmse()) {
+        absl::PrintF(", rmse %.6g\n", measures_.Rmse(evaluation.loss));
+      } else {
+        absl::PrintF(", accuracy %.2f %% (%s of %s)\n", 100 * evaluation.accuracy(),
+                     base::FormatCount(evaluation.correct),
+                     base::FormatCount(evaluation.answers()));
+      }
     }
     absl::PrintF("predicted %s in %s: %s a second\n", CountedAs(evaluation.rows, "row"),
                  base::FormatDuration(prediction.elapsed),
@@ -102,7 +107,7 @@ class PredictionJson final : public PredictionReport {
   void Start(const engine::Checkpoint& checkpoint, const engine::Trainer& trainer,
              const PredictionTask& task) override {
     const partition::Plan& plan = trainer.plan();
-    measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec);
+    measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec, task.encoding);
     ordered_json first_layers = plan.first_layer;
     PrintObject({{"event", "plan"},
                  {"checkpoint", checkpoint.path()},
@@ -146,9 +151,13 @@ class PredictionJson final : public PredictionReport {
   }
 
  private:
-  static void AddLabels(const PredictionTask& task, const Prediction& prediction,
-                        ordered_json& event) {
+  void AddLabels(const PredictionTask& task, const Prediction& prediction,
+                 ordered_json& event) const {
     event["loss"] = prediction.evaluation.loss;
+    if (measures_.has_rmse()) {
+      event["rmse"] = measures_.Rmse(prediction.evaluation.loss);
+      return;
+    }
     event["correct"] = prediction.evaluation.correct;
     event["accuracy"] = prediction.evaluation.accuracy();
     if (!task.counts_classes()) return;

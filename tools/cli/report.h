@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_TOOLS_CLI_REPORT_H_
 #define STAGECOACH_TOOLS_CLI_REPORT_H_
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,12 +18,19 @@
 
 namespace stagecoach::tools {
 
-// What a report says of tokens and of other data.
+// What a report says of tokens, of other classes and of numbers.
 struct Measures {
-  static Measures Of(const engine::Dataset& data, const engine::LossSpec& loss);
+  static Measures Of(const engine::Dataset& data, const engine::LossSpec& loss,
+                     const engine::DataEncoding& encoding);
 
   int64_t tokens = 0;           // of a row; 0: the data has none
   bool has_perplexity = false;  // the exponential of the loss, of tokens
+  // Of labels that are numbers, which have an RMSE in their own units in place of an accuracy; 0:
+  // they are classes.
+  double label_stddev = 0.0;
+
+  bool has_rmse() const { return label_stddev > 0.0; }
+  double Rmse(double loss) const { return std::sqrt(loss) * label_stddev; }
 };
 
 // How a run ended.

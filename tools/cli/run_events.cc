@@ -30,13 +30,16 @@ nlohmann::ordered_json StepEvent(const engine::FitProgress& progress, const Meas
 
 nlohmann::ordered_json EvaluationEvent(const char* name, const engine::EpochResult& result,
                                        const Measures& measures) {
-  nlohmann::ordered_json event = {{"event", name},
-                                  {"epoch", result.epoch},
-                                  {"step", result.step},
-                                  {"loss", result.loss},
-                                  {"train_accuracy", result.train_accuracy},
-                                  {"test_accuracy", result.test_accuracy},
-                                  {"test_loss", result.test_loss}};
+  nlohmann::ordered_json event = {
+      {"event", name}, {"epoch", result.epoch}, {"step", result.step}, {"loss", result.loss}};
+  if (measures.has_rmse()) {
+    event["train_rmse"] = measures.Rmse(result.loss);
+    event["test_rmse"] = measures.Rmse(result.test_loss);
+  } else {
+    event["train_accuracy"] = result.train_accuracy;
+    event["test_accuracy"] = result.test_accuracy;
+  }
+  event["test_loss"] = result.test_loss;
   if (measures.has_perplexity) event["test_perplexity"] = std::exp(result.test_loss);
   AddSpeed(result.samples_per_second, measures, event);
   return event;

@@ -61,6 +61,10 @@ void AddDataFlags(CLI::App& app, RunOptions& options) {
                  Describe("Column of the labels in a .csv file", options.label))
       ->option_text("NAME")
       ->group("Data");
+  AddFlag(app, "--loss", "NAME", options.loss,
+          "cross-entropy, of classes; mse, of labels that are numbers [the model's]",
+          Choice({"cross-entropy", "mse"}))
+      ->group("Data");
   AddFlag(app, "--context", "TOKENS", options.context,
           absl::StrCat("Tokens of a row, each told from those before it [the model's, or ",
                        engine::kDefaultContext, "]"),

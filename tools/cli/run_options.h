@@ -29,6 +29,9 @@ namespace stagecoach::tools {
 struct RunOptions {
   std::optional<std::string> data;  // unset: DataOf's
   std::string label = "label";      // column of a .csv file
+  // "cross-entropy" or "mse", of which the second takes labels that are numbers; unset: that of the
+  // model's file, or else cross-entropy.
+  std::optional<std::string> loss;
   // Where the test set comes from; "": the data's own, which of a file is this share of it (unset:
   // DataSource's).
   std::string test_data;
@@ -116,6 +119,10 @@ struct RunOptions {
   bool explain = false;  // print the shapes of a step first
   bool json = false;
 };
+
+inline engine::LabelKind LabelsOf(const RunOptions& options) {
+  return options.loss == "mse" ? engine::LabelKind::kNumbers : engine::LabelKind::kClasses;
+}
 
 inline std::string DataOf(const RunOptions& options) {
   return options.data.value_or(engine::kFashionMnistDirectory);
@@ -242,7 +249,7 @@ struct Run {
   engine::TrainTest data;
   std::string model_text;  // Workload's
   engine::PreparedRun prepared;
-  engine::LearningRate learning_rate = {};
+  engine::LearningRate learning_rate;
 };
 
 // What MakeRun finds wrong with flags and files alone, before it reads data or asks for devices.

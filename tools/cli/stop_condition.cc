@@ -12,6 +12,8 @@ namespace stagecoach::tools {
 
 using Comparison = StopCondition::Comparison;
 
+bool StopCondition::is_accuracy() const { return absl::EndsWith(metric, "_accuracy"); }
+
 double StopCondition::ValueIn(const engine::Figures& figures) const {
   return metric == "train_loss"       ? figures.train_loss
          : metric == "test_loss"      ? figures.test_loss
@@ -51,7 +53,7 @@ absl::StatusOr<StopCondition> ParseStopCondition(const std::string& text) {
     condition.comparison = has_equal ? Comparison::kAtMost : Comparison::kBelow;
   }
   constexpr double kMost = std::numeric_limits<double>::max();
-  const bool is_share = absl::EndsWith(condition.metric, "_accuracy");
+  const bool is_share = condition.is_accuracy();
   ASSIGN_OR_RETURN(condition.bound,
                    ParseNumber(text.substr(sign + (has_equal ? 2 : 1)),
                                {.min = is_share ? 0.0 : -kMost, .max = is_share ? 1.0 : kMost}));

@@ -19,6 +19,7 @@ struct StopCondition {
   double bound = 0.0;  // of an accuracy, a share in [0, 1]
   std::string text;    // from which it was read
 
+  bool is_accuracy() const;
   double ValueIn(const engine::Figures& figures) const;
   // False of a figure that is not a number.
   bool IsMet(const engine::Figures& figures) const;

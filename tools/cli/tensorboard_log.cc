@@ -109,10 +109,15 @@ void TensorBoardLog::Step(const engine::FitProgress& progress) {
 }
 
 void TensorBoardLog::Evaluation(const engine::EpochResult& result) {
-  Scalars scalars = {{"train/loss", result.loss},
-                     {"train/accuracy", result.train_accuracy},
-                     {"test/loss", result.test_loss},
-                     {"test/accuracy", result.test_accuracy}};
+  Scalars scalars = {{"train/loss", result.loss}, {"test/loss", result.test_loss}};
+  const Measures& measures = options_.measures;
+  if (measures.has_rmse()) {
+    scalars.emplace_back("train/rmse", measures.Rmse(result.loss));
+    scalars.emplace_back("test/rmse", measures.Rmse(result.test_loss));
+  } else {
+    scalars.emplace_back("train/accuracy", result.train_accuracy);
+    scalars.emplace_back("test/accuracy", result.test_accuracy);
+  }
   if (options_.measures.has_perplexity) {
     scalars.emplace_back("test/perplexity", std::exp(result.test_loss));
   }

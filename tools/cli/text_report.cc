@@ -96,8 +96,9 @@ std::string DescribeData(const engine::TrainTest& data, const Measures& measures
     return absl::StrCat(counts(absl::StrCat(" rows of ", tokens)), "a vocabulary of ",
                         base::FormatCount(train.spec().inputs.front().vocabulary));
   }
-  return absl::StrCat(counts(" rows"), Counted(train.features(), "feature", "features"), ", ",
-                      Counted(train.classes(), "class", "classes"));
+  return absl::StrCat(
+      counts(" rows"), Counted(train.features(), "feature", "features"), ", ",
+      measures.has_rmse() ? "a number to predict" : Counted(train.classes(), "class", "classes"));
 }
 
 // Data, model and plan in a few lines and a table.
@@ -159,16 +160,18 @@ class TextReport final : public Report {
   void Start(const Run& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
     if (guessing > 0.0) loss_scale_ = guessing;
-    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec);
+    measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
     absl::PrintF("%s\n", DescribeRun(run, measures_));
     if (options_.explains) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
     // The ends of the loss bar stand above it: a full one is no better than guessing.
     const std::string scale = absl::StrFormat("%.2f", loss_scale_);
-    absl::PrintF("epoch     loss  0%*s    train     test%s%s  samples/s\n", kLossBarColumns - 1,
-                 scale, measures_.has_perplexity ? "  perplexity" : "",
+    absl::PrintF("epoch     loss  0%*s  %s%s%s  samples/s\n", kLossBarColumns - 1, scale,
+                 measures_.has_rmse() ? "train rmse   test rmse" : "  train     test",
+                 measures_.has_perplexity ? "  perplexity" : "",
                  measures_.tokens > 0 ? "    tokens/s" : "");
-    absl::PrintF("-----  -------  %s  -------  -------%s%s  ---------\n",
-                 std::string(kLossBarColumns, '-'), measures_.has_perplexity ? "  ----------" : "",
+    absl::PrintF("-----  -------  %s  %s%s%s  ---------\n", std::string(kLossBarColumns, '-'),
+                 measures_.has_rmse() ? "----------  ----------" : "-------  -------",
+                 measures_.has_perplexity ? "  ----------" : "",
                  measures_.tokens > 0 ? "  ----------" : "");
     RedrawLine("preparing the devices");
     std::fflush(stdout);
@@ -256,9 +259,14 @@ class TextReport final : public Report {
   // `epochs`: that have been trained by then.
   void PrintRow(const std::string& epochs, const engine::EpochResult& result) const {
     RedrawLine("");
-    absl::PrintF("%5s  %7.4f  %s  %5.2f %%  %5.2f %%", epochs, result.loss,
-                 Bar(result.loss / loss_scale_, kLossBarColumns), 100 * result.train_accuracy,
-                 100 * result.test_accuracy);
+    absl::PrintF("%5s  %7.4f  %s", epochs, result.loss,
+                 Bar(result.loss / loss_scale_, kLossBarColumns));
+    if (measures_.has_rmse()) {
+      absl::PrintF("  %10.6g  %10.6g", measures_.Rmse(result.loss),
+                   measures_.Rmse(result.test_loss));
+    } else {
+      absl::PrintF("  %5.2f %%  %5.2f %%", 100 * result.train_accuracy, 100 * result.test_accuracy);
+    }
     if (measures_.has_perplexity) absl::PrintF("  %10.2f", std::exp(result.test_loss));
     const auto print_rate = [](int columns, double per_second) {
       absl::PrintF("  %*s", columns, base::FormatCount(std::llround(per_second)));

@@ -220,7 +220,8 @@ absl::Status TrainingProcess::OpenLogs(const RunOptions& options) {
   if (!IsFirstRank(options) || !logs_.empty()) return absl::OkStatus();
   const RunLog::Options log = {
       .every_steps = std::max<int64_t>(1, options.log_every_steps),
-      .measures = Measures::Of(*run_->data.train, run_->prepared.profile.loss_spec)};
+      .measures =
+          Measures::Of(*run_->data.train, run_->prepared.profile.loss_spec, run_->data.encoding)};
   std::optional<RunLog::Start> start;
   if (trainer_->steps() > 0) {
     start = {.step = trainer_->steps(), .is_evaluated = position_.figures.has_value()};

@@ -142,6 +142,7 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                                      .test_spec = options.test_data,
                                      .test_fraction = options.test_fraction,
                                      .label_column = options.label,
+                                     .labels = LabelsOf(options),
                                      .train_rows = options.rows.value_or(0),
                                      .seed = options.seed,
                                      .tokens = tokens};
@@ -150,6 +151,13 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                 absl::InvalidArgumentError(absl::StrCat(
                     "--test-fraction is for a .csv file or one of tokens, and ", source.spec,
                     " has a test set of its own; another one is named with --test-data")));
+  }
+  const bool has_accuracy = source.labels == engine::LabelKind::kClasses;
+  if (!has_accuracy && options.stop_when.has_value() && options.stop_when->is_accuracy()) {
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(
+                    absl::StrCat("--stop-when ", options.stop_when->text,
+                                 ": numbers have no accuracy: expected train_loss or test_loss")));
   }
   ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
   const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
@@ -241,12 +249,20 @@ absl::StatusOr<engine::Model> MakeModel(const RunOptions& options, const std::st
           "the default network takes numbers, and the data has ids of tokens: name a model that "
           "takes ids with --model");
     }
-    return engine::DefaultNetwork(data.input.elements(), data.classes, options.layers,
-                                  options.width);
+    ASSIGN_OR_RETURN(
+        engine::Model network,
+        engine::DefaultNetwork(data.input.elements(), data.classes, options.layers, options.width));
+    if (data.has_numbers) network.loss = engine::MeanSquaredErrorOfValues();
+    return network;
   }
   absl::StatusOr<engine::Model> model = engine::ParseModel(text, data);
-  if (model.ok()) return model;
-  return From(OriginOfModel(options), base::InFile(model.status(), NameOfModel(options)));
+  RETURN_IF_ERROR(From(OriginOfModel(options), base::InFile(model.status(), NameOfModel(options))));
+  if (options.loss == "cross-entropy" && !model->loss()->is_softmax_cross_entropy()) {
+    return From(Origin::kUsage, absl::InvalidArgumentError(
+                                    absl::StrCat("--loss cross-entropy: ", NameOfModel(options),
+                                                 " has another loss of its own")));
+  }
+  return model;
 }
 
 absl::StatusOr<Workload> PrepareWorkload(const RunOptions& options) {

@@ -24,8 +24,9 @@ struct RowResult {
 
 // `gradient` may be null or `output`. Both read the row fully before they write.
 template <typename T>
-RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, int32_t label, float scale,
-                                 T* gradient) {
+RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, const Tensor& targets, int64_t r,
+                                 float scale, T* gradient) {
+  const int32_t label = targets.i32()[r];
   const int64_t largest = std::max_element(output, output + classes) - output;
   const float maximum = output[largest];
   const float at_label = output[label];
@@ -45,22 +46,38 @@ RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, int32_t label
   return {std::log(sum) - (static_cast<double>(at_label) - maximum), largest == label};
 }
 
-template <typename T>
-RowResult MeanSquaredErrorRow(const T* output, int64_t classes, int32_t label, float scale,
-                              T* gradient) {
-  const int64_t largest = std::max_element(output, output + classes) - output;
+template <typename T, typename Target>
+double SquaredErrors(const T* output, int64_t classes, Target target, float scale, T* gradient) {
   double sum = 0.0;
   const double factor = 2.0 * scale / static_cast<double>(classes);
   for (int64_t c = 0; c < classes; ++c) {
-    const double difference = static_cast<double>(output[c]) - (c == label ? 1.0 : 0.0);
+    const double difference = static_cast<double>(output[c]) - target(c);
     sum += difference * difference;
     if (gradient != nullptr) gradient[c] = static_cast<float>(factor * difference);
   }
-  return {sum / static_cast<double>(classes), largest == label};
+  return sum / static_cast<double>(classes);
 }
 
 template <typename T>
-using RowFunction = RowResult (*)(const T*, int64_t, int32_t, float, T*);
+RowResult MeanSquaredErrorRow(const T* output, int64_t classes, const Tensor& targets, int64_t r,
+                              float scale, T* gradient) {
+  const int32_t label = targets.i32()[r];
+  const int64_t largest = std::max_element(output, output + classes) - output;
+  const auto target = [&](int64_t c) { return c == label ? 1.0 : 0.0; };
+  return {SquaredErrors(output, classes, target, scale, gradient), largest == label};
+}
+
+template <typename T>
+RowResult MeanSquaredErrorOfValuesRow(const T* output, int64_t classes, const Tensor& targets,
+                                      int64_t r, float scale, T* gradient) {
+  const float* const values = targets.f32() + r * classes;
+  const auto target = [&](int64_t c) { return static_cast<double>(values[c]); };
+  return {SquaredErrors(output, classes, target, scale, gradient), false};
+}
+
+template <typename T>
+using RowFunction = RowResult (*)(const T* output, int64_t classes, const Tensor& targets,
+                                  int64_t r, float scale, T* gradient);
 
 template <typename T>
 class CpuLoss final : public LossOp {
@@ -75,7 +92,7 @@ class CpuLoss final : public LossOp {
     return row_tiles_.extent * static_cast<int64_t>(sizeof(RowResult));
   }
 
-  absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
+  absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
                        int64_t valid_rows, float scale, const Tensor& gradient,
                        const Tensor& result, std::byte* workspace) override {
     auto* const results = reinterpret_cast<RowResult*>(workspace);
@@ -86,7 +103,7 @@ class CpuLoss final : public LossOp {
         T* const gradient_row = gradient.empty() ? nullptr : Elements<T>(gradient) + r * C_;
         if (r < valid_rows) {
           results[r] =
-              function_(Elements<T>(output) + r * C_, C_, labels.i32()[r], row_scale, gradient_row);
+              function_(Elements<T>(output) + r * C_, C_, targets, r, row_scale, gradient_row);
         } else if (gradient_row != nullptr) {
           std::fill_n(gradient_row, C_, T(0.0F));
         }
@@ -138,6 +155,14 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorShape&
   RETURN_IF_ERROR(CheckLoss(shape));
   return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<LossOp> {
     return std::make_unique<CpuLoss<T>>(MeanSquaredErrorRow<T>, shape);
+  });
+}
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const MeanSquaredErrorOfValuesShape& shape,
+                                                    Device& device) {
+  RETURN_IF_ERROR(CheckLoss(shape));
+  return ForActivationType(device, [&]<typename T>(T) -> std::unique_ptr<LossOp> {
+    return std::make_unique<CpuLoss<T>>(MeanSquaredErrorOfValuesRow<T>, shape);
   });
 }
 

@@ -23,16 +23,18 @@ class CudaLoss final : public LossOp {
     return shape_.rows * static_cast<int64_t>(sizeof(LossOfRow));
   }
 
-  absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& labels,
+  absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
                        int64_t valid_rows, float scale, const Tensor& gradient,
                        const Tensor& result, std::byte* workspace) override {
+    const bool has_values = targets.dtype == DType::kFloat32;
     const LossArguments arguments = {.rows = shape_.rows,
                                      .classes = shape_.classes,
                                      .valid_rows = valid_rows,
                                      .positions = shape_.positions,
                                      .scale = scale / static_cast<float>(shape_.positions),
                                      .output = output.data,
-                                     .labels = labels.i32(),
+                                     .labels = has_values ? nullptr : targets.i32(),
+                                     .values = has_values ? targets.f32() : nullptr,
                                      .gradient = gradient.data,
                                      .workspace = reinterpret_cast<LossOfRow*>(workspace),
                                      .result = result.f64()};
@@ -69,6 +71,11 @@ absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const SoftmaxCrossEntropySh
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const MeanSquaredErrorShape& shape,
                                                      Device& device) {
   return CreateLoss(LaunchMeanSquaredError, shape, device.activation_type());
+}
+
+absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCuda(const MeanSquaredErrorOfValuesShape& shape,
+                                                     Device& device) {
+  return CreateLoss(LaunchMeanSquaredErrorOfValues, shape, device.activation_type());
 }
 
 }  // namespace stagecoach::kernels

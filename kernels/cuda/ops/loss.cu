@@ -136,6 +136,36 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
 }
 
 template <typename T, int N>
+__device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+  const float* const values = a.values + r * a.classes;
+  const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
+  float sum = 0.0F;
+  row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float difference = vector.o[i] - values[c + i];
+      sum += difference * difference;
+    }
+  });
+  sum = TeamSum(sum, scratch->sums);
+  if (threadIdx.x == 0) {
+    a.workspace[r] = {static_cast<double>(sum) / static_cast<double>(a.classes), 0.0};
+  }
+  if (a.gradient == nullptr) return;
+  T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
+  // Squares overflow before the differences do.
+  const float factor = 2.0F * a.scale / static_cast<float>(a.classes) + 0.0F * sum;
+  row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
+    float differences[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) differences[i] = factor * (vector.o[i] - values[c + i]);
+    Store(gradient + c, differences);
+  });
+}
+
+enum class LossFormula { kCrossEntropy, kSquaredError, kValueError };
+
+template <typename T, int N>
 __device__ void ClearRow(const LossArguments& a, int64_t r) {
   if (a.gradient == nullptr) return;
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
@@ -146,17 +176,19 @@ __device__ void ClearRow(const LossArguments& a, int64_t r) {
   }
 }
 
-template <typename T, int N, bool kCrossEntropy>
+template <typename T, int N, LossFormula kFormula>
 __global__ void __launch_bounds__(kMaxTeamThreads) LossRowsKernel(const LossArguments a) {
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   Scratch* const scratch = SharedMemory<Scratch>();
   if (r >= a.valid_rows) {
     ClearRow<T, N>(a, r);
-  } else if constexpr (kCrossEntropy) {
+  } else if constexpr (kFormula == LossFormula::kCrossEntropy) {
     CrossEntropyRow<T, N>(a, r, scratch);
-  } else {
+  } else if constexpr (kFormula == LossFormula::kSquaredError) {
     SquaredErrorRow<T, N>(a, r, scratch);
+  } else {
+    ValueErrorRow<T, N>(a, r, scratch);
   }
 }
 
@@ -178,7 +210,7 @@ __global__ void __launch_bounds__(kSumThreads) LossSumKernel(const LossArguments
   }
 }
 
-template <bool kCrossEntropy>
+template <LossFormula kFormula>
 cudaError_t LaunchLoss(cudaStream_t stream, ElementType type, const LossArguments& a) {
   const auto vectors = [&](int width) {
     return a.classes % width == 0 && AlignedForVectors(a.output, a.gradient);
@@ -186,7 +218,7 @@ cudaError_t LaunchLoss(cudaStream_t stream, ElementType type, const LossArgument
   const cudaError_t error = DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
     constexpr int N = decltype(width)::value;
     const TeamLayout layout = LayOutTeams(a.rows, (a.classes + N - 1) / N, kShare / N);
-    return Launch(LossRowsKernel<decltype(element), N, kCrossEntropy>, layout.grid, layout.block,
+    return Launch(LossRowsKernel<decltype(element), N, kFormula>, layout.grid, layout.block,
                   sizeof(Scratch), stream, a);
   });
   if (error != cudaSuccess) return error;
@@ -197,12 +229,17 @@ cudaError_t LaunchLoss(cudaStream_t stream, ElementType type, const LossArgument
 
 cudaError_t LaunchSoftmaxCrossEntropy(cudaStream_t stream, ElementType type,
                                       const LossArguments& arguments) {
-  return LaunchLoss<true>(stream, type, arguments);
+  return LaunchLoss<LossFormula::kCrossEntropy>(stream, type, arguments);
 }
 
 cudaError_t LaunchMeanSquaredError(cudaStream_t stream, ElementType type,
                                    const LossArguments& arguments) {
-  return LaunchLoss<false>(stream, type, arguments);
+  return LaunchLoss<LossFormula::kSquaredError>(stream, type, arguments);
+}
+
+cudaError_t LaunchMeanSquaredErrorOfValues(cudaStream_t stream, ElementType type,
+                                           const LossArguments& arguments) {
+  return LaunchLoss<LossFormula::kValueError>(stream, type, arguments);
 }
 
 }  // namespace stagecoach::kernels

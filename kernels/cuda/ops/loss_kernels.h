@@ -24,7 +24,8 @@ struct LossArguments {
   float scale = 1.0F;     // of the gradient of a row
   const void* output = nullptr;
   const int32_t* labels = nullptr;
-  void* gradient = nullptr;  // may be null
+  const float* values = nullptr;  // in place of labels
+  void* gradient = nullptr;       // may be null
   LossOfRow* workspace = nullptr;
   double* result = nullptr;
 };
@@ -32,6 +33,7 @@ using LaunchLossFunction = cudaError_t(cudaStream_t stream, ElementType type,
                                        const LossArguments& arguments);
 LaunchLossFunction LaunchSoftmaxCrossEntropy;
 LaunchLossFunction LaunchMeanSquaredError;
+LaunchLossFunction LaunchMeanSquaredErrorOfValues;
 
 }  // namespace stagecoach::kernels
 

@@ -40,7 +40,9 @@ Manifest Full() {
                        .encoding = {.mean = {0.1, -1e300},
                                     .stddev = {1.0 / 3.0, 0.0},
                                     .columns = {"x", "größe"},
-                                    .class_names = {"no", "yes"}},
+                                    .class_names = {"no", "yes"},
+                                    .label_mean = -1e-300,
+                                    .label_stddev = 3.5},
                        .options = {{"--width", "4", true}, {"--data", "a b", false}}};
   manifest.optimizer.clip_norm = 0.1F;
   manifest.plan.model = "default";

@@ -122,6 +122,32 @@ TEST(Arrays, NumbersAreNotForAModelOfOtherData) {
   }
 }
 
+TEST(Arrays, HaveLabelsThatAreNumbersIfAskedTo) {
+  for (const std::string& labels : {Array("<f8", {2}, Elements<double>({1.5, -2.5})),
+                                    Array("<f4", {2}, Elements<float>({1.5F, -2.5F}))}) {
+    const std::string directory = Images();
+    WriteTestFile(directory, "y_train.npy", labels);
+    WriteTestFile(directory, "y_test.npy", Array("<i4", {1}, Elements<int32_t>({-3})));
+    EXPECT_THAT(LoadArrays(directory), StatusIs(kInvalidArgument, HasSubstr("--loss mse")));
+    ASSERT_OK_AND_ASSIGN(const TrainTest data,
+                         LoadArrays(directory, Sets::kBoth, LabelKind::kNumbers));
+    EXPECT_EQ(data.encoding.label_mean, -0.5);
+    EXPECT_EQ(data.encoding.label_stddev, 2.0);
+    EXPECT_EQ(data.train->number(0), 1.0F);
+    EXPECT_EQ(data.train->number(1), -1.0F);
+    EXPECT_EQ(data.test->number(0), -1.25F);
+    ASSERT_OK_AND_ASSIGN(const auto samples, LoadArraySamples(directory, data.encoding, 1));
+    EXPECT_EQ(samples->number(0), -1.25F);
+  }
+}
+
+TEST(Arrays, RefusesLabelsThatAreNoFiniteNumbers) {
+  const std::string directory = Images();
+  WriteTestFile(directory, "y_train.npy", Array("<f4", {2}, Elements<float>({1.5F, NAN})));
+  EXPECT_THAT(LoadArrays(directory, Sets::kBoth, LabelKind::kNumbers),
+              StatusIs(kInvalidArgument, HasSubstr("y_train.npy: label of row 1 is nan")));
+}
+
 TEST(Arrays, RefusesFilesThatDoNotFitTogether) {
   const auto expect_refused = [](const char* name, const std::string& contents,
                                  const std::string& message) {

@@ -18,6 +18,8 @@ namespace {
 using absl::StatusCode::kInvalidArgument;
 using absl::StatusCode::kNotFound;
 using absl::StatusCode::kResourceExhausted;
+using ::testing::AllOf;
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -268,9 +270,61 @@ TEST(Csv, RefusesASingleClass) {
 TEST(Csv, RefusesNumbersToPredictButNotCodesOfClasses) {
   EXPECT_THAT(Load("x,label\n1,10\n2,20\n"), testing::IsOk());
   EXPECT_THAT(Load("x,label\n1,1.5\n2,none\n"), testing::IsOk());
+  EXPECT_THAT(Load("x,label\n1,10\n2,20.5\n3,1e300\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("not whole, such as \"20.5\""), HasSubstr("--loss mse"))));
+}
+
+constexpr char kPrices[] = "x,price\n1,10.5\n2,-3\n3,7\n4,1e3\n5,0\n";
+const CsvOptions kOfNumbers = {.label_column = "price", .labels = LabelKind::kNumbers};
+
+// The targets, in the units of the labels.
+std::vector<double> NumbersOf(const Dataset& data, const DataEncoding& encoding) {
+  std::vector<double> numbers;
+  for (int64_t row = 0; row < data.rows(); ++row) {
+    numbers.push_back(encoding.NumberOf(data.number(row)));
+  }
+  return numbers;
+}
+
+TEST(CsvOfNumbers, StandardizesThemByTheTrainingRows) {
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, Load(kPrices, kOfNumbers));
+  EXPECT_EQ(data.train->spec().target, TargetSpec{TargetSpec::Kind::kValues});
+  EXPECT_TRUE(data.encoding.labels_are_numbers());
+  EXPECT_THAT(data.encoding.class_names, IsEmpty());
+  double sum = 0.0, squares = 0.0;
+  for (int64_t row = 0; row < 4; ++row) {
+    sum += data.train->number(row);
+    squares += data.train->number(row) * data.train->number(row);
+  }
+  EXPECT_NEAR(sum, 0.0, 1e-6);
+  EXPECT_NEAR(squares / 4, 1.0, 1e-6);
+  std::vector<double> all = NumbersOf(*data.train, data.encoding);
+  all.push_back(NumbersOf(*data.test, data.encoding).front());
   EXPECT_THAT(
-      Load("x,label\n1,10\n2,20.5\n3,1e300\n"),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not whole, such as \"20.5\"")));
+      all, UnorderedElementsAre(DoubleNear(10.5, 1e-3), DoubleNear(-3, 1e-3), DoubleNear(7, 1e-3),
+                                DoubleNear(1000, 1e-3), DoubleNear(0, 1e-3)));
+}
+
+TEST(CsvOfNumbers, PredictsWithTheEncodingOfTheTraining) {
+  ASSERT_OK_AND_ASSIGN(const TrainTest data, Load(kPrices, kOfNumbers));
+  const auto samples = [&](const std::string& text) {
+    return LoadCsvSamples(WriteTestFile(TestDirectory(), "b.csv", text), kOfNumbers, data.encoding,
+                          /*classes=*/1);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto labeled, samples("price,x\n5,1\n-2,9\n"));
+  EXPECT_THAT(NumbersOf(*labeled, data.encoding),
+              ElementsAre(DoubleNear(5, 1e-3), DoubleNear(-2, 1e-3)));
+  ASSERT_OK_AND_ASSIGN(const auto bare, samples("x\n1\n"));
+  EXPECT_EQ(bare->spec().target.kind, TargetSpec::Kind::kNone);
+}
+
+TEST(CsvOfNumbers, RefusesWhatIsNoneAndNothingToPredict) {
+  EXPECT_THAT(Load("x,price\n1,2\n2,cheap\n", kOfNumbers),
+              StatusIs(kInvalidArgument,
+                       HasSubstr("\"cheap\" in column \"price\" is not a finite number")));
+  EXPECT_THAT(Load("x,price\n1,2\n2,2\n3,2\n", kOfNumbers),
+              StatusIs(kInvalidArgument, HasSubstr("every label to train on is 2")));
 }
 
 TEST(Csv, RefusesAnEmptyLabel) {

@@ -117,6 +117,14 @@ TEST(LoadData, RefusesANegativeNumberOfTrainingRows) {
 }
 
 // Both sets by the classes and statistics of one training set, which is then all of its file.
+TEST(LoadData, HasNumbersAsLabelsOnlyWhereTheyMayBe) {
+  EXPECT_THAT(LoadData({.spec = "synthetic:20x3x2", .labels = LabelKind::kNumbers}),
+              StatusIs(kInvalidArgument, HasSubstr("synthetic:20x3x2: has classes")));
+  const DataEncoding encoding = {.label_stddev = 2.0};
+  EXPECT_THAT(LoadSamples({.spec = "synthetic:20x3x2"}, encoding, 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("it predicts numbers")));
+}
+
 TEST(LoadData, TakesATestSetFromAnotherFile) {
   const std::string folder = TestDirectory();
   DataSource source = Source(WriteTestFile(folder, "a.csv", "x,label\n1,a\n3,b\n1,a\n3,b\n5,c\n"));

@@ -320,6 +320,22 @@ TEST(ModelFile, UnknownLossNamesNearest) {
                 HasSubstr("did you mean \"mean_squared_error\"?"));
 }
 
+TEST(ModelFile, OfNumbersGivesOneOutputAndItsSquaredError) {
+  const ModelData data = {.input = Shape{3}, .classes = 1, .has_numbers = true};
+  const std::string one = "[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n";
+  for (const char* loss : {"", "loss = \"mean_squared_error\"\n"}) {
+    ASSERT_OK_AND_ASSIGN(const Model model, ParseModel(loss + one, data));
+    EXPECT_FALSE(model.loss()->is_softmax_cross_entropy());
+    ASSERT_OK_AND_ASSIGN(const auto profile, AnalyzeModel(model, {.micro_batch_rows = 4}));
+    EXPECT_EQ(profile.loss_spec.target, TargetSpec{TargetSpec::Kind::kValues});
+  }
+  EXPECT_THAT(ParseModel("loss = \"softmax_cross_entropy\"\n" + one, data),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("labels are numbers: expected \"mean_squared_error\"")));
+  EXPECT_THAT(ParseModel("[[layer]]\ntype = \"linear\"\noutputs = 2\n", data),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("must give one output, the")));
+}
+
 TEST(ModelFile, SyntaxErrorHasLineAndColumn) {
   ExpectInvalid("[[layer]]\ntype = \n", StartsWith("2:"));
 }

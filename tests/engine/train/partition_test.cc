@@ -70,17 +70,23 @@ struct Partition {
   int blocks = 1;  // of gradients
   bool shards_optimizer = false;
   Precision precision = Precision::kFloat32;
+  bool predicts_numbers = false;  // rather than classes
 };
 
+Model ModelFor(const Partition& partition) {
+  return partition.predicts_numbers ? SmallNumbersModel() : SmallModel();
+}
+
 partition::Plan PlanFor(const Partition& partition) {
-  return EvenPlan(SmallModel(), partition.devices, partition.schedule, kCutMicroBatches,
+  return EvenPlan(ModelFor(partition), partition.devices, partition.schedule, kCutMicroBatches,
                   kCutMicroBatchRows, partition.chunks,
                   {partition.replicas, partition.blocks, partition.shards_optimizer});
 }
 
 std::unique_ptr<Trainer> TrainerFor(const partition::Plan& plan, const Optimizer& optimizer,
-                                    const DeviceSpec& device = {}) {
-  return MakeTrainer(SmallModel(), plan,
+                                    const DeviceSpec& device = {},
+                                    const Model& model = SmallModel()) {
+  return MakeTrainer(model, plan,
                      {.optimizer = optimizer,
                       .learning_rate = LearningRate::WarmupCosine(0.05F, 2, 10),
                       .device = device});
@@ -91,12 +97,18 @@ DeviceSpec DeviceOf(const Partition& partition) {
 }
 
 std::unique_ptr<Trainer> TrainerOn(const Partition& partition, const Optimizer& optimizer) {
-  return TrainerFor(PlanFor(partition), optimizer, DeviceOf(partition));
+  return TrainerFor(PlanFor(partition), optimizer, DeviceOf(partition), ModelFor(partition));
+}
+
+// Of what the trainer's loss takes.
+std::shared_ptr<const Dataset> DataFor(const Trainer& trainer, int64_t rows) {
+  const TargetSpec& target = trainer.run().profile.loss_spec.target;
+  return target.kind == TargetSpec::Kind::kValues ? SmallNumbers(rows) : SmallData(rows);
 }
 
 Answer AnswerOf(Trainer& trainer) {
-  const auto data = SmallData(kSteps * kCutBatchRows);
-  const auto test_data = SmallData(kCutBatchRows + 25);  // the second batch is not whole
+  const auto data = DataFor(trainer, kSteps * kCutBatchRows);
+  const auto test_data = DataFor(trainer, kCutBatchRows + 25);  // the second batch is not whole
   Answer answer;
   answer.initial_hash = trainer.ParametersHash().value();
   for (int step = 0; step < kSteps; ++step) {
@@ -130,11 +142,14 @@ std::string Describe(const Optimizer& optimizer) {
 
 // The answer of one stage on one device with one thread; the same in every call.
 const Answer& Expected(const Optimizer& optimizer, int blocks = 1,
-                       Precision precision = Precision::kFloat32) {
+                       Precision precision = Precision::kFloat32, bool predicts_numbers = false) {
   static auto* const answers = new std::map<std::string, Answer>;
-  Answer& answer = (*answers)[absl::StrCat(Describe(optimizer), blocks, PrecisionName(precision))];
+  Answer& answer = (*answers)[absl::StrCat(Describe(optimizer), blocks, PrecisionName(precision),
+                                           predicts_numbers)];
   if (answer.losses.empty()) {
-    answer = AnswerOf(*TrainerOn(Partition{.blocks = blocks, .precision = precision}, optimizer));
+    answer = AnswerOf(
+        *TrainerOn({.blocks = blocks, .precision = precision, .predicts_numbers = predicts_numbers},
+                   optimizer));
   }
   return answer;
 }
@@ -150,8 +165,9 @@ class Partitions : public ::testing::TestWithParam<Partition> {
 TEST_P(Partitions, NeverChangeTheAnswer) {
   for (const Optimizer& optimizer : Optimizers()) {
     SCOPED_TRACE(Describe(optimizer));
-    EXPECT_EQ(AnswerOf(*TrainerOn(GetParam(), optimizer)),
-              Expected(optimizer, GetParam().blocks, GetParam().precision));
+    EXPECT_EQ(
+        AnswerOf(*TrainerOn(GetParam(), optimizer)),
+        Expected(optimizer, GetParam().blocks, GetParam().precision, GetParam().predicts_numbers));
   }
 }
 
@@ -177,17 +193,16 @@ TEST_P(Partitions, FitExactlyIntoThePredictedMemory) {
   int64_t largest = 0;
   Optimizer optimizer = Optimizer::AdamW();
   optimizer.clip_norm = kClipNorm;
-  const std::vector<DeviceReport> devices =
-      TrainerFor(plan, optimizer, DeviceOf(GetParam()))->Devices().value();
+  const std::vector<DeviceReport> devices = TrainerOn(GetParam(), optimizer)->Devices().value();
   for (const DeviceReport& device : devices) {
     largest = std::max(largest, device.predicted_peak_bytes);
   }
   TrainerOptions options{.optimizer = optimizer, .device = DeviceOf(GetParam())};
   options.device.memory_bytes = largest;
-  const auto trainer = MakeTrainer(SmallModel(), plan, options);
-  EXPECT_OK(trainer->Step(*SmallData(kCutBatchRows), Rows(0, kCutBatchRows)));
+  const auto trainer = MakeTrainer(ModelFor(GetParam()), plan, options);
+  EXPECT_OK(trainer->Step(*DataFor(*trainer, kCutBatchRows), Rows(0, kCutBatchRows)));
   options.device.memory_bytes -= 1;
-  EXPECT_THAT(Trainer::Create(SmallModel(), plan, options),
+  EXPECT_THAT(Trainer::Create(ModelFor(GetParam()), plan, options),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("cpu:")));
 }
 
@@ -235,6 +250,18 @@ std::vector<Partition> AllPartitions() {
     partition.precision = Precision::kBfloat16;
     all.push_back(partition);
   }
+  for (Partition partition : std::vector<Partition>{{1, "gpipe"},
+                                                    {3, "1f1b"},
+                                                    {7, "gpipe"},
+                                                    {2, "zb-v"},
+                                                    {4, "zb-h2"},
+                                                    {2, "interleaved", 0, /*threads=*/2},
+                                                    {2, "1f1b", 0, 1, /*replicas=*/2, 4, true}}) {
+    partition.predicts_numbers = true;
+    all.push_back(partition);
+    partition.precision = Precision::kBfloat16;
+    all.push_back(partition);
+  }
   return all;
 }
 
@@ -248,7 +275,8 @@ std::string NameOfPartition(const ::testing::TestParamInfo<Partition>& test) {
                        ? absl::StrCat("_Replicas", partition.replicas, "_Blocks", partition.blocks)
                        : "",
                    partition.shards_optimizer ? "_Sharded" : "",
-                   partition.precision == Precision::kBfloat16 ? "_Bfloat16" : "");
+                   partition.precision == Precision::kBfloat16 ? "_Bfloat16" : "",
+                   partition.predicts_numbers ? "_Numbers" : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }

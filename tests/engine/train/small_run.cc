@@ -2,10 +2,13 @@
 
 #include <numeric>
 #include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "engine/data/synthetic.h"
+#include "engine/model/layers/activation.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
@@ -60,6 +63,15 @@ Model SmallModel() {
               Residual({Residual({LayerNorm(), Linear(30)}), Linear(30)}), Linear(kSmallClasses)}};
 }
 
+Model SmallNumbersModel() {
+  Model model = SmallModel();
+  model.layers.back() = Linear(6, Activation::kSigmoid);
+  model.layers.push_back(Tanh());
+  model.layers.push_back(Linear(1));
+  model.loss = MeanSquaredErrorOfValues();
+  return model;
+}
+
 partition::Plan EvenPlan(const Model& model, int devices, const std::string& schedule,
                          int micro_batches, int64_t micro_batch_rows, int chunks,
                          const partition::Replication& replication) {
@@ -81,6 +93,22 @@ std::shared_ptr<const Dataset> SmallData(int64_t rows) {
   auto data = MakeSynthetic({rows, kSmallFeatures, kSmallClasses}, /*seed=*/7);
   STAGECOACH_CHECK_OK(data);
   return data->train;
+}
+
+std::shared_ptr<const Dataset> SmallNumbers(int64_t rows) {
+  const auto data = SmallData(rows);
+  std::vector<float> values, numbers;
+  for (int64_t row = 0; row < data->rows(); ++row) {
+    std::vector<float> features(kSmallFeatures);
+    data->CopyNumbers(0, row, absl::MakeSpan(features));
+    values.insert(values.end(), features.begin(), features.end());
+    numbers.push_back(0.8F * features[0] - 0.6F * features[1]);
+  }
+  auto samples = TableDataset::Create({kSmallFeatures}, 0, std::move(values), {});
+  STAGECOACH_CHECK_OK(samples);
+  auto labeled = LabeledByNumbers(*std::move(samples), std::move(numbers));
+  STAGECOACH_CHECK_OK(labeled);
+  return *std::move(labeled);
 }
 
 std::vector<int64_t> Rows(int64_t first, int64_t count) {

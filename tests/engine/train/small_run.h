@@ -26,6 +26,10 @@ inline constexpr int64_t kSmallClasses = 4;
 // threads of a device share work.
 Model SmallModel();
 
+// The same but for its last layers, which predict a number, by a sigmoid and a tanh: for
+// SmallNumbers.
+Model SmallNumbersModel();
+
 // A generated schedule whose stages have as equal numbers of layers as possible; `chunks` stages
 // per device (0: the schedule's own number). `devices` are those of each replica, `micro_batches`
 // those of all. Aborts if the schedule refuses the shape.
@@ -35,6 +39,9 @@ partition::Plan EvenPlan(const Model& model, int devices, const std::string& sch
 
 // Synthetic data for SmallModel; the same in every call.
 std::shared_ptr<const Dataset> SmallData(int64_t rows);
+
+// The same samples with a number each, standardized, as a target.
+std::shared_ptr<const Dataset> SmallNumbers(int64_t rows);
 
 // The row numbers first, first + 1, ...
 std::vector<int64_t> Rows(int64_t first, int64_t count);

@@ -315,5 +315,48 @@ TEST(CudaCrossEntropy, OutputsOfMinusInfinityHaveNoProbability) {
   EXPECT_DOUBLE_EQ(actual.result[0], std::log(2.0));
 }
 
+// One number a row and several, whole vectors and not; the last row is padding.
+class CudaErrorOfValues : public ::testing::TestWithParam<std::tuple<DType, int64_t>> {};
+
+TEST_P(CudaErrorOfValues, IsTheMeanOfSquaresOfEachRow) {
+  const auto& [type, values] = GetParam();
+  constexpr int64_t kRows = 35;
+  const std::vector<float> output = RoundedTo(type, RandomNormal(kRows * values, 1));
+  const std::vector<float> targets = RandomNormal(kRows * values, 2);
+  const auto results = InEveryOrder([&, type = type, values = values](EmulatedGpu& gpu) {
+    const Tensor y = gpu.Operand(type, output), dy = gpu.Result(type, y.elements());
+    const Tensor result = gpu.Result(DType::kFloat64, 2);
+    const LossArguments arguments = {
+        .rows = kRows,
+        .classes = values,
+        .valid_rows = kRows - 1,
+        .scale = 0.5F,
+        .output = y.data,
+        .values = gpu.Operand(DType::kFloat32, targets).f32(),
+        .gradient = dy.data,
+        .workspace = reinterpret_cast<LossOfRow*>(gpu.Result(DType::kFloat64, 2 * kRows).data),
+        .result = result.f64()};
+    EXPECT_EQ(LaunchMeanSquaredErrorOfValues(gpu.stream(), ElementTypeOf(type), arguments),
+              cudaSuccess);
+    return std::vector<Vector>{gpu.Values(result), gpu.Values(dy)};
+  });
+  const auto C = static_cast<double>(values);
+  double loss = 0.0;
+  Vector gradient(output.size(), 0.0), bounds(output.size(), 0.0);
+  for (size_t i = 0; i < static_cast<size_t>((kRows - 1) * values); ++i) {
+    const double error = static_cast<double>(output[i]) - targets[i];
+    loss += error * error / C;
+    gradient[i] = 0.5 * 2.0 / C * error;
+    bounds[i] = StoredBound(gradient[i], Gamma(8) * std::fabs(gradient[i]), type);
+  }
+  EXPECT_NEAR(results[0][0], loss, Gamma(RowSumRoundings(values) + 8) * loss);
+  EXPECT_EQ(results[0][1], 0.0);
+  EXPECT_THAT(results[1], CloseTo(gradient, bounds));
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, CudaErrorOfValues,
+                         ::testing::Combine(::testing::ValuesIn(kActivationTypes),
+                                            ::testing::Values(1, 3, 16, 1032)));
+
 }  // namespace
 }  // namespace stagecoach::kernels::loss_test

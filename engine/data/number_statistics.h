@@ -1,0 +1,25 @@
+#ifndef STAGECOACH_ENGINE_DATA_NUMBER_STATISTICS_H_
+#define STAGECOACH_ENGINE_DATA_NUMBER_STATISTICS_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "engine/data/encoding.h"
+
+namespace stagecoach::engine {
+
+// By which numbers are standardized.
+struct NumberStatistics {
+  double mean = 0.0;
+  double stddev = 0.0;  // exactly 0 if all are equal
+};
+
+// Pre-condition: there is a number.
+NumberStatistics MeasureNumbers(absl::Span<const double> values);
+
+// InvalidArgument, about `place`, if all labels of the training rows are one number.
+absl::Status CheckLabelsDiffer(absl::string_view place, const DataEncoding& encoding);
+
+}  // namespace stagecoach::engine
+
+#endif  // STAGECOACH_ENGINE_DATA_NUMBER_STATISTICS_H_
