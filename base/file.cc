@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -140,10 +141,21 @@ absl::StatusOr<bool> IsGzip(const FileReader& file) {
   return count == 2 && magic[0] == std::byte{0x1F} && magic[1] == std::byte{0x8B};
 }
 
-// A device or pipe, which to replace by a file would be to destroy.
-bool IsSpecial(const std::string& path) {
-  struct stat status = {};
-  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+// What "-" is written to.
+std::atomic<int> standard_output = STDOUT_FILENO;
+
+// To its end, however it comes.
+absl::StatusOr<std::string> ReadStream(int file, const std::string& name, int64_t max_bytes) {
+  std::string contents;
+  std::vector<char> chunk(kChunkBytes);
+  while (true) {
+    const ssize_t count = read(file, chunk.data(), chunk.size());
+    if (count == 0) return contents;
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return SystemError("read", name);
+    RETURN_IF_ERROR(AppendWithin(
+        max_bytes, name, absl::MakeSpan(chunk).first(static_cast<size_t>(count)), contents));
+  }
 }
 
 // A file cannot replace a directory. The error of rename() would name a temporary file, which means
@@ -170,20 +182,22 @@ std::string TargetOf(const std::string& path) {
 using WriteFunction = absl::FunctionRef<absl::Status(const AppendFunction&)>;
 
 absl::Status WriteDirectly(const std::string& path, WriteFunction write_all) {
-  const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  const bool is_standard = path == kStandardStream;
+  const int file = is_standard ? standard_output.load() : open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return SystemError("open", path);
+  if (is_standard) std::fflush(stdout);
   const absl::Status status = write_all([&](absl::string_view contents) -> absl::Status {
     while (!contents.empty()) {
       const ssize_t count = write(file, contents.data(), contents.size());  // a pipe has no offsets
       if (count >= 0) {
         contents.remove_prefix(static_cast<size_t>(count));
       } else if (errno != EINTR) {
-        return SystemError("write", path);
+        return SystemError("write", is_standard ? "standard output" : path);
       }
     }
     return absl::OkStatus();
   });
-  close(file);
+  if (!is_standard) close(file);
   return status;
 }
 
@@ -194,6 +208,43 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes)
   return ReadPlain(file, max_bytes);
 }
 
+// To replace a device or pipe by a file would be to destroy it.
+bool IsStream(const std::string& path) {
+  if (path == kStandardStream) return true;
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+}
+
+std::string InputName(absl::string_view path) {
+  return path == kStandardStream ? "standard input" : std::string(path);
+}
+
+absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes) {
+  if (path == kStandardStream) {
+    static const absl::StatusOr<std::string>* const contents =
+        new absl::StatusOr<std::string>(ReadStream(STDIN_FILENO, InputName(path), max_bytes));
+    return *contents;
+  }
+  if (!IsStream(path)) return ReadFile(path, max_bytes);
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return SystemError("open", path);
+  absl::StatusOr<std::string> contents = ReadStream(file, path, max_bytes);
+  close(file);
+  return contents;
+}
+
+absl::Status ReserveStandardOutput() {
+  if (standard_output != STDOUT_FILENO) {
+    return absl::InvalidArgumentError("standard output is another file already");
+  }
+  const int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (copy < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+    return SystemError("write", "standard output");
+  }
+  standard_output = copy;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_uncompressed_bytes) {
   ASSIGN_OR_RETURN(const FileReader file, FileReader::Open(path, /*follows_links=*/true));
   ASSIGN_OR_RETURN(const bool is_gzip, IsGzip(file));
@@ -202,7 +253,8 @@ absl::StatusOr<std::string> ReadGzipFile(const std::string& path, int64_t max_un
 }
 
 absl::Status CheckWritable(const std::string& path) {
-  if (IsSpecial(path)) {
+  if (path == kStandardStream) return absl::OkStatus();
+  if (IsStream(path)) {
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : SystemError("write", path);
   }
   RETURN_IF_ERROR(CheckNoDirectory(path));
@@ -216,7 +268,7 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view cont
 }
 
 absl::Status WriteFileAtomically(const std::string& path, WriteFunction write) {
-  if (IsSpecial(path)) return WriteDirectly(path, write);
+  if (IsStream(path)) return WriteDirectly(path, write);
   RETURN_IF_ERROR(CheckNoDirectory(path));
   return ReplaceFile(SystemCalls::Kernel(), TargetOf(path), [&](FileWriter& writer) {
     int64_t offset = 0;

@@ -8,19 +8,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/line.h"
 #include "base/utf8.h"
 
 namespace stagecoach::base {
 namespace {
-
-// "line:column", both from 1, of a byte of `text`.
-std::string Location(absl::string_view text, size_t offset) {
-  const absl::string_view before = text.substr(0, offset);
-  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
-  const size_t newline = before.rfind('\n');
-  const size_t column = newline == absl::string_view::npos ? offset + 1 : offset - newline;
-  return absl::StrCat(line, ":", column);
-}
 
 // Where the string literal that ends just before `end` starts: at the last quote that no odd number
 // of backslashes precedes.
@@ -127,7 +119,7 @@ class StrictBuilder : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool Fail(absl::StatusCode code, size_t offset, absl::string_view message) {
-    status_ = absl::Status(code, absl::StrCat(Location(text_, offset), ": ", message));
+    status_ = absl::Status(code, absl::StrCat(PlaceIn(text_, offset), ": ", message));
     return false;
   }
 
@@ -179,7 +171,7 @@ absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, const JsonLimit
   // nlohmann's parser takes a NUL for the end of the text and would ignore what follows.
   const size_t nul = text.find('\0');
   if (nul != absl::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(Location(text, nul), ": NUL byte"));
+    return absl::InvalidArgumentError(absl::StrCat(PlaceIn(text, nul), ": NUL byte"));
   }
   return StrictBuilder(text, limits).Build();
 }

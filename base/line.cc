@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 
 namespace stagecoach::base {
@@ -82,18 +83,16 @@ void StartMember(absl::string_view text, size_t start, const PathStep& step, Ope
   }
 }
 
-std::optional<int> LineInJson(absl::string_view text, const std::vector<PathStep>& path) {
+std::optional<size_t> OffsetInJson(absl::string_view text, const std::vector<PathStep>& path) {
   std::vector<OpenContainer> open;
-  int line = 1;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    line += c == '\n' ? 1 : 0;
     if (absl::ascii_isspace(static_cast<unsigned char>(c))) continue;
-    if (path.empty()) return line;
+    if (path.empty()) return i;
     if (!open.empty() && open.back().at_start && c != ']' && c != '}') {
       // Nothing deeper than the path is on it, for the search ends there.
       StartMember(text, i, path[std::min(open.size(), path.size()) - 1], open.back());
-      if (open.back().inside_is_on_path && open.size() == path.size()) return line;
+      if (open.back().inside_is_on_path && open.size() == path.size()) return i;
     }
     if (c == '"') {
       i = EndOfString(text, i);
@@ -125,28 +124,26 @@ std::optional<std::vector<PathStep>> PathOfMessage(absl::string_view message) {
   return path;
 }
 
-absl::Status WithJsonLine(const absl::Status& status, absl::string_view text) {
+absl::Status WithJsonPlace(const absl::Status& status, absl::string_view text) {
   const auto path = PathOfMessage(status.message());
   if (!path.has_value()) return status;
-  const std::optional<int> line = LineInJson(text, *path);
-  return line.has_value() ? Annotate(status, absl::StrCat("line ", *line)) : status;
+  const std::optional<size_t> offset = OffsetInJson(text, *path);
+  return offset.has_value() ? Annotate(status, PlaceIn(text, *offset)) : status;
+}
+
+std::string PlaceIn(absl::string_view text, size_t offset) {
+  const absl::string_view before = text.substr(0, offset);
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t newline = before.rfind('\n');
+  const size_t column = newline == absl::string_view::npos ? offset + 1 : offset - newline;
+  return absl::StrCat(line, ":", column);
 }
 
 absl::Status InFile(const absl::Status& status, absl::string_view path) {
-  absl::string_view message = status.message();
-  std::string place(path);
-  const auto take_number = [&](absl::string_view before) {
-    absl::string_view rest = message;
-    if (!absl::ConsumePrefix(&rest, before)) return false;
-    const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
-    if (digits == 0 || rest.substr(digits, 1) != ":") return false;
-    absl::StrAppend(&place, ":", rest.substr(0, digits));
-    message = rest.substr(digits + 1);
-    return true;
-  };
-  if (!take_number("line ") && take_number("")) take_number("");
-  absl::ConsumePrefix(&message, " ");
-  return Annotate(WithMessage(status, message), place);
+  const absl::string_view message = status.message();
+  const size_t digits = std::min(message.find_first_not_of("0123456789"), message.size());
+  const bool has_place = digits > 0 && message.substr(digits, 1) == ":";
+  return WithMessage(status, absl::StrCat(InputName(path), has_place ? ":" : ": ", message));
 }
 
 }  // namespace stagecoach::base

@@ -25,8 +25,23 @@ std::string Padded(absl::string_view cell, size_t width, TextTable::Align align)
                                           : absl::StrCat(padding, cell);
 }
 
-std::string Line(const std::vector<std::string>& cells) {
-  std::string line = absl::StrJoin(cells, "  ");
+// At most `width` code points of it.
+std::string Elided(const std::string& cell, size_t width) {
+  if (Width(cell) <= width) return cell;
+  const size_t first = width / 2;  // of the others, one is the mark
+  size_t place = 0, points = 0;
+  const size_t last = Width(cell) - (width - 1 - first);
+  std::string elided;
+  for (const char byte : cell) {
+    if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) place = points++;
+    if (place < first || place >= last) elided += byte;
+    if (place == first && elided.find("…") == std::string::npos) elided += "…";
+  }
+  return elided;
+}
+
+std::string Line(const std::vector<std::string>& cells, size_t gap) {
+  std::string line = absl::StrJoin(cells, std::string(gap, ' '));
   line.erase(line.find_last_not_of(' ') + 1);
   return line + '\n';
 }
@@ -42,24 +57,51 @@ void TextTable::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::string TextTable::ToString() const {
+size_t TextTable::WidestName(const std::vector<size_t>& widths) const {
+  constexpr size_t kLeast = 12;  // of which a name can still be recognized
+  size_t widest = columns_.size();
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    const size_t least = std::max(kLeast, Width(columns_[c].header));
+    if (columns_[c].align != Align::kLeft || widths[c] <= least) continue;
+    if (widest == columns_.size() || widths[c] > widths[widest]) widest = c;
+  }
+  return widest;
+}
+
+std::string TextTable::ToString(int columns) const {
   std::vector<size_t> widths;
-  std::vector<std::string> header;
-  std::vector<std::string> rule;
+  size_t total = 0;
   for (size_t c = 0; c < columns_.size(); ++c) {
     size_t width = Width(columns_[c].header);
     for (const std::vector<std::string>& row : rows_) width = std::max(width, Width(row[c]));
     widths.push_back(width);
-    header.push_back(Padded(columns_[c].header, width, columns_[c].align));
-    rule.push_back(std::string(width, '-'));
+    total += width;
   }
-  std::string table = Line(header) + Line(rule);
+  size_t gap = 2;
+  if (columns > 0) {
+    const auto limit = static_cast<size_t>(columns);
+    const size_t gaps = columns_.size() - 1;
+    if (total + gap * gaps > limit) gap = 1;
+    while (total + gap * gaps > limit) {
+      const size_t widest = WidestName(widths);
+      if (widest == columns_.size()) break;
+      --widths[widest];
+      --total;
+    }
+  }
+  std::vector<std::string> header;
+  std::vector<std::string> rule;
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    header.push_back(Padded(columns_[c].header, widths[c], columns_[c].align));
+    rule.push_back(std::string(widths[c], '-'));
+  }
+  std::string table = Line(header, gap) + Line(rule, gap);
   for (const std::vector<std::string>& row : rows_) {
     std::vector<std::string> padded;
     for (size_t c = 0; c < row.size(); ++c) {
-      padded.push_back(Padded(row[c], widths[c], columns_[c].align));
+      padded.push_back(Padded(Elided(row[c], widths[c]), widths[c], columns_[c].align));
     }
-    table += Line(padded);
+    table += Line(padded, gap);
   }
   return table;
 }

@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_BASE_TEXT_TABLE_H_
 #define STAGECOACH_BASE_TEXT_TABLE_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,15 +21,24 @@ class TextTable {
     Align align = Align::kLeft;
   };
 
+  static constexpr int kPageColumns = 80;  // of a terminal that nothing is known about
+
   explicit TextTable(std::vector<Column> columns);
 
   // One cell per column; anything else aborts.
   void AddRow(std::vector<std::string> cells);
 
-  // Header, rule and rows, each ended by a newline and free of trailing spaces.
-  std::string ToString() const;
+  // Header, rule and rows, each ended by a newline and free of trailing spaces. A table that would
+  // be wider than `columns`, if that is not 0, has one space between its columns, and then "…" in
+  // the middle of cells of kLeft columns, which are names; numbers keep all their digits, however
+  // wide they are.
+  std::string ToString(int columns = 0) const;
 
  private:
+  // The column of names that can be narrower, and is widest; the number of columns if there is
+  // none.
+  size_t WidestName(const std::vector<size_t>& widths) const;
+
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };

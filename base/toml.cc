@@ -75,7 +75,6 @@ size_t SkipString(absl::string_view text, size_t start) {
 // without a limit, and overflow the stack when it frees them. Outside strings and comments dots
 // occur only in keys and, at most once each, in numbers and times.
 absl::Status CheckDottedKeys(absl::string_view text, int max_depth) {
-  int line = 1;
   int dots = 0;
   for (size_t i = 0; i < text.size();) {
     const char c = text[i];
@@ -86,13 +85,11 @@ absl::Status CheckDottedKeys(absl::string_view text, int max_depth) {
       next = std::min(text.find('\n', i), text.size());
     } else if (c == '.') {
       ++dots;
-      if (dots >= max_depth) return TooDeep(absl::StrCat("line ", line), max_depth);
+      if (dots >= max_depth) return TooDeep(PlaceIn(text, i), max_depth);
     } else if (absl::string_view("\n=,[]{}").find(c) != absl::string_view::npos) {
       dots = 0;
     }
-    next = std::min(next, text.size());
-    line += static_cast<int>(std::count(text.begin() + i, text.begin() + next, '\n'));
-    i = next;
+    i = std::min(next, text.size());
   }
   return absl::OkStatus();
 }
@@ -155,27 +152,27 @@ absl::StatusOr<json> ParseToml(absl::string_view text, const JsonLimits& limits)
   return Convert(result.table(), max_depth, max_depth);
 }
 
-absl::Status WithTomlLine(const absl::Status& status, absl::string_view text) {
+absl::Status WithTomlPlace(const absl::Status& status, absl::string_view text) {
   const auto path = PathOfMessage(status.message());
   if (!path.has_value() || !CheckDottedKeys(text, TOML_MAX_NESTED_VALUES).ok()) return status;
   const toml::parse_result result = toml::parse(std::string_view(text.data(), text.size()));
   if (!result) return status;
   const toml::node* node = &result.table();
-  uint32_t line = 1;
+  toml::source_position place = {1, 1};
   for (const PathStep& step : *path) {
     if (step.index.has_value()) {
       if (!node->is_array() || *step.index >= node->as_array()->size()) return status;
       node = node->as_array()->get(*step.index);
-      line = node->source().begin.line;
+      place = node->source().begin;
     } else {
       if (!node->is_table()) return status;
       const auto member = node->as_table()->find(std::string_view(step.key));
       if (member == node->as_table()->end()) return status;
       node = &member->second;
-      line = member->first.source().begin.line;
+      place = member->first.source().begin;
     }
   }
-  return Annotate(status, absl::StrCat("line ", line));
+  return Annotate(status, Location(place));
 }
 
 }  // namespace stagecoach::base

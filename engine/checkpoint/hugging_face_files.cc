@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "engine/checkpoint/hugging_face.h"
@@ -59,7 +60,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
     return file_of;
   };
   absl::StatusOr<std::map<std::string, std::string>> file_of = read();
-  if (!file_of.ok()) return base::Annotate(file_of.status(), path);
+  if (!file_of.ok()) return base::InFile(base::WithJsonPlace(file_of.status(), text), path);
   return file_of;
 }
 
@@ -112,9 +113,13 @@ template <typename T>
 absl::StatusOr<T> ReadConfig(const std::string& folder,
                              absl::StatusOr<T> (*read)(absl::string_view)) {
   const std::string path = PathIn(folder, kConfig);
+  if (!base::Exists(path)) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, " has no ", kConfig, ": not a model's folder of Hugging Face's"));
+  }
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxConfigBytes));
   absl::StatusOr<T> result = read(text);
-  if (!result.ok()) return base::Annotate(result.status(), path);
+  if (!result.ok()) return base::InFile(base::WithJsonPlace(result.status(), text), path);
   return result;
 }
 

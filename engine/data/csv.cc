@@ -17,17 +17,21 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/csv_reader.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/nearest.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "engine/data/csv_reader.h"
 #include "engine/data/number_statistics.h"
 #include "engine/data/random_streams.h"
 
 namespace stagecoach::engine {
 namespace {
+
+using base::CsvField;
+using base::CsvReader;
 
 // What becomes of a column.
 constexpr int kLabel = -1;
@@ -63,19 +67,20 @@ absl::StatusOr<std::vector<std::string>> ReadColumns(CsvReader& reader) {
   std::vector<CsvField> record;
   ASSIGN_OR_RETURN(const bool found, reader.Next(record));
   if (!found) {
-    return reader.ErrorAt({}, "the file is empty, expected a header row that names the columns");
+    return CsvReader::ErrorAt({},
+                              "the file is empty, expected a header row that names the columns");
   }
   std::vector<std::string> columns;
   std::set<std::string> seen;
   for (const CsvField& field : record) {
     if (!seen.insert(field.text).second) {
-      return reader.ErrorAt(field.position,
-                            absl::StrFormat("a second column is named \"%s\", expected each name "
-                                            "once",
-                                            field.text));
+      return CsvReader::ErrorAt(
+          field.position, absl::StrFormat("a second column is named \"%s\", expected each name "
+                                          "once",
+                                          field.text));
     }
     if (!base::IsUtf8(field.text)) {
-      return reader.ErrorAt(field.position, "the name of the column is not UTF-8");
+      return CsvReader::ErrorAt(field.position, "the name of the column is not UTF-8");
     }
     columns.push_back(field.text);
   }
@@ -83,7 +88,7 @@ absl::StatusOr<std::vector<std::string>> ReadColumns(CsvReader& reader) {
 }
 
 // All columns but that of the labels are features.
-absl::StatusOr<Header> HeaderToTrain(const CsvReader& reader, std::vector<std::string> columns,
+absl::StatusOr<Header> HeaderToTrain(std::vector<std::string> columns,
                                      const std::string& label_column) {
   Header header = {.columns = std::move(columns)};
   for (const std::string& column : header.columns) {
@@ -95,18 +100,18 @@ absl::StatusOr<Header> HeaderToTrain(const CsvReader& reader, std::vector<std::s
                                           label_column, ListColumns(header.columns));
     const std::string nearest = base::Nearest(label_column, header.columns);
     if (!nearest.empty()) absl::StrAppend(&message, "; did you mean \"", nearest, "\"?");
-    return reader.ErrorAt({}, message);
+    return CsvReader::ErrorAt({}, message);
   }
   if (header.features == 0) {
-    return reader.ErrorAt({},
-                          "there is no column beside the labels, expected at least one feature");
+    return CsvReader::ErrorAt(
+        {}, "there is no column beside the labels, expected at least one feature");
   }
   return header;
 }
 
 // The columns of the encoding are features, whatever their order; that of the labels may be
 // missing.
-absl::StatusOr<Header> HeaderToPredict(const CsvReader& reader, std::vector<std::string> columns,
+absl::StatusOr<Header> HeaderToPredict(std::vector<std::string> columns,
                                        const std::string& label_column,
                                        const DataEncoding& encoding) {
   std::map<std::string, int> features;
@@ -118,7 +123,7 @@ absl::StatusOr<Header> HeaderToPredict(const CsvReader& reader, std::vector<std:
   for (const std::string& column : header.columns) {
     const auto feature = features.find(column);
     if (feature == features.end() && column != label_column) {
-      return reader.ErrorAt(
+      return CsvReader::ErrorAt(
           {}, absl::StrFormat("the model was not trained on a column \"%s\", but on %s", column,
                               ListColumns(encoding.columns)));
     }
@@ -128,7 +133,8 @@ absl::StatusOr<Header> HeaderToPredict(const CsvReader& reader, std::vector<std:
     if (!is_label) features.erase(feature);
   }
   if (features.empty()) return header;
-  return reader.ErrorAt({}, absl::StrFormat("no column \"%s\", which the model was trained on; the "
+  return CsvReader::ErrorAt({},
+                            absl::StrFormat("no column \"%s\", which the model was trained on; the "
                                             "columns are %s",
                                             features.begin()->first, ListColumns(header.columns)));
 }
@@ -144,33 +150,32 @@ bool ParseNumber(const std::string& text, double& value) {
   return std::abs(value) <= std::numeric_limits<float>::max();
 }
 
-absl::Status NotANumber(const CsvReader& reader, const std::string& column, const CsvField& field) {
-  return reader.ErrorAt(
+absl::Status NotANumber(const std::string& column, const CsvField& field) {
+  return CsvReader::ErrorAt(
       field.position,
       absl::StrFormat("\"%s\" in column \"%s\" is not a finite number", field.text, column));
 }
 
-absl::Status AppendLabel(const CsvReader& reader, const std::string& column, const CsvField& label,
-                         Table& table) {
+absl::Status AppendLabel(const std::string& column, const CsvField& label, Table& table) {
   if (label.text.empty()) {
-    return reader.ErrorAt(label.position,
-                          absl::StrFormat("the label in column \"%s\" is empty", column));
+    return CsvReader::ErrorAt(label.position,
+                              absl::StrFormat("the label in column \"%s\" is empty", column));
   }
   if (table.kind == LabelKind::kNumbers) {
     if (ParseNumber(label.text, table.numbers.emplace_back())) return absl::OkStatus();
-    return NotANumber(reader, column, label);
+    return NotANumber(column, label);
   }
   auto known = table.texts.find(label.text);
   if (known == table.texts.end()) {
     if (table.knows_texts) {
-      return reader.ErrorAt(label.position,
-                            absl::StrFormat("\"%s\" in column \"%s\" is none of the classes that "
-                                            "the model was trained on",
-                                            label.text, column));
+      return CsvReader::ErrorAt(
+          label.position, absl::StrFormat("\"%s\" in column \"%s\" is none of the classes that "
+                                          "the model was trained on",
+                                          label.text, column));
     }
     if (!base::IsUtf8(label.text)) {
-      return reader.ErrorAt(label.position,
-                            absl::StrFormat("the label in column \"%s\" is not UTF-8", column));
+      return CsvReader::ErrorAt(label.position,
+                                absl::StrFormat("the label in column \"%s\" is not UTF-8", column));
     }
     known = table.texts.emplace(label.text, static_cast<int32_t>(table.texts.size())).first;
   }
@@ -178,23 +183,22 @@ absl::Status AppendLabel(const CsvReader& reader, const std::string& column, con
   return absl::OkStatus();
 }
 
-absl::Status AppendRow(const CsvReader& reader, const Header& header,
-                       absl::Span<const CsvField> record, Table& table) {
+absl::Status AppendRow(const Header& header, absl::Span<const CsvField> record, Table& table) {
   if (record.size() != header.columns.size()) {
-    return reader.ErrorAt(record[0].position,
-                          absl::StrFormat("the row has %d fields, expected %d as in the header",
-                                          record.size(), header.columns.size()));
+    return CsvReader::ErrorAt(record[0].position,
+                              absl::StrFormat("the row has %d fields, expected %d as in the header",
+                                              record.size(), header.columns.size()));
   }
   const size_t first = table.values.size();
   table.values.resize(first + static_cast<size_t>(header.features));
   for (size_t i = 0; i < record.size(); ++i) {
     const int role = header.roles[i];
     if (role == kLabel) {
-      RETURN_IF_ERROR(AppendLabel(reader, header.columns[i], record[i], table));
+      RETURN_IF_ERROR(AppendLabel(header.columns[i], record[i], table));
       continue;
     }
     if (!ParseNumber(record[i].text, table.values[first + static_cast<size_t>(role)])) {
-      return NotANumber(reader, header.columns[i], record[i]);
+      return NotANumber(header.columns[i], record[i]);
     }
   }
   ++table.rows;
@@ -208,20 +212,20 @@ absl::Status ReadRows(CsvReader& reader, const Header& header, Table& table) {
   while (true) {
     ASSIGN_OR_RETURN(const bool found, reader.Next(record));
     if (!found) return absl::OkStatus();
-    RETURN_IF_ERROR(AppendRow(reader, header, record, table));
+    RETURN_IF_ERROR(AppendRow(header, record, table));
   }
 }
 
-absl::Status CheckTrains(const std::string& path, const CsvOptions& options, const Table& table) {
+absl::Status CheckTrains(const CsvOptions& options, const Table& table) {
   if (table.rows < 2) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: rows after the header: %d, expected at least 2%s", path, table.rows,
+        absl::StrFormat("rows after the header: %d, expected at least 2%s", table.rows,
                         options.sets == Sets::kBoth ? ", one to train and one to test" : ""));
   }
   if (table.kind == LabelKind::kNumbers) return absl::OkStatus();
   if (table.texts.size() < 2) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: fewer than 2 classes: every label in column \"%s\" is \"%s\"", path,
+        absl::StrFormat("fewer than 2 classes: every label in column \"%s\" is \"%s\"",
                         options.label_column, table.texts.begin()->first));
   }
   // Whole numbers may be codes of classes.
@@ -233,9 +237,9 @@ absl::Status CheckTrains(const std::string& path, const CsvOptions& options, con
   if (std::all_of(table.texts.begin(), table.texts.end(), is_number) &&
       !std::all_of(table.texts.begin(), table.texts.end(), is_whole)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: the labels in column \"%s\" are numbers that are not whole, such as \"%s\", but "
-        "expected classes: numbers are predicted with --loss mse (in C++, LabelKind::kNumbers)",
-        path, options.label_column,
+        "the labels in column \"%s\" are numbers that are not whole, such as \"%s\", but expected "
+        "classes: numbers are predicted with --loss mse (in C++, LabelKind::kNumbers)",
+        options.label_column,
         std::find_if_not(table.texts.begin(), table.texts.end(), is_whole)->first));
   }
   return absl::OkStatus();
@@ -336,22 +340,13 @@ absl::StatusOr<std::shared_ptr<const Dataset>> MakeSet(const Table& table,
   return LabeledByNumbers(std::move(samples), std::move(numbers));
 }
 
-}  // namespace
-
-absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& options) {
-  if (!(options.test_fraction > 0 && options.test_fraction < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("test fraction %g, expected a number between 0 and 1, both excluded",
-                        options.test_fraction));
-  }
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, options.max_bytes));
-  CsvReader reader(text, path);
+absl::StatusOr<TrainTest> ParseToTrain(absl::string_view text, const CsvOptions& options) {
+  CsvReader reader(text);
   ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
-  ASSIGN_OR_RETURN(const Header header,
-                   HeaderToTrain(reader, std::move(columns), options.label_column));
+  ASSIGN_OR_RETURN(const Header header, HeaderToTrain(std::move(columns), options.label_column));
   Table table = {.kind = options.labels};
   RETURN_IF_ERROR(ReadRows(reader, header, table));
-  RETURN_IF_ERROR(CheckTrains(path, options, table));
+  RETURN_IF_ERROR(CheckTrains(options, table));
   const std::vector<bool> is_test = ChooseTestRows(table.rows, options);
   TrainTest data;
   data.encoding.class_names = NamesOfClasses(table.texts);
@@ -360,8 +355,8 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
   }
   Measure(table, is_test, data.encoding);
   if (table.kind == LabelKind::kNumbers) {
-    RETURN_IF_ERROR(CheckLabelsDiffer(
-        absl::StrFormat("%s: column \"%s\"", path, options.label_column), data.encoding));
+    RETURN_IF_ERROR(
+        CheckLabelsDiffer(absl::StrFormat("column \"%s\"", options.label_column), data.encoding));
   }
 
   const std::vector<int32_t> class_of = ClassOfText(table.texts, data.encoding);
@@ -370,24 +365,23 @@ absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& opt
                    [&](int64_t row) { return is_test[row] == test; });
   };
   auto train = create(false);
-  RETURN_IF_ERROR(base::Annotate(train.status(), absl::StrCat(path, ": training set")));
+  RETURN_IF_ERROR(base::Annotate(train.status(), "training set"));
   data.train = *std::move(train);
   if (options.sets == Sets::kTraining) return data;
   auto test = create(true);
-  RETURN_IF_ERROR(base::Annotate(test.status(), absl::StrCat(path, ": test set")));
+  RETURN_IF_ERROR(base::Annotate(test.status(), "test set"));
   data.test = *std::move(test);
   return data;
 }
 
-absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string& path,
+absl::StatusOr<std::shared_ptr<const Dataset>> ParseToPredict(absl::string_view text,
                                                               const CsvOptions& options,
                                                               const DataEncoding& encoding,
                                                               int64_t classes) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, options.max_bytes));
-  CsvReader reader(text, path);
+  CsvReader reader(text);
   ASSIGN_OR_RETURN(std::vector<std::string> columns, ReadColumns(reader));
   ASSIGN_OR_RETURN(const Header header,
-                   HeaderToPredict(reader, std::move(columns), options.label_column, encoding));
+                   HeaderToPredict(std::move(columns), options.label_column, encoding));
   Table table = {.kind = encoding.labels_are_numbers() ? LabelKind::kNumbers : LabelKind::kClasses,
                  .knows_texts = true};
   std::vector<int32_t> class_of;  // each text has the number of its class
@@ -396,9 +390,32 @@ absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string&
     class_of.push_back(label);
   }
   RETURN_IF_ERROR(ReadRows(reader, header, table));
-  auto created = MakeSet(table, encoding, class_of, [](int64_t) { return true; });
-  RETURN_IF_ERROR(base::Annotate(created.status(), path));
-  return *std::move(created);
+  return MakeSet(table, encoding, class_of, [](int64_t) { return true; });
+}
+
+}  // namespace
+
+absl::StatusOr<TrainTest> LoadCsv(const std::string& path, const CsvOptions& options) {
+  if (!(options.test_fraction > 0 && options.test_fraction < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("test fraction %g, expected a number between 0 and 1, both excluded",
+                        options.test_fraction));
+  }
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, options.max_bytes));
+  absl::StatusOr<TrainTest> data = ParseToTrain(text, options);
+  if (!data.ok()) return base::InFile(data.status(), path);
+  return data;
+}
+
+absl::StatusOr<std::shared_ptr<const Dataset>> LoadCsvSamples(const std::string& path,
+                                                              const CsvOptions& options,
+                                                              const DataEncoding& encoding,
+                                                              int64_t classes) {
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, options.max_bytes));
+  absl::StatusOr<std::shared_ptr<const Dataset>> samples =
+      ParseToPredict(text, options, encoding, classes);
+  if (!samples.ok()) return base::InFile(samples.status(), path);
+  return samples;
 }
 
 }  // namespace stagecoach::engine

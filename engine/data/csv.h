@@ -23,7 +23,7 @@ struct CsvOptions {
   int64_t max_bytes = int64_t{2} << 30;
 };
 
-// Reads a table of numbers with one column of labels. The text is split as engine/data/csv_reader.h
+// Reads a table of numbers with one column of labels. The text is split as base/csv_reader.h
 // says. The first record names the columns, each differently. Every column but the label column is
 // a feature, in the order of the file, and every field of it a decimal number without spaces, of
 // magnitude below 3.4e38.

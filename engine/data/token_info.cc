@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 #include "engine/data/token_ids.h"
 
@@ -57,7 +58,7 @@ absl::StatusOr<std::optional<TokenInfo>> ReadTokenInfo(const std::string& path) 
   if (!base::Exists(file)) return std::nullopt;
   ASSIGN_OR_RETURN(const std::string text, base::ReadFile(file, kMaxTokenInfoBytes));
   absl::StatusOr<TokenInfo> info = ParseTokenInfo(text);
-  RETURN_IF_ERROR(base::Annotate(info.status(), file));
+  RETURN_IF_ERROR(base::InFile(base::WithJsonPlace(info.status(), text), file));
   if (!info->tokenizer.empty()) {
     info->tokenizer = (std::filesystem::path(file).parent_path() / info->tokenizer).string();
   }

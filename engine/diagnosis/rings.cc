@@ -34,7 +34,7 @@ std::string Rings::Explain() const {
 absl::StatusOr<Diagnosis> Diagnose(const std::string& folder) {
   ASSIGN_OR_RETURN(std::vector<RankRecord> records, ReadRings(folder));
   AlignClocks(records);
-  return Diagnosis{.sentence = FindFirstStop(records).sentence, .trace = ToMergedTrace(records)};
+  return Diagnosis{.stop = FindFirstStop(records), .trace = ToMergedTrace(records)};
 }
 
 }  // namespace stagecoach::engine

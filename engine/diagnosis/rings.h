@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/diagnosis/action_ring.h"
+#include "engine/diagnosis/first_stop.h"
 
 namespace stagecoach::engine {
 
@@ -34,8 +35,8 @@ class Rings {
 
 // What a folder of rings tells.
 struct Diagnosis {
-  std::string sentence;  // FirstStop::sentence
-  std::string trace;     // ToMergedTrace
+  FirstStop stop;
+  std::string trace;  // ToMergedTrace
 };
 // Errors: those of ReadRings.
 absl::StatusOr<Diagnosis> Diagnose(const std::string& folder);

@@ -376,7 +376,7 @@ absl::StatusOr<ModelTokens> ParseModelTokens(absl::string_view toml) {
   ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
   ASSIGN_OR_RETURN(ObjectReader reader, ObjectReader::Create(document));
   absl::StatusOr<ModelTokens> tokens = ReadTokens(reader);
-  if (!tokens.ok()) return base::WithTomlLine(tokens.status(), toml);
+  if (!tokens.ok()) return base::WithTomlPlace(tokens.status(), toml);
   return tokens;
 }
 
@@ -389,12 +389,12 @@ absl::StatusOr<Model> ParseModel(absl::string_view toml, const ModelData& data) 
                    absl::StrCat(data.input.elements(), " features, ", data.classes, " classes"));
   ASSIGN_OR_RETURN(const json document, base::ParseToml(toml));
   absl::StatusOr<Model> model = ModelParser(data).Parse(document);
-  if (!model.ok()) return base::WithTomlLine(model.status(), toml);
+  if (!model.ok()) return base::WithTomlPlace(model.status(), toml);
   return model;
 }
 
 absl::StatusOr<Model> ReadModelFile(const std::string& path, int64_t features, int64_t classes) {
-  ASSIGN_OR_RETURN(const std::string toml, base::ReadFile(path, kMaxModelFileBytes));
+  ASSIGN_OR_RETURN(const std::string toml, base::ReadInput(path, kMaxModelFileBytes));
   absl::StatusOr<Model> model = ParseModel(toml, features, classes);
   RETURN_IF_ERROR(base::InFile(model.status(), path));
   return model;

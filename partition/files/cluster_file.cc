@@ -177,12 +177,12 @@ absl::StatusOr<Cluster> ParseClusterToml(absl::string_view text) {
   ASSIGN_OR_RETURN(const nlohmann::json document,
                    base::ParseToml(text, {.max_bytes = kMaxClusterBytes}));
   absl::StatusOr<Cluster> cluster = ReadCluster(document);
-  if (!cluster.ok()) return base::WithTomlLine(cluster.status(), text);
+  if (!cluster.ok()) return base::WithTomlPlace(cluster.status(), text);
   return cluster;
 }
 
 absl::StatusOr<Cluster> ReadClusterFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxClusterBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxClusterBytes));
   absl::StatusOr<Cluster> cluster = ParseClusterToml(text);
   if (!cluster.ok()) return base::InFile(cluster.status(), path);
   return cluster;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,7 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
+#include "base/csv_reader.h"
 #include "base/file.h"
 #include "base/line.h"
 #include "base/nearest.h"
@@ -28,100 +27,54 @@ namespace {
 
 constexpr int64_t kMaxCsvBytes = int64_t{64} << 20;
 
-constexpr size_t kMaxFields = 64;
-
 enum Column : uint8_t { kName, kForward, kBackward, kOutput, kParameters };
 constexpr std::array<absl::string_view, 5> kColumns = {"layer", "forward_ms", "backward_ms",
                                                        "output_bytes", "parameter_bytes"};
 
-struct Row {
-  int line = 0;  // where it starts
-  std::vector<std::string> fields;
-};
+using base::CsvField;
+using base::CsvReader;
+using Row = std::vector<CsvField>;
 
-// Takes one row after another off a text.
-class RowReader {
- public:
-  explicit RowReader(absl::string_view text) : rest_(text) {
-    absl::ConsumePrefix(&rest_, "\xEF\xBB\xBF");
-  }
-
-  // The next row that is not empty; nullopt at the end.
-  absl::StatusOr<std::optional<Row>> Next() {
-    while (!rest_.empty()) {
-      Row row = {.line = line_};
-      bool at_end = false;
-      while (!at_end) {
-        if (row.fields.size() == kMaxFields) {
-          return ErrorAt(line_, absl::StrCat("more than ", kMaxFields, " fields"));
-        }
-        ASSIGN_OR_RETURN(row.fields.emplace_back(), TakeField());
-        at_end = !absl::ConsumePrefix(&rest_, ",");
-      }
-      absl::ConsumePrefix(&rest_, "\r");
-      if (!rest_.empty() && !absl::ConsumePrefix(&rest_, "\n")) {
-        return ErrorAt(line_, absl::StrCat("column ", row.fields.size(),
-                                           ": expected a comma or the end of the line after a "
-                                           "quoted field; double a quote that belongs to it"));
-      }
-      ++line_;
-      if (row.fields.size() > 1 || !row.fields.front().empty()) return row;
-    }
-    return std::nullopt;
-  }
-
- private:
-  absl::StatusOr<std::string> TakeField() {
-    if (!absl::ConsumePrefix(&rest_, "\"")) {
-      const size_t length = std::min(rest_.find_first_of(",\n"), rest_.size());
-      const absl::string_view field = rest_.substr(0, length);
-      rest_.remove_prefix(length);
-      return std::string(absl::StripAsciiWhitespace(field));
-    }
-    const int start = line_;
-    std::string field;
-    while (true) {
-      const size_t quote = rest_.find('"');
-      if (quote == absl::string_view::npos) return ErrorAt(start, "a quote is never closed");
-      const absl::string_view part = rest_.substr(0, quote);
-      line_ += static_cast<int>(std::count(part.begin(), part.end(), '\n'));
-      absl::StrAppend(&field, part);
-      rest_.remove_prefix(quote + 1);
-      if (!absl::ConsumePrefix(&rest_, "\"")) return field;
-      field += '"';
-    }
-  }
-
-  absl::string_view rest_;
-  int line_ = 1;
-};
+// The next row that is not empty, its fields without the spaces around them; none at the end.
+absl::StatusOr<Row> NextRow(CsvReader& reader) {
+  Row row;
+  do {
+    ASSIGN_OR_RETURN(const bool found, reader.Next(row));
+    if (!found) return Row();
+  } while (row.size() == 1 && row.front().text.empty());
+  for (CsvField& field : row) absl::StripAsciiWhitespace(&field.text);
+  return row;
+}
 
 // Which column each field of a row is of.
 absl::StatusOr<std::vector<Column>> ParseHeader(const Row& row) {
   std::vector<Column> columns;
-  for (size_t i = 0; i < row.fields.size(); ++i) {
-    const std::string& name = row.fields[i];
-    const std::string place = absl::StrCat("column ", i + 1, ": \"", absl::CHexEscape(name), "\" ");
-    const auto* const known = std::find(kColumns.begin(), kColumns.end(), name);
+  for (const CsvField& field : row) {
+    const std::string name = absl::StrCat("\"", absl::CHexEscape(field.text), "\"");
+    const auto* const known = std::find(kColumns.begin(), kColumns.end(), field.text);
     if (known == kColumns.end()) {
       const std::string nearest =
-          base::Nearest(name, std::vector<std::string>(kColumns.begin(), kColumns.end()));
+          base::Nearest(field.text, std::vector<std::string>(kColumns.begin(), kColumns.end()));
       const std::string hint = nearest.empty()
                                    ? absl::StrCat("the columns are: ", absl::StrJoin(kColumns, ","))
                                    : absl::StrCat("did you mean \"", nearest, "\"?");
-      return ErrorAt(row.line, absl::StrCat(place, "is not known; ", hint));
+      return CsvReader::ErrorAt(field.position,
+                                absl::StrCat("the column ", name, " is not known; ", hint));
     }
     const auto column = static_cast<Column>(known - kColumns.begin());
     if (std::find(columns.begin(), columns.end(), column) != columns.end()) {
-      return ErrorAt(row.line, absl::StrCat(place, "appears twice"));
+      return CsvReader::ErrorAt(field.position,
+                                absl::StrCat("the column ", name, " is there twice"));
     }
     columns.push_back(column);
   }
   for (size_t i = 0; i < kColumns.size(); ++i) {
     if (std::find(columns.begin(), columns.end(), i) == columns.end()) {
-      return ErrorAt(row.line, absl::StrCat("the column \"", kColumns[i],
-                                            "\" is missing; the first line must name the columns: ",
-                                            absl::StrJoin(kColumns, ",")));
+      return CsvReader::ErrorAt(
+          row.empty() ? base::TextPosition() : row.front().position,
+          absl::StrCat("the column \"", kColumns[i],
+                       "\" is missing; the first line must name the columns: ",
+                       absl::StrJoin(kColumns, ",")));
     }
   }
   return columns;
@@ -143,16 +96,17 @@ absl::Status ParseField(const std::string& text, Column column, ImportedLayer& l
 }
 
 absl::StatusOr<ImportedLayer> ParseRow(const Row& row, const std::vector<Column>& columns) {
-  if (row.fields.size() != columns.size()) {
-    return ErrorAt(row.line, absl::StrCat("has ", row.fields.size(), " fields, expected ",
-                                          columns.size(), " as in the header"));
+  if (row.size() != columns.size()) {
+    return CsvReader::ErrorAt(row.front().position,
+                              absl::StrCat("the row has ", row.size(), " fields, expected ",
+                                           columns.size(), " as in the header"));
   }
   ImportedLayer layer;
   for (size_t i = 0; i < columns.size(); ++i) {
-    const absl::Status field = ParseField(row.fields[i], columns[i], layer);
+    const absl::Status field = ParseField(row[i].text, columns[i], layer);
     if (!field.ok()) {
-      return ErrorAt(row.line, absl::StrCat("column ", i + 1, " (", kColumns[columns[i]],
-                                            "): ", field.message()));
+      return CsvReader::ErrorAt(row[i].position,
+                                absl::StrCat(kColumns[columns[i]], ": ", field.message()));
     }
   }
   layer.optimizer_bytes = std::min(2 * layer.parameter_bytes, schedule::kMaxSizeBytes);
@@ -162,24 +116,24 @@ absl::StatusOr<ImportedLayer> ParseRow(const Row& row, const std::vector<Column>
 }  // namespace
 
 absl::StatusOr<Profile> ParseCsvProfile(absl::string_view text, absl::string_view model) {
-  RowReader reader(text);
-  ASSIGN_OR_RETURN(std::optional<Row> row, reader.Next());
-  if (!row.has_value()) row = Row{.line = 1};
-  ASSIGN_OR_RETURN(const std::vector<Column> columns, ParseHeader(*row));
+  CsvReader reader(text);
+  ASSIGN_OR_RETURN(Row row, NextRow(reader));
+  ASSIGN_OR_RETURN(const std::vector<Column> columns, ParseHeader(row));
   Profile profile = {.model = std::string(model), .sizes = {SizedLayers()}};
   std::vector<LayerCost>& layers = profile.sizes.front().layers;
-  absl::flat_hash_map<std::string, int> line_of_name;
+  absl::flat_hash_map<std::string, int64_t> line_of_name;
   while (true) {
-    ASSIGN_OR_RETURN(row, reader.Next());
-    if (!row.has_value()) break;
-    ASSIGN_OR_RETURN(const ImportedLayer imported, ParseRow(*row, columns));
-    const auto [known, inserted] = line_of_name.emplace(imported.name, row->line);
+    ASSIGN_OR_RETURN(row, NextRow(reader));
+    if (row.empty()) break;
+    const base::TextPosition start = row.front().position;
+    ASSIGN_OR_RETURN(const ImportedLayer imported, ParseRow(row, columns));
+    const auto [known, inserted] = line_of_name.emplace(imported.name, start.line);
     if (!inserted) {
-      return ErrorAt(row->line, absl::StrCat("layer: \"", absl::CHexEscape(imported.name),
-                                             "\" is also on line ", known->second));
+      return CsvReader::ErrorAt(start, absl::StrCat("layer: \"", absl::CHexEscape(imported.name),
+                                                    "\" is also on line ", known->second));
     }
     if (layers.size() == kMaxLayers) {
-      return ErrorAt(row->line, absl::StrCat("more than ", kMaxLayers, " layers"));
+      return CsvReader::ErrorAt(start, absl::StrCat("more than ", kMaxLayers, " layers"));
     }
     const int64_t input_bytes = layers.empty() ? 0 : layers.back().memory.output_bytes;
     layers.push_back(FromImported(imported));
@@ -191,9 +145,9 @@ absl::StatusOr<Profile> ParseCsvProfile(absl::string_view text, absl::string_vie
 }
 
 absl::StatusOr<Profile> ReadCsvProfile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxCsvBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxCsvBytes));
   absl::StatusOr<Profile> profile =
-      ParseCsvProfile(text, std::filesystem::path(path).stem().string());
+      ParseCsvProfile(text, std::filesystem::path(base::InputName(path)).stem().string());
   if (!profile.ok()) return base::InFile(profile.status(), path);
   return profile;
 }

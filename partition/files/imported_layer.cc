@@ -55,8 +55,4 @@ absl::StatusOr<int64_t> ParseByteCount(absl::string_view text) {
   return std::llround(bytes);
 }
 
-absl::Status ErrorAt(int line, absl::string_view message) {
-  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", message));
-}
-
 }  // namespace stagecoach::partition

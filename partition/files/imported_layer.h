@@ -32,9 +32,6 @@ LayerCost FromImported(const ImportedLayer& imported);
 absl::StatusOr<double> ParseMilliseconds(absl::string_view text);
 absl::StatusOr<int64_t> ParseByteCount(absl::string_view text);
 
-// InvalidArgument: "line 3: message".
-absl::Status ErrorAt(int line, absl::string_view message);
-
 }  // namespace stagecoach::partition
 
 #endif  // STAGECOACH_PARTITION_FILES_IMPORTED_LAYER_H_

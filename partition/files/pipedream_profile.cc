@@ -28,6 +28,10 @@
 namespace stagecoach::partition {
 namespace {
 
+absl::Status ErrorAt(int line, absl::string_view message) {
+  return absl::InvalidArgumentError(absl::StrCat(line, ": ", message));
+}
+
 constexpr int64_t kMaxGraphBytes = int64_t{64} << 20;
 constexpr size_t kMaxLineBytes = 1 << 16;
 constexpr absl::string_view kSeparator = " -- ";
@@ -222,9 +226,9 @@ absl::StatusOr<Profile> ParsePipedreamProfile(absl::string_view text, absl::stri
 }
 
 absl::StatusOr<Profile> ReadPipedreamProfile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxGraphBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxGraphBytes));
   absl::StatusOr<Profile> profile =
-      ParsePipedreamProfile(text, std::filesystem::path(path).stem().string());
+      ParsePipedreamProfile(text, std::filesystem::path(base::InputName(path)).stem().string());
   if (!profile.ok()) return base::InFile(profile.status(), path);
   return profile;
 }

@@ -301,7 +301,7 @@ absl::StatusOr<PlanFile> ParsePlanJson(absl::string_view text) {
   const auto schedule = json.find("schedule");
   absl::StatusOr<PlanFile> file =
       ReadPlan(reader, schedule == json.end() || !schedule->is_object());
-  if (!file.ok()) return base::WithJsonLine(file.status(), text);
+  if (!file.ok()) return base::WithJsonPlace(file.status(), text);
   return file;
 }
 
@@ -335,7 +335,7 @@ std::string ToPlanJson(const PlanFile& file) {
 }
 
 absl::StatusOr<PlanFile> ReadPlanFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxPlanBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxPlanBytes));
   absl::StatusOr<PlanFile> file = ParsePlanJson(text);
   if (!file.ok()) return base::InFile(file.status(), path);
   return file;

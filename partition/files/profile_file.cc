@@ -262,12 +262,12 @@ std::string Dump(const ordered_json& value) {
 absl::StatusOr<Profile> ParseProfileJson(absl::string_view text) {
   ASSIGN_OR_RETURN(const json document, base::ParseJson(text, {.max_bytes = kMaxProfileBytes}));
   absl::StatusOr<Profile> profile = ReadProfile(document);
-  if (!profile.ok()) return base::WithJsonLine(profile.status(), text);
+  if (!profile.ok()) return base::WithJsonPlace(profile.status(), text);
   return profile;
 }
 
 absl::StatusOr<Profile> ReadProfileFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxProfileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxProfileBytes));
   absl::StatusOr<Profile> profile = ParseProfileJson(text);
   if (!profile.ok()) return base::InFile(profile.status(), path);
   return profile;

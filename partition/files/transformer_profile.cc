@@ -367,12 +367,12 @@ absl::StatusOr<TransformerDescription> ParseTransformer(absl::string_view text) 
   ASSIGN_OR_RETURN(const nlohmann::json document,
                    base::ParseToml(text, {.max_bytes = kMaxDescriptionBytes}));
   absl::StatusOr<TransformerDescription> description = ReadDescription(document);
-  if (!description.ok()) return base::WithTomlLine(description.status(), text);
+  if (!description.ok()) return base::WithTomlPlace(description.status(), text);
   return description;
 }
 
 absl::StatusOr<TransformerDescription> ReadTransformer(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxDescriptionBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxDescriptionBytes));
   absl::StatusOr<TransformerDescription> description = ParseTransformer(text);
   if (!description.ok()) return base::InFile(description.status(), path);
   return description;

@@ -101,7 +101,7 @@ std::string PlanTable(const PlanReport& report) {
       table.AddRow(std::move(cells));
     }
   }
-  return table.ToString();
+  return table.ToString(base::TextTable::kPageColumns);
 }
 
 }  // namespace stagecoach::partition

@@ -68,7 +68,7 @@ std::string ComparisonTable(const Receipt& own, absl::Span<const ComparedPlan> c
   }
   base::TextTable table(columns);
   for (size_t row = 1; row < cells.size(); ++row) table.AddRow(cells[row]);
-  return table.ToString();
+  return table.ToString(base::TextTable::kPageColumns);
 }
 
 }  // namespace stagecoach::partition

@@ -35,7 +35,8 @@ ordered_json StageJson(const Receipt& receipt, StageId id) {
   for (int layer = first; layer <= last; ++layer) {
     layers.push_back(receipt.layer_names[static_cast<size_t>(layer)]);
   }
-  return {{"first_layer", first},
+  return {{"stage", id.value()},
+          {"first_layer", first},
           {"last_layer", last},
           {"devices", stage.devices},
           {"replicas", receipt.plan.replicas()},
@@ -55,7 +56,7 @@ ordered_json RunnerUpJson(const Receipt& receipt) {
   const Choice& other = *receipt.runner_up;
   ordered_json json = {{"objective_ms", InMs(other.objective_ns)},
                        {"schedule", other.schedule},
-                       {"microbatches", other.micro_batches},
+                       {"micro_batches", other.micro_batches},
                        {"micro_batch_rows", other.micro_batch_rows},
                        {"chunks", other.chunks},
                        {"replicas", other.replicas},
@@ -92,7 +93,7 @@ std::string ToJson(const Receipt& receipt, absl::Span<const ComparedPlan> compar
       {"lower_bound_ms", has_bound ? ordered_json(InMs(receipt.lower_bound_ns)) : ordered_json()},
       {"gap", has_bound ? ordered_json(receipt.gap()) : ordered_json()},
       {"schedule", receipt.choice.schedule},
-      {"microbatches", receipt.plan.micro_batches()},
+      {"micro_batches", receipt.plan.micro_batches()},
       {"stages", std::move(stages)},
       {"planning_ms", absl::ToDoubleMilliseconds(receipt.planning)},
       {"model", receipt.model},

@@ -19,7 +19,7 @@ struct ComparedPlan {
 // A receipt for people and programs. Where nothing was searched (Receipt::considered is 0) none of
 // them claims a lower bound. Pre-condition: the receipt is one of receipt.h or planner.h.
 
-// For the terminal, at most 100 columns wide: the choice with its objective, bound and gap; a row
+// For the terminal, at most 80 columns wide: the choice with its objective, bound and gap; a row
 // per stage with its times, micro-batches in flight and idle share; a row per rank with all parts
 // of its memory; the runner-up, what would change the choice, and the effort.
 std::string ToText(const Receipt& receipt);

@@ -18,7 +18,7 @@ using Align = base::TextTable::Align;
 using schedule::Rank;
 using schedule::StageId;
 
-constexpr size_t kColumns = 100;
+constexpr size_t kColumns = base::TextTable::kPageColumns;
 constexpr size_t kLabelColumns = 14;
 constexpr size_t kNameColumns = 14;  // of a device in a table
 constexpr size_t kListColumns = 10;  // of a rank's stages
@@ -102,7 +102,7 @@ std::string StageTable(const Receipt& receipt) {
          Percent(stage.idle_share)});
   }
   return absl::StrCat("times in ", unit.name, ", of one micro-batch; the update once per step\n\n",
-                      table.ToString());
+                      table.ToString(kColumns));
 }
 
 std::string MemoryTable(const Receipt& receipt) {
@@ -124,7 +124,7 @@ std::string MemoryTable(const Receipt& receipt) {
                   base::FormatBytes(memory.buffers), base::FormatBytes(memory.peak),
                   memory.limit > 0 ? base::FormatBytes(memory.limit) : "none"});
   }
-  return table.ToString();
+  return table.ToString(kColumns);
 }
 
 void AppendWhy(const Receipt& receipt, std::string& page) {

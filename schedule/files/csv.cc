@@ -154,36 +154,42 @@ absl::Status ParseCell(absl::string_view cell, std::vector<Action>& actions, Una
 // What the text says, and where it says it.
 struct Table {
   Schedule schedule;
-  std::vector<std::vector<int32_t>> columns;  // of each rank's actions that have one; from 1
+  // Of each rank's actions that have a cell, in bytes from 1; and one more: the end of its row.
+  std::vector<std::vector<int32_t>> columns;
 
   int num_rows() const { return schedule.num_ranks(); }
 };
 
 std::string PlaceOf(const Table& table, Rank rank, size_t index) {
   const std::vector<int32_t>& columns = table.columns[static_cast<size_t>(rank.value())];
-  const std::string start = absl::StrCat("row ", rank.value() + 1, ", column ");
-  if (index >= columns.size()) return absl::StrCat(start, columns.back() + 1, " (end of the row)");
-  return absl::StrCat(start, columns[index], " (", CellOf(table.schedule.list_of(rank)[index]),
+  const size_t column = std::min(index, columns.size() - 1);
+  return absl::StrCat(rank.value() + 1, ":", columns[column], " (",
+                      column + 1 == columns.size() ? "end of the row"
+                                                   : CellOf(table.schedule.list_of(rank)[column]),
                       ")");
 }
 
 absl::Status ParseRow(absl::string_view row, std::vector<Action>& actions,
                       std::vector<int32_t>& columns) {
   Unawaited unawaited;
-  int32_t column = 0;
+  const auto column_of = [row](const char* place) {
+    return static_cast<int32_t>(place - row.data()) + 1;
+  };
+  int32_t end = 1;
   for (absl::string_view cell : absl::StrSplit(row, ',')) {
-    ++column;
     cell = absl::StripAsciiWhitespace(cell);
     if (cell.size() >= 2 && cell.front() == '"' && cell.back() == '"') {
       cell = absl::StripAsciiWhitespace(cell.substr(1, cell.size() - 2));
     }
     if (cell.empty()) continue;
-    RETURN_IF_ERROR(
-        base::Annotate(ParseCell(cell, actions, unawaited), absl::StrCat("column ", column)));
+    const int32_t column = column_of(cell.data());
+    RETURN_IF_ERROR(base::Annotate(ParseCell(cell, actions, unawaited), absl::StrCat(column)));
     columns.resize(actions.size(), column);
+    end = column_of(cell.data() + cell.size());
   }
+  columns.push_back(end);
   if (!actions.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("column 1: the row has no action; every rank has a stage");
+  return absl::InvalidArgumentError("1: the row has no action; every rank has a stage");
 }
 
 absl::StatusOr<Table> ParseTable(absl::string_view text) {
@@ -192,14 +198,13 @@ absl::StatusOr<Table> ParseTable(absl::string_view text) {
   for (const absl::string_view row :
        absl::StrSplit(absl::StripTrailingAsciiWhitespace(text), '\n')) {
     if (table.num_rows() == kMaxFileRanks) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "row ", kMaxFileRanks + 1, ", column 1: there may be at most ", kMaxFileRanks, " rows"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(kMaxFileRanks + 1, ":1: there may be at most ", kMaxFileRanks, " rows"));
     }
     const absl::Status status =
         ParseRow(row, table.schedule.actions.emplace_back(), table.columns.emplace_back());
     if (!status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", table.num_rows(), ", ", status.message()));
+      return absl::InvalidArgumentError(absl::StrCat(table.num_rows(), ":", status.message()));
     }
   }
   return table;
@@ -269,6 +274,7 @@ void DropSumsWithoutMessages(Table& table) {
       kept.push_back(lists[rank][i]);
       columns.push_back(table.columns[rank][i]);
     }
+    columns.push_back(table.columns[rank].back());
     lists[rank] = std::move(kept);
     table.columns[rank] = std::move(columns);
   }
@@ -285,7 +291,7 @@ absl::StatusOr<Schedule> ParseScheduleCsv(absl::string_view text, absl::string_v
   const Largest last = FindLargest(table, [](const Action& a) { return a.micro_batch.value(); });
   schedule.num_micro_batches = last.number + 1;
   if (schedule.num_micro_batches == 0) {
-    return absl::InvalidArgumentError("row 1, column 1: no action of the file has a micro-batch");
+    return absl::InvalidArgumentError("1:1: no action of the file has a micro-batch");
   }
   RETURN_IF_ERROR(base::Annotate(CheckSize(schedule), PlaceOf(table, last.rank, last.index)));
   if (schedule.IsLowered() && schedule.HasBackward()) AppendToEachStage(Op::kStep, schedule);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -29,6 +30,7 @@ constexpr int64_t kVersion = 1;
 enum class FileForm : uint8_t { kCsv, kJson };
 
 absl::StatusOr<FileForm> FormOf(const std::string& path) {
+  if (base::IsStream(path)) return FileForm::kJson;
   if (absl::EndsWithIgnoreCase(path, ".csv")) return FileForm::kCsv;
   if (absl::EndsWithIgnoreCase(path, ".json")) return FileForm::kJson;
   return absl::InvalidArgumentError(
@@ -135,7 +137,7 @@ absl::StatusOr<Schedule> ParseScheduleJson(absl::string_view text) {
     return ReadSchedule(reader);
   };
   absl::StatusOr<Schedule> schedule = read();
-  if (!schedule.ok()) return base::WithJsonLine(schedule.status(), text);
+  if (!schedule.ok()) return base::WithJsonPlace(schedule.status(), text);
   return schedule;
 }
 
@@ -200,11 +202,14 @@ std::string ToScheduleJson(const Schedule& schedule) {
 bool IsScheduleFile(const std::string& path) { return FormOf(path).ok(); }
 
 absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const FileForm form, FormOf(path));
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(FileForm form, FormOf(path));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxFileBytes));
+  const bool is_json = absl::StartsWith(absl::StripLeadingAsciiWhitespace(text), "{");
+  if (base::IsStream(path) && !is_json) form = FileForm::kCsv;
   absl::StatusOr<Schedule> schedule =
-      form == FileForm::kJson ? ParseScheduleJson(text)
-                              : ParseScheduleCsv(text, std::filesystem::path(path).stem().string());
+      form == FileForm::kJson
+          ? ParseScheduleJson(text)
+          : ParseScheduleCsv(text, std::filesystem::path(base::InputName(path)).stem().string());
   if (!schedule.ok()) return base::InFile(schedule.status(), path);
   return schedule;
 }

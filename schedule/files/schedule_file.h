@@ -46,18 +46,18 @@ absl::StatusOr<Schedule> ReadSchedule(base::ObjectReader& reader);
 // Pre-condition: `schedule`, lowered, has no violation; its name is UTF-8.
 std::string ToScheduleJson(const Schedule& schedule);
 
-// Whether a path ends as the files below do, in upper or lower case.
+// Whether a path ends as the files below do, in upper or lower case, or is a stream (base/file.h).
 bool IsScheduleFile(const std::string& path);
 
 // Reads and proves the schedule in a file, a compute or a lowered one. The end of the path says the
-// form: ".csv", where the name of the schedule is that of the file, or ".json". Errors start with
-// the path: those above; InvalidArgument for other endings; those of base::ReadFile (at most 256
-// MiB).
+// form: ".csv", where the name of the schedule is that of the file, or ".json"; of a stream, its
+// first character does. Errors start with the path: those above; InvalidArgument for other endings;
+// those of base::ReadInput (at most 256 MiB).
 absl::StatusOr<Schedule> ReadScheduleFile(const std::string& path);
 
 // Replaces or creates the file (base::WriteFileAtomically), in the form that the end of the path
-// says. InvalidArgument for other endings, and for a schedule that would come back from a CSV as
-// another one. Pre-condition: as for ToScheduleCsv, ToScheduleJson.
+// says, and to a stream as JSON. InvalidArgument for other endings, and for a schedule that would
+// come back from a CSV as another one. Pre-condition: as for ToScheduleCsv, ToScheduleJson.
 absl::Status WriteScheduleFile(const std::string& path, const Schedule& schedule);
 
 }  // namespace stagecoach::schedule

@@ -281,11 +281,16 @@ std::string ToChromeTrace(const Trace& trace) {
                       ",\n\"traceEvents\":[\n", absl::StrJoin(events, ",\n"), "\n]}\n");
 }
 
-absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text) {
-  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text, {.max_bytes = kMaxTraceBytes}));
+namespace {
+
+absl::StatusOr<Trace> TraceOf(const nlohmann::json& json) {
   ASSIGN_OR_RETURN(base::ObjectReader file, base::ObjectReader::Create(json));
   file.Has("displayTimeUnit");
   Trace trace;
+  if (!file.Has("otherData")) {
+    return absl::InvalidArgumentError(
+        "$: the key \"otherData\" is missing: not a trace of Stagecoach");
+  }
   ASSIGN_OR_RETURN(base::ObjectReader data, file.RequiredObject("otherData"));
   ASSIGN_OR_RETURN(const std::vector<int64_t> actions_per_rank,
                    ReadOtherData(std::move(data), trace));
@@ -306,6 +311,15 @@ absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text) {
   return trace;
 }
 
+}  // namespace
+
+absl::StatusOr<Trace> ParseChromeTrace(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json, base::ParseJson(text, {.max_bytes = kMaxTraceBytes}));
+  absl::StatusOr<Trace> trace = TraceOf(json);
+  if (!trace.ok()) return base::WithJsonPlace(trace.status(), text);
+  return trace;
+}
+
 absl::Status WriteTrace(const Trace& trace, const std::string& path) {
   RETURN_IF_ERROR(CheckTrace(trace));
   const std::string text = ToChromeTrace(trace);
@@ -318,7 +332,7 @@ absl::Status WriteTrace(const Trace& trace, const std::string& path) {
 }
 
 absl::StatusOr<Trace> ReadTrace(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxTraceBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxTraceBytes));
   absl::StatusOr<Trace> trace = ParseChromeTrace(text);
   if (!trace.ok()) return base::InFile(trace.status(), path);
   return trace;

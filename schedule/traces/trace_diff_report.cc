@@ -69,7 +69,8 @@ std::string RankTable(const TraceDiff& diff, const Times& times) {
     row.push_back(times.Signed(split.sum_ns()));
     table.AddRow(row);
   }
-  return absl::StrCat("\nDifference by rank (", times.unit(), ")\n", table.ToString());
+  return absl::StrCat("\nDifference by rank (", times.unit(), ")\n",
+                      table.ToString(base::TextTable::kPageColumns));
 }
 
 // Differences in compute of all ranks, by those operations that occur.
@@ -91,7 +92,7 @@ std::string OperationTable(const TraceDiff& diff, const Times& times) {
     table.AddRow(row);
   }
   return absl::StrCat("\nDifference in compute by operation (", times.unit(), ")\n",
-                      table.ToString());
+                      table.ToString(base::TextTable::kPageColumns));
 }
 
 std::string MostTable(const TraceDiff& diff, const Times& times) {
@@ -109,7 +110,7 @@ std::string MostTable(const TraceDiff& diff, const Times& times) {
                   times.Plain(one.measured_ns), times.Signed(one.difference_ns())});
   }
   return absl::StrCat("\nLargest differences of single actions (", times.unit(), ")\n",
-                      table.ToString());
+                      table.ToString(base::TextTable::kPageColumns));
 }
 
 std::string PartedLine(const TraceDiff& diff, const Times& times) {
@@ -214,7 +215,7 @@ nlohmann::ordered_json ToJson(const TraceDiff& diff) {
   }
   json["ranks"] = nlohmann::ordered_json::array();
   for (const TimeSplit& split : diff.ranks) {
-    nlohmann::ordered_json rank = nlohmann::ordered_json::object();
+    nlohmann::ordered_json rank = {{"rank", json["ranks"].size()}};
     for (int c = 0; c < kNumCauses; ++c) {
       rank[CauseName(static_cast<Cause>(c))] = split[static_cast<Cause>(c)];
     }

@@ -103,6 +103,18 @@ TEST_F(FileTest, ReadRefusesWhatIsNoRegularFile) {
   }
 }
 
+TEST_F(FileTest, AnInputMayBeAPipeOrADevice) {
+  ASSERT_OK(WriteFileAtomically(Path("file"), "content"));
+  EXPECT_EQ(*ReadInput(Path("file"), 7), "content");
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  std::thread writer([&] { EXPECT_OK(WriteFileAtomically(Path("pipe"), "content")); });
+  EXPECT_EQ(*ReadInput(Path("pipe"), 7), "content");
+  writer.join();
+  EXPECT_EQ(*ReadInput("/dev/null", 7), "");
+  EXPECT_THAT(ReadInput("/dev/zero", 1 << 20), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(ReadInput(directory_, 7), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST_F(FileTest, GzipReadAcceptsPlainFiles) {
   EXPECT_EQ(*ReadGzipFile(Create("a", "plain"), 5), "plain");
   EXPECT_EQ(*ReadGzipFile(Create("b", ""), 5), "");

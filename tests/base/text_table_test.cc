@@ -41,6 +41,24 @@ TEST(TextTable, LeavesNoTrailingSpaces) {
   EXPECT_EQ(table.ToString().find(" \n"), std::string::npos);
 }
 
+TEST(TextTable, NarrowsGapsAndThenNamesButNoNumbers) {
+  TextTable table({{"layer"}, {"parameters", Align::kRight}, {"what"}});
+  table.AddRow({"block.12.µattention.output", "123456789", "a"});
+  EXPECT_EQ(table.ToString(46), table.ToString());
+  EXPECT_EQ(table.ToString(43),
+            "layer                      parameters what\n"
+            "-------------------------- ---------- ----\n"
+            "block.12.µattention.output  123456789 a\n");
+  EXPECT_EQ(table.ToString(31),
+            "layer          parameters what\n"
+            "-------------- ---------- ----\n"
+            "block.1…output  123456789 a\n");
+  EXPECT_EQ(table.ToString(1),
+            "layer        parameters what\n"
+            "------------ ---------- ----\n"
+            "block.…utput  123456789 a\n");
+}
+
 TEST(TextTableDeathTest, RefusesARowOfTheWrongLength) {
   TextTable table({{"a"}, {"b"}});
   EXPECT_DEATH(table.AddRow({"1"}), "a row of 1 cells in a table of 2 columns");

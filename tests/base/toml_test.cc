@@ -103,9 +103,9 @@ TEST(ParseToml, HoldsTheDepthLimit) {
 TEST(ParseToml, HoldsTheDepthLimitForDottedKeys) {
   EXPECT_TRUE(ParseToml(DottedKey(64) + " = 1").ok());
   EXPECT_EQ(TomlErrorOf("x = 1\n" + DottedKey(65) + " = 1"),
-            "line 2: nested deeper than the limit of 64 levels");
+            "2:128: nested deeper than the limit of 64 levels");
   EXPECT_EQ(TomlErrorOf("[" + DottedKey(65) + "]"),
-            "line 1: nested deeper than the limit of 64 levels");
+            "1:129: nested deeper than the limit of 64 levels");
 }
 
 TEST(ParseToml, SurvivesMillionsOfLevels) {

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
+#include "base/csv_reader.h"
 #include "base/status_macros.h"
 #include "engine/data/csv.h"
-#include "engine/data/csv_reader.h"
 #include "engine/data/dataset.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/memory_file.h"
@@ -18,15 +18,15 @@ namespace {
 using Table = std::vector<std::vector<std::string>>;
 
 absl::StatusOr<Table> Split(absl::string_view text) {
-  engine::CsvReader reader(text, "fuzz");
+  base::CsvReader reader(text);
   Table table;
-  std::vector<engine::CsvField> record;
+  std::vector<base::CsvField> record;
   while (true) {
     const absl::StatusOr<bool> found = reader.Next(record);
     if (!found.ok()) return found.status();
     if (!*found) return table;
     std::vector<std::string>& row = table.emplace_back();
-    for (const engine::CsvField& field : record) row.push_back(field.text);
+    for (const base::CsvField& field : record) row.push_back(field.text);
   }
 }
 

@@ -18,7 +18,7 @@ absl::Status Try(absl::string_view input) {
   STAGECOACH_CHECK(*again == *value, absl::StrCat("reads back as another value:\n", text));
   for (const auto& [key, member] : value->items()) {
     const std::string path = absl::StrCat("$.", key, member.is_array() ? "[0]" : "", ": wrong");
-    const absl::Status located = base::WithTomlLine(absl::InvalidArgumentError(path), input);
+    const absl::Status located = base::WithTomlPlace(absl::InvalidArgumentError(path), input);
     STAGECOACH_CHECK(absl::StrContains(located.message(), path), located.ToString());
   }
   return absl::OkStatus();

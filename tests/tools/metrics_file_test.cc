@@ -99,7 +99,7 @@ TEST_F(Metrics, AreNotWrittenOverAnotherFile) {
     const std::string before = Text();
     EXPECT_THAT(MetricsFile::Open(path_, {}, RunLog::Start{.step = 1}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("metrics.jsonl, line 2: no event of a run")))
+                         HasSubstr("metrics.jsonl:2: no event of a run")))
         << other;
     EXPECT_EQ(Text(), before);
   }

@@ -35,8 +35,8 @@ absl::Status Trim(const std::string& path, const RunLog::Start& start) {
     if (end == std::string::npos) break;  // the program was killed while it wrote
     const absl::string_view line(text.data() + begin, end - begin);
     const absl::StatusOr<bool> is_before = IsBefore(line, start);
-    RETURN_IF_ERROR(base::Annotate(is_before.status(),
-                                   absl::StrCat(path, ", line ", number, ": no event of a run")));
+    RETURN_IF_ERROR(
+        base::Annotate(is_before.status(), absl::StrCat(path, ":", number, ": no event of a run")));
     if (*is_before) absl::StrAppend(&kept, line, "\n");
     begin = end + 1;
   }

@@ -105,11 +105,11 @@ absl::StatusOr<Costs> ReadCosts(const nlohmann::json& json) {
 int64_t Nanoseconds(double ms) { return std::llround(1e6 * ms); }
 
 absl::StatusOr<Costs> ReadTimesFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, base::ReadFile(path, kMaxFileBytes));
+  ASSIGN_OR_RETURN(const std::string text, base::ReadInput(path, kMaxFileBytes));
   const absl::StatusOr<nlohmann::json> json = base::ParseJson(text);
   if (!json.ok()) return base::InFile(json.status(), path);
   absl::StatusOr<Costs> costs = ReadCosts(*json);
-  if (!costs.ok()) return base::InFile(base::WithJsonLine(costs.status(), text), path);
+  if (!costs.ok()) return base::InFile(base::WithJsonPlace(costs.status(), text), path);
   return costs;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/line.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/data/tokenizer/byte_level_bpe.h"
@@ -34,7 +35,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   RETURN_IF_ERROR(contents.status());
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = ParseTokenizer(path, *contents);
   if (!tokenizer.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", tokenizer.status().message()));
+    return base::InFile(absl::InvalidArgumentError(tokenizer.status().message()), path);
   }
   (*tokenizer)->hash_ = base::HashOf(*contents);
   return std::shared_ptr<const Tokenizer>(*std::move(tokenizer));

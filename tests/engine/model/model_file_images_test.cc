@@ -95,8 +95,8 @@ TEST(ModelFileOfImages, RefusesAnInputThatTheDataDoesNotHave) {
     EXPECT_THAT(ParseModel(text + file, /*features=*/20, /*classes=*/3),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
   };
-  expect_invalid("input = [2, 3]\n", "line 1: $.input: has not as many elements");
-  expect_invalid("input = [20, 1, 0]\n", "line 1: $.input[2]");
+  expect_invalid("input = [2, 3]\n", "1:1: $.input: has not as many elements");
+  expect_invalid("input = [20, 1, 0]\n", "1:17: $.input[2]");
   expect_invalid("input = [1, 1, 4, 5]\n", "expected 1 to 3 extents");
   expect_invalid("input = \"image\"\n", "no square image of 1 or 3 channels");
   expect_invalid("input = \"picture\"\n", "expected a shape or \"image\"");

@@ -288,21 +288,21 @@ TEST(ModelFile, RepeatsInsideResidual) {
 
 TEST(ModelFile, UnknownLayerNamesLineAndNearest) {
   ExpectInvalid(std::string(kHead) + "\n[[layer]]\ntype = \"liner\"\noutputs = 4\n",
-                AllOf(StartsWith("line 6: $.layer[1].type: "), HasSubstr("\"liner\""),
+                AllOf(StartsWith("6:1: $.layer[1].type: "), HasSubstr("\"liner\""),
                       HasSubstr("did you mean \"linear\"?")));
 }
 
 TEST(ModelFile, UnknownInnerLayerNamesItsPlace) {
   ExpectInvalid(
       "[[layer]]\ntype = \"residual\"\nlayers = [{ type = \"pooling\" }]\n",
-      AllOf(StartsWith("line 3: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
+      AllOf(StartsWith("3:13: $.layer[0].layers[0].type: "), HasSubstr("\"pooling\""),
             HasSubstr("linear, layer_norm, rms_norm, residual, sequence, embedding, attention, "
                       "swiglu, dropout")));
 }
 
 TEST(ModelFile, UnknownKeyNamesNearest) {
   ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivatoin = \"relu\"\n",
-                AllOf(StartsWith("line 4: $.layer[0]: "), HasSubstr("activatoin"),
+                AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
                       HasSubstr("\"activation\"")));
 }
 
@@ -360,7 +360,7 @@ TEST(ModelFile, NeedsALayer) {
 }
 
 TEST(ModelFile, LayersInAnInlineArrayHaveTheirLine) {
-  ExpectInvalid("layer = [\n{ type = \"liner\" }]\n", StartsWith("line 2: $.layer[0].type: "));
+  ExpectInvalid("layer = [\n{ type = \"liner\" }]\n", StartsWith("2:3: $.layer[0].type: "));
 }
 
 TEST(ModelFile, RepetitionIsLimitedInAll) {
@@ -401,8 +401,8 @@ TEST(ModelFile, SaysWhatTokensItIsFor) {
   for (const char* bad : {"context = 0", "context = \"x\"", "vocabulary = 1"}) {
     const std::string toml = absl::StrCat("\n", bad, "\n", kHead);
     EXPECT_THAT(ParseModelTokens(toml),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 2: $.")));
-    ExpectInvalid(toml, HasSubstr("line 2: $."));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2:1: $.")));
+    ExpectInvalid(toml, HasSubstr("2:1: $."));
   }
 }
 

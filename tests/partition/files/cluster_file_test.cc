@@ -80,34 +80,33 @@ constexpr absl::string_view kTwo = "version = 1\n[[group]]\ndevices = 2\n";
 
 TEST(ClusterFile, RefusesOtherVersions) {
   ExpectClusterFileRefused("\nversion = 2",
-                           "line 2: $.version: version 2: this program reads version 1");
-  ExpectClusterFileRefused("[[group]]\ndevices = 1", "line 1: $: the key \"version\" is missing");
+                           "2:1: $.version: version 2: this program reads version 1");
+  ExpectClusterFileRefused("[[group]]\ndevices = 1", "1:1: $: the key \"version\" is missing");
 }
 
 TEST(ClusterFile, RefusesGroups) {
   const auto refused = [](const std::string& more, const std::string& message) {
     ExpectClusterFileRefused(absl::StrCat(kTwo, "[[group]]\n", more), message);
   };
-  ExpectClusterFileRefused("version = 1", "line 1: $: the key \"group\" is missing");
-  ExpectClusterFileRefused("version = 1\ngroup = []", "line 2: $.group: must have at least one");
-  refused("", "line 4: $.group[1]: the key \"devices\" is missing");
-  refused("devices = 0", "line 5: $.group[1].devices: must be from 1 to 4096, found 0");
-  refused("devices = 4095", "line 5: $.group[1].devices: with this group there are 4097 devices");
-  refused("hosts = 4096\ndevices_per_host = 4096", "line 5: $.group[1].hosts: with this group");
-  refused("hosts = 2", "line 4: $.group[1]: the key \"devices_per_host\" is missing");
-  refused("hosts = 2\ndevices_per_host = 2\ndevices = 4", "line 7: $.group[1].devices: is for one");
-  refused("devices = 1\nspeed = 0", "line 6: $.group[1].speed: must be from 1e-06 to 1000000.0");
-  refused("devices = 1\nspede = 2",
-          "line 6: $.group[1]: unknown key \"spede\"; did you mean \"speed");
-  refused("devices = 1\nmemory = \"80XB\"", "line 6: $.group[1].memory: ");
-  refused("devices = 1\nmemory = \"0\"", "line 6: $.group[1].memory: must be from 1 to ");
-  refused("devices = 1\nmemory = 5", "line 6: $.group[1].memory: expected a string");
+  ExpectClusterFileRefused("version = 1", "1:1: $: the key \"group\" is missing");
+  ExpectClusterFileRefused("version = 1\ngroup = []", "2:1: $.group: must have at least one");
+  refused("", "4:1: $.group[1]: the key \"devices\" is missing");
+  refused("devices = 0", "5:1: $.group[1].devices: must be from 1 to 4096, found 0");
+  refused("devices = 4095", "5:1: $.group[1].devices: with this group there are 4097 devices");
+  refused("hosts = 4096\ndevices_per_host = 4096", "5:1: $.group[1].hosts: with this group");
+  refused("hosts = 2", "4:1: $.group[1]: the key \"devices_per_host\" is missing");
+  refused("hosts = 2\ndevices_per_host = 2\ndevices = 4", "7:1: $.group[1].devices: is for one");
+  refused("devices = 1\nspeed = 0", "6:1: $.group[1].speed: must be from 1e-06 to 1000000.0");
+  refused("devices = 1\nspede = 2", "6:1: $.group[1]: unknown key \"spede\"; did you mean \"speed");
+  refused("devices = 1\nmemory = \"80XB\"", "6:1: $.group[1].memory: ");
+  refused("devices = 1\nmemory = \"0\"", "6:1: $.group[1].memory: must be from 1 to ");
+  refused("devices = 1\nmemory = 5", "6:1: $.group[1].memory: expected a string");
   refused("devices = 1\nname = \"group0\"",
-          "line 4: $.group[1]: an earlier group also has a device \"group0.0\"");
-  refused("hosts = 2\ndevices_per_host = 2\nsame_host = true", "line 7: $.group[1].same_host: is");
+          "4:1: $.group[1]: an earlier group also has a device \"group0.0\"");
+  refused("hosts = 2\ndevices_per_host = 2\nsame_host = true", "7:1: $.group[1].same_host: is");
   ExpectClusterFileRefused(
       "version = 1\n[[group]]\ndevices = 1\nsame_host = true",
-      "line 4: $.group[0].same_host: is for one host, and not for the first group");
+      "4:1: $.group[0].same_host: is for one host, and not for the first group");
 }
 
 TEST(ClusterFile, RefusesLinks) {
@@ -115,17 +114,17 @@ TEST(ClusterFile, RefusesLinks) {
     ExpectClusterFileRefused(absl::StrCat(kTwo, more), message);
   };
   refused("[links]\nwithin_hosts = {}",
-          "line 5: $.links: unknown key \"within_hosts\"; did you mean \"within_host\"?");
+          "5:1: $.links: unknown key \"within_hosts\"; did you mean \"within_host\"?");
   refused("[links]\nwithin_host = {latency_us = -1}",
-          "line 5: $.links.within_host.latency_us: must be from 0.0 to ");
+          "5:16: $.links.within_host.latency_us: must be from 0.0 to ");
   refused("[links]\nbetween_hosts = {gigabytes_per_second = 0}",
-          "line 5: $.links.between_hosts.gigabytes_per_second: must be from 1e-09 to ");
-  refused("[links]\nwithin_host = {latency = 1}", "line 5: $.links.within_host: unknown key");
-  refused("[[link]]\nfrom = 0\nto = 2", "line 6: $.link[0].to: must be from 0 to 1, found 2");
-  refused("[[link]]\nfrom = 1\nto = 1", "line 6: $.link[0].to: must be another device");
+          "5:18: $.links.between_hosts.gigabytes_per_second: must be from 1e-09 to ");
+  refused("[links]\nwithin_host = {latency = 1}", "5:16: $.links.within_host: unknown key");
+  refused("[[link]]\nfrom = 0\nto = 2", "6:1: $.link[0].to: must be from 0 to 1, found 2");
+  refused("[[link]]\nfrom = 1\nto = 1", "6:1: $.link[0].to: must be another device");
   refused("[[link]]\nfrom = 0\nto = 1\n[[link]]\nfrom = 1\nto = 0",
-          "line 7: $.link[1]: the link between 1 and 0 appears twice");
-  refused("[[link]]\nfrom = 0", "line 4: $.link[0]: the key \"to\" is missing");
+          "7:1: $.link[1]: the link between 1 and 0 appears twice");
+  refused("[[link]]\nfrom = 0", "4:1: $.link[0]: the key \"to\" is missing");
 }
 
 TEST(ClusterFile, FilesAreReadWithinALimit) {

@@ -114,44 +114,42 @@ void ExpectNoGraph(const std::string& text, const std::string& message) {
 TEST(PipedreamProfile, RefusesBadLines) {
   ExpectNoGraph("", "there is no node but Input");
   ExpectNoGraph(NodeLine(1, "Input"), "there is no node but Input");
-  ExpectNoGraph(NodeLine(1) + "something\n", "line 2: \"something\": expected \"node1 -- name");
-  ExpectNoGraph("x1 -- a -- b", "line 1: \"x1\": expected \"node\" and a number");
-  ExpectNoGraph(NodeLine(1) + "\tnode1 -- node2 -- node3\n", "line 2: ");
-  ExpectNoGraph(NodeLine(1) + "\tnode1 -- 2\n", "line 2: \"2\": expected \"node\"");
+  ExpectNoGraph(NodeLine(1) + "something\n", "2: \"something\": expected \"node1 -- name");
+  ExpectNoGraph("x1 -- a -- b", "1: \"x1\": expected \"node\" and a number");
+  ExpectNoGraph(NodeLine(1) + "\tnode1 -- node2 -- node3\n", "2: ");
+  ExpectNoGraph(NodeLine(1) + "\tnode1 -- 2\n", "2: \"2\": expected \"node\"");
   ExpectNoGraph("node1 -- a -- forward_compute_time=1, backward=2",
-                "line 1: \"backward=2\": expected \"backward_compute_time=\" and a number");
+                "1: \"backward=2\": expected \"backward_compute_time=\" and a number");
   ExpectNoGraph("node1 -- a -- forward_compute_time=1",
-                "line 1: \"\": expected \"backward_compute_time=\"");
+                "1: \"\": expected \"backward_compute_time=\"");
   ExpectNoGraph(NodeLine(1).substr(0, NodeLine(1).size() - 1) + ", more=1",
-                "line 1: \"more=1\": expected nothing after parameter_size");
-  ExpectNoGraph(std::string(100'000, 'x'), "line 1: longer than 65536 bytes");
+                "1: \"more=1\": expected nothing after parameter_size");
+  ExpectNoGraph(std::string(100'000, 'x'), "1: longer than 65536 bytes");
 }
 
 TEST(PipedreamProfile, RefusesBadNumbers) {
   for (const std::string number : {"-1", "nan", "inf", "1e30", "", "1x", "17592186044417"}) {
     ExpectNoGraph(NodeLine(1) + NodeLine(2, "ReLU", number),
-                  absl::StrCat("line 2: activation_size: \"", number,
+                  absl::StrCat("2: activation_size: \"", number,
                                "\": bytes must be a number from 0 to 17592186044416"));
   }
-  ExpectNoGraph(NodeLine(1, "ReLU", "[1.0; x]"), "line 1: activation_size: \"x\"");
+  ExpectNoGraph(NodeLine(1, "ReLU", "[1.0; x]"), "1: activation_size: \"x\"");
   ExpectNoGraph(NodeLine(1, "ReLU", "[1.0"),
-                "line 1: activation_size: \"[1.0\": expected a list to end in ]");
+                "1: activation_size: \"[1.0\": expected a list to end in ]");
   ExpectNoGraph(NodeLine(1, "ReLU", "[17592186044416; 1]"),
-                "line 1: activation_size: the list sums to 17592186044417");
+                "1: activation_size: the list sums to 17592186044417");
 }
 
 TEST(PipedreamProfile, RefusesBadGraphs) {
   const std::string nodes = absl::StrCat(NodeLine(1), NodeLine(2), NodeLine(3));
-  ExpectNoGraph(nodes + NodeLine(2), "line 4: node2 is also on line 2");
-  ExpectNoGraph(nodes + "\tnode1 -- node4\n", "line 4: there is no node4");
-  ExpectNoGraph(nodes + "\tnode1 -- node2\n\tnode1 -- node2\n",
-                "line 5: the edge is also on line 4");
+  ExpectNoGraph(nodes + NodeLine(2), "4: node2 is also on line 2");
+  ExpectNoGraph(nodes + "\tnode1 -- node4\n", "4: there is no node4");
+  ExpectNoGraph(nodes + "\tnode1 -- node2\n\tnode1 -- node2\n", "5: the edge is also on line 4");
   ExpectNoGraph(nodes, "there is no edge");
   ExpectNoGraph(nodes + "\tnode1 -- node2\n\tnode2 -- node3\n\tnode3 -- node2\n", "line ");
   EXPECT_THAT(ParsePipedreamProfile(nodes + "\tnode3 -- node2\n\tnode2 -- node3\n", ""),
               testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is on a cycle")));
-  ExpectNoGraph(NodeLine(7, "Input") + nodes + "\tnode1 -- node7\n",
-                "line 5: an Input reads nothing");
+  ExpectNoGraph(NodeLine(7, "Input") + nodes + "\tnode1 -- node7\n", "5: an Input reads nothing");
 }
 
 // ---- Tables ----
@@ -205,33 +203,29 @@ void ExpectNoTable(const std::string& text, const std::string& message) {
 }
 
 TEST(CsvProfile, RefusesBadHeaders) {
-  ExpectNoTable("", "line 1: the column \"layer\" is missing");
+  ExpectNoTable("", "1:1: the column \"layer\" is missing");
   ExpectNoTable("layer,forward\n",
-                "line 1: column 2: \"forward\" is not known; did you mean "
-                "\"forward_ms\"?");
-  ExpectNoTable("a,1,2,3,4\n", "line 1: column 1: \"a\" is not known; the columns are: layer,");
-  ExpectNoTable("layer,layer\n", "line 1: column 2: \"layer\" appears twice");
+                "1:7: the column \"forward\" is not known; did you mean \"forward_ms\"?");
+  ExpectNoTable("a,1,2,3,4\n", "1:1: the column \"a\" is not known; the columns are: layer,");
+  ExpectNoTable("layer,layer\n", "1:7: the column \"layer\" is there twice");
   ExpectNoTable("layer,forward_ms,backward_ms,output_bytes\n",
-                "line 1: the column \"parameter_bytes\" is missing");
-  ExpectNoTable(std::string(100, ','), "line 1: more than 64 fields");
+                "1:1: the column \"parameter_bytes\" is missing");
 }
 
 TEST(CsvProfile, RefusesBadRows) {
   const auto refused = [](const std::string& row, const std::string& message) {
-    ExpectNoTable(absl::StrCat(kHeader, "\"first\n\",1,2,3,4\n", row, "\n"),
-                  absl::StrCat("line 4: ", message));
+    ExpectNoTable(absl::StrCat(kHeader, "\"first\n\",1,2,3,4\n", row, "\n"), message);
   };
-  refused("a,1,2,3", "has 4 fields, expected 5");
-  refused("a,-1,2,3,4", "column 2 (forward_ms): \"-1\": a time in ms must be a number from 0 to ");
-  refused("a,1,nan,3,4", "column 3 (backward_ms): \"nan\"");
-  refused("a,1,2,1e14,4", "column 4 (output_bytes): \"1e14\": bytes must be a number from 0 to ");
-  refused("a,1,2,3,x", "column 5 (parameter_bytes): \"x\"");
-  refused("a,1,2,3,", "column 5 (parameter_bytes): \"\"");
-  refused(",1,2,3,4", "column 1 (layer): must not be empty");
-  refused("\"first\n\",1,2,3,4", "layer: \"first\\n\" is also on line 2");
-  refused("\"a,1,2,3,4", "a quote is never closed");
-  refused("a, \"1\",2,3,4", "column 2 (forward_ms): \"\\\"1\\\"\": a time");
-  refused("\"a\"b,1,2,3,4", "column 1: expected a comma or the end of the line");
+  refused("a,1,2,3", "4:1: the row has 4 fields, expected 5");
+  refused("a,-1,2,3,4", "4:3: forward_ms: \"-1\": a time in ms must be a number from 0 to ");
+  refused("a,1,nan,3,4", "4:5: backward_ms: \"nan\"");
+  refused("a,1,2,1e14,4", "4:7: output_bytes: \"1e14\": bytes must be a number from 0 to ");
+  refused("a,1,2,3,x", "4:9: parameter_bytes: \"x\"");
+  refused("a,1,2,3,", "4:9: parameter_bytes: \"\"");
+  refused(",1,2,3,4", "4:1: layer: must not be empty");
+  refused("\"first\n\",1,2,3,4", "4:1: layer: \"first\" is also on line 2");
+  refused("\"a,1,2,3,4", "4:1: this quote is never closed");
+  refused("\"a\"b,1,2,3,4", "4:4: text after a closing quote");
   ExpectNoTable(std::string(kHeader), "there is no layer");
 }
 

@@ -226,7 +226,7 @@ void ExpectRefused(const std::string& text, const ::testing::Matcher<std::string
 TEST(ProfileFile, RefusesBadNumbersWithLineKeyAndRange) {
   const auto refused = [](const std::string& number, const std::string& message) {
     ExpectRefused(File({Named("a"), Named("b"), Named("c", ",\n\"step_ms\": " + number)}),
-                  StartsWith(absl::StrCat("line 5: $.layers[2].step_ms", message)));
+                  StartsWith(absl::StrCat("5:1: $.layers[2].step_ms", message)));
   };
   refused("-1", ": must be from 0.0 to 1125899906.842624, found -1");
   refused("1e10", ": must be from 0.0 to 1125899906.842624, found 1");
@@ -236,7 +236,7 @@ TEST(ProfileFile, RefusesBadNumbersWithLineKeyAndRange) {
   refused("[-1]", "[0]: must be from 0.0");
   const auto refused_bytes = [](const std::string& number, const std::string& message) {
     ExpectRefused(File({Named("a"), Named("c", ",\n\"stash_bytes\": " + number)}),
-                  StartsWith(absl::StrCat("line 4: $.layers[1].stash_bytes: ", message)));
+                  StartsWith(absl::StrCat("4:1: $.layers[1].stash_bytes: ", message)));
   };
   refused_bytes("-1", "must be from 0 to 17592186044416, found -1");
   refused_bytes("17592186044417", "must be from 0 to 17592186044416, found");
@@ -250,19 +250,19 @@ TEST(ProfileFile, RefusesWhatIsNotJson) {
   ExpectRefused(File({Named("a", R"(, "step_ms": 1e999)")}), HasSubstr("does not fit in a double"));
   ExpectRefused(File({Named("a", R"(, "name": "b")")}), HasSubstr("duplicate key"));
   ExpectRefused("", HasSubstr("1:1"));
-  ExpectRefused("[]", HasSubstr("line 1: $: expected an object"));
+  ExpectRefused("[]", HasSubstr("1:1: $: expected an object"));
 }
 
 TEST(ProfileFile, RefusesMissingAndUnknownKeysWithTheNearest) {
   ExpectRefused(File({Named("a"), R"({"name": "b", "forward_ms": 1})"}),
-                StartsWith("line 3: $.layers[1]: the key \"backward_ms\" is missing"));
+                StartsWith("3:1: $.layers[1]: the key \"backward_ms\" is missing"));
   ExpectRefused(File({R"({"name": "b", "forward_ms": 1, "backward_weight_ms": 1})"}),
-                StartsWith("line 2: $.layers[0]: the key \"backward_input_ms\" is missing"));
+                StartsWith("2:1: $.layers[0]: the key \"backward_input_ms\" is missing"));
   ExpectRefused(File({Named("a"), Named("b", ",\n\"stash_byte\": 1")}),
-                StartsWith("line 4: $.layers[1]: unknown key \"stash_byte\"; did you mean "
+                StartsWith("4:1: $.layers[1]: unknown key \"stash_byte\"; did you mean "
                            "\"stash_bytes\"?"));
   ExpectRefused(File({Named("a")}, "\"modle\": \"x\", "),
-                StartsWith("line 1: $: unknown key \"modle\"; did you mean \"model\"?"));
+                StartsWith("1:48: $: unknown key \"modle\"; did you mean \"model\"?"));
   ExpectRefused(File({Named("a")}, R"("loss": {"bytes": 1}, )"), HasSubstr("$.loss: unknown key"));
   ExpectRefused(File({Named("a", R"(, "backward_input_ms": 1)")}),
                 HasSubstr(".backward_ms: is the sum of backward_input_ms and backward_weight_ms"));
@@ -270,14 +270,14 @@ TEST(ProfileFile, RefusesMissingAndUnknownKeysWithTheNearest) {
 
 TEST(ProfileFile, RefusesOtherFormatsAndVersions) {
   ExpectRefused(R"({"format": "stagecoach-plan"})",
-                StartsWith("line 1: $.format: must be \"stagecoach-profile\""));
+                StartsWith("1:2: $.format: must be \"stagecoach-profile\""));
   ExpectRefused("{\"format\": \"stagecoach-profile\",\n \"version\": 2, \"later\": 1}",
-                StartsWith("line 2: $.version: version 2: this program reads version 1"));
+                StartsWith("2:2: $.version: version 2: this program reads version 1"));
 }
 
 TEST(ProfileFile, RefusesSizesThatDoNotAscend) {
   ExpectRefused(File({Named("a")}, R"("micro_batch_rows": [8, 8], )"),
-                StartsWith("line 1: $.micro_batch_rows[1]: must ascend: 8 follows 8"));
+                StartsWith("1:72: $.micro_batch_rows[1]: must ascend: 8 follows 8"));
   ExpectRefused(File({Named("a")}, R"("micro_batch_rows": [], )"),
                 HasSubstr("has 0 sizes, expected 1 to 256"));
   ExpectRefused(File({Named("a")}, R"("micro_batch_rows": 0, )"),
@@ -299,26 +299,26 @@ TEST(ProfileFile, RefusesManyLayersForManySizes) {
 TEST(ProfileFile, RefusesNames) {
   ExpectRefused(File({}), HasSubstr("$.layers: has 0 layers, expected 1 to 100000"));
   ExpectRefused(File({Named("a"), Named("")}),
-                StartsWith("line 3: $.layers[1].name: must not be empty"));
+                StartsWith("3:2: $.layers[1].name: must not be empty"));
   ExpectRefused(File({Named("a"), Named("b"), Named("a")}),
-                StartsWith("line 4: $.layers[2].name: an earlier layer is also called \"a\""));
+                StartsWith("4:2: $.layers[2].name: an earlier layer is also called \"a\""));
 }
 
 TEST(ProfileFile, RefusesBadGraphs) {
   ExpectRefused(File({Named("conv1"), Named("b", R"(, "after": ["conv"])")}),
-                StartsWith("line 3: $.layers[1].after[0]: \"conv\" is not the name of a layer; did "
+                StartsWith("3:79: $.layers[1].after[0]: \"conv\" is not the name of a layer; did "
                            "you mean \"conv1\"?"));
   ExpectRefused(File({Named("a"), Named("b", R"(, "after": ["a", "a"])")}),
-                StartsWith("line 3: $.layers[1].after[1]: \"a\" appears twice"));
+                StartsWith("3:84: $.layers[1].after[1]: \"a\" appears twice"));
   ExpectRefused(File({Named("a"), Named("b", R"(, "after": ["b"])")}),
-                StartsWith("line 3: $.layers[1].after: \"b\" is on a cycle"));
-  ExpectRefused(
-      File({Named("a", R"(, "after": ["c"])"), Named("b"), Named("c"), Named("d")}),
-      AllOf(StartsWith("line "), HasSubstr("is on a cycle"), ::testing::Not(HasSubstr("\"d\""))));
+                StartsWith("3:69: $.layers[1].after: \"b\" is on a cycle"));
+  ExpectRefused(File({Named("a", R"(, "after": ["c"])"), Named("b"), Named("c"), Named("d")}),
+                AllOf(::testing::ContainsRegex("^4:1: "), HasSubstr("is on a cycle"),
+                      ::testing::Not(HasSubstr("\"d\""))));
   ExpectRefused(File({Named("a"), Named("b", R"(, "after": [])")}),
-                StartsWith("line 1: $.layers: no layer reads another"));
+                StartsWith("1:48: $.layers: no layer reads another"));
   ExpectRefused(File({Named("a"), Named("b", R"(, "after": [3])")}),
-                StartsWith("line 3: $.layers[1].after[0]: expected a string"));
+                StartsWith("3:79: $.layers[1].after[0]: expected a string"));
 }
 
 TEST(ProfileFile, RefusesUnknownLastUses) {

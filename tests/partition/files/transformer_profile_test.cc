@@ -399,41 +399,40 @@ void ExpectDescriptionRefused(const std::string& more, const std::string& messag
 TEST(TransformerFile, RefusesWithLineKeyAndRange) {
   ExpectDescriptionRefused(
       "tensor_paralel = 2",
-      "line 7: $: unknown key \"tensor_paralel\"; did you mean \"tensor_parallel\"?");
+      "7:1: $: unknown key \"tensor_paralel\"; did you mean \"tensor_parallel\"?");
   ExpectDescriptionRefused("tensor_parallel = 0",
-                           "line 7: $.tensor_parallel: must be from 1 to 1024, found 0");
-  ExpectDescriptionRefused("tensor_parallel = [4, 2]", "line 7: $.tensor_parallel: must ascend");
-  ExpectDescriptionRefused("tensor_parallel = [2048]", "line 7: $.tensor_parallel: must ascend");
-  ExpectDescriptionRefused("tensor_parallel = []", "line 7: $.tensor_parallel: must have");
+                           "7:1: $.tensor_parallel: must be from 1 to 1024, found 0");
+  ExpectDescriptionRefused("tensor_parallel = [4, 2]", "7:1: $.tensor_parallel: must ascend");
+  ExpectDescriptionRefused("tensor_parallel = [2048]", "7:1: $.tensor_parallel: must ascend");
+  ExpectDescriptionRefused("tensor_parallel = []", "7:1: $.tensor_parallel: must have");
   ExpectDescriptionRefused("tensor_parallel = \"all\"",
-                           "line 7: $.tensor_parallel: expected an integer");
-  ExpectDescriptionRefused("bytes_per_value = 2.0",
-                           "line 7: $.bytes_per_value: expected an integer");
+                           "7:1: $.tensor_parallel: expected an integer");
+  ExpectDescriptionRefused("bytes_per_value = 2.0", "7:1: $.bytes_per_value: expected an integer");
   ExpectDescriptionRefused("device_teraflops = -1",
-                           "line 7: $.device_teraflops: must be from 1e-06 to 1e+09");
+                           "7:1: $.device_teraflops: must be from 1e-06 to 1e+09");
   ExpectDescriptionRefused("memory_gigabytes_per_second = -1",
-                           "line 7: $.memory_gigabytes_per_second: must be from 0 to 1e+09");
+                           "7:1: $.memory_gigabytes_per_second: must be from 0 to 1e+09");
   ExpectDescriptionRefused("device_multiprocessors = -1",
-                           "line 7: $.device_multiprocessors: must be from 0 to 65536");
+                           "7:1: $.device_multiprocessors: must be from 0 to 65536");
   ExpectDescriptionRefused("attention = \"fast\"",
-                           "line 7: $.attention: must be \"stored\", \"recomputed\"");
+                           "7:1: $.attention: must be \"stored\", \"recomputed\"");
   ExpectDescriptionRefused("attention = [\"flash\", \"flash\"]",
-                           "line 7: $.attention: has \"flash\" twice");
-  ExpectDescriptionRefused("attention = []", "line 7: $.attention: must have");
-  ExpectDescriptionRefused("micro_batch_rows = [2, 1]", "line 7: $.micro_batch_rows: must ascend");
+                           "7:1: $.attention: has \"flash\" twice");
+  ExpectDescriptionRefused("attention = []", "7:1: $.attention: must have");
+  ExpectDescriptionRefused("micro_batch_rows = [2, 1]", "7:1: $.micro_batch_rows: must ascend");
   ExpectDescriptionRefused("micro_batch_rows = 4000000000",
-                           "line 7: $.micro_batch_rows: with 4000000000 rows");
+                           "7:1: $.micro_batch_rows: with 4000000000 rows");
   ExpectDescriptionRefused("device_teraflops = nan", "7:");
   EXPECT_THAT(ParseTransformer("version = 1\nlayers = 1"),
               testing::StatusIs(absl::StatusCode::kInvalidArgument,
                                 HasSubstr("the key \"hidden\" is missing")));
   EXPECT_THAT(ParseTransformer("\nversion = 2"),
               testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                StartsWith("line 2: $.version: version 2: this program reads")));
+                                StartsWith("2:1: $.version: version 2: this program reads")));
   EXPECT_THAT(ParseTransformer(
                   "version = 1\nlayers = 1\nhidden = 10\nheads = 3\nsequence = 1\nvocabulary = 1"),
               testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                StartsWith("line 4: $.heads: must divide hidden, 10, found 3")));
+                                StartsWith("4:1: $.heads: must divide hidden, 10, found 3")));
 }
 
 // Whatever the numbers are, no sum of them overflows.

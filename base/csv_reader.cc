@@ -1,20 +1,17 @@
-#include "engine/data/csv_reader.h"
-
-#include <utility>
+#include "base/csv_reader.h"
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace stagecoach::engine {
+namespace stagecoach::base {
 namespace {
 
 constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 }  // namespace
 
-CsvReader::CsvReader(absl::string_view text, std::string name)
-    : text_(text), name_(std::move(name)) {
+CsvReader::CsvReader(absl::string_view text) : text_(text) {
   if (absl::StartsWith(text, kByteOrderMark)) {
     offset_ = kByteOrderMark.size();
     line_start_ = offset_;
@@ -34,9 +31,9 @@ absl::StatusOr<bool> CsvReader::Next(std::vector<CsvField>& record) {
   return true;
 }
 
-absl::Status CsvReader::ErrorAt(TextPosition position, absl::string_view message) const {
+absl::Status CsvReader::ErrorAt(TextPosition position, absl::string_view message) {
   return absl::InvalidArgumentError(
-      absl::StrCat(name_, ":", position.line, ":", position.column, ": ", message));
+      absl::StrCat(position.line, ":", position.column, ": ", message));
 }
 
 absl::StatusOr<CsvReader::FieldEnd> CsvReader::ReadField(CsvField& field) {
@@ -106,4 +103,4 @@ TextPosition CsvReader::Here() const {
   return {line_, static_cast<int64_t>(offset_ - line_start_) + 1};
 }
 
-}  // namespace stagecoach::engine
+}  // namespace stagecoach::base

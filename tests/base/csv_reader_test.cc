@@ -1,4 +1,4 @@
-#include "engine/data/csv_reader.h"
+#include "base/csv_reader.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -6,19 +6,19 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/engine/data/data_test_util.h"
 #include "tests/testing/status_matchers.h"
 
-namespace stagecoach::engine {
+namespace stagecoach::base {
 namespace {
 
 using absl::StatusCode::kInvalidArgument;
-using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
 using testing::StatusIs;
 using Records = std::vector<std::vector<std::string>>;
 
 absl::StatusOr<Records> Split(const std::string& text) {
-  CsvReader reader(text, "a.csv");
+  CsvReader reader(text);
   Records records;
   std::vector<CsvField> record;
   while (true) {
@@ -62,7 +62,7 @@ TEST(CsvReader, KeepsCommasQuotesAndLineEndsOfQuotedFields) {
 TEST(CsvReader, SkipsAByteOrderMark) { ExpectRecords("\xEF\xBB\xBF\"a\",b", {{"a", "b"}}); }
 
 TEST(CsvReader, CountsLinesAndColumns) {
-  CsvReader reader("\xEF\xBB\xBFx,yy,\"z\nz\"\r\n\"b\",c", "a.csv");
+  CsvReader reader("\xEF\xBB\xBFx,yy,\"z\nz\"\r\n\"b\",c");
   std::vector<CsvField> record;
   ASSERT_TRUE(*reader.Next(record));
   EXPECT_EQ(record[1].position.line, 1);
@@ -73,7 +73,7 @@ TEST(CsvReader, CountsLinesAndColumns) {
 }
 
 TEST(CsvReader, CountsColumnsFromTheLineEndInsideAQuotedField) {
-  CsvReader reader("\"a\nb\",c", "a.csv");
+  CsvReader reader("\"a\nb\",c");
   std::vector<CsvField> record;
   ASSERT_TRUE(*reader.Next(record));
   EXPECT_EQ(record[1].position.line, 2);
@@ -82,29 +82,29 @@ TEST(CsvReader, CountsColumnsFromTheLineEndInsideAQuotedField) {
 
 TEST(CsvReader, RefusesAQuoteInsideAnUnquotedField) {
   EXPECT_THAT(Split("a,b\"c\"\n"),
-              StatusIs(kInvalidArgument, HasSubstr("a.csv:1:4: quote inside an unquoted field")));
+              StatusIs(kInvalidArgument, StartsWith("1:4: quote inside an unquoted field")));
 }
 
 TEST(CsvReader, RefusesTextAfterAClosingQuote) {
   EXPECT_THAT(Split("\"a\"b\n"),
-              StatusIs(kInvalidArgument, HasSubstr("a.csv:1:4: text after a closing quote")));
+              StatusIs(kInvalidArgument, StartsWith("1:4: text after a closing quote")));
 }
 
 TEST(CsvReader, RefusesAQuoteNeverClosedAndSaysWhereItOpens) {
   EXPECT_THAT(Split("a,b\nc,\"d\ne\n"),
-              StatusIs(kInvalidArgument, HasSubstr("a.csv:2:3: this quote is never closed")));
+              StatusIs(kInvalidArgument, StartsWith("2:3: this quote is never closed")));
 }
 
 TEST(CsvReader, RefusesALoneCarriageReturn) {
-  EXPECT_THAT(Split("a\rb"), StatusIs(kInvalidArgument,
-                                      HasSubstr("a.csv:1:2: carriage return without a line feed")));
+  EXPECT_THAT(Split("a\rb"),
+              StatusIs(kInvalidArgument, StartsWith("1:2: carriage return without a line feed")));
 }
 
 TEST(CsvReader, RefusesANulByte) {
   EXPECT_THAT(Split(std::string("a\nb\0", 4)),
-              StatusIs(kInvalidArgument, HasSubstr("a.csv:2:2: NUL byte")));
+              StatusIs(kInvalidArgument, StartsWith("2:2: NUL byte")));
   EXPECT_THAT(Split(std::string("a\n\"\0\"", 5)),
-              StatusIs(kInvalidArgument, HasSubstr("a.csv:2:2: NUL byte")));
+              StatusIs(kInvalidArgument, StartsWith("2:2: NUL byte")));
 }
 
 // `count` characters of which many mean something to a CSV file.
@@ -141,7 +141,7 @@ TEST(CsvReader, EitherSplitsOrRefusesAnyText) {
     const std::string text = TrickyText(stream, stream % 40);
     const absl::StatusOr<Records> records = Split(text);
     if (!records.ok()) {
-      EXPECT_THAT(records, StatusIs(kInvalidArgument, HasSubstr("a.csv:"))) << text;
+      EXPECT_THAT(records, StatusIs(kInvalidArgument, MatchesRegex("[0-9]+:[0-9]+: .*"))) << text;
       continue;
     }
     size_t bytes = 0;
@@ -154,4 +154,4 @@ TEST(CsvReader, EitherSplitsOrRefusesAnyText) {
 }
 
 }  // namespace
-}  // namespace stagecoach::engine
+}  // namespace stagecoach::base

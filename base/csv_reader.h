@@ -1,5 +1,5 @@
-#ifndef STAGECOACH_ENGINE_DATA_CSV_READER_H_
-#define STAGECOACH_ENGINE_DATA_CSV_READER_H_
+#ifndef STAGECOACH_BASE_CSV_READER_H_
+#define STAGECOACH_BASE_CSV_READER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace stagecoach::engine {
+namespace stagecoach::base {
 
 // A place in a text file, counted from 1; `column` counts bytes.
 struct TextPosition {
@@ -32,15 +32,14 @@ struct CsvField {
 // Holds a view of the text and must not outlive it. For one thread.
 class CsvReader {
  public:
-  // `name` is the file's name, for messages.
-  CsvReader(absl::string_view text, std::string name);
+  explicit CsvReader(absl::string_view text);
 
   // Reads the next record into `record`, reusing its storage. Returns false at the end of the text.
   // InvalidArgument for malformed text, after which the reader must not be used again.
   absl::StatusOr<bool> Next(std::vector<CsvField>& record);
 
-  // InvalidArgument with "name:line:column: message", for errors in what the fields hold.
-  absl::Status ErrorAt(TextPosition position, absl::string_view message) const;
+  // InvalidArgument with "line:column: message", for errors in what the fields hold.
+  static absl::Status ErrorAt(TextPosition position, absl::string_view message);
 
  private:
   enum class FieldEnd { kComma, kRecord };
@@ -55,12 +54,11 @@ class CsvReader {
   TextPosition Here() const;
 
   const absl::string_view text_;
-  const std::string name_;
   size_t offset_ = 0;
   size_t line_start_ = 0;  // offset of the first byte of the current line
   int64_t line_ = 1;
 };
 
-}  // namespace stagecoach::engine
+}  // namespace stagecoach::base
 
-#endif  // STAGECOACH_ENGINE_DATA_CSV_READER_H_
+#endif  // STAGECOACH_BASE_CSV_READER_H_
