@@ -90,6 +90,64 @@ NUMBERS = [
 ]
 VALUES = ["", "x", "-1", "nan", "1e999", "99999999999999999999", "1\x1b[2J", "\n"]
 
+# A file of one kind where another is expected, made by the commands of MADE.
+MADE = {
+    "plan.json": [*PLAN, "--save", "MADE"],
+    "schedule.json": [*SIMULATE, "--save", "MADE"],
+    "schedule.csv": [*SIMULATE, "--save", "MADE"],
+    "trace.json": [*SIMULATE, "--trace", "MADE"],
+    "profile.json": ["profile", *SMALL[:6], "--analytic", "--output", "MADE"],
+    "run": ["train", *SMALL, "--checkpoint", "MADE"],
+}
+WRITTEN = {
+    "layers.csv": "layer,forward_ms,backward_ms,output_bytes,parameter_bytes\na,1,2,3,4\n",
+    "table.csv": "a,b,label\n1,2,0\n3,4,1\n5,6,0\n",
+    "cluster.toml": "version = 1\n[[group]]\ndevices = 2\n",
+    "model.toml": '[[layer]]\ntype = "linear"\noutputs = "classes"\n',
+    "transformer.toml": "version = 1\nlayers = 2\n",
+    "times.json": '{"stages": [{"forward_ms": 1, "backward_ms": 1, "weight_ms": 1}]}',
+    "text.txt": "a text\n",
+}
+# Of each flag, what it takes, and the kinds of files that are not that.
+OTHER_KINDS = [
+    (["train", *SMALL[:6], "--plan"], [k for k in [*MADE, *WRITTEN] if k != "plan.json"]),
+    (["train", *SMALL, "--schedule"],
+     ["plan.json", "trace.json", "profile.json", "times.json", "layers.csv", "table.csv"]),
+    (["simulate", "--schedule"],
+     ["plan.json", "trace.json", "profile.json", "times.json", "layers.csv", "table.csv"]),
+    ([*SIMULATE, "--times"], [k for k in [*MADE, *WRITTEN] if k != "times.json"]),
+    (["plan", "--devices", "2", "--profile"],
+     ["plan.json", "schedule.json", "schedule.csv", "trace.json", "times.json", "table.csv",
+      "cluster.toml", "model.toml", "text.txt", "run"]),
+    ([*PLAN[:-4], "--microbatches", "2", "--cluster"],
+     [k for k in [*MADE, *WRITTEN] if k != "cluster.toml"]),
+    ([*PLAN, "--compare"], ["schedule.json", "trace.json", "profile.json", "times.json"]),
+    (["train", *SMALL[:2], "--batch", "8", "--model"],
+     ["cluster.toml", "transformer.toml"]),
+    (["train", *SMALL[2:], "--data"], ["layers.csv", "schedule.csv"]),
+    (["trace", "show"], [k for k in [*MADE, *WRITTEN] if k != "trace.json"]),
+    (["trace", "merge"], [*MADE, *WRITTEN]),
+    (["checkpoint", "inspect"], [k for k in [*MADE, *WRITTEN] if k != "run"]),
+    (["checkpoint", "verify"], [k for k in [*MADE, *WRITTEN] if k != "run"]),
+    (["predict", "--checkpoint"], [k for k in [*MADE, *WRITTEN] if k != "run"]),
+    (["generate", "--prompt", "a", "--init"], [*MADE, *WRITTEN]),
+    (["generate", "--prompt", "a", "--checkpoint"], [*MADE, *WRITTEN]),
+    (["prepare", "--text", __file__, "--output", "ids.bin", "--tokenizer"], [*MADE, *WRITTEN]),
+]
+
+# "-" where there is no such file, or two of them.
+DASHES = [
+    ["train", *SMALL, "--metrics", "-"], ["train", *SMALL, "--tensorboard", "-"],
+    ["train", *SMALL, "--checkpoint", "-"], ["train", *SMALL[:6], "--init", "-"],
+    ["checkpoint", "export", "run", "--output", "-"], ["checkpoint", "inspect", "-"],
+    ["predict", "--checkpoint", "-"], ["predict", "--checkpoint", "run", "--outputs", "-"],
+    ["prepare", "--text", "-", "--output", "ids.bin", "--tokenizer", TOKENIZER],
+    ["prepare", "--text", __file__, "--output", "-", "--tokenizer", TOKENIZER],
+    ["generate", "--prompt", "a", "--init", "-"],
+    [*SIMULATE, "--save", "-", "--trace", "-"], [*PLAN, "--save", "-", "--html", "-"],
+    [*PLAN, "--export", "torch:-", "--save", "-"],
+]
+
 LIBRARY_WORDS = ["TEXT", "REQUIRED", "TOML_", "nlohmann", "json.exception", "CLI::", "std::",
                  "terminate", "basic_string", "vector::", "stoi", "oneDNN", "tmp-", ".tmp", ".XXXXXX"]
 
@@ -145,6 +203,23 @@ def number_cases():
         yield [*arguments, f"{flag}={value}"], USAGE
 
 
+def dash_cases():
+  for arguments in DASHES:
+    yield arguments, USAGE
+
+
+def kind_cases(program, folder):
+  for name, arguments in MADE.items():
+    made = [argument.replace("MADE", os.path.join(folder, name)) for argument in arguments]
+    subprocess.run([program, *made], capture_output=True, check=True, timeout=300)
+  for name, text in WRITTEN.items():
+    with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+      file.write(text)
+  for arguments, kinds in OTHER_KINDS:
+    for kind in kinds:
+      yield [*arguments, os.path.join(folder, kind)], BAD_DATA
+
+
 def tree(folder):
   return {os.path.join(top, name) for top, folders, files in os.walk(folder)
           for name in folders + files}
@@ -153,7 +228,8 @@ def tree(folder):
 def main():
   program = os.path.abspath(sys.argv[1])
   with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as empty:
-    cases = [*input_cases(folder), *output_cases(folder), *number_cases()]
+    cases = [*input_cases(folder), *output_cases(folder), *number_cases(), *dash_cases(),
+             *kind_cases(program, folder)]
     before = tree(folder)
 
     def check(case):

@@ -277,7 +277,7 @@ TEST(BadData, UnknownLayerInModelFile) {
   const std::string path =
       WriteTestFile(TestDirectory(), "m.toml", "[[layer]]\ntype = \"liner\"\n");
   ExpectFailure({"train", "--data", "synthetic:100x8x2", "--model", path}, kStatusBadData,
-                AllOf(HasSubstr(absl::StrCat(path, ":2: $.layer[0].type")),
+                AllOf(HasSubstr(absl::StrCat(path, ":2:1: $.layer[0].type")),
                       HasSubstr("did you mean \"linear\"?")));
 }
 

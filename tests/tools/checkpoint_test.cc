@@ -52,6 +52,9 @@ TEST_F(CheckpointCommand, VerifyFindsDamage) {
   const Finished whole = Run({"verify", run_});
   EXPECT_EQ(whole.exit_status, 0) << whole.err;
   EXPECT_THAT(whole.out, HasSubstr("is whole: 6 files"));
+  const Finished json = Run({"verify", "--json", run_});
+  EXPECT_EQ(nlohmann::json::parse(json.out)["files"], 6);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["step"], 4);
   std::fstream file(absl::StrCat(run_, "/step-00000004/layer-00001.safetensors"),
                     std::ios::in | std::ios::out);
   file.seekp(-1, std::ios::end);
@@ -89,6 +92,9 @@ TEST_F(CheckpointCommand, ExportWritesOneFile) {
   const Finished exported = Run({"export", run_, "--output", file});
   EXPECT_EQ(exported.exit_status, 0) << exported.err;
   EXPECT_GT(std::filesystem::file_size(file), 4 * (16 * 16 + 16));
+  const Finished json = Run({"export", run_, "--output", file, "--json"});
+  EXPECT_EQ(nlohmann::json::parse(json.out)["output"], file);
+  EXPECT_EQ(nlohmann::json::parse(json.out)["format"], "safetensors");
   EXPECT_EQ(Run({"export", run_, "--output", run_}).exit_status, kStatusCannotWrite);
   EXPECT_EQ(Run({"export", run_, "--output", ""}).exit_status, kStatusUsage);
 }

@@ -93,8 +93,16 @@ std::vector<nlohmann::json> Finished::Events() const {
   return events;
 }
 
-Child::Child(const Arguments& arguments, Output output) {
+Child::Child(const Arguments& arguments, Output output, const std::optional<std::string>& input) {
   int theirs = -1;
+  int input_ends[2] = {-1, -1};
+  if (input.has_value()) {
+    STAGECOACH_CHECK(pipe(input_ends) == 0, "pipe failed");
+    // What a pipe holds without a reader; nobody waits.
+    const ssize_t written = write(input_ends[1], input->data(), input->size());
+    STAGECOACH_CHECK(written == static_cast<ssize_t>(input->size()), "the input is too long");
+    close(input_ends[1]);
+  }
   if (output == Output::kTerminal) {
     winsize size = {};
     size.ws_row = 24;
@@ -122,12 +130,14 @@ Child::Child(const Arguments& arguments, Output output) {
     dup2(error_, STDERR_FILENO);
     close(theirs);
     close(output_);
+    if (input.has_value()) dup2(input_ends[0], STDIN_FILENO);
     // What a test runner may have set to be ignored.
     for (int signal_number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(signal_number, SIG_DFL);
     execv(argv[0], argv.data());
     _exit(127);
   }
   close(theirs);
+  if (input.has_value()) close(input_ends[0]);
 }
 
 Child::~Child() {
@@ -184,6 +194,8 @@ Finished Child::Wait() {
 
 std::string ProgramPath() { return STAGECOACH_BINARY; }
 
-Finished RunStagecoach(const Arguments& arguments) { return Child(arguments).Wait(); }
+Finished RunStagecoach(const Arguments& arguments, const std::optional<std::string>& input) {
+  return Child(arguments, Child::Output::kPipe, input).Wait();
+}
 
 }  // namespace stagecoach::tools

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,9 @@ class Child {
  public:
   enum class Output { kPipe, kTerminal };  // a terminal has 80 columns
 
-  explicit Child(const Arguments& arguments, Output output = Output::kPipe);
+  // `input`: what its standard input holds, a pipe; nullopt: that of the tests.
+  explicit Child(const Arguments& arguments, Output output = Output::kPipe,
+                 const std::optional<std::string>& input = std::nullopt);
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -69,8 +72,9 @@ class Child {
 // Where the program is.
 std::string ProgramPath();
 
-// Runs the program from start to end.
-Finished RunStagecoach(const Arguments& arguments);
+// Runs the program from start to end. `input`, if given, is on its standard input, a pipe.
+Finished RunStagecoach(const Arguments& arguments,
+                       const std::optional<std::string>& input = std::nullopt);
 
 }  // namespace stagecoach::tools
 

@@ -100,7 +100,8 @@ TEST(CudaTrain, MeasuredPeaksEqualThePredictedOnes) {
     for (size_t i = 0; i < measured.size(); ++i) {
       EXPECT_EQ(measured[i]["measured_peak_bytes"], predicted[i]["predicted_peak_bytes"])
           << more[1];
-      EXPECT_EQ(measured[i]["measured_stash_bytes"], predicted[i]["memory"]["stash"]) << more[1];
+      EXPECT_EQ(measured[i]["measured_stash_bytes"], predicted[i]["memory_bytes"]["stash"])
+          << more[1];
     }
   }
 }
@@ -175,7 +176,7 @@ TEST(CudaReplay, IsOnTheDevicesOfTheRunUnlessOthersAreNamed) {
   EXPECT_EQ(again.exit_status, 0) << again.err;
   EXPECT_EQ(again.err, "");
   const std::vector<nlohmann::json> events = again.Events();
-  for (const nlohmann::json& plan : events[0]["plans"]) EXPECT_EQ(plan["device"], "cuda");
+  for (const nlohmann::json& plan : events[0]["plans"]) EXPECT_EQ(plan["kind"], "cuda");
   EXPECT_EQ(events[1]["same"], true);  // what the run saved after its last step
 
   const Finished on_cpu =

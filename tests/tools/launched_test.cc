@@ -106,7 +106,7 @@ TEST(LaunchedReport, TellsOfTheDevicesOfAll) {
   for (int rank = 0; rank < 2; ++rank) {
     const nlohmann::json& device = end["devices"][static_cast<size_t>(rank)];
     EXPECT_EQ(device["device"], absl::StrCat("cuda:", rank));
-    EXPECT_EQ(device["stage"], rank);
+    EXPECT_EQ(device["stages"][0]["stage"], rank);
     EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
     EXPECT_GT(device["busy"], 0.0);
   }

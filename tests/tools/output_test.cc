@@ -73,11 +73,9 @@ TEST(Json, EndTellsWhatEachDeviceHeld) {
   int next_layer = 0;
   for (const nlohmann::json& device : end["devices"]) {
     ASSERT_THAT(device["stages"], SizeIs(1));
-    EXPECT_EQ(device["stage"], device["stages"][0]["stage"]);
-    EXPECT_EQ(device["layers"], device["stages"][0]["layers"]);
     EXPECT_EQ(device["parameters"], device["stages"][0]["parameters"]);
-    EXPECT_EQ(device["stages"][0]["layers"][0], next_layer);
-    next_layer = device["stages"][0]["layers"][1].get<int>() + 1;
+    EXPECT_EQ(device["stages"][0]["first_layer"], next_layer);
+    next_layer = device["stages"][0]["last_layer"].get<int>() + 1;
     EXPECT_GT(device["busy"], 0.0);
     EXPECT_LE(device["busy"], 1.0);
   }
@@ -93,7 +91,8 @@ TEST(Json, MeasuredPeaksEqualThePredictedOnes) {
     for (size_t i = 0; i < measured.size(); ++i) {
       EXPECT_EQ(measured[i]["measured_peak_bytes"], predicted[i]["predicted_peak_bytes"])
           << schedule;
-      EXPECT_EQ(measured[i]["measured_stash_bytes"], predicted[i]["memory"]["stash"]) << schedule;
+      EXPECT_EQ(measured[i]["measured_stash_bytes"], predicted[i]["memory_bytes"]["stash"])
+          << schedule;
     }
   }
 }
@@ -103,7 +102,7 @@ TEST(Json, StashesAsManyMicroBatchesAsTheScheduleSays) {
   const nlohmann::json one_f_one_b = EventsOf({"--microbatches", "5"}).back();
   for (const nlohmann::json& device : one_f_one_b["devices"]) {
     EXPECT_EQ(device["peak_stashed"],
-              std::min(kStages - device["stage"].get<int>(), kMicroBatches));
+              std::min(kStages - device["stages"][0]["stage"].get<int>(), kMicroBatches));
   }
   const nlohmann::json gpipe = EventsOf({"--microbatches", "5", "--schedule", "gpipe"}).back();
   for (const nlohmann::json& device : gpipe["devices"]) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "engine/model/model.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,6 +68,21 @@ TEST(Profile, WritesAFileWithTheSizesThatTheEngineHas) {
       EXPECT_GT(layer.forward_ns, 0.0);
     }
   }
+}
+
+// Also "-" is a file to write, and the only thing on standard output then.
+TEST(Profile, PrintsAsJsonWhatItWrites) {
+  const std::string path = TestDirectory() + "/p.json";
+  const Finished run = RunProfile({"--analytic", "--rows", "2,16", "--output", path, "--json"});
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  const std::vector<nlohmann::json> events = run.Events();
+  ASSERT_THAT(events, SizeIs(1));
+  EXPECT_EQ(events[0]["layers"].size(), 4);
+  ASSERT_OK_AND_ASSIGN(const std::string file, base::ReadFile(path, 1 << 20));
+  EXPECT_EQ(events[0], nlohmann::json::parse(file));
+  const Finished streamed = RunProfile({"--analytic", "--rows", "2,16", "--output", "-"});
+  EXPECT_EQ(streamed.out, file);
+  EXPECT_THAT(streamed.err, StartsWith("micro-batches of 2 rows"));
 }
 
 TEST(Profile, EstimatesOnRequestWhichGivesTheSameEveryTime) {

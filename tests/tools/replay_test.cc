@@ -153,8 +153,8 @@ TEST_F(ReplayCommand, GivesTheSameBitsWithReplicasClippingAndAnyPlan) {
   const Finished on_one = Replay({Step(3), "--steps", "4"});  // over the end of an epoch
   ExpectSame(on_one, 4);
   const nlohmann::json start = on_one.Events().front();
-  EXPECT_EQ(start["plans"][0]["devices"], 4);
-  EXPECT_EQ(start["plans"][1]["devices"], 1);
+  EXPECT_EQ(start["plans"][0]["num_devices"], 4);
+  EXPECT_EQ(start["plans"][1]["num_devices"], 1);
   for (const nlohmann::json& step : Of(on_one, "step")) {
     EXPECT_GT(step["gradient_norms"][0], 0.0);
     EXPECT_EQ(step["gradient_norms"][0], step["gradient_norms"][1]);
@@ -162,7 +162,7 @@ TEST_F(ReplayCommand, GivesTheSameBitsWithReplicasClippingAndAnyPlan) {
   const Finished on_many = Replay({Step(3), "--stages", "2", "--replicas", "4", "--shard-optimizer",
                                    "--schedule", "zb-h1", "--threads-per-device", "2"});
   ExpectSame(on_many, 3);
-  EXPECT_EQ(on_many.Events().front()["plans"][1]["devices"], 8);
+  EXPECT_EQ(on_many.Events().front()["plans"][1]["num_devices"], 8);
 }
 
 TEST_F(ReplayCommand, TakesAPlanThatNoFlagsOfTheRunTell) {

@@ -103,6 +103,9 @@ TEST_F(RingsOfProcesses, NameTheOneThatWasKilled) {
   EXPECT_THAT(merged.out, AllOf(StartsWith("rank 2 (stage 2, replica 0) stopped first: "),
                                 ContainsRegex("in step [0-9]+|after step|in an evaluation")));
   ExpectMergedTrace(PathOf("trace.json"));
+  const nlohmann::json json = RunStagecoach({"trace", "merge", rings, "--json"}).Events().at(0);
+  EXPECT_EQ(json["devices"], nlohmann::json{2});
+  EXPECT_EQ(absl::StrCat(json["sentence"].get<std::string>(), "\n"), merged.out);
 }
 
 TEST_F(RingsOfProcesses, AreKeptWithTheirTraceWhereTheRunFails) {

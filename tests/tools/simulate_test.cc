@@ -17,6 +17,7 @@ namespace {
 using engine::TestDirectory;
 using engine::WriteTestFile;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Le;
@@ -54,9 +55,9 @@ TEST(Simulate, JsonHasItsFormAndItsTimesAddUp) {
       JsonOf({"--schedule", "zb-v", "--stages", "8", "--microbatches", "32", "--forward", "18.5",
               "--backward", "18.1", "--weight", "9.3", "--latency", "0.6"});
   EXPECT_EQ(json["schedule"], "zb-v");
-  EXPECT_EQ(json["stages"], 8);
   EXPECT_EQ(json["chunks"], 2);
-  EXPECT_EQ(json["microbatches"], 32);
+  EXPECT_THAT(json["ranks"][0]["stages"], ElementsAre(0, 15));
+  EXPECT_EQ(json["micro_batches"], 32);
   ASSERT_THAT(json["ranks"], SizeIs(8));
   for (const nlohmann::json& rank : json["ranks"]) {
     EXPECT_NEAR(rank["busy_ms"], 32 * (18.5 + 18.1 + 9.3), 1e-6);
@@ -133,7 +134,7 @@ TEST(Simulate, TimesFileGivesEachStageItsOwn) {
 TEST(Simulate, TextHasTimelineTableAndTotals) {
   const Finished run = Simulated({"--stages", "2", "--microbatches", "2"});
   EXPECT_EQ(run.exit_status, 0);
-  EXPECT_THAT(run.out, AllOf(StartsWith("1f1b: 2 stages, 2 micro-batches\n"),
+  EXPECT_THAT(run.out, AllOf(StartsWith("1f1b: 2 devices, 2 micro-batches\n"),
                              HasSubstr("rank 0 |F"), HasSubstr("peak stash"),
                              HasSubstr("step 9.000 ms, longest span of a rank 9.000 ms, bubble "
                                        "33.33 % of it")));
@@ -176,11 +177,11 @@ TEST(Simulate, WritesPagesAndPicturesThatNeedNothingFromElsewhere) {
   const std::string html = absl::StrCat(directory, "/", "page.html");
   const std::string svg = absl::StrCat(directory, "/", "picture.svg");
   EXPECT_EQ(Simulated({"--schedule", "zb-h2", "--html", html, "--svg", svg}).exit_status, 0);
-  EXPECT_THAT(ContentsOf(html), AllOf(StartsWith("<!doctype html>"), HasSubstr("zb-h2: 4 stages"),
+  EXPECT_THAT(ContentsOf(html), AllOf(StartsWith("<!doctype html>"), HasSubstr("zb-h2: 4 devices"),
                                       HasSubstr(R"("stash":{"inBytes":false,)"),
                                       Not(HasSubstr("src=")), Not(HasSubstr("href="))));
   EXPECT_THAT(ContentsOf(svg),
-              AllOf(HasSubstr("<svg"), HasSubstr("zb-h2: 4 stages"), Not(HasSubstr("<script"))));
+              AllOf(HasSubstr("<svg"), HasSubstr("zb-h2: 4 devices"), Not(HasSubstr("<script"))));
 }
 
 struct BadInput {
@@ -204,10 +205,10 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
        "interleaved: needs micro-batches divisible by ranks: 6 and 4"},
       {{"--schedule", "1f1b", "--chunks", "2"}, 78, "1f1b: has 1 chunk per rank, not 2"},
       {{"--schedule", "nowhere.csv"}, 65, "cannot open nowhere.csv"},
-      {{"--schedule", unknown}, 65, "row 2, column 2: \"1X0\" is not an action"},
-      {{"--schedule", missing}, 65, "row 2, column 4 (end of the row): stage 1 F micro-batch 1"},
+      {{"--schedule", unknown}, 65, "2:5: \"1X0\" is not an action"},
+      {{"--schedule", missing}, 65, "2:12 (end of the row): stage 1 F micro-batch 1"},
       {{"--schedule", "auto", "--stash-limit", "0.5"}, 78, "rank 0 needs a stash of 1"},
-      {{"--times", times}, 65, "times.json:1: $.stages[0]: the key \"backward_ms\" is missing"},
+      {{"--times", times}, 65, "times.json:1:13: $.stages[0]: the key \"backward_ms\" is missing"},
       {{"--times", times, "--forward", "2"}, 2, "--times excludes --forward"},
       {{"--objective", "step"}, 2, "--objective is what --schedule auto minimizes"},
       {{"--schedule", "auto", "--objective", "bottleneck"}, 2, "--objective"},
@@ -240,9 +241,9 @@ TEST(Simulate, ADeadlockIsDrawnWithRowsAndColumns) {
       WriteTestFile(directory, "dead.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
   const Finished run = Simulated({"--schedule", path});
   EXPECT_EQ(run.exit_status, 65);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("row 1, column 2 (0B0): stage 0 BW micro-batch 0: deadlock"),
-                             HasSubstr("row 2, column 2 (1F1): stage 1 F micro-batch 1 waits for "
-                                       "stage 0 SEND_F micro-batch 1 at row 1, column 3 (0F1)")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("1:5 (0B0): stage 0 BW micro-batch 0: deadlock"),
+                             HasSubstr("2:5 (1F1): stage 1 F micro-batch 1 waits for "
+                                       "stage 0 SEND_F micro-batch 1 at 1:9 (0F1)")));
 }
 
 std::vector<std::string> SmallTraining(const std::vector<std::string>& more) {
@@ -277,15 +278,22 @@ TEST(Trace, OfARunIsComparedWithItsSimulation) {
   EXPECT_LT(above, below);
   EXPECT_NE(below, std::string::npos);
   EXPECT_THAT(html, HasSubstr("<td class=\"left\">sum</td>"));
-  const std::string shown = RunStagecoach({"trace", "show", measured, "--html", page}).out;
-  EXPECT_THAT(shown, AllOf(HasSubstr("zb-h1, measured"), HasSubstr("rank      "),
+  const std::string drawn = RunStagecoach({"trace", "show", measured, "--html", page}).out;
+  EXPECT_THAT(drawn, AllOf(HasSubstr("zb-h1, measured"), HasSubstr("rank      "),
                            HasSubstr("messages  executor")));
   // A rank's time in F, as on the terminal.
   const std::string forward = std::vector<std::string>(
-      absl::StrSplit(shown.substr(shown.rfind("\n1 ")), ' ', absl::SkipEmpty()))[1];
+      absl::StrSplit(drawn.substr(drawn.rfind("\n1 ")), ' ', absl::SkipEmpty()))[1];
   EXPECT_THAT(ContentsOf(page),
               AllOf(HasSubstr("<td class=\"left\">1</td><td>" + forward + "</td>"),
                     HasSubstr(R"("stash":{"inBytes":true,)")));
+  const nlohmann::json shown = RunStagecoach({"trace", "show", measured, "--json"}).Events().at(0);
+  EXPECT_EQ(shown["schedule"], "zb-h1");
+  EXPECT_EQ(shown["source"], "measured");
+  EXPECT_EQ(shown["step_ns"], json["measured_step_ns"]);
+  ASSERT_THAT(shown["ranks"], SizeIs(2));
+  EXPECT_THAT(shown["ranks"][1]["stages"], ElementsAre(1));
+  EXPECT_GT(shown["ranks"][1]["busy_ns"], 0);
 }
 
 TEST(Trace, OfTheSameKindKeepTheirPlacesAndThatIsSaid) {
@@ -299,6 +307,34 @@ TEST(Trace, OfTheSameKindKeepTheirPlacesAndThatIsSaid) {
   ExpectOneLine(diff.err,
                 AllOf(HasSubstr("both traces are simulated"),
                       HasSubstr(absl::StrCat(fast, " takes the place of the simulated"))));
+}
+
+// A schedule, its trace and its times, each through a pipe.
+TEST(Streams, AreReadAndWrittenInPlaceOfFiles) {
+  const std::string file = absl::StrCat(TestDirectory(), "/", "schedule.json");
+  const Finished saved = Simulated({"--schedule", "zb-v", "--save", file});
+  const Finished written = Simulated({"--schedule", "zb-v", "--save", "-"});
+  EXPECT_EQ(written.exit_status, 0) << written.err;
+  EXPECT_EQ(written.out, ContentsOf(file));
+  EXPECT_EQ(written.err, saved.out);
+  for (const std::string& schedule : {written.out, std::string("0F0,0B0\n1F0,1B0\n")}) {
+    const Finished read = RunStagecoach({"simulate", "--schedule", "-", "--json"}, schedule);
+    EXPECT_EQ(read.exit_status, 0) << read.err;
+    EXPECT_THAT(read.Events().at(0)["ranks"], SizeIs(2));
+  }
+  const Finished trace = Simulated({"--stages", "2", "--microbatches", "2", "--trace", "-"});
+  EXPECT_EQ(RunStagecoach({"trace", "show", "-"}, trace.out).exit_status, 0);
+  // Standard input is kept: both are the same.
+  EXPECT_EQ(RunStagecoach({"trace", "diff", "-", "-", "--json"}, trace.out)
+                .Events()
+                .at(0)["difference_ns"],
+            0);
+  const Finished bad = RunStagecoach({"simulate", "--times", "-"}, "{\n \"stages\": 1}");
+  EXPECT_EQ(bad.exit_status, 65);
+  ExpectOneLine(bad.err, HasSubstr("standard input:2:2: $.stages: expected an array"));
+  const Finished twice = Simulated({"--save", "-", "--trace", "-"});
+  EXPECT_EQ(twice.exit_status, 2);
+  ExpectOneLine(twice.err, HasSubstr("standard output is another file already"));
 }
 
 TEST(Trace, OfAnotherScheduleIsRefused) {

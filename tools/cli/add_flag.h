@@ -31,10 +31,10 @@ CLI::Option* AddFlag(CLI::App& app, const std::string& name, const std::string& 
 // The type of options that name a file to be written. No two of a command may name the same one.
 inline constexpr char kOutputFile[] = "OUTPUT";
 
-template <typename Parse = decltype(&ParseFile)>
+template <typename Parse = decltype(&ParseOutput)>
 CLI::Option* AddOutput(CLI::App& app, const std::string& name, const std::string& placeholder,
                        std::string& path, const std::string& description,
-                       Parse parse = &ParseFile) {
+                       Parse parse = &ParseOutput) {
   return AddFlag(app, name, placeholder, path, description, parse)->type_name(kOutputFile);
 }
 

@@ -32,6 +32,7 @@
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/scratch_folder.h"
 #include "tools/cli/stop_signal.h"
@@ -48,6 +49,7 @@ struct ChaosOptions {
   int processes = 4;
   int faults = 10;
   uint64_t seed = 1;
+  bool json = false;
 };
 
 // What all runs train: a few seconds' worth.
@@ -125,7 +127,8 @@ void EndIfHungUp() {
 class Saboteur {
  public:
   Saboteur(const ChaosOptions& options, absl::Duration whole_run)
-      : faults_(options.faults),
+      : json_(options.json),
+        faults_(options.faults),
         mean_(std::max(2 * whole_run / (options.faults + 1), absl::Milliseconds(300))),
         random_(options.seed) {
     Schedule();
@@ -139,9 +142,13 @@ class Saboteur {
     if (done_ == faults_ || absl::Now() < next_) return;
     const size_t victim = random_() % processes.size();
     const bool stops = random_() % 3 == 0;
-    absl::PrintF("%7.1f s  %s rank %d\n", absl::ToDoubleSeconds(elapsed()),
-                 stops ? "stops" : "kills", victim);
-    std::fflush(stdout);
+    const double seconds = absl::ToDoubleSeconds(elapsed());
+    if (json_) {
+      PrintJsonLine({{"event", stops ? "stops" : "kills"}, {"seconds", seconds}, {"rank", victim}});
+    } else {
+      absl::PrintF("%7.1f s  %s rank %d\n", seconds, stops ? "stops" : "kills", victim);
+      std::fflush(stdout);
+    }
     kill(processes[victim], stops ? SIGSTOP : SIGKILL);
     ++done_;
     // Not before there are new processes: of these, one is gone.
@@ -155,6 +162,7 @@ class Saboteur {
   }
 
  private:
+  const bool json_;
   const int faults_;
   const absl::Duration mean_;
   std::mt19937_64 random_;
@@ -162,6 +170,17 @@ class Saboteur {
   absl::Time next_;
   int done_ = 0;
 };
+
+// The run of one process, and what comes now.
+void TellAlone(const ChaosOptions& options, const Result& result, absl::Duration took) {
+  absl::PrintF("left alone, one process trains %s steps in %s: parameters %s\n",
+               base::FormatCount(result.steps), base::FormatDuration(took), result.parameters);
+  const int stages = options.processes / kReplicas;
+  absl::PrintF("now %d processes train the same, as %s of %d replicas, and are disturbed:\n",
+               options.processes, stages == 1 ? "1 stage" : absl::StrCat(stages, " stages"),
+               kReplicas);
+  std::fflush(stdout);
+}
 
 // In `folder`, which is kept if something is to be looked into.
 absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folder) {
@@ -173,15 +192,16 @@ absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folde
   const absl::StatusOr<Result> expected = RunAndRead(alone);
   RETURN_IF_ERROR(expected.status());
   const absl::Duration took = absl::Now() - begin;
-  absl::PrintF("left alone, one process trains %s steps in %s: parameters %s\n",
-               base::FormatCount(expected->steps), base::FormatDuration(took),
-               expected->parameters);
+  if (options.json) {
+    PrintJsonLine({{"event", "alone"},
+                   {"steps", expected->steps},
+                   {"seconds", absl::ToDoubleSeconds(took)},
+                   {"step_losses_hash", expected->losses},
+                   {"parameters_hash", expected->parameters}});
+  } else {
+    TellAlone(options, *expected, took);
+  }
   const int stages = options.processes / kReplicas;
-  absl::PrintF("now %d processes train the same, as %s of %d replicas, and are disturbed:\n",
-               options.processes, stages == 1 ? "1 stage" : absl::StrCat(stages, " stages"),
-               kReplicas);
-  std::fflush(stdout);
-
   const std::string run = folder.path() + "/run";
   Saboteur saboteur(options, took);
   Supervision disturbed;
@@ -198,17 +218,36 @@ absl::StatusOr<int> TrainTwice(const ChaosOptions& options, ScratchFolder& folde
   int restarts = 0;
   disturbed.on_restart = [&](const std::string& cause, const std::string& which, int restart) {
     restarts = restart;
-    absl::PrintF("%7.1f s  %s: %s\n", absl::ToDoubleSeconds(saboteur.elapsed()),
-                 cause.substr(0, cause.find(';')),
-                 which == "it" ? "another takes its place, and all go on from their last step"
-                               : absl::StrCat("all start again, ", NewestCheckpoint(run)));
-    std::fflush(stdout);
+    const double seconds = absl::ToDoubleSeconds(saboteur.elapsed());
+    const std::string first_cause = cause.substr(0, cause.find(';'));
+    if (options.json) {
+      PrintJsonLine({{"event", "restart"},
+                     {"seconds", seconds},
+                     {"cause", first_cause},
+                     {"all", which != "it"}});
+    } else {
+      absl::PrintF("%7.1f s  %s: %s\n", seconds, first_cause,
+                   which == "it" ? "another takes its place, and all go on from their last step"
+                                 : absl::StrCat("all start again, ", NewestCheckpoint(run)));
+      std::fflush(stdout);
+    }
     saboteur.Schedule();
   };
   const absl::StatusOr<Result> result = RunAndRead(disturbed);
   RETURN_IF_ERROR(result.status());
   const bool is_same = result->parameters == expected->parameters &&
                        result->losses == expected->losses && result->steps == expected->steps;
+  if (options.json) {
+    PrintJsonLine({{"event", "end"},
+                   {"seconds", absl::ToDoubleSeconds(saboteur.elapsed())},
+                   {"faults", saboteur.done()},
+                   {"restarts", restarts},
+                   {"steps", result->steps},
+                   {"step_losses_hash", result->losses},
+                   {"parameters_hash", result->parameters},
+                   {"same", is_same}});
+    return is_same ? kExitOk : kExitDifferent;
+  }
   absl::PrintF("%7.1f s  done, after %d faults and %d restarts: parameters %s\n",
                absl::ToDoubleSeconds(saboteur.elapsed()), saboteur.done(), restarts,
                result->parameters);
@@ -257,6 +296,7 @@ Command AddChaosCommand(CLI::App& app) {
           [](const std::string& text) {
             return ParseCount(text, 0, std::numeric_limits<int64_t>::max());
           });
+  flags->add_flag("--json", options->json, "Print JSON, one object per line");
   return {flags, [options] { return Chaos(*options); }};
 }
 

@@ -24,8 +24,10 @@
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/saved_run.h"
 #include "tools/cli/tensor_difference.h"
+#include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -78,7 +80,7 @@ std::string CheckpointTable(const Manifest& manifest) {
                   base::FormatBytes(sums.parameter_bytes),
                   base::FormatBytes(sums.optimizer_bytes)});
   }
-  return table.ToString();
+  return table.ToString(TerminalColumns());
 }
 
 absl::StatusOr<int> InspectCheckpoint(const CheckpointCommandOptions& options) {
@@ -124,6 +126,13 @@ absl::StatusOr<int> VerifyCheckpoint(const CheckpointCommandOptions& options) {
   RETURN_IF_ERROR(From(Origin::kData, checkpoint.Verify()));
   int64_t bytes = 0;
   for (const SavedFile& file : checkpoint.manifest().files) bytes += file.bytes;
+  if (options.json) {
+    PrintJsonLine({{"checkpoint", checkpoint.path()},
+                   {"step", checkpoint.manifest().step},
+                   {"files", checkpoint.manifest().files.size()},
+                   {"bytes", bytes}});
+    return kExitOk;
+  }
   absl::PrintF("%s is whole: %d files, %s\n", checkpoint.path(), checkpoint.manifest().files.size(),
                base::FormatBytes(bytes));
   return kExitOk;
@@ -136,7 +145,7 @@ absl::StatusOr<int> DiffCheckpoints(const CheckpointCommandOptions& options) {
                    From(Origin::kData, Compare(left, right)));
   const int status = difference.empty() ? kExitOk : kExitDifferent;
   if (options.json) {
-    absl::PrintF("%s\n", DifferenceToJson(difference).dump());
+    PrintJsonLine(DifferenceToJson(difference));
     return status;
   }
   for (const auto& [names, path] : {std::pair(&difference.only_left, left.path()),
@@ -160,6 +169,13 @@ absl::StatusOr<int> ExportCheckpoint(const CheckpointCommandOptions& options) {
   const bool is_of_data = absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
   if (absl::IsAlreadyExists(status)) return From(Origin::kUsage, status);
   RETURN_IF_ERROR(From(is_of_data ? Origin::kData : Origin::kOutput, status));
+  if (options.json) {
+    PrintJsonLine({{"checkpoint", checkpoint.path()},
+                   {"step", checkpoint.manifest().step},
+                   {"format", options.format},
+                   {"output", options.output}});
+    return kExitOk;
+  }
   absl::PrintF("wrote the parameters of %s to %s\n", checkpoint.path(), options.output);
   return kExitOk;
 }
@@ -189,6 +205,7 @@ Command AddCheckpointCommand(CLI::App& app) {
     CLI::App* const command = flags->add_subcommand(name, description);
     AddFlag(*command, "checkpoint", "DIR", options->path, "The checkpoint", ParseFolder)
         ->required();
+    command->add_flag("--json", options->json, "Print one JSON object");
     return command;
   };
   options->inspect = add("inspect", "Show what was saved, when, and with which options");
@@ -202,9 +219,6 @@ Command AddCheckpointCommand(CLI::App& app) {
   AddFlag(*options->export_parameters, "--format", "FORMAT", options->format,
           "safetensors, hf (GPT-2, Llama, ResNet) or torchvision (ResNet) [safetensors]",
           ParseExportFormat);
-  for (CLI::App* const command : {options->inspect, options->diff}) {
-    command->add_flag("--json", options->json, "Print JSON");
-  }
   return {flags, [options] { return RunCheckpoint(*options); }};
 }
 

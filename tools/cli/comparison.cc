@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "partition/files/plan_file.h"
 #include "partition/search/heuristics.h"
@@ -19,7 +20,9 @@ using partition::ComparedPlan;
 using partition::Plan;
 using partition::Receipt;
 
-bool IsPlanFile(const std::string& name) { return absl::EndsWithIgnoreCase(name, ".json"); }
+bool IsPlanFile(const std::string& name) {
+  return absl::EndsWithIgnoreCase(name, ".json") || base::IsStream(name);
+}
 
 }  // namespace
 

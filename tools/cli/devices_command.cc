@@ -12,7 +12,9 @@
 #include "base/units.h"
 #include "kernels/cuda_backend.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/machine.h"
+#include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -63,10 +65,7 @@ void PrintJson(const Machine& machine, const kernels::CudaSystem& system) {
                              {"runtime", OrNull(system.runtime)},
                              {"cublaslt", OrNull(system.cublaslt)},
                              {"nccl", OrNull(system.nccl)}};
-  const ordered_json all = {{"devices", DevicesToJson(machine, system)}, {"cuda", cuda}};
-  // Paths and what others say of them may hold any bytes.
-  absl::PrintF("%s\n", all.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
-                                ordered_json::error_handler_t::replace));
+  PrintJsonLine({{"devices", DevicesToJson(machine, system)}, {"cuda", cuda}});
 }
 
 void PrintCpu(const Machine& machine) {
@@ -82,7 +81,7 @@ void PrintCpu(const Machine& machine) {
       "%s\n"
       "A CPU device is a thread with a memory budget: any number of stages can be trained here.\n"
       "Up to %d devices of one thread each compute at the same time.\n",
-      table.ToString(), machine.processors);
+      table.ToString(TerminalColumns()), machine.processors);
 }
 
 std::string GpuTable(const kernels::CudaSystem& system) {
@@ -100,7 +99,7 @@ std::string GpuTable(const kernels::CudaSystem& system) {
                   base::FormatBytes(gpu.memory_bytes), base::FormatBytes(FreeBytes(system, gpu)),
                   ComputeCapability(gpu), absl::StrCat(gpu.multiprocessors), gpu.bus_id});
   }
-  return table.ToString();
+  return table.ToString(TerminalColumns());
 }
 
 void PrintCuda(const kernels::CudaSystem& system) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/file.h"
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "base/units.h"
@@ -68,8 +69,20 @@ absl::StatusOr<int64_t> ParseMemory(const std::string& text) {
 }
 
 absl::StatusOr<std::string> ParseFile(const std::string& path) {
+  if (path == base::kStandardStream) {
+    return absl::InvalidArgumentError("- stands for no file here: name one");
+  }
+  return ParseInput(path);
+}
+
+absl::StatusOr<std::string> ParseInput(const std::string& path) {
   if (!path.empty()) return path;
   return absl::InvalidArgumentError("expected a file");
+}
+
+absl::StatusOr<std::string> ParseOutput(const std::string& path) {
+  if (path == base::kStandardStream) RETURN_IF_ERROR(base::ReserveStandardOutput());
+  return ParseInput(path);
 }
 
 bool IsSameFile(const std::string& a, const std::string& b) {
@@ -92,7 +105,7 @@ absl::Status CheckDistinct(absl::Span<const OutputFile> outputs) {
 }
 
 absl::StatusOr<std::string> ParseFolder(const std::string& path) {
-  if (!path.empty()) return path;
+  if (!path.empty() && path != base::kStandardStream) return path;
   return absl::InvalidArgumentError("expected a folder");
 }
 

@@ -49,9 +49,14 @@ auto ParseList(const std::string& text, Parse parse) {
   return absl::StatusOr<List>(std::move(list));
 }
 
-// A path, which must not be "".
+// A path, which must not be "", nor "-", which stands for no file here.
 absl::StatusOr<std::string> ParseFile(const std::string& path);
 absl::StatusOr<std::string> ParseFolder(const std::string& path);
+// The same of a file that is read in one piece: "-" is standard input.
+absl::StatusOr<std::string> ParseInput(const std::string& path);
+// The same of one that is written in one piece. If it is "-", standard output is left to it
+// (base::ReserveStandardOutput); InvalidArgument for a second one.
+absl::StatusOr<std::string> ParseOutput(const std::string& path);
 
 // Whether both are paths of one file, which need not exist; "" is of none.
 bool IsSameFile(const std::string& a, const std::string& b);

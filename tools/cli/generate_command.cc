@@ -1,7 +1,6 @@
 #include "tools/cli/generate_command.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
@@ -26,19 +25,9 @@ std::string WithDefault(const char* text, const T& value) {
   return absl::StrCat(text, " [", value, "]");
 }
 
-absl::StatusOr<std::string> ReadStandardInput() {
-  std::string text(static_cast<size_t>(kMaxPromptBytes) + 1, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), stdin));
-  if (std::ferror(stdin) != 0) return absl::DataLossError("cannot read the standard input");
-  if (std::ssize(text) <= kMaxPromptBytes) return text;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the standard input has more than ", kMaxPromptBytes, " bytes"));
-}
-
 absl::StatusOr<std::string> PromptOf(const GenerateOptions& options) {
   if (options.prompt.has_value()) return *options.prompt;
-  return options.prompt_file == "-" ? ReadStandardInput()
-                                    : base::ReadFile(options.prompt_file, kMaxPromptBytes);
+  return base::ReadInput(options.prompt_file, kMaxPromptBytes);
 }
 
 absl::Status CheckGenerateFlags(const GenerateOptions& options) {
@@ -101,11 +90,11 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
           "Its tokenizer [where the run had it, or in the folder]", ParseFile);
   app.add_option("--prompt", options.prompt, "The text to go on from")->option_text("TEXT");
   AddFlag(app, "--prompt-file", "FILE", options.prompt_file,
-          "Instead: a file that has it, or - for the standard input", ParseFile);
+          "Instead: a file that has it, or - for standard input", ParseInput);
   AddChoiceFlags(app, options);
   constexpr int kMost = 1024;
   const auto count = [](const std::string& text) { return ParseCount(text, 1, kMost); };
-  AddFlag(app, "--stages", "N", options.stages,
+  AddFlag(app, "--stages,--devices", "N", options.stages,
           WithDefault("CPU devices to cut the model over", options.stages), count)
       ->group("Pipeline");
   AddFlag(app, "--threads-per-device", "N", options.threads,

@@ -19,6 +19,7 @@
 #include "engine/train/trainer.h"
 #include "tools/cli/device_choice.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/stop_signal.h"
@@ -46,12 +47,6 @@ struct Generation {
   Passed prompt, own;
 };
 
-// A token may be a part of a character.
-void PrintGenerated(const ordered_json& event) {
-  using Handler = ordered_json::error_handler_t;
-  absl::PrintF("%s\n", event.dump(-1, ' ', false, Handler::replace));
-}
-
 // Prints what is generated.
 class GenerationOutput {
  public:
@@ -60,11 +55,11 @@ class GenerationOutput {
   void Start(absl::string_view prompt, int64_t tokens, const engine::Generator& generator,
              const engine::Trainer& trainer) const {
     if (json_) {
-      PrintGenerated({{"event", "prompt"},
-                      {"text", prompt},
-                      {"tokens", tokens},
-                      {"context", generator.context()},
-                      {"first_layers", ordered_json(trainer.plan().first_layer)}});
+      PrintJsonLine({{"event", "prompt"},
+                     {"text", prompt},
+                     {"tokens", tokens},
+                     {"context", generator.context()},
+                     {"first_layers", ordered_json(trainer.plan().first_layer)}});
     } else {
       absl::PrintF("%s", prompt);
     }
@@ -73,7 +68,7 @@ class GenerationOutput {
 
   void Token(int32_t id, absl::string_view text) const {
     if (json_) {
-      PrintGenerated({{"event", "token"}, {"id", id}, {"text", text}});
+      PrintJsonLine({{"event", "token"}, {"id", id}, {"text", text}});
     } else {
       absl::PrintF("%s", text);
     }
@@ -94,7 +89,7 @@ class GenerationOutput {
                                     {"measured_peak_bytes", device.measured_peak_bytes},
                                     {"predicted_peak_bytes", device.predicted_peak_bytes}});
       }
-      PrintGenerated(event);
+      PrintJsonLine(event);
     } else {
       absl::PrintF("%s\n", last);
     }

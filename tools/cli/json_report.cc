@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "tools/cli/explanation.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/report.h"
 #include "tools/cli/run_events.h"
 
@@ -12,12 +13,6 @@ namespace stagecoach::tools {
 namespace {
 
 using nlohmann::ordered_json;
-
-// At once, so that a reader at the other end of a pipe follows the run.
-void PrintLine(const ordered_json& value) {
-  absl::PrintF("%s\n", value.dump());
-  std::fflush(stdout);
-}
 
 ordered_json SentToJson(const partition::SentBytes& sent) {
   return {{"to_ranks", sent.to_ranks}, {"to_replicas", sent.to_replicas}};
@@ -38,7 +33,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
                       {"parameters", report.parameters},
                       {"time_share", report.time_share},
                       {"predicted_peak_bytes", device.peak_bytes()},
-                      {"memory",
+                      {"memory_bytes",
                        {{"parameters", report.memory.parameter_bytes},
                         {"gradients", report.memory.gradient_bytes},
                         {"optimizer", report.memory.optimizer_bytes},
@@ -64,7 +59,7 @@ ordered_json PlanToJson(const partition::PreparedPlan& prepared) {
                        {"replica", device % prepared.plan.replicas()},
                        {"stages", std::move(own)},
                        {"predicted_peak_bytes", report.peak_bytes()},
-                       {"memory",
+                       {"memory_bytes",
                         {{"parameters", weights},
                          {"gradients", gradients},
                          {"optimizer", optimizer},
@@ -92,16 +87,13 @@ ordered_json DeviceToJson(const partition::PlanReport& plan, size_t index, size_
   for (const schedule::StageId id : ids) {
     const partition::StageReport& stage = plan.of(id);
     stages.push_back({{"stage", id.value()},
-                      {"layers", {stage.first_layer, stage.last_layer}},
+                      {"first_layer", stage.first_layer},
+                      {"last_layer", stage.last_layer},
                       {"parameters", stage.parameters}});
     parameters += stage.parameters;
   }
-  // Of a device with one stage, "stage" and "layers" say it all.
-  const partition::StageReport& first = plan.of(ids.front());
   ordered_json json = {{"device", device.device},
                        {"replica", index % replicas},
-                       {"stage", ids.front().value()},
-                       {"layers", {first.first_layer, first.last_layer}},
                        {"parameters", parameters},
                        {"stages", std::move(stages)},
                        {"predicted_peak_bytes", device.predicted_peak_bytes},
@@ -141,46 +133,46 @@ class JsonReport final : public Report {
                      {"test", run.data.test->rows()}};
     event.update(PlanToJson(run.prepared));
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
-    PrintLine(event);
-    if (options_.explains) PrintLine(ExplanationToJson(ExplainStep(run.prepared)));
+    PrintJsonLine(event);
+    if (options_.explains) PrintJsonLine(ExplanationToJson(ExplainStep(run.prepared)));
   }
 
   void Step(const engine::FitProgress& progress) override {
-    if (options_.Logs(progress.run_step)) PrintLine(StepEvent(progress, measures_));
+    if (options_.Logs(progress.run_step)) PrintJsonLine(StepEvent(progress, measures_));
     if (progress.taken.skipped_for.empty()) return;
-    PrintLine({{"event", "skipped"},
-               {"epoch", progress.epoch},
-               {"step_of_epoch", progress.step},
-               {"reason", progress.taken.skipped_for}});
+    PrintJsonLine({{"event", "skipped"},
+                   {"epoch", progress.epoch},
+                   {"step_of_epoch", progress.step},
+                   {"reason", progress.taken.skipped_for}});
   }
 
   void Epoch(const engine::EpochResult& result) override {
-    PrintLine(EvaluationEvent("epoch", result, measures_));
+    PrintJsonLine(EvaluationEvent("epoch", result, measures_));
   }
   void Evaluation(const engine::EpochResult& result) override {
-    PrintLine(EvaluationEvent("evaluation", result, measures_));
+    PrintJsonLine(EvaluationEvent("evaluation", result, measures_));
   }
 
   void Resumed(const engine::RestoredCheckpoint& checkpoint) override {
-    PrintLine({{"event", "resumed"},
-               {"checkpoint", checkpoint.path},
-               {"step", checkpoint.manifest.step},
-               {"epoch", checkpoint.manifest.position.epoch}});
+    PrintJsonLine({{"event", "resumed"},
+                   {"checkpoint", checkpoint.path},
+                   {"step", checkpoint.manifest.step},
+                   {"epoch", checkpoint.manifest.position.epoch}});
   }
 
   void WentOn(int64_t steps, int epoch) override {
-    PrintLine({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
+    PrintJsonLine({{"event", "resumed"}, {"from", "replicas"}, {"step", steps}, {"epoch", epoch}});
   }
 
   void Saved(const engine::SaveReport& save) override {
     ordered_json event = {{"event", "checkpoint"}, {"step", save.step}};
     if (save.path.ok()) {
-      event["path"] = *save.path;
+      event["checkpoint"] = *save.path;
     } else {
       event["error"] = std::string(save.path.status().message());
     }
     event["blocked_seconds"] = absl::ToDoubleSeconds(save.blocked);
-    PrintLine(event);
+    PrintJsonLine(event);
   }
 
   void End(const Run& run, const Outcome& outcome) override {
@@ -205,7 +197,7 @@ class JsonReport final : public Report {
     }
     event["seconds"] = absl::ToDoubleSeconds(outcome.elapsed);
     event["devices"] = std::move(devices);
-    PrintLine(event);
+    PrintJsonLine(event);
   }
 
  private:

@@ -61,6 +61,7 @@ absl::StatusOr<Export> ParseExport(const std::string& text) {
   if (parts.second.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("expected ", parts.first, ":FILE"));
   }
+  RETURN_IF_ERROR(ParseOutput(parts.second).status());
   return Export{parts.first, parts.second};
 }
 

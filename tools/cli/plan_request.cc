@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/run/rank_group.h"
@@ -51,7 +52,9 @@ absl::StatusOr<std::vector<ModelOption>> ReadOptions(const PlanFlags& flags,
                                                      const Cluster& cluster) {
   const std::string& path = flags.profile;
   const std::string lower = absl::AsciiStrToLower(path);
+  const bool is_stream = base::IsStream(path);
   const auto is = [&](const char* format, const char* ending) {
+    if (flags.format.empty() && is_stream) return absl::string_view(format) == "stagecoach";
     return flags.format.empty() ? absl::EndsWith(lower, ending) : flags.format == format;
   };
   const auto only =
@@ -66,7 +69,7 @@ absl::StatusOr<std::vector<ModelOption>> ReadOptions(const PlanFlags& flags,
     ASSIGN_OR_RETURN(const partition::TransformerDescription description,
                      partition::ReadTransformer(path));
     absl::StatusOr<std::vector<ModelOption>> options = partition::TransformerOptions(
-        description, std::filesystem::path(path).stem().string(), cluster);
+        description, std::filesystem::path(base::InputName(path)).stem().string(), cluster);
     if (!options.ok()) return base::Annotate(options.status(), path);
     return options;
   }

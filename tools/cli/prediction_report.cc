@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/units.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/report.h"
 #include "tools/cli/terminal.h"
 
@@ -109,15 +110,15 @@ class PredictionJson final : public PredictionReport {
     const partition::Plan& plan = trainer.plan();
     measures_ = Measures::Of(*task.data, trainer.run().profile.loss_spec, task.encoding);
     ordered_json first_layers = plan.first_layer;
-    PrintObject({{"event", "plan"},
-                 {"checkpoint", checkpoint.path()},
-                 {"step", checkpoint.manifest().step},
-                 {"rows", task.data->rows()},
-                 {"labels", task.has_labels()},
-                 {"first_layers", std::move(first_layers)},
-                 {"replicas", plan.replicas()},
-                 {"micro_batches", plan.micro_batches()},
-                 {"micro_batch_rows", plan.micro_batch_rows}});
+    PrintJsonLine({{"event", "plan"},
+                   {"checkpoint", checkpoint.path()},
+                   {"step", checkpoint.manifest().step},
+                   {"rows", task.data->rows()},
+                   {"labels", task.has_labels()},
+                   {"first_layers", std::move(first_layers)},
+                   {"replicas", plan.replicas()},
+                   {"micro_batches", plan.micro_batches()},
+                   {"micro_batch_rows", plan.micro_batch_rows}});
   }
 
   void Progress(int64_t /*rows*/) override {}
@@ -128,7 +129,7 @@ class PredictionJson final : public PredictionReport {
     ordered_json event = {{"event", "end"},
                           {"rows", evaluation.rows},
                           {"seconds", absl::ToDoubleSeconds(prediction.elapsed)},
-                          {"rows_per_second", RowsPerSecond(prediction)},
+                          {"samples_per_second", RowsPerSecond(prediction)},
                           {"outputs_hash", prediction.outputs_hash},
                           {"outputs_not_finite", prediction.not_finite}};
     if (measures_.tokens > 0) {
@@ -147,7 +148,7 @@ class PredictionJson final : public PredictionReport {
     }
     ordered_json& files = event["files"] = ordered_json::array();
     for (const PredictionTask::File& file : task.files) files.push_back(file.path);
-    PrintObject(event);
+    PrintJsonLine(event);
   }
 
  private:
@@ -175,11 +176,6 @@ class PredictionJson final : public PredictionReport {
                            {"class", task.encoding.NameOf(pair.second)},
                            {"rows", rows}});
     }
-  }
-
-  static void PrintObject(const ordered_json& object) {
-    absl::PrintF("%s\n", object.dump());
-    std::fflush(stdout);
   }
 
   Measures measures_;

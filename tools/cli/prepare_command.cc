@@ -19,6 +19,7 @@
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/stop_signal.h"
 #include "tools/cli/terminal.h"
@@ -80,15 +81,13 @@ void PrintJson(const PreparedTokens& prepared, absl::Duration elapsed) {
   for (const PreparedTokens::File& file : prepared.files) {
     files.push_back({{"path", file.path}, {"tokens", file.tokens}});
   }
-  const nlohmann::ordered_json json = {{"event", "end"},
-                                       {"text_bytes", prepared.text_bytes},
-                                       {"tokens", TokensOf(prepared)},
-                                       {"vocabulary", prepared.vocabulary},
-                                       {"token_bytes", prepared.token_bytes},
-                                       {"files", files},
-                                       {"seconds", absl::ToDoubleSeconds(elapsed)}};
-  using Handler = nlohmann::ordered_json::error_handler_t;
-  absl::PrintF("%s\n", json.dump(-1, ' ', false, Handler::replace));
+  PrintJsonLine({{"event", "end"},
+                 {"text_bytes", prepared.text_bytes},
+                 {"tokens", TokensOf(prepared)},
+                 {"vocabulary", prepared.vocabulary},
+                 {"token_bytes", prepared.token_bytes},
+                 {"files", files},
+                 {"seconds", absl::ToDoubleSeconds(elapsed)}});
 }
 
 void PrintText(const PreparedTokens& prepared, absl::Duration elapsed) {

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,7 +22,9 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/run_options.h"
+#include "tools/cli/terminal.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -38,6 +41,7 @@ struct ProfileFlags {
   int devices = kDefaultStages;
   bool analytic = false;
   std::string output;  // "": none
+  bool json = false;
 };
 
 // "16,32,64", in any order.
@@ -92,7 +96,7 @@ std::string LayerTable(const std::vector<partition::LayerCost>& layers, bool mea
                   base::FormatBytes(layer.memory.stash_bytes + layer.memory.weight_stash_bytes),
                   base::FormatBytes(layer.memory.output_bytes)});
   }
-  return table.ToString();
+  return table.ToString(TerminalColumns());
 }
 
 absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
@@ -102,6 +106,13 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
   ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
   ASSIGN_OR_RETURN(const partition::Profile profile,
                    From(Origin::kConfiguration, MakeProfile(flags, planned)));
+  if (!flags.output.empty()) {
+    RETURN_IF_ERROR(From(Origin::kOutput, partition::WriteProfileFile(flags.output, profile)));
+  }
+  if (flags.json) {
+    PrintJsonLine(nlohmann::ordered_json::parse(partition::ToProfileJson(profile)));
+    return kExitOk;
+  }
   const char* separator = "";
   for (const partition::SizedLayers& size : profile.sizes) {
     const int64_t rows = size.micro_batch_rows;
@@ -110,9 +121,6 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
         base::FormatCount(rows), rows == 1 ? "row" : "rows",
         flags.analytic ? "times estimated" : absl::StrCat("medians of ", flags.repeats, " steps"),
         LayerTable(size.layers, !flags.analytic));
-  }
-  if (!flags.output.empty()) {
-    RETURN_IF_ERROR(From(Origin::kOutput, partition::WriteProfileFile(flags.output, profile)));
   }
   return kExitOk;
 }
@@ -145,12 +153,16 @@ Command AddProfileCommand(CLI::App& app) {
           [](const std::string& text) { return ParseCount(text, 1, kMaxDevices); })
       ->excludes(analytic)
       ->group(group);
-  AddFlag(*command, "--output", "FILE.json", flags->output, "Write the profile, for plan --profile",
-          [](const std::string& path) -> absl::StatusOr<std::string> {
-            if (absl::EndsWithIgnoreCase(path, ".json")) return path;
-            return absl::InvalidArgumentError("expected a file that ends in .json");
-          })
+  AddOutput(*command, "--output", "FILE.json", flags->output,
+            "Write the profile, for plan --profile",
+            [](const std::string& path) -> absl::StatusOr<std::string> {
+              if (absl::EndsWithIgnoreCase(path, ".json") || base::IsStream(path)) {
+                return ParseOutput(path);
+              }
+              return absl::InvalidArgumentError("expected a file that ends in .json");
+            })
       ->group(group);
+  command->add_flag("--json", flags->json, "Print the profile as JSON, on one line")->group(group);
   return {command, [flags] { return PrintProfile(*flags); }};
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "base/units.h"
 #include "partition/plan/receipt.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/tensor_difference.h"
 #include "tools/cli/terminal.h"
 
@@ -122,15 +123,15 @@ class ReplayJson final : public ReplayReport {
       plans.push_back({{"schedule", plan.schedule.name},
                        {"first_layers", plan.first_layer},
                        {"replicas", plan.replicas()},
-                       {"devices", plan.num_devices()},
-                       {"device", engine::Name(time->device.kind)},
+                       {"num_devices", plan.num_devices()},
+                       {"kind", engine::Name(time->device.kind)},
                        {"threads_per_device", time->device.threads}});
     }
-    PrintEvent({{"event", "replay"},
-                {"checkpoint", start.checkpoint.path()},
-                {"step", start.checkpoint.manifest().step},
-                {"steps", start.steps},
-                {"plans", std::move(plans)}});
+    PrintJsonLine({{"event", "replay"},
+                   {"checkpoint", start.checkpoint.path()},
+                   {"step", start.checkpoint.manifest().step},
+                   {"steps", start.steps},
+                   {"plans", std::move(plans)}});
   }
 
   void First(int64_t /*done*/, int64_t /*steps*/) override {}
@@ -144,7 +145,7 @@ class ReplayJson final : public ReplayReport {
     } else {
       event["not_compared"] = std::string(saved.comparable.message());
     }
-    PrintEvent(event);
+    PrintJsonLine(event);
   }
 
   void Step(const StepComparison& step) override {
@@ -155,7 +156,7 @@ class ReplayJson final : public ReplayReport {
     if (step.has_norm) {
       event["gradient_norms"] = {step.first.gradient_norm, step.second.gradient_norm};
     }
-    PrintEvent(event);
+    PrintJsonLine(event);
   }
 
   void End(const EndComparison& end) override {
@@ -164,13 +165,7 @@ class ReplayJson final : public ReplayReport {
                           {"same", end.same},
                           {"parameters_hashes", {end.first_hash, end.second_hash}}};
     event.update(DifferenceToJson(end.difference));
-    PrintEvent(event);
-  }
-
- private:
-  static void PrintEvent(const ordered_json& event) {
-    absl::PrintF("%s\n", event.dump());
-    std::fflush(stdout);
+    PrintJsonLine(event);
   }
 };
 

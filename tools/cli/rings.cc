@@ -42,7 +42,7 @@ std::optional<engine::Standstill> LaunchedRings::FindStandstill(absl::Duration p
 
 std::string LaunchedRings::Explain(bool is_last) {
   const absl::StatusOr<engine::Diagnosis> diagnosis = engine::Diagnose(folder_);
-  std::string text(diagnosis.ok() ? diagnosis->sentence : diagnosis.status().message());
+  std::string text(diagnosis.ok() ? diagnosis->stop.sentence : diagnosis.status().message());
   if (absl::IsNotFound(diagnosis.status()) || text.empty()) return "";
   if (diagnosis.ok() && (scratch_ == nullptr || is_last)) {
     const std::string path = folder_ + "/trace.json";

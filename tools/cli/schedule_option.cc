@@ -43,7 +43,7 @@ absl::StatusOr<std::string> ParseScheduleOption(const std::string& value) {
   const std::string nearest = base::Nearest(value, names);
   return absl::InvalidArgumentError(
       absl::StrCat("\"", absl::CHexEscape(value), "\" is neither one of ",
-                   absl::StrJoin(names, ", "), " nor a file that ends in .csv or .json",
+                   absl::StrJoin(names, ", "), " nor - or a file that ends in .csv or .json",
                    nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
 }
 

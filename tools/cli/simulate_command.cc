@@ -20,6 +20,7 @@
 #include "tools/cli/exit_status.h"
 #include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/schedule_comparison.h"
 #include "tools/cli/schedule_option.h"
 #include "tools/cli/simulated_schedule.h"
@@ -108,7 +109,11 @@ absl::StatusOr<int> RunComparison(const SimulateCommandOptions& options) {
     RETURN_IF_ERROR(
         From(Origin::kOutput, base::WriteFileAtomically(options.html, ToHtml(comparison))));
   }
-  absl::PrintF("%s", options.json ? ToJson(comparison).dump() + "\n" : ToText(comparison));
+  if (options.json) {
+    PrintJsonLine(ToJson(comparison));
+  } else {
+    absl::PrintF("%s", ToText(comparison));
+  }
   if (comparison.best.has_value()) return kExitOk;
   return From(Origin::kConfiguration, absl::InvalidArgumentError("none of these can be performed"));
 }
@@ -122,7 +127,7 @@ absl::StatusOr<int> RunSimulation(const SimulateCommandOptions& options) {
   ASSIGN_OR_RETURN(const SimulatedSchedule found, SimulateSchedule(request));
   RETURN_IF_ERROR(From(Origin::kOutput, WriteFiles(options, found)));
   if (options.json) {
-    absl::PrintF("%s\n", ToJson(found).dump());
+    PrintJsonLine(ToJson(found));
     return kExitOk;
   }
   absl::PrintF("%s", ToText(found, TerminalTimeline()));
@@ -148,7 +153,7 @@ void AddScheduleFlags(CLI::App& app, SimulateCommandOptions& options) {
   AddFlag(app, "--objective", "step|span", request.objective,
           "What auto minimizes: step, or span (if steps overlap) [step]", ParseOrderObjective)
       ->group(group);
-  AddFlag(app, "--stages", "N", request.stages,
+  AddFlag(app, "--stages,--devices", "N", request.stages,
           absl::StrCat("Devices of the pipeline [", ScheduleRequest::kDefaultStages, "]"), Count())
       ->group(group);
   AddFlag(app, "--chunks", "N", request.chunks, "Stages of each device [the schedule's own]",
@@ -207,7 +212,7 @@ void AddOutputFlags(CLI::App& app, SimulateCommandOptions& options) {
   add("--trace", options.trace, "Write a trace for Perfetto and for trace diff");
   AddOutput(app, "--save", "FILE", options.save, "Write the schedule, as .csv (PyTorch's) or .json",
             [](const std::string& path) -> absl::StatusOr<std::string> {
-              if (schedule::IsScheduleFile(path)) return path;
+              if (schedule::IsScheduleFile(path)) return ParseOutput(path);
               return absl::InvalidArgumentError("expected a file that ends in .csv or .json");
             })
       ->group(group);

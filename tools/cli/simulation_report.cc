@@ -65,16 +65,21 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated) {
   const schedule::Schedule& schedule = simulated.as_given;
   const Simulation& simulation = simulated.simulation;
   nlohmann::ordered_json json = {{"schedule", schedule.name},
-                                 {"stages", schedule.num_ranks()},
                                  {"chunks", schedule.num_stages() / schedule.num_ranks()},
-                                 {"microbatches", schedule.num_micro_batches},
+                                 {"micro_batches", schedule.num_micro_batches},
                                  {"step_ms", Milliseconds(simulation.step_ns)},
                                  {"span_ms", Milliseconds(simulation.span_ns)},
                                  {"bubble_rate", simulation.bubble_rate}};
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (size_t r = 0; r < simulation.ranks.size(); ++r) {
     const RankTimes& times = simulation.ranks[r];
-    nlohmann::ordered_json rank = {{"busy_ms", Milliseconds(times.busy_ns)},
+    std::vector<size_t> stages;
+    for (size_t stage = 0; stage < schedule.rank_of_stage.size(); ++stage) {
+      if (schedule.rank_of_stage[stage].value() == static_cast<int>(r)) stages.push_back(stage);
+    }
+    nlohmann::ordered_json rank = {{"rank", r},
+                                   {"stages", std::move(stages)},
+                                   {"busy_ms", Milliseconds(times.busy_ns)},
                                    {"idle_ms",
                                     {{"dependency", Milliseconds(times.dependency_ns)},
                                      {"imbalance", Milliseconds(times.imbalance_ns)},

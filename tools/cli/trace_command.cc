@@ -1,6 +1,7 @@
 #include "tools/cli/trace_command.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,12 +15,14 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/diagnosis/rings.h"
+#include "schedule/action.h"
 #include "schedule/pictures/html.h"
 #include "schedule/pictures/timeline.h"
 #include "schedule/traces/chrome_trace.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/cli/add_flag.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/json_line.h"
 #include "tools/cli/messages.h"
 #include "tools/cli/terminal.h"
 
@@ -31,10 +34,10 @@ struct TraceCommandOptions {
   CLI::App* show = nullptr;
   CLI::App* merge = nullptr;
   std::string simulated, measured;  // of diff, in either order
-  bool json = false;
-  std::string trace;  // of show
-  std::string html;   // of both
-  std::string rings;  // of merge
+  bool json = false;                // of all
+  std::string trace;                // of show
+  std::string html;                 // of both
+  std::string rings;                // of merge
   std::string output;
 };
 
@@ -94,11 +97,34 @@ absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
                                               options.html, DiffPage(simulated, measured, diff))));
   }
   if (options.json) {
-    absl::PrintF("%s\n", ToJson(diff).dump());
+    PrintJsonLine(ToJson(diff));
   } else {
     absl::PrintF("%s", ToText(diff));
   }
   return kExitOk;
+}
+
+nlohmann::ordered_json SummaryToJson(const schedule::Trace& trace) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (schedule::Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
+    std::vector<size_t> stages;
+    for (size_t stage = 0; stage < trace.rank_of_stage.size(); ++stage) {
+      if (trace.rank_of_stage[stage] == rank) stages.push_back(stage);
+    }
+    int64_t busy_ns = 0;
+    for (const schedule::TimedAction& timed : trace.list_of(rank)) {
+      if (IsCompute(timed.action.op)) busy_ns += timed.end_ns - timed.start_ns;
+    }
+    ranks.push_back({{"rank", rank.value()},
+                     {"stages", std::move(stages)},
+                     {"actions", trace.list_of(rank).size()},
+                     {"busy_ns", busy_ns}});
+  }
+  return {{"schedule", trace.name},
+          {"source", trace.source},
+          {"micro_batches", trace.num_micro_batches},
+          {"step_ns", trace.step_ns},
+          {"ranks", std::move(ranks)}};
 }
 
 absl::StatusOr<int> Show(const TraceCommandOptions& options) {
@@ -117,6 +143,10 @@ absl::StatusOr<int> Show(const TraceCommandOptions& options) {
     RETURN_IF_ERROR(From(Origin::kOutput,
                          base::WriteFileAtomically(options.html, ToHtml({{"", trace}}, text))));
   }
+  if (options.json) {
+    PrintJsonLine(SummaryToJson(trace));
+    return kExitOk;
+  }
   absl::PrintF("%s: step %s\n\n%s\nWhat each rank spends the step on (%s)\n%s", title, step,
                schedule::ToTimeline(trace, TerminalTimeline()), times.unit, ToText(times));
   return kExitOk;
@@ -129,8 +159,12 @@ absl::StatusOr<int> Merge(const TraceCommandOptions& options) {
     RETURN_IF_ERROR(
         From(Origin::kOutput, base::WriteFileAtomically(options.output, diagnosis.trace)));
   }
-  absl::PrintF("%s\n",
-               diagnosis.sentence.empty() ? "no rank has begun a step" : diagnosis.sentence);
+  const engine::FirstStop& stop = diagnosis.stop;
+  if (options.json) {
+    PrintJsonLine({{"devices", stop.devices}, {"place", stop.place}, {"sentence", stop.sentence}});
+    return kExitOk;
+  }
+  absl::PrintF("%s\n", stop.sentence.empty() ? "no rank has begun a step" : stop.sentence);
   return kExitOk;
 }
 
@@ -154,7 +188,6 @@ Command AddTraceCommand(CLI::App& app) {
   options->diff
       ->add_option("measured", options->measured, "Trace of a run; also the other way round")
       ->required();
-  options->diff->add_flag("--json", options->json, "Print one JSON object");
   AddOutput(*options->diff, "--html", "FILE", options->html,
             "Write a page with both timelines, one above the other");
   options->show = flags->add_subcommand("show", "Draw a trace");
@@ -168,6 +201,9 @@ Command AddTraceCommand(CLI::App& app) {
       ->required();
   AddOutput(*options->merge, "--output", "FILE", options->output,
             "Write the merged trace of all ranks");
+  for (CLI::App* const command : {options->diff, options->show, options->merge}) {
+    command->add_flag("--json", options->json, "Print one JSON object");
+  }
   return {flags, [options] { return RunTrace(*options); }};
 }
 

@@ -141,8 +141,9 @@ void AddTrainingFlags(CLI::App& app, RunOptions& options) {
   const auto add_file = [&](const char* name, std::string& path, const char* description) {
     AddOutput(app, name, "FILE", path, description)->group("Run");
   };
-  add_file("--metrics", options.metrics,
-           "Write them and all evaluations, as JSON lines; a resumed run adds to it");
+  AddOutput(app, "--metrics", "FILE", options.metrics,
+            "Write them and all evaluations, as JSON lines; a resumed run adds to it", ParseFile)
+      ->group("Run");
   AddFlag(app, "--tensorboard", "DIR", options.tensorboard,
           "Write them as a file of events for TensorBoard in this folder", ParseFolder)
       ->group("Run");

@@ -192,7 +192,7 @@ absl::StatusOr<std::string> ModelTextOf(const RunOptions& options) {
   absl::StatusOr<std::string> named = engine::ModelFileNamed(options.model_file);
   if (!absl::IsNotFound(named.status())) return From(Origin::kUsage, named);
   absl::StatusOr<std::string> text =
-      From(Origin::kData, base::ReadFile(options.model_file, engine::kMaxModelFileBytes));
+      From(Origin::kData, base::ReadInput(options.model_file, engine::kMaxModelFileBytes));
   if (!absl::IsNotFound(text.status())) return text;
   return From(Origin::kData,
               absl::NotFoundError(absl::StrCat(text.status().message(), "; models with a name are ",
