@@ -20,7 +20,7 @@ using schedule::StageId;
 
 constexpr size_t kColumns = base::TextTable::kPageColumns;
 constexpr size_t kLabelColumns = 14;
-constexpr size_t kNameColumns = 14;  // of a device in a table
+constexpr size_t kNameColumns = 10;  // of a device in a table
 constexpr size_t kListColumns = 10;  // of a rank's stages
 
 // Names come from files: no control sequence may reach the terminal.

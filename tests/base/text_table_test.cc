@@ -44,15 +44,15 @@ TEST(TextTable, LeavesNoTrailingSpaces) {
 TEST(TextTable, NarrowsGapsAndThenNamesButNoNumbers) {
   TextTable table({{"layer"}, {"parameters", Align::kRight}, {"what"}});
   table.AddRow({"block.12.µattention.output", "123456789", "a"});
-  EXPECT_EQ(table.ToString(46), table.ToString());
-  EXPECT_EQ(table.ToString(43),
+  EXPECT_EQ(table.ToString(44), table.ToString());
+  EXPECT_EQ(table.ToString(42),
             "layer                      parameters what\n"
             "-------------------------- ---------- ----\n"
             "block.12.µattention.output  123456789 a\n");
   EXPECT_EQ(table.ToString(31),
-            "layer          parameters what\n"
-            "-------------- ---------- ----\n"
-            "block.1…output  123456789 a\n");
+            "layer           parameters what\n"
+            "--------------- ---------- ----\n"
+            "block.1….output  123456789 a\n");
   EXPECT_EQ(table.ToString(1),
             "layer        parameters what\n"
             "------------ ---------- ----\n"

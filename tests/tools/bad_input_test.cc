@@ -294,7 +294,7 @@ TEST(BadConfiguration, ModelThatDoesNotFitGetsATableAfterTheLine) {
   EXPECT_THAT(run.err,
               AllOf(StartsWith("stagecoach train: the model does not fit: stage 0"),
                     HasSubstr("device memory is 1.0 kB"), HasSubstr("no number of stages fits"),
-                    HasSubstr("\ndevice  stage  layers")));
+                    HasSubstr("\ndevice stage layers")));
 }
 
 }  // namespace

@@ -321,12 +321,12 @@ TEST(Plan, RefusesBadInput) {
                                       "\"backwards_ms\": 2}]}");
   Finished run = RunStagecoach({"plan", "--profile", misspelled});
   EXPECT_EQ(run.exit_status, 65);
-  EXPECT_THAT(run.err,
-              AllOf(HasSubstr("p.json:2: "), HasSubstr("backwards_ms"), HasSubstr("backward_ms")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("p.json:2:12: "), HasSubstr("backwards_ms"),
+                             HasSubstr("backward_ms")));
   const std::string cluster = file("c.toml", "version = 1\n[[group]]\ndevices = 2\nspeed = -1\n");
   run = PlanVgg16({"--cluster", cluster});
   EXPECT_EQ(run.exit_status, 65);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("c.toml:4: "), HasSubstr("speed")));
+  EXPECT_THAT(run.err, AllOf(HasSubstr("c.toml:4:1: "), HasSubstr("speed")));
   EXPECT_EQ(PlanVgg16({"--devices", "41"}).exit_status, 78);
   EXPECT_EQ(PlanVgg16({"--format", "pipedreams"}).exit_status, 2);
   run = PlanVgg16({"--layers", "5"});  // of a model that is not asked for

@@ -312,8 +312,8 @@ TEST(Trace, OfTheSameKindKeepTheirPlacesAndThatIsSaid) {
 // A schedule, its trace and its times, each through a pipe.
 TEST(Streams, AreReadAndWrittenInPlaceOfFiles) {
   const std::string file = absl::StrCat(TestDirectory(), "/", "schedule.json");
-  const Finished saved = Simulated({"--schedule", "zb-v", "--save", file});
-  const Finished written = Simulated({"--schedule", "zb-v", "--save", "-"});
+  const Finished saved = Simulated({"--schedule", "zb-v", "--stages", "2", "--save", file});
+  const Finished written = Simulated({"--schedule", "zb-v", "--stages", "2", "--save", "-"});
   EXPECT_EQ(written.exit_status, 0) << written.err;
   EXPECT_EQ(written.out, ContentsOf(file));
   EXPECT_EQ(written.err, saved.out);

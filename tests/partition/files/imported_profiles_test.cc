@@ -146,7 +146,7 @@ TEST(PipedreamProfile, RefusesBadGraphs) {
   ExpectNoGraph(nodes + "\tnode1 -- node4\n", "4: there is no node4");
   ExpectNoGraph(nodes + "\tnode1 -- node2\n\tnode1 -- node2\n", "5: the edge is also on line 4");
   ExpectNoGraph(nodes, "there is no edge");
-  ExpectNoGraph(nodes + "\tnode1 -- node2\n\tnode2 -- node3\n\tnode3 -- node2\n", "line ");
+  ExpectNoGraph(nodes + "\tnode1 -- node2\n\tnode2 -- node3\n\tnode3 -- node2\n", "3: ");
   EXPECT_THAT(ParsePipedreamProfile(nodes + "\tnode3 -- node2\n\tnode2 -- node3\n", ""),
               testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is on a cycle")));
   ExpectNoGraph(NodeLine(7, "Input") + nodes + "\tnode1 -- node7\n", "5: an Input reads nothing");

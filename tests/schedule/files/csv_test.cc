@@ -134,7 +134,7 @@ TEST(ScheduleCsv, LeavesOutSumsOfAComputeSchedule) {
   EXPECT_FALSE(ParseScheduleCsv("0F0,0B0,0REDUCE_GRAD\n1REDUCE_GRAD", "no rank").ok());
   EXPECT_THAT(
       ParseScheduleCsv("0F0,0REDUCE_GRAD,0B0\n1F0,1REDUCE_GRAD", "gpipe").status().message(),
-      HasSubstr("2:12 (end of the row): stage 1"));
+      HasSubstr("2:17 (end of the row): stage 1"));
 }
 
 TEST(ScheduleCsv, RefusesWaitsForNothing) {
@@ -144,9 +144,9 @@ TEST(ScheduleCsv, RefusesWaitsForNothing) {
   };
   refused("0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0",
           "1:5: \"0WAIT_SEND_F0\" has no 0SEND_F0 to wait for before it in the row");
-  refused("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0WAIT_SEND_F0", "1:5: ");
+  refused("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0WAIT_SEND_F0", "1:41: ");
   refused("0F0,0SEND_F0,0RECV_B0,0B0,1WAIT_SEND_B0", "1:27: \"1WAIT_SEND_B0\" has no 1SEND_B0");
-  refused("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_REDUCE_GRAD", "1:5: ");
+  refused("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_REDUCE_GRAD", "1:27: ");
   refused("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_RECV_B0", "1:27: \"0WAIT_RECV_B0\" is not an action");
   refused("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F", "1:27: \"0WAIT_SEND_F\" is not an action");
 }
@@ -297,7 +297,7 @@ TEST(ScheduleCsv, NamesTheCellThatBreaksARule) {
 
 TEST(ScheduleCsv, NamesTheEndOfTheRowThatLacksAnAction) {
   ExpectRefused({
-      {"0F0,0F1,0B0,0B1\n1F0,1B0,1B1", "2:21 (end of the row): "},
+      {"0F0,0F1,0B0,0B1\n1F0,1B0,1B1", "2:12 (end of the row): "},
       {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,,", "2:12 (end of the row): stage 1 B "},
       {"0F0,0I0\n1F0,1B0", "1:8 (end of the row): stage 0 W micro-batch 0 is missing"},
       {"0F0\n1F0,1B0", "1:4 (end of the row): stage 0 B micro-batch 0 is missing"},

@@ -337,10 +337,10 @@ rank   F  BW  compute
    1   0   0        0
 
 Largest differences of single actions (ns)
-rank  action                   cause        started  simulated  measured  difference
-----  -----------------------  -----------  -------  ---------  --------  ----------
-   0  stage 0 F micro-batch 0  F                  0         20        26          +6
-   1  stage 1 F micro-batch 0  activations       36         30        36          +6
+rank action                  cause       started simulated measured difference
+---- ----------------------- ----------- ------- --------- -------- ----------
+   0 stage 0 F micro-batch 0 F                 0        20       26         +6
+   1 stage 1 F micro-batch 0 activations      36        30       36         +6
 
 First to start off by more than 5 % of the step: stage 0 SEND_F micro-batch 0 on rank 0,
 at 26 ns instead of 20 ns (position 1).
