@@ -19,9 +19,10 @@ struct ComparedPlan {
 // A receipt for people and programs. Where nothing was searched (Receipt::considered is 0) none of
 // them claims a lower bound. Pre-condition: the receipt is one of receipt.h or planner.h.
 
-// For the terminal, at most 80 columns wide: the choice with its objective, bound and gap; a row
-// per stage with its times, micro-batches in flight and idle share; a row per rank with all parts
-// of its memory; the runner-up, what would change the choice, and the effort.
+// For the terminal, at most 80 columns wide unless numbers are very long: the choice with its
+// objective, bound and gap; a row per stage with its times, micro-batches in flight and idle share;
+// a row per rank with all parts of its memory; the runner-up, what would change the choice, and the
+// effort.
 std::string ToText(const Receipt& receipt);
 
 // One JSON object on one line, in UTF-8 whatever the names are, with an entry for each plan that it

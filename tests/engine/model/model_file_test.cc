@@ -301,9 +301,9 @@ TEST(ModelFile, UnknownInnerLayerNamesItsPlace) {
 }
 
 TEST(ModelFile, UnknownKeyNamesNearest) {
-  ExpectInvalid("[[layer]]\ntype = \"linear\"\noutputs = 3\nactivatoin = \"relu\"\n",
-                AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"),
-                      HasSubstr("\"activation\"")));
+  ExpectInvalid(
+      "[[layer]]\ntype = \"linear\"\noutputs = 3\nactivatoin = \"relu\"\n",
+      AllOf(StartsWith("4:1: $.layer[0]: "), HasSubstr("activatoin"), HasSubstr("\"activation\"")));
 }
 
 TEST(ModelFile, UnknownTopLevelKeyIsRefused) {
