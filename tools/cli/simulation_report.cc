@@ -48,9 +48,10 @@ std::vector<std::string> RowOf(const SimulatedSchedule& simulated, size_t rank) 
 std::string Title(const SimulatedSchedule& simulated) {
   const schedule::Schedule& schedule = simulated.as_given;
   const int chunks = schedule.num_stages() / schedule.num_ranks();
-  return absl::StrCat(schedule.name, ": ", schedule.num_ranks(), " stages",
-                      chunks > 1 ? absl::StrCat(" x ", chunks, " chunks") : "", ", ",
-                      schedule.num_micro_batches, " micro-batches");
+  const int devices = schedule.num_ranks(), micro_batches = schedule.num_micro_batches;
+  return absl::StrCat(schedule.name, ": ", devices, devices == 1 ? " device" : " devices",
+                      chunks > 1 ? absl::StrCat(", ", chunks, " chunks each") : "", ", ",
+                      micro_batches, micro_batches == 1 ? " micro-batch" : " micro-batches");
 }
 
 std::string FormatMs(int64_t ns) { return absl::StrFormat("%.3f ms", Milliseconds(ns)); }
