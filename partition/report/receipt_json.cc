@@ -56,7 +56,7 @@ ordered_json RunnerUpJson(const Receipt& receipt) {
   const Choice& other = *receipt.runner_up;
   ordered_json json = {{"objective_ms", InMs(other.objective_ns)},
                        {"schedule", other.schedule},
-                       {"micro_batches", other.micro_batches},
+                       {"microbatches", other.micro_batches},
                        {"micro_batch_rows", other.micro_batch_rows},
                        {"chunks", other.chunks},
                        {"replicas", other.replicas},
@@ -93,7 +93,7 @@ std::string ToJson(const Receipt& receipt, absl::Span<const ComparedPlan> compar
       {"lower_bound_ms", has_bound ? ordered_json(InMs(receipt.lower_bound_ns)) : ordered_json()},
       {"gap", has_bound ? ordered_json(receipt.gap()) : ordered_json()},
       {"schedule", receipt.choice.schedule},
-      {"micro_batches", receipt.plan.micro_batches()},
+      {"microbatches", receipt.plan.micro_batches()},
       {"stages", std::move(stages)},
       {"planning_ms", absl::ToDoubleMilliseconds(receipt.planning)},
       {"model", receipt.model},

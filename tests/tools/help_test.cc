@@ -116,7 +116,7 @@ TEST(Completion, KnowsCommandsAndTheirFlagsInBash) {
   EXPECT_EQ(Completed({"train", "--micro"}), "--microbatches\n");
   EXPECT_EQ(Completed({"trace", "m"}), "merge\n");
   EXPECT_EQ(Completed({"trace", "merge", "--o"}), "--output\n");
-  EXPECT_EQ(Completed({"trace", "merge", "--json"}), "\n");
+  EXPECT_EQ(Completed({"trace", "merge", "--epochs"}), "\n");
 }
 
 TEST(Completion, DescribesFlagsInZshAndFish) {

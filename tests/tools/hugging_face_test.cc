@@ -151,7 +151,7 @@ TEST_F(HuggingFaceCommand, AModelThatTransformersDoesNotKnowIsRefused) {
 TEST_F(HuggingFaceCommand, AFolderWithoutAModelIsBadData) {
   const Finished missing = Train({"--init", PathOf("nothing")});
   EXPECT_EQ(missing.exit_status, kStatusBadData);
-  ExpectOneLine(missing.err, HasSubstr("nothing/config.json"));
+  ExpectOneLine(missing.err, HasSubstr("nothing has no config.json"));
 }
 
 TEST_F(HuggingFaceCommand, ANameThatIsWrongSaysWhatIsNot) {

@@ -46,7 +46,7 @@ TEST(Plan, EndsWhenItsTimeIsOver) {
 
 TEST(Plan, CoversTheLayersInOrder) {
   const nlohmann::json plan = PlanOf(kSmall);
-  EXPECT_EQ(plan["micro_batches"], 4);
+  EXPECT_EQ(plan["microbatches"], 4);
   EXPECT_EQ(plan["micro_batch_rows"], 8);
   int next_layer = 0;
   for (const nlohmann::json& stage : plan["stages"]) {
@@ -170,8 +170,8 @@ TEST(Plan, ChoosesTheNumberOfMicroBatches) {
                                       "--layers", "8", "--width", "512", "--json"});
   ASSERT_EQ(run.exit_status, 0) << run.err;
   const nlohmann::json plan = run.Events().at(0);
-  EXPECT_EQ(plan["micro_batches"].get<int>() * plan["micro_batch_rows"].get<int>(), 24);
-  EXPECT_GT(plan["micro_batches"], 1);
+  EXPECT_EQ(plan["microbatches"].get<int>() * plan["micro_batch_rows"].get<int>(), 24);
+  EXPECT_GT(plan["microbatches"], 1);
   EXPECT_GT(plan["considered"], 5);
 }
 

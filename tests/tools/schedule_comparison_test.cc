@@ -44,8 +44,8 @@ std::vector<std::string> NamesOfBest(const nlohmann::json& rows) {
   std::vector<std::string> names;
   for (const nlohmann::json& row : rows) {
     if (row.value("best", false)) {
-      names.push_back(absl::StrCat(row["schedule"].get<std::string>(), " of ",
-                                   row["micro_batches"].get<int>()));
+      names.push_back(
+          absl::StrCat(row["schedule"].get<std::string>(), " of ", row["microbatches"].get<int>()));
     }
   }
   return names;
@@ -59,10 +59,10 @@ TEST(CompareSchedules, EachRowIsWhatItsScheduleIsAlone) {
     for (const char* micro_batches : {"8", "16"}) {
       nlohmann::json& row = rows[i++];
       const nlohmann::json alone = Compared(schedule, micro_batches, {"--json"}).Events().at(0);
-      EXPECT_DOUBLE_EQ(row["micro_batches_per_second"],
-                       1e3 * alone["micro_batches"].get<double>() / alone["step_ms"].get<double>());
+      EXPECT_DOUBLE_EQ(row["microbatches_per_second"],
+                       1e3 * alone["microbatches"].get<double>() / alone["step_ms"].get<double>());
       EXPECT_EQ(row["peak_stash"], 4);
-      for (const char* own : {"micro_batches_per_second", "peak_stash", "best"}) row.erase(own);
+      for (const char* own : {"microbatches_per_second", "peak_stash", "best"}) row.erase(own);
       EXPECT_EQ(row, alone);
     }
   }
@@ -95,7 +95,7 @@ TEST(CompareSchedules, SizesGivePeaksInBytes) {
 TEST(CompareSchedules, AutoAndTheOthersAreComparedByItsObjective) {
   const Arguments span = {"--objective", "span"};
   const nlohmann::json rows = RowsOf("zb-h2,auto", "12", span);
-  EXPECT_DOUBLE_EQ(rows[0]["micro_batches_per_second"], 12e3 / rows[0]["span_ms"].get<double>());
+  EXPECT_DOUBLE_EQ(rows[0]["microbatches_per_second"], 12e3 / rows[0]["span_ms"].get<double>());
   EXPECT_LT(rows[0]["span_ms"], rows[0]["step_ms"]);
   EXPECT_THAT(Compared("zb-h2,auto", "12", span).out, HasSubstr("  span  "));
   EXPECT_EQ(Compared("zb-h2,1f1b", "12", span).exit_status, kStatusUsage);
@@ -105,7 +105,7 @@ TEST(CompareSchedules, WhatCannotBePerformedIsARowWithItsReason) {
   const std::string reason = "needs micro-batches divisible by ranks: 6 and 4";
   const nlohmann::json rows = RowsOf("interleaved,1f1b", "6,8");
   EXPECT_EQ(rows[0],
-            (nlohmann::json{{"schedule", "interleaved"}, {"micro_batches", 6}, {"error", reason}}));
+            (nlohmann::json{{"schedule", "interleaved"}, {"microbatches", 6}, {"error", reason}}));
   EXPECT_EQ(NamesOfBest(rows), NamesOfBest(RowsOf("interleaved,1f1b", "8")));
   EXPECT_THAT(Compared("interleaved,1f1b", "6,8").out,
               HasSubstr(absl::StrCat("\ninterleaved                6  ", reason, "\n")));

@@ -55,9 +55,11 @@ TEST(Simulate, JsonHasItsFormAndItsTimesAddUp) {
       JsonOf({"--schedule", "zb-v", "--stages", "8", "--microbatches", "32", "--forward", "18.5",
               "--backward", "18.1", "--weight", "9.3", "--latency", "0.6"});
   EXPECT_EQ(json["schedule"], "zb-v");
+  EXPECT_EQ(json["devices"], 8);
   EXPECT_EQ(json["chunks"], 2);
+  EXPECT_EQ(json["stages"], 16);
   EXPECT_THAT(json["ranks"][0]["stages"], ElementsAre(0, 15));
-  EXPECT_EQ(json["micro_batches"], 32);
+  EXPECT_EQ(json["microbatches"], 32);
   ASSERT_THAT(json["ranks"], SizeIs(8));
   for (const nlohmann::json& rank : json["ranks"]) {
     EXPECT_NEAR(rank["busy_ms"], 32 * (18.5 + 18.1 + 9.3), 1e-6);

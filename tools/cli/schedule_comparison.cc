@@ -208,12 +208,11 @@ nlohmann::ordered_json ToJson(const ScheduleComparison& comparison) {
       json["schedule"] = row.schedule;
       json["peak_stash"] = FullestStash(*row.simulated);
       if (KnowsSizes(*row.simulated)) json["peak_bytes"] = PeakBytes(*row.simulated);
-      json["micro_batches_per_second"] =
-          MicroBatchesPerSecond(*row.simulated, comparison.objective);
+      json["microbatches_per_second"] = MicroBatchesPerSecond(*row.simulated, comparison.objective);
       json["best"] = i == comparison.best;
     } else {
-      json = {{"schedule", row.schedule}, {"micro_batches", nullptr}, {"error", Reason(row)}};
-      if (row.micro_batches.has_value()) json["micro_batches"] = *row.micro_batches;
+      json = {{"schedule", row.schedule}, {"microbatches", nullptr}, {"error", Reason(row)}};
+      if (row.micro_batches.has_value()) json["microbatches"] = *row.micro_batches;
     }
     rows.push_back(std::move(json));
   }

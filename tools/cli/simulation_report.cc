@@ -66,8 +66,10 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated) {
   const schedule::Schedule& schedule = simulated.as_given;
   const Simulation& simulation = simulated.simulation;
   nlohmann::ordered_json json = {{"schedule", schedule.name},
+                                 {"devices", schedule.num_ranks()},
                                  {"chunks", schedule.num_stages() / schedule.num_ranks()},
-                                 {"micro_batches", schedule.num_micro_batches},
+                                 {"stages", schedule.num_stages()},
+                                 {"microbatches", schedule.num_micro_batches},
                                  {"step_ms", Milliseconds(simulation.step_ns)},
                                  {"span_ms", Milliseconds(simulation.span_ns)},
                                  {"bubble_rate", simulation.bubble_rate}};

@@ -11,10 +11,10 @@ namespace stagecoach::tools {
 
 // What a simulation found, for people and for programs.
 
-// {"schedule", "stages" (ranks), "chunks" (per rank), "microbatches", "step_ms", "span_ms",
-// "bubble_rate", "ranks": [{"busy_ms", "idle_ms": {"dependency", "imbalance", "communication"},
-// "peak_stash"}]}, and "peak_stash_bytes" and "peak_bytes" per rank if sizes are known
-// (KnowsSizes).
+// {"schedule", "devices", "chunks" (of a device), "stages" (of all devices), "microbatches",
+// "step_ms", "span_ms", "bubble_rate", "ranks": [{"rank", "stages": [0, ...], "busy_ms",
+// "idle_ms": {"dependency", "imbalance", "communication"}, "peak_stash"}]}, and "peak_stash_bytes"
+// and "peak_bytes" per rank if sizes are known (KnowsSizes).
 nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated);
 
 // A title, a timeline, a table of the ranks, and the totals.
@@ -27,7 +27,7 @@ std::string FormatPercent(double share);
 // Whether peaks in bytes are known.
 bool KnowsSizes(const SimulatedSchedule& simulated);
 
-// "1f1b: 4 stages, 8 micro-batches".
+// "1f1b: 4 devices, 8 micro-batches"; "zb-v: 2 devices, 2 chunks each, 8 micro-batches".
 std::string Title(const SimulatedSchedule& simulated);
 
 // A page with the timeline, the totals, and the table of the ranks.

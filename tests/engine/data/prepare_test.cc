@@ -160,7 +160,7 @@ TEST(LoadTokens, RefusesFilesOfAnotherTimeThanWhatDescribesThem) {
               StatusIs(kInvalidArgument, HasSubstr("a.bin has 500 tokens, and not ")));
   WriteTestFile(directory, "a.bin.json", "{\"vocabulary\": 1}");
   EXPECT_THAT(LoadData({.spec = options.output, .tokens = {.context = 16}}),
-              StatusIs(kInvalidArgument, HasSubstr("a.bin.json: $.vocabulary: must be")));
+              StatusIs(kInvalidArgument, HasSubstr("a.bin.json:1:2: $.vocabulary: must be")));
 }
 
 TEST(LoadTokens, MakesTokensOfAnyText) {

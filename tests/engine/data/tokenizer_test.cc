@@ -358,7 +358,7 @@ TEST(Tokenizer, RefusesFilesThatAreNone) {
   EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.txt", "x")),
               StatusIs(kInvalidArgument, HasSubstr("a.txt: expected the name of")));
   EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.json", "{")),
-              StatusIs(kInvalidArgument, HasSubstr("a.json: 1:2")));
+              StatusIs(kInvalidArgument, HasSubstr("a.json:1:2: ")));
   EXPECT_THAT(Tokenizer::Load(WriteTestFile(directory, "a.model", "no model")),
               StatusIs(kInvalidArgument, HasSubstr("a.model: not a model that SentencePiece")));
 }

@@ -383,7 +383,7 @@ TEST(ModelFile, ErrorsInFilesNameThem) {
   const std::string path = folder.path() / "model.toml";
   std::ofstream(path) << "[[layer]]\ntype = \"liner\"\n";
   EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path + ":2: ")));
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path + ":2:1: ")));
   std::filesystem::remove(path);
   EXPECT_THAT(ReadModelFile(path, kFeatures, kClasses),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));

@@ -182,8 +182,8 @@ TEST(ReceiptJson, BeginsWithTheKeysThatProgramsRead) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : receipt.items()) keys.push_back(key);
   keys.resize(7);
-  EXPECT_THAT(keys, ElementsAre("objective_ms", "lower_bound_ms", "gap", "schedule",
-                                "micro_batches", "stages", "planning_ms"));
+  EXPECT_THAT(keys, ElementsAre("objective_ms", "lower_bound_ms", "gap", "schedule", "microbatches",
+                                "stages", "planning_ms"));
   std::vector<std::string> stage_keys;
   for (const auto& [key, value] : receipt["stages"][0].items()) stage_keys.push_back(key);
   EXPECT_THAT(stage_keys,
@@ -200,7 +200,7 @@ TEST(ReceiptJson, SaysWhatTheReceiptSays) {
   EXPECT_DOUBLE_EQ(read["lower_bound_ms"], receipt.lower_bound_ns / 1e6);
   EXPECT_DOUBLE_EQ(read["gap"], receipt.gap());
   EXPECT_EQ(read["schedule"], "interleaved");
-  EXPECT_EQ(read["micro_batches"], 8);
+  EXPECT_EQ(read["microbatches"], 8);
   EXPECT_EQ(read["micro_batch_rows"], 16);
   EXPECT_EQ(read["chunks"], 2);
   EXPECT_EQ(read["planning_ms"], 120.0);

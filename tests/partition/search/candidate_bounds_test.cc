@@ -271,6 +271,24 @@ TEST(CandidateBounds, AreTightForBottlenecks) {
   }
 }
 
+// Whatever rank a given schedule has its first stage on: the bound of stages in order is not one.
+TEST(CandidateBounds, HoldForStagesInAnyOrder) {
+  std::mt19937 random(6);
+  for (int i = 0; i < 60; ++i) {
+    PlannerRequest request = RequestFor(RandomLayers(random, 6), 3, 4, kAnySchedule);
+    for (LayerCost& layer : request.profile.sizes.front().layers) layer.forward_ns += 100;
+    for (ClusterDevice& device : request.cluster.devices) {
+      device.speed = 1 + static_cast<double>(random() % 8);
+    }
+    request.given = schedule::Generate("1f1b", {.ranks = 3, .micro_batches = 4}).value();
+    std::reverse(request.given->rank_of_stage.begin(), request.given->rank_of_stage.end());
+    std::reverse(request.given->actions.begin(), request.given->actions.end());
+    const double bound_ns = SpaceOf(request)->candidates().front().lower_bound_ns;
+    ASSERT_OK_AND_ASSIGN(const Receipt receipt, PlanJointly(request));
+    EXPECT_LE(bound_ns, receipt.objective_ns) << i;  // of the best of all cuts
+  }
+}
+
 TEST(CandidateBounds, OneRankIsNotGivenSeveralStages) {
   const auto chunks_of = [](int devices) {
     const PlannerRequest request = RequestFor(EqualLayers(8, 100, 100), devices, 4, kAnySchedule);

@@ -398,6 +398,36 @@ TEST(PlanJointly, RefusesWhatCannotBe) {
   EXPECT_FALSE(PlanJointly(request).ok());
 }
 
+int64_t FullestPeak(const PlannerRequest& request) {
+  int64_t most_bytes = 0;
+  for (const RankReport& rank : PlanJointly(request).value().report.ranks) {
+    most_bytes = std::max(most_bytes, rank.peak_bytes());
+  }
+  return most_bytes;
+}
+
+// The first that helps, and no more of it than is needed.
+TEST(PlanJointly, SaysWhatWouldMakeAPlanFit) {
+  const auto expect = [](PlannerRequest request, int64_t memory_bytes, const char* remedy) {
+    for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = memory_bytes;
+    EXPECT_THAT(PlanJointly(request),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(remedy)));
+  };
+  PlannerRequest request = EqualLayers(2, 0);
+  request.schedule = "1f1b";
+  for (LayerCost& layer : request.profile.sizes.front().layers) {
+    layer.memory.parameter_bytes = 1'000'000;
+  }
+  PlannerRequest of_three = request;
+  of_three.cluster = UniformCluster(3);
+  expect(request, FullestPeak(of_three), "with 3 devices");
+  for (LayerCost& layer : request.profile.sizes.front().layers) layer.recompute_stash_bytes = 0;
+  PlannerRequest recomputed = request;
+  recomputed.recomputes_all = true;
+  request.may_recompute = false;
+  expect(request, FullestPeak(recomputed), "with recomputing layers, or with");
+}
+
 // Schedules that were not asked for are not mentioned.
 TEST(PlanJointly, SaysWhySoManyStagesCannotBe) {
   PlannerRequest request = EqualLayers(4, 0);
