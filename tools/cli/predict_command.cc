@@ -32,6 +32,7 @@
 #include "tools/cli/rings.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/saved_run.h"
+#include "tools/cli/slow_notice.h"
 #include "tools/cli/stop_signal.h"
 #include "tools/cli/training.h"
 
@@ -104,6 +105,7 @@ absl::StatusOr<PredictionTask> LoadTask(const CLI::App& flags, const PredictOpti
                                                 .vocabulary = manifest.encoding.vocabulary,
                                                 .tokenizer = options.run.tokenizer}};
   PredictionTask task;
+  const SlowNotice notice(DescribeReading(DataOf(options.run)));
   if (!IsGiven(flags, "--data")) {
     ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
     task.data = std::move(data.test);

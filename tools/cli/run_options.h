@@ -133,6 +133,9 @@ inline std::string TestDataOf(const RunOptions& options) {
   return options.test_data.empty() ? DataOf(options) : options.test_data;
 }
 
+// "reads data.csv (1.2 GB)", for a SlowNotice.
+std::string DescribeReading(const std::string& data);
+
 // What `predict` asks for.
 struct PredictOptions {
   RunOptions run;          // data, model, devices: those of the checkpoint, but for flags

@@ -37,6 +37,8 @@ void RedrawLine(const std::string& line) { Redraw(stdout, line); }
 
 void RedrawErrorLine(const std::string& line) { Redraw(stderr, line); }
 
+bool CanRedrawErrorLine() { return CanRedraw(STDERR_FILENO); }
+
 schedule::TimelineOptions TerminalTimeline() {
   const int columns = TerminalColumns();
   return {.columns = columns > 0 ? columns : 100, .color = columns > 0};

@@ -16,6 +16,7 @@ void RedrawLine(const std::string& line);
 
 // The same where standard error is the terminal; "" leaves the line empty.
 void RedrawErrorLine(const std::string& line);
+bool CanRedrawErrorLine();
 
 // A timeline as wide as the terminal, in color, or 100 columns without where there is none.
 schedule::TimelineOptions TerminalTimeline();

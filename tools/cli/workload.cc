@@ -1,7 +1,10 @@
 // What is trained, of tools/cli/run_options.h: data, model, optimizer.
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,6 +14,7 @@
 #include "base/file.h"
 #include "base/line.h"
 #include "base/status_macros.h"
+#include "base/units.h"
 #include "engine/checkpoint/hugging_face_files.h"
 #include "engine/data/load.h"
 #include "engine/data/tokenizer/tokenizer.h"
@@ -19,6 +23,7 @@
 #include "engine/model/transformer.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/run_options.h"
+#include "tools/cli/slow_notice.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -131,6 +136,18 @@ absl::StatusOr<engine::ModelData> ShapesOf(const RunOptions& options,
                            .classes = tokens.vocabulary};
 }
 
+}  // namespace
+
+std::string DescribeReading(const std::string& data) {
+  if (absl::StartsWith(data, "synthetic:")) return absl::StrCat("makes ", data);
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(data, error);  // not of a directory or a pipe
+  if (error) return absl::StrCat("reads ", data);
+  return absl::StrCat("reads ", data, " (", base::FormatBytes(static_cast<int64_t>(bytes)), ")");
+}
+
+namespace {
+
 absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                                            const engine::TokenOptions& tokens) {
   if (options.label != RunOptions().label && !absl::EndsWith(DataOf(options), ".csv")) {
@@ -159,7 +176,10 @@ absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                     absl::StrCat("--stop-when ", options.stop_when->text,
                                  ": numbers have no accuracy: expected train_loss or test_loss")));
   }
-  ASSIGN_OR_RETURN(engine::TrainTest data, engine::LoadData(source));
+  ASSIGN_OR_RETURN(engine::TrainTest data, [&] {
+    const SlowNotice notice(DescribeReading(DataOf(options)));
+    return engine::LoadData(source);
+  }());
   const bool are_images = data.train->spec().inputs.front().type == kernels::DType::kUint8;
   if (options.evaluation_rows > 0) {
     auto subset = engine::SpreadSubset(std::move(data.test), options.evaluation_rows);

@@ -1,0 +1,33 @@
+#include "tools/cli/slow_notice.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tools/cli/messages.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+
+SlowNotice::SlowNotice(std::string text, absl::Duration patience)
+    : text_(std::move(text)), watch_([this, patience] { Watch(patience); }) {}
+
+SlowNotice::~SlowNotice() {
+  done_.Notify();
+  watch_.join();
+}
+
+void SlowNotice::Watch(absl::Duration patience) const {
+  const absl::Time start = absl::Now();
+  if (done_.WaitForNotificationWithTimeout(patience)) return;
+  if (!CanRedrawErrorLine()) {
+    PrintNotice(text_);
+    return;
+  }
+  do {
+    RedrawErrorLine(absl::StrCat(text_, ", ", absl::ToInt64Seconds(absl::Now() - start), " s"));
+  } while (!done_.WaitForNotificationWithTimeout(absl::Seconds(1)));
+  RedrawErrorLine("");
+}
+
+}  // namespace stagecoach::tools
