@@ -8,36 +8,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace stagecoach::base {
 namespace {
-
-// Code points: the bytes that do not continue one.
-size_t Width(absl::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char byte) {
-    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-  }));
-}
 
 std::string Padded(absl::string_view cell, size_t width, TextTable::Align align) {
   const std::string padding(width - Width(cell), ' ');
   return align == TextTable::Align::kLeft ? absl::StrCat(cell, padding)
                                           : absl::StrCat(padding, cell);
-}
-
-// At most `width` code points of it.
-std::string Elided(const std::string& cell, size_t width) {
-  if (Width(cell) <= width) return cell;
-  const size_t first = width / 2;  // of the others, one is the mark
-  size_t place = 0, points = 0;
-  const size_t last = Width(cell) - (width - 1 - first);
-  std::string elided;
-  for (const char byte : cell) {
-    if ((static_cast<unsigned char>(byte) & 0xC0) != 0x80) place = points++;
-    if (place < first || place >= last) elided += byte;
-    if (place == first && elided.find("…") == std::string::npos) elided += "…";
-  }
-  return elided;
 }
 
 std::string Line(const std::vector<std::string>& cells, size_t gap) {
@@ -99,7 +78,7 @@ std::string TextTable::ToString(int columns) const {
   for (const std::vector<std::string>& row : rows_) {
     std::vector<std::string> padded;
     for (size_t c = 0; c < row.size(); ++c) {
-      padded.push_back(Padded(Elided(row[c], widths[c]), widths[c], columns_[c].align));
+      padded.push_back(Padded(ElidedInMiddle(row[c], widths[c]), widths[c], columns_[c].align));
     }
     table += Line(padded, gap);
   }

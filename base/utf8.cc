@@ -1,7 +1,9 @@
 #include "base/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace stagecoach::base {
@@ -25,6 +27,8 @@ Utf8Form FormOf(uint8_t lead) {
   return {4, static_cast<uint8_t>(lead == 0xF0 ? 0x90 : 0x80),
           static_cast<uint8_t>(lead == 0xF4 ? 0x8F : 0xBF)};
 }
+
+bool StartsCodePoint(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
 }  // namespace
 
@@ -69,6 +73,26 @@ absl::Status NotUtf8(absl::string_view text, size_t offset) {
 absl::Status CheckUtf8(absl::string_view text) {
   const size_t offset = Utf8Prefix(text);
   return offset == text.size() ? absl::OkStatus() : NotUtf8(text, offset);
+}
+
+size_t Width(absl::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), StartsCodePoint));
+}
+
+std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns) {
+  size_t i = 0;
+  for (size_t seen = 0; i < text.size(); ++i) {
+    if (StartsCodePoint(text[i]) && seen++ == columns) break;
+  }
+  return {text.substr(0, i), text.substr(i)};
+}
+
+std::string ElidedInMiddle(absl::string_view text, size_t columns) {
+  const size_t width = Width(text);
+  if (width <= columns) return std::string(text);
+  const size_t end = columns / 2;
+  return absl::StrCat(SplitAt(text, columns - 1 - end).first, "\u2026",
+                      SplitAt(text, width - end).second);
 }
 
 }  // namespace stagecoach::base

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +32,16 @@ size_t Utf8Prefix(absl::string_view text);
 absl::Status NotUtf8(absl::string_view text, size_t offset);
 // The same for the first such byte of `text`; OK if there is none.
 absl::Status CheckUtf8(absl::string_view text);
+
+// Columns of a text, one code point being one column wide.
+size_t Width(absl::string_view text);
+
+// The first `columns` columns of `text`, and the rest of it.
+std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns);
+
+// At most that many columns of `text`, at least 1. A longer text keeps its start and its end, where
+// names of devices have their number: "nvidia…hbm3.12".
+std::string ElidedInMiddle(absl::string_view text, size_t columns);
 
 }  // namespace stagecoach::base
 

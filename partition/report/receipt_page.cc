@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "partition/report/page_style.h"
 #include "partition/report/receipt_parts.h"
 #include "partition/report/receipt_report.h"
@@ -159,8 +160,8 @@ constexpr int kFewRanks = 12;  // whose bars stand beside the reasons
 // The label of a bar, which gives way before its end: that is what tells devices apart.
 std::string BarLabel(const std::string& device) {
   constexpr size_t kEndColumns = 8;
-  const size_t width = Width(device);
-  const auto [start, end] = SplitAt(device, width - std::min(width, kEndColumns));
+  const size_t width = base::Width(device);
+  const auto [start, end] = base::SplitAt(device, width - std::min(width, kEndColumns));
   return absl::StrCat("<b><span class=\"start\">", EscapeMarkup(std::string(start)),
                       "</span><span class=\"end\">", EscapeMarkup(std::string(end)), "</span></b>");
 }
@@ -242,7 +243,7 @@ std::string TableCard(absl::string_view title, const std::string& legend, const 
 std::string Name(const std::string& name) {
   constexpr size_t kNameColumns = 30;
   return absl::StrCat("<td class=\"left name\" title=\"", EscapeMarkup(name), "\">",
-                      EscapeMarkup(ElidedInMiddle(name, kNameColumns)), "</td>");
+                      EscapeMarkup(base::ElidedInMiddle(name, kNameColumns)), "</td>");
 }
 
 std::string LayersOf(const Receipt& receipt, const StageReport& stage) {

@@ -16,9 +16,9 @@ using schedule::Rank;
 using schedule::StageId;
 
 namespace {
+
 constexpr absl::string_view kDigits = "0123456789";
 
-bool StartsCodePoint(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 }  // namespace
 
 RankMemory MemoryOf(const Receipt& receipt, Rank rank) {
@@ -77,26 +77,6 @@ std::string Ranges(const std::vector<int>& numbers) {
     i = end;
   }
   return text;
-}
-
-size_t Width(absl::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), StartsCodePoint));
-}
-
-std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns) {
-  size_t i = 0;
-  for (size_t seen = 0; i < text.size(); ++i) {
-    if (StartsCodePoint(text[i]) && seen++ == columns) break;
-  }
-  return {text.substr(0, i), text.substr(i)};
-}
-
-std::string ElidedInMiddle(absl::string_view text, size_t columns) {
-  const size_t width = Width(text);
-  if (width <= columns) return std::string(text);
-  const size_t end = columns / 2;
-  return absl::StrCat(SplitAt(text, columns - 1 - end).first, "\xE2\x80\xA6",
-                      SplitAt(text, width - end).second);
 }
 
 std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }

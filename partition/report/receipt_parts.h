@@ -39,16 +39,6 @@ std::string StagesOf(const Receipt& receipt, schedule::Rank rank);
 // Ascending numbers as "3-7, 12".
 std::string Ranges(const std::vector<int>& numbers);
 
-// Columns of text in UTF-8, one code point being one column wide.
-size_t Width(absl::string_view text);
-
-// The first `columns` columns of `text`, and the rest of it.
-std::pair<absl::string_view, absl::string_view> SplitAt(absl::string_view text, size_t columns);
-
-// At most that many columns of `text`. A longer text keeps its start and its end, where names of
-// devices have their number: "nvidia…hbm3.12".
-std::string ElidedInMiddle(absl::string_view text, size_t columns);
-
 // "12.5 %".
 std::string Percent(double share);
 

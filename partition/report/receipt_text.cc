@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "partition/report/receipt_parts.h"
 #include "partition/report/receipt_report.h"
 
@@ -38,13 +39,13 @@ void AppendLabeled(absl::string_view label, absl::string_view text, std::string&
   line.resize(kLabelColumns, ' ');
   size_t used = 0;
   const auto add = [&](absl::string_view word) {
-    if (used > 0 && used + 1 + Width(word) > kRoom) {
+    if (used > 0 && used + 1 + base::Width(word) > kRoom) {
       absl::StrAppend(&page, line, "\n");
       line.assign(kLabelColumns, ' ');
       used = 0;
     }
     absl::StrAppend(&line, used > 0 ? " " : "", word);
-    used += (used > 0 ? 1 : 0) + Width(word);
+    used += (used > 0 ? 1 : 0) + base::Width(word);
   };
   std::vector<std::string> words;
   for (absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
@@ -54,7 +55,7 @@ void AppendLabeled(absl::string_view label, absl::string_view text, std::string&
   }
   for (absl::string_view word : words) {
     while (!word.empty()) {
-      const auto [start, rest] = SplitAt(word, kRoom);
+      const auto [start, rest] = base::SplitAt(word, kRoom);
       add(start);
       word = rest;
     }
@@ -94,12 +95,13 @@ std::string StageTable(const Receipt& receipt) {
   for (size_t i = 0; i < receipt.stages.size(); ++i) {
     const StageReceipt& stage = receipt.stages[i];
     const StageReport& report = receipt.report.stages[i];
-    table.AddRow(
-        {absl::StrCat(i), ElidedInMiddle(Printable(DevicesOf(receipt, report.rank)), kNameColumns),
-         absl::StrCat(report.first_layer, "-", report.last_layer), InUnit(stage.forward_ns, unit),
-         InUnit(stage.backward_ns, unit), InUnit(stage.update_ns, unit),
-         InUnit(stage.receive_ns, unit), InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
-         Percent(stage.idle_share)});
+    table.AddRow({absl::StrCat(i),
+                  base::ElidedInMiddle(Printable(DevicesOf(receipt, report.rank)), kNameColumns),
+                  absl::StrCat(report.first_layer, "-", report.last_layer),
+                  InUnit(stage.forward_ns, unit), InUnit(stage.backward_ns, unit),
+                  InUnit(stage.update_ns, unit), InUnit(stage.receive_ns, unit),
+                  InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
+                  Percent(stage.idle_share)});
   }
   return absl::StrCat("times in ", unit.name, ", of one micro-batch; the update once per step\n\n",
                       table.ToString(kColumns));
@@ -117,8 +119,8 @@ std::string MemoryTable(const Receipt& receipt) {
                          {"limit", Align::kRight}});
   for (Rank rank(0); rank.value() < receipt.plan.num_ranks(); ++rank) {
     const RankMemory memory = MemoryOf(receipt, rank);
-    table.AddRow({ElidedInMiddle(Printable(DevicesOf(receipt, rank)), kNameColumns),
-                  ElidedInMiddle(StagesOf(receipt, rank), kListColumns),
+    table.AddRow({base::ElidedInMiddle(Printable(DevicesOf(receipt, rank)), kNameColumns),
+                  base::ElidedInMiddle(StagesOf(receipt, rank), kListColumns),
                   base::FormatBytes(memory.parameters), base::FormatBytes(memory.gradients),
                   base::FormatBytes(memory.optimizer), base::FormatBytes(memory.stash),
                   base::FormatBytes(memory.buffers), base::FormatBytes(memory.peak),

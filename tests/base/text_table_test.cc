@@ -56,7 +56,7 @@ TEST(TextTable, NarrowsGapsAndThenNamesButNoNumbers) {
   EXPECT_EQ(table.ToString(1),
             "layer        parameters what\n"
             "------------ ---------- ----\n"
-            "block.…utput  123456789 a\n");
+            "block…output  123456789 a\n");
 }
 
 TEST(TextTableDeathTest, RefusesARowOfTheWrongLength) {

@@ -24,8 +24,7 @@ TEST(SlowNotice, SaysNothingOfWhatTakesNoTime) {
 }
 
 TEST(SlowNotice, SaysOnceWhatTakesLong) {
-  EXPECT_EQ(SaidWithin(absl::ZeroDuration(), absl::Seconds(1)),
-            "stagecoach: reads data.csv\n");
+  EXPECT_EQ(SaidWithin(absl::ZeroDuration(), absl::Seconds(1)), "stagecoach: reads data.csv\n");
 }
 
 }  // namespace

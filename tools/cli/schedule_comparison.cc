@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/text_table.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "schedule/files/schedule_file.h"
 #include "schedule/pictures/html.h"
 #include "tools/cli/exit_status.h"
@@ -110,10 +111,9 @@ void AppendCells(std::vector<std::string> more, std::vector<std::string>& list) 
 // The end of a long path.
 std::string Shortened(const std::string& name) {
   constexpr size_t kMaxName = 15;
-  if (name.size() <= kMaxName) return name;
-  absl::string_view end = absl::string_view(name).substr(name.size() - kMaxName + 1);
-  while (!end.empty() && (static_cast<unsigned char>(end[0]) & 0xC0) == 0x80) end.remove_prefix(1);
-  return absl::StrCat("\u2026", end);
+  const size_t width = base::Width(name);
+  if (width <= kMaxName) return name;
+  return absl::StrCat("\u2026", base::SplitAt(name, width - kMaxName + 1).second);
 }
 
 // Appends words to a line, and breaks it where it would be longer than kColumns; further lines
