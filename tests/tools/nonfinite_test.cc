@@ -10,6 +10,7 @@ namespace stagecoach::tools {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -81,12 +82,14 @@ TEST(NonFinite, IsToldInTheReportForPeople) {
 
 TEST(NonFinite, StopsTheRun) {
   const Finished checked = RunStagecoach(Diverging({"--on-nonfinite", "stop"}));
-  EXPECT_EQ(checked.exit_status, 78);
-  EXPECT_THAT(checked.err, StartsWith("stagecoach train: step 4: the output of layer "));
+  EXPECT_EQ(checked.exit_status, 65);
+  EXPECT_THAT(checked.err, AllOf(StartsWith("stagecoach train: step 4: the output of layer "),
+                                 EndsWith("; try a lower --learning-rate\n")));
   // By the loss alone, without being asked.
   const Finished plain = RunStagecoach(Diverging({}));
-  EXPECT_EQ(plain.exit_status, 78);
-  EXPECT_THAT(plain.err, StartsWith("stagecoach train: step 4: the loss of micro-batch 0"));
+  EXPECT_EQ(plain.exit_status, 65);
+  EXPECT_THAT(plain.err, AllOf(StartsWith("stagecoach train: step 4: the loss of micro-batch 0"),
+                               HasSubstr("--on-nonfinite stop or skip")));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ enum ExitStatus : int {
   kExitOk = 0,
   kExitDifferent = 1,          // what a diff or a replay compares
   kExitUsage = 2,              // a flag or its value
-  kExitBadData = 65,           // a file or folder that is read, whichever flag names it
+  kExitBadData = 65,           // a file or folder that is read; numbers that are not finite
   kExitUnavailable = 69,       // a device, or what it needs, is not there
   kExitInternal = 70,          // anything that is not the user's doing
   kExitCannotWrite = 74,       // a file or folder that is to be written, or standard output
@@ -26,12 +26,13 @@ enum ExitStatus : int {
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 1 the bits differ; 2 wrong usage; 65 a bad file; 69 no such device;\n"
-    "70 internal error; 74 output cannot be written; 75 another process failed, or a deadline\n"
-    "passed; 78 bad configuration; 130 stopped by Ctrl-C, 143 by SIGTERM.";
+    "Exit status: 0; 1 the bits differ; 2 wrong usage; 65 a bad file, or numbers that are\n"
+    "not finite; 69 no such device; 70 internal error; 74 output cannot be written; 75 another\n"
+    "process failed, or a deadline passed; 78 bad configuration; 130 stopped by Ctrl-C, 143 by\n"
+    "SIGTERM.";
 
-// Where an error arose, which decides the exit status: kData is any file or folder that is read,
-// kOutput any that is written.
+// Where an error arose, which decides the exit status: kData is any file or folder that is read, or
+// numbers that are not finite, kOutput any that is written.
 enum class Origin { kUsage, kData, kConfiguration, kOutput, kRun };
 
 // The same status, marked with its origin; the first mark counts. OK stays OK.

@@ -284,8 +284,14 @@ absl::StatusOr<int> TrainingProcess::TrainToTheEnd(const RunOptions& options, in
            .position = &position_});
   // Before the trainer goes, which takes leave of ranks that may still wait for this one.
   if (!fit.ok() && rendezvous_ != nullptr) rendezvous_->Fail(fit.status(), DeadlineOf(options));
-  // Numbers that are not finite come from the model and how it is trained.
-  if (absl::IsOutOfRange(fit.status())) fit = From(Origin::kConfiguration, std::move(fit));
+  if (absl::IsOutOfRange(fit.status())) {  // numbers that are not finite
+    const char* const advice =
+        options.on_nonfinite.has_value()
+            ? "; try a lower --learning-rate"
+            : "; try a lower --learning-rate, or --on-nonfinite stop or skip";
+    fit = From(Origin::kData,
+               base::WithMessage(fit.status(), absl::StrCat(fit.status().message(), advice)));
+  }
   ASSIGN_OR_RETURN(outcome.fit, std::move(fit));
   outcome.elapsed = absl::Now() - begin;
   ASSIGN_OR_RETURN(outcome.devices, trainer_->Devices());
