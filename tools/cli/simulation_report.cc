@@ -100,9 +100,10 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated) {
 
 std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineOptions& timeline) {
   const Simulation& simulation = simulated.simulation;
-  using Align = base::TextTable::Align;
   std::vector<base::TextTable::Column> headers;
-  for (const std::string& column : Columns(simulated)) headers.push_back({column, Align::kRight});
+  for (const std::string& column : Columns(simulated)) {
+    headers.push_back({column, base::TextTable::Align::kRight});
+  }
   base::TextTable table(std::move(headers));
   for (size_t r = 0; r < simulation.ranks.size(); ++r) table.AddRow(RowOf(simulated, r));
   return absl::StrCat(Title(simulated), "\n\n", schedule::ToTimeline(simulation.trace, timeline),
