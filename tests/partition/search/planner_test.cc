@@ -399,8 +399,9 @@ TEST(PlanJointly, RefusesWhatCannotBe) {
 }
 
 int64_t FullestPeak(const PlannerRequest& request) {
+  const Receipt receipt = PlanJointly(request).value();
   int64_t most_bytes = 0;
-  for (const RankReport& rank : PlanJointly(request).value().report.ranks) {
+  for (const RankReport& rank : receipt.report.ranks) {
     most_bytes = std::max(most_bytes, rank.peak_bytes());
   }
   return most_bytes;
