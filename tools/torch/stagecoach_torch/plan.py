@@ -26,7 +26,7 @@ class Plan:
             self.replicas = max(stage["replicas"] for stage in receipt["stages"])
             self.peak_bytes = [stage["memory_bytes"]["peak"] for stage in receipt["stages"]]
             self.step_ms = receipt["step_ms"]
-            self.micro_batches = receipt["micro_batches"]
+            self.micro_batches = receipt["microbatches"]
             self.micro_batch_rows = receipt["micro_batch_rows"]
             self.recomputed = set(receipt["recomputed_layers"])
         except (KeyError, TypeError):
