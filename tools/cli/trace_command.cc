@@ -1,7 +1,6 @@
 #include "tools/cli/trace_command.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +14,6 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/diagnosis/rings.h"
-#include "schedule/action.h"
 #include "schedule/pictures/html.h"
 #include "schedule/pictures/timeline.h"
 #include "schedule/traces/chrome_trace.h"
@@ -105,20 +103,17 @@ absl::StatusOr<int> Diff(const TraceCommandOptions& options) {
 }
 
 nlohmann::ordered_json SummaryToJson(const schedule::Trace& trace) {
+  const std::vector<schedule::TimeSplit> splits = SplitByCause(trace);
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (schedule::Rank rank(0); rank.value() < trace.num_ranks(); ++rank) {
     std::vector<size_t> stages;
     for (size_t stage = 0; stage < trace.rank_of_stage.size(); ++stage) {
       if (trace.rank_of_stage[stage] == rank) stages.push_back(stage);
     }
-    int64_t busy_ns = 0;
-    for (const schedule::TimedAction& timed : trace.list_of(rank)) {
-      if (IsCompute(timed.action.op)) busy_ns += timed.end_ns - timed.start_ns;
-    }
     ranks.push_back({{"rank", rank.value()},
                      {"stages", std::move(stages)},
                      {"actions", trace.list_of(rank).size()},
-                     {"busy_ns", busy_ns}});
+                     {"busy_ns", splits[static_cast<size_t>(rank.value())].compute_ns()}});
   }
   return {{"schedule", trace.name},
           {"source", trace.source},
