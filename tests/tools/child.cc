@@ -98,7 +98,7 @@ Child::Child(const Arguments& arguments, Output output, const std::optional<std:
   int input_ends[2] = {-1, -1};
   if (input.has_value()) {
     STAGECOACH_CHECK(pipe(input_ends) == 0, "pipe failed");
-    // What a pipe holds without a reader; nobody waits.
+    // As much as a pipe holds, so that this write never waits for a reader.
     const ssize_t written = write(input_ends[1], input->data(), input->size());
     STAGECOACH_CHECK(written == static_cast<ssize_t>(input->size()), "the input is too long");
     close(input_ends[1]);

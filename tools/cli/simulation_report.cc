@@ -76,9 +76,9 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (size_t r = 0; r < simulation.ranks.size(); ++r) {
     const RankTimes& times = simulation.ranks[r];
-    std::vector<size_t> stages;
-    for (size_t stage = 0; stage < schedule.rank_of_stage.size(); ++stage) {
-      if (schedule.rank_of_stage[stage].value() == static_cast<int>(r)) stages.push_back(stage);
+    std::vector<int> stages;
+    for (const schedule::StageId stage : schedule.StagesOf(schedule::Rank(static_cast<int>(r)))) {
+      stages.push_back(stage.value());
     }
     nlohmann::ordered_json rank = {{"rank", r},
                                    {"stages", std::move(stages)},

@@ -136,18 +136,6 @@ absl::StatusOr<engine::ModelData> ShapesOf(const RunOptions& options,
                            .classes = tokens.vocabulary};
 }
 
-}  // namespace
-
-std::string DescribeReading(const std::string& data) {
-  if (absl::StartsWith(data, "synthetic:")) return absl::StrCat("makes ", data);
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(data, error);  // not of a directory or a pipe
-  if (error) return absl::StrCat("reads ", data);
-  return absl::StrCat("reads ", data, " (", base::FormatBytes(static_cast<int64_t>(bytes)), ")");
-}
-
-namespace {
-
 absl::StatusOr<engine::TrainTest> LoadRows(const RunOptions& options,
                                            const engine::TokenOptions& tokens) {
   if (options.label != RunOptions().label && !absl::EndsWith(DataOf(options), ".csv")) {
@@ -231,6 +219,14 @@ float PeakRateOf(const RunOptions& options) {
 }
 
 }  // namespace
+
+std::string DescribeReading(const std::string& data) {
+  if (absl::StartsWith(data, "synthetic:")) return absl::StrCat("makes ", data);
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(data, error);  // not of a directory or a pipe
+  if (error) return absl::StrCat("reads ", data);
+  return absl::StrCat("reads ", data, " (", base::FormatBytes(static_cast<int64_t>(bytes)), ")");
+}
 
 std::string NameOfModel(const RunOptions& options) {
   if (!options.model_file.empty()) return options.model_file;

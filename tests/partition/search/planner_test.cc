@@ -290,16 +290,20 @@ TEST(PlanJointly, SumsInARing) {
   EXPECT_OK(PlanJointly(request));
 }
 
+int64_t FullestPeak(const Receipt& receipt) {
+  int64_t most_bytes = 0;
+  for (const RankReport& rank : receipt.report.ranks) {
+    most_bytes = std::max(most_bytes, rank.peak_bytes());
+  }
+  return most_bytes;
+}
+
 // What fits to the byte does, and a byte less does not.
 TEST(PlanJointly, FitsTheExactMemoryOfReplicas) {
   PlannerRequest request = TwoReplicas();
   request.gradient_blocks = 8;
   const Receipt free = PlanJointly(request).value();
-  int64_t most_bytes = 0;
-  for (int rank = 0; rank < 2; ++rank) {
-    most_bytes = std::max(most_bytes, free.report.of(schedule::Rank(rank)).peak_bytes());
-  }
-  for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = most_bytes;
+  for (ClusterDevice& device : request.cluster.devices) device.memory_bytes = FullestPeak(free);
   EXPECT_EQ(PlanJointly(request).value().plan, free.plan);
   --request.cluster.devices[1].memory_bytes;
   const absl::StatusOr<Receipt> less = PlanJointly(request);
@@ -398,15 +402,6 @@ TEST(PlanJointly, RefusesWhatCannotBe) {
   EXPECT_FALSE(PlanJointly(request).ok());
 }
 
-int64_t FullestPeak(const PlannerRequest& request) {
-  const Receipt receipt = PlanJointly(request).value();
-  int64_t most_bytes = 0;
-  for (const RankReport& rank : receipt.report.ranks) {
-    most_bytes = std::max(most_bytes, rank.peak_bytes());
-  }
-  return most_bytes;
-}
-
 // The first that helps, and no more of it than is needed.
 TEST(PlanJointly, SaysWhatWouldMakeAPlanFit) {
   const auto expect = [](PlannerRequest request, int64_t memory_bytes, const char* remedy) {
@@ -421,12 +416,12 @@ TEST(PlanJointly, SaysWhatWouldMakeAPlanFit) {
   }
   PlannerRequest of_three = request;
   of_three.cluster = UniformCluster(3);
-  expect(request, FullestPeak(of_three), "with 3 devices");
+  expect(request, FullestPeak(PlanJointly(of_three).value()), "with 3 devices");
   for (LayerCost& layer : request.profile.sizes.front().layers) layer.recompute_stash_bytes = 0;
   PlannerRequest recomputed = request;
   recomputed.recomputes_all = true;
   request.may_recompute = false;
-  expect(request, FullestPeak(recomputed), "with recomputing layers, or with");
+  expect(request, FullestPeak(PlanJointly(recomputed).value()), "with recomputing layers, or with");
 }
 
 // Schedules that were not asked for are not mentioned.
