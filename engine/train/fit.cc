@@ -156,6 +156,7 @@ class Fitting {
       Describe(row);
       const int64_t own_rows = position_.rows - first_row;
       const double seconds = watch.Seconds() - (all_evaluations_seconds_ - evaluated_before);
+      row.training = absl::Seconds(seconds);
       row.samples_per_second = static_cast<double>(own_rows) / seconds;
       if (options_.on_step) {
         options_.on_step({.epoch = epoch,

@@ -36,7 +36,9 @@ struct EpochResult {
   double train_accuracy = 0.0;  // over the same rows, of all their answers (TargetSpec)
   double test_accuracy = 0.0;
   double test_loss = 0.0;
-  double samples_per_second = 0.0;  // of training, without evaluation
+  // Of training in this run, without evaluations and without what was trained before it.
+  absl::Duration training;
+  double samples_per_second = 0.0;
 
   Figures figures() const { return {loss, train_accuracy, test_loss, test_accuracy}; }
 };

@@ -25,6 +25,7 @@
 #include "tools/cli/generate_command.h"
 #include "tools/cli/help_command.h"
 #include "tools/cli/launch_command.h"
+#include "tools/cli/messages.h"
 #include "tools/cli/plan_command.h"
 #include "tools/cli/predict_command.h"
 #include "tools/cli/prepare_command.h"
@@ -97,6 +98,19 @@ absl::Status CheckOutputs(const CLI::App& app) {
   return From(Origin::kUsage, CheckDistinct(outputs));
 }
 
+// Says which value of a flag counts that is given with several.
+void NoteRepeated(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& values = option->results();
+    if (std::all_of(values.begin(), values.end(),
+                    [&](const std::string& value) { return value == values.back(); })) {
+      continue;
+    }
+    PrintNotice(absl::StrCat(option->get_name(), " is given ", values.size(),
+                             " times: the last counts, ", values.back()));
+  }
+}
+
 absl::Status FinishOutput() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
   return From(Origin::kOutput,
@@ -114,6 +128,7 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
       return UsageError(*command.flags, "unknown argument \"--\"");
     }
     if (rest.has_value()) *command.rest = *rest;
+    NoteRepeated(*command.flags);
     ASSIGN_OR_RETURN(const int status, command.run());
     RETURN_IF_ERROR(FinishOutput());
     return status;

@@ -12,6 +12,7 @@
 #include "base/text_table.h"
 #include "base/units.h"
 #include "tools/cli/bars.h"
+#include "tools/cli/epoch_table.h"
 #include "tools/cli/explanation.h"
 #include "tools/cli/report.h"
 #include "tools/cli/terminal.h"
@@ -21,7 +22,7 @@ namespace {
 
 using Align = base::TextTable::Align;
 
-constexpr int kLossBarColumns = 24;
+constexpr int kPlainColumns = 80;  // where standard output is no terminal
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
 
 std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
@@ -159,20 +160,13 @@ class TextReport final : public Report {
 
   void Start(const Run& run) override {
     const double guessing = run.prepared.profile.loss_spec.loss_of_guessing;
-    if (guessing > 0.0) loss_scale_ = guessing;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
     absl::PrintF("%s\n", DescribeRun(run, measures_));
     if (options_.explains) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
-    // The ends of the loss bar stand above it: a full one is no better than guessing.
-    const std::string scale = absl::StrFormat("%.2f", loss_scale_);
-    absl::PrintF("epoch     loss  0%*s  %s%s%s  samples/s\n", kLossBarColumns - 1, scale,
-                 measures_.has_rmse() ? "train rmse   test rmse" : "  train     test",
-                 measures_.has_perplexity ? "  perplexity" : "",
-                 measures_.tokens > 0 ? "    tokens/s" : "");
-    absl::PrintF("-----  -------  %s  %s%s%s  ---------\n", std::string(kLossBarColumns, '-'),
-                 measures_.has_rmse() ? "----------  ----------" : "-------  -------",
-                 measures_.has_perplexity ? "  ----------" : "",
-                 measures_.tokens > 0 ? "  ----------" : "");
+    const int columns = TerminalColumns();
+    table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
+                   columns == 0 ? kPlainColumns : columns);
+    absl::PrintF("%s", table_->Header());
     RedrawLine("preparing the devices");
     std::fflush(stdout);
   }
@@ -256,34 +250,17 @@ class TextReport final : public Report {
     std::fflush(stdout);
   }
 
-  // `epochs`: that have been trained by then.
   void PrintRow(const std::string& epochs, const engine::EpochResult& result) const {
     RedrawLine("");
-    absl::PrintF("%5s  %7.4f  %s", epochs, result.loss,
-                 Bar(result.loss / loss_scale_, kLossBarColumns));
-    if (measures_.has_rmse()) {
-      absl::PrintF("  %10.6g  %10.6g", measures_.Rmse(result.loss),
-                   measures_.Rmse(result.test_loss));
-    } else {
-      absl::PrintF("  %5.2f %%  %5.2f %%", 100 * result.train_accuracy, 100 * result.test_accuracy);
-    }
-    if (measures_.has_perplexity) absl::PrintF("  %10.2f", std::exp(result.test_loss));
-    const auto print_rate = [](int columns, double per_second) {
-      absl::PrintF("  %*s", columns, base::FormatCount(std::llround(per_second)));
-    };
-    if (measures_.tokens > 0) {
-      print_rate(10, result.samples_per_second * static_cast<double>(measures_.tokens));
-    }
-    print_rate(9, result.samples_per_second);
-    absl::PrintF("\n");
+    absl::PrintF("%s", table_->Row(epochs, result));
     std::fflush(stdout);
   }
 
   const int epochs_;
   const ReportOptions options_;
-  double loss_scale_ = 1.0;
   Measures measures_;
-  std::string saved_;  // the last checkpoint
+  std::optional<EpochTable> table_;  // once it has started
+  std::string saved_;                // the last checkpoint
   absl::Time drawn_ = absl::InfinitePast();
   ProgressPace pace_ = ProgressPace(absl::Now());
 };

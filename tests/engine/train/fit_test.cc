@@ -232,6 +232,8 @@ TEST(Fit, EvaluatesAfterEachEpoch) {
     EXPECT_DOUBLE_EQ(epoch.test_accuracy, 3.0 / 4.0);
     EXPECT_DOUBLE_EQ(epoch.test_loss, 0.25);
     EXPECT_GT(epoch.samples_per_second, 0.0);
+    EXPECT_NEAR(absl::ToDoubleSeconds(epoch.training) * epoch.samples_per_second, 4.0 * kBatch,
+                1e-3 * kBatch);
   }
 }
 

@@ -1,0 +1,94 @@
+#include "tools/cli/epoch_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/units.h"
+#include "tools/cli/bars.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr int kLeastBarColumns = 8;
+constexpr int kMostBarColumns = 24;
+constexpr int kEpochColumns = 5;
+constexpr int kLossColumns = 7;
+
+std::string Percent(double share) { return absl::StrFormat("%.2f %%", 100 * share); }
+
+std::string Rate(double per_second) { return base::FormatCount(std::llround(per_second)); }
+
+// Aligned as the table is: to the right.
+std::string Cell(const std::string& text, int width) {
+  return absl::StrFormat("  %*s", width, text);
+}
+
+}  // namespace
+
+EpochTable::EpochTable(const Measures& measures, double loss_of_guessing, int columns)
+    : loss_of_guessing_(loss_of_guessing) {
+  using Result = engine::EpochResult;
+  if (measures.has_rmse()) {
+    const auto rmse = [measures](double loss) {
+      return absl::StrFormat("%.6g", measures.Rmse(loss));
+    };
+    columns_.push_back({"train rmse", 10, [rmse](const Result& row) { return rmse(row.loss); }});
+    columns_.push_back(
+        {"test rmse", 10, [rmse](const Result& row) { return rmse(row.test_loss); }});
+  } else {
+    columns_.push_back(
+        {"train acc.", 10, [](const Result& row) { return Percent(row.train_accuracy); }});
+    columns_.push_back(
+        {"test acc.", 9, [](const Result& row) { return Percent(row.test_accuracy); }});
+    if (measures.has_perplexity) {
+      columns_.push_back({"perplexity", 10, [](const Result& row) {
+                            return absl::StrFormat("%.2f", std::exp(row.test_loss));
+                          }});
+    } else {
+      columns_.push_back({"test loss", 9, [](const Result& row) {
+                            return absl::StrFormat("%.4f", row.test_loss);
+                          }});
+    }
+  }
+  columns_.push_back(
+      {"time", 7, [](const Result& row) { return base::FormatDuration(row.training); }});
+  if (measures.tokens > 0) {
+    const auto tokens = static_cast<double>(measures.tokens);
+    columns_.push_back({"tokens/s", 10, [tokens](const Result& row) {
+                          return Rate(row.samples_per_second * tokens);
+                        }});
+  } else {
+    columns_.push_back(
+        {"samples/s", 9, [](const Result& row) { return Rate(row.samples_per_second); }});
+  }
+  int taken = kEpochColumns + 2 + kLossColumns + 2;
+  for (const Column& column : columns_) taken += 2 + column.width;
+  bar_columns_ = std::clamp(columns - taken, kLeastBarColumns, kMostBarColumns);
+}
+
+std::string EpochTable::Header() const {
+  // The ends of the bar stand above it.
+  std::string names =
+      absl::StrFormat("epoch     loss  0%*.2f", bar_columns_ - 1, loss_of_guessing_);
+  std::string rule =
+      absl::StrCat("-----  -------  ", std::string(static_cast<size_t>(bar_columns_), '-'));
+  for (const Column& column : columns_) {
+    absl::StrAppend(&names, Cell(column.name, column.width));
+    absl::StrAppend(&rule, "  ", std::string(static_cast<size_t>(column.width), '-'));
+  }
+  return absl::StrCat(names, "\n", rule, "\n");
+}
+
+std::string EpochTable::Row(const std::string& epochs, const engine::EpochResult& result) const {
+  std::string row =
+      absl::StrFormat("%*s  %*.4f  %s", kEpochColumns, epochs, kLossColumns, result.loss,
+                      Bar(result.loss / loss_of_guessing_, bar_columns_));
+  for (const Column& column : columns_) {
+    absl::StrAppend(&row, Cell(column.cell(result), column.width));
+  }
+  return absl::StrCat(row, "\n");
+}
+
+}  // namespace stagecoach::tools
