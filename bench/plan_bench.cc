@@ -10,13 +10,13 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/parallel.h"
 #include "bench/shared_cores.h"
 #include "engine/stagecoach.h"
 #include "engine/train/measured_profile.h"
@@ -35,8 +35,6 @@ T Value(absl::StatusOr<T> result) {
   STAGECOACH_CHECK_OK(result);
   return *std::move(result);
 }
-
-int Cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 struct Contest {
   std::string name;
@@ -119,8 +117,9 @@ struct Prediction {
 Prediction Predict(const partition::Plan& plan, const partition::Profile& profile) {
   const auto receipt =
       Value(ReceiptOf(plan, profile, partition::UniformCluster(plan.num_devices())));
-  return {.alone_ms = static_cast<double>(receipt.simulation.step_ns) / 1e6,
-          .shared_ms = SharedCoresStepNs(plan.schedule, receipt.costs, Cores()) / 1e6};
+  return {
+      .alone_ms = static_cast<double>(receipt.simulation.step_ns) / 1e6,
+      .shared_ms = SharedCoresStepNs(plan.schedule, receipt.costs, base::AvailableCpus()) / 1e6};
 }
 
 // One plan in training.
@@ -160,8 +159,9 @@ class Contestant {
 };
 
 void Run(const Contest& contest) {
-  const auto profile = Value(MeasureProfile(contest.model, contest.name, contest.sizes, {},
-                                            {.devices = std::min(contest.devices, Cores())}));
+  const auto profile =
+      Value(MeasureProfile(contest.model, contest.name, contest.sizes, {},
+                           {.devices = std::min(contest.devices, base::AvailableCpus())}));
   std::vector<std::unique_ptr<Contestant>> contestants;
   const auto add = [&](const char* name, const partition::Plan& plan) {
     contestants.push_back(std::make_unique<Contestant>(name, contest, plan));
@@ -179,7 +179,7 @@ void Run(const Contest& contest) {
     }
   }
   std::printf("\n%s, %d devices, batch of %lld rows, %d cores\n", contest.name.c_str(),
-              contest.devices, static_cast<long long>(contest.batch_rows()), Cores());
+              contest.devices, static_cast<long long>(contest.batch_rows()), base::AvailableCpus());
   std::printf("%-8s  %-8s  %7s  %11s  %8s  %9s  %6s  %6s  %s\n", "plan", "schedule", "batches",
               "measured ms", "alone ms", "shared ms", "ratio", "gain", "stages begin with layers");
   const double uniform_ms = contestants.front()->MedianMs();

@@ -65,9 +65,9 @@ class Contestant {
   Row Result() {
     const auto middle = steps_ns_.begin() + static_cast<ptrdiff_t>(steps_ns_.size() / 2);
     std::nth_element(steps_ns_.begin(), middle, steps_ns_.end());
-    const auto simulation =
-        Value(schedule::Simulate(trainer_->run().lowered.training, Value(trainer_->MeasuredCosts()),
-                                 {.sends = schedule::Sends::kRendezvous}));
+    const auto simulation = Value(schedule::Simulate(trainer_->run().lowered->training,
+                                                     Value(trainer_->MeasuredCosts()),
+                                                     {.sends = schedule::Sends::kRendezvous}));
     Row row = {.schedule = schedule_,
                .measured_ms = static_cast<double>(*middle) / 1e6,
                .simulated_ms = static_cast<double>(simulation.step_ns) / 1e6};

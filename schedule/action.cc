@@ -27,7 +27,7 @@ Action OtherEnd(const Action& transfer) {
         STAGECOACH_CHECK(false, absl::StrCat(ToString(transfer), " is neither send nor receive"));
     }
   };
-  return {op(), NeighborOf(transfer), transfer.micro_batch};
+  return {.op = op(), .stage = NeighborOf(transfer), .micro_batch = transfer.micro_batch};
 }
 
 const char* OpName(Op op) {

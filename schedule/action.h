@@ -50,17 +50,18 @@ inline constexpr int kNumOps = 15;
 inline constexpr int kNumMicroBatchOps = 8;
 inline constexpr int kNumCollectiveOps = 3;  // the last ones
 
-// One entry of a rank's order. Regular value type.
+// One entry of a rank's order. Regular value type. A large schedule has tens of millions: the order
+// of the members keeps them small.
 struct Action {
   Op op = Op::kForward;
-  StageId stage;           // none (-1) for a collective
-  MicroBatch micro_batch;  // none (-1) for an operation of the whole stage and for a collective
   // Performed together with the next entry of the list. Either both are computations, an F and a B
   // or BW of different micro-batches, as one operation with a duration of its own (DualPipeV); a
   // device that cannot overlap them performs one after the other. Or both are transfers, which are
   // then of one group (Transfers::kGrouped); more may follow in the same way.
   bool overlaps_next = false;
-  GroupId group = {};  // of a collective; none (-1) for everything else
+  StageId stage;           // none (-1) for a collective
+  MicroBatch micro_batch;  // none (-1) for an operation of the whole stage and for a collective
+  GroupId group = {};      // of a collective; none (-1) for everything else
 
   friend constexpr auto operator<=>(const Action&, const Action&) = default;
 };

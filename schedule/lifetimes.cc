@@ -57,7 +57,8 @@ absl::Status Lifetimes::CheckLowered(StageId stage) const {
     for (const Op op : needed) {
       if (table_.Find(op, stage, mb) != ActionTable::kNowhere) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("the schedule is not lowered: ", ToString(Action{op, stage, mb}),
+          absl::StrCat("the schedule is not lowered: ",
+                       ToString(Action{.op = op, .stage = stage, .micro_batch = mb}),
                        " is missing; call Lower first"));
     }
   }

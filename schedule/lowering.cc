@@ -95,7 +95,8 @@ absl::StatusOr<std::vector<std::vector<Arrival>>> CollectArrivals(
       const std::optional<Action> send = SendAfter(compute, action);
       if (!send.has_value()) continue;
       const Action receive = OtherEnd(*send);
-      const Action reader{ComputeOf(receive.op), receive.stage, receive.micro_batch};
+      const Action reader{
+          .op = ComputeOf(receive.op), .stage = receive.stage, .micro_batch = receive.micro_batch};
       const int32_t read_at = table.Find(reader);
       const Rank to = compute.rank_of(receive.stage);
       if (read_at == ActionTable::kNowhere) {
@@ -256,7 +257,7 @@ void FitToRun(const LoweringOptions& options, Schedule& lowered) {
 void AppendToEachStage(Op op, Schedule& schedule) {
   for (StageId stage(0); stage.value() < schedule.num_stages(); ++stage) {
     const auto rank = static_cast<size_t>(schedule.rank_of(stage).value());
-    schedule.actions[rank].push_back({op, stage, MicroBatch()});
+    schedule.actions[rank].push_back({.op = op, .stage = stage});
   }
 }
 

@@ -7,6 +7,12 @@
 
 namespace stagecoach::schedule {
 
+int64_t Schedule::num_actions() const {
+  int64_t sum = 0;
+  for (const std::vector<Action>& list : actions) sum += static_cast<int64_t>(list.size());
+  return sum;
+}
+
 std::vector<StageId> Schedule::StagesOf(Rank rank) const {
   std::vector<StageId> stages;
   for (StageId stage(0); stage.value() < num_stages(); ++stage) {
@@ -41,11 +47,11 @@ std::optional<Action> SendAfter(const Schedule& schedule, const Action& compute)
   switch (compute.op) {
     case Op::kForward:
       if (!schedule.sends_to_next(stage)) return std::nullopt;
-      return Action{Op::kSendActivation, stage, compute.micro_batch};
+      return Action{.op = Op::kSendActivation, .stage = stage, .micro_batch = compute.micro_batch};
     case Op::kBackwardInput:
     case Op::kBackward:
       if (!schedule.receives_from_previous(stage)) return std::nullopt;
-      return Action{Op::kSendGradient, stage, compute.micro_batch};
+      return Action{.op = Op::kSendGradient, .stage = stage, .micro_batch = compute.micro_batch};
     default:
       return std::nullopt;
   }
@@ -56,11 +62,12 @@ std::optional<Action> ReceiveBefore(const Schedule& schedule, const Action& comp
   switch (compute.op) {
     case Op::kForward:
       if (!schedule.receives_from_previous(stage)) return std::nullopt;
-      return Action{Op::kReceiveActivation, stage, compute.micro_batch};
+      return Action{
+          .op = Op::kReceiveActivation, .stage = stage, .micro_batch = compute.micro_batch};
     case Op::kBackwardInput:
     case Op::kBackward:
       if (!schedule.sends_to_next(stage)) return std::nullopt;
-      return Action{Op::kReceiveGradient, stage, compute.micro_batch};
+      return Action{.op = Op::kReceiveGradient, .stage = stage, .micro_batch = compute.micro_batch};
     default:
       return std::nullopt;
   }

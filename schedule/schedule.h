@@ -74,6 +74,8 @@ struct Schedule {
   bool sends_to_next(StageId stage) const {
     return !is_last(stage) && rank_of(StageId(stage.value() + 1)) != rank_of(stage);
   }
+  // Of all ranks.
+  int64_t num_actions() const;
   // Stages on `rank`, ascending.
   std::vector<StageId> StagesOf(Rank rank) const;
   // True if any action is a backward one.

@@ -34,7 +34,9 @@ absl::StatusOr<Schedule> SplitStages(const Schedule& compute, absl::Span<const i
       const int count = parts[stage];
       for (int i = 0; i < count; ++i) {
         const int part = action.op == Op::kForward ? i : count - 1 - i;
-        own.push_back({action.op, StageId(first[stage] + part), action.micro_batch});
+        own.push_back({.op = action.op,
+                       .stage = StageId(first[stage] + part),
+                       .micro_batch = action.micro_batch});
       }
     }
   }

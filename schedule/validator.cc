@@ -112,13 +112,13 @@ bool Validator::CheckCollectives() {
 bool Validator::CheckStage(StageId stage) {
   int32_t last_backward = kNowhere;
   for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
-    if (!CheckExists({Op::kForward, stage, mb},
+    if (!CheckExists({.op = Op::kForward, .stage = stage, .micro_batch = mb},
                      "every stage performs F of every micro-batch once")) {
       return false;
     }
     if (!trains_) continue;
     for (const Op op : {Op::kBackwardInput, Op::kBackwardWeight}) {
-      if (!CheckExists({op, stage, mb},
+      if (!CheckExists({.op = op, .stage = stage, .micro_batch = mb},
                        "in training every stage performs BW, or B and W, of every micro-batch")) {
         return false;
       }
@@ -147,7 +147,7 @@ bool Validator::CheckOncePerStage(StageId stage, int32_t last_backward) {
     return FailAt(rank, reduce, absl::StrCat("gradients are not complete yet", after_backward()));
   }
   if (step == kNowhere) {
-    return FailFor({Op::kStep, stage, MicroBatch()},
+    return FailFor({.op = Op::kStep, .stage = stage},
                    absl::StrCat("stage ", stage.value(), " has no STEP", after_backward(),
                                 " (Lower adds it)"));
   }
@@ -162,7 +162,8 @@ bool Validator::CheckOncePerStage(StageId stage, int32_t last_backward) {
 
 bool Validator::CheckMicroBatchOrder(StageId stage, Op op) {
   for (MicroBatch mb(1); mb.value() < schedule_.num_micro_batches; ++mb) {
-    if (!CheckBefore({op, stage, MicroBatch(mb.value() - 1)}, {op, stage, mb},
+    if (!CheckBefore({.op = op, .stage = stage, .micro_batch = MicroBatch(mb.value() - 1)},
+                     {.op = op, .stage = stage, .micro_batch = mb},
                      "gradients are summed in micro-batch order")) {
       return false;
     }
@@ -187,27 +188,28 @@ bool Validator::CheckComputeOrder() {
 bool Validator::CheckMicroBatch(StageId stage, MicroBatch mb) {
   const StageId next(stage.value() + 1);
   const bool in_place = !schedule_.is_last(stage) && !schedule_.sends_to_next(stage);
-  const Action forward{Op::kForward, stage, mb};
-  const Action backward{Op::kBackwardInput, stage, mb};
-  if (in_place &&
-      !CheckBefore(forward, {Op::kForward, next, mb}, "it reads the previous stage's output")) {
+  const Action forward{.op = Op::kForward, .stage = stage, .micro_batch = mb};
+  const Action backward{.op = Op::kBackwardInput, .stage = stage, .micro_batch = mb};
+  if (in_place && !CheckBefore(forward, {.op = Op::kForward, .stage = next, .micro_batch = mb},
+                               "it reads the previous stage's output")) {
     return false;
   }
   if (!trains_) return true;
   if (!CheckBefore(forward, backward, "backward needs what forward has kept") ||
-      !CheckBefore(backward, {Op::kBackwardWeight, stage, mb},
+      !CheckBefore(backward, {.op = Op::kBackwardWeight, .stage = stage, .micro_batch = mb},
                    "W needs the gradients that B has kept")) {
     return false;
   }
-  return !in_place || CheckBefore({Op::kBackwardInput, next, mb}, backward,
-                                  "it reads the gradient of the next stage's input");
+  return !in_place || CheckBefore({.op = Op::kBackwardInput, .stage = next, .micro_batch = mb},
+                                  backward, "it reads the gradient of the next stage's input");
 }
 
 bool Validator::CheckTransferOrder() {
   for (const std::vector<Action>& list : schedule_.actions) {
     for (const Action& action : list) {
       if (!IsTransfer(action.op)) continue;
-      const Action compute{ComputeOf(action.op), action.stage, action.micro_batch};
+      const Action compute{
+          .op = ComputeOf(action.op), .stage = action.stage, .micro_batch = action.micro_batch};
       if (table_.Find(compute) == kNowhere) {
         return FailAt(action, "a schedule without backward passes has no gradients; remove it");
       }
@@ -227,7 +229,7 @@ bool Validator::CheckEveryTransferExists() {
     for (MicroBatch mb(0); mb.value() < schedule_.num_micro_batches; ++mb) {
       for (const Op op : {Op::kSendActivation, Op::kReceiveGradient}) {
         if (!trains_ && op == Op::kReceiveGradient) continue;
-        const Action transfer{op, stage, mb};
+        const Action transfer{.op = op, .stage = stage, .micro_batch = mb};
         for (const Action& end : {transfer, OtherEnd(transfer)}) {
           if (!CheckExists(
                   end,

@@ -106,7 +106,7 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
               }));
   }
   lines.Add("loss", run.profile.loss_spec.description);
-  Add(run.plan, run.lowered.training, lines);
+  Add(run.plan, run.lowered->training, lines);
   Add(options.optimizer, lines);
   Add(options.learning_rate, lines);
   lines.Add("seed", options.seed);
@@ -115,7 +115,7 @@ std::string FingerprintOf(const PreparedRun& run, const TrainerOptions& options)
   lines.Add("steps between checks of replicas", options.replica_check_steps);
   lines.Add("device", Name(options.device.kind));
   lines.Add("transfers",
-            run.lowered.transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
+            run.lowered->transfers == schedule::Transfers::kGrouped ? "grouped" : "separate");
   lines.Add("precision", kernels::PrecisionName(options.device.precision));
   return absl::StrCat(options.fingerprint, std::move(lines).Take());
 }

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<float>> GatherOutputs(RankGroup& group, Executors exe
   const partition::Plan& plan = run.plan;
   const int64_t elements = run.profile.output.elements();
   const int64_t rows_per_replica = plan.batch_rows() / plan.replicas();
-  const Rank last = run.lowered.training.rank_of(StageId(plan.num_stages() - 1));
+  const Rank last = run.lowered->training.rank_of(StageId(plan.num_stages() - 1));
   std::vector<ValueShare> shares;
   std::vector<float> own;
   own.reserve(static_cast<size_t>(std::min(rows, plan.batch_rows()) * elements));

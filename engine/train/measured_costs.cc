@@ -148,10 +148,13 @@ void AddLinks(const Trace& trace, LinkSamples& samples) {
         const int64_t ready_ns = std::max(timed.start_ns, sent_ns[Alone(action)]);
         samples.bytes += static_cast<double>(timed.bytes);
         samples.passing_ns += static_cast<double>(timed.end_ns - ready_ns);
-        arrived_ns[{ComputeOf(action.op), action.stage, action.micro_batch}] = timed.end_ns;
+        arrived_ns[{
+            .op = ComputeOf(action.op), .stage = action.stage, .micro_batch = action.micro_batch}] =
+            timed.end_ns;
       } else if (schedule::IsCompute(action.op)) {
         const Op op = action.op == Op::kBackward ? Op::kBackwardInput : action.op;
-        const auto arrival = arrived_ns.find({op, action.stage, action.micro_batch});
+        const auto arrival =
+            arrived_ns.find({.op = op, .stage = action.stage, .micro_batch = action.micro_batch});
         const bool waited = arrival != arrived_ns.end() && arrival->second > timed.reached_ns;
         if (waited) {
           samples.waking_ns.push_back(static_cast<double>(timed.start_ns - arrival->second));

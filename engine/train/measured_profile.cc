@@ -50,18 +50,23 @@ partition::Plan StagePerLayer(const partition::Plan& plan,
       const int last = plan.last(action.stage.value());
       if (action.op == Op::kForward) {
         for (int layer = first; layer <= last; ++layer) {
-          fine_list.push_back({Op::kForward, StageId(layer), action.micro_batch});
+          fine_list.push_back(
+              {.op = Op::kForward, .stage = StageId(layer), .micro_batch = action.micro_batch});
         }
         continue;
       }
       for (int layer = last; layer >= first; --layer) {
         const bool shares = layers[static_cast<size_t>(layer)].shared_backward_ns > 0;
         if (shares && action.micro_batch.value() % 2 == 1) {
-          fine_list.push_back({Op::kBackward, StageId(layer), action.micro_batch});
+          fine_list.push_back(
+              {.op = Op::kBackward, .stage = StageId(layer), .micro_batch = action.micro_batch});
           continue;
         }
-        fine_list.push_back({Op::kBackwardInput, StageId(layer), action.micro_batch});
-        fine_list.push_back({Op::kBackwardWeight, StageId(layer), action.micro_batch});
+        fine_list.push_back(
+            {.op = Op::kBackwardInput, .stage = StageId(layer), .micro_batch = action.micro_batch});
+        fine_list.push_back({.op = Op::kBackwardWeight,
+                             .stage = StageId(layer),
+                             .micro_batch = action.micro_batch});
       }
     }
   }
@@ -198,7 +203,7 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                               GivenPlan{.plan = StagePerLayer(cut.plan, profile.layers),
                                         .optimizer = options.optimizer,
                                         .device = options.device,
-                                        .transfers = cut.lowered.transfers}));
+                                        .transfers = cut.lowered->transfers}));
   ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(fine), measure.repeats));
   const bool updates_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
   const schedule::Costs costs =

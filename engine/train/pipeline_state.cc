@@ -76,7 +76,7 @@ absl::StatusOr<schedule::Costs> PipelineTrainer::MeasuredCosts() {
   std::vector<schedule::StageMemory> memory;
   for (const partition::StageReport& stage : run_.report.stages) memory.push_back(stage.memory);
   return MeasureCosts(traces_->Recent(steps_ - restored_steps_), run_.updates_in_backward(),
-                      std::move(memory), run_.lowered.collectives);
+                      std::move(memory), run_.lowered->collectives);
 }
 
 absl::StatusOr<std::string> PipelineTrainer::ParametersHash() {
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<float>> PipelineTrainer::Parameter(const std::string&
   const ModelParameter& parameter = run_.profile.parameters[id];
   const StageId stage(plan().stage_of(parameter.layer));
   return CopyParameter(*group_, executors_, parameter,
-                       group_->mesh().device_of(run_.lowered.training.rank_of(stage), 0));
+                       group_->mesh().device_of(run_.lowered->training.rank_of(stage), 0));
 }
 
 absl::Status PipelineTrainer::SetParameter(const std::string& name,

@@ -27,7 +27,7 @@ absl::Status PipelineTrainer::Initialize() {
   RankGroupOptions group = GroupOptionsOf(run_.plan, options_);
   group.ties = run_.profile.parameters.ties();
   group.fingerprint = FingerprintOf(run_, options_);
-  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered.training));
+  ASSIGN_OR_RETURN(group_, RankGroup::Connect(group, run_.lowered->training));
   RETURN_IF_ERROR(CreateRings());
   executors_.resize(static_cast<size_t>(plan().num_devices()));
   // No rank begins before all are ready: a rank that waits for another keeps its GPU busy.
@@ -43,7 +43,7 @@ absl::Status PipelineTrainer::Initialize() {
   if (options_.on_slow_rank) {
     pace_watch_ = std::make_unique<PaceWatch>(*group_, options_.on_slow_rank);
   }
-  if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered.training);
+  if (options_.trace) traces_ = std::make_unique<StepTraces>(run_.lowered->training);
   return absl::OkStatus();
 }
 
@@ -80,14 +80,14 @@ absl::Status PipelineTrainer::CheckChoices() {
 absl::Status PipelineTrainer::CreateExecutor(int device) {
   const schedule::Rank rank = group_->mesh().rank_of(device);
   std::vector<std::unique_ptr<Stage>> stages;
-  for (StageId id : run_.lowered.training.StagesOf(rank)) {
+  for (StageId id : run_.lowered->training.StagesOf(rank)) {
     const int index = id.value();
     StageOptions options{.id = id,
                          .first_layer = plan().first(index),
                          .last_layer = plan().last(index),
-                         .is_first = run_.lowered.training.is_first(id),
-                         .is_last = run_.lowered.training.is_last(id),
-                         .splits_backward = run_.lowered.training.SplitsBackward(id),
+                         .is_first = run_.lowered->training.is_first(id),
+                         .is_last = run_.lowered->training.is_last(id),
+                         .splits_backward = run_.lowered->training.SplitsBackward(id),
                          .trains = plan().trains(),
                          .input = run_.profile.inputs[static_cast<size_t>(plan().first(index))],
                          .vocabulary = index == 0 ? run_.model.vocabulary : 0,
@@ -129,10 +129,10 @@ absl::Status PipelineTrainer::CreateExecutor(int device) {
                         .ties = ties,
                         .output = run_.profile.output,
                         .clip_norm = options_.optimizer.clip_norm,
-                        .collectives = run_.lowered.collectives,
-                        .training = {plan().trains() ? &run_.lowered.training : nullptr,
+                        .collectives = run_.lowered->collectives,
+                        .training = {plan().trains() ? &run_.lowered->training : nullptr,
                                      std::move(memory.training)},
-                        .evaluation = {&run_.lowered.evaluation, std::move(memory.evaluation)}},
+                        .evaluation = {&run_.lowered->evaluation, std::move(memory.evaluation)}},
                        std::move(stages)));
   return absl::OkStatus();
 }
@@ -168,7 +168,7 @@ absl::Status PipelineTrainer::CheckData(const Dataset& data) const {
 const Executor& PipelineTrainer::ExecutorOf(int replica) const {
   if (options_.rendezvous != nullptr) return own_executor();
   const StageId last(plan().num_stages() - 1);
-  const schedule::Rank rank = run_.lowered.training.rank_of(last);
+  const schedule::Rank rank = run_.lowered->training.rank_of(last);
   return *executors_[static_cast<size_t>(group_->mesh().device_of(rank, replica))];
 }
 

@@ -100,7 +100,7 @@ SavedState::SavedState(const PreparedRun& run, RankGroup& group, Executors execu
 
 int SavedState::OwnerOf(int layer) const {
   const StageId stage(run_.plan.stage_of(layer));
-  return group_.mesh().device_of(run_.lowered.training.rank_of(stage),
+  return group_.mesh().device_of(run_.lowered->training.rank_of(stage),
                                  layer % run_.plan.replicas());
 }
 

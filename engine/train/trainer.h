@@ -212,7 +212,7 @@ class Trainer {
   virtual absl::StatusOr<schedule::Trace> LastTrace() = 0;
 
   // What the last kTracedSteps steps cost (engine/train/measured_costs.h), for
-  //   Simulate(run().lowered.training, costs, {.sends = SendsOf(run().lowered.transfers)})
+  //   Simulate(run().lowered->training, costs, {.sends = SendsOf(run().lowered->transfers)})
   // to predict a step. Errors: those of LastTrace.
   virtual absl::StatusOr<schedule::Costs> MeasuredCosts() = 0;
 

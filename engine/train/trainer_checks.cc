@@ -66,9 +66,9 @@ absl::Status CheckPreparedFor(const PreparedRun& run, const TrainerOptions& opti
     other = "another optimizer";
   } else if (run.device != options.device) {
     other = "other devices";
-  } else if (run.lowered.transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
+  } else if (run.lowered->transfers != TransfersOf(GroupOptionsOf(run.plan, options))) {
     other = "another exchange between devices";
-  } else if ((run.lowered.collectives.result_bytes > 0) != (options.rendezvous != nullptr)) {
+  } else if ((run.lowered->collectives.result_bytes > 0) != (options.rendezvous != nullptr)) {
     other = "another number of processes";
   }
   if (other == nullptr) return absl::OkStatus();

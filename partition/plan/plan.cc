@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "partition/cluster.h"
+#include "partition/plan/planning_threads.h"
 #include "schedule/generators.h"
 #include "schedule/lowering.h"
 #include "schedule/validator.h"
@@ -176,15 +178,20 @@ absl::StatusOr<LoweredPlan> LowerSchedules(const Schedule& schedule, const Repli
       .transfers = transfers, .collectives = collectives, .replication = replication};
   lowered.collectives.replicas = replication.replicas;
   const schedule::LoweringOptions options = OptionsFor(replication, transfers, collectives);
-  ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, options));
   if (!schedule.HasBackward()) {
+    ASSIGN_OR_RETURN(lowered.training, LowerAndValidate(schedule, options));
     lowered.evaluation = lowered.training;
     return lowered;
   }
   ASSIGN_OR_RETURN(const Schedule forward,
                    schedule::ForwardOnly(schedule.rank_of_stage, schedule.num_ranks(),
                                          schedule.num_micro_batches));
-  ASSIGN_OR_RETURN(lowered.evaluation, LowerAndValidate(forward, options));
+  absl::StatusOr<Schedule> training, evaluation;
+  base::ForEachInParallel(2, ThreadsFor(schedule), [&](int64_t i) {
+    (i == 0 ? training : evaluation) = LowerAndValidate(i == 0 ? schedule : forward, options);
+  });
+  ASSIGN_OR_RETURN(lowered.training, std::move(training));
+  ASSIGN_OR_RETURN(lowered.evaluation, std::move(evaluation));
   return lowered;
 }
 

@@ -1,6 +1,7 @@
 #include "partition/plan/prepared_plan.h"
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -46,30 +47,29 @@ absl::StatusOr<RankMemoryPlans> PlanRankMemory(const PreparedPlan& plan, schedul
   std::vector<schedule::StageMemory> memory;
   for (const StageReport& stage : plan.report.stages) memory.push_back(stage.memory);
   const auto plan_memory = [&](const schedule::Schedule& lowered) {
-    return schedule::PlanMemory(lowered, rank, memory, plan.lowered.collectives);
+    return schedule::PlanMemory(lowered, rank, memory, plan.lowered->collectives);
   };
   RankMemoryPlans plans;
-  ASSIGN_OR_RETURN(plans.training, plan_memory(plan.lowered.training));
-  ASSIGN_OR_RETURN(plans.evaluation, plan_memory(plan.lowered.evaluation));
+  ASSIGN_OR_RETURN(plans.training, plan_memory(plan.lowered->training));
+  ASSIGN_OR_RETURN(plans.evaluation, plan_memory(plan.lowered->evaluation));
   return plans;
 }
 
 absl::StatusOr<PreparedPlan> PreparePlan(Plan plan, const std::vector<LayerCost>& layers,
                                          const EndMemory& ends, schedule::Transfers transfers,
                                          const schedule::CollectiveMemory& collectives) {
-  PreparedPlan prepared;
-  ASSIGN_OR_RETURN(prepared.lowered, LowerPlan(plan, transfers, collectives));
+  ASSIGN_OR_RETURN(LoweredPlan lowered, LowerPlan(plan, transfers, collectives));
   if (plan.num_layers != static_cast<int>(layers.size())) {
     return absl::InvalidArgumentError(absl::StrFormat("the plan is for %d layers, the model has %d",
                                                       plan.num_layers, layers.size()));
   }
   RETURN_IF_ERROR(CheckLayers(layers));
   RETURN_IF_ERROR(CheckCanRecompute(plan, layers));
-  ASSIGN_OR_RETURN(prepared.report,
-                   ReportPlan(plan, prepared.lowered, layers,
-                              MemoryOfStages(plan, prepared.lowered, layers, ends)));
-  prepared.plan = std::move(plan);
-  return prepared;
+  ASSIGN_OR_RETURN(PlanReport report,
+                   ReportPlan(plan, lowered, layers, MemoryOfStages(plan, lowered, layers, ends)));
+  return PreparedPlan{.plan = std::move(plan),
+                      .lowered = std::make_shared<const LoweredPlan>(std::move(lowered)),
+                      .report = std::move(report)};
 }
 
 }  // namespace stagecoach::partition

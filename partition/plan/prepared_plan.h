@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_PARTITION_PLAN_PREPARED_PLAN_H_
 #define STAGECOACH_PARTITION_PLAN_PREPARED_PLAN_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,8 @@ namespace stagecoach::partition {
 // or sized again.
 struct PreparedPlan {
   Plan plan;
-  LoweredPlan lowered;
+  std::shared_ptr<const LoweredPlan>
+      lowered;        // shared, since it can be large; null only before it is prepared
   PlanReport report;  // of one device of each rank
 };
 

@@ -1,10 +1,13 @@
 #include "partition/plan/rank_report.h"
 
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
+#include "partition/plan/planning_threads.h"
 
 namespace stagecoach::partition {
 namespace {
@@ -39,11 +42,9 @@ bool DoTheSame(const Schedule& lowered, Rank a, Rank b) {
                     });
 }
 
-// Of every rank under one schedule.
-absl::StatusOr<std::vector<MemorySizes>> SizesOfRanks(
-    const Schedule& lowered, absl::Span<const StageMemory> stages,
-    const schedule::CollectiveMemory& collectives) {
-  std::vector<MemorySizes> sizes;
+// For each rank, an earlier one that does the same with stages of the same sizes, or itself.
+std::vector<Rank> LikeRanks(const Schedule& lowered, absl::Span<const StageMemory> stages) {
+  std::vector<Rank> like;
   absl::flat_hash_map<std::vector<StageMemory>, Rank> last_with;
   for (Rank rank(0); rank.value() < lowered.num_ranks(); ++rank) {
     std::vector<StageMemory> own;
@@ -52,12 +53,28 @@ absl::StatusOr<std::vector<MemorySizes>> SizesOfRanks(
     }
     const auto [entry, is_new] = last_with.try_emplace(std::move(own), rank);
     const Rank before = std::exchange(entry->second, rank);
-    if (!is_new && DoTheSame(lowered, before, rank)) {
-      sizes.push_back(sizes[static_cast<size_t>(before.value())]);
-      continue;
-    }
-    ASSIGN_OR_RETURN(MemorySizes planned, schedule::PlanMemory(lowered, rank, stages, collectives));
-    sizes.push_back(planned);
+    const bool is_like = !is_new && DoTheSame(lowered, before, rank);
+    like.push_back(is_like ? like[static_cast<size_t>(before.value())] : rank);
+  }
+  return like;
+}
+
+// Of every rank under one schedule.
+absl::StatusOr<std::vector<MemorySizes>> SizesOfRanks(
+    const Schedule& lowered, absl::Span<const StageMemory> stages,
+    const schedule::CollectiveMemory& collectives) {
+  const std::vector<Rank> like = LikeRanks(lowered, stages);
+  std::vector<absl::StatusOr<MemorySizes>> planned(like.size());
+  base::ForEachInParallel(std::ssize(like), ThreadsFor(lowered), [&](int64_t i) {
+    const Rank rank(static_cast<int32_t>(i));
+    if (like[static_cast<size_t>(i)] != rank) return;
+    planned[static_cast<size_t>(i)] = schedule::PlanMemory(lowered, rank, stages, collectives);
+  });
+  std::vector<MemorySizes> sizes;
+  for (const Rank rank : like) {
+    const absl::StatusOr<MemorySizes>& of_rank = planned[static_cast<size_t>(rank.value())];
+    RETURN_IF_ERROR(of_rank.status());
+    sizes.push_back(*of_rank);
   }
   return sizes;
 }

@@ -31,7 +31,7 @@ ExchangeHalves HalvesOf(int64_t bytes, int replica, int replicas) {
 // The two ranks of a tie send each other what they have summed.
 int64_t BytesSentFor(const Tie& tie, const PreparedPlan& plan, schedule::Rank rank) {
   const auto rank_of = [&](int layer) {
-    return plan.lowered.training.rank_of(schedule::StageId(plan.plan.stage_of(layer)));
+    return plan.lowered->training.rank_of(schedule::StageId(plan.plan.stage_of(layer)));
   };
   const schedule::Rank first = rank_of(tie.layer), second = rank_of(tie.other_layer);
   return first != second && (rank == first || rank == second) ? tie.bytes : 0;
@@ -41,8 +41,8 @@ int64_t BytesSentFor(const Tie& tie, const PreparedPlan& plan, schedule::Rank ra
 
 SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, schedule::Rank rank,
                       int replica) {
-  const schedule::Schedule& training = plan.lowered.training;
-  const schedule::CollectiveMemory& collectives = plan.lowered.collectives;
+  const schedule::Schedule& training = plan.lowered->training;
+  const schedule::CollectiveMemory& collectives = plan.lowered->collectives;
   const Replication& replication = plan.plan.replication;
   SentBytes sent;
   for (const Action& action : training.list_of(rank)) {

@@ -21,11 +21,8 @@ class Search {
         options_(options),
         cutoff_(cutoff),
         cuts_(pipeline, options.may_recompute, cutoff) {
-    int64_t actions = 0;
-    for (const auto& list : pipeline.training().actions) {
-      actions += static_cast<int64_t>(list.size());
-    }
-    most_simulated_ = kMaxSimulatedActions / std::max<int64_t>(actions, 1) + 1;
+    most_simulated_ =
+        kMaxSimulatedActions / std::max<int64_t>(pipeline.training().num_actions(), 1) + 1;
   }
 
   absl::StatusOr<BestCut> Run() {

@@ -57,11 +57,7 @@ absl::StatusOr<Receipt> MakeReceipt(const Pipeline& pipeline, const Pipeline::Cu
   receipt.costs = pipeline.CostsOf(cut);
   std::vector<schedule::StageMemory> memory;
   for (const StageReport& stage : receipt.report.stages) memory.push_back(stage.memory);
-  int64_t actions = 0;
-  for (const auto& list : pipeline.training().actions) {
-    actions += static_cast<int64_t>(list.size());
-  }
-  const bool keeps_trace = actions <= kMaxTracedActions;
+  const bool keeps_trace = pipeline.training().num_actions() <= kMaxTracedActions;
   // Peaks are in the report; only a trace says what is stashed when.
   if (keeps_trace) receipt.costs.memory = memory;
   ASSIGN_OR_RETURN(receipt.simulation,

@@ -251,18 +251,19 @@ schedule::Costs Pipeline::CostsOf(const Cut& cut) const {
 }
 
 absl::StatusOr<PlanReport> Pipeline::Report(const Cut& cut) const {
-  return ReportPlan(PlanOf(cut), peaks_.lowered(), layers().layers, Memories(cut));
+  return ReportPlan(PlanOf(cut), *peaks_.lowered(), layers().layers, Memories(cut));
 }
 
 absl::StatusOr<PreparedPlan> Pipeline::Prepare(const Cut& cut) const {
   PreparedPlan prepared = {.plan = PlanOf(cut), .lowered = peaks_.lowered(), .report = {}};
-  ASSIGN_OR_RETURN(prepared.report, Report(cut));
+  ASSIGN_OR_RETURN(prepared.report,
+                   ReportPlan(prepared.plan, *prepared.lowered, layers().layers, Memories(cut)));
   return prepared;
 }
 
 absl::StatusOr<int64_t> Pipeline::StepNs(const Cut& cut) const {
   ASSIGN_OR_RETURN(const schedule::Durations durations,
-                   SimulateDurations(peaks_.lowered().training, CostsOf(cut), sends_));
+                   SimulateDurations(peaks_.lowered()->training, CostsOf(cut), sends_));
   return durations.step_ns;
 }
 

@@ -80,7 +80,7 @@ class Pipeline {
   const DeviceGroup& devices_of(int rank) const { return devices_[static_cast<size_t>(rank)]; }
   const DeviceGroup& devices_of_stage(int stage) const { return devices_of(rank_of(stage)); }
   StagePeaks& peaks() { return peaks_; }
-  const schedule::Schedule& training() const { return peaks_.lowered().training; }
+  const schedule::Schedule& training() const { return peaks_.lowered()->training; }
   int in_flight(int stage) const { return peaks_.in_flight(stage); }
   // As the runtime sends (with the cluster's transfers) where the cluster overlaps messages, else
   // blocking.

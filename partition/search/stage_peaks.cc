@@ -62,10 +62,11 @@ int64_t ForwardBytes(const StageMemory& memory, int stashed, bool is_acting, boo
 }  // namespace
 
 StagePeaks::StagePeaks(LoweredPlan lowered)
-    : lowered_(std::move(lowered)), in_flight_(PeakStashes(lowered_.training)) {
-  const schedule::Schedule& training = lowered_.training;
+    : lowered_(std::make_shared<const LoweredPlan>(std::move(lowered))),
+      in_flight_(PeakStashes(lowered_->training)) {
+  const schedule::Schedule& training = lowered_->training;
   for (StageId stage(0); stage.value() < training.num_stages(); ++stage) {
-    positions_.push_back(PositionOf(training, stage, lowered_.replication));
+    positions_.push_back(PositionOf(training, stage, lowered_->replication));
   }
   for (Rank rank(0); rank.value() < training.num_ranks(); ++rank) {
     stages_of_.push_back(training.StagesOf(rank));
@@ -104,7 +105,7 @@ std::vector<StagePeaks::Moment> StagePeaks::FullestMoments(
 int64_t StagePeaks::RankAtLeast(Rank rank, absl::Span<const StageMemory> stages) const {
   const auto index = static_cast<size_t>(rank.value());
   const std::vector<StageId>& own = stages_of_[index];
-  int64_t resident_bytes = ReductionAreaBytes(stages, lowered_.training, rank);
+  int64_t resident_bytes = ReductionAreaBytes(stages, lowered_->training, rank);
   int64_t workspace_bytes = 0;
   for (const StageId stage : own) {
     const StageMemory& memory = stages[static_cast<size_t>(stage.value())];
@@ -140,8 +141,8 @@ StagePeaks::Key StagePeaks::KeyOf(Rank rank, absl::Span<const StageMemory> stage
 absl::StatusOr<int64_t> StagePeaks::RankPeakBytes(Rank rank, absl::Span<const StageMemory> stages) {
   Key key = KeyOf(rank, stages);
   if (const auto entry = peak_bytes_.find(key); entry != peak_bytes_.end()) return entry->second;
-  ASSIGN_OR_RETURN(const RankReport report, ReportRank(lowered_.training, lowered_.evaluation, rank,
-                                                       stages, lowered_.collectives));
+  ASSIGN_OR_RETURN(const RankReport report, ReportRank(lowered_->training, lowered_->evaluation,
+                                                       rank, stages, lowered_->collectives));
   peak_bytes_.emplace(std::move(key), report.peak_bytes());
   return report.peak_bytes();
 }
@@ -149,21 +150,21 @@ absl::StatusOr<int64_t> StagePeaks::RankPeakBytes(Rank rank, absl::Span<const St
 absl::StatusOr<int64_t> StagePeaks::PeakBytes(int stage, const StageMemory& memory) {
   std::vector<StageMemory> stages(positions_.size());
   stages[static_cast<size_t>(stage)] = memory;
-  return RankPeakBytes(lowered_.training.rank_of(StageId(stage)), stages);
+  return RankPeakBytes(lowered_->training.rank_of(StageId(stage)), stages);
 }
 
 int64_t StagePeaks::AtLeast(int stage, const StageMemory& memory) {
-  const Rank rank = lowered_.training.rank_of(StageId(stage));
+  const Rank rank = lowered_->training.rank_of(StageId(stage));
   Key key;
   key.first = rank.value();
   for (const StageId own : stages_of_[static_cast<size_t>(rank.value())]) {
     key.second.push_back(own.value() == stage ? memory : StageMemory());
   }
   if (const auto entry = peak_bytes_.find(key); entry != peak_bytes_.end()) return entry->second;
-  const schedule::Schedule& training = lowered_.training;
+  const schedule::Schedule& training = lowered_->training;
   return ResidentBytes(memory) + AlignBlock(memory.reduction_bytes) +
-         NormTableBytes(lowered_.collectives, training) +
-         ResultTableBytes(lowered_.collectives, training, rank) +
+         NormTableBytes(lowered_->collectives, training) +
+         ResultTableBytes(lowered_->collectives, training, rank) +
          AlignBlock(memory.workspace_bytes) + LiveBytes(stage, memory);
 }
 
@@ -196,13 +197,13 @@ const std::vector<StagePeaks::BlockCounts>& StagePeaks::LiveCounts(int stage,
                       .weight_stash_bytes = 1,
                       .gradient_stash_bytes = 1,
                       .output_gradient_bytes = 1,
-                      .input_gradient_bytes = lowered_.training.is_first(StageId(stage)) ? 0 : 1};
+                      .input_gradient_bytes = lowered_->training.is_first(StageId(stage)) ? 0 : 1};
   unit.input_last_use = memory.input_last_use;
   unit.output_last_use = memory.output_last_use;
   unit.output_gradient_last_use = memory.output_gradient_last_use;
   std::vector<StageMemory> stages(positions_.size());
   stages[static_cast<size_t>(stage)] = unit;
-  for (const schedule::Schedule* schedule : {&lowered_.training, &lowered_.evaluation}) {
+  for (const schedule::Schedule* schedule : {&lowered_->training, &lowered_->evaluation}) {
     const absl::StatusOr<schedule::MemoryPlan> plan =
         PlanMemory(*schedule, schedule->rank_of(StageId(stage)), stages);
     if (plan.ok()) AddCounts(StageId(stage), plan->blocks, fullest);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ class StagePeaks {
  public:
   explicit StagePeaks(LoweredPlan lowered);
 
-  const LoweredPlan& lowered() const { return lowered_; }
+  const std::shared_ptr<const LoweredPlan>& lowered() const { return lowered_; }
   const StagePosition& position(int stage) const { return positions_[stage]; }
   // The most micro-batches that the stage has between F and B at once.
   int in_flight(int stage) const { return in_flight_[stage]; }
@@ -75,7 +76,7 @@ class StagePeaks {
                                             const std::vector<schedule::StageId>& stages);
   Key KeyOf(schedule::Rank rank, absl::Span<const schedule::StageMemory> stages) const;
 
-  LoweredPlan lowered_;
+  std::shared_ptr<const LoweredPlan> lowered_;
   std::vector<int> in_flight_;                             // index: stage
   std::vector<StagePosition> positions_;                   // index: stage
   std::vector<std::vector<schedule::StageId>> stages_of_;  // index: rank

@@ -132,7 +132,9 @@ Schedule OrderProblem::ToSchedule(const Order& order) const {
       if (KindOf(pass) == PassKind::kBackward) {
         op = IsFused(pass, order.fused) ? Op::kBackward : Op::kBackwardInput;
       }
-      actions.push_back({op, StageId(StageOf(pass)), MicroBatch(MicroBatchOf(pass))});
+      actions.push_back({.op = op,
+                         .stage = StageId(StageOf(pass)),
+                         .micro_batch = MicroBatch(MicroBatchOf(pass))});
     }
   }
   return schedule;

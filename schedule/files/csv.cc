@@ -118,7 +118,9 @@ absl::StatusOr<Action> ParseAction(absl::string_view text,
     return absl::InvalidArgumentError(absl::StrCat("the stage or micro-batch of ", Quoted(text),
                                                    " is above the limit of ", kMaxPasses - 1));
   }
-  return Action{spelling->op, StageId(*stage), MicroBatch(micro_batch.value_or(-1))};
+  return Action{.op = spelling->op,
+                .stage = StageId(*stage),
+                .micro_batch = MicroBatch(micro_batch.value_or(-1))};
 }
 
 absl::Status ParseWait(absl::string_view cell, Unawaited& unawaited) {
@@ -232,8 +234,7 @@ Largest FindLargest(const Table& table, NumberOf number_of) {
 // The row of each stage. A hostile stage number may be far above the number of actions, so no more
 // is allocated than these could fill.
 absl::StatusOr<std::vector<Rank>> FindPlacement(const Table& table) {
-  size_t num_actions = 0;
-  for (const std::vector<Action>& list : table.schedule.actions) num_actions += list.size();
+  const auto num_actions = static_cast<size_t>(table.schedule.num_actions());
   const Largest last = FindLargest(table, [](const Action& a) { return a.stage.value(); });
   std::vector<Rank> rank_of_stage(std::min(num_actions, static_cast<size_t>(last.number) + 1));
   for (Rank rank(0); rank.value() < table.num_rows(); ++rank) {
@@ -333,7 +334,7 @@ class Row {
 
   void AwaitActivationOf(const Action& action) {
     if (action.op != Op::kBackwardInput && action.op != Op::kBackward) return;
-    Await({Op::kSendActivation, action.stage, action.micro_batch});
+    Await({.op = Op::kSendActivation, .stage = action.stage, .micro_batch = action.micro_batch});
   }
 
   std::vector<std::string> cells_;
@@ -355,7 +356,7 @@ std::string ToScheduleCsv(const Schedule& schedule) {
         ++i;
       } else {
         // PyTorch has no groups of transfers.
-        row.Add({list[i].op, list[i].stage, list[i].micro_batch});
+        row.Add({.op = list[i].op, .stage = list[i].stage, .micro_batch = list[i].micro_batch});
       }
     }
     text += row.Finish();

@@ -69,7 +69,8 @@ absl::StatusOr<Schedule> ForwardOnly(const std::vector<Rank>& rank_of_stage, int
     for (size_t r = 0; r < chosen.size(); ++r) {
       if (!chosen[r].valid()) continue;
       int& next = done[static_cast<size_t>(chosen[r].value())];
-      schedule.actions[r].push_back({Op::kForward, chosen[r], MicroBatch(next++)});
+      schedule.actions[r].push_back(
+          {.op = Op::kForward, .stage = chosen[r], .micro_batch = MicroBatch(next++)});
     }
   }
   return schedule;

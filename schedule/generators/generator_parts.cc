@@ -71,7 +71,8 @@ MicroBatch RankWriter::Next(Op op, int chunk) {
 }
 
 void RankWriter::Add(Op op, int chunk) {
-  list_.push_back({op, stages_[static_cast<size_t>(chunk)], Next(op, chunk)});
+  list_.push_back(
+      {.op = op, .stage = stages_[static_cast<size_t>(chunk)], .micro_batch = Next(op, chunk)});
 }
 
 void RankWriter::AddOverlapped(int forward_chunk, Op backward, int backward_chunk) {

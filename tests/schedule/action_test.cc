@@ -12,16 +12,18 @@ constexpr Op kTransfers[] = {Op::kReceiveActivation, Op::kSendActivation, Op::kR
 
 TEST(Action, OtherEndOfTheOtherEndIsTheActionItself) {
   for (const Op op : kTransfers) {
-    const Action action{op, StageId(3), MicroBatch(7)};
+    const Action action{.op = op, .stage = StageId(3), .micro_batch = MicroBatch(7)};
     EXPECT_EQ(OtherEnd(OtherEnd(action)), action) << ToString(action);
   }
 }
 
 TEST(Action, ActivationsGoToTheNextStageAndGradientsToThePrevious) {
-  EXPECT_EQ(OtherEnd({Op::kSendActivation, StageId(3), MicroBatch(7)}),
-            (Action{Op::kReceiveActivation, StageId(4), MicroBatch(7)}));
-  EXPECT_EQ(OtherEnd({Op::kSendGradient, StageId(3), MicroBatch(7)}),
-            (Action{Op::kReceiveGradient, StageId(2), MicroBatch(7)}));
+  EXPECT_EQ(
+      OtherEnd({.op = Op::kSendActivation, .stage = StageId(3), .micro_batch = MicroBatch(7)}),
+      (Action{.op = Op::kReceiveActivation, .stage = StageId(4), .micro_batch = MicroBatch(7)}));
+  EXPECT_EQ(
+      OtherEnd({.op = Op::kSendGradient, .stage = StageId(3), .micro_batch = MicroBatch(7)}),
+      (Action{.op = Op::kReceiveGradient, .stage = StageId(2), .micro_batch = MicroBatch(7)}));
 }
 
 TEST(Action, EveryOperationIsOfOneClass) {
@@ -33,27 +35,35 @@ TEST(Action, EveryOperationIsOfOneClass) {
 }
 
 TEST(Action, TextNamesStageOperationAndMicroBatch) {
-  EXPECT_EQ(ToString({Op::kForward, StageId(2), MicroBatch(5)}), "stage 2 F micro-batch 5");
-  EXPECT_EQ(ToString({Op::kSendGradient, StageId(2), MicroBatch(5)}),
+  EXPECT_EQ(ToString({.op = Op::kForward, .stage = StageId(2), .micro_batch = MicroBatch(5)}),
+            "stage 2 F micro-batch 5");
+  EXPECT_EQ(ToString({.op = Op::kSendGradient, .stage = StageId(2), .micro_batch = MicroBatch(5)}),
             "stage 2 SEND_B micro-batch 5");
 }
 
 TEST(Action, TextOfAStepHasNoMicroBatch) {
-  EXPECT_EQ(ToString({Op::kStep, StageId(2), MicroBatch()}), "stage 2 STEP");
+  EXPECT_EQ(ToString({.op = Op::kStep, .stage = StageId(2)}), "stage 2 STEP");
 }
 
 TEST(Action, CodeIsOperationStageAndMicroBatch) {
-  EXPECT_EQ(ToCode({Op::kForward, StageId(2), MicroBatch(5)}), "F2.5");
-  EXPECT_EQ(ToCode({Op::kReduceGradients, StageId(12), MicroBatch()}), "REDUCE12");
-  EXPECT_EQ(ToCode({Op::kForward, StageId(0), MicroBatch(6), true}), "F0.6+");
+  EXPECT_EQ(ToCode({.op = Op::kForward, .stage = StageId(2), .micro_batch = MicroBatch(5)}),
+            "F2.5");
+  EXPECT_EQ(ToCode({.op = Op::kReduceGradients, .stage = StageId(12)}), "REDUCE12");
+  EXPECT_EQ(ToCode({.op = Op::kForward,
+                    .overlaps_next = true,
+                    .stage = StageId(0),
+                    .micro_batch = MicroBatch(6)}),
+            "F0.6+");
   EXPECT_EQ(ToCode(Collective(Op::kShareResults, GroupId(1))), "RESULTS1");
 }
 
 TEST(Action, CodesOfAllOperationsAreReadBack) {
   for (int i = 0; i < kNumOps; ++i) {
     const Op op = static_cast<Op>(i);
-    Action action{op, StageId(31), HasMicroBatch(op) ? MicroBatch(207) : MicroBatch(),
-                  op == Op::kForward};
+    Action action{.op = op,
+                  .overlaps_next = op == Op::kForward,
+                  .stage = StageId(31),
+                  .micro_batch = HasMicroBatch(op) ? MicroBatch(207) : MicroBatch()};
     if (IsCollective(op)) action = Collective(op, GroupId(31));
     EXPECT_EQ(ParseCode(ToCode(action)).value(), action) << ToCode(action);
   }
@@ -70,14 +80,22 @@ TEST(Action, WhatIsNoCodeIsRefused) {
 TEST(Schedule, PeerIsTheRankOfTheNeighboringStage) {
   Schedule schedule;
   schedule.rank_of_stage = {Rank(4), Rank(2), Rank(9)};
-  EXPECT_EQ(PeerOf(schedule, {Op::kReceiveActivation, StageId(1), MicroBatch(0)}), Rank(4));
-  EXPECT_EQ(PeerOf(schedule, {Op::kSendActivation, StageId(1), MicroBatch(0)}), Rank(9));
+  EXPECT_EQ(
+      PeerOf(schedule,
+             {.op = Op::kReceiveActivation, .stage = StageId(1), .micro_batch = MicroBatch(0)}),
+      Rank(4));
+  EXPECT_EQ(PeerOf(schedule,
+                   {.op = Op::kSendActivation, .stage = StageId(1), .micro_batch = MicroBatch(0)}),
+            Rank(9));
 }
 
 TEST(ScheduleDeathTest, PeerOfAnEndIsAProgrammersError) {
   Schedule schedule;
   schedule.rank_of_stage = {Rank(0), Rank(1)};
-  EXPECT_DEATH(PeerOf(schedule, {Op::kSendActivation, StageId(1), MicroBatch(0)}), "has no peer");
+  EXPECT_DEATH(
+      PeerOf(schedule,
+             {.op = Op::kSendActivation, .stage = StageId(1), .micro_batch = MicroBatch(0)}),
+      "has no peer");
 }
 
 TEST(Schedule, StagesOfARankAscend) {

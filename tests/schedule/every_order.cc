@@ -81,7 +81,7 @@ class Lists {
                             : op == Op::kBackwardWeight ? before.weight
                                                         : before.backward;
     done_[i] = after;
-    list_.push_back({op, stages_[i], MicroBatch(micro_batch)});
+    list_.push_back({.op = op, .stage = stages_[i], .micro_batch = MicroBatch(micro_batch)});
     Extend();
     list_.pop_back();
     done_[i] = before;

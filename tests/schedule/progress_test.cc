@@ -121,7 +121,8 @@ class NaiveRendezvous {
   }
 
   bool InputIsThere(Rank rank, const Action& action) {
-    Action receive{Op::kReceiveActivation, action.stage, action.micro_batch};
+    Action receive{
+        .op = Op::kReceiveActivation, .stage = action.stage, .micro_batch = action.micro_batch};
     if (action.op == Op::kForward) {
       if (!schedule_.receives_from_previous(action.stage)) return true;
     } else {

@@ -213,8 +213,9 @@ TEST(Validate, RefusesReceivesOutOfTheSendersOrder) {
 TEST(Validate, RefusesReceivesOutOfOrderAcrossLanes) {
   Schedule schedule = Lower(HandwrittenV()).value();
   std::vector<Action>& list = schedule.actions[0];
-  const auto gradient =
-      std::find(list.begin(), list.end(), Action{Op::kReceiveGradient, StageId(0), MicroBatch(0)});
+  const auto gradient = std::find(
+      list.begin(), list.end(),
+      Action{.op = Op::kReceiveGradient, .stage = StageId(0), .micro_batch = MicroBatch(0)});
   const Action moved = *gradient;
   list.erase(gradient);
   list.insert(list.begin(), moved);
@@ -254,7 +255,7 @@ TEST(Validate, RefusesPairsThatCannotBeOverlapped) {
                            "F0.0 F0.1 BW0.0 BW0.1+",  // nothing follows
                            "F0.0 F0.1 B0.0 W0.0+ B0.1 W0.1"}) {
     Schedule lowered = FromText({0}, 2, {std::string(list)});
-    lowered.actions[0].push_back({Op::kStep, StageId(0), MicroBatch()});
+    lowered.actions[0].push_back({.op = Op::kStep, .stage = StageId(0)});
     ExpectRefused(Validate(lowered),
                   "it overlaps the next action, but the two are neither an F and");
   }
@@ -269,7 +270,8 @@ TEST(FindViolation, NamesRankPositionAndAction) {
   ASSERT_TRUE(violation.has_value());
   EXPECT_EQ(violation->rank, Rank(1));
   EXPECT_EQ(violation->position, 0);
-  EXPECT_EQ(violation->action, (Action{Op::kForward, StageId(1), MicroBatch(0)}));
+  EXPECT_EQ(violation->action,
+            (Action{.op = Op::kForward, .stage = StageId(1), .micro_batch = MicroBatch(0)}));
   EXPECT_TRUE(violation->cycle.empty());
 }
 
@@ -279,7 +281,8 @@ TEST(FindViolation, OfAMissingActionHasNoPosition) {
   ASSERT_TRUE(violation.has_value());
   EXPECT_EQ(violation->rank, Rank(0));
   EXPECT_EQ(violation->position, -1);
-  EXPECT_EQ(violation->action, (Action{Op::kBackwardInput, StageId(0), MicroBatch(1)}));
+  EXPECT_EQ(violation->action,
+            (Action{.op = Op::kBackwardInput, .stage = StageId(0), .micro_batch = MicroBatch(1)}));
 }
 
 }  // namespace

@@ -1,27 +1,19 @@
 #include "tools/cli/machine.h"
 
 #include <oneapi/dnnl/dnnl.h>
-#include <sched.h>
 
 #include <fstream>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/parallel.h"
 #include "base/units.h"
 
 namespace stagecoach::tools {
 namespace {
-
-int Processors() {
-  cpu_set_t allowed;
-  // Fails where there are more processors than the set has room for.
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
 
 // The value of a line "MemTotal:  8123456 kB" of /proc/meminfo; 0 if there is none.
 int64_t MemoryInfoBytes(absl::string_view name) {
@@ -63,7 +55,7 @@ std::string InstructionSet() {
 }  // namespace
 
 Machine InspectMachine() {
-  return {.processors = Processors(),
+  return {.processors = base::AvailableCpus(),
           .memory_bytes = MemoryInfoBytes("MemTotal"),
           .available_memory_bytes = MemoryInfoBytes("MemAvailable"),
           .instruction_set = InstructionSet()};

@@ -50,7 +50,7 @@ absl::Status CheckRun(const RunOptions& options, const Run& run) {
   }
   return CheckHasMemoryFor(run.prepared,
                            {.saves = !options.checkpoints.empty(),
-                            .keeps = run.prepared.lowered.collectives.results_before_steps});
+                            .keeps = run.prepared.lowered->collectives.results_before_steps});
 }
 
 base::Deadline DeadlineOf(const RunOptions& options) {
@@ -60,7 +60,7 @@ base::Deadline DeadlineOf(const RunOptions& options) {
 // Simulates a step at the times that were measured.
 absl::StatusOr<schedule::Trace> SimulateStep(engine::Trainer& trainer) {
   ASSIGN_OR_RETURN(const schedule::Costs costs, trainer.MeasuredCosts());
-  const partition::LoweredPlan& lowered = trainer.run().lowered;
+  const partition::LoweredPlan& lowered = *trainer.run().lowered;
   ASSIGN_OR_RETURN(schedule::Simulation simulation,
                    schedule::Simulate(lowered.training, costs,
                                       {.sends = SendsOf(lowered.transfers), .keep_trace = true}));

@@ -131,9 +131,9 @@ class UpdatesTest : public ::testing::Test {
                              .parameters = &run_.profile.parameters,
                              .output = run_.profile.output,
                              .clip_norm = run_.optimizer.clip_norm,
-                             .collectives = run_.lowered.collectives,
-                             .training = {&run_.lowered.training, memory.training},
-                             .evaluation = {&run_.lowered.evaluation, memory.evaluation}},
+                             .collectives = run_.lowered->collectives,
+                             .training = {&run_.lowered->training, memory.training},
+                             .evaluation = {&run_.lowered->evaluation, memory.evaluation}},
                             std::move(stages))
         .value();
   }

@@ -43,8 +43,8 @@ TEST(PrepareRun, OfTheSamePlanIsTheSameFoundOrGiven) {
   ASSERT_OK_AND_ASSIGN(const PreparedRun found, PrepareRun(SmallModel(), kTwoDevices));
   ASSERT_OK_AND_ASSIGN(const PreparedRun given,
                        PrepareRun(SmallModel(), GivenPlan{.plan = found.plan}));
-  EXPECT_EQ(given.lowered.training, found.lowered.training);
-  EXPECT_EQ(given.lowered.evaluation, found.lowered.evaluation);
+  EXPECT_EQ(given.lowered->training, found.lowered->training);
+  EXPECT_EQ(given.lowered->evaluation, found.lowered->evaluation);
   EXPECT_EQ(PlanTable(given.report), PlanTable(found.report));
 }
 

@@ -346,7 +346,7 @@ TEST(PreparePlan, PlansMemoryForTheTransfersAskedFor) {
                          PreparePlan(SmallPlan(), layers, ends, transfers));
     std::vector<schedule::StageMemory> memory;
     for (const StageReport& stage : prepared.report.stages) memory.push_back(stage.memory);
-    const schedule::Schedule training = prepared.lowered.training;
+    const schedule::Schedule training = prepared.lowered->training;
     for (schedule::Rank rank(0); rank.value() < 3; ++rank) {
       ASSERT_OK_AND_ASSIGN(const schedule::MemoryPlan expected,
                            schedule::PlanMemory(training, rank, memory));

@@ -36,7 +36,7 @@ TEST(StashBytes, GiveThePeaksOfTheMemoryPlanner) {
     const PreparedPlan plan = MakePlan(request).value();
     std::vector<schedule::StageMemory> memory;
     for (const StageReport& stage : plan.report.stages) memory.push_back(stage.memory);
-    const std::vector<double> peaks = PeakStash(plan.lowered.training, StashBytes(memory));
+    const std::vector<double> peaks = PeakStash(plan.lowered->training, StashBytes(memory));
     for (size_t rank = 0; rank < peaks.size(); ++rank) {
       // Neighboring stages on one rank share the tensor between them.
       EXPECT_GE(peaks[rank], static_cast<double>(plan.report.ranks[rank].training.peak_stash_bytes))

@@ -131,7 +131,7 @@ Receipt SampleReceipt(const SampleShape& shape) {
   receipt.costs = SampleCosts(receipt.report, layers);
   receipt.costs.links = {receipt.cluster.within_host};
   receipt.simulation =
-      schedule::Simulate(receipt.lowered.training, receipt.costs,
+      schedule::Simulate(receipt.lowered->training, receipt.costs,
                          {.sends = schedule::Sends::kRendezvous, .keep_trace = true})
           .value();
   receipt.stages = SampleStages(receipt);

@@ -255,7 +255,7 @@ TEST(ScheduleJson, RefusesARankWithoutStages) {
 // PyTorch has no STEP: reading puts it at the end.
 TEST(WriteScheduleFile, RefusesWhatACsvWouldChange) {
   Schedule lowered = Lower(OneFOneB({2, 2}).value()).value();
-  lowered.actions[0].insert(lowered.actions[0].begin(), {Op::kUnshard, StageId(0), MicroBatch()});
+  lowered.actions[0].insert(lowered.actions[0].begin(), {.op = Op::kUnshard, .stage = StageId(0)});
   const testing::TestFolder folder;
   const std::string path = folder.path() / "written.csv";
   EXPECT_TRUE(WriteScheduleFile(path, lowered).ok());

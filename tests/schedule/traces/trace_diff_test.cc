@@ -206,7 +206,8 @@ TEST(TraceDiff, FindsTheActionThatTookLonger) {
   EXPECT_EQ(diff.most[0].position, 0U);
   EXPECT_EQ(diff.most[0].cause, Cause::kForward);
   EXPECT_EQ(diff.most[0].difference_ns(), 6);
-  EXPECT_EQ(diff.most[1].action, (Action{Op::kForward, StageId(1), MicroBatch(0)}));
+  EXPECT_EQ(diff.most[1].action,
+            (Action{.op = Op::kForward, .stage = StageId(1), .micro_batch = MicroBatch(0)}));
   EXPECT_EQ(diff.most[1].cause, Cause::kActivations);
 }
 
