@@ -117,9 +117,10 @@ absl::StatusOr<PlanReport> ReportPlan(const Plan& plan, const LoweredPlan& lower
 // What of a device's peak is neither weights, gradients or optimizer state of its stages nor stash.
 int64_t BufferBytes(const PlanReport& report, schedule::Rank rank);
 
-// The report as a table of at most 96 columns. A row for each stage, grouped by device: device,
-// stage, layers, share of the time, and bytes of weights, gradients and optimizer state. In the
-// device's first row what its stages share: stash (peak), buffers (BufferBytes), peak.
+// The report as a table, of 80 columns unless its numbers need more. A row for each stage, grouped
+// by device: device, stage, layers, share of the time, and bytes of weights, gradients and
+// optimizer state. In the device's first row what its stages share: stash (peak), buffers
+// (BufferBytes), peak.
 std::string PlanTable(const PlanReport& report);
 
 }  // namespace stagecoach::partition

@@ -117,7 +117,7 @@ TimeTable RankTimesOf(const Trace& trace);
 
 std::string ToText(const TimeTable& table);
 
-// Tables for people, at most 100 columns wide for up to 9,999 ranks and micro-batches.
+// Tables for people, of 80 columns unless their numbers need more.
 std::string ToText(const TraceDiff& diff);
 
 // All of it, in ns.

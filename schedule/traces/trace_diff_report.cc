@@ -191,7 +191,7 @@ std::string ToText(const TimeTable& table) {
   }
   base::TextTable text(columns);
   for (const std::vector<std::string>& row : table.rows) text.AddRow(row);
-  return text.ToString();
+  return text.ToString(base::TextTable::kPageColumns);
 }
 
 std::string ToText(const TraceDiff& diff) {

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 TEST(ForEachInParallel, DoesEachOnce) {
   for (const int threads : {1, 2, 7}) {
     for (const size_t count : {0U, 1U, 2U, 1000U}) {
-      std::vector<std::atomic<int>> calls(count);
+      std::vector<int> calls(count, 0);
       ForEachInParallel(static_cast<int64_t>(count), threads,
                         [&](int64_t i) { ++calls[static_cast<size_t>(i)]; });
       EXPECT_THAT(calls, Each(1)) << threads;

@@ -67,7 +67,7 @@ TEST(Usage, CommandsDoNotCombine) {
 TEST(Usage, BadNumbersSayWhatIsExpected) {
   for (const char* value : {"4x", "0", "-1", "", "1e9", "99999999999999999999"}) {
     ExpectFailure(SmallRun({"--stages", value}), kStatusUsage,
-                  AllOf(StartsWith("stagecoach train: --stages: "),
+                  AllOf(StartsWith("stagecoach train: --devices: "),
                         HasSubstr(absl::StrCat("\"", value, "\"")), HasSubstr("from 1 to ")));
   }
 }
@@ -86,7 +86,7 @@ TEST(Usage, EveryCountRefusesLetters) {
 }
 
 TEST(Usage, MissingValue) {
-  ExpectFailure(SmallRun({"--stages"}), kStatusUsage, HasSubstr("--stages"));
+  ExpectFailure(SmallRun({"--stages"}), kStatusUsage, HasSubstr("--devices: a value is missing"));
 }
 
 TEST(Usage, UnknownNamesListTheKnownOnes) {

@@ -128,6 +128,18 @@ TEST(Completion, DescribesFlagsInZshAndFish) {
                         "-r -d 'Devices to cut"));
 }
 
+TEST(RepeatedFlags, SayWhichValueCounts) {
+  const Finished run =
+      RunStagecoach({"simulate", "--schedule", "gpipe", "--devices", "2", "--microbatches", "8",
+                     "--schedule", "1f1b", "--devices=3", "--microbatches", "8"});
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_THAT(run.out, HasSubstr("1f1b on 3 devices"));
+  // In the order of the help.
+  EXPECT_EQ(run.err,
+            "stagecoach: --schedule is given 2 times: the last counts, 1f1b\n"
+            "stagecoach: --devices is given 2 times: the last counts, 3\n");
+}
+
 TEST(Version, IsPrinted) {
   const Finished version = RunStagecoach({"--version"});
   EXPECT_EQ(version.exit_status, 0);

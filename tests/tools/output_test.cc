@@ -200,7 +200,7 @@ TEST(Text, HasARowForEachEpoch) {
 
 TEST(Text, EndsWithWhatEachStageHeld) {
   const Finished run = RunStagecoach(PrintingRun({"--stages", "3"}));
-  EXPECT_THAT(run.out, AllOf(HasSubstr("measured peak"), HasSubstr("cpu:0"), HasSubstr("cpu:2"),
+  EXPECT_THAT(run.out, AllOf(HasSubstr("peak  predicted"), HasSubstr("cpu:0"), HasSubstr("cpu:2"),
                              HasSubstr("trained 3 epochs (30 steps) in ")));
 }
 

@@ -215,7 +215,7 @@ TEST(Simulate, BadInputGivesOneLineAndItsExitStatus) {
       {{"--objective", "step"}, 2, "--objective is what --schedule auto minimizes"},
       {{"--schedule", "auto", "--objective", "bottleneck"}, 2, "--objective"},
       {{"--forward", "nan"}, 2, "--forward"},
-      {{"--stages", "0"}, 2, "--stages"},
+      {{"--stages", "0"}, 2, "--devices: "},
       {{"--save", "schedule.txt"}, 2, "ends in .csv or .json"},
       {{"--lowered"}, 2, "--save"},
       {{"--schedule", "1f1b", "--stages", "4", "--stash-limit", "1"}, 78, "its limit is 1"},

@@ -94,7 +94,7 @@ void AddGenerateFlags(CLI::App& app, GenerateOptions& options) {
   AddChoiceFlags(app, options);
   constexpr int kMost = 1024;
   const auto count = [](const std::string& text) { return ParseCount(text, 1, kMost); };
-  AddFlag(app, "--stages,--devices", "N", options.stages,
+  AddFlag(app, "--devices,--stages", "N", options.stages,
           WithDefault("CPU devices to cut the model over", options.stages), count)
       ->group("Pipeline");
   AddFlag(app, "--threads-per-device", "N", options.threads,

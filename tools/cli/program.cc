@@ -61,7 +61,9 @@ absl::Status CheckNothingLeft(const CLI::App& app) {
   if (left.empty()) return absl::OkStatus();
   const std::string word = left[0].substr(0, left[0].find('='));
   std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) known.push_back(option->get_name());
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
   for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
   const std::string nearest = base::Nearest(word, known);
   return UsageError(

@@ -69,7 +69,7 @@ absl::StatusOr<OneTime> PrepareFirst(const CLI::App& flags, const engine::Manife
 
 // Whether flags say how the second plan is to be.
 bool NamesPlan(const CLI::App& flags) {
-  const auto named = {"--stages", "--replicas", "--shard-optimizer", "--schedule", "--chunks"};
+  const auto named = {"--devices", "--replicas", "--shard-optimizer", "--schedule", "--chunks"};
   return std::any_of(named.begin(), named.end(),
                      [&](const char* name) { return HasFlag(flags, name); });
 }

@@ -24,16 +24,12 @@ namespace stagecoach::tools {
 namespace {
 
 absl::StatusOr<std::string> ParseData(const std::string& spec) {
+  RETURN_IF_ERROR(ParseFile(spec).status());
   absl::string_view rest = spec;
   if (absl::ConsumePrefix(&rest, "synthetic:")) {
     RETURN_IF_ERROR(engine::ParseSyntheticSpec(rest).status());
   }
   return spec;
-}
-
-absl::StatusOr<std::string> ParseTestData(const std::string& spec) {
-  RETURN_IF_ERROR(ParseFile(spec).status());
-  return ParseData(spec);
 }
 
 absl::StatusOr<std::string> ParseModelName(const std::string& name) {
@@ -117,7 +113,7 @@ void AddModelFlags(CLI::App& app, RunOptions& options) {
 
 void AddPipelineFlags(CLI::App& app, RunOptions& options) {
   const std::string group = "Pipeline";
-  AddFlag(app, "--stages,--devices", "N", options.stages,
+  AddFlag(app, "--devices,--stages", "N", options.stages,
           Describe("Devices to cut the model over", absl::StrCat(kDefaultStages)),
           CountIn(1, kMaxStages))
       ->group(group);
@@ -185,8 +181,7 @@ void AddOptimizerFlags(CLI::App& app, RunOptions& options) {
 void AddTestSetFlags(CLI::App& app, RunOptions& options) {
   CLI::Option* data =
       AddFlag(app, "--test-data", "SPEC", options.test_data,
-              "Another test set; all of a file in --data is then trained on [its own]",
-              ParseTestData)
+              "Another test set; all of a file in --data is then trained on [its own]", ParseData)
           ->group("Data");
   AddFlag(
       app, "--test-fraction", "X", options.test_fraction,
@@ -236,7 +231,7 @@ void AddPredictFlags(CLI::App& app, PredictOptions& options) {
           "Write the class of each row, in the same formats", ParseFile)
       ->type_name(kOutputFile);
   const std::string group = "Pipeline";
-  AddFlag(app, "--stages,--devices", "N", run.stages,
+  AddFlag(app, "--devices,--stages", "N", run.stages,
           "Devices to cut the model over [the fewest that have the memory]", CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--replicas", "N", run.replicas,
@@ -275,7 +270,7 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
   AddFlag(app, "--data", "SPEC", run.data, "Where the run's data are now [where they were]",
           ParseData);
   const std::string group = "Pipeline of the second time";
-  AddFlag(app, "--stages,--devices", "N", run.stages,
+  AddFlag(app, "--devices,--stages", "N", run.stages,
           "Devices to cut the model over [the fewest that have the memory]", CountIn(1, kMaxStages))
       ->group(group);
   AddFlag(app, "--replicas", "N", run.replicas,

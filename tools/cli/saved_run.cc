@@ -27,9 +27,10 @@ constexpr absl::string_view kNotSaved[] = {
     "--resume",  "--every",      "--keep", "--keep-every",      "--json",
     "--explain", "--trace",      "--plan", "--simulated-trace", "--tuning"};
 // What a plan settles.
-constexpr absl::string_view kOfPlan[] = {
-    "--stages", "--replicas", "--gradient-blocks", "--schedule", "--shard-optimizer", "--reduction",
-    "--chunks", "--batch",    "--microbatches",    "--profile",  "--recompute"};
+constexpr absl::string_view kOfPlan[] = {"--devices",  "--replicas",        "--gradient-blocks",
+                                         "--schedule", "--shard-optimizer", "--reduction",
+                                         "--chunks",   "--batch",           "--microbatches",
+                                         "--profile",  "--recompute"};
 
 // One of them says how long a run is; at most one, what it is tested with.
 constexpr absl::string_view kLengths[] = {"--epochs", "--steps"};

@@ -51,7 +51,7 @@ absl::StatusOr<schedule::Schedule> ReadScheduleOption(const std::string& path,
                                                       const AskedShape& asked) {
   ASSIGN_OR_RETURN(schedule::Schedule schedule,
                    From(Origin::kData, schedule::ReadScheduleFile(path)));
-  RETURN_IF_ERROR(CheckCount("--stages", asked.stages, schedule.num_ranks()));
+  RETURN_IF_ERROR(CheckCount("--devices", asked.stages, schedule.num_ranks()));
   RETURN_IF_ERROR(CheckCount("--microbatches", asked.micro_batches, schedule.num_micro_batches));
   if (asked.chunks != 0) {
     RETURN_IF_ERROR(

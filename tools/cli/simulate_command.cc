@@ -153,7 +153,7 @@ void AddScheduleFlags(CLI::App& app, SimulateCommandOptions& options) {
   AddFlag(app, "--objective", "step|span", request.objective,
           "What auto minimizes: step, or span (if steps overlap) [step]", ParseOrderObjective)
       ->group(group);
-  AddFlag(app, "--stages,--devices", "N", request.stages,
+  AddFlag(app, "--devices,--stages", "N", request.stages,
           absl::StrCat("Devices of the pipeline [", ScheduleRequest::kDefaultStages, "]"), Count())
       ->group(group);
   AddFlag(app, "--chunks", "N", request.chunks, "Stages of each device [the schedule's own]",

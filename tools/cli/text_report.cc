@@ -22,7 +22,6 @@ namespace {
 
 using Align = base::TextTable::Align;
 
-constexpr int kPlainColumns = 80;  // where standard output is no terminal
 constexpr absl::Duration kRedrawInterval = absl::Milliseconds(100);
 
 std::string Counted(int64_t count, absl::string_view one, absl::string_view many) {
@@ -31,23 +30,18 @@ std::string Counted(int64_t count, absl::string_view one, absl::string_view many
 
 // What the device did, without its stage.
 std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
-  return {base::FormatBytes(device.predicted_peak_bytes),
-          base::FormatBytes(device.measured_peak_bytes), absl::StrCat(device.peak_stashed),
+  return {base::FormatBytes(device.measured_peak_bytes),
+          base::FormatBytes(device.predicted_peak_bytes), absl::StrCat(device.peak_stashed),
           base::FormatBytes(device.measured_stash_bytes),
           absl::StrFormat("%.1f %%", 100 * device.busy)};
 }
 
 std::string DeviceTable(const partition::PlanReport& plan,
                         const std::vector<engine::DeviceReport>& devices) {
-  std::vector<base::TextTable::Column> columns = {{"device", Align::kLeft},
-                                                  {"stage", Align::kRight},
-                                                  {"layers", Align::kLeft},
-                                                  {"parameters", Align::kRight},
-                                                  {"predicted peak", Align::kRight},
-                                                  {"measured peak", Align::kRight},
-                                                  {"stashed", Align::kRight},
-                                                  {"stash", Align::kRight},
-                                                  {"busy", Align::kRight}};
+  std::vector<base::TextTable::Column> columns = {
+      {"device", Align::kLeft},      {"stage", Align::kRight}, {"layers", Align::kLeft},
+      {"parameters", Align::kRight}, {"peak", Align::kRight},  {"predicted", Align::kRight},
+      {"stashed", Align::kRight},    {"stash", Align::kRight}, {"busy", Align::kRight}};
   // CPU devices have none.
   const bool has_overhead =
       std::any_of(devices.begin(), devices.end(),
@@ -71,7 +65,7 @@ std::string DeviceTable(const partition::PlanReport& plan,
       table.AddRow(std::move(cells));
     }
   }
-  return table.ToString();
+  return table.ToString(base::TextTable::kPageColumns);
 }
 
 // A line for each device that did not issue all work as graphs; "" if there is none.
@@ -165,7 +159,7 @@ class TextReport final : public Report {
     if (options_.explains) absl::PrintF("%s\n", DescribeStep(ExplainStep(run.prepared)));
     const int columns = TerminalColumns();
     table_.emplace(measures_, guessing > 0.0 ? guessing : 1.0,
-                   columns == 0 ? kPlainColumns : columns);
+                   columns == 0 ? base::TextTable::kPageColumns : columns);
     absl::PrintF("%s", table_->Header());
     RedrawLine("preparing the devices");
     std::fflush(stdout);

@@ -37,7 +37,7 @@ void AddPlanFileFlag(CLI::App& app, RunOptions& options) {
                           ->option_text("FILE")
                           ->group("Pipeline");
   for (const char* settled :
-       {"--stages", "--replicas", "--gradient-blocks", "--shard-optimizer", "--reduction",
+       {"--devices", "--replicas", "--gradient-blocks", "--shard-optimizer", "--reduction",
         "--schedule", "--chunks", "--batch", "--microbatches", "--profile"}) {
     plan->excludes(app.get_option(settled));
   }
