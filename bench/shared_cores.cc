@@ -73,7 +73,9 @@ class Sharing {
     const bool forward = action.op == Op::kForward;
     if (forward ? schedule_.is_first(action.stage) : schedule_.is_last(action.stage)) return true;
     const StageId giver(action.stage.value() + (forward ? -1 : 1));
-    return done_.count({forward ? Op::kForward : Op::kBackward, giver, action.micro_batch}) > 0;
+    return done_.count({.op = forward ? Op::kForward : Op::kBackward,
+                        .stage = giver,
+                        .micro_batch = action.micro_batch}) > 0;
   }
 
   bool IsWorking(size_t rank) {
@@ -90,8 +92,9 @@ class Sharing {
     if (state.left_ns > kDoneNs) return;
     const Action& action = NextOf(rank);
     if (action.op != Op::kBackwardWeight) {
-      done_.insert({action.op == Op::kForward ? Op::kForward : Op::kBackward, action.stage,
-                    action.micro_batch});
+      done_.insert({.op = action.op == Op::kForward ? Op::kForward : Op::kBackward,
+                    .stage = action.stage,
+                    .micro_batch = action.micro_batch});
     }
     state = {.next = state.next + 1};
   }

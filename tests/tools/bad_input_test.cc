@@ -73,7 +73,7 @@ TEST(Usage, BadNumbersSayWhatIsExpected) {
 }
 
 TEST(Usage, EveryCountRefusesLetters) {
-  for (const char* flag : {"--layers",   "--width",         "--stages",
+  for (const char* flag : {"--layers",   "--width",         "--devices",
                            "--batch",    "--microbatches",  "--threads-per-device",
                            "--rows",     "--epochs",        "--seed",
                            "--deadline", "--learning-rate", "--warmup-steps",

@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 
+#include "base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,12 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-int Columns(const std::string& utf8) {
-  int columns = 0;
-  for (char byte : utf8) columns += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-  return columns;
-}
 
 engine::FitProgress Halfway() {
   return {.epoch = 1,
@@ -36,7 +31,7 @@ TEST(Bar, FillsInEighths) {
 }
 
 TEST(Bar, IsAlwaysAsWideAsAsked) {
-  for (int i = -10; i <= 130; ++i) EXPECT_EQ(Columns(Bar(i / 120.0, 15)), 15) << i;
+  for (int i = -10; i <= 130; ++i) EXPECT_EQ(base::Width(Bar(i / 120.0, 15)), 15) << i;
 }
 
 TEST(Bar, TakesSharesOutOfRangeAsEmptyOrFull) {
@@ -57,7 +52,7 @@ TEST(ProgressLine, CountsTokensWhereThereAreAny) {
 
 TEST(ProgressLine, NeverExceedsTheTerminal) {
   for (int columns = 9; columns <= 200; ++columns) {
-    EXPECT_LE(Columns(ProgressLine(Halfway(), 2, columns)), columns);
+    EXPECT_LE(base::Width(ProgressLine(Halfway(), 2, columns)), static_cast<size_t>(columns));
   }
 }
 

@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ using ::testing::IsEmpty;
 
 // One line for each thing that happens, and the bits of the run that was left alone in the end.
 TEST(Chaos, SaysInJsonWhatHappensAndThatTheBitsAreTheSame) {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const ScopedVariable temporary("TMPDIR", folder.path().string());
   const Finished chaos =
       RunStagecoach({"chaos", "--processes", "2", "--faults", "1", "--seed", "3", "--json"});

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,13 +27,7 @@ engine::EpochResult Result() {
 }
 
 std::string Row(const Measures& measures, int columns) {
-  return EpochTable(measures, 2.0, columns).Row("1.25", Result());
-}
-
-int Columns(absl::string_view utf8) {
-  int columns = 0;
-  for (const char byte : utf8) columns += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-  return columns;
+  return EpochTable(measures, 2.0, static_cast<int>(columns)).Row("1.25", Result());
 }
 
 TEST(EpochTable, NamesWhatItsRowsSay) {
@@ -46,7 +41,7 @@ TEST(EpochTable, NamesWhatItsRowsSay) {
 TEST(EpochTable, HasErrorsOfNumbers) {
   const EpochTable table(kNumbers, 2.0, 80);
   EXPECT_THAT(table.Header(),
-              StartsWith("epoch     loss  0              2.00  train rmse   test rmse     time  "
+              StartsWith("epoch     loss  0               2.00  train rmse   test rmse     time  "
                          "samples/s\n"));
   EXPECT_THAT(table.Row("1", Result()), EndsWith("           2           3   1m 20s      1,234\n"));
 }
@@ -67,20 +62,21 @@ TEST(EpochTable, HasNoPerplexityOfAnotherLoss) {
 
 TEST(EpochTable, TakesTheColumnsThatItMay) {
   for (const Measures& measures : {Measures(), kNumbers, kTokens}) {
-    for (const int columns : {80, 84}) {
+    for (const size_t columns : {80U, 84U}) {
       const std::vector<std::string> header =
-          absl::StrSplit(EpochTable(measures, 2.0, columns).Header(), '\n');
-      EXPECT_EQ(Columns(header[0]), columns) << header[0];
-      EXPECT_EQ(Columns(header[1]), columns) << header[1];
-      EXPECT_EQ(Columns(Row(measures, columns)), columns + 1) << Row(measures, columns);
+          absl::StrSplit(EpochTable(measures, 2.0, static_cast<int>(columns)).Header(), '\n');
+      EXPECT_EQ(base::Width(header[0]), columns) << header[0];
+      EXPECT_EQ(base::Width(header[1]), columns) << header[1];
+      EXPECT_EQ(base::Width(Row(measures, static_cast<int>(columns))), columns + 1)
+          << Row(measures, static_cast<int>(columns));
     }
   }
 }
 
 TEST(EpochTable, KeepsABarOfUsefulSize) {
-  const int of_others = 70;
-  EXPECT_EQ(Columns(Row({}, 20)), of_others + 8 + 1);
-  EXPECT_EQ(Columns(Row({}, 300)), of_others + 24 + 1);
+  const size_t of_others = 70;
+  EXPECT_EQ(base::Width(Row({}, 20)), of_others + 8 + 1);
+  EXPECT_EQ(base::Width(Row({}, 300)), of_others + 24 + 1);
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST(Help, OfTrainFitsTwoScreens) {
 
 TEST(Help, OfTrainNamesTheFlagsThatEverythingLaterKeeps) {
   const Finished help = RunStagecoach({"train", "--help"});
-  for (const char* flag : {"--stages", "--schedule", "--microbatches", "--batch", "--epochs",
+  for (const char* flag : {"--devices", "--schedule", "--microbatches", "--batch", "--epochs",
                            "--rows", "--seed", "--threads-per-device", "--device-memory",
                            "--layers", "--width", "--json", "--data", "--model", "--plan"}) {
     EXPECT_THAT(help.out, ContainsRegex(std::string("  ") + flag + "[ ,]")) << flag;
@@ -90,7 +90,7 @@ TEST(ManualPage, HasEveryCommandAndFlag) {
   EXPECT_EQ(page.exit_status, 0);
   for (const char* text :
        {"\n.SH train\n", "\n.SH trace diff\n", "\n.SS Pipeline\n",
-        "\n.TP\n\\fB\\-\\-stages\\fR, \\fB\\-\\-devices\\fR \\fIN\\fR\n", "\n.SH EXIT STATUS\n"}) {
+        "\n.TP\n\\fB\\-\\-devices\\fR, \\fB\\-\\-stages\\fR \\fIN\\fR\n", "\n.SH EXIT STATUS\n"}) {
     EXPECT_THAT(page.out, HasSubstr(text));
   }
   for (const std::string& line : page.OutLines()) EXPECT_THAT(line, Not(StartsWith("'")));
@@ -128,12 +128,13 @@ TEST(Completion, DescribesFlagsInZshAndFish) {
                         "-r -d 'Devices to cut"));
 }
 
-TEST(RepeatedFlags, SayWhichValueCounts) {
-  const Finished run =
-      RunStagecoach({"simulate", "--schedule", "gpipe", "--devices", "2", "--microbatches", "8",
-                     "--schedule", "1f1b", "--devices=3", "--microbatches", "8"});
+TEST(RepeatedFlags, TellAPersonWhichValueCounts) {
+  Child child({"simulate", "--schedule", "gpipe", "--devices", "2", "--microbatches", "8",
+               "--schedule", "1f1b", "--devices=3", "--microbatches", "8"},
+              Child::Output::kTerminal);
+  const Finished run = child.Wait();
   EXPECT_EQ(run.exit_status, 0);
-  EXPECT_THAT(run.out, HasSubstr("1f1b on 3 devices"));
+  EXPECT_THAT(run.out, HasSubstr("1f1b: 3 devices"));
   // In the order of the help.
   EXPECT_EQ(run.err,
             "stagecoach: --schedule is given 2 times: the last counts, 1f1b\n"

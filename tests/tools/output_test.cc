@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/child.h"
@@ -213,10 +214,7 @@ TEST(Terminal, RedrawsOneLineThatNeverWraps) {
   for (size_t i = 1; i < drawn.size(); ++i) {
     if (!absl::StartsWith(drawn[i], "epoch ")) continue;
     EXPECT_THAT(drawn[i], Not(HasSubstr("\n")));
-    const auto columns = std::count_if(drawn[i].begin(), drawn[i].end(), [](char byte) {
-      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-    });
-    EXPECT_THAT(columns, Le(79)) << drawn[i];
+    EXPECT_THAT(base::Width(drawn[i]), Le(79)) << drawn[i];
   }
 }
 

@@ -227,7 +227,7 @@ TEST_F(PredictCommand, RefusesWhatCannotBe) {
   refuses({"--data", table_, "--classes", table_}, kStatusUsage, "name another file");
   refuses({"--classes", table_}, kStatusUsage, "name another file");
   refuses({"--data", Path("none")}, kStatusBadData, "there is no ");
-  refuses({"--data", ""}, kStatusBadData, "no data given");
+  refuses({"--data", ""}, kStatusUsage, "--data: expected a file");
   refuses({"--outputs", Path("none/a.csv")}, kStatusCannotWrite, "No such file or directory");
   refuses({"--data", "synthetic:10x2x2"}, kStatusBadData, "was not trained on synthetic data");
   refuses({"--data", Path("none.csv")}, kStatusBadData, "none.csv");

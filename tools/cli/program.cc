@@ -32,6 +32,7 @@
 #include "tools/cli/profile_command.h"
 #include "tools/cli/replay_command.h"
 #include "tools/cli/simulate_command.h"
+#include "tools/cli/terminal.h"
 #include "tools/cli/trace_command.h"
 #include "tools/cli/train_command.h"
 
@@ -100,8 +101,10 @@ absl::Status CheckOutputs(const CLI::App& app) {
   return From(Origin::kUsage, CheckDistinct(outputs));
 }
 
-// Says which value of a flag counts that is given with several.
+// Tells a person which value counts of a flag that is given with several. Scripts append to their
+// defaults on purpose.
 void NoteRepeated(const CLI::App& app) {
+  if (TerminalColumns() == 0) return;
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& values = option->results();
     if (std::all_of(values.begin(), values.end(),

@@ -89,7 +89,8 @@ TEST_P(Traces, MessagesArriveAtBothEndsAtOnceAndBeforeTheyAreRead) {
     EXPECT_GT(receive.bytes, 0);
     EXPECT_EQ(receive.bytes, send.bytes);
     for (const schedule::Op op : {ComputeOf(action.op), schedule::Op::kBackward}) {
-      const auto reader = performed.find({op, action.stage, action.micro_batch});
+      const auto reader =
+          performed.find({.op = op, .stage = action.stage, .micro_batch = action.micro_batch});
       if (reader == performed.end()) continue;
       if (op == schedule::Op::kBackward && ComputeOf(action.op) == schedule::Op::kForward) continue;
       EXPECT_LE(receive.end_ns, reader->second.start_ns) << ToString(reader->first);

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/partition/report/sample_receipt.h"
@@ -60,12 +61,6 @@ Receipt Evil() {
   return receipt;
 }
 
-size_t Columns(absl::string_view line) {
-  return static_cast<size_t>(std::count_if(line.begin(), line.end(), [](char byte) {
-    return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-  }));
-}
-
 // ---- Text ----
 
 TEST(ReceiptText, IsEightyColumnsWideAndLittleMoreWithLongNumbers) {
@@ -81,7 +76,7 @@ TEST(ReceiptText, IsEightyColumnsWideAndLittleMoreWithLongNumbers) {
         }
       }
       for (const absl::string_view line : absl::StrSplit(ToText(receipt), '\n')) {
-        EXPECT_LE(Columns(line), 84U) << line;
+        EXPECT_LE(base::Width(line), 84U) << line;
       }
     }
   }
