@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "bench/peak.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/register_peak.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/convolution.h"
 #include "kernels/ops/head.h"
@@ -371,7 +371,7 @@ void BM_Head(benchmark::State& state) {
 // What the machine can do: one thread.
 void BM_RegisterOnlyPeak(benchmark::State& state) {
   double peak = 0.0;
-  for (auto _ : state) peak = PeakFlopsPerSecond(1);
+  for (auto _ : state) peak = kernels::RegisterPeakFlops(1);
   state.counters["FLOP/s"] = benchmark::Counter(peak);
 }
 

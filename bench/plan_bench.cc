@@ -17,12 +17,12 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/parallel.h"
-#include "bench/shared_cores.h"
 #include "engine/stagecoach.h"
 #include "engine/train/measured_profile.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
 #include "partition/search/receipt_of.h"
+#include "schedule/shared_cores.h"
 #include "schedule/simulate.h"
 
 namespace stagecoach::bench {
@@ -119,7 +119,8 @@ Prediction Predict(const partition::Plan& plan, const partition::Profile& profil
       Value(ReceiptOf(plan, profile, partition::UniformCluster(plan.num_devices())));
   return {
       .alone_ms = static_cast<double>(receipt.simulation.step_ns) / 1e6,
-      .shared_ms = SharedCoresStepNs(plan.schedule, receipt.costs, base::AvailableCpus()) / 1e6};
+      .shared_ms =
+          schedule::SharedCoresStepNs(plan.schedule, receipt.costs, base::AvailableCpus()) / 1e6};
 }
 
 // One plan in training.

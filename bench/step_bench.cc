@@ -17,9 +17,9 @@
 
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "bench/peak.h"
 #include "engine/stagecoach.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/register_peak.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 
@@ -150,8 +150,8 @@ void Line(const char* what, double value, const char* unit, const char* target) 
 }
 
 void Run() {
-  const double peak1 = PeakFlopsPerSecond(1);
-  const double peak2 = PeakFlopsPerSecond(2);
+  const double peak1 = kernels::RegisterPeakFlops(1);
+  const double peak2 = kernels::RegisterPeakFlops(2);
   Line("peak of one core, registers only", peak1 / 1e9, "GFLOP/s", "");
   Line("peak of two cores, registers only", peak2 / 1e9, "GFLOP/s", "");
 

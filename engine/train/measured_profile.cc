@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
-#include "base/random.h"
 #include "base/status_macros.h"
-#include "engine/data/dataset.h"
+#include "engine/data/random_samples.h"
 #include "engine/train/measured_costs.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trainer.h"
@@ -73,69 +71,9 @@ partition::Plan StagePerLayer(const partition::Plan& plan,
   return fine;
 }
 
-// What a model is fed with, whatever it and its loss take, made beforehand.
-class RandomSamples final : public Dataset {
- public:
-  RandomSamples(const PreparedRun& run, int64_t rows) : Dataset(SpecOf(run)), rows_(rows) {
-    const TensorSpec& input = spec().inputs.front();
-    const auto values = static_cast<size_t>(rows * input.shape.elements());
-    if (input.has_ids()) {
-      ids_ = RandomIds(values, input.vocabulary);
-    } else {
-      numbers_.resize(values);
-      base::RandomStream(1, 1).FillUniform(-1.0F, 1.0F, absl::MakeSpan(numbers_));
-    }
-    const TargetSpec& target = spec().target;
-    const auto targets = static_cast<size_t>(rows * target.shape.elements());
-    // A label and a number of 0 are the same bytes.
-    labels_.resize(targets);
-    for (size_t i = 0; i < targets && target.classes > 0; ++i) {
-      labels_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % target.classes);
-    }
-  }
-
-  int64_t rows() const override { return rows_; }
-
- private:
-  static SampleSpec SpecOf(const PreparedRun& run) {
-    TensorSpec input = {.name = "random", .shape = run.model.input};
-    if (run.model.takes_ids()) {
-      input.type = kernels::DType::kInt32;
-      input.vocabulary = run.model.vocabulary;
-    }
-    return {.inputs = {std::move(input)}, .target = run.profile.loss_spec.target};
-  }
-  static std::vector<int32_t> RandomIds(size_t count, int64_t vocabulary) {
-    std::vector<float> shares(count);
-    base::RandomStream(1, 1).FillUniform(0.0F, 1.0F, absl::MakeSpan(shares));
-    std::vector<int32_t> ids;
-    for (const float share : shares) {
-      const auto id = static_cast<int64_t>(share * static_cast<float>(vocabulary));
-      ids.push_back(static_cast<int32_t>(std::min(id, vocabulary - 1)));
-    }
-    return ids;
-  }
-  void ReadInput(int /*i*/, int64_t row, std::byte* out) const override {
-    const TensorSpec& input = spec().inputs.front();
-    const int64_t first = row * input.shape.elements();
-    const void* const from = input.has_ids() ? static_cast<const void*>(ids_.data() + first)
-                                             : static_cast<const void*>(numbers_.data() + first);
-    std::memcpy(out, from, static_cast<size_t>(input.bytes()));
-  }
-  void ReadTarget(int64_t row, std::byte* out) const override {
-    std::memcpy(out, labels_.data() + row * spec().target.shape.elements(),
-                static_cast<size_t>(spec().target.bytes()));
-  }
-
-  const int64_t rows_;
-  std::vector<float> numbers_;
-  std::vector<int32_t> ids_;
-  std::vector<int32_t> labels_;
-};
-
 absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats) {
   const int64_t batch_rows = run.plan.batch_rows();
-  const RandomSamples data(run, batch_rows);
+  const RandomSamples data(run.sample_spec(), batch_rows);
   const TrainerOptions options = {.optimizer = run.optimizer,
                                   .learning_rate = LearningRate::Constant(kLearningRate),
                                   .on_nonfinite = OnNonFinite::kIgnore,

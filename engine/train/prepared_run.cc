@@ -98,6 +98,15 @@ absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
 
 }  // namespace
 
+SampleSpec PreparedRun::sample_spec() const {
+  TensorSpec input = {.name = "features", .shape = model.input};
+  if (model.takes_ids()) {
+    input.type = kernels::DType::kInt32;
+    input.vocabulary = model.vocabulary;
+  }
+  return {.inputs = {std::move(input)}, .target = profile.loss_spec.target};
+}
+
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options) {
   ASSIGN_OR_RETURN(ModelProfile profile,
                    AnalyzeModel(model, {.micro_batch_rows = options.micro_batch_rows,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/data/sample_spec.h"
 #include "engine/device/device_spec.h"
 #include "engine/model/model.h"
 #include "engine/run/rank_group.h"
@@ -25,6 +26,9 @@ struct PreparedRun : partition::PreparedPlan {
   Optimizer optimizer;
   DeviceSpec device;  // each of them
   ModelProfile profile;
+
+  // Of the data that it trains on.
+  SampleSpec sample_spec() const;
 
   // Whether parameters are updated within the backward pass, if there is one: not while gradients
   // are still to be summed over replicas.

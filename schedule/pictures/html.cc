@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "schedule/pictures/chart.h"
+#include "schedule/pictures/html_assets.h"
 #include "schedule/pictures/trace_style.h"
 
 namespace stagecoach::schedule {
@@ -46,18 +47,30 @@ std::string TableCard(const PageText& text) {
   return table + "</tbody></table></div>";
 }
 
+std::string Document(const PageText& text, const std::string& styles, const std::string& body) {
+  return absl::StrCat(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
+      EscapeMarkup(text.title), "</title>\n", styles, "</head>\n<body>\n", Header(text), body,
+      "\n</body>\n</html>\n");
+}
+
 }  // namespace
 
 std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text) {
   const std::string table = TableCard(text);
   const bool is_summary = traces.size() > 1;  // which is read before what it sums up
-  return absl::StrCat(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">\n<title>",
-      EscapeMarkup(text.title), "</title>\n", ChartStyle(traces, ""), "</head>\n<body>\n",
-      Header(text), is_summary ? absl::StrCat("\n<div class=\"beside\">", table, "</div>") : "",
-      "\n<div class=\"card\">", ChartMarkup(traces), "</div>\n<div class=\"beside\">",
-      is_summary ? "" : table, kChartHelp, "</div>\n", ChartScript(traces), "\n</body>\n</html>\n");
+  return Document(
+      text, ChartStyle(traces, ""),
+      absl::StrCat(is_summary ? absl::StrCat("\n<div class=\"beside\">", table, "</div>") : "",
+                   "\n<div class=\"card\">", ChartMarkup(traces), "</div>\n<div class=\"beside\">",
+                   is_summary ? "" : table, kChartHelp, "</div>\n", ChartScript(traces)));
+}
+
+std::string ToHtml(const Page& page) {
+  return Document(page.text, absl::StrCat("<style>", kPageStyle, page.style, "</style>\n"),
+                  absl::StrCat("\n<div class=\"beside\">", TableCard(page.text),
+                               "</div>\n<div class=\"card\">", page.picture, "</div>"));
 }
 
 }  // namespace stagecoach::schedule

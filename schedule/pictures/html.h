@@ -45,6 +45,15 @@ struct NamedTrace {
 // (check_trace.h).
 std::string ToHtml(absl::Span<const NamedTrace> traces, const PageText& text);
 
+// A page of the same look with the table of `text` and, below it, a picture of another kind, which
+// is markup. `style`: more rules.
+struct Page {
+  PageText text;
+  std::string picture;
+  std::string style;
+};
+std::string ToHtml(const Page& page);
+
 }  // namespace stagecoach::schedule
 
 #endif  // STAGECOACH_SCHEDULE_PICTURES_HTML_H_

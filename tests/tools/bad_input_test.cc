@@ -56,8 +56,8 @@ TEST(Usage, UnknownCommandNamesTheNearest) {
 TEST(Usage, ACommandIsNeeded) {
   ExpectFailure(
       {}, kStatusUsage,
-      HasSubstr("train, predict, generate, prepare, plan, profile, simulate, trace, checkpoint, "
-                "replay, launch, chaos, devices or help"));
+      HasSubstr("train, predict, generate, prepare, plan, profile, simulate, bench, trace, "
+                "checkpoint, replay, launch, chaos, devices or help"));
 }
 
 TEST(Usage, CommandsDoNotCombine) {

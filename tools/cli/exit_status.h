@@ -12,7 +12,7 @@ namespace stagecoach::tools {
 // What the program ends with; those above 2 as in BSD's sysexits.h.
 enum ExitStatus : int {
   kExitOk = 0,
-  kExitDifferent = 1,          // what a diff or a replay compares
+  kExitDifferent = 1,          // what a diff, a replay or a comparison of benches compares
   kExitUsage = 2,              // a flag or its value
   kExitBadData = 65,           // a file or folder that is read; numbers that are not finite
   kExitUnavailable = 69,       // a device, or what it needs, is not there
@@ -26,10 +26,10 @@ enum ExitStatus : int {
 
 // The same, for --help.
 inline constexpr char kExitStatusHelp[] =
-    "Exit status: 0; 1 the bits differ; 2 wrong usage; 65 a bad file, or numbers that are\n"
-    "not finite; 69 no such device; 70 internal error; 74 output cannot be written; 75 another\n"
-    "process failed, or a deadline passed; 78 bad configuration; 130 stopped by Ctrl-C, 143 by\n"
-    "SIGTERM.";
+    "Exit status: 0; 1 the bits differ, or a bench got slower; 2 wrong usage; 65 a bad file, or\n"
+    "numbers that are not finite; 69 no such device; 70 internal error; 74 output cannot be\n"
+    "written; 75 another process failed, or a deadline passed; 78 bad configuration; 130 stopped\n"
+    "by Ctrl-C, 143 by SIGTERM.";
 
 // Where an error arose, which decides the exit status: kData is any file or folder that is read, or
 // numbers that are not finite, kOutput any that is written.

@@ -18,6 +18,7 @@
 #include "base/nearest.h"
 #include "base/status_macros.h"
 #include "tools/cli/add_flag.h"
+#include "tools/cli/bench_command.h"
 #include "tools/cli/chaos_command.h"
 #include "tools/cli/checkpoint_command.h"
 #include "tools/cli/devices_command.h"
@@ -142,7 +143,7 @@ absl::StatusOr<int> RunCommand(const CLI::App& app, const std::vector<Command>& 
   if (rest.has_value()) return UsageError(app, "unknown argument \"--\"");
   return UsageError(app,
                     "a command is needed: train, predict, generate, prepare, plan, profile, "
-                    "simulate, trace, checkpoint, "
+                    "simulate, bench, trace, checkpoint, "
                     "replay, launch, chaos, devices or help");
 }
 
@@ -158,11 +159,11 @@ int RunProgram(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.allow_extras();
   const std::vector<Command> commands = {
-      AddTrainCommand(app),    AddPredictCommand(app), AddGenerateCommand(app),
-      AddPrepareCommand(app),  AddPlanCommand(app),    AddProfileCommand(app),
-      AddSimulateCommand(app), AddTraceCommand(app),   AddCheckpointCommand(app),
-      AddReplayCommand(app),   AddLaunchCommand(app),  AddChaosCommand(app),
-      AddDevicesCommand(app),  AddHelpCommand(app)};
+      AddTrainCommand(app),      AddPredictCommand(app), AddGenerateCommand(app),
+      AddPrepareCommand(app),    AddPlanCommand(app),    AddProfileCommand(app),
+      AddSimulateCommand(app),   AddBenchCommand(app),   AddTraceCommand(app),
+      AddCheckpointCommand(app), AddReplayCommand(app),  AddLaunchCommand(app),
+      AddChaosCommand(app),      AddDevicesCommand(app), AddHelpCommand(app)};
   for (const Command& command : commands) command.flags->allow_extras();
   app.footer(absl::StrCat("Of a flag that is given twice, the last counts.\n\n", kExitStatusHelp));
 

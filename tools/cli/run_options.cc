@@ -283,6 +283,13 @@ absl::StatusOr<Run> RunOfGivenPlan(const RunOptions& options) {
   return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
 }
 
+absl::StatusOr<engine::PlanOptions> PlanOptionsOnDevices(const RunOptions& options) {
+  ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
+  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
+  plan.exchange = ExchangeOf(options.device, plan.device);
+  return plan;
+}
+
 absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
   if (options.devices_left.has_value() && schedule::IsScheduleFile(options.schedule)) {
     RunOptions other = options;
@@ -296,9 +303,7 @@ absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
   } else if (options.devices_left.has_value()) {
     return RunOfDevicesLeft(options);
   }
-  ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
-  ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
-  plan.exchange = ExchangeOf(options.device, plan.device);
+  ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOnDevices(options));
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
   plan.optimizer = workload.optimizer;
   RETURN_IF_ERROR(CheckRows(*workload.data.train, options.batch));
@@ -316,6 +321,13 @@ absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
 }
 
 }  // namespace
+
+absl::StatusOr<engine::PreparedRun> CutOverDevices(const RunOptions& options,
+                                                   const PlannedModel& planned) {
+  ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOnDevices(options));
+  plan.optimizer = planned.optimizer;
+  return From(Origin::kConfiguration, CutModel(options, planned.model, plan));
+}
 
 absl::Status CheckPlanFlags(const RunOptions& options) {
   return HasPlan(options) ? TakePlan(options).status() : PlanOptionsOf(options).status();

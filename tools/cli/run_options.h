@@ -27,8 +27,9 @@ namespace stagecoach::tools {
 // What `train`, `plan` and `profile` ask for. The defaults are the program's: tuned for
 // Fashion-MNIST.
 struct RunOptions {
-  std::optional<std::string> data;  // unset: DataOf's
-  std::string label = "label";      // column of a .csv file
+  std::optional<std::string> data;  // unset: the next
+  std::string default_data = engine::kFashionMnistDirectory;
+  std::string label = "label";  // column of a .csv file
   // "cross-entropy" or "mse", of which the second takes labels that are numbers; unset: that of the
   // model's file, or else cross-entropy.
   std::optional<std::string> loss;
@@ -125,7 +126,7 @@ inline engine::LabelKind LabelsOf(const RunOptions& options) {
 }
 
 inline std::string DataOf(const RunOptions& options) {
-  return options.data.value_or(engine::kFashionMnistDirectory);
+  return options.data.value_or(options.default_data);
 }
 
 // The same for the test set alone.
@@ -243,6 +244,11 @@ struct PlannedModel {
   engine::Optimizer optimizer;
 };
 absl::StatusOr<PlannedModel> PrepareModel(const RunOptions& options);
+
+// Profiles the model and cuts it over the devices that the options choose. Errors are marked with
+// their origin.
+absl::StatusOr<engine::PreparedRun> CutOverDevices(const RunOptions& options,
+                                                   const PlannedModel& planned);
 
 // Everything that is settled before the first step.
 struct Run {

@@ -1,4 +1,4 @@
-#include "bench/shared_cores.h"
+#include "schedule/shared_cores.h"
 
 #include <algorithm>
 #include <set>
@@ -6,19 +6,14 @@
 
 #include "base/check.h"
 
-namespace stagecoach::bench {
+namespace stagecoach::schedule {
 namespace {
-
-using schedule::Action;
-using schedule::MicroBatch;
-using schedule::Op;
-using schedule::StageId;
 
 constexpr double kDoneNs = 1e-3;  // what rounding may leave of an action
 
 class Sharing {
  public:
-  Sharing(const schedule::Schedule& schedule, const schedule::Costs& costs, int cores)
+  Sharing(const Schedule& schedule, const Costs& costs, double cores)
       : schedule_(schedule), costs_(costs), cores_(cores), ranks_(schedule.actions.size()) {}
 
   double StepNs() {
@@ -35,7 +30,7 @@ class Sharing {
       }
       if (finished == ranks_.size()) return now_ns;
       STAGECOACH_CHECK(!working.empty(), "the schedule never finishes");
-      const double speed = std::min(1.0, static_cast<double>(cores_) / working.size());
+      const double speed = std::min(1.0, cores_ / working.size());
       double left_ns = ranks_[working.front()].left_ns;
       for (const size_t rank : working) left_ns = std::min(left_ns, ranks_[rank].left_ns);
       now_ns += left_ns / speed;
@@ -53,7 +48,7 @@ class Sharing {
   const Action& NextOf(size_t rank) const { return schedule_.actions[rank][ranks_[rank].next]; }
 
   double DurationNs(const Action& action) const {
-    const schedule::StageTimes& times = costs_.of(action.stage);
+    const StageTimes& times = costs_.of(action.stage);
     const bool is_last = action.micro_batch.value() + 1 == schedule_.num_micro_batches;
     const auto step_ns = static_cast<double>(is_last ? times.step_ns : 0);
     switch (action.op) {
@@ -99,18 +94,17 @@ class Sharing {
     state = {.next = state.next + 1};
   }
 
-  const schedule::Schedule& schedule_;
-  const schedule::Costs& costs_;
-  const int cores_;
+  const Schedule& schedule_;
+  const Costs& costs_;
+  const double cores_;
   std::vector<RankState> ranks_;
   std::set<Action> done_;  // what others may wait for; B counts as BW
 };
 
 }  // namespace
 
-double SharedCoresStepNs(const schedule::Schedule& schedule, const schedule::Costs& costs,
-                         int cores) {
+double SharedCoresStepNs(const Schedule& schedule, const Costs& costs, double cores) {
   return Sharing(schedule, costs, cores).StepNs();
 }
 
-}  // namespace stagecoach::bench
+}  // namespace stagecoach::schedule

@@ -1,0 +1,147 @@
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
+#include "tests/tools/bench/sample_results.h"
+#include "tests/tools/child.h"
+
+namespace stagecoach::tools {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Arguments SmallBench(const Arguments& more) {
+  return Joined({"bench", "--layers", "4", "--width", "16", "--batch", "16", "--microbatches", "4",
+                 "--repeats", "2", "--warm-up", "1"},
+                more);
+}
+
+nlohmann::json Measured(const Arguments& more) {
+  const Finished run = RunStagecoach(SmallBench(Joined({"--output", "json"}, more)));
+  EXPECT_EQ(run.exit_status, 0) << run.err;
+  return run.Events().at(0);
+}
+
+TEST(Bench, MeasuresAndPredictsEachRow) {
+  const nlohmann::json json =
+      Measured({"--devices", "1,2", "--replicas", "1,2", "--schedule", "1f1b,zb-v"});
+  ASSERT_THAT(json["rows"], SizeIs(7));  // one device alone has one schedule
+  for (const nlohmann::json& row : json["rows"]) {
+    ASSERT_FALSE(row.contains("error")) << row;
+    EXPECT_THAT(row["steps_ms"], AllOf(SizeIs(2), Each(Gt(0.0))));
+    for (const char* positive : {"step_ms", "samples_per_second", "predicted_step_ms", "flops",
+                                 "peak_flops_per_second", "peak_share", "bubble", "peak_bytes"}) {
+      EXPECT_GT(row[positive], 0) << positive;
+    }
+    EXPECT_EQ(row["peak_bytes"], row["predicted_peak_bytes"]);
+    EXPECT_EQ(row["sent_bytes"], row["predicted_sent_bytes"]);
+    const bool sends = row["devices"] > 1 || row["replicas"] > 1;
+    EXPECT_EQ(row["sent_bytes"] > 0, sends) << row;
+    EXPECT_EQ(row["batch"], 16);
+    EXPECT_EQ(row["microbatches"], 4);
+  }
+  EXPECT_EQ(json["options"], "--layers 4 --width 16");
+  EXPECT_GE(json["machine"]["processors"], 1);
+}
+
+TEST(Bench, TakesAModelOfTokensWithoutData) {
+  const Finished run = RunStagecoach(
+      {"bench", "--model", "gpt2:blocks=1,width=16,heads=2,context=8,vocabulary=32,default",
+       "--layers", "4", "--width", "16", "--devices", "2", "--batch", "4", "--microbatches", "2",
+       "--repeats", "1", "--no-prediction", "--output", "json"});
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  const nlohmann::json rows = run.Events().at(0)["rows"];
+  ASSERT_THAT(rows, SizeIs(2));
+  EXPECT_EQ(rows[1]["model"], "default");
+  EXPECT_FALSE(rows[1].contains("tokens_per_sample"));
+  const nlohmann::json& row = rows[0];
+  EXPECT_EQ(row["tokens_per_sample"], 8);
+  EXPECT_DOUBLE_EQ(row["tokens_per_second"].get<double>(),
+                   8 * row["samples_per_second"].get<double>());
+  EXPECT_FALSE(row.contains("predicted_step_ms"));
+}
+
+TEST(Bench, GoesOnWhereARowCannotBeRun) {
+  const nlohmann::json json =
+      Measured({"--devices", "2", "--microbatches", "4,3", "--no-prediction"});
+  EXPECT_FALSE(json["rows"][0].contains("error"));
+  EXPECT_THAT(json["rows"][1]["error"], HasSubstr("does not divide into 3 equal micro-batches"));
+  const Finished none = RunStagecoach(SmallBench({"--devices", "2", "--microbatches", "3"}));
+  EXPECT_EQ(none.exit_status, kStatusBadConfiguration);
+  EXPECT_THAT(none.out, HasSubstr("does not divide"));
+}
+
+TEST(Bench, KeepsResultsAndGoesOnFromThem) {
+  const testing::TestFolder folder;
+  const std::string file = (folder.path() / "a.json").string();
+  const Arguments some = {"--devices", "2", "--no-prediction", "--results", file};
+  const nlohmann::json first = Measured(some);
+  const Arguments all = Joined(some, {"--schedule", "1f1b,gpipe"});
+  const nlohmann::json second = Measured(all);
+  ASSERT_THAT(second["rows"], SizeIs(2));
+  EXPECT_EQ(second["rows"][0], first["rows"][0]);
+  // Once more through all rows: what there is counts.
+  const nlohmann::json third = Measured(Joined(all, {"--visits", "2"}));
+  for (size_t row = 0; row < 2; ++row) {
+    ASSERT_THAT(third["rows"][row]["steps_ms"], SizeIs(4));
+    for (size_t step = 0; step < 2; ++step) {
+      EXPECT_EQ(third["rows"][row]["steps_ms"][step], second["rows"][row]["steps_ms"][step]);
+    }
+  }
+  EXPECT_EQ(Measured(Joined(all, {"--visits", "2"})), third);
+  const Finished other = RunStagecoach(SmallBench(Joined(some, {"--width", "8"})));
+  EXPECT_EQ(other.exit_status, kStatusBadConfiguration);
+  ExpectOneLine(other.err, AllOf(HasSubstr("--results: "), HasSubstr("is of other options: "),
+                                 HasSubstr("--width 16"), HasSubstr("--width 8")));
+}
+
+TEST(InterruptedBench, HasTheRowsSoFarAndGoesOn) {
+  const testing::TestFolder folder;
+  const std::string file = (folder.path() / "a.json").string();
+  const Arguments bench =
+      SmallBench({"--devices", "2", "--schedule", "1f1b,gpipe", "--visits", "1000",
+                  "--no-prediction", "--results", file, "--output", "json"});
+  Child child(bench);
+  while (!base::Exists(file)) {
+  }
+  child.Signal(SIGINT);
+  const Finished run = child.Wait();
+  EXPECT_EQ(run.exit_status, kStopped);
+  ExpectOneLine(run.err, HasSubstr("stopped by a signal: the same command goes on from "));
+  EXPECT_THAT(run.Events().at(0)["rows"][0]["steps_ms"], SizeIs(Gt(1)));
+}
+
+TEST(BenchCompare, FailsWhereARowGotSlower) {
+  const testing::TestFolder folder;
+  const std::string fast = (folder.path() / "fast.json").string();
+  const std::string slow = (folder.path() / "slow.json").string();
+  ASSERT_OK(base::WriteFileAtomically(
+      fast, ToJson(SampleResults({SampleRow("1f1b", 2, {10, 11})})).dump()));
+  ASSERT_OK(base::WriteFileAtomically(
+      slow, ToJson(SampleResults({SampleRow("1f1b", 2, {20, 21})})).dump()));
+  const Finished slower = RunStagecoach({"bench", "compare", fast, slow});
+  EXPECT_EQ(slower.exit_status, 1);
+  EXPECT_THAT(slower.out, HasSubstr("+95.2 %  slower\n"));
+  const Finished faster = RunStagecoach({"bench", "compare", slow, fast, "--json"});
+  EXPECT_EQ(faster.exit_status, 0);
+  EXPECT_EQ(faster.Events().at(0)["rows"][0]["verdict"], "faster");
+  const Finished none = RunStagecoach({"bench", "compare", slow, slow + "x"});
+  EXPECT_EQ(none.exit_status, kStatusBadData);
+  EXPECT_THAT(none.out, IsEmpty());
+}
+
+}  // namespace
+}  // namespace stagecoach::tools

@@ -1,0 +1,190 @@
+#include "tools/bench/bench_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/parallel.h"
+#include "base/status_macros.h"
+#include "engine/data/random_samples.h"
+#include "engine/train/measured_profile.h"
+#include "engine/train/trainer.h"
+#include "kernels/cpu/register_peak.h"
+#include "partition/search/receipt_of.h"
+#include "schedule/shared_cores.h"
+#include "schedule/traces/trace_diff.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/stop_signal.h"
+#include "tools/cli/training.h"
+
+namespace stagecoach::tools {
+namespace {
+
+constexpr float kLearningRate = 1e-6F;  // the values stay what they are
+
+RunOptions OptionsOf(const BenchCase& what, RunOptions options) {
+  options.model_file = what.model == kDefaultModel ? "" : what.model;
+  options.device.precision = what.precision;
+  options.device.threads = what.threads;
+  options.stages = what.devices;
+  options.replicas = what.replicas;
+  options.schedule = what.schedule;
+  options.micro_batches = what.micro_batches;
+  options.batch = what.batch;
+  return options;
+}
+
+absl::Status StoppedBySignal() { return absl::CancelledError("stopped by a signal"); }
+
+// Share of the step in which its ranks do not compute.
+double BubbleOf(const schedule::Trace& trace) {
+  int64_t busy_ns = 0;
+  for (const schedule::TimeSplit& split : SplitByCause(trace)) busy_ns += split.compute_ns();
+  const double all_ns = static_cast<double>(trace.step_ns) * trace.num_ranks();
+  return all_ns > 0 ? 1 - static_cast<double>(busy_ns) / all_ns : 0;
+}
+
+int64_t TokensOf(const engine::Model& model) {
+  return model.takes_ids() ? model.input.elements() : 0;
+}
+
+int64_t BytesOf(const partition::SentBytes& sent) { return sent.to_ranks + sent.to_replicas; }
+
+}  // namespace
+
+BenchRunner::BenchRunner(BenchOptions options) : options_(std::move(options)) {}
+
+absl::Status BenchRunner::Measure(BenchRow& row) {
+  const absl::Status status = Train(row);
+  if (status.ok() || absl::IsCancelled(status)) return status;
+  if (ExitStatusOf(status) == kExitInternal) return status;
+  row.error = std::string(status.message());
+  return absl::OkStatus();
+}
+
+absl::Status BenchRunner::Train(BenchRow& row) {
+  const BenchCase& what = row.what;
+  const RunOptions options = OptionsOf(what, options_.run);
+  ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(options));
+  ASSIGN_OR_RETURN(const engine::PreparedRun prepared, CutOverDevices(options, planned));
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, prepared));
+  RETURN_IF_ERROR(From(Origin::kConfiguration, CheckHasMemoryFor(prepared, {})));
+  row.tokens = TokensOf(planned.model);
+  row.peak_flops = PeakFor(what, prepared);
+  if (options_.predicts) RETURN_IF_ERROR(Predict(options, planned, prepared, row));
+  if (StopRequested()) return StoppedBySignal();
+
+  Tell("trains");
+  const engine::RandomSamples data(prepared.sample_spec(), what.batch);
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<engine::Trainer> trainer,
+      OnDevices(prepared.device,
+                engine::Trainer::Create(
+                    prepared, {.optimizer = prepared.optimizer,
+                               .learning_rate = engine::LearningRate::Constant(kLearningRate),
+                               .on_nonfinite = engine::OnNonFinite::kIgnore,
+                               .device = prepared.device,
+                               .exchange = ExchangeOf(options.device, prepared.device),
+                               .deadline = LongestWait(options),
+                               .replica_check_steps = 0,
+                               .trace = true})));
+  std::vector<int64_t> rows(static_cast<size_t>(what.batch));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<double> steps_ms, bubbles;
+  for (int step = 0; step < options_.warm_up + options_.repeats; ++step) {
+    if (StopRequested()) return StoppedBySignal();
+    const auto start = std::chrono::steady_clock::now();
+    RETURN_IF_ERROR(trainer->Step(data, rows).status());
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    if (step < options_.warm_up) continue;
+    steps_ms.push_back(took.count());
+    ASSIGN_OR_RETURN(const schedule::Trace trace, trainer->LastTrace());
+    bubbles.push_back(BubbleOf(trace));
+  }
+  row.steps_ms.insert(row.steps_ms.end(), steps_ms.begin(), steps_ms.end());
+  row.bubble = MedianOf(std::move(bubbles));
+  row.peak_bytes = row.predicted_peak_bytes = row.sent_bytes = row.predicted_sent_bytes = 0;
+  ASSIGN_OR_RETURN(const std::vector<engine::DeviceReport> devices, trainer->Devices());
+  for (const engine::DeviceReport& device : devices) {
+    row.peak_bytes = std::max(row.peak_bytes, device.measured_peak_bytes);
+    row.predicted_peak_bytes = std::max(row.predicted_peak_bytes, device.predicted_peak_bytes);
+    row.sent_bytes += BytesOf(device.measured_sent);
+    row.predicted_sent_bytes += BytesOf(device.predicted_sent);
+  }
+  row.flops = 0;
+  for (const partition::LayerCost& layer : prepared.profile.layers) {
+    row.flops += layer.flops * what.micro_batches;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BenchRunner::Predict(const RunOptions& options, const PlannedModel& planned,
+                                  const engine::PreparedRun& prepared, BenchRow& row) {
+  ASSIGN_OR_RETURN(const partition::Profile* const profile,
+                   ProfileFor(options, planned, prepared, row.what));
+  const partition::Plan& plan = prepared.plan;
+  ASSIGN_OR_RETURN(const partition::Receipt receipt,
+                   ReceiptOf(plan, *profile, partition::UniformCluster(plan.num_devices())));
+  const schedule::Simulation& simulation = receipt.simulation;
+  row.predicted_step_ms = static_cast<double>(simulation.step_ns) / 1e6;
+  const bool is_cpu = prepared.device.kind == engine::DeviceKind::kCpu;
+  const double cores = static_cast<double>(base::AvailableCpus()) / row.what.threads;
+  if (is_cpu && cores < row.what.all_devices()) {
+    row.predicted_step_ms =
+        SharedCoresStepNs(plan.schedule, receipt.costs, cores / row.what.replicas) / 1e6;
+    return absl::OkStatus();
+  }
+  double busy = 0;
+  for (const schedule::RankTimes& rank : simulation.ranks) {
+    busy += static_cast<double>(rank.busy_ns) / static_cast<double>(simulation.step_ns);
+  }
+  row.predicted_bubble = 1 - busy / static_cast<double>(simulation.ranks.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
+    const RunOptions& options, const PlannedModel& planned, const engine::PreparedRun& prepared,
+    const BenchCase& what) {
+  const int at_once = DevicesAtOnce(what.all_devices(), prepared.device);
+  const int64_t rows = prepared.plan.micro_batch_rows;
+  const auto [entry, is_new] =
+      profiles_.try_emplace({what.model, what.precision, what.threads, at_once, rows});
+  if (!is_new) return &entry->second;
+  const auto measure = [&]() -> absl::StatusOr<partition::Profile> {
+    RETURN_IF_ERROR(CheckCanMeasure(prepared.profile.layers, prepared.device));
+    Tell(absl::StrCat("measures layers with ", rows, rows == 1 ? " row" : " rows"));
+    return MeasureProfile(planned.model, NameOfModel(options), {rows},
+                          {.optimizer = planned.optimizer, .device = prepared.device},
+                          {.devices = at_once});
+  };
+  absl::StatusOr<partition::Profile> profile = From(Origin::kConfiguration, measure());
+  if (!profile.ok()) {
+    profiles_.erase(entry);
+    return profile.status();
+  }
+  entry->second = *std::move(profile);
+  return &entry->second;
+}
+
+double BenchRunner::PeakFor(const BenchCase& what, const engine::PreparedRun& prepared) {
+  if (prepared.device.kind != engine::DeviceKind::kCpu || what.precision != "fp32") return 0;
+  const int threads = std::min(what.all_devices() * what.threads, base::AvailableCpus());
+  double& peak = peaks_[threads];
+  if (peak == 0) {
+    Tell(absl::StrCat("measures the peak of ", partition::Counted(threads, "processor")));
+    peak = kernels::RegisterPeakFlops(threads);
+  }
+  return peak;
+}
+
+void BenchRunner::Tell(const std::string& what) const {
+  if (options_.on_progress != nullptr) options_.on_progress(what);
+}
+
+}  // namespace stagecoach::tools

@@ -1,0 +1,55 @@
+#ifndef STAGECOACH_TOOLS_BENCH_BENCH_RUNNER_H_
+#define STAGECOACH_TOOLS_BENCH_BENCH_RUNNER_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "absl/status/statusor.h"
+#include "partition/profile.h"
+#include "tools/bench/bench_case.h"
+#include "tools/bench/bench_results.h"
+#include "tools/cli/run_options.h"
+
+namespace stagecoach::tools {
+
+struct BenchOptions {
+  RunOptions run;   // all that a case does not say
+  int warm_up = 2;  // steps that do not count
+  int repeats = 7;  // and that do, for each visit of a case
+  bool predicts = true;
+  // Told what is being done: "measures the layers of default". May be empty.
+  std::function<void(const std::string& what)> on_progress;
+};
+
+// Trains cases, one at a time, on random data in this process. Layers are measured once for each
+// size of micro-batch, and processors once for each number of threads.
+class BenchRunner {
+ public:
+  explicit BenchRunner(BenchOptions options);
+
+  // Appends the steps of one visit to the row of a case, which has them of earlier visits, and sets
+  // everything else. What is wrong with the case alone becomes its error. Cancelled: by a signal.
+  absl::Status Measure(BenchRow& row);
+
+ private:
+  absl::Status Train(BenchRow& row);
+  absl::Status Predict(const RunOptions& options, const PlannedModel& planned,
+                       const engine::PreparedRun& prepared, BenchRow& row);
+  absl::StatusOr<const partition::Profile*> ProfileFor(const RunOptions& options,
+                                                       const PlannedModel& planned,
+                                                       const engine::PreparedRun& prepared,
+                                                       const BenchCase& what);
+  double PeakFor(const BenchCase& what, const engine::PreparedRun& prepared);
+  void Tell(const std::string& what) const;
+
+  const BenchOptions options_;
+  // By model, precision, threads, devices at once, and rows.
+  std::map<std::tuple<std::string, std::string, int, int, int64_t>, partition::Profile> profiles_;
+  std::map<int, double> peaks_;  // by threads
+};
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_BENCH_BENCH_RUNNER_H_

@@ -1,0 +1,24 @@
+#ifndef STAGECOACH_TOOLS_BENCH_SCALING_PLOT_H_
+#define STAGECOACH_TOOLS_BENCH_SCALING_PLOT_H_
+
+#include <string>
+
+#include "tools/bench/bench_results.h"
+
+namespace stagecoach::tools {
+
+// Rules of the pictures below, which take the colors of a page of schedule/pictures/html.h.
+extern const char kBenchStyle[];
+
+// A bar for the throughput of each row that can be run, with the interval of its median as a line
+// across its end. SVG, to stand in a page.
+std::string ThroughputBars(const BenchResults& results);
+
+// Throughput over the number of devices, both axes from 0: a line for each combination of all else
+// that has several numbers of devices, and a dashed one for linear scaling from its first point.
+// "" if there is none.
+std::string ScalingPlot(const BenchResults& results);
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_BENCH_SCALING_PLOT_H_

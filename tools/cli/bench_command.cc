@@ -1,0 +1,336 @@
+#include "tools/cli/bench_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "base/units.h"
+#include "tools/bench/bench_case.h"
+#include "tools/bench/bench_comparison.h"
+#include "tools/bench/bench_report.h"
+#include "tools/bench/bench_results.h"
+#include "tools/bench/bench_runner.h"
+#include "tools/cli/add_flag.h"
+#include "tools/cli/exit_status.h"
+#include "tools/cli/flag_values.h"
+#include "tools/cli/flags.h"
+#include "tools/cli/json_line.h"
+#include "tools/cli/messages.h"
+#include "tools/cli/run_options.h"
+#include "tools/cli/schedule_option.h"
+#include "tools/cli/stop_signal.h"
+#include "tools/cli/terminal.h"
+
+namespace stagecoach::tools {
+namespace {
+
+// Features and classes of Fashion-MNIST, whose sizes the default network has.
+constexpr char kDefaultShapes[] = "synthetic:10x784x10";
+constexpr char kGroup[] = "Bench";  // of the flags of the bench itself
+constexpr int kMaxRepeats = 10'000;
+constexpr int kMaxVisits = 1000;
+
+struct BenchCommandOptions {
+  BenchOptions bench;
+  BenchGrid grid = {.models = {kDefaultModel},
+                    .devices = {kDefaultStages},
+                    .schedules = {RunOptions().schedule},
+                    .micro_batches = {kDefaultMicroBatches},
+                    .batches = {RunOptions().batch}};
+  std::optional<BenchScaling> scaling;
+  bool no_prediction = false;
+  int visits = 1;
+  std::string output = "table";
+  std::string results;  // file; "": none
+
+  CLI::App* compare = nullptr;
+  std::string before, after;
+  bool json = false;  // of compare
+};
+
+// "default,gpt2:blocks=2,width=128": two names, of which the second has two options.
+absl::StatusOr<std::vector<std::string>> ParseNames(const std::string& text) {
+  std::vector<std::string> names;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const bool is_option = absl::StrContains(part, '=') && !absl::StrContains(part, ':') &&
+                           !names.empty() && absl::StrContains(names.back(), ':');
+    if (is_option) {
+      absl::StrAppend(&names.back(), ",", part);
+    } else {
+      names.emplace_back(part);
+    }
+  }
+  if (std::find(names.begin(), names.end(), "") == names.end()) return names;
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" has an empty name"));
+}
+
+auto Counts(int64_t max) {
+  return
+      [max](const std::string& text) { return ParseList(text, IntIn(1, static_cast<int>(max))); };
+}
+
+absl::StatusOr<std::optional<BenchScaling>> ParseScaling(const std::string& name) {
+  RETURN_IF_ERROR(ParseChoice(name, {"strong", "weak"}).status());
+  return name == "weak" ? BenchScaling::kWeak : BenchScaling::kStrong;
+}
+
+// Says on the terminal what is done, and how long the rest takes.
+class Progress {
+ public:
+  Progress(int rows, int all) : rows_left_(all - rows), done_(rows), all_(all) {}
+  ~Progress() { RedrawErrorLine(""); }
+
+  void Begin(const BenchCase& what) { what_ = ToString(what); }
+  void Tell(const std::string& doing) const {
+    if (!CanRedrawErrorLine()) return;
+    std::string line = absl::StrFormat("%d of %d: %s: %s", done_ + 1, all_, what_, doing);
+    if (measured_ > 0) {
+      const absl::Duration left = (absl::Now() - start_) / measured_ * rows_left_;
+      absl::StrAppend(&line, ", ", base::FormatDuration(left), " left");
+    }
+    RedrawErrorLine(line.substr(0, 78));
+  }
+  void End() {
+    ++done_;
+    ++measured_;
+    --rows_left_;
+  }
+
+ private:
+  int rows_left_, done_, measured_ = 0;
+  const int all_;
+  std::string what_;
+  const absl::Time start_ = absl::Now();
+};
+
+absl::Status SaveResults(const std::string& path, const BenchResults& results) {
+  if (path.empty()) return absl::OkStatus();
+  return From(Origin::kOutput,
+              base::WriteFileAtomically(path, absl::StrCat(ToJson(results).dump(1), "\n")));
+}
+
+// What a bench that was stopped has left, or nothing yet.
+absl::StatusOr<BenchResults> StartFrom(const BenchCommandOptions& options,
+                                       const std::string& other_flags) {
+  BenchResults results = {.machine = InspectBenchMachine(), .options = other_flags, .rows = {}};
+  if (options.results.empty()) return results;
+  RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(options.results)));
+  if (!base::Exists(options.results)) return results;
+  ASSIGN_OR_RETURN(BenchResults found, From(Origin::kData, ReadBenchResults(options.results)));
+  BenchMachine machine = results.machine;
+  machine.date = found.machine.date;
+  if (found.machine != machine) {
+    return From(Origin::kConfiguration,
+                absl::FailedPreconditionError(
+                    absl::StrCat("--results: ", options.results, " is of ", ToString(found.machine),
+                                 "; this is ", ToString(machine), ": name another file")));
+  }
+  if (found.options != results.options) {
+    return From(Origin::kConfiguration,
+                absl::FailedPreconditionError(absl::StrCat(
+                    "--results: ", options.results, " is of other options: \"", found.options,
+                    "\", here \"", results.options, "\": name another file")));
+  }
+  return found;
+}
+
+// The flags that neither a case nor the bench itself has.
+std::string OtherFlags(const CLI::App& app) {
+  static constexpr absl::string_view kOfCases[] = {
+      "--model",    "--precision",    "--devices", "--replicas",
+      "--schedule", "--microbatches", "--batch",   "--threads-per-device"};
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    const bool is_other =
+        option->count() > 0 && option->get_group() != kGroup &&
+        std::find(std::begin(kOfCases), std::end(kOfCases), name) == std::end(kOfCases);
+    if (is_other) flags.push_back(absl::StrCat(name, " ", option->results().back()));
+  }
+  return absl::StrJoin(flags, " ");
+}
+
+// How many visits a row has had.
+int VisitsOf(const BenchRow& row, int repeats) {
+  return static_cast<int>(row.steps_ms.size()) / repeats;
+}
+
+void Print(const BenchCommandOptions& options, const BenchResults& results) {
+  if (options.output == "json") {
+    PrintJsonLine(ToJson(results));
+    return;
+  }
+  absl::PrintF("%s", options.output == "csv"    ? ToCsv(results)
+                     : options.output == "html" ? ToHtml(results)
+                                                : ToTable(results, options.scaling.has_value()));
+}
+
+absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options) {
+  options.grid.scaling = options.scaling.value_or(BenchScaling::kStrong);
+  options.bench.predicts = !options.no_prediction;
+  options.grid.threads = options.bench.run.device.threads;
+  options.bench.run.default_data = kDefaultShapes;
+  const std::vector<BenchCase> cases = CasesOf(options.grid);
+  ASSIGN_OR_RETURN(BenchResults results, StartFrom(options, OtherFlags(flags)));
+  std::vector<BenchRow> rows;  // those of the file that are asked for, and the others
+  int done = 0;
+  const int all = static_cast<int>(cases.size()) * options.visits;
+  for (const BenchCase& what : cases) {
+    const BenchRow* const found = results.Find(what);
+    rows.push_back(found != nullptr ? *found : BenchRow{.what = what});
+    done += std::min(options.visits, rows.back().error.empty()
+                                         ? VisitsOf(rows.back(), options.bench.repeats)
+                                         : options.visits);
+  }
+  StopOnSignals();
+  Progress progress(done, all);
+  options.bench.on_progress = [&](const std::string& doing) { progress.Tell(doing); };
+  BenchRunner runner(options.bench);
+  bool is_stopped = false;
+  for (int visit = 0; visit < options.visits && !is_stopped; ++visit) {
+    for (BenchRow& row : rows) {
+      if (!row.error.empty() || VisitsOf(row, options.bench.repeats) > visit) continue;
+      progress.Begin(row.what);
+      const absl::Status measured = runner.Measure(row);
+      is_stopped = absl::IsCancelled(measured);
+      if (is_stopped) break;
+      RETURN_IF_ERROR(measured);
+      progress.End();
+      results.rows = rows;
+      std::erase_if(results.rows,
+                    [](const BenchRow& one) { return one.error.empty() && one.steps_ms.empty(); });
+      RETURN_IF_ERROR(SaveResults(options.results, results));
+    }
+  }
+  results.rows = std::move(rows);
+  std::erase_if(results.rows,
+                [](const BenchRow& one) { return one.error.empty() && one.steps_ms.empty(); });
+  RedrawErrorLine("");
+  Print(options, results);
+  if (is_stopped) {
+    PrintNotice(
+        options.results.empty()
+            ? "stopped by a signal"
+            : absl::StrCat("stopped by a signal: the same command goes on from ", options.results));
+    return StatusOfStop();
+  }
+  const bool any = std::any_of(results.rows.begin(), results.rows.end(),
+                               [](const BenchRow& row) { return row.error.empty(); });
+  return any ? kExitOk : kExitBadConfiguration;
+}
+
+absl::StatusOr<int> CompareResults(const BenchCommandOptions& options) {
+  ASSIGN_OR_RETURN(const BenchResults before,
+                   From(Origin::kData, ReadBenchResults(options.before)));
+  ASSIGN_OR_RETURN(const BenchResults after, From(Origin::kData, ReadBenchResults(options.after)));
+  const BenchComparison comparison = CompareBenches(before, after);
+  if (options.json) {
+    PrintJsonLine(ToJson(comparison));
+  } else {
+    absl::PrintF("%s", ToText(comparison));
+  }
+  return comparison.is_worse() ? kExitDifferent : kExitOk;
+}
+
+// Puts a flag that takes a list in the place of one that takes a value.
+template <typename T, typename Parse>
+void ReplaceByList(CLI::App& app, const std::string& name, const std::string& placeholder,
+                   std::vector<T>& values, const std::string& description, Parse parse) {
+  CLI::Option* const old = app.get_option(name.substr(0, name.find(',')));
+  const std::string group = old->get_group();
+  app.remove_option(old);
+  AddFlag(app, name, placeholder, values, description, parse)->group(group);
+}
+
+void AddGridFlags(CLI::App& app, BenchCommandOptions& options) {
+  BenchGrid& grid = options.grid;
+  ReplaceByList(app, "--model", "NAME|FILE,...", grid.models,
+                "default, gpt2-124m, llama, resnet18, ..., or .toml files [default]", ParseNames);
+  ReplaceByList(app, "--precision", "NAME,...", grid.precisions,
+                "fp32, bf16, or on CUDA devices tf32 [fp32]", [](const std::string& text) {
+                  return ParseList(text, Choice({"fp32", "tf32", "bf16"}));
+                });
+  ReplaceByList(app, "--devices,--stages", "N,...", grid.devices,
+                absl::StrCat("Devices to cut the model over [", kDefaultStages, "]"),
+                Counts(kMaxStages));
+  ReplaceByList(app, "--replicas", "N,...", grid.replicas,
+                "Copies of the model that share each batch [1]", Counts(kMaxStages));
+  ReplaceByList(
+      app, "--schedule", "NAME|FILE,...", grid.schedules,
+      absl::StrCat("Orders of the work (see simulate --help) [", RunOptions().schedule, "]"),
+      [](const std::string& text) { return ParseList(text, ParseScheduleOption); });
+  ReplaceByList(app, "--microbatches", "N,...", grid.micro_batches,
+                absl::StrCat("Equal parts of a batch [", kDefaultMicroBatches, "]"),
+                Counts(kMaxInt));
+  ReplaceByList(app, "--batch", "N,...", grid.batches,
+                absl::StrCat("Rows of one step [", RunOptions().batch, "]"),
+                [](const std::string& text) { return ParseList(text, CountIn(1, kMaxBatch)); });
+}
+
+void AddBenchFlags(CLI::App& app, BenchCommandOptions& options) {
+  const std::string group = kGroup;
+  AddFlag(app, "--repeats", "N", options.bench.repeats,
+          Describe("Steps of each visit that count", absl::StrCat(options.bench.repeats)),
+          CountIn(1, kMaxRepeats))
+      ->group(group);
+  AddFlag(app, "--warm-up", "N", options.bench.warm_up,
+          Describe("Steps before them", absl::StrCat(options.bench.warm_up)),
+          CountIn(0, kMaxRepeats))
+      ->group(group);
+  AddFlag(app, "--visits", "N", options.visits,
+          "Times to go through all rows, so that drift hits all alike [1]", CountIn(1, kMaxVisits))
+      ->group(group);
+  AddFlag(app, "--scaling", "strong|weak", options.scaling,
+          "Show the speed-up, of the same batch or of one that grows with devices", ParseScaling)
+      ->group(group);
+  app.add_flag("--no-prediction", options.no_prediction, "Do not measure layers to predict steps")
+      ->group(group);
+  AddFlag(app, "--output", "FORMAT", options.output,
+          Describe("Print table, csv, json or html", options.output),
+          Choice({"table", "csv", "json", "html"}))
+      ->group(group);
+  AddOutput(app, "--results", "FILE", options.results,
+            "Keep all figures there as JSON; the same command then goes on from them", ParseFile)
+      ->group(group);
+}
+
+}  // namespace
+
+Command AddBenchCommand(CLI::App& app) {
+  CLI::App* flags = app.add_subcommand("bench", "Measure the throughput of training");
+  const auto options = std::make_shared<BenchCommandOptions>();
+  AddPlanFlags(*flags, options->bench.run);
+  for (const char* name : {"--json", "--seed", "--init", "--on-nonfinite"})
+    flags->remove_option(flags->get_option(name));
+  AddGridFlags(*flags, *options);
+  AddBenchFlags(*flags, *options);
+  flags->get_option("--data")->description(
+      "What rows are like; values are random [synthetic:10x784x10]");
+  options->compare = flags->add_subcommand(
+      "compare", "Say what got faster or slower beyond noise; status 1 if any got slower");
+  options->compare->add_option("before", options->before, "Results of bench, as JSON")->required();
+  options->compare->add_option("after", options->after, "The same, later")->required();
+  options->compare->add_flag("--json", options->json, "Print one JSON object");
+  return {flags, [flags, options]() -> absl::StatusOr<int> {
+            return options->compare->parsed() ? CompareResults(*options)
+                                              : Measure(*flags, *options);
+          }};
+}
+
+}  // namespace stagecoach::tools
