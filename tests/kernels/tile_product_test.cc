@@ -50,7 +50,7 @@ TEST_P(TileProductTest, MatchesPlainLoops) {
       }
       const TileOperand operand =
           transposed ? TileOperand{a.data(), 1, m} : TileOperand{a.data(), k, 1};
-      TileProduct(m, n, k, operand, b.data(), n + kGap, accumulate, c.data(), n + kGap);
+      TileProduct(m, n, k, operand, {b.data(), n + kGap}, accumulate, c.data(), n + kGap);
       EXPECT_THAT(c, CloseTo(expected, bounds))
           << "transposed " << transposed << ", accumulate " << accumulate;
     }

@@ -226,8 +226,8 @@ class CpuAttention final : public AttentionOp {
     const int64_t block = diagonal ? kDiagonalBlock : n;
     for (int64_t r = 0; r < n; r += block) {
       const int64_t c = diagonal ? r : 0;
-      TileProduct(std::min(block, n - r), m - c, D_, {rows.row(r), rows.stride, 1}, transposed + c,
-                  M_, /*accumulate=*/false, to + r * M_ + c, M_);
+      TileProduct(std::min(block, n - r), m - c, D_, {rows.row(r), rows.stride, 1},
+                  {transposed + c, M_}, /*accumulate=*/false, to + r * M_ + c, M_);
     }
   }
 
@@ -237,7 +237,7 @@ class CpuAttention final : public AttentionOp {
     const int64_t block = diagonal ? kDiagonalBlock : m;
     for (int64_t c = 0; c < m; c += block) {
       const int64_t keys = diagonal ? std::min(c + block, n) : n;
-      TileProduct(std::min(block, m - c), D_, keys, {scores + c, 1, M_}, rows.data, rows.stride,
+      TileProduct(std::min(block, m - c), D_, keys, {scores + c, 1, M_}, {rows.data, rows.stride},
                   accumulate, to + c * D_, D_);
     }
   }
@@ -248,8 +248,8 @@ class CpuAttention final : public AttentionOp {
     const int64_t block = diagonal ? kDiagonalBlock : n;
     for (int64_t r = 0; r < n; r += block) {
       const int64_t c = diagonal ? r : 0;
-      TileProduct(std::min(block, n - r), D_, m - c, {scores + r * M_ + c, M_, 1}, rows.row(c),
-                  rows.stride, /*accumulate=*/true, to.row(r), to.stride);
+      TileProduct(std::min(block, n - r), D_, m - c, {scores + r * M_ + c, M_, 1},
+                  {rows.row(c), rows.stride}, /*accumulate=*/true, to.row(r), to.stride);
     }
   }
 

@@ -13,6 +13,7 @@
 #include "kernels/cpu/ops/activation.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/cpu/ops/element.h"
+#include "kernels/cpu/ops/gradient_products.h"
 #include "kernels/cpu/ops/transpose.h"
 
 namespace stagecoach::kernels {
@@ -39,7 +40,9 @@ class CpuLinear final : public LinearOp {
         has_bias_(shape.has_bias),
         slots_(slots),
         output_tiles_(O_, kTile),
-        input_tiles_(I_, kTile),
+        // Their products' sums do not depend on the tiles, so each thread has one: what the others
+        // pack as well is packed once for each.
+        input_tiles_(I_, kIsFloat<T> ? (I_ + slots - 1) / slots : kTile),
         row_tiles_(R_, kRowTile) {}
 
   absl::Status Prepare() {
@@ -50,6 +53,14 @@ class CpuLinear final : public LinearOp {
                        return ProductShape{
                            .m = R_, .n = n, .k = I_, .lda = I_, .ldb = O_, .ldc = SumStride()};
                      }));
+    if constexpr (kIsFloat<T>) {
+      slot_bytes_ = AlignScratch(std::max({InputGradientScratch(R_, input_tiles_.size, O_),
+                                           WeightGradientScratch(R_, input_tiles_.size, O_)}) *
+                                 SizeOf(DType::kFloat32));
+      scratchpad_bytes_ = AlignScratch(z_product_.scratchpad_bytes());
+      slot_bytes_ = std::max(slot_bytes_, scratchpad_bytes_);
+      return absl::OkStatus();
+    }
     ASSIGN_OR_RETURN(
         dx_product_, create(input_tiles_, [&](int64_t m) {
           return ProductShape{
@@ -68,8 +79,7 @@ class CpuLinear final : public LinearOp {
     for (const TiledProduct* product : {&z_product_, &dx_product_, &dw_product_}) {
       scratchpad_bytes_ = std::max(scratchpad_bytes_, AlignScratch(product->scratchpad_bytes()));
     }
-    int64_t sums = R_ * input_tiles_.size;
-    if (!kIsFloat<T>) sums = std::max(sums, R_ * output_tiles_.size);
+    const int64_t sums = R_ * std::max(input_tiles_.size, output_tiles_.size);
     slot_bytes_ = scratchpad_bytes_ + AlignScratch(sums * SizeOf(DType::kFloat32));
     return absl::OkStatus();
   }
@@ -84,8 +94,12 @@ class CpuLinear final : public LinearOp {
       const int64_t o = output_tiles_.begin(tile);
       const int64_t n = output_tiles_.length(tile);
       // What is rounded at the end is summed beside it.
-      float* sums = SumsOf(workspace, slot);
-      if constexpr (kIsFloat<T>) sums = (kept != nullptr ? kept : y.f32()) + o;
+      float* sums = nullptr;
+      if constexpr (kIsFloat<T>) {
+        sums = (kept != nullptr ? kept : y.f32()) + o;
+      } else {
+        sums = SumsOf(workspace, slot);
+      }
       error.Update(z_product_.Run(tile, slot, Elements<T>(x), Elements<T>(w) + o, false, sums,
                                   workspace + slot * slot_bytes_));
       for (int64_t r = 0; r < R_; ++r) {
@@ -117,6 +131,14 @@ class CpuLinear final : public LinearOp {
       gradient = Elements<T>(dz);
     }
     if (dx.empty()) return absl::OkStatus();
+    if constexpr (kIsFloat<T>) {
+      cpu.ParallelFor(input_tiles_.count, [&](int tile, int slot) {
+        const int64_t i = input_tiles_.begin(tile);
+        InputGradient(R_, input_tiles_.length(tile), O_, gradient, w.f32() + i * O_, dx.f32() + i,
+                      I_, reinterpret_cast<float*>(workspace + slot * slot_bytes_));
+      });
+      return absl::OkStatus();
+    }
     // dx^T = w dz^T reads each row of w in place; computing dx = dz w^T would make oneDNN repack
     // all of w.
     FirstError error;
@@ -140,6 +162,11 @@ class CpuLinear final : public LinearOp {
         return;
       }
       const int64_t i = input_tiles_.begin(tile);
+      if constexpr (kIsFloat<T>) {
+        WeightGradient(R_, input_tiles_.length(tile), O_, x.f32() + i, I_, dz.f32(), accumulate,
+                       dw.f32() + i * O_, reinterpret_cast<float*>(workspace + slot * slot_bytes_));
+        return;
+      }
       error.Update(dw_product_.Run(tile, slot, Elements<T>(x) + i, Elements<T>(dz), accumulate,
                                    dw.f32() + i * O_, workspace + slot * slot_bytes_));
     });

@@ -1,91 +1,138 @@
 #include "kernels/cpu/ops/tile_product.h"
 
+#include <immintrin.h>
+
 #include <cstring>
+
+#include "kernels/cpu/ops/tile_shape.h"
 
 namespace stagecoach::kernels {
 namespace {
 
-// A block of c stays in registers throughout its sum: kBlockRows x 2 vectors of it, 2 vectors of a
-// row of b, and one number of a.
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;  // of 32 registers
-constexpr int kBlockRows = 8;
-#elif defined(__AVX__)
-constexpr int kVectorBytes = 32;  // of 16 registers
-constexpr int kBlockRows = 6;
-#else
-constexpr int kVectorBytes = 16;
-constexpr int kBlockRows = 6;
-#endif
 constexpr int64_t kFloatBytes = sizeof(float);
-using Wide = float __attribute__((vector_size(kVectorBytes)));
+using Wide = float __attribute__((vector_size(kTileVectorBytes)));
 using Narrow = float __attribute__((vector_size(16)));
 
 struct Problem {
   int64_t k;
   TileOperand a;
-  const float* b;
-  int64_t ldb;
-  bool accumulate;
+  TilePanels b;
   float* c;
   int64_t ldc;
 };
 
-template <typename Vector>
+// The first kCount numbers of a vector; the others are 0.
+template <typename Vector, int64_t kCount>
 Vector Load(const float* from) {
-  Vector vector;
-  std::memcpy(&vector, from, sizeof(Vector));
+  Vector vector{};
+  std::memcpy(&vector, from, kCount * kFloatBytes);
   return vector;
 }
 
-// kRows rows of c from row i on, and kVectors vectors of columns from column j on.
-template <int kRows, typename Vector, int kVectors>
+// factor * b + c, rounded once where the processor can. Compilers would choose by the width of the
+// vector and the number of sums, so that an element's bits depended on where its block ends.
+template <typename Vector>
+Vector MultiplyAdd(float factor, Vector b, Vector c) {
+  const Vector a = factor - Vector{};
+#if defined(__AVX512F__)
+  if constexpr (sizeof(Vector) == 64) return _mm512_fmadd_ps(a, b, c);
+#endif
+#if defined(__FMA__)
+  if constexpr (sizeof(Vector) == 32) return _mm256_fmadd_ps(a, b, c);
+  if constexpr (sizeof(Vector) == 16) return _mm_fmadd_ps(a, b, c);
+#endif
+  return a * b + c;
+}
+
+// By value: what is copied from where it lies is kept in memory throughout.
+template <int64_t kCount, typename Vector>
+void Store(Vector vector, float* to) {
+  std::memcpy(to, &vector, kCount * kFloatBytes);
+}
+
+template <typename Vector>
+constexpr int64_t kLanesOf = sizeof(Vector) / kFloatBytes;
+
+// kRows rows of c from row i on, and kVectors vectors of columns from column j on, each of
+// which has kCount.
+template <bool kAccumulates, int kRows, typename Vector, int kVectors, int64_t kCount>
 void Block(const Problem& p, int64_t i, int64_t j) {
-  constexpr int64_t kLanes = sizeof(Vector) / kFloatBytes;
+  constexpr int64_t kLanes = kLanesOf<Vector>;
   Vector sums[kRows][kVectors];
   float* const c = p.c + i * p.ldc + j;
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      sums[r][v] = p.accumulate ? Load<Vector>(c + r * p.ldc + v * kLanes) : Vector{};
+      sums[r][v] = kAccumulates ? Load<Vector, kCount>(c + r * p.ldc + v * kLanes) : Vector{};
+    }
+  }
+  if constexpr (kAccumulates) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      for (int64_t v = kVectors * kLanes; v < 2 * kVectors * kLanes; v += 16) {
+        __builtin_prefetch(c + r * p.ldc + v);
+      }
     }
   }
   const float* a = p.a.data + i * p.a.row;
-  const float* b = p.b + j;
-  for (int64_t k = 0; k < p.k; ++k, a += p.a.column, b += p.ldb) {
+  const float* b =
+      p.b.data + (p.b.panel == 0 ? j : j / kTileColumns * p.b.panel + j % kTileColumns);
+  for (int64_t k = 0; k < p.k; ++k, a += p.a.column, b += p.b.row) {
     Vector row[kVectors];
-    for (int v = 0; v < kVectors; ++v) row[v] = Load<Vector>(b + v * kLanes);
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) row[v] = Load<Vector, kCount>(b + v * kLanes);
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const float factor = a[r * p.a.row];
-      for (int v = 0; v < kVectors; ++v) sums[r][v] += factor * row[v];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = MultiplyAdd(factor, row[v], sums[r][v]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      std::memcpy(c + r * p.ldc + v * kLanes, &sums[r][v], sizeof(Vector));
+      Store<kCount>(sums[r][v], c + r * p.ldc + v * kLanes);
     }
   }
 }
 
-template <typename Vector, int kVectors>
+template <bool kAccumulates, typename Vector, int kVectors, int64_t kCount = kLanesOf<Vector>>
 void Columns(const Problem& p, int64_t m, int64_t j) {
   int64_t i = 0;
-  for (; i + kBlockRows <= m; i += kBlockRows) Block<kBlockRows, Vector, kVectors>(p, i, j);
-  for (; i + 4 <= m; i += 4) Block<4, Vector, kVectors>(p, i, j);
-  for (; i + 2 <= m; i += 2) Block<2, Vector, kVectors>(p, i, j);
-  for (; i < m; ++i) Block<1, Vector, kVectors>(p, i, j);
+  for (; i + kTileRows <= m; i += kTileRows)
+    Block<kAccumulates, kTileRows, Vector, kVectors, kCount>(p, i, j);
+  for (; i + 4 <= m; i += 4) Block<kAccumulates, 4, Vector, kVectors, kCount>(p, i, j);
+  for (; i + 2 <= m; i += 2) Block<kAccumulates, 2, Vector, kVectors, kCount>(p, i, j);
+  for (; i < m; ++i) Block<kAccumulates, 1, Vector, kVectors, kCount>(p, i, j);
+}
+
+template <bool kAccumulates>
+void AllColumns(const Problem& p, int64_t m, int64_t n) {
+  constexpr int64_t kLanes = kTileVectorBytes / kFloatBytes;
+  int64_t j = 0;
+  for (; j + 2 * kLanes <= n; j += 2 * kLanes) Columns<kAccumulates, Wide, 2>(p, m, j);
+  for (; j + kLanes <= n; j += kLanes) Columns<kAccumulates, Wide, 1>(p, m, j);
+  for (; j + 4 <= n; j += 4) Columns<kAccumulates, Narrow, 1>(p, m, j);
+  switch (n - j) {
+    case 3:
+      return Columns<kAccumulates, Narrow, 1, 3>(p, m, j);
+    case 2:
+      return Columns<kAccumulates, Narrow, 1, 2>(p, m, j);
+    case 1:
+      return Columns<kAccumulates, Narrow, 1, 1>(p, m, j);
+    default:
+      return;
+  }
 }
 
 }  // namespace
 
-void TileProduct(int64_t m, int64_t n, int64_t k, const TileOperand& a, const float* b, int64_t ldb,
+void TileProduct(int64_t m, int64_t n, int64_t k, const TileOperand& a, const TilePanels& b,
                  bool accumulate, float* c, int64_t ldc) {
-  const Problem problem = {k, a, b, ldb, accumulate, c, ldc};
-  constexpr int64_t kLanes = kVectorBytes / kFloatBytes;
-  int64_t j = 0;
-  for (; j + 2 * kLanes <= n; j += 2 * kLanes) Columns<Wide, 2>(problem, m, j);
-  for (; j + kLanes <= n; j += kLanes) Columns<Wide, 1>(problem, m, j);
-  for (; j + 4 <= n; j += 4) Columns<Narrow, 1>(problem, m, j);
-  for (; j < n; ++j) Columns<float, 1>(problem, m, j);
+  const Problem problem = {k, a, b, c, ldc};
+  return accumulate ? AllColumns<true>(problem, m, n) : AllColumns<false>(problem, m, n);
 }
 
 }  // namespace stagecoach::kernels
