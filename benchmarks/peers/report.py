@@ -4,6 +4,8 @@ import statistics
 
 from contests import OURS
 
+BUSY_LOAD = 0.5
+
 
 def _median_and_range(numbers):
     return statistics.median(numbers), [min(numbers), max(numbers)]
@@ -33,9 +35,12 @@ def _heading(results):
     libraries = [f"{name} {versions[key]}" for key, name in (("mkl", "MKL"), ("onednn", "oneDNN"), ("transformers", "transformers"),
                                                             ("cuda", "CUDA")) if versions.get(key)]
     tokens = f" rows of {settings['context']} tokens" if settings["model"].startswith("gpt2") else ""
+    # Of the last minute before the first run.
+    load = machine["load_before"]
+    busy = f"; not idle when it began: load average {load:.1f}" if load > BUSY_LOAD else ""
     return [f"{versions['stagecoach']} beside PyTorch {versions['torch']} ({', '.join(libraries)}; Python {versions['python']}; "
             f"{'jemalloc' if versions['jemalloc'] else 'no jemalloc, which would be faster'})",
-            f"{versions.get('gpu') or machine['cpu']}, {machine['cores']} cores, {results['date']}",
+            f"{versions.get('gpu') or machine['cpu']}, {machine['cores']} cores, {results['date']}{busy}",
             f"Model {settings['model']}, fp32, batches of {settings['batch']}{tokens}; medians of {settings['rounds']} rounds of "
             f"{settings['repeats']} steps, and their ranges. Ratio: how many times as long PyTorch's step takes."]
 
