@@ -45,12 +45,18 @@ def _heading(results):
             f"{settings['repeats']} steps, and their ranges. Ratio: how many times as long PyTorch's step takes."]
 
 
-def _cells(side):
+def _rate(results):
+    """Units of a sample, and their name."""
+    settings = results["settings"]
+    return (settings["context"], "tokens/s") if settings["model"].startswith("gpt2") else (1, "samples/s")
+
+
+def _cells(side, units):
     """Time, throughput, ratio; the first says what failed."""
     if "step_ms" not in side:
         return [side.get("failed", "not run"), "", ""]
     low, high = side["step_ms_range"]
-    cells = [f"{side['step_ms']:.1f} ({low:.1f}-{high:.1f})", f"{side['samples_per_second']:.1f}", ""]
+    cells = [f"{side['step_ms']:.1f} ({low:.1f}-{high:.1f})", f"{units * side['samples_per_second']:.1f}", ""]
     if "ratio" in side:
         low, high = side["ratio_range"]
         cells[2] = f"{side['ratio']:.2f} ({low:.2f}-{high:.2f})"
@@ -60,11 +66,12 @@ def _cells(side):
 
 
 def as_table(results):
-    lines = [*_heading(results), "", f"{'':42}  {'ms a step':>24}  {'samples/s':>9}  ratio"]
+    units, rate_name = _rate(results)
+    lines = [*_heading(results), "", f"{'':42}  {'ms a step':>24}  {rate_name:>9}  ratio"]
     for contest in results["contests"]:
         lines.append(contest["title"])
         for side in contest["sides"]:
-            time, rate, ratio = _cells(side)
+            time, rate, ratio = _cells(side, units)
             if rate:
                 lines.append(f"  {side['name']:40}  {time:>24}  {rate:>9}  {ratio}".rstrip())
             else:
@@ -73,11 +80,12 @@ def as_table(results):
 
 
 def as_markdown(results):
-    lines = [*_heading(results), "", "| | | ms a step | samples/s | ratio |", "|---|---|--:|--:|--:|"]
+    units, rate_name = _rate(results)
+    lines = [*_heading(results), "", f"| | | ms a step | {rate_name} | ratio |", "|---|---|--:|--:|--:|"]
     for contest in results["contests"]:
         title = contest["title"]
         for side in contest["sides"]:
-            cells = [cell.replace("|", "\\|") for cell in (title, side["name"], *_cells(side))]
+            cells = [cell.replace("|", "\\|") for cell in (title, side["name"], *_cells(side, units))]
             lines.append("| " + " | ".join(cells) + " |")
             title = ""
     return "\n".join(lines)

@@ -65,8 +65,6 @@ class Replica:
                                 for t in model.make_batch(options.batch))))
         self.share, self.loss = 1 / len(self.parts), model.loss
         self.losses = []
-        # Those of DistributedDataParallel are views of its buckets.
-        self.keeps_gradients = options.world > 1
 
     def forward_backward(self):
         self.losses = []
@@ -79,8 +77,6 @@ class Replica:
 
 class Pipeline:
     """The stages of one process."""
-
-    keeps_gradients = False
 
     def __init__(self, model, options, device):
         make, stages_of = SCHEDULES[options.work]
@@ -152,7 +148,7 @@ def train(options):
     for step in range(WARM_UP_STEPS + options.steps):
         barrier(device)
         begin = time.perf_counter()
-        optimizer.zero_grad(set_to_none=not part.keeps_gradients)
+        optimizer.zero_grad()
         part.forward_backward()
         optimizer.step()
         # A step ends where the last process has ended it.

@@ -94,7 +94,8 @@ class Contests(Comparison):
         self.assertEqual([contest["title"] for contest in found["contests"]], ["3 replicas of 1 thread, 6 micro-batches"])
 
     def test_gpt2_is_cut_as_planned(self):
-        self.compare("--rounds", "1", "--model", "gpt2-124m", "--only", "1f1b", "--microbatches", "8", "--forms", "eager")
+        done = self.compare("--rounds", "1", "--model", "gpt2-124m", "--only", "1f1b", "--microbatches", "8", "--forms", "eager")
+        self.assertIn("tokens/s", done.stdout)
         ours, eager = (call["arguments"] for call in self.calls())
         self.assertEqual(value(eager, "--cut"), "10,5")
         self.assertEqual((value(ours, "--context"), value(eager, "--context")), ("256", "256"))
