@@ -52,9 +52,11 @@ def _our_side(options, kind, processes, threads, microbatches):
         flags |= {"--devices": processes, "--schedule": kind}
     if options.model.startswith("gpt2"):
         flags["--context"] = options.context
+    if options.model.startswith("resnet"):
+        flags["--data"] = "synthetic:10x3072x10"  # images of 3 x 32 x 32
     flags |= {"--device": "cuda"} if options.device == "cuda" else {"--threads-per-device": threads}
     words = [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
-    return Side(OURS, [[options.program, "bench", *words, "--output", "json"]])
+    return Side(OURS, [[options.program, "bench", *words, "--no-prediction", "--output", "json"]])
 
 
 # PyTorch refuses to compile stages whose backward passes are split.

@@ -14,7 +14,11 @@ CLEARED = ("BLIS_", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "KMP_", "LD_PRELOAD", "M
 
 
 class RunFailed(Exception):
-    """With what the side said last."""
+    """With what the side said last, and what its first process had printed."""
+
+    def __init__(self, message, output=""):
+        super().__init__(message)
+        self.output = output
 
 
 def find_jemalloc():
@@ -34,9 +38,13 @@ def peers_environment(environment, threads, wait_policy, jemalloc):
     return result
 
 
-def _last_line(file):
+def _text(file):
     file.seek(0)
-    lines = [line.strip() for line in file.read().splitlines() if line.strip()]
+    return file.read()
+
+
+def _last_line(file):
+    lines = [line.strip() for line in _text(file).splitlines() if line.strip()]
     return lines[-1] if lines else "nothing was said"
 
 
@@ -65,10 +73,9 @@ def run(commands, environment, timeout):
                 states = [process.poll() for process in processes]
                 for state, error in zip(states, errors):
                     if state:
-                        raise RunFailed(f"status {state}: {_last_line(error)}")
+                        raise RunFailed(f"status {state}: {_last_line(error)}", _text(outputs[0]))
                 if None not in states:
-                    outputs[0].seek(0)
-                    return outputs[0].read()
+                    return _text(outputs[0])
                 if time.monotonic() > deadline:
                     raise RunFailed(f"not done after {timeout:g} s")
                 time.sleep(0.05)
@@ -80,8 +87,16 @@ def run(commands, environment, timeout):
                 file.close()
 
 
-def our_steps(output):
+def run_ours(commands, environment, timeout):
     """The times of steps in ms, of the one row of `stagecoach bench`, and what it says of the machine."""
+    try:
+        output = run(commands, environment, timeout)
+    except RunFailed as failure:
+        # A row that cannot be run says why.
+        try:
+            raise RunFailed(json.loads(failure.output)["rows"][0]["error"]) from None
+        except (ValueError, KeyError, IndexError):
+            raise failure from None
     try:
         result = json.loads(output)
         (row,) = result["rows"]
@@ -93,7 +108,9 @@ def our_steps(output):
     return steps, result.get("machine")
 
 
-def peers_steps(output):
+def run_peers(commands, environment, timeout):
+    """The times of steps in ms, of the workers."""
+    output = run(commands, environment, timeout)
     try:
         events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         steps = [event for event in events if event["event"] == "step"]

@@ -199,6 +199,10 @@ class Failures(Comparison):
         self.assertEqual(lines[-2].split(None, 1), ["Stagecoach", "status 1: stagecoach: no such schedule"])
         self.assertEqual(" ".join(lines[-1].split()), "PyTorch, eager 200.0 (200.0-200.0) 2560.0")
 
+    def test_a_row_of_ours_may_say_why_it_was_not_run(self):
+        done = self.compare("--only", "one", "--forms", "eager", "--rounds", "1", fails="row", status=1)
+        self.assertEqual(done.stdout.splitlines()[-2].split(None, 1), ["Stagecoach", "use at most 4 stages"])
+
     def test_a_loss_must_be_finite(self):
         self.assertIn("a loss is not finite", self.compare("--only", "one", "--rounds", "1", fails="loss", status=1).stdout)
 
