@@ -10,6 +10,8 @@
 #include "base/status_macros.h"
 #include "partition/search/make_plan.h"
 #include "partition/search/planner.h"
+#include "partition/search/receipt_of.h"
+#include "schedule/generators.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -58,10 +60,10 @@ std::vector<int> RecomputedLayers(const ModelProfile& profile, Recompute recompu
 }
 
 // The fastest plan with any schedule, the number of micro-batches being given.
-absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
-                                                   const PlanOptions& options) {
+absl::StatusOr<partition::Receipt> SearchPlan(const partition::Profile& profile,
+                                              const PlanOptions& options) {
   partition::PlannerRequest request;
-  request.profile = JoinProfiles("", {profile});
+  request.profile = profile;
   request.cluster = partition::UniformCluster(options.devices * options.replication.replicas,
                                               options.device.memory_bytes);
   request.cluster.transfers = TransfersFor(options);
@@ -73,17 +75,11 @@ absl::StatusOr<partition::PreparedPlan> SearchPlan(const ModelProfile& profile,
   request.reduction = options.replication.reduction;
   request.may_recompute = options.recompute == Recompute::kPlanned;
   if (options.chunks > 0) request.chunks = options.chunks;
-  ASSIGN_OR_RETURN(partition::Receipt receipt, PlanJointly(request));
-  return partition::PreparedPlan(std::move(receipt));
+  return PlanJointly(request);
 }
 
-absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
+absl::StatusOr<partition::PreparedPlan> MakePlan(const ModelProfile& profile,
                                                  const PlanOptions& options) {
-  RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
-  const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
-  if (is_open && !options.predicts) {
-    return SearchPlan(profile, options);
-  }
   return partition::MakePlan({.layers = profile.layers,
                               .ends = profile.ends(OwnMicroBatches(options)),
                               .devices = options.devices,
@@ -94,6 +90,39 @@ absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
                               .device_memory_bytes = options.device.memory_bytes,
                               .transfers = TransfersFor(options),
                               .collectives = profile.collectives});
+}
+
+// The search takes each device to have a core. Where they share some, a schedule with less idle
+// time gains less: so what it finds is compared with all named schedules under that.
+absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
+                                                    const PlanOptions& options) {
+  const partition::Profile joined = JoinProfiles("", {profile});
+  ASSIGN_OR_RETURN(partition::Receipt found, SearchPlan(joined, options));
+  const int devices = options.devices * options.replication.replicas;
+  const bool shares = options.device.kind == DeviceKind::kCpu && options.cores > 0;
+  if (!shares || options.cores >= devices) return partition::PreparedPlan(std::move(found));
+  double best_ns = StepNsOnCores(found, options.cores);
+  partition::PreparedPlan best = std::move(found);
+  for (const schedule::Generator& generator : schedule::Generators()) {
+    PlanOptions named = options;
+    named.schedule = std::string(generator.name);
+    absl::StatusOr<partition::PreparedPlan> plan = MakePlan(profile, named);
+    if (!plan.ok()) continue;  // not for this shape, or it does not fit
+    ASSIGN_OR_RETURN(const partition::Receipt receipt,
+                     ReceiptOf(plan->plan, joined, partition::UniformCluster(devices)));
+    const double step_ns = StepNsOnCores(receipt, options.cores);
+    if (step_ns >= best_ns) continue;
+    best_ns = step_ns;
+    best = *std::move(plan);
+  }
+  return best;
+}
+
+absl::StatusOr<partition::PreparedPlan> FindPlan(const ModelProfile& profile,
+                                                 const PlanOptions& options) {
+  RETURN_IF_ERROR(CheckReplication(options.replication, options.micro_batches));
+  const bool is_open = !options.given.has_value() && options.schedule == partition::kAnySchedule;
+  return is_open && !options.predicts ? FastestPlan(profile, options) : MakePlan(profile, options);
 }
 
 }  // namespace

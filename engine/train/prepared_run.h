@@ -66,6 +66,9 @@ struct PlanOptions {
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
   // Instead of a name: that of each replica; for as many devices.
   std::optional<schedule::Schedule> given = {};
+  // Under kAnySchedule, how many CPU devices compute at the same moment, if they share the cores of
+  // a machine; 0: all do.
+  double cores = 0;
   int chunks = 0;         // stages per device; 0: the schedule's own number
   int micro_batches = 1;  // of all replicas
   int64_t micro_batch_rows = 1;
@@ -77,7 +80,8 @@ struct PlanOptions {
 };
 
 // Analyzes the model and cuts it into stages whose slowest one is fastest by the analytic cost
-// model; under kAnySchedule, into those of the fastest plan that partition::PlanJointly finds.
+// model; under kAnySchedule, into those of the fastest plan that partition::PlanJointly finds
+// or, where devices share cores, of that and those of all named schedules.
 // Errors: those of AnalyzeModel, CheckReplication, and partition::MakePlan or PlanJointly.
 absl::StatusOr<PreparedRun> PrepareRun(const Model& model, const PlanOptions& options);
 // The same of a model whose profile, with these options, is known.

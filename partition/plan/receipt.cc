@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/units.h"
+#include "schedule/shared_cores.h"
 
 namespace stagecoach::partition {
 using schedule::Rank;
@@ -29,6 +30,12 @@ std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_
   return absl::StrFormat(
       "device %s needs %s, %s more than its memory of %s", device, base::FormatBytes(peak_bytes),
       base::FormatBytes(peak_bytes - memory_bytes), base::FormatBytes(memory_bytes));
+}
+
+double StepNsOnCores(const Receipt& receipt, double cores) {
+  const Plan& plan = receipt.plan;
+  if (cores >= plan.num_devices()) return static_cast<double>(receipt.simulation.step_ns);
+  return SharedCoresStepNs(plan.schedule, receipt.costs, cores / plan.replicas());
 }
 
 absl::Status CheckFits(const Receipt& receipt) {

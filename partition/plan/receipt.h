@@ -83,6 +83,10 @@ struct Receipt : PreparedPlan {
   absl::Duration planning;
 };
 
+// The simulated step if the plan's devices share so many cores, > 0 (schedule/shared_cores.h; then
+// messages take no time); that of the receipt if each has its own.
+double StepNsOnCores(const Receipt& receipt, double cores);
+
 // OK, or ResourceExhausted with the device that exceeds its memory by most, its need and limit.
 absl::Status CheckFits(const Receipt& receipt);
 

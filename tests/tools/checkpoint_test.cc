@@ -22,9 +22,10 @@ class CheckpointCommand : public ::testing::Test {
  protected:
   // Of a run of two epochs of two steps: after each of them.
   void SetUp() override {
-    const Finished run = RunStagecoach({"train", "--data", "synthetic:80x16x4", "--layers", "3",
-                                        "--width", "16", "--batch", "40", "--epochs", "2",
-                                        "--stages", "2", "--checkpoint", run_, "--every", "2"});
+    const Finished run =
+        RunStagecoach({"train", "--data", "synthetic:80x16x4", "--layers", "3", "--width", "16",
+                       "--batch", "40", "--epochs", "2", "--stages", "2", "--schedule", "1f1b",
+                       "--checkpoint", run_, "--every", "2"});
     ASSERT_EQ(run.exit_status, 0) << run.err;
     EXPECT_THAT(run.out, HasSubstr(absl::StrCat("saved as ", run_, "/step-00000004")));
   }

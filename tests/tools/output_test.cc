@@ -65,7 +65,7 @@ TEST(Json, EpochHasTheNumbersThatScriptsReadAndTheyArePlausible) {
 }
 
 TEST(Json, EndTellsWhatEachDeviceHeld) {
-  const nlohmann::json end = EventsOf({"--stages", "3"}).back();
+  const nlohmann::json end = EventsOf({"--stages", "3", "--schedule", "1f1b"}).back();
   EXPECT_EQ(end["steps"], 30);
   EXPECT_EQ(end["stopped"], false);
   EXPECT_THAT(end["step_losses_hash"].get<std::string>(), MatchesRegex("[0-9a-f]{32}"));
@@ -141,7 +141,7 @@ TEST(Json, TheSeedChangesTheAnswer) {
 }
 
 TEST(Options, TheLastOneCounts) {
-  EXPECT_THAT(EventsOf({"--stages", "4", "--stages", "2"})[0]["stages"], SizeIs(2));
+  EXPECT_THAT(EventsOf({"--stages", "4", "--stages", "2"})[0]["devices"], SizeIs(2));
 }
 
 // Each of these would be ignored, or overwrite another.

@@ -96,10 +96,28 @@ class ReplayCommand : public ::testing::Test {
  protected:
   // Two epochs of five steps on two stages, each of which is saved.
   void Train(const Arguments& more = {}) const {
-    const Finished run = RunStagecoach(Joined(
-        {"train", "--data", "synthetic:200x16x4", "--layers", "5", "--width", "16", "--batch", "40",
-         "--epochs", "2", "--stages", "2", "--every", "1", "--keep", "99", "--checkpoint", run_},
-        more));
+    const Finished run = RunStagecoach(Joined({"train",
+                                               "--data",
+                                               "synthetic:200x16x4",
+                                               "--layers",
+                                               "5",
+                                               "--width",
+                                               "16",
+                                               "--batch",
+                                               "40",
+                                               "--epochs",
+                                               "2",
+                                               "--stages",
+                                               "2",
+                                               "--schedule",
+                                               "1f1b",
+                                               "--every",
+                                               "1",
+                                               "--keep",
+                                               "99",
+                                               "--checkpoint",
+                                               run_},
+                                              more));
     ASSERT_EQ(run.exit_status, 0) << run.err;
   }
   Finished Replay(const Arguments& arguments) const {

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/parallel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/data/data_test_util.h"
@@ -220,8 +221,31 @@ TEST(Train, TakesTheDefaultNetworkByName) {
 }
 
 TEST(Train, DevicesAreStages) {
-  EXPECT_THAT(Trained({"--json", "--batch", "32", "--devices", "3"}).Events().front()["stages"],
+  EXPECT_THAT(Trained({"--json", "--batch", "32", "--devices", "3"}).Events().front()["devices"],
               SizeIs(3));
+}
+
+// One core has no idle time to save.
+TEST(Train, ChoosesTheFastestScheduleAndSaysWhy) {
+  if (base::AvailableCpus() < 2) GTEST_SKIP() << "one core";
+  const Finished chosen = Trained({"--devices", "4", "--batch", "32"});
+  EXPECT_THAT(chosen.out, HasSubstr(" % faster than 1f1b"));
+  const std::vector<nlohmann::json> events =
+      Trained({"--json", "--devices", "4", "--batch", "32"}).Events();
+  EXPECT_THAT(events.front()["choice"].get<std::string>(), HasSubstr("predicted to be "));
+  EXPECT_NE(events.front()["schedule"], "1f1b");
+  // Of what is asked for, or of one device, nothing is chosen; the bits are the same.
+  const std::vector<Arguments> others = {{"--devices", "4", "--schedule", "1f1b"},
+                                         {"--devices", "4", "--device-memory", "1GB"},
+                                         {"--devices", "1"}};
+  for (const Arguments& other : others) {
+    const std::vector<nlohmann::json> plain =
+        Trained(Joined({"--json", "--batch", "32"}, other)).Events();
+    EXPECT_EQ(plain.front()["schedule"], "1f1b");
+    EXPECT_FALSE(plain.front().contains("choice"));
+    EXPECT_EQ(plain.back()["step_losses_hash"], events.back()["step_losses_hash"]);
+    EXPECT_EQ(plain.back()["parameters_hash"], events.back()["parameters_hash"]);
+  }
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include "engine/train/trainer.h"
 #include "kernels/cpu/register_peak.h"
 #include "partition/search/receipt_of.h"
-#include "schedule/shared_cores.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/stop_signal.h"
@@ -131,15 +130,10 @@ absl::Status BenchRunner::Predict(const RunOptions& options, const PlannedModel&
   const partition::Plan& plan = prepared.plan;
   ASSIGN_OR_RETURN(const partition::Receipt receipt,
                    ReceiptOf(plan, *profile, partition::UniformCluster(plan.num_devices())));
+  const double cores = CoresFor(prepared.device, plan.num_devices());
+  row.predicted_step_ms = StepNsOnCores(receipt, cores) / 1e6;
+  if (cores < plan.num_devices()) return absl::OkStatus();
   const schedule::Simulation& simulation = receipt.simulation;
-  row.predicted_step_ms = static_cast<double>(simulation.step_ns) / 1e6;
-  const bool is_cpu = prepared.device.kind == engine::DeviceKind::kCpu;
-  const double cores = static_cast<double>(base::AvailableCpus()) / row.what.threads;
-  if (is_cpu && cores < row.what.all_devices()) {
-    row.predicted_step_ms =
-        SharedCoresStepNs(plan.schedule, receipt.costs, cores / row.what.replicas) / 1e6;
-    return absl::OkStatus();
-  }
   double busy = 0;
   for (const schedule::RankTimes& rank : simulation.ranks) {
     busy += static_cast<double>(rank.busy_ns) / static_cast<double>(simulation.step_ns);

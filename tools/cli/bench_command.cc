@@ -50,7 +50,7 @@ struct BenchCommandOptions {
   BenchOptions bench;
   BenchGrid grid = {.models = {kDefaultModel},
                     .devices = {kDefaultStages},
-                    .schedules = {RunOptions().schedule},
+                    .schedules = {kUsualSchedule},
                     .micro_batches = {kDefaultMicroBatches},
                     .batches = {RunOptions().batch}};
   std::optional<BenchScaling> scaling;
@@ -271,10 +271,9 @@ void AddGridFlags(CLI::App& app, BenchCommandOptions& options) {
                 Counts(kMaxStages));
   ReplaceByList(app, "--replicas", "N,...", grid.replicas,
                 "Copies of the model that share each batch [1]", Counts(kMaxStages));
-  ReplaceByList(
-      app, "--schedule", "NAME|FILE,...", grid.schedules,
-      absl::StrCat("Orders of the work (see simulate --help) [", RunOptions().schedule, "]"),
-      [](const std::string& text) { return ParseList(text, ParseScheduleOption); });
+  ReplaceByList(app, "--schedule", "NAME|FILE,...", grid.schedules,
+                absl::StrCat("Orders of the work (see simulate --help) [", kUsualSchedule, "]"),
+                [](const std::string& text) { return ParseList(text, ParseScheduleOption); });
   ReplaceByList(app, "--microbatches", "N,...", grid.micro_batches,
                 absl::StrCat("Equal parts of a batch [", kDefaultMicroBatches, "]"),
                 Counts(kMaxInt));

@@ -132,6 +132,7 @@ class JsonReport final : public Report {
                      {"left_over", run.rows_left_over()},
                      {"test", run.data.test->rows()}};
     event.update(PlanToJson(run.prepared));
+    if (!run.choice.empty()) event["choice"] = run.choice;
     measures_ = Measures::Of(*run.data.train, run.prepared.profile.loss_spec, run.data.encoding);
     PrintJsonLine(event);
     if (options_.explains) PrintJsonLine(ExplanationToJson(ExplainStep(run.prepared)));

@@ -132,7 +132,7 @@ void AddPipelineFlags(CLI::App& app, RunOptions& options) {
           partition::ParseReductionKind)
       ->group(group);
   AddFlag(app, "--schedule", "NAME|FILE", options.schedule,
-          Describe("Order of the work: a name (see simulate --help) or a file", options.schedule),
+          "Order of the work: a name (see simulate --help) or a file [the fastest]",
           ParseScheduleOption)
       ->group(group);
   AddFlag(app, "--chunks", "N", options.chunks, "Stages of each device [the schedule's own number]",
@@ -280,7 +280,7 @@ void AddReplayFlags(CLI::App& app, ReplayOptions& options) {
                "Divide the optimizer's state among replicas (ZeRO-1)")
       ->group(group);
   AddFlag(app, "--schedule", "NAME|FILE", run.schedule,
-          Describe("Order of the work: a name (see simulate --help) or a file", run.schedule),
+          "Order of the work: a name (see simulate --help) or a file [the fastest]",
           ParseScheduleOption)
       ->group(group);
   AddFlag(app, "--chunks", "N", run.chunks, "Stages of each device [the schedule's own number]",

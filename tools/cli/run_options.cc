@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "engine/stage/profile.h"
@@ -14,6 +15,7 @@
 #include "engine/train/trainer.h"
 #include "partition/files/plan_file.h"
 #include "partition/plan/receipt.h"
+#include "partition/search/planner.h"
 #include "partition/search/receipt_of.h"
 #include "schedule/files/schedule_file.h"
 #include "schedule/generators.h"
@@ -43,11 +45,14 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
   engine::PlanOptions plan = {
       .devices = options.stages.value_or(kDefaultStages),
       .replication = {options.replicas, blocks, options.shards_optimizer, options.reduction},
-      .schedule = options.schedule,
+      .schedule = options.schedule.empty() ? kUsualSchedule : options.schedule,
       .chunks = options.chunks,
       .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),
       .recompute = options.recompute};
   plan.results = ResultsOf(options, plan.replication);
+  // Among processes, all must choose alike, wherever they are.
+  if (!IsProcess(options))
+    plan.cores = base::AvailableCpus() / static_cast<double>(options.device.threads);
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given,
                      ReadScheduleOption(options.schedule, {.stages = options.stages,
@@ -121,8 +126,64 @@ absl::StatusOr<engine::PreparedRun> UsePlan(const RunOptions& options, const eng
   return run;
 }
 
-absl::StatusOr<engine::PreparedRun> CutModel(const RunOptions& options, const engine::Model& model,
-                                             const engine::PlanOptions& plan) {
+// A run, and why its schedule was chosen, if it was.
+struct ChosenRun {
+  engine::PreparedRun run;
+  std::string choice = {};
+};
+
+// A plan for more passes than these takes longer to find than it may gain in a short run.
+constexpr int64_t kMostPassesToChoose = 4096;
+constexpr double kLeastGain = 0.02;
+
+absl::StatusOr<double> PredictedStepNs(const engine::PreparedRun& run,
+                                       const engine::PlanOptions& options) {
+  const int devices = run.plan.num_devices();
+  ASSIGN_OR_RETURN(const partition::Receipt receipt,
+                   ReceiptOf(run.plan, engine::JoinProfiles("", {run.profile}),
+                             partition::UniformCluster(devices)));
+  const bool shares = run.device.kind == engine::DeviceKind::kCpu && options.cores > 0;
+  return StepNsOnCores(receipt, shares ? options.cores : devices);
+}
+
+absl::Status CheckHasRoom(const RunOptions& options, const engine::PreparedRun& run) {
+  RETURN_IF_ERROR(CheckGpusHaveRoom(options, run));
+  return CheckHasMemoryFor(run, {.saves = !options.checkpoints.empty()});
+}
+
+// The usual schedule, unless any schedule has a plan that is faster by kLeastGain, and fits.
+absl::StatusOr<ChosenRun> ChooseRun(const RunOptions& options, const engine::Model& model,
+                                    const engine::ModelProfile& profile,
+                                    const engine::PlanOptions& plan) {
+  ASSIGN_OR_RETURN(engine::PreparedRun usual, PrepareRun(model, profile, plan));
+  const int64_t passes = int64_t{plan.devices} * plan.micro_batches;
+  // With a budget, the usual one needs least, and the search may take long.
+  const bool is_open = plan.devices > 1 && passes <= kMostPassesToChoose && plan.chunks == 0 &&
+                       plan.device.memory_bytes == 0 &&
+                       options.recompute == engine::Recompute::kPlanned;
+  if (!is_open) return ChosenRun{std::move(usual)};
+  engine::PlanOptions any = plan;
+  any.schedule = partition::kAnySchedule;
+  absl::StatusOr<engine::PreparedRun> fastest = PrepareRun(model, profile, any);
+  if (!fastest.ok() || !CheckHasRoom(options, *fastest).ok()) return ChosenRun{std::move(usual)};
+  ASSIGN_OR_RETURN(const double usual_ns, PredictedStepNs(usual, plan));
+  ASSIGN_OR_RETURN(const double fastest_ns, PredictedStepNs(*fastest, plan));
+  const double gain = usual_ns / fastest_ns - 1;
+  if (gain < kLeastGain) return ChosenRun{std::move(usual)};
+  const bool is_searched = fastest->plan.schedule.name == partition::kAnySchedule;
+  std::string choice =
+      absl::StrFormat("%s, predicted to be %.0f %% faster than %s",
+                      is_searched ? "an order of its own" : fastest->plan.schedule.name, 100 * gain,
+                      kUsualSchedule);
+  const int devices = plan.devices * plan.replication.replicas;
+  if (plan.device.kind == engine::DeviceKind::kCpu && plan.cores > 0 && plan.cores < devices) {
+    absl::StrAppendFormat(&choice, " where %d devices share %.3g cores", devices, plan.cores);
+  }
+  return ChosenRun{*std::move(fastest), std::move(choice)};
+}
+
+absl::StatusOr<ChosenRun> CutModel(const RunOptions& options, const engine::Model& model,
+                                   const engine::PlanOptions& plan) {
   const engine::ProfileOptions profile_options = {.micro_batch_rows = plan.micro_batch_rows,
                                                   .optimizer = plan.optimizer,
                                                   .device = plan.device,
@@ -135,7 +196,9 @@ absl::StatusOr<engine::PreparedRun> CutModel(const RunOptions& options, const en
     ASSIGN_OR_RETURN(profile, OnDevices(plan.device, MeasureModel(model, profile_options,
                                                                   {.devices = devices})));
   }
-  return PrepareRun(model, std::move(profile), plan);
+  if (options.schedule.empty()) return ChooseRun(options, model, profile, plan);
+  ASSIGN_OR_RETURN(engine::PreparedRun run, PrepareRun(model, std::move(profile), plan));
+  return ChosenRun{std::move(run)};
 }
 
 }  // namespace
@@ -152,6 +215,11 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
   return absl::InvalidArgumentError(absl::StrFormat(
       "a batch of %d rows does not divide into %d equal micro-batches: use --batch %d", batch,
       micro_batches, below > 0 && rest <= micro_batches / 2 ? below : above));
+}
+
+double CoresFor(const engine::DeviceSpec& device, int devices) {
+  if (device.kind != engine::DeviceKind::kCpu) return devices;
+  return base::AvailableCpus() / static_cast<double>(device.threads);
 }
 
 int DevicesAtOnce(int devices, const engine::DeviceSpec& device) {
@@ -225,7 +293,9 @@ absl::StatusOr<engine::PreparedRun> CutOverDevicesLeft(const RunOptions& options
       plan.device = device;
       plan.exchange = ExchangeOf(options.device, device);
       plan.optimizer = workload.optimizer;
-      ASSIGN_OR_RETURN(engine::PreparedRun run, CutModel(shape, workload.model, plan));
+      shape.schedule = plan.schedule;  // one is as good as another to compare shapes by
+      ASSIGN_OR_RETURN(ChosenRun chosen, CutModel(shape, workload.model, plan));
+      engine::PreparedRun& run = chosen.run;
       ASSIGN_OR_RETURN(const partition::Receipt receipt,
                        ReceiptOf(run.plan, engine::JoinProfiles("", {run.profile}),
                                  partition::UniformCluster(devices, device.memory_bytes)));
@@ -307,9 +377,12 @@ absl::StatusOr<Run> RunOfFoundPlan(const RunOptions& options) {
   ASSIGN_OR_RETURN(Workload workload, PrepareWorkload(options));
   plan.optimizer = workload.optimizer;
   RETURN_IF_ERROR(CheckRows(*workload.data.train, options.batch));
-  ASSIGN_OR_RETURN(engine::PreparedRun run,
+  ASSIGN_OR_RETURN(ChosenRun chosen,
                    From(Origin::kConfiguration, CutModel(options, workload.model, plan)));
-  return Run{std::move(workload.data), std::move(workload.model_text), std::move(run)};
+  return Run{.data = std::move(workload.data),
+             .model_text = std::move(workload.model_text),
+             .prepared = std::move(chosen.run),
+             .choice = std::move(chosen.choice)};
 }
 
 absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
@@ -326,7 +399,9 @@ absl::StatusOr<engine::PreparedRun> CutOverDevices(const RunOptions& options,
                                                    const PlannedModel& planned) {
   ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOnDevices(options));
   plan.optimizer = planned.optimizer;
-  return From(Origin::kConfiguration, CutModel(options, planned.model, plan));
+  ASSIGN_OR_RETURN(ChosenRun chosen,
+                   From(Origin::kConfiguration, CutModel(options, planned.model, plan)));
+  return std::move(chosen.run);
 }
 
 absl::Status CheckPlanFlags(const RunOptions& options) {

@@ -58,8 +58,9 @@ struct RunOptions {
   std::optional<int> gradient_blocks;  // unset: as many as replicas
   bool shards_optimizer = false;
   partition::ReductionKind reduction = partition::ReductionKind::kTree;
-  std::string schedule = "1f1b";  // name, "auto" or file (schedule_option.h)
-  int chunks = 0;                 // stages per device; 0: the schedule's own number
+  // Name, "auto" or file (schedule_option.h); "": "1f1b", or "auto" where that is faster and fits.
+  std::string schedule;
+  int chunks = 0;  // stages per device; 0: the schedule's own number
   // Of all replicas; unset: kDefaultMicroBatches, or as many as there are gradient blocks, or those
   // of a schedule file for each replica.
   std::optional<int> micro_batches;
@@ -160,6 +161,7 @@ inline bool WantsTraces(const RunOptions& options) {
 }
 
 inline constexpr int64_t kDefaultImageRows = 10'000;
+inline constexpr char kUsualSchedule[] = "1f1b";
 inline constexpr int kDefaultStages = 4;
 inline constexpr int kDefaultMicroBatches = 4;
 // Of the warm-up, as a share of all steps.
@@ -172,6 +174,10 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
 // How many of the devices can be measured at once: CPU devices need cores, and layers are measured
 // on one GPU.
 int DevicesAtOnce(int devices, const engine::DeviceSpec& device);
+
+// How many of the devices can compute at the same moment: CPU devices share the cores that this
+// process may use.
+double CoresFor(const engine::DeviceSpec& device, int devices);
 
 // ResourceExhausted if this machine has too little memory to train all layers at once on CPU
 // devices, which measuring them does.
@@ -258,6 +264,7 @@ struct Run {
   engine::TrainTest data;
   std::string model_text;  // Workload's
   engine::PreparedRun prepared;
+  std::string choice = {};  // of a plan that was not asked for: why it is this one
   engine::LearningRate learning_rate;
 };
 

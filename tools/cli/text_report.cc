@@ -126,8 +126,8 @@ std::string DescribeRun(const Run& run, const Measures& measures) {
                                              Counted(std::ssize(plan.recomputed),
                                                      "layer repeats its", "layers repeat their"),
                                              " forward pass to save memory"),
-      "\n\n", plan.replication.is_needed() ? "Each replica:\n" : "",
-      PlanTable(run.prepared.report));
+      run.choice.empty() ? "" : absl::StrCat("\n       ", run.choice), "\n\n",
+      plan.replication.is_needed() ? "Each replica:\n" : "", PlanTable(run.prepared.report));
 }
 
 std::string DescribeStep(const Explanation& explanation) {

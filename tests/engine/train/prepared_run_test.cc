@@ -1,12 +1,16 @@
 #include "engine/train/prepared_run.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "engine/model/layers/linear.h"
 #include "engine/train/trainer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "partition/search/planner.h"
+#include "partition/search/receipt_of.h"
+#include "schedule/generators.h"
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/status_matchers.h"
 
@@ -37,6 +41,34 @@ TEST(PrepareRun, MakesEachLayerOnceToAnalyseItAndTheTrainerOnceToTrainIt) {
   EXPECT_EQ(made, 1);
   ASSERT_OK(Trainer::Create(std::move(run), {}));
   EXPECT_EQ(made, 2);
+}
+
+// The step of the fastest plan that PrepareRun finds for four devices on so many cores, and the
+// least of those with a named schedule.
+TEST(PrepareRun, OfAnyScheduleIsTheFastestForTheCores) {
+  for (const double cores : {0.0, 1.0, 1.5, 2.0, 3.0}) {
+    const auto step_ns = [&](const std::string& schedule) -> absl::StatusOr<double> {
+      PlanOptions options = {.devices = 4,
+                             .schedule = schedule,
+                             .cores = cores,
+                             .micro_batches = 4,
+                             .micro_batch_rows = 3};
+      ASSIGN_OR_RETURN(const PreparedRun run, PrepareRun(SmallModel(), options));
+      ASSIGN_OR_RETURN(
+          const partition::Receipt receipt,
+          ReceiptOf(run.plan, JoinProfiles("", {run.profile}), partition::UniformCluster(4)));
+      return StepNsOnCores(receipt, cores == 0 ? 4 : cores);
+    };
+    ASSERT_OK_AND_ASSIGN(const double fastest, step_ns(partition::kAnySchedule));
+    int others = 0;
+    for (const schedule::Generator& generator : schedule::Generators()) {
+      const absl::StatusOr<double> other = step_ns(std::string(generator.name));
+      if (!other.ok()) continue;  // not for this shape
+      ++others;
+      EXPECT_LE(fastest, *other) << generator.name << " on " << cores;
+    }
+    EXPECT_GE(others, 4);
+  }
 }
 
 TEST(PrepareRun, OfTheSamePlanIsTheSameFoundOrGiven) {
