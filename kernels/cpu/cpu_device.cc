@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/cpu/compiled_operations.h"
 #include "kernels/cpu/cpu_stream.h"
 #include "kernels/cpu/library_primitive.h"
-#include "kernels/cpu/ops/cpu_ops.h"
 #include "kernels/handover.h"
 
 namespace stagecoach::kernels {
@@ -64,10 +64,10 @@ class CpuDevice final : public Device {
       : Device(DeviceKind::kCpu, options.precision, absl::StrCat("cpu:", options.index),
                options.memory_limit_bytes),
         stream_(options.threads),
-        ops_(*this) {}
+        ops_(OperationsForThisProcessor().create(*this)) {}
 
   Stream& stream() override { return stream_; }
-  Ops& ops() override { return ops_; }
+  Ops& ops() override { return *ops_; }
   absl::StatusOr<std::unique_ptr<Recording>> CreateRecording() override {
     return std::make_unique<CpuRecording>();
   }
@@ -100,10 +100,12 @@ class CpuDevice final : public Device {
   }
 
   CpuStream stream_;
-  CpuOps ops_;
+  std::unique_ptr<Ops> ops_;
 };
 
 }  // namespace
+
+const char* CpuOperationsArch() { return OperationsForThisProcessor().arch; }
 
 absl::Status CheckBfloat16OnCpu() {
   if (LibraryHasBfloat16()) return absl::OkStatus();

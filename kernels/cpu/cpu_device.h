@@ -19,6 +19,11 @@ struct CpuDeviceOptions {
   static constexpr int kMaxThreads = 256;
 };
 
+// The processors that operations of CPU devices are compiled for, as the compiler calls them: what
+// the build was told (native), or, of a portable build's x86-64-v2, -v3 and -v4, the one that it
+// chose for this processor.
+const char* CpuOperationsArch();
+
 // Whether CPU devices compute with bfloat16: the processor has instructions for its products
 // (AVX-512 BF16 or AMX), and oneDNN uses them (ONEDNN_MAX_CPU_ISA). Unavailable: says which is
 // missing.

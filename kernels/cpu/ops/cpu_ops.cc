@@ -10,4 +10,6 @@ absl::StatusOr<std::unique_ptr<Operation>> CpuOps::CreateOf(const std::type_info
                       [this](const auto& each) { return CreateOnCpu(each, device_); });
 }
 
+std::unique_ptr<Ops> CreateCpuOps(Device& device) { return std::make_unique<CpuOps>(device); }
+
 }  // namespace stagecoach::kernels

@@ -51,6 +51,9 @@ class CpuOps final : public Ops {
   CpuOptimizerOps optimizer_;
 };
 
+// A CPU device's operations, which must not outlive it.
+std::unique_ptr<Ops> CreateCpuOps(Device& device);
+
 // Every stream that reaches a CPU operation is a CPU device's.
 inline CpuStream& AsCpu(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
