@@ -28,7 +28,7 @@ const CompiledOperations& OperationsForThisProcessor() {
   static const CompiledOperations& chosen =
       __builtin_cpu_supports("x86-64-v4") && LibraryUses(dnnl_cpu_isa_avx512_core) ? kV4
       : __builtin_cpu_supports("x86-64-v3") && LibraryUses(dnnl_cpu_isa_avx2)      ? kV3
-                                                                                  : kV2;
+                                                                                   : kV2;
   return chosen;
 }
 

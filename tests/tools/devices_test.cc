@@ -62,6 +62,7 @@ TEST(Devices, ListsTheCpu) {
   EXPECT_GT(cpu["processors"], 0);
   EXPECT_GT(cpu["memory_bytes"], 0);
   EXPECT_FALSE(cpu["instruction_set"].get<std::string>().empty());
+  EXPECT_FALSE(cpu["kernels_arch"].get<std::string>().empty());
 }
 
 TEST(Devices, ListsEveryGpu) {

@@ -43,7 +43,8 @@ ordered_json DevicesToJson(const Machine& machine, const kernels::CudaSystem& sy
                      {"processors", machine.processors},
                      {"memory_bytes", machine.memory_bytes},
                      {"available_memory_bytes", machine.available_memory_bytes},
-                     {"instruction_set", machine.instruction_set}});
+                     {"instruction_set", machine.instruction_set},
+                     {"kernels_arch", machine.kernels_arch}});
   for (const kernels::CudaGpu& gpu : system.gpus) {
     devices.push_back({{"kind", "cuda"},
                        {"gpu", &gpu - system.gpus.data()},
@@ -74,9 +75,11 @@ void PrintCpu(const Machine& machine) {
                          {"processors", Align::kRight},
                          {"memory", Align::kRight},
                          {"available", Align::kRight},
-                         {"instruction set", Align::kLeft}});
+                         {"instruction set", Align::kLeft},
+                         {"kernels for", Align::kLeft}});
   table.AddRow({"cpu", absl::StrCat(machine.processors), base::FormatBytes(machine.memory_bytes),
-                base::FormatBytes(machine.available_memory_bytes), machine.instruction_set});
+                base::FormatBytes(machine.available_memory_bytes), machine.instruction_set,
+                machine.kernels_arch});
   absl::PrintF(
       "%s\n"
       "A CPU device is a thread with a memory budget: any number of stages can be trained here.\n"

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/parallel.h"
 #include "base/units.h"
+#include "kernels/cpu/cpu_device.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -58,7 +59,8 @@ Machine InspectMachine() {
   return {.processors = base::AvailableCpus(),
           .memory_bytes = MemoryInfoBytes("MemTotal"),
           .available_memory_bytes = MemoryInfoBytes("MemAvailable"),
-          .instruction_set = InstructionSet()};
+          .instruction_set = InstructionSet(),
+          .kernels_arch = kernels::CpuOperationsArch()};
 }
 
 absl::Status CheckHasMemory(int64_t needed_bytes) {

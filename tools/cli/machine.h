@@ -14,6 +14,7 @@ struct Machine {
   int64_t memory_bytes = 0;            // 0: unknown
   int64_t available_memory_bytes = 0;  // without swapping, by the kernel's estimate; 0: unknown
   std::string instruction_set;         // the widest that oneDNN uses
+  std::string kernels_arch;            // the processors that our own kernels are compiled for
 };
 
 Machine InspectMachine();
