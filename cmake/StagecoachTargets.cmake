@@ -39,8 +39,8 @@ function(stagecoach_library)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:stagecoach_flags>)
   install(TARGETS ${target} EXPORT StagecoachTargets
-    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
-    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecoach)
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
+    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/stagecoach COMPONENT development)
 endfunction()
 
 # What tests write lies in the tree that they were built in: two builds may be tested at once. gtest 1.12 wants the last slash.
