@@ -1,4 +1,5 @@
-# Debian packages of the components: `cpack --preset package`, or `cpack` in a build folder. tools/package/check makes and tries them.
+# Debian packages: `cpack --preset package`, or `cpack` in a build folder. tools/package/check makes and tries them. The component cuda is in
+# none, so none depends on NVIDIA's.
 
 # What each package has in /usr/share/doc, beside what its component installs.
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/package")
@@ -29,13 +30,6 @@ libsentencepiece-dev, libxxhash-dev, nlohmann-json3-dev, pkg-config, zlib1g-dev"
 "${PROJECT_DESCRIPTION} (development)
 Headers and static libraries, for programs that define models and train them
 in C++, with what CMake and pkg-config find them by.")
-
-if(TARGET stagecoach_cuda)
-  stagecoach_package(cuda stagecoach-cuda science "stagecoach (= ${PROJECT_VERSION})" "${PROJECT_DESCRIPTION} (CUDA)
-What the program stagecoach loads to train on GPUs. It needs the CUDA runtime,
-cuBLASLt and NCCL, which are not among its dependencies: they may come from
-anywhere.")
-endif()
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")  # each package has its own
