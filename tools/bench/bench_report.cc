@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "schedule/pictures/html.h"
 #include "tools/bench/scaling_plot.h"
+#include "tools/cli/other_load.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -198,6 +199,10 @@ std::string ToTable(const BenchResults& results, bool shows_scaling) {
     }
     table.AddRow(std::move(cells));
   }
+  double other_load = 0;
+  for (const BenchRow& row : results.rows) other_load = std::max(other_load, row.other_load);
+  const std::string others = DescribeOtherLoad(other_load);
+  if (!others.empty()) absl::StrAppend(&reasons, "\n", others, "\n");
   return absl::StrCat(machine, results.options.empty() ? "" : absl::StrCat(results.options, "\n"),
                       CommonOf(cases), "\n\n", table.ToString(base::TextTable::kPageColumns),
                       reasons);

@@ -72,6 +72,7 @@ ordered_json RowToJson(const BenchRow& row) {
   add("peak_share", row.peak_share());
   json["bubble"] = row.bubble;
   add("predicted_bubble", row.predicted_bubble);
+  add("other_load", row.other_load);
   json["peak_bytes"] = row.peak_bytes;
   json["predicted_peak_bytes"] = row.predicted_peak_bytes;
   json["sent_bytes"] = row.sent_bytes;
@@ -120,6 +121,7 @@ absl::StatusOr<BenchRow> ReadRow(ObjectReader reader) {
   ASSIGN_OR_RETURN(row.peak_flops, reader.OptionalDouble("peak_flops_per_second", 0, kPositive));
   ASSIGN_OR_RETURN(row.bubble, reader.RequiredDouble("bubble"));
   ASSIGN_OR_RETURN(row.predicted_bubble, reader.OptionalDouble("predicted_bubble", 0));
+  ASSIGN_OR_RETURN(row.other_load, reader.OptionalDouble("other_load", 0, {.min = 0, .max = 1}));
   ASSIGN_OR_RETURN(row.peak_bytes, reader.RequiredInt64("peak_bytes", kCount));
   ASSIGN_OR_RETURN(row.predicted_peak_bytes, reader.RequiredInt64("predicted_peak_bytes", kCount));
   ASSIGN_OR_RETURN(row.sent_bytes, reader.RequiredInt64("sent_bytes", kCount));

@@ -38,6 +38,7 @@ struct BenchRow {
   double peak_flops = 0;         // a second, of its devices' processors; 0: not measured
   double bubble = 0;             // share of the devices' time in which they do not compute
   double predicted_bubble = 0;
+  double other_load = 0;  // share of the processors that others took meanwhile, at most
   int64_t peak_bytes = 0, predicted_peak_bytes = 0;  // of the fullest device
   int64_t sent_bytes = 0, predicted_sent_bytes = 0;  // of all devices, in a step
 

@@ -19,6 +19,7 @@
 #include "partition/search/receipt_of.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/other_load.h"
 #include "tools/cli/stop_signal.h"
 #include "tools/cli/training.h"
 
@@ -80,6 +81,7 @@ absl::Status BenchRunner::Train(BenchRow& row) {
   if (StopRequested()) return StoppedBySignal();
 
   Tell("trains");
+  const OtherLoad load;
   const engine::RandomSamples data(prepared.sample_spec(), what.batch);
   ASSIGN_OR_RETURN(
       const std::unique_ptr<engine::Trainer> trainer,
@@ -106,6 +108,7 @@ absl::Status BenchRunner::Train(BenchRow& row) {
     ASSIGN_OR_RETURN(const schedule::Trace trace, trainer->LastTrace());
     bubbles.push_back(BubbleOf(trace));
   }
+  row.other_load = std::max(row.other_load, load.Share());
   row.steps_ms.insert(row.steps_ms.end(), steps_ms.begin(), steps_ms.end());
   row.bubble = MedianOf(std::move(bubbles));
   row.peak_bytes = row.predicted_peak_bytes = row.sent_bytes = row.predicted_sent_bytes = 0;

@@ -23,6 +23,7 @@
 #include "tools/cli/flag_values.h"
 #include "tools/cli/flags.h"
 #include "tools/cli/json_line.h"
+#include "tools/cli/other_load.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/terminal.h"
 
@@ -104,8 +105,10 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
     RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(flags.output)));
   }
   ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
+  const OtherLoad load;
   ASSIGN_OR_RETURN(const partition::Profile profile,
                    From(Origin::kConfiguration, MakeProfile(flags, planned)));
+  const std::string others = DescribeOtherLoad(load.Share());
   if (!flags.output.empty()) {
     RETURN_IF_ERROR(From(Origin::kOutput, partition::WriteProfileFile(flags.output, profile)));
   }
@@ -116,11 +119,12 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
   const char* separator = "";
   for (const partition::SizedLayers& size : profile.sizes) {
     const int64_t rows = size.micro_batch_rows;
-    absl::PrintF(
-        "%smicro-batches of %s %s, %s\n\n%s", std::exchange(separator, "\n"),
-        base::FormatCount(rows), rows == 1 ? "row" : "rows",
-        flags.analytic ? "times estimated" : absl::StrCat("medians of ", flags.repeats, " steps"),
-        LayerTable(size.layers, !flags.analytic));
+    absl::PrintF("%smicro-batches of %s %s, %s\n\n%s", std::exchange(separator, "\n"),
+                 base::FormatCount(rows), rows == 1 ? "row" : "rows",
+                 flags.analytic ? "times estimated"
+                                : absl::StrCat("medians of ", flags.repeats, " steps",
+                                               others.empty() ? "" : "; ", others),
+                 LayerTable(size.layers, !flags.analytic));
   }
   return kExitOk;
 }

@@ -51,6 +51,14 @@ TEST(BenchTable, OfNothingIsTheMachine) {
   EXPECT_THAT(ToTable(SampleResults({}), false), HasSubstr("Abacus"));
 }
 
+TEST(BenchTable, TellsIfTheMachineWasBusy) {
+  BenchResults results = Sample();
+  EXPECT_THAT(ToTable(results, false), Not(HasSubstr("other programs")));
+  results.rows[1].other_load = 0.2;
+  EXPECT_THAT(ToTable(results, false),
+              HasSubstr("\n\nother programs took 20 % of the processors meanwhile\n"));
+}
+
 TEST(BenchTable, CountsTokens) {
   BenchRow row = SampleRow("1f1b", 2, {100});
   row.tokens = 100;

@@ -63,6 +63,7 @@ TEST(BenchResults, AreReadBack) {
   tokens.what.precision = "bf16";
   tokens.what.replicas = 2;
   tokens.what.threads = 3;
+  tokens.other_load = 0.25;
   tokens.predicted_step_ms = tokens.predicted_bubble = tokens.flops = tokens.peak_flops = 0;
   const BenchResults results =
       SampleResults({SampleRow("1f1b", 2, {100, 110, 90}), BrokenRow("gpipe"), tokens});
