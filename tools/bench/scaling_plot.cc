@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -30,10 +31,62 @@ double Highest(const BenchResults& results) {
   return highest;
 }
 
-// What is the same for the points of a line, apart from the number of devices.
-std::string SeriesOf(const BenchCase& what) {
-  return absl::StrCat(what.model, ", ", what.precision, what.replicas > 1 ? ", replicas" : "");
+// A line of the plot: throughput by number of devices, of each the fastest.
+struct Series {
+  std::string name;
+  std::map<int, double> points;
+};
+
+// Those with several numbers of devices.
+std::vector<Series> AllSeries(const BenchResults& results) {
+  // By model and precision; one device has no schedule, and begins the lines of all.
+  const auto work_of = [](const BenchCase& what) {
+    return absl::StrCat(what.model, ", ", what.precision);
+  };
+  std::map<std::string, double> alone;
+  std::map<std::pair<std::string, std::string>, std::map<int, double>> by_schedule;
+  for (const BenchRow& row : results.rows) {
+    if (!row.error.empty()) continue;
+    const int devices = row.what.all_devices();
+    double& rate = devices == 1 ? alone[work_of(row.what)]
+                                : by_schedule[{work_of(row.what), row.what.schedule}][devices];
+    rate = std::max(rate, row.rate());
+  }
+  std::vector<Series> all;
+  for (auto& [key, points] : by_schedule) {
+    const auto& [work, schedule] = key;
+    if (const auto one = alone.find(work); one != alone.end()) points[1] = one->second;
+    if (points.size() > 1) all.push_back({absl::StrCat(work, ", ", schedule), points});
+  }
+  return all;
 }
+
+// Where a number of devices and a throughput lie.
+class PlotArea {
+ public:
+  PlotArea(const std::vector<Series>& all, double highest) : highest_(highest) {
+    for (const Series& series : all) {
+      most_devices_ = std::max(most_devices_, series.points.rbegin()->first);
+    }
+    // Linear scaling is shown as far as that leaves room for what was measured.
+    for (const Series& series : all) {
+      const auto [devices, rate] = *series.points.begin();
+      highest_ = std::max(highest_, std::min(rate / devices * most_devices_, 1.6 * highest));
+    }
+  }
+  double X(double devices) const {
+    return kLeft + (kWidth - kLeft - kRight) * devices / most_devices_;
+  }
+  double Y(double rate) const {
+    return kPlotHeight - kBottom - (kPlotHeight - kBottom - kTop) * rate / highest_;
+  }
+  double highest() const { return highest_; }
+  int most_devices() const { return most_devices_; }
+
+ private:
+  double highest_;
+  int most_devices_ = 1;
+};
 
 // 1, 2 or 5 times a power of ten.
 double NiceStep(double least) {
@@ -42,6 +95,54 @@ double NiceStep(double least) {
     if (factor * power >= least) return factor * power;
   }
   return 10 * power;
+}
+
+std::string Grid(const PlotArea& area, const std::set<int>& devices) {
+  std::string grid;
+  const double step = NiceStep(area.highest() / 5);
+  for (double rate = 0; rate <= area.highest(); rate += step) {
+    absl::StrAppendFormat(&grid,
+                          "<path class=\"axis\" d=\"M%g %.1fH%g\"/><text class=\"mute\" x=\"%g\" "
+                          "y=\"%.1f\" text-anchor=\"end\">%s</text>",
+                          kLeft, area.Y(rate), kWidth - kRight, kLeft - 8, area.Y(rate) + 4,
+                          FormatRate(rate));
+  }
+  for (const int count : devices) {
+    absl::StrAppendFormat(
+        &grid, "<text class=\"mute\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>",
+        area.X(count), kPlotHeight - kBottom + 18, count);
+  }
+  return grid;
+}
+
+// The line, its points and its name in the legend, and linear scaling from its first point.
+std::string Line(const PlotArea& area, const Series& series, int number) {
+  const int color = number % kColors;
+  const auto [first_devices, first_rate] = *series.points.begin();
+  const double per_device = first_rate / first_devices;
+  const double end = std::min<double>(area.most_devices(), area.highest() / per_device);
+  std::string svg = absl::StrFormat("<path class=\"s%d linear\" d=\"M%.1f %.1fL%.1f %.1f\"/>",
+                                    color, area.X(first_devices), area.Y(first_rate), area.X(end),
+                                    area.Y(end * per_device));
+  std::string corners;
+  for (const auto& [devices, rate] : series.points) {
+    absl::StrAppendFormat(&corners, "%.1f,%.1f ", area.X(devices), area.Y(rate));
+    absl::StrAppendFormat(&svg, "<circle class=\"s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>", color,
+                          area.X(devices), area.Y(rate));
+  }
+  absl::StrAppendFormat(&svg,
+                        "<polyline class=\"s%d\" style=\"fill:none\" points=\"%s\"/><text "
+                        "class=\"s%d\" x=\"%g\" y=\"%d\">%s</text>",
+                        color, corners, color, kWidth - kRight + 16, 24 + 18 * number,
+                        EscapeMarkup(series.name));
+  return svg;
+}
+
+std::string Picture(double height, const char* label, const std::string& content) {
+  return absl::StrFormat(
+      "<div class=\"picture\"><svg viewBox=\"0 0 %g %g\" width=\"%g\" role=\"img\" "
+      "aria-label=\"%s\">%s</svg></div>",
+      kWidth, height, kWidth, label, content);
 }
 
 }  // namespace
@@ -84,95 +185,28 @@ std::string ThroughputBars(const BenchResults& results) {
                           kLabelWidth - 10, middle + 4, EscapeMarkup(Describe(row.what, names)),
                           kLabelWidth, y, x_of(row.rate()) - kLabelWidth, kRowHeight - 6,
                           x_of(scale / interval.high), middle, x_of(scale / interval.low),
-                          x_of(row.rate()) + 12, middle + 4, FormatRate(row.rate()));
+                          x_of(scale / interval.low) + 8, middle + 4, FormatRate(row.rate()));
     y += kRowHeight;
   }
-  return absl::StrFormat(
-      "<div class=\"picture\"><svg viewBox=\"0 0 %g %g\" width=\"%g\" role=\"img\" "
-      "aria-label=\"throughput of each row\">%s</svg></div>",
-      kWidth, y + 4, kWidth, bars);
+  return Picture(y + 4, "throughput of each row", bars);
 }
 
 std::string ScalingPlot(const BenchResults& results) {
-  // Of each number of devices, the fastest.
-  std::map<std::string, std::map<int, double>> series;
-  int most_devices = 0;
-  for (const BenchRow& row : results.rows) {
-    if (!row.error.empty()) continue;
-    std::vector<std::string> names = {absl::StrCat(SeriesOf(row.what), ", ", row.what.schedule)};
-    double& rate = series[names.front()][row.what.all_devices()];
-    rate = std::max(rate, row.rate());
-    most_devices = std::max(most_devices, row.what.all_devices());
+  const std::vector<Series> all = AllSeries(results);
+  if (all.empty()) return "";
+  const PlotArea area(all, Highest(results));
+  std::set<int> devices;
+  std::string lines;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (const auto& [count, rate] : all[i].points) devices.insert(count);
+    lines += Line(area, all[i], static_cast<int>(i));
   }
-  // One device has no schedule: it begins the lines of all.
-  for (auto& [name, points] : series) {
-    if (points.count(1) > 0) continue;
-    for (const BenchRow& row : results.rows) {
-      const bool begins = row.error.empty() && row.what.all_devices() == 1 &&
-                          name.rfind(SeriesOf(row.what), 0) == 0;
-      if (begins) points[1] = std::max(points[1], row.rate());
-    }
-  }
-  for (auto one = series.begin(); one != series.end();) {
-    one = one->second.size() < 2 ? series.erase(one) : std::next(one);
-  }
-  if (series.empty()) return "";
-  double highest = Highest(results);
-  for (const auto& [name, points] : series) {
-    // Linear scaling is shown as far as that leaves room for what was measured.
-    const double linear = points.begin()->second / points.begin()->first * most_devices;
-    highest = std::max(highest, std::min(linear, 1.6 * Highest(results)));
-  }
-  const auto x_of = [&](double devices) {
-    return kLeft + (kWidth - kLeft - kRight) * devices / most_devices;
-  };
-  const auto y_of = [&](double rate) {
-    return kPlotHeight - kBottom - (kPlotHeight - kBottom - kTop) * rate / highest;
-  };
-  std::string plot;
-  const double step = NiceStep(highest / 5);
-  for (double rate = 0; rate <= highest; rate += step) {
-    absl::StrAppendFormat(&plot,
-                          "<path class=\"axis\" d=\"M%g %.1fH%g\"/><text class=\"mute\" x=\"%g\" "
-                          "y=\"%.1f\" text-anchor=\"end\">%s</text>",
-                          kLeft, y_of(rate), kWidth - kRight, kLeft - 8, y_of(rate) + 4,
-                          FormatRate(rate));
-  }
-  std::map<int, bool> marked;
-  int number = 0;
-  for (const auto& [name, points] : series) {
-    const int color = number++ % kColors;
-    const auto [first_devices, first_rate] = *points.begin();
-    // As far as the picture goes.
-    const double per_device = first_rate / first_devices;
-    const double end = std::min<double>(most_devices, highest / per_device);
-    absl::StrAppendFormat(&plot, "<path class=\"s%d linear\" d=\"M%.1f %.1fL%.1f %.1f\"/>", color,
-                          x_of(first_devices), y_of(first_rate), x_of(end), y_of(end * per_device));
-    std::string line;
-    for (const auto& [devices, rate] : points) {
-      absl::StrAppendFormat(&line, "%.1f,%.1f ", x_of(devices), y_of(rate));
-      absl::StrAppendFormat(&plot, "<circle class=\"s%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>",
-                            color, x_of(devices), y_of(rate));
-      if (!marked.emplace(devices, true).second) continue;
-      absl::StrAppendFormat(
-          &plot, "<text class=\"mute\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%d</text>",
-          x_of(devices), kPlotHeight - kBottom + 18, devices);
-    }
-    absl::StrAppendFormat(&plot,
-                          "<polyline class=\"s%d\" style=\"fill:none\" points=\"%s\"/><text "
-                          "class=\"s%d\" x=\"%g\" y=\"%d\">%s</text>",
-                          color, line, color, kWidth - kRight + 16, 24 + 18 * (number - 1),
-                          EscapeMarkup(name));
-  }
-  absl::StrAppendFormat(
-      &plot,
+  const std::string titles = absl::StrFormat(
       "<text class=\"mute\" x=\"%g\" y=\"%g\" text-anchor=\"middle\">devices</text>"
       "<text class=\"mute\" x=\"%g\" y=\"12\">%s; dashed: linear</text>",
       kLeft + (kWidth - kLeft - kRight) / 2, kPlotHeight - 6, kLeft + 4, results.rate_unit());
-  return absl::StrFormat(
-      "<div class=\"picture\"><svg viewBox=\"0 0 %g %g\" width=\"%g\" role=\"img\" "
-      "aria-label=\"throughput over devices\">%s</svg></div>",
-      kWidth, kPlotHeight, kWidth, plot);
+  return Picture(kPlotHeight, "throughput over devices",
+                 absl::StrCat(Grid(area, devices), lines, titles));
 }
 
 }  // namespace stagecoach::tools
