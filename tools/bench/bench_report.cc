@@ -106,6 +106,13 @@ std::vector<Column> AllFigures(const BenchResults& results) {
   return columns;
 }
 
+// "" if there was little.
+std::string OtherLoadOf(const BenchResults& results) {
+  double most = 0;
+  for (const BenchRow& row : results.rows) most = std::max(most, row.other_load);
+  return DescribeOtherLoad(most);
+}
+
 std::string CsvField(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
@@ -199,9 +206,7 @@ std::string ToTable(const BenchResults& results, bool shows_scaling) {
     }
     table.AddRow(std::move(cells));
   }
-  double other_load = 0;
-  for (const BenchRow& row : results.rows) other_load = std::max(other_load, row.other_load);
-  const std::string others = DescribeOtherLoad(other_load);
+  const std::string others = OtherLoadOf(results);
   if (!others.empty()) absl::StrAppend(&reasons, "\n", others, "\n");
   return absl::StrCat(machine, results.options.empty() ? "" : absl::StrCat(results.options, "\n"),
                       CommonOf(cases), "\n\n", table.ToString(base::TextTable::kPageColumns),
@@ -232,6 +237,8 @@ std::string ToHtml(const BenchResults& results) {
   text.title = "Throughput";
   text.facts = {{"machine", ToString(results.machine)}, {"rows", CommonOf(results.cases())}};
   if (!results.options.empty()) text.facts.push_back({"options", results.options});
+  const std::string others = OtherLoadOf(results);
+  if (!others.empty()) text.facts.push_back({"not idle", others});
   const std::vector<BenchProperty> names = PropertiesOf(results.cases());
   const std::vector<Column> figures = AllFigures(results);
   for (const BenchProperty& name : names) text.columns.push_back(name.name);
