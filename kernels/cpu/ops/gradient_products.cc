@@ -11,8 +11,8 @@ namespace stagecoach::kernels {
 namespace {
 
 // Values of a packed operand that is read again and again: together with what else passes, they
-// stay in an L2 of 512 KiB.
-constexpr int64_t kPackedValues = 150 * 1024;
+// stay in an L2 of 1 MiB.
+constexpr int64_t kPackedValues = int64_t{150} << 10;
 // Rows of dz whose input gradient is summed at once.
 constexpr int64_t kMostRows = 256;
 // Rows that a pass over dw adds.

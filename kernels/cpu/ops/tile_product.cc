@@ -67,11 +67,12 @@ void Block(const Problem& p, int64_t i, int64_t j) {
       sums[r][v] = kAccumulates ? Load<Vector, kCount>(c + r * p.ldc + v * kLanes) : Vector{};
     }
   }
+  // Of the next columns, which may come from memory.
   if constexpr (kAccumulates) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      for (int64_t v = kVectors * kLanes; v < 2 * kVectors * kLanes; v += 16) {
-        __builtin_prefetch(c + r * p.ldc + v);
+      for (int64_t v = 0; v < kVectors * kLanes; v += 16) {
+        __builtin_prefetch(c + r * p.ldc + kVectors * kLanes + v);
       }
     }
   }
