@@ -99,8 +99,9 @@ absl::StatusOr<partition::PreparedPlan> FastestPlan(const ModelProfile& profile,
   const partition::Profile joined = JoinProfiles("", {profile});
   ASSIGN_OR_RETURN(partition::Receipt found, SearchPlan(joined, options));
   const int devices = options.devices * options.replication.replicas;
-  const bool shares = options.device.kind == DeviceKind::kCpu && options.cores > 0;
-  if (!shares || options.cores >= devices) return partition::PreparedPlan(std::move(found));
+  if (options.cores == 0 || options.cores >= devices) {
+    return partition::PreparedPlan(std::move(found));
+  }
   double best_ns = StepNsOnCores(found, options.cores);
   partition::PreparedPlan best = std::move(found);
   for (const schedule::Generator& generator : schedule::Generators()) {

@@ -66,8 +66,8 @@ struct PlanOptions {
   std::string schedule = "1f1b";  // a name of schedule::Generators(), or partition::kAnySchedule
   // Instead of a name: that of each replica; for as many devices.
   std::optional<schedule::Schedule> given = {};
-  // Under kAnySchedule, how many CPU devices compute at the same moment, if they share the cores of
-  // a machine; 0: all do.
+  // Under kAnySchedule, how many devices compute at the same moment, if they share the cores of a
+  // machine; 0: all do.
   double cores = 0;
   int chunks = 0;         // stages per device; 0: the schedule's own number
   int micro_batches = 1;  // of all replicas

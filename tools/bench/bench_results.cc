@@ -237,6 +237,16 @@ const BenchRow* BenchResults::Find(const BenchCase& what) const {
   return row == rows.end() ? nullptr : &*row;
 }
 
+void BenchResults::Keep(const BenchRow& row) {
+  const auto kept = std::find_if(rows.begin(), rows.end(),
+                                 [&](const BenchRow& one) { return one.what == row.what; });
+  if (kept == rows.end()) {
+    rows.push_back(row);
+  } else {
+    *kept = row;
+  }
+}
+
 std::vector<BenchCase> BenchResults::cases() const {
   std::vector<BenchCase> cases;
   for (const BenchRow& row : rows) cases.push_back(row.what);

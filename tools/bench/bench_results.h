@@ -73,6 +73,7 @@ struct BenchResults {
   std::vector<BenchRow> rows;  // of different cases
 
   const BenchRow* Find(const BenchCase& what) const;  // null: there is none
+  void Keep(const BenchRow& row);  // in place of the one of its case, if there is one
   std::vector<BenchCase> cases() const;
   const char* rate_unit() const;  // of BenchRow::rate
 };

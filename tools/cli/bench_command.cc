@@ -212,15 +212,14 @@ absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options)
       if (is_stopped) break;
       RETURN_IF_ERROR(measured);
       progress.End();
-      results.rows = rows;
-      std::erase_if(results.rows,
-                    [](const BenchRow& one) { return one.error.empty() && one.steps_ms.empty(); });
+      results.Keep(row);
       RETURN_IF_ERROR(SaveResults(options.results, results));
     }
   }
-  results.rows = std::move(rows);
-  std::erase_if(results.rows,
+  // What the file has besides was not asked for.
+  std::erase_if(rows,
                 [](const BenchRow& one) { return one.error.empty() && one.steps_ms.empty(); });
+  results.rows = std::move(rows);
   RedrawErrorLine("");
   Print(options, results);
   if (is_stopped) {

@@ -50,9 +50,6 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOf(const RunOptions& options) {
       .micro_batches = options.micro_batches.value_or(std::max(kDefaultMicroBatches, blocks)),
       .recompute = options.recompute};
   plan.results = ResultsOf(options, plan.replication);
-  // Among processes, all must choose alike, wherever they are.
-  if (!IsProcess(options))
-    plan.cores = base::AvailableCpus() / static_cast<double>(options.device.threads);
   if (schedule::IsScheduleFile(options.schedule)) {
     ASSIGN_OR_RETURN(plan.given,
                      ReadScheduleOption(options.schedule, {.stages = options.stages,
@@ -142,8 +139,7 @@ absl::StatusOr<double> PredictedStepNs(const engine::PreparedRun& run,
   ASSIGN_OR_RETURN(const partition::Receipt receipt,
                    ReceiptOf(run.plan, engine::JoinProfiles("", {run.profile}),
                              partition::UniformCluster(devices)));
-  const bool shares = run.device.kind == engine::DeviceKind::kCpu && options.cores > 0;
-  return StepNsOnCores(receipt, shares ? options.cores : devices);
+  return StepNsOnCores(receipt, options.cores > 0 ? options.cores : devices);
 }
 
 absl::Status CheckHasRoom(const RunOptions& options, const engine::PreparedRun& run) {
@@ -176,7 +172,7 @@ absl::StatusOr<ChosenRun> ChooseRun(const RunOptions& options, const engine::Mod
                       is_searched ? "an order of its own" : fastest->plan.schedule.name, 100 * gain,
                       kUsualSchedule);
   const int devices = plan.devices * plan.replication.replicas;
-  if (plan.device.kind == engine::DeviceKind::kCpu && plan.cores > 0 && plan.cores < devices) {
+  if (plan.cores > 0 && plan.cores < devices) {
     absl::StrAppendFormat(&choice, " where %d devices share %.3g cores", devices, plan.cores);
   }
   return ChosenRun{*std::move(fastest), std::move(choice)};
@@ -357,6 +353,9 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOnDevices(const RunOptions& optio
   ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOf(options));
   ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
   plan.exchange = ExchangeOf(options.device, plan.device);
+  // Among processes, all must choose alike, wherever they are.
+  if (!IsProcess(options))
+    plan.cores = CoresFor(plan.device, plan.devices * plan.replication.replicas);
   return plan;
 }
 

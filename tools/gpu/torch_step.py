@@ -11,13 +11,16 @@ Prints one JSON object. The exit status is 77 where there is no PyTorch or no GP
 
 import argparse
 import json
+import pathlib
 import statistics
 import sys
 import time
 
 NO_TORCH = 77
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks/peers"))
 try:
+    import models
     import torch
     from torch import nn
     from torch.nn import functional
@@ -25,40 +28,18 @@ except ImportError:
     sys.exit(NO_TORCH)
 
 
-class Block(nn.Module):
-    """x + gelu(linear(layer_norm(x)))"""
-
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.linear = nn.Linear(width, width)
-
-    def forward(self, x):
-        return x + functional.gelu(self.linear(self.norm(x)), approximate="tanh")
-
-
-class DefaultNetwork(nn.Module):
-    """The network of engine/model/model.h."""
-
-    def __init__(self, features, classes, layers, width):
-        super().__init__()
-        self.first = nn.Linear(features, width)
-        self.blocks = nn.Sequential(*[Block(width) for _ in range(layers - 2)])
-        self.last = nn.Linear(width, classes)
-
-    def forward(self, x):
-        x = functional.gelu(self.first(x), approximate="tanh")
-        return self.last(self.blocks(x))
+def default_network(sizes):
+    return nn.Sequential(*models.default(argparse.Namespace(**sizes)).layers)
 
 
 def step_ms(mode, sizes):
     """Milliseconds of a step; `mode` is None for eager execution, or torch.compile's."""
     torch.manual_seed(1)
     torch.compiler.reset()
-    model = DefaultNetwork(784, 10, sizes["layers"], sizes["width"]).cuda()
+    model = default_network(sizes).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.01, fused=True)
-    x = torch.randn(sizes["batch"], 784, device="cuda")
-    labels = torch.randint(10, (sizes["batch"],), device="cuda")
+    x = torch.randn(sizes["batch"], models.FEATURES, device="cuda")
+    labels = torch.randint(models.CLASSES, (sizes["batch"],), device="cuda")
 
     def loss_of(x, labels):
         with torch.autocast("cuda", torch.bfloat16):

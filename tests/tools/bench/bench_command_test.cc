@@ -93,6 +93,12 @@ TEST(Bench, KeepsResultsAndGoesOnFromThem) {
   const nlohmann::json second = Measured(all);
   ASSERT_THAT(second["rows"], SizeIs(2));
   EXPECT_EQ(second["rows"][0], first["rows"][0]);
+  // Rows that are not asked for stay in the file, and are not shown.
+  EXPECT_THAT(Measured(some)["rows"], SizeIs(1));
+  EXPECT_EQ(Measured(all), second);
+  const nlohmann::json other_row = Measured(Joined(some, {"--schedule", "zb-h1"}));
+  EXPECT_EQ(other_row["rows"][0]["schedule"], "zb-h1");
+  EXPECT_EQ(Measured(all), second);
   // Once more through all rows: what there is counts.
   const nlohmann::json third = Measured(Joined(all, {"--visits", "2"}));
   for (size_t row = 0; row < 2; ++row) {
