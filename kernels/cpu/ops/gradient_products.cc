@@ -82,7 +82,8 @@ void InputGradient(int64_t rows, int64_t inputs, int64_t outputs, const float* d
       });
       // Rows of w are read once, from memory, while the panels stay in the cache.
       ForEachPiece(inputs, kTileRows, [&](int64_t i, int64_t m) {
-        const TileOperand a = {.data = w + i * outputs + o0, .row = outputs, .column = 1};
+        const TileOperand a = {
+            .data = w + i * outputs + o0, .row = outputs, .column = 1, .from_memory = true};
         TileProduct(m, own_rows, own_outputs, a,
                     {panels, kTileColumns, outputs_at_once * kTileColumns},
                     /*accumulate=*/o0 > 0, dx_transposed + i * rows_at_once, rows_at_once);

@@ -10,10 +10,12 @@ namespace stagecoach::kernels {
 namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
+constexpr int64_t kLineValues = 64 / kFloatBytes;  // of a cache line
 using Wide = float __attribute__((vector_size(kTileVectorBytes)));
 using Narrow = float __attribute__((vector_size(16)));
 
 struct Problem {
+  int64_t n;
   int64_t k;
   TileOperand a;
   TilePanels b;
@@ -67,12 +69,16 @@ void Block(const Problem& p, int64_t i, int64_t j) {
       sums[r][v] = kAccumulates ? Load<Vector, kCount>(c + r * p.ldc + v * kLanes) : Vector{};
     }
   }
-  // Of the next columns, which may come from memory.
+  // What is added to may come from memory. The next block is too close for that, so the one after;
+  // behind the last columns come the first ones of the rows below.
   if constexpr (kAccumulates) {
+    int64_t ahead = j + 2 * kVectors * kLanes;
+    if (ahead >= p.n) ahead += kTileRows * p.ldc - p.n;
+    const float* const next = p.c + i * p.ldc + ahead;
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      for (int64_t v = 0; v < kVectors * kLanes; v += 16) {
-        __builtin_prefetch(c + r * p.ldc + kVectors * kLanes + v);
+      for (int64_t v = 0; v < kVectors * kLanes; v += kLineValues) {
+        __builtin_prefetch(next + r * p.ldc + v);
       }
     }
   }
@@ -80,6 +86,10 @@ void Block(const Problem& p, int64_t i, int64_t j) {
   const float* b =
       p.b.data + (p.b.panel == 0 ? j : j / kTileColumns * p.b.panel + j % kTileColumns);
   for (int64_t k = 0; k < p.k; ++k, a += p.a.column, b += p.b.row) {
+    if (p.a.from_memory && k % kLineValues == 0) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) __builtin_prefetch(a + (r + kTileRows) * p.a.row, 0, 2);
+    }
     Vector row[kVectors];
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) row[v] = Load<Vector, kCount>(b + v * kLanes);
@@ -132,7 +142,7 @@ void AllColumns(const Problem& p, int64_t m, int64_t n) {
 
 void TileProduct(int64_t m, int64_t n, int64_t k, const TileOperand& a, const TilePanels& b,
                  bool accumulate, float* c, int64_t ldc) {
-  const Problem problem = {k, a, b, c, ldc};
+  const Problem problem = {n, k, a, b, c, ldc};
   return accumulate ? AllColumns<true>(problem, m, n) : AllColumns<false>(problem, m, n);
 }
 

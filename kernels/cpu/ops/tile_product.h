@@ -6,11 +6,13 @@
 namespace stagecoach::kernels {
 
 // The matrix that a product reads element by element: (i, k) is at data[i * row + k * column], so
-// that a transposed one costs no copy.
+// that a transposed one costs no copy. from_memory (with column 1): no cache holds it, and the rows
+// that follow in memory are read next, so they are fetched ahead.
 struct TileOperand {
   const float* data;
   int64_t row;
   int64_t column;
+  bool from_memory = false;
 };
 
 // The matrix whose rows it reads as vectors, `row` apart. A packed one is divided into panels of
