@@ -49,16 +49,25 @@ int64_t OutputsOfPanels(int64_t rows, int64_t outputs) {
 }
 
 // Divides the columns of a matrix into panels of kColumns, each of which has all rows one after the
-// other.
+// other. In blocks of rows, so that the lines that two panels share are read once, and those that
+// two rows share are written once.
 template <int64_t kColumns>
 void Pack(int64_t rows, int64_t columns, const float* from, int64_t ld, float* to) {
-  for (int64_t r = 0; r < rows; ++r, from += ld, to += kColumns) {
+  ForEachPiece(rows, 16, [&](int64_t r0, int64_t own_rows) {
+    const float* const first = from + r0 * ld;
     int64_t c = 0;
     for (; c + kColumns <= columns; c += kColumns) {
-      std::memcpy(to + c * rows, from + c, kColumns * sizeof(float));
+      float* const panel = to + c * rows + r0 * kColumns;
+      for (int64_t r = 0; r < own_rows; ++r) {
+        std::memcpy(panel + r * kColumns, first + r * ld + c, kColumns * sizeof(float));
+      }
     }
-    for (int64_t i = 0; c + i < columns; ++i) to[c * rows + i] = from[c + i];
-  }
+    for (int64_t r = 0; r < own_rows; ++r) {
+      for (int64_t i = 0; c + i < columns; ++i) {
+        to[c * rows + (r0 + r) * kColumns + i] = first[r * ld + c + i];
+      }
+    }
+  });
 }
 
 }  // namespace
