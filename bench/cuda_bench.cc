@@ -17,11 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
-#include "bench/device_timer.h"
 #include "engine/stagecoach.h"
 #include "kernels/ops/layer_norm.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
+#include "tools/bench/device_timer.h"
 
 namespace stagecoach::bench {
 namespace {
@@ -155,34 +155,34 @@ double ProductSeconds(const Settings& settings, Precision precision) {
   constexpr int kSets = 6;  // of operands: together they do not fit a cache
   const int64_t rows = settings.sizes.batch, width = settings.sizes.width;
   const auto device = Value(engine::MakeDevice(OnGpu(settings, precision), 0));
-  DeviceTimer timer(*device);
+  auto timer = Value(tools::DeviceTimer::Create(*device));
   const DType type = device->activation_type();
   std::vector<Tensor> x, w, y, dw;
   for (int set = 0; set < kSets; ++set) {
-    x.push_back(timer.Random(Shape{rows, width}, type));
-    y.push_back(timer.Random(Shape{rows, width}, type));
-    w.push_back(timer.Random(Shape{width, width}, type));
-    dw.push_back(timer.Random(Shape{width, width}, DType::kFloat32));
+    x.push_back(Value(timer.Random(Shape{rows, width}, type)));
+    y.push_back(Value(timer.Random(Shape{rows, width}, type)));
+    w.push_back(Value(timer.Random(Shape{width, width}, type)));
+    dw.push_back(Value(timer.Random(Shape{width, width}, DType::kFloat32)));
   }
-  const Tensor bias = timer.Random(Shape{width}, type);
-  const Tensor db = timer.Random(Shape{width}, DType::kFloat32);
+  const Tensor bias = Value(timer.Random(Shape{width}, type));
+  const Tensor db = Value(timer.Random(Shape{width}, DType::kFloat32));
   const auto op = Value(
       device->ops().Create(kernels::LinearShape{.rows = rows, .inputs = width, .outputs = width}));
-  std::byte* const workspace = timer.Workspace(op->workspace_bytes());
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
   const int runs = settings.sizes.repetitions;
   const auto set = [](int turn) { return static_cast<size_t>(turn % kSets); };
-  const double forward = timer.Seconds(runs, [&](Stream& stream, int turn) {
+  const double forward = Value(timer.Seconds(runs, [&](Stream& stream, int turn) {
     const size_t i = set(turn);
     return op->Forward(stream, x[i], w[i], bias, {}, y[i], workspace);
-  });
-  const double input = timer.Seconds(runs, [&](Stream& stream, int turn) {
+  }));
+  const double input = Value(timer.Seconds(runs, [&](Stream& stream, int turn) {
     const size_t i = set(turn);
     return op->BackwardInput(stream, y[i], {}, {}, w[i], {}, x[i], workspace);
-  });
-  const double weight = timer.Seconds(runs, [&](Stream& stream, int turn) {
+  }));
+  const double weight = Value(timer.Seconds(runs, [&](Stream& stream, int turn) {
     const size_t i = set(turn);
     return op->BackwardWeight(stream, x[i], y[i], dw[i], db, false, workspace);
-  });
+  }));
   const double flops = 2.0 * static_cast<double>(rows * width * width);
   const char* const name = PrecisionName(precision);
   const auto report = [&](const char* form, double seconds) {
@@ -222,13 +222,13 @@ double Gigabytes(int64_t bytes, double seconds) {
 }
 
 // Bytes per second, counted once read and once written.
-double BenchCopy(const Settings& settings, DeviceTimer& timer) {
+double BenchCopy(const Settings& settings, tools::DeviceTimer& timer) {
   const int64_t bytes = settings.sizes.copy_bytes;
-  const Tensor from = timer.Random(Shape{bytes / 4}, DType::kFloat32);
-  const Tensor to = timer.Random(Shape{bytes / 4}, DType::kFloat32);
-  const double seconds = timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+  const Tensor from = Value(timer.Random(Shape{bytes / 4}, DType::kFloat32));
+  const Tensor to = Value(timer.Random(Shape{bytes / 4}, DType::kFloat32));
+  const double seconds = Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
     return stream.Copy(to.data, from.data, bytes);
-  });
+  }));
   Report(settings, "copy", "copy on the device, bytes read and written",
          Gigabytes(2 * bytes, seconds), "GB/s");
   return 2.0 * static_cast<double>(bytes) / seconds;
@@ -248,17 +248,17 @@ void ReportMoved(const Settings& settings, double copy_rate, const Moved& moved)
 }
 
 // All parameters of the default network in one group, in bfloat16 training.
-void BenchAdamW(const Settings& settings, double copy_rate, DeviceTimer& timer) {
+void BenchAdamW(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
   const Sizes& sizes = settings.sizes;
   std::vector<kernels::ParameterTensors> parameters;
   int64_t elements = 0;
   const auto add = [&](int64_t count) {
     const Shape shape{count};
-    const auto numbers = [&] { return timer.Random(shape, DType::kFloat32); };
+    const auto numbers = [&] { return Value(timer.Random(shape, DType::kFloat32)); };
     // Second moments are not negative.
-    const Tensor second = {timer.Workspace(4 * count), DType::kFloat32, shape};
+    const Tensor second = {Value(timer.Workspace(4 * count)), DType::kFloat32, shape};
     parameters.push_back({.value = numbers(),
-                          .working = timer.Random(shape, DType::kBfloat16),
+                          .working = Value(timer.Random(shape, DType::kBfloat16)),
                           .gradient = numbers(),
                           .states = {numbers(), second}});
     elements += count;
@@ -273,50 +273,52 @@ void BenchAdamW(const Settings& settings, double copy_rate, DeviceTimer& timer) 
   std::unique_ptr<kernels::ParameterGroup> group;
   device.stream().Run(
       [&] { group = Value(device.ops().optimizer().CreateGroup(device.stream(), parameters)); });
-  const double seconds = timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
+  const double seconds = Value(timer.Seconds(settings.sizes.repetitions, [&](Stream& stream, int) {
     return device.ops().optimizer().AdamW(stream, {.learning_rate = 1e-5F}, *group);
-  });
+  }));
   // Read: value, gradient, two moments; written: value, its rounded copy, two moments.
   constexpr int64_t kBytes = 4 * 4 + 3 * 4 + 2;
   ReportMoved(settings, copy_rate,
               {"adamw", "AdamW of all parameters", elements * kBytes, seconds});
 }
 
-void BenchLayerNorm(const Settings& settings, double copy_rate, DeviceTimer& timer) {
+void BenchLayerNorm(const Settings& settings, double copy_rate, tools::DeviceTimer& timer) {
   const int64_t rows = settings.sizes.norm_rows, width = settings.sizes.width;
   kernels::Device& device = timer.device();
-  const auto matrix = [&] { return timer.Random(Shape{rows, width}, device.activation_type()); };
-  const auto vector = [&](DType type) { return timer.Random(Shape{width}, type); };
+  const auto matrix = [&] {
+    return Value(timer.Random(Shape{rows, width}, device.activation_type()));
+  };
+  const auto vector = [&](DType type) { return Value(timer.Random(Shape{width}, type)); };
   const Tensor x = matrix(), y = matrix(), dy = matrix(), addend = matrix(), dx = matrix();
   const Tensor gamma = vector(device.activation_type()), beta = vector(device.activation_type());
   const Tensor dgamma = vector(DType::kFloat32), dbeta = vector(DType::kFloat32);
-  const Tensor statistics = timer.Random(Shape{rows, 2}, DType::kFloat32);
+  const Tensor statistics = Value(timer.Random(Shape{rows, 2}, DType::kFloat32));
   const auto op =
       Value(device.ops().Create(kernels::LayerNormShape{.rows = rows, .features = width}));
-  std::byte* const workspace = timer.Workspace(op->workspace_bytes());
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
   const int runs = settings.sizes.repetitions;
   const int64_t bytes = x.bytes();
-  ReportMoved(
-      settings, copy_rate,
-      {"layer_norm", "LayerNorm, forward", 2 * bytes, timer.Seconds(runs, [&](Stream& stream, int) {
-         return op->Forward(stream, x, gamma, beta, /*addend=*/{}, statistics, y);
-       })});
+  ReportMoved(settings, copy_rate,
+              {"layer_norm", "LayerNorm, forward", 2 * bytes,
+               Value(timer.Seconds(runs, [&](Stream& stream, int) {
+                 return op->Forward(stream, x, gamma, beta, /*addend=*/{}, statistics, y);
+               }))});
   ReportMoved(settings, copy_rate,
               {"layer_norm_dx", "LayerNorm, input gradient with residual", 4 * bytes,
-               timer.Seconds(runs, [&](Stream& stream, int) {
+               Value(timer.Seconds(runs, [&](Stream& stream, int) {
                  return op->BackwardInput(stream, dy, x, gamma, statistics, addend, dx);
-               })});
+               }))});
   ReportMoved(settings, copy_rate,
               {"layer_norm_dw", "LayerNorm, weight gradient", 2 * bytes,
-               timer.Seconds(runs, [&](Stream& stream, int) {
+               Value(timer.Seconds(runs, [&](Stream& stream, int) {
                  return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, false,
                                            workspace);
-               })});
+               }))});
 }
 
 void BenchKernels(const Settings& settings) {
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
-  DeviceTimer timer(*device);
+  auto timer = Value(tools::DeviceTimer::Create(*device));
   const double copy_rate = BenchCopy(settings, timer);
   BenchAdamW(settings, copy_rate, timer);
   BenchLayerNorm(settings, copy_rate, timer);

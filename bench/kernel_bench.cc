@@ -368,14 +368,16 @@ void BM_Head(benchmark::State& state) {
   });
 }
 
-// What the machine can do: one thread.
+// What one thread of the machine can do: in float32, or bfloat16.
 void BM_RegisterOnlyPeak(benchmark::State& state) {
+  const auto precision =
+      state.range(0) == 0 ? kernels::Precision::kFloat32 : kernels::Precision::kBfloat16;
   double peak = 0.0;
-  for (auto _ : state) peak = kernels::RegisterPeakFlops(1);
+  for (auto _ : state) peak = kernels::RegisterPeakFlops(1, precision);
   state.counters["FLOP/s"] = benchmark::Counter(peak);
 }
 
-BENCHMARK(BM_RegisterOnlyPeak)->Iterations(1);
+BENCHMARK(BM_RegisterOnlyPeak)->Arg(0)->Arg(1)->Iterations(1);
 BENCHMARK(BM_LinearForward)->UseRealTime();
 BENCHMARK(BM_LinearBackwardInput)->UseRealTime();
 BENCHMARK(BM_LinearBackwardWeight)->Arg(0)->Arg(1)->UseRealTime();

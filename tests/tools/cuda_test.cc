@@ -274,5 +274,23 @@ TEST(CudaProfile, IsMeasuredOnTheGpu) {
   EXPECT_EQ(run.exit_status, 0) << run.err;
 }
 
+TEST(CudaBench, ComparesWithWhatTheGpusCanDo) {
+  const CudaMachine machine("gpus=2");
+  for (const char* gpus : {"0,1", "1,1"}) {
+    const Finished run =
+        RunStagecoach({"bench",    "--device",    "cuda",      "--gpus",    gpus, "--devices",
+                       "2",        "--precision", "fp32,bf16", "--layers",  "4",  "--width",
+                       "16",       "--batch",     "16",        "--repeats", "1",  "--no-prediction",
+                       "--output", "json"});
+    ASSERT_EQ(run.exit_status, 0) << run.err;
+    const nlohmann::json rows = run.Events().at(0)["rows"];
+    ASSERT_THAT(rows, SizeIs(2));
+    for (const nlohmann::json& row : rows) {
+      EXPECT_FALSE(row.contains("error")) << row;
+      EXPECT_GT(row["peak_flops_per_second"], 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace stagecoach::tools

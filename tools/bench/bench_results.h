@@ -35,7 +35,7 @@ struct BenchRow {
   int64_t tokens = 0;            // of a sample; 0: it has none
   double predicted_step_ms = 0;  // 0: not predicted, and so on
   double flops = 0;              // of the matrix products of a step; 0: unknown
-  double peak_flops = 0;         // a second, of its devices' processors; 0: not measured
+  double peak_flops = 0;         // a second (MatrixPeakFlops); 0: not measured
   double bubble = 0;             // share of the devices' time in which they do not compute
   double predicted_bubble = 0;
   double other_load = 0;  // share of the processors that others took meanwhile, at most

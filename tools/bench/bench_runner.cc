@@ -10,14 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "engine/data/random_samples.h"
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
-#include "kernels/cpu/register_peak.h"
 #include "partition/search/receipt_of.h"
 #include "schedule/traces/trace_diff.h"
+#include "tools/bench/matrix_peak.h"
 #include "tools/cli/exit_status.h"
 #include "tools/cli/other_load.h"
 #include "tools/cli/stop_signal.h"
@@ -76,7 +75,7 @@ absl::Status BenchRunner::Train(BenchRow& row) {
   RETURN_IF_ERROR(CheckGpusHaveRoom(options, prepared));
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckHasMemoryFor(prepared, {})));
   row.tokens = TokensOf(planned.model);
-  row.peak_flops = PeakFor(what, prepared);
+  ASSIGN_OR_RETURN(row.peak_flops, PeakFor(what, prepared));
   if (options_.predicts) RETURN_IF_ERROR(Predict(options, planned, prepared, row));
   if (StopRequested()) return StoppedBySignal();
 
@@ -169,15 +168,20 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
   return &entry->second;
 }
 
-double BenchRunner::PeakFor(const BenchCase& what, const engine::PreparedRun& prepared) {
-  if (prepared.device.kind != engine::DeviceKind::kCpu || what.precision != "fp32") return 0;
-  const int threads = std::min(what.all_devices() * what.threads, base::AvailableCpus());
-  double& peak = peaks_[threads];
-  if (peak == 0) {
-    Tell(absl::StrCat("measures the peak of ", partition::Counted(threads, "processor")));
-    peak = kernels::RegisterPeakFlops(threads);
+absl::StatusOr<double> BenchRunner::PeakFor(const BenchCase& what,
+                                            const engine::PreparedRun& prepared) {
+  const auto [entry, is_new] =
+      peaks_.try_emplace({what.precision, what.threads, what.all_devices()});
+  if (is_new) {
+    Tell(absl::StrCat("measures the peak of ", partition::Counted(what.all_devices(), "device")));
+    absl::StatusOr<double> peak = MatrixPeakFlops(prepared.device, what.all_devices());
+    if (!peak.ok()) {
+      peaks_.erase(entry);
+      return From(Origin::kConfiguration, peak.status());
+    }
+    entry->second = *peak;
   }
-  return peak;
+  return entry->second;
 }
 
 void BenchRunner::Tell(const std::string& what) const {

@@ -24,7 +24,7 @@ struct BenchOptions {
 };
 
 // Trains cases, one at a time, on random data in this process. Layers are measured once for each
-// size of micro-batch, and processors once for each number of threads.
+// size of micro-batch, and the peak of each number of devices once.
 class BenchRunner {
  public:
   explicit BenchRunner(BenchOptions options);
@@ -41,13 +41,14 @@ class BenchRunner {
                                                        const PlannedModel& planned,
                                                        const engine::PreparedRun& prepared,
                                                        const BenchCase& what);
-  double PeakFor(const BenchCase& what, const engine::PreparedRun& prepared);
+  absl::StatusOr<double> PeakFor(const BenchCase& what, const engine::PreparedRun& prepared);
   void Tell(const std::string& what) const;
 
   const BenchOptions options_;
   // By model, precision, threads, devices at once, and rows.
   std::map<std::tuple<std::string, std::string, int, int, int64_t>, partition::Profile> profiles_;
-  std::map<int, double> peaks_;  // by threads
+  // By precision, threads of a device, and devices.
+  std::map<std::tuple<std::string, int, int>, double> peaks_;
 };
 
 }  // namespace stagecoach::tools
