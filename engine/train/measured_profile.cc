@@ -26,6 +26,7 @@ using schedule::Trace;
 // of the time.
 constexpr int kMicroBatchesPerDevice = 4;
 constexpr float kLearningRate = 1e-6F;  // the values stay what they are
+constexpr int kExchanges = 7;           // of which the median counts
 
 // The same work with every layer as a stage of its own, where it was. Every other BW of a layer
 // whose B and W share work stays whole, so that all three are measured.
@@ -128,6 +129,7 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
   STAGECOACH_CHECK(measure.repeats >= 1 && measure.devices >= 1,
                    "a measurement needs a device and at least one run");
   ASSIGN_OR_RETURN(ModelProfile profile, AnalyzeModel(model, options));
+  if (measure.updates_apart) profile.updates_in_backward = false;
   const int devices = std::min(measure.devices, model.num_layers());
   ASSIGN_OR_RETURN(const PreparedRun cut,
                    PrepareRun(model, profile,
@@ -143,9 +145,8 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                         .device = options.device,
                                         .transfers = cut.lowered->transfers}));
   ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(fine), measure.repeats));
-  const bool updates_in_backward = UpdatesInBackward(options.optimizer, options.device.kind);
   const schedule::Costs costs =
-      MeasureCosts(traces, updates_in_backward,
+      MeasureCosts(traces, profile.updates_in_backward,
                    std::vector<schedule::StageMemory>(static_cast<size_t>(model.num_layers())));
   const std::vector<double> spreads = Spreads(traces, model.num_layers());
   for (size_t i = 0; i < profile.layers.size(); ++i) {
@@ -175,6 +176,28 @@ absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::strin
     sizes.push_back(std::move(size));
   }
   return JoinProfiles(std::move(model_name), sizes);
+}
+
+absl::StatusOr<double> MeasureExchange(const DeviceSpec& device, int replicas) {
+  STAGECOACH_CHECK(replicas >= 2, "one replica exchanges nothing");
+  constexpr int64_t kFeatures = 1024, kWidth = 2048;  // 2 * 1024 * 2048 + 2048^2 parameters
+  ASSIGN_OR_RETURN(const Model model, DefaultNetwork(kFeatures, kFeatures, 3, kWidth));
+  ASSIGN_OR_RETURN(
+      PreparedRun run,
+      PrepareRun(model, {.replication = {.replicas = replicas, .gradient_blocks = replicas},
+                         .micro_batches = replicas,
+                         .device = device}));
+  const std::vector<partition::LayerCost> layers = run.profile.layers;
+  const auto stages = static_cast<size_t>(run.plan.num_stages());
+  ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(run), kExchanges));
+  const schedule::Costs costs = MeasureCosts(traces, /*updates_in_backward=*/false,
+                                             std::vector<schedule::StageMemory>(stages));
+  double ns = 0, bytes = 0;
+  for (const schedule::StageTimes& times : costs.stages) ns += static_cast<double>(times.reduce_ns);
+  for (const partition::LayerCost& layer : layers) {
+    bytes += static_cast<double>(layer.memory.parameter_bytes);
+  }
+  return 2e9 * (replicas - 1) / replicas * bytes / ns;
 }
 
 }  // namespace stagecoach::engine

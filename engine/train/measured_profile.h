@@ -19,6 +19,9 @@ struct MeasureOptions {
   // each other down, since they share memory and caches: take as many as will train at the same
   // time, but at most one per core.
   int devices = 1;
+  // The step's own time is measured after all passes, as replicas and clipping have it, and not as
+  // part of the last one, which has gradients in its cache.
+  bool updates_apart = false;
 };
 
 // AnalyzeModel, but with the times that layers take while the whole model trains on random data on
@@ -39,6 +42,12 @@ absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::strin
                                                   absl::Span<const int64_t> micro_batch_rows,
                                                   ProfileOptions options,
                                                   const MeasureOptions& measure);
+
+// Sums gradients of 32 MiB over that many replicas of a device in this process, >= 2, with nothing
+// else to do, and returns the rate at which each sent and received: 2 (replicas - 1) / replicas of
+// the gradients each way in the median of a few times, in bytes a second, as
+// partition::Cluster::within_host has it. Errors: those of Trainer::Create.
+absl::StatusOr<double> MeasureExchange(const DeviceSpec& device, int replicas);
 
 }  // namespace stagecoach::engine
 

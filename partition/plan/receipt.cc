@@ -33,9 +33,15 @@ std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_
 }
 
 double StepNsOnCores(const Receipt& receipt, double cores) {
-  const Plan& plan = receipt.plan;
-  if (cores >= plan.num_devices()) return static_cast<double>(receipt.simulation.step_ns);
-  return SharedCoresStepNs(plan.schedule, receipt.costs, cores / plan.replicas());
+  const int devices = receipt.plan.num_devices();
+  schedule::Costs costs = receipt.costs;
+  bool sums = false;
+  for (schedule::StageTimes& times : costs.stages) {
+    sums |= times.reduce_ns > 0;
+    times.step_ns += times.reduce_ns;
+  }
+  if (cores >= (sums ? 2 : 1) * devices) return static_cast<double>(receipt.simulation.step_ns);
+  return SharedCoresStepNs(receipt.plan.schedule, costs, cores / receipt.plan.replicas());
 }
 
 absl::Status CheckFits(const Receipt& receipt) {

@@ -84,7 +84,8 @@ struct Receipt : PreparedPlan {
 };
 
 // The simulated step if the plan's devices share so many cores, > 0 (schedule/shared_cores.h; then
-// messages take no time); that of the receipt if each has its own.
+// messages take no time). A device needs one, and another to sum gradients over replicas beside its
+// passes; if all have what they need, it is the step of the receipt.
 double StepNsOnCores(const Receipt& receipt, double cores);
 
 // OK, or ResourceExhausted with the device that exceeds its memory by most, its need and limit.

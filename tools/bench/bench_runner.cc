@@ -130,9 +130,12 @@ absl::Status BenchRunner::Predict(const RunOptions& options, const PlannedModel&
   ASSIGN_OR_RETURN(const partition::Profile* const profile,
                    ProfileFor(options, planned, prepared, row.what));
   const partition::Plan& plan = prepared.plan;
-  ASSIGN_OR_RETURN(const partition::Receipt receipt,
-                   ReceiptOf(plan, *profile, partition::UniformCluster(plan.num_devices())));
-  const double cores = CoresFor(prepared.device, plan.num_devices());
+  partition::Cluster cluster = partition::UniformCluster(plan.num_devices());
+  if (plan.replicas() > 1) {
+    ASSIGN_OR_RETURN(cluster.within_host.bytes_per_second, ExchangeFor(prepared));
+  }
+  ASSIGN_OR_RETURN(const partition::Receipt receipt, ReceiptOf(plan, *profile, cluster));
+  const double cores = CoresFor(prepared.device);
   row.predicted_step_ms = StepNsOnCores(receipt, cores) / 1e6;
   if (cores < plan.num_devices()) return absl::OkStatus();
   const schedule::Simulation& simulation = receipt.simulation;
@@ -149,15 +152,16 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
     const BenchCase& what) {
   const int at_once = DevicesAtOnce(what.all_devices(), prepared.device);
   const int64_t rows = prepared.plan.micro_batch_rows;
+  const bool apart = prepared.plan.replication.is_needed();
   const auto [entry, is_new] =
-      profiles_.try_emplace({what.model, what.precision, what.threads, at_once, rows});
+      profiles_.try_emplace({what.model, what.precision, what.threads, at_once, rows, apart});
   if (!is_new) return &entry->second;
   const auto measure = [&]() -> absl::StatusOr<partition::Profile> {
     RETURN_IF_ERROR(CheckCanMeasure(prepared.profile.layers, prepared.device));
     Tell(absl::StrCat("measures layers with ", rows, rows == 1 ? " row" : " rows"));
     return MeasureProfile(planned.model, NameOfModel(options), {rows},
                           {.optimizer = planned.optimizer, .device = prepared.device},
-                          {.devices = at_once});
+                          {.devices = at_once, .updates_apart = apart});
   };
   absl::StatusOr<partition::Profile> profile = From(Origin::kConfiguration, measure());
   if (!profile.ok()) {
@@ -166,6 +170,22 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
   }
   entry->second = *std::move(profile);
   return &entry->second;
+}
+
+absl::StatusOr<double> BenchRunner::ExchangeFor(const engine::PreparedRun& prepared) {
+  const engine::DeviceSpec& device = prepared.device;
+  const int replicas = std::max(2, DevicesAtOnce(prepared.plan.replicas(), device));
+  const auto [entry, is_new] = exchanges_.try_emplace({device.threads, replicas});
+  if (is_new) {
+    Tell(absl::StrCat("measures the exchange of ", replicas, " replicas"));
+    absl::StatusOr<double> rate = OnDevices(device, engine::MeasureExchange(device, replicas));
+    if (!rate.ok()) {
+      exchanges_.erase(entry);
+      return rate.status();
+    }
+    entry->second = *rate;
+  }
+  return entry->second;
 }
 
 absl::StatusOr<double> BenchRunner::PeakFor(const BenchCase& what,

@@ -24,7 +24,8 @@ struct BenchOptions {
 };
 
 // Trains cases, one at a time, on random data in this process. Layers are measured once for each
-// size of micro-batch, and the peak of each number of devices once.
+// size of micro-batch, the exchange of each number of replicas, and the peak of each number of
+// devices once.
 class BenchRunner {
  public:
   explicit BenchRunner(BenchOptions options);
@@ -41,12 +42,16 @@ class BenchRunner {
                                                        const PlannedModel& planned,
                                                        const engine::PreparedRun& prepared,
                                                        const BenchCase& what);
+  // Bytes a second of replicas that exchange gradients.
+  absl::StatusOr<double> ExchangeFor(const engine::PreparedRun& prepared);
   absl::StatusOr<double> PeakFor(const BenchCase& what, const engine::PreparedRun& prepared);
   void Tell(const std::string& what) const;
 
   const BenchOptions options_;
-  // By model, precision, threads, devices at once, and rows.
-  std::map<std::tuple<std::string, std::string, int, int, int64_t>, partition::Profile> profiles_;
+  // By model, precision, threads, devices at once, rows, and whether updates are apart.
+  std::map<std::tuple<std::string, std::string, int, int, int64_t, bool>, partition::Profile>
+      profiles_;
+  std::map<std::tuple<int, int>, double> exchanges_;  // by threads, and replicas
   // By precision, threads of a device, and devices.
   std::map<std::tuple<std::string, int, int>, double> peaks_;
 };

@@ -213,8 +213,8 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches) {
       micro_batches, below > 0 && rest <= micro_batches / 2 ? below : above));
 }
 
-double CoresFor(const engine::DeviceSpec& device, int devices) {
-  if (device.kind != engine::DeviceKind::kCpu) return devices;
+double CoresFor(const engine::DeviceSpec& device) {
+  if (device.kind != engine::DeviceKind::kCpu) return std::numeric_limits<double>::infinity();
   return base::AvailableCpus() / static_cast<double>(device.threads);
 }
 
@@ -354,8 +354,7 @@ absl::StatusOr<engine::PlanOptions> PlanOptionsOnDevices(const RunOptions& optio
   ASSIGN_OR_RETURN(plan.device, ChooseDevices(options, plan.devices * plan.replication.replicas));
   plan.exchange = ExchangeOf(options.device, plan.device);
   // Among processes, all must choose alike, wherever they are.
-  if (!IsProcess(options))
-    plan.cores = CoresFor(plan.device, plan.devices * plan.replication.replicas);
+  if (!IsProcess(options)) plan.cores = CoresFor(plan.device);
   return plan;
 }
 

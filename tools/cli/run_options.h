@@ -176,8 +176,8 @@ absl::Status CheckBatch(int64_t batch, int64_t micro_batches);
 int DevicesAtOnce(int devices, const engine::DeviceSpec& device);
 
 // How many of the devices can compute at the same moment: CPU devices share the cores that this
-// process may use.
-double CoresFor(const engine::DeviceSpec& device, int devices);
+// process may use; there is no limit to GPUs.
+double CoresFor(const engine::DeviceSpec& device);
 
 // ResourceExhausted if this machine has too little memory to train all layers at once on CPU
 // devices, which measuring them does.

@@ -94,6 +94,22 @@ TEST(MeasureModel, SaysHowFarTheRepeatsWereApart) {
   EXPECT_GT(four.layers[0].spread, 0.0);
 }
 
+TEST(MeasureModel, MeasuresUpdatesApart) {
+  ASSERT_OK_AND_ASSIGN(const ModelProfile profile,
+                       MeasureModel(SmallModel(), {.micro_batch_rows = 4},
+                                    {.repeats = 2, .devices = 2, .updates_apart = true}));
+  EXPECT_FALSE(profile.updates_in_backward);
+  EXPECT_GT(profile.layers[0].step_ns, 0.0);
+}
+
+TEST(MeasureExchange, IsARate) {
+  for (const int replicas : {2, 4}) {
+    ASSERT_OK_AND_ASSIGN(const double bytes_per_second, MeasureExchange({}, replicas));
+    EXPECT_GT(bytes_per_second, 1e6) << replicas;
+    EXPECT_LT(bytes_per_second, 1e12) << replicas;
+  }
+}
+
 TEST(MeasureProfile, HasEverySizeAndPassesTheChecksOfThePlanner) {
   ASSERT_OK_AND_ASSIGN(const partition::Profile profile,
                        MeasureProfile(SmallModel(), "small", {2, 8}, {}, {.repeats = 1}));

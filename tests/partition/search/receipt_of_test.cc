@@ -39,5 +39,28 @@ TEST(ReceiptOf, CostsOfAStageAreTheSumsOverItsLayers) {
   EXPECT_TRUE(costs.updates_in_backward);
 }
 
+TEST(StepNsOnCores, SumsOfReplicasNeedCoresOfTheirOwn) {
+  const Plan plan = {.first_layer = {0},
+                     .num_layers = 12,
+                     .schedule = GeneratedSchedule("1f1b", 2)(1).value(),
+                     .replication = {.replicas = 2, .gradient_blocks = 2}};
+  Cluster cluster = UniformCluster(2);
+  ASSERT_OK_AND_ASSIGN(const Receipt free, ReceiptOf(plan, TwelveLayers(), cluster));
+  // Two micro-batches of each replica, and its update.
+  constexpr double kPasses = 2 * (11 * 3000 + 7000) + 12 * 100;
+  EXPECT_EQ(StepNsOnCores(free, 4), kPasses);
+  EXPECT_EQ(StepNsOnCores(free, 2), kPasses);
+  EXPECT_EQ(StepNsOnCores(free, 1), 2 * kPasses);
+
+  cluster.within_host.bytes_per_second = 1e9;
+  ASSERT_OK_AND_ASSIGN(const Receipt summing, ReceiptOf(plan, TwelveLayers(), cluster));
+  const auto sum_ns = static_cast<double>(summing.costs.stages[0].reduce_ns);
+  EXPECT_EQ(sum_ns, 12 * 40);  // each way half of the gradients, at a byte a nanosecond
+  EXPECT_EQ(StepNsOnCores(summing, 4), static_cast<double>(summing.simulation.step_ns));
+  EXPECT_EQ(StepNsOnCores(summing, 3), kPasses + sum_ns);
+  EXPECT_EQ(StepNsOnCores(summing, 2), kPasses + sum_ns);
+  EXPECT_EQ(StepNsOnCores(summing, 1), 2 * (kPasses + sum_ns));
+}
+
 }  // namespace
 }  // namespace stagecoach::partition
