@@ -192,11 +192,11 @@ absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options)
   int done = 0;
   const int all = static_cast<int>(cases.size()) * options.visits;
   for (const BenchCase& what : cases) {
+    // What could not be run is tried again.
     const BenchRow* const found = results.Find(what);
-    rows.push_back(found != nullptr ? *found : BenchRow{.what = what});
-    done += std::min(options.visits, rows.back().error.empty()
-                                         ? VisitsOf(rows.back(), options.bench.repeats)
-                                         : options.visits);
+    const bool is_kept = found != nullptr && found->error.empty();
+    rows.push_back(is_kept ? *found : BenchRow{.what = what});
+    done += std::min(options.visits, VisitsOf(rows.back(), options.bench.repeats));
   }
   StopOnSignals();
   Progress progress(done, all);

@@ -114,6 +114,23 @@ TEST(Bench, KeepsResultsAndGoesOnFromThem) {
                                  HasSubstr("--width 16"), HasSubstr("--width 8")));
 }
 
+TEST(Bench, TriesAgainWhatCouldNotBeRun) {
+  const testing::TestFolder folder;
+  const std::string file = (folder.path() / "a.json").string();
+  const Arguments bench = {"--devices", "2", "--no-prediction", "--results", file};
+  nlohmann::json results = Measured(bench);
+  nlohmann::json failed = {{"error", "no room"}};
+  for (const char* key : {"model", "precision", "devices", "replicas", "schedule", "microbatches",
+                          "batch", "threads_per_device"}) {
+    failed[key] = results["rows"][0][key];
+  }
+  results["rows"][0] = failed;
+  ASSERT_OK(base::WriteFileAtomically(file, results.dump()));
+  const nlohmann::json row = Measured(bench)["rows"][0];
+  EXPECT_FALSE(row.contains("error"));
+  EXPECT_THAT(row["steps_ms"], SizeIs(2));
+}
+
 TEST(InterruptedBench, HasTheRowsSoFarAndGoesOn) {
   const testing::TestFolder folder;
   const std::string file = (folder.path() / "a.json").string();
