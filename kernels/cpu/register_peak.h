@@ -7,9 +7,10 @@ namespace stagecoach::kernels {
 
 // The most operations a second that `threads` threads of this machine do at once in products of
 // float32 or bfloat16: independent multiply-adds on registers alone, as wide as oneDNN may use,
-// best of a few runs of some hundred milliseconds. A multiply-add counts 2. Processors without an
-// instruction for bfloat16 are as fast as in float32. What products of matrices can come near to,
-// and not exceed.
+// best of as many runs as it takes for a few to agree, half a second at least. A multiply-add
+// counts
+// 2. Processors without an instruction for bfloat16 are as fast as in float32. What products of
+// matrices can come near to, and not exceed.
 double RegisterPeakFlops(int threads, Precision precision = Precision::kFloat32);
 
 }  // namespace stagecoach::kernels
