@@ -1,6 +1,7 @@
 #include "tools/bench/bench_case.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,7 @@ namespace {
 
 bool AreAlike(absl::Span<const BenchCase> cases, const BenchProperty& property) {
   return std::all_of(cases.begin(), cases.end(), [&](const BenchCase& what) {
-    return property.of(what) == property.of(cases.front());
+    return property.phrase(what) == property.phrase(cases.front());
   });
 }
 
@@ -35,6 +36,11 @@ bool IsAlwaysShown(const BenchProperty& property) {
 }
 
 std::vector<BenchProperty> AllProperties() {
+  // In a table there is no room for the folder of a model's file.
+  BenchProperty model = TextOf("model", &BenchCase::model);
+  model.of = [](const BenchCase& what) {
+    return std::filesystem::path(what.model).filename().string();
+  };
   BenchProperty micro_batches = CountOf("micro-batch", &BenchCase::micro_batches);
   micro_batches.name = "micro-batches";
   micro_batches.phrase = [](const BenchCase& what) {
@@ -45,7 +51,7 @@ std::vector<BenchProperty> AllProperties() {
       .name = "batch",
       .of = [](const BenchCase& what) { return absl::StrCat(what.batch); },
       .phrase = [](const BenchCase& what) { return absl::StrCat("batch ", what.batch); }};
-  return {TextOf("model", &BenchCase::model),
+  return {std::move(model),
           TextOf("precision", &BenchCase::precision),
           TextOf("schedule", &BenchCase::schedule),
           CountOf("device", &BenchCase::devices),

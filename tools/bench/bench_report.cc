@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -80,17 +79,13 @@ std::vector<Column> FigureColumns(const BenchResults& results, bool shows_scalin
   return columns;
 }
 
-// The index of the row with the most samples, or tokens, per second; none if no row can be run.
-std::optional<size_t> FastestOf(const BenchResults& results) {
-  std::optional<size_t> fastest;
-  for (size_t i = 0; i < results.rows.size(); ++i) {
-    const BenchRow& row = results.rows[i];
-    if (!row.error.empty()) continue;
-    const bool is_faster = !fastest.has_value() ||
-                           row.samples_per_second() > results.rows[*fastest].samples_per_second();
-    if (is_faster) fastest = i;
-  }
-  return fastest;
+// Whether no other row of the model has more samples, or tokens, per second.
+bool IsFastest(const BenchRow& row, const BenchResults& results) {
+  return row.error.empty() &&
+         std::none_of(results.rows.begin(), results.rows.end(), [&](const BenchRow& other) {
+           return other.error.empty() && other.what.model == row.what.model &&
+                  other.samples_per_second() > row.samples_per_second();
+         });
 }
 
 std::vector<Column> AllFigures(const BenchResults& results) {
@@ -189,14 +184,12 @@ std::string ToTable(const BenchResults& results, bool shows_scaling) {
   }
   for (const Column& column : figures) columns.push_back({column.first, Align::kRight});
   base::TextTable table(columns);
-  const std::optional<size_t> fastest = FastestOf(results);
   std::string reasons;
-  for (size_t i = 0; i < results.rows.size(); ++i) {
-    const BenchRow& row = results.rows[i];
+  for (const BenchRow& row : results.rows) {
     std::vector<std::string> cells;
     for (const BenchProperty& name : names) {
       cells.push_back(name.of(row.what));
-      if (name.name == "schedule" && i == fastest) cells.back() += " *";
+      if (name.name == "schedule" && IsFastest(row, results)) cells.back() += " *";
     }
     for (const Column& column : figures) {
       cells.push_back(row.error.empty() ? column.second(row) : "-");
@@ -244,15 +237,13 @@ std::string ToHtml(const BenchResults& results) {
   for (const BenchProperty& name : names) text.columns.push_back(name.name);
   for (const Column& column : figures) text.columns.push_back(column.first);
   text.columns.emplace_back("");
-  const std::optional<size_t> fastest = FastestOf(results);
-  for (size_t i = 0; i < results.rows.size(); ++i) {
-    const BenchRow& row = results.rows[i];
+  for (const BenchRow& row : results.rows) {
     std::vector<std::string> cells;
     for (const BenchProperty& name : names) cells.push_back(name.of(row.what));
     for (const Column& column : figures) {
       cells.push_back(row.error.empty() ? column.second(row) : "");
     }
-    cells.push_back(!row.error.empty() ? row.error : i == fastest ? "fastest" : "");
+    cells.push_back(!row.error.empty() ? row.error : IsFastest(row, results) ? "fastest" : "");
     text.rows.push_back(std::move(cells));
   }
   return schedule::ToHtml({.text = std::move(text),

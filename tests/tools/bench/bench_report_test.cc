@@ -40,6 +40,16 @@ TEST(BenchTable, ShowsWhatDiffersAndTheFastest) {
       "\"more\", always\n");
 }
 
+TEST(BenchTable, ShowsTheFastestOfEachModelByTheNameOfItsFile) {
+  BenchResults results = SampleResults({SampleRow("1f1b", 2, {100}), SampleRow("zb-v", 2, {200}),
+                                        SampleRow("1f1b", 2, {400}), SampleRow("zb-v", 2, {300})});
+  for (size_t i = 0; i < 4; ++i) results.rows[i].what.model = i < 2 ? "a/net.toml" : "b/net.toml";
+  EXPECT_THAT(
+      ToTable(results, /*shows_scaling=*/false),
+      AllOf(HasSubstr("\nnet.toml 1f1b *         2"), HasSubstr("\nnet.toml zb-v           2"),
+            HasSubstr("\nnet.toml 1f1b           2"), HasSubstr("\nnet.toml zb-v *         2")));
+}
+
 TEST(BenchTable, ShowsSpeedUpAndEfficiencyOfScaling) {
   EXPECT_THAT(ToTable(Sample(), /*shows_scaling=*/true),
               AllOf(HasSubstr("of peak speed-up efficiency\n"),
