@@ -11,15 +11,9 @@ namespace stagecoach::kernels {
 // element is summed in order of its index, whatever the tiles: so dw of several micro-batches, one
 // added after the other, has the bits of one with all their rows.
 //
-// Why not oneDNN's (float32, one core, GFLOP/s, weights that no cache holds; oneDNN 2.6.3):
-//
-//                          AVX-512, peak 272      AVX2, peak 137
-//   rows x inputs x outputs   oneDNN   ours          oneDNN   ours
-//   dw += 64 x 2304 x 2304      150     231             120    126
-//   dw =  64 x 2304 x 2304      250     237             128    128
-//   dw += 256 x 768 x 2304      214     227             121    123
-//   dx =  64 x 2304 x 2304      207     236             102    122
-//   dx =  256 x 768 x 2304      223     235             118    123
+// Why not oneDNN's: see docs/performance.md, Parts. With AVX-512 it adds to the gradient of weights
+// that no cache holds at 151 GFLOP/s where these reach 250, and with AVX2 it computes the input
+// gradient at 102 where these reach 132 (64 x 2304 x 2304, oneDNN 2.6.3).
 
 // dx[r][i] = sum over o of dz[r][o] w[i][o], for `inputs` rows of w and columns of dx, which are
 // `ld` apart, outputs and lddx; scratch: InputGradientScratch values.
