@@ -117,6 +117,10 @@ std::string FormatCount(int64_t count) {
   return text;
 }
 
+std::string FormatPercent(double share, int digits) {
+  return absl::StrFormat("%.*f %%", digits, 100 * share);
+}
+
 std::string FormatDuration(absl::Duration duration) {
   if (duration < absl::ZeroDuration()) return absl::StrCat("-", base::FormatDuration(-duration));
   if (duration == absl::InfiniteDuration()) return "inf";

@@ -23,6 +23,9 @@ std::string FormatBytes(int64_t bytes);
 // With a comma between thousands: "1,234,567".
 std::string FormatCount(int64_t count);
 
+// A share as a percentage: 0.1234 is "12.3 %".
+std::string FormatPercent(double share, int digits = 1);
+
 // For people, and to be called as base::FormatDuration, since absl has one too: "45 ns", "1.5 ms",
 // "850 ms", "12.3 s", "1m 20s", "3h 5m", "2d 4h", "inf".
 std::string FormatDuration(absl::Duration duration);

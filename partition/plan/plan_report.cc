@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/text_table.h"
 #include "base/units.h"
@@ -85,7 +84,7 @@ std::string PlanTable(const PlanReport& report) {
       std::vector<std::string> cells = {"",
                                         absl::StrCat(id.value()),
                                         absl::StrCat(stage.first_layer, "-", stage.last_layer),
-                                        absl::StrFormat("%.1f %%", 100 * stage.time_share),
+                                        base::FormatPercent(stage.time_share),
                                         base::FormatBytes(stage.memory.parameter_bytes),
                                         base::FormatBytes(stage.memory.gradient_bytes),
                                         base::FormatBytes(stage.memory.optimizer_bytes),

@@ -119,10 +119,10 @@ std::string FullestTile(const Receipt& receipt) {
     if (use(rank) > use(fullest)) fullest = rank;
   }
   const RankMemory memory = MemoryOf(receipt, fullest);
-  const std::string use_text =
-      memory.limit > 0
-          ? absl::StrCat(": ", Percent(use(fullest).first), " of ", base::FormatBytes(memory.limit))
-          : ", no limit";
+  const std::string use_text = memory.limit > 0
+                                   ? absl::StrCat(": ", base::FormatPercent(use(fullest).first),
+                                                  " of ", base::FormatBytes(memory.limit))
+                                   : ", no limit";
   return Tile("fullest device", base::FormatBytes(memory.peak),
               absl::StrCat(DeviceLabel(receipt, fullest), use_text));
 }
@@ -137,7 +137,7 @@ std::string Tiles(const Receipt& receipt) {
   }
   if (has_bound) {
     tiles += Tile("lower bound", Headline(receipt.lower_bound_ns), "no plan is faster") +
-             Tile("gap", Percent(receipt.gap()), "the most that is left to gain");
+             Tile("gap", base::FormatPercent(receipt.gap()), "the most that is left to gain");
   }
   const int chunks = receipt.choice.chunks;
   tiles += Tile("schedule", plan.schedule.name,
@@ -266,10 +266,13 @@ std::string HtmlStageTable(const Receipt& receipt) {
   for (StageId id(0); id.value() < receipt.plan.num_stages(); ++id) {
     const StageReceipt& stage = receipt.stages[static_cast<size_t>(id.value())];
     const StageReport& report = receipt.report.of(id);
-    const std::vector<std::string> cells = {
-        in_unit(stage.forward_ns), in_unit(stage.backward_ns), in_unit(stage.update_ns),
-        in_unit(stage.receive_ns), in_unit(stage.send_ns),     absl::StrCat(stage.in_flight),
-        Percent(stage.idle_share)};
+    const std::vector<std::string> cells = {in_unit(stage.forward_ns),
+                                            in_unit(stage.backward_ns),
+                                            in_unit(stage.update_ns),
+                                            in_unit(stage.receive_ns),
+                                            in_unit(stage.send_ns),
+                                            absl::StrCat(stage.in_flight),
+                                            base::FormatPercent(stage.idle_share)};
     absl::StrAppend(&rows, "<tr><td class=\"left\">", id.value(), "</td>",
                     Name(DevicesOf(receipt, receipt.plan.schedule.rank_of(id))),
                     "<td class=\"left\">", report.first_layer, "&ndash;", report.last_layer,

@@ -79,8 +79,6 @@ std::string Ranges(const std::vector<int>& numbers) {
   return text;
 }
 
-std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
-
 std::string InUnit(int64_t ns, const schedule::TimeUnit& unit) {
   return absl::StrFormat("%.*f", unit.ns == 1 ? 0 : 3,
                          static_cast<double>(ns) / static_cast<double>(unit.ns));

@@ -39,9 +39,6 @@ std::string StagesOf(const Receipt& receipt, schedule::Rank rank);
 // Ascending numbers as "3-7, 12".
 std::string Ranges(const std::vector<int>& numbers);
 
-// "12.5 %".
-std::string Percent(double share);
-
 // "1.234": three digits behind the point, none of ns.
 std::string InUnit(int64_t ns, const schedule::TimeUnit& unit);
 

@@ -67,7 +67,7 @@ void AppendObjective(const Receipt& receipt, std::string& page) {
   std::string bound;
   if (receipt.considered > 0) {
     bound = absl::StrCat("; lower bound ", Headline(receipt.lower_bound_ns), ", gap ",
-                         Percent(receipt.gap()));
+                         base::FormatPercent(receipt.gap()));
   }
   const std::string step = Headline(static_cast<double>(receipt.simulation.step_ns));
   if (receipt.objective == PlanObjective::kStep) {
@@ -101,7 +101,7 @@ std::string StageTable(const Receipt& receipt) {
                   InUnit(stage.forward_ns, unit), InUnit(stage.backward_ns, unit),
                   InUnit(stage.update_ns, unit), InUnit(stage.receive_ns, unit),
                   InUnit(stage.send_ns, unit), absl::StrCat(stage.in_flight),
-                  Percent(stage.idle_share)});
+                  base::FormatPercent(stage.idle_share)});
   }
   return absl::StrCat("times in ", unit.name, ", of one micro-batch; the update once per step\n\n",
                       table.ToString(kColumns));

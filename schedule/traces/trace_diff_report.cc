@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text_table.h"
+#include "base/units.h"
 #include "schedule/traces/trace_diff.h"
 #include "schedule/traces/trace_parts.h"
 
@@ -177,9 +178,8 @@ TimeTable RankTimesOf(const Trace& trace) {
   for (size_t r = 0; r < splits.size(); ++r) {
     const double busy = static_cast<double>(splits[r].compute_ns());
     table.rows[r].push_back(
-        trace.step_ns == 0
-            ? "-"
-            : absl::StrFormat("%.2f %%", 100 - 100 * busy / static_cast<double>(trace.step_ns)));
+        trace.step_ns == 0 ? "-"
+                           : base::FormatPercent(1 - busy / static_cast<double>(trace.step_ns), 2));
   }
   return table;
 }

@@ -93,6 +93,12 @@ TEST(FormatCount, SeparatesThousands) {
   EXPECT_EQ(FormatCount(std::numeric_limits<int64_t>::min()), "-9,223,372,036,854,775,808");
 }
 
+TEST(FormatPercent, HasAsManyDigitsAsAsked) {
+  EXPECT_EQ(FormatPercent(0.12345), "12.3 %");
+  EXPECT_EQ(FormatPercent(0.12345, 2), "12.35 %");
+  EXPECT_EQ(FormatPercent(-0.5, 0), "-50 %");
+}
+
 TEST(FormatDuration, PicksTheUnit) {
   EXPECT_EQ(base::FormatDuration(absl::ZeroDuration()), "0 ns");
   EXPECT_EQ(base::FormatDuration(absl::Nanoseconds(45)), "45 ns");

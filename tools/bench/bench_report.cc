@@ -22,7 +22,6 @@ namespace {
 
 using Column = std::pair<std::string, std::function<std::string(const BenchRow&)>>;
 
-std::string Percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 std::string SignedPercent(double share) { return absl::StrFormat("%+.1f %%", 100 * share); }
 
 std::string Milliseconds(double ms) {
@@ -34,7 +33,7 @@ std::string StepCell(const BenchRow& row) {
   const BenchInterval interval = MedianInterval(row.steps_ms);
   const double step = row.step_ms();
   const double away = std::max(interval.high - step, step - interval.low) / step;
-  return absl::StrFormat("%s ± %.1f %%", Milliseconds(step), 100 * away);
+  return absl::StrFormat("%s ± %s", Milliseconds(step), base::FormatPercent(away));
 }
 
 std::string PredictedCell(const BenchRow& row) {
@@ -42,7 +41,7 @@ std::string PredictedCell(const BenchRow& row) {
 }
 
 std::string PeakCell(const BenchRow& row) {
-  return row.peak_share() > 0 ? Percent(row.peak_share()) : "-";
+  return row.peak_share() > 0 ? base::FormatPercent(row.peak_share()) : "-";
 }
 
 double SpeedUp(const BenchRow& baseline, const BenchRow& row) {
@@ -61,7 +60,8 @@ std::vector<Column> ScalingColumns(const BenchResults& results) {
            }},
           {"efficiency", [&results](const BenchRow& row) {
              const BenchRow* const baseline = BaselineOf(results, row);
-             return baseline == nullptr ? std::string("-") : Percent(Efficiency(*baseline, row));
+             return baseline == nullptr ? std::string("-")
+                                        : base::FormatPercent(Efficiency(*baseline, row));
            }}};
 }
 
@@ -74,7 +74,8 @@ std::vector<Column> FigureColumns(const BenchResults& results, bool shows_scalin
     for (Column& column : ScalingColumns(results)) columns.push_back(std::move(column));
   } else {
     columns.emplace_back("predicted", PredictedCell);
-    columns.emplace_back("bubble", [](const BenchRow& row) { return Percent(row.bubble); });
+    columns.emplace_back("bubble",
+                         [](const BenchRow& row) { return base::FormatPercent(row.bubble); });
   }
   return columns;
 }

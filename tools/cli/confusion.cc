@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/text_table.h"
 #include "base/units.h"
@@ -17,8 +16,8 @@ using Column = base::TextTable::Column;
 
 std::string Accuracy(const Confusion::OfClass& counts) {
   if (counts.rows == 0) return "";
-  return absl::StrFormat(
-      "%.1f %%", 100.0 * static_cast<double>(counts.correct) / static_cast<double>(counts.rows));
+  return base::FormatPercent(static_cast<double>(counts.correct) /
+                             static_cast<double>(counts.rows));
 }
 
 std::vector<std::string> CellsOf(const Confusion& confusion, const engine::DataEncoding& encoding,

@@ -16,7 +16,7 @@ constexpr int kMostBarColumns = 24;
 constexpr int kEpochColumns = 5;
 constexpr int kLossColumns = 7;
 
-std::string Percent(double share) { return absl::StrFormat("%.2f %%", 100 * share); }
+std::string Percent(double share) { return base::FormatPercent(share, 2); }
 
 std::string Rate(double per_second) { return base::FormatCount(std::llround(per_second)); }
 

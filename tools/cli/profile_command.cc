@@ -93,7 +93,7 @@ std::string LayerTable(const std::vector<partition::LayerCost>& layers, bool mea
   for (const partition::LayerCost& layer : layers) {
     table.AddRow({layer.name, base::FormatCount(layer.parameters), ms(layer.forward_ns),
                   ms(layer.backward_input_ns), ms(layer.backward_weight_ns), ms(layer.step_ns),
-                  measured ? absl::StrFormat("%.1f %%", 100 * layer.spread) : "-",
+                  measured ? base::FormatPercent(layer.spread) : "-",
                   base::FormatBytes(layer.memory.stash_bytes + layer.memory.weight_stash_bytes),
                   base::FormatBytes(layer.memory.output_bytes)});
   }

@@ -98,7 +98,7 @@ std::vector<std::string> FoundColumns(const ScheduleComparison& comparison) {
 std::vector<std::string> FoundCells(const ScheduleComparison& comparison,
                                     const SimulatedSchedule& simulated) {
   return {FormatMs(TimeNs(simulated, comparison.objective)),
-          FormatPercent(simulated.simulation.bubble_rate),
+          base::FormatPercent(simulated.simulation.bubble_rate, 2),
           KnowsSizes(comparison) ? base::FormatBytes(PeakBytes(simulated))
                                  : absl::StrFormat("%.4g", FullestStash(simulated)),
           absl::StrFormat("%.4g", MicroBatchesPerSecond(simulated, comparison.objective))};

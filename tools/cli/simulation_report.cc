@@ -18,7 +18,7 @@ double Milliseconds(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 std::string ShareOfStep(int64_t ns, const Simulation& simulation) {
   if (simulation.step_ns == 0) return "-";
-  return FormatPercent(static_cast<double>(ns) / static_cast<double>(simulation.step_ns));
+  return base::FormatPercent(static_cast<double>(ns) / static_cast<double>(simulation.step_ns), 2);
 }
 
 std::vector<std::string> Columns(const SimulatedSchedule& simulated) {
@@ -55,8 +55,6 @@ std::string Title(const SimulatedSchedule& simulated) {
 }
 
 std::string FormatMs(int64_t ns) { return absl::StrFormat("%.3f ms", Milliseconds(ns)); }
-
-std::string FormatPercent(double share) { return absl::StrFormat("%.2f %%", 100 * share); }
 
 bool KnowsSizes(const SimulatedSchedule& simulated) {
   return simulated.simulation.ranks[0].peak_bytes > 0;
@@ -109,7 +107,7 @@ std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineO
   return absl::StrCat(Title(simulated), "\n\n", schedule::ToTimeline(simulation.trace, timeline),
                       "\n", table.ToString(), "\nstep ", FormatMs(simulation.step_ns),
                       ", longest span of a rank ", FormatMs(simulation.span_ns), ", bubble ",
-                      FormatPercent(simulation.bubble_rate), " of it\n");
+                      base::FormatPercent(simulation.bubble_rate, 2), " of it\n");
 }
 
 std::string ToHtml(const SimulatedSchedule& simulated) {
@@ -118,7 +116,7 @@ std::string ToHtml(const SimulatedSchedule& simulated) {
   text.title = Title(simulated);
   text.facts = {{"step", FormatMs(simulation.step_ns)},
                 {"longest span of a rank", FormatMs(simulation.span_ns)},
-                {"bubble", FormatPercent(simulation.bubble_rate)}};
+                {"bubble", base::FormatPercent(simulation.bubble_rate, 2)}};
   text.columns = Columns(simulated);
   for (size_t r = 0; r < simulation.ranks.size(); ++r) text.rows.push_back(RowOf(simulated, r));
   return schedule::ToHtml({{"", simulation.trace, simulated.unit_stash}}, text);

@@ -20,9 +20,8 @@ nlohmann::ordered_json ToJson(const SimulatedSchedule& simulated);
 // A title, a timeline, a table of the ranks, and the totals.
 std::string ToText(const SimulatedSchedule& simulated, const schedule::TimelineOptions& timeline);
 
-// How reports write a time of the simulation, and a share.
+// How reports write a time of the simulation.
 std::string FormatMs(int64_t ns);
-std::string FormatPercent(double share);
 
 // Whether peaks in bytes are known.
 bool KnowsSizes(const SimulatedSchedule& simulated);

@@ -32,8 +32,7 @@ std::string Counted(int64_t count, absl::string_view one, absl::string_view many
 std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
   return {base::FormatBytes(device.measured_peak_bytes),
           base::FormatBytes(device.predicted_peak_bytes), absl::StrCat(device.peak_stashed),
-          base::FormatBytes(device.measured_stash_bytes),
-          absl::StrFormat("%.1f %%", 100 * device.busy)};
+          base::FormatBytes(device.measured_stash_bytes), base::FormatPercent(device.busy)};
 }
 
 std::string DeviceTable(const partition::PlanReport& plan,
