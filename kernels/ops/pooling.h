@@ -38,7 +38,8 @@ struct PoolingShape {
   }
 };
 
-// The largest element of each window, or the average of them, in which padding counts as 0.
+// The largest element of each window, or one that is not a number, if there is any; or the average
+// of them, in which padding counts as 0.
 //   x, dx (N, H, W)   y, dy (N, P, Q)
 // All of the device's activation type.
 //

@@ -1,5 +1,6 @@
 #include "kernels/ops/activation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -83,6 +84,14 @@ TEST_P(CpuActivation, OfASumMatchesReference) {
     bounds.push_back(ActivationBound(GetParam(), z, 0.0) + 0x1p-125);
   }
   EXPECT_THAT(actual, CloseTo(y, bounds));
+}
+
+TEST_P(CpuActivation, PassesOnWhatIsNotANumber) {
+  constexpr size_t kAt[] = {0, 21, 69'999};
+  for (const size_t i : kAt) x_[i] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<double> y = Compute(1, /*adds=*/false).y;
+  for (const size_t i : kAt) EXPECT_TRUE(std::isnan(y[i])) << i;
+  EXPECT_EQ(std::count_if(y.begin(), y.end(), [](double value) { return std::isnan(value); }), 3);
 }
 
 TEST_P(CpuActivation, HasTheSameBitsForAnyNumberOfThreads) {

@@ -1,5 +1,6 @@
 #include "kernels/ops/pooling.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -102,6 +103,18 @@ std::vector<PoolingShape> Shapes() {
   return shapes;
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuPooling, ::testing::ValuesIn(Shapes()), CaseName);
+
+TEST(CpuPoolingOfNan, PassesItOn) {
+  TestDevice device;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const Pooling kind : {Pooling::kMax, Pooling::kAverage}) {
+    const PoolingShape shape{
+        .kind = kind, .height = 2, .width = 4, .kernel_height = 2, .kernel_width = 2, .stride = 2};
+    const Vector y = TestDevice::Values(Pool(device, shape, {1, 5, 2, 2, kNan, 7, 2, 2}, {1, 1}).y);
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_EQ(y[1], 2);
+  }
+}
 
 TEST(CpuPoolingOfEqualElements, GivesTheFirstTheGradient) {
   TestDevice device;

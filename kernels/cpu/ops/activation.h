@@ -1,8 +1,6 @@
 #ifndef STAGECOACH_KERNELS_CPU_OPS_ACTIVATION_H_
 #define STAGECOACH_KERNELS_CPU_OPS_ACTIVATION_H_
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "kernels/activation.h"
 #include "kernels/math.h"
@@ -16,7 +14,8 @@ struct NoActivation {
   static float Gradient(float dy, float /*known*/) { return dy; }
 };
 struct ReluActivation {
-  static float Of(float z) { return std::max(0.0F, z); }
+  // In this form not-a-number stays one.
+  static float Of(float z) { return z < 0.0F ? 0.0F : z; }
   static float Gradient(float dy, float y) { return y > 0.0F ? dy : 0.0F; }
 };
 struct GeluActivation {

@@ -83,11 +83,12 @@ class CpuPooling final : public PoolingOp {
     int64_t top, bottom, left, right;
   };
 
-  // Where in a plane the first of the largest elements is.
+  // Where in a plane the first of the largest elements is, or the first that is not a number.
   int64_t Largest(const T* plane, const Window& window) const {
     int64_t largest = window.top * W_ + window.left;
     for (int64_t h = window.top; h < window.bottom; ++h) {
       for (int64_t i = h * W_ + window.left; i < h * W_ + window.right; ++i) {
+        if (std::isnan(static_cast<float>(plane[i]))) return i;
         if (plane[i] > plane[largest]) largest = i;
       }
     }
