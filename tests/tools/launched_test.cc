@@ -17,8 +17,10 @@ namespace stagecoach::tools {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // All that two runs must have alike, of their events.
 nlohmann::json AnswerOf(const Finished& run) {
@@ -110,6 +112,22 @@ TEST(LaunchedReport, TellsOfTheDevicesOfAll) {
     EXPECT_EQ(device["measured_peak_bytes"], device["predicted_peak_bytes"]);
     EXPECT_GT(device["busy"], 0.0);
   }
+}
+
+TEST(LaunchedReport, SaysThatProcessorsDiffer) {
+  const CudaMachine machine("gpus=4");
+  const VariablesOf at = At(2, FilePlace(machine));
+  const VariablesOf narrow = [&](int rank) {
+    Variables variables = at(rank);
+    if (rank == 1) variables.emplace_back("ONEDNN_MAX_CPU_ISA", "SSE41");
+    return variables;
+  };
+  const std::vector<Finished> all = Launch(2, narrow, Same(RankArguments({"--device", "cpu"})));
+  EXPECT_EQ(all[0].exit_status, 0) << all[0].err;
+  EXPECT_THAT(WithoutWaits(all[0].err),
+              AllOf(StartsWith("stagecoach: rank 1 computes with sse4.1, rank 0 with "),
+                    EndsWith(": the bits will depend on which of them has which layers\n")));
+  EXPECT_THAT(WithoutWaits(all[1].err), IsEmpty());
 }
 
 // As where a launcher shows each process its own GPU.

@@ -16,6 +16,7 @@
 #include "kernels/cuda_backend.h"
 #include "schedule/files/schedule_file.h"
 #include "tools/cli/exit_status.h"
+#include "tools/cli/machine.h"
 #include "tools/cli/messages.h"
 
 namespace stagecoach::tools {
@@ -63,6 +64,33 @@ absl::StatusOr<Meeting> MeetAtFirst(const engine::Launch& launch, absl::Duration
     PrintRankNotice(DescribeWait(launch, missing, until));
   });
   return Meet(launch, deadline, launch.is_replacement ? nullptr : &late);
+}
+
+// What the bits of a device's work depend on.
+absl::StatusOr<std::string> ComputesWith(const RunOptions& options, int rank) {
+  if (options.device.kind != "cuda") return InspectMachine().instruction_set;
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  const std::vector<kernels::CudaGpu> gpus = backend->Inspect().gpus;
+  const auto own = static_cast<size_t>(rank);
+  if (own >= options.device.gpus.size()) return "";  // refused later
+  const auto gpu = static_cast<size_t>(options.device.gpus[own]);
+  return gpu < gpus.size() ? gpus[gpu].name : "";
+}
+
+// Says it if the processes compute with different things, as then another partition has other bits.
+absl::Status CompareProcessors(const Meeting& meeting, const RunOptions& options) {
+  const int rank = meeting.launch.rank;
+  ASSIGN_OR_RETURN(const std::string own, ComputesWith(options, rank));
+  const auto deadline = base::Deadline::After(absl::Seconds(options.deadline_seconds));
+  ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                   From(Origin::kConfiguration, meeting.rendezvous->AllGather(own, deadline)));
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](const std::string& one) { return one != all.front(); });
+  if (other == all.end()) return absl::OkStatus();
+  PrintNotice(absl::StrCat("rank ", other - all.begin(), " computes with ", *other,
+                           ", rank 0 with ", all.front(),
+                           ": the bits will depend on which of them has which layers"));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -153,6 +181,7 @@ absl::StatusOr<int> WorkAsRank(
   const auto attempt = [&]() -> absl::StatusOr<int> {
     RETURN_IF_ERROR(meeting.status());
     RETURN_IF_ERROR(options.status());
+    RETURN_IF_ERROR(CompareProcessors(*meeting, *options));
     return work(*options, *meeting);
   };
   absl::StatusOr<int> result = attempt();
