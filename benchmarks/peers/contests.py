@@ -71,7 +71,8 @@ def _peers(options, kind, processes, threads, microbatches, cut):
     for form, layout in _forms(options, kind):
         flags = {"--model": options.model, "--work": kind, "--form": form, "--batch": options.batch, "--microbatches": microbatches,
                  "--threads": threads, "--device": options.device, "--steps": options.repeats, "--world": processes,
-                 "--layers": options.layers, "--width": options.width, "--context": options.context, "--cut": cut}
+                 "--layers": options.layers, "--width": options.width, "--context": options.context, "--cut": cut,
+                 "--timeout": options.timeout}
         words = [word for flag, value in flags.items() if value is not None for word in (flag, str(value))]
         commands = [[options.python, WORKER, *words, *layout, "--rank", str(rank)] for rank in range(processes)]
         yield Side(", ".join([library, form, *(["channels last"] if layout else [])]), commands)
@@ -108,7 +109,7 @@ def _cut(options, kind, processes, microbatches):
         return planned_cut(options.program, options.model, options.context, processes, options.batch, microbatches, kind)
     stages = processes * STAGES_OF_A_DEVICE[kind]
     if len(options.cut.split(",")) != stages:
-        raise UserError(f"--cut {options.cut} has not the {stages} stages of {kind}: choose schedules by --only")
+        raise UserError(f"--cut {options.cut} does not have the {stages} stages of {kind}: choose schedules by --only")
     return options.cut
 
 

@@ -104,6 +104,10 @@ class Contests(Comparison):
         self.compare("--rounds", "1", "--only", "gpipe", "--microbatches", "8", "--forms", "eager", "--cut", "12,8")
         self.assertEqual(value(self.calls()[1]["arguments"], "--cut"), "12,8")
 
+    def test_processes_wait_for_each_other_as_long_as_a_run_may_take(self):
+        self.compare("--rounds", "1", "--only", "gpipe", "--microbatches", "4", "--forms", "eager", "--timeout", "7200")
+        self.assertEqual(float(value(self.calls()[1]["arguments"], "--timeout")), 7200)
+
     def test_resnet_is_also_run_with_channels_last(self):
         found = self.results("--rounds", "1", "--model", "resnet18-small", "--threads", "1")
         self.assertEqual([side["name"] for side in found["contests"][0]["sides"]], [
@@ -235,12 +239,23 @@ class Failures(Comparison):
             self.assertIn("not run", output)
             self.assertEqual(self.left(), [])
 
+    def test_only_results_can_be_shown(self):
+        path = self.folder / "rows.json"
+        path.write_text('{"machine": {}, "rows": []}')
+        self.assertIn("--save did not write this file", self.compare("--show", str(path), status=2).stderr)
+
     def test_says_what_cannot_be_compared(self):
         for arguments, error in {
                 ("--batch", "10", "--microbatches", "4", "--only", "gpipe"): "a batch of 10 is not 4 equal micro-batches",
                 ("--only", "2f2b"): "2f2b is none of one, gpipe, 1f1b, interleaved, zb-v, ddp",
                 ("--only", "gpipe", "--devices", "1"): "nothing to compare",
-                ("--only", "zb-v", "--cut", "10,10"): "--cut 10,10 has not the 4 stages of zb-v",
+                ("--only", "zb-v", "--cut", "10,10"): "--cut 10,10 does not have the 4 stages of zb-v",
+                ("--batch", "512,64"): "argument --batch: '512,64' is not one positive number",
+                ("--rounds", "3,9"): "argument --rounds: '3,9' is not one positive number",
+                ("--repeats", "0"): "argument --repeats: '0' is not one positive number",
+                ("--timeout", "inf"): "argument --timeout: invalid seconds value: 'inf'",
+                ("--show", "/nowhere/nope.json"): "--show /nowhere/nope.json: [Errno 2] No such file or directory",
+                ("--show", PROGRAM): f"--show {PROGRAM}: Expecting value",
                 ("--cut", "most"): "--cut most: equal, planned, or numbers",
                 ("--cut", "planned"): "--cut planned is for GPT-2",
                 ("--model", "gpt2-124m", "--width", "4"): "--layers and --width are of the default network",
