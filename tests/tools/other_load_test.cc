@@ -1,16 +1,12 @@
 #include "tools/cli/other_load.h"
 
-#include <string>
+#include <cstdint>
 
-#include "gmock/gmock.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace stagecoach::tools {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Ge;
-using ::testing::Le;
 
 // A start of /proc/stat; columns as in proc(5).
 constexpr char kStat[] =
@@ -36,9 +32,41 @@ TEST(OtherLoad, IsToldFromATenthOn) {
   EXPECT_EQ(DescribeOtherLoad(0.349), "other programs took 35 % of the processors meanwhile");
 }
 
-TEST(OtherLoad, IsAShare) {
-  const OtherLoad load;
-  EXPECT_THAT(load.Share(), AllOf(Ge(0.0), Le(1.0)));
+// Of others in so many milliseconds, in which the processors were busy for `busy_ms` in all and
+// this process for `own_ms`. Like the system's, the counts do not begin at 0.
+double Share(int64_t time_ms, int64_t busy_ms, int64_t own_ms, int64_t processors) {
+  const LoadSample start = {.time = absl::FromUnixSeconds(1'700'000'000),
+                            .busy = absl::Seconds(5000),
+                            .own = absl::Seconds(30)};
+  const LoadSample end = {.time = start.time + absl::Milliseconds(time_ms),
+                          .busy = start.busy + absl::Milliseconds(busy_ms),
+                          .own = start.own + absl::Milliseconds(own_ms)};
+  return ShareOfOthers(start, end, processors);
+}
+
+TEST(OtherLoad, IsWhatOthersTook) {
+  EXPECT_DOUBLE_EQ(Share(1000, 250, 0, 1), 0.25);
+  EXPECT_DOUBLE_EQ(Share(2000, 2000, 1500, 1), 0.25);
+}
+
+TEST(OtherLoad, IsNotWhatThisProcessTook) { EXPECT_EQ(Share(1000, 1000, 1000, 1), 0.0); }
+
+TEST(OtherLoad, IsOfTheTimeOfAllProcessors) {
+  EXPECT_DOUBLE_EQ(Share(1000, 3000, 1000, 4), 0.5);
+  EXPECT_DOUBLE_EQ(Share(1000, 4000, 0, 4), 1.0);
+}
+
+// Own time is counted more finely than busy time, of which up to a step can be missing or too much.
+TEST(OtherLoad, IsFromNoneToAllHoweverCoarselyBusyTimeIsCounted) {
+  EXPECT_EQ(Share(1000, 990, 995, 1), 0.0);
+  EXPECT_EQ(Share(1000, 1010, 0, 1), 1.0);
+}
+
+TEST(OtherLoad, IsNoneWhereNothingIsKnown) {
+  EXPECT_EQ(Share(199, 190, 0, 1), 0.0);
+  EXPECT_DOUBLE_EQ(Share(200, 190, 0, 1), 0.95);
+  EXPECT_EQ(Share(0, 0, 0, 1), 0.0);
+  EXPECT_EQ(Share(1000, 0, 500, 0), 0.0);
 }
 
 }  // namespace

@@ -54,9 +54,16 @@ int64_t BusyTicks(const std::string& proc_stat, const std::set<int>& processors)
   return ticks;
 }
 
+double ShareOfOthers(const LoadSample& start, const LoadSample& end, int64_t processors) {
+  const absl::Duration time = end.time - start.time;
+  if (time < kLeastTime || processors < 1) return 0.0;
+  const absl::Duration others = (end.busy - start.busy) - (end.own - start.own);
+  return std::clamp(absl::FDivDuration(others, time * processors), 0.0, 1.0);
+}
+
 OtherLoad::OtherLoad() : processors_(OwnProcessors()), start_(Now()) {}
 
-OtherLoad::Sample OtherLoad::Now() const {
+LoadSample OtherLoad::Now() const {
   const absl::StatusOr<std::string> stat = base::ReadFile("/proc/stat", kMaxStatBytes);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -67,12 +74,7 @@ OtherLoad::Sample OtherLoad::Now() const {
 }
 
 double OtherLoad::Share() const {
-  const Sample now = Now();
-  if (now.time - start_.time < kLeastTime) return 0.0;
-  const absl::Duration all =
-      (now.time - start_.time) * static_cast<double>(std::max<size_t>(1, processors_.size()));
-  const absl::Duration others = now.busy - start_.busy - (now.own - start_.own);
-  return std::clamp(absl::FDivDuration(others, all), 0.0, 1.0);
+  return ShareOfOthers(start_, Now(), static_cast<int64_t>(processors_.size()));
 }
 
 std::string DescribeOtherLoad(double share) {

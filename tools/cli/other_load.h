@@ -9,33 +9,39 @@
 
 namespace stagecoach::tools {
 
-// How long the processors of these numbers have been at work, for whatever or whomever, by the text
-// of /proc/stat: other machines of the same host (steal) included. In its unit, 1/100 s.
+// How long the processors of these numbers have been busy, with any program, by the text of
+// /proc/stat: other machines of the same host (steal) included. In its unit, 1/100 s.
 int64_t BusyTicks(const std::string& proc_stat, const std::set<int>& processors);
+
+// What has been counted by some moment.
+struct LoadSample {
+  absl::Time time;
+  absl::Duration busy;  // of all processors that this process may use, summed
+  absl::Duration own;   // of this process
+};
+
+// The share of the time of so many processors that others took between two samples, from 0 to 1.
+// 0 where nothing is known: without processors, and for less than a fifth of a second, since busy
+// time is counted in steps of 10 ms.
+double ShareOfOthers(const LoadSample& start, const LoadSample& end, int64_t processors);
 
 // "other programs took 35 % of the processors meanwhile" of a share of more than a tenth, else "".
 std::string DescribeOtherLoad(double share);
 
-// What others take of the processors that this process may use, from the beginning of its life on:
-// what is measured meanwhile takes longer than it need.
+// What others take of the processors that this process may use, since this object was created; what
+// is measured meanwhile takes longer than it should.
 class OtherLoad {
  public:
   OtherLoad();
 
-  // A share of those processors' time; 0 where nothing is known, as in the first fifth of a second:
-  // it is counted in steps of 10 ms.
+  // ShareOfOthers until now.
   double Share() const;
 
  private:
-  struct Sample {
-    absl::Time time;
-    absl::Duration busy;  // of all processors
-    absl::Duration own;   // of this process
-  };
-  Sample Now() const;
+  LoadSample Now() const;
 
   const std::set<int> processors_;
-  const Sample start_;
+  const LoadSample start_;
 };
 
 }  // namespace stagecoach::tools
