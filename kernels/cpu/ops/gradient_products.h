@@ -15,8 +15,8 @@ namespace stagecoach::kernels {
 // that no cache holds at 151 GFLOP/s where these reach 250, and with AVX2 it computes the input
 // gradient at 102 where these reach 132 (64 x 2304 x 2304, oneDNN 2.6.3).
 
-// dx[r][i] = sum over o of dz[r][o] w[i][o], for `inputs` rows of w and columns of dx, which are
-// `ld` apart, outputs and lddx; scratch: InputGradientScratch values.
+// dx[r][i] = sum over o of dz[r][o] w[i][o], for `inputs` rows of w and columns of dx, whose
+// rows are outputs and lddx apart; scratch: InputGradientScratch values.
 int64_t InputGradientScratch(int64_t rows, int64_t inputs, int64_t outputs);
 void InputGradient(int64_t rows, int64_t inputs, int64_t outputs, const float* dz, const float* w,
                    float* dx, int64_t lddx, float* scratch);
