@@ -121,6 +121,8 @@ std::string FormatPercent(double share, int digits) {
   return absl::StrFormat("%.*f %%", digits, 100 * share);
 }
 
+std::string FormatChange(double share) { return absl::StrFormat("%+.1f %%", 100 * share); }
+
 std::string FormatDuration(absl::Duration duration) {
   if (duration < absl::ZeroDuration()) return absl::StrCat("-", base::FormatDuration(-duration));
   if (duration == absl::InfiniteDuration()) return "inf";

@@ -25,6 +25,8 @@ std::string FormatCount(int64_t count);
 
 // A share as a percentage: 0.1234 is "12.3 %".
 std::string FormatPercent(double share, int digits = 1);
+// With its sign: "+12.3 %".
+std::string FormatChange(double share);
 
 // For people, and to be called as base::FormatDuration, since absl has one too: "45 ns", "1.5 ms",
 // "850 ms", "12.3 s", "1m 20s", "3h 5m", "2d 4h", "inf".

@@ -72,7 +72,8 @@ partition::Plan StagePerLayer(const partition::Plan& plan,
   return fine;
 }
 
-absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats) {
+absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats,
+                                              const std::function<bool()>& is_stopped = nullptr) {
   const int64_t batch_rows = run.plan.batch_rows();
   const RandomSamples data(run.sample_spec(), batch_rows);
   const TrainerOptions options = {.optimizer = run.optimizer,
@@ -86,6 +87,7 @@ absl::StatusOr<std::vector<Trace>> TraceSteps(PreparedRun run, int repeats) {
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<Trace> traces;
   for (int step = 0; step <= repeats; ++step) {
+    if (is_stopped && is_stopped()) return absl::CancelledError("the measurement was stopped");
     RETURN_IF_ERROR(trainer->Step(data, rows).status());
     if (step == 0) continue;
     ASSIGN_OR_RETURN(Trace trace, trainer->LastTrace());
@@ -144,7 +146,8 @@ absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptio
                                         .optimizer = options.optimizer,
                                         .device = options.device,
                                         .transfers = cut.lowered->transfers}));
-  ASSIGN_OR_RETURN(const std::vector<Trace> traces, TraceSteps(std::move(fine), measure.repeats));
+  ASSIGN_OR_RETURN(const std::vector<Trace> traces,
+                   TraceSteps(std::move(fine), measure.repeats, measure.is_stopped));
   const schedule::Costs costs =
       MeasureCosts(traces, profile.updates_in_backward,
                    std::vector<schedule::StageMemory>(static_cast<size_t>(model.num_layers())));

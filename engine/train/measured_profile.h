@@ -2,6 +2,7 @@
 #define STAGECOACH_ENGINE_TRAIN_MEASURED_PROFILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,8 @@ struct MeasureOptions {
   // The step's own time is measured after all passes, as replicas and clipping have it, and not as
   // part of the last one, which has gradients in its cache.
   bool updates_apart = false;
+  // Asked between steps: whether to end with Cancelled. May be empty.
+  std::function<bool()> is_stopped = nullptr;
 };
 
 // AnalyzeModel, but with the times that layers take while the whole model trains on random data on
@@ -33,7 +36,8 @@ struct MeasureOptions {
 // LayerCost::spread: of the time that the layer takes for a whole step, the distance between the
 // first and the third quartile of the repeats, as a share of the median.
 //
-// Errors: those of AnalyzeModel and Trainer::Create. Takes the memory of training the model whole.
+// Errors: those of AnalyzeModel and Trainer::Create, and Cancelled. Takes the memory of training
+// the model whole.
 absl::StatusOr<ModelProfile> MeasureModel(const Model& model, const ProfileOptions& options,
                                           const MeasureOptions& measure);
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/library_isa.h"
 
 namespace stagecoach::kernels {
 
@@ -11,11 +12,7 @@ const dnnl::engine& CpuEngine() {
   return *engine;
 }
 
-bool LibraryHasBfloat16() {
-  // A set of instructions has the bits of those that it includes.
-  constexpr unsigned kNeeded = dnnl_cpu_isa_avx512_core_bf16;
-  return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kNeeded) == kNeeded;
-}
+bool LibraryHasBfloat16() { return LibraryUses(dnnl_cpu_isa_avx512_core_bf16); }
 
 absl::Status FromLibrary(dnnl_status_t status, const char* what) {
   if (status == dnnl_success) return absl::OkStatus();

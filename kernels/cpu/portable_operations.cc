@@ -1,6 +1,5 @@
-#include <oneapi/dnnl/dnnl.h>
-
 #include "kernels/cpu/compiled_operations.h"
+#include "kernels/cpu/library_isa.h"
 #include "kernels/cpu/ops/cpu_ops.h"
 
 namespace stagecoach::kernels {
@@ -8,16 +7,6 @@ namespace stagecoach::kernels {
 // CreateCpuOps of the other compilations (kernels/CMakeLists.txt).
 std::unique_ptr<Ops> CreateCpuOpsV3(Device& device);
 std::unique_ptr<Ops> CreateCpuOpsV4(Device& device);
-
-namespace {
-
-// A set of instructions has the bits of those that it includes.
-bool LibraryUses(dnnl_cpu_isa_t set) {
-  const auto bits = static_cast<unsigned>(set);
-  return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & bits) == bits;
-}
-
-}  // namespace
 
 // What oneDNN may not use (ONEDNN_MAX_CPU_ISA), operations do not either: with it set, a wide
 // processor computes as a narrow one.

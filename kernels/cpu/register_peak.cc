@@ -1,12 +1,12 @@
 #include "kernels/cpu/register_peak.h"
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
+
+#include "kernels/cpu/library_isa.h"
 
 namespace stagecoach::kernels {
 namespace {
@@ -55,23 +55,20 @@ __attribute__((target("avx512f"))) void Spin512() { Spin<64>(); }
 __attribute__((target("avx2,fma"))) void Spin256() { Spin<32>(); }
 void Spin128() { Spin<16>(); }
 
-// A way to spin, and the multiply-adds of one of its instructions.
+// A way to spin, and the multiply-adds of one of its instructions; null: none is known.
 struct Spinner {
   void (*spin)();
   int multiply_adds;
 };
 
 Spinner FastestSpinner(Precision precision) {
-  const int isa = dnnl_get_effective_cpu_isa();
-  // What else there is for bfloat16 widens it, and computes in float32.
-  if (precision == Precision::kBfloat16 && isa >= dnnl_cpu_isa_avx512_core_bf16 &&
-      __builtin_cpu_supports("avx512bf16") != 0) {
-    return {SpinBfloat16, 32};
+  if (precision == Precision::kBfloat16) {
+    if (LibraryUses(dnnl_cpu_isa_avx512_core_amx)) return {nullptr, 0};
+    if (LibraryUses(dnnl_cpu_isa_avx512_core_bf16)) return {SpinBfloat16, 32};
+    // Others compute with it in float32.
   }
-  if (isa >= dnnl_cpu_isa_avx512_core && __builtin_cpu_supports("avx512f") != 0) {
-    return {Spin512, 16};
-  }
-  if (isa >= dnnl_cpu_isa_avx2 && __builtin_cpu_supports("fma") != 0) return {Spin256, 8};
+  if (LibraryUses(dnnl_cpu_isa_avx512_core)) return {Spin512, 16};
+  if (LibraryUses(dnnl_cpu_isa_avx2)) return {Spin256, 8};
   return {Spin128, 4};
 }
 
@@ -79,6 +76,7 @@ Spinner FastestSpinner(Precision precision) {
 
 double RegisterPeakFlops(int threads, Precision precision) {
   const Spinner spinner = FastestSpinner(precision);
+  if (spinner.spin == nullptr) return 0;
   // Until the best is no accident: other programs may take processors for seconds.
   std::vector<double> rates;
   double best = 0.0;

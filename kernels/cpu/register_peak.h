@@ -6,11 +6,10 @@
 namespace stagecoach::kernels {
 
 // The most operations a second that `threads` threads of this machine do at once in products of
-// float32 or bfloat16: independent multiply-adds on registers alone, as wide as oneDNN may use,
-// best of as many runs as it takes for a few to agree, half a second at least. A multiply-add
-// counts
-// 2. Processors without an instruction for bfloat16 are as fast as in float32. What products of
-// matrices can come near to, and not exceed.
+// float32 or bfloat16: independent multiply-adds on registers alone, as wide as oneDNN may use, the
+// best of as many runs as it takes for a few to agree. A multiply-add counts as two operations.
+// Processors without an instruction for bfloat16 are as fast as in float32; of those with AMX it is
+// not known: 0. What products of matrices can come near to, and not exceed.
 double RegisterPeakFlops(int threads, Precision precision = Precision::kFloat32);
 
 }  // namespace stagecoach::kernels

@@ -1,5 +1,8 @@
 #include "partition/plan/receipt.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/units.h"
@@ -32,15 +35,18 @@ std::string Excess(absl::string_view device, int64_t peak_bytes, int64_t memory_
       base::FormatBytes(peak_bytes - memory_bytes), base::FormatBytes(memory_bytes));
 }
 
+bool SharesCores(const Receipt& receipt, double cores) {
+  const std::vector<schedule::StageTimes>& stages = receipt.costs.stages;
+  const bool sums =
+      std::any_of(stages.begin(), stages.end(),
+                  [](const schedule::StageTimes& times) { return times.reduce_ns > 0; });
+  return cores < receipt.plan.num_devices() * (sums ? 2 : 1);
+}
+
 double StepNsOnCores(const Receipt& receipt, double cores) {
-  const int devices = receipt.plan.num_devices();
+  if (!SharesCores(receipt, cores)) return static_cast<double>(receipt.simulation.step_ns);
   schedule::Costs costs = receipt.costs;
-  bool sums = false;
-  for (schedule::StageTimes& times : costs.stages) {
-    sums |= times.reduce_ns > 0;
-    times.step_ns += times.reduce_ns;
-  }
-  if (cores >= (sums ? 2 : 1) * devices) return static_cast<double>(receipt.simulation.step_ns);
+  for (schedule::StageTimes& times : costs.stages) times.step_ns += times.reduce_ns;
   return SharedCoresStepNs(receipt.plan.schedule, costs, cores / receipt.plan.replicas());
 }
 

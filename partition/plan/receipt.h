@@ -83,9 +83,12 @@ struct Receipt : PreparedPlan {
   absl::Duration planning;
 };
 
-// The simulated step if the plan's devices share so many cores, > 0 (schedule/shared_cores.h; then
-// messages take no time). A device needs one, and another to sum gradients over replicas beside its
-// passes; if all have what they need, it is the step of the receipt.
+// Whether the plan's devices need more cores than there are: each needs one, and another to sum
+// gradients over replicas beside its passes.
+bool SharesCores(const Receipt& receipt, double cores);
+// The simulated step if the plan's devices share so many cores, > 0: that of the receipt, unless
+// SharesCores. Then messages take no time, and sums over replicas that of their device
+// (schedule/shared_cores.h).
 double StepNsOnCores(const Receipt& receipt, double cores);
 
 // OK, or ResourceExhausted with the device that exceeds its memory by most, its need and limit.

@@ -51,8 +51,7 @@ std::vector<std::vector<std::string>> ComparisonCells(const Receipt& own,
   for (const ComparedPlan& other : compared) {
     const double change = NsPerRow(other.receipt) / NsPerRow(own) - 1;
     cells.push_back({other.name, LayersPerStage(other.receipt.plan),
-                     Headline(other.receipt.objective_ns),
-                     absl::StrFormat("%+.1f %%", 100 * change),
+                     Headline(other.receipt.objective_ns), base::FormatChange(change),
                      base::FormatBytes(PeakBytes(other.receipt)), other.fits ? "yes" : "no"});
   }
   return cells;

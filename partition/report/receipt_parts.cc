@@ -99,7 +99,7 @@ std::string RunnerUp(const Receipt& receipt) {
   const Choice& other = *receipt.runner_up;
   const double more = receipt.objective_ns > 0 ? other.objective_ns / receipt.objective_ns - 1 : 0;
   return absl::StrCat(other.ToString(), ": ", Headline(other.objective_ns), " (",
-                      absl::StrFormat("%+.1f %%", 100 * more), ")");
+                      base::FormatChange(more), ")");
 }
 
 std::string Effort(const Receipt& receipt) {

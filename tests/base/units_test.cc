@@ -97,6 +97,8 @@ TEST(FormatPercent, HasAsManyDigitsAsAsked) {
   EXPECT_EQ(FormatPercent(0.12345), "12.3 %");
   EXPECT_EQ(FormatPercent(0.12345, 2), "12.35 %");
   EXPECT_EQ(FormatPercent(-0.5, 0), "-50 %");
+  EXPECT_EQ(FormatChange(0.12345), "+12.3 %");
+  EXPECT_EQ(FormatChange(-0.5), "-50.0 %");
 }
 
 TEST(FormatDuration, PicksTheUnit) {

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 #include "partition/plan/receipt.h"
+#include "tools/cli/flag_values.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -88,15 +90,38 @@ std::string CommonOf(absl::Span<const BenchCase> cases) {
   return Describe(cases.front(), common);
 }
 
-std::vector<BenchCase> CasesOf(const BenchGrid& grid) {
+bool AreSameWork(const BenchCase& a, const BenchCase& b, BenchScaling scaling) {
+  if (a.model != b.model || a.precision != b.precision || a.threads != b.threads) return false;
+  if (scaling == BenchScaling::kStrong) {
+    return a.batch == b.batch && a.micro_batches == b.micro_batches;
+  }
+  const int64_t of_a = a.all_devices(), of_b = b.all_devices();
+  return a.batch * of_b == b.batch * of_a && a.micro_batches * of_b == b.micro_batches * of_a;
+}
+
+absl::StatusOr<std::vector<BenchCase>> CasesOf(const BenchGrid& grid) {
   const int fewest = *std::min_element(grid.devices.begin(), grid.devices.end()) *
                      *std::min_element(grid.replicas.begin(), grid.replicas.end());
   std::vector<BenchCase> cases;
+  absl::Status status;
+  const auto grown = [&](const char* flag, int64_t count, int devices, int64_t most) -> int64_t {
+    const bool is_whole = count * devices % fewest == 0;
+    if (is_whole && count * devices / fewest <= most) return count * devices / fewest;
+    status.Update(absl::InvalidArgumentError(absl::StrCat(
+        flag, " is ", count, " for ", partition::Counted(fewest, "device"),
+        is_whole ? absl::StrCat(", so more than ", most) : std::string(", so no whole number"),
+        " for ", devices)));
+    return count;
+  };
   const auto add = [&](BenchCase one) {
     one.threads = grid.threads;
-    if (grid.scaling == BenchScaling::kWeak) {
-      one.batch = one.batch * one.all_devices() / fewest;
-      one.micro_batches = one.micro_batches * one.all_devices() / fewest;
+    if (const auto file = grid.files.find(one.schedule); file != grid.files.end()) {
+      one.devices = file->second.devices;
+      one.micro_batches = file->second.micro_batches * one.replicas;
+    } else if (grid.scaling == BenchScaling::kWeak) {
+      one.batch = grown("--batch", one.batch, one.all_devices(), kMaxBatch);
+      one.micro_batches =
+          static_cast<int>(grown("--microbatches", one.micro_batches, one.all_devices(), kMaxInt));
     }
     if (one.all_devices() == 1) one.schedule = grid.schedules.front();
     if (std::find(cases.begin(), cases.end(), one) == cases.end()) cases.push_back(std::move(one));
@@ -122,6 +147,7 @@ std::vector<BenchCase> CasesOf(const BenchGrid& grid) {
       }
     }
   }
+  RETURN_IF_ERROR(status);
   return cases;
 }
 

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 namespace stagecoach::tools {
@@ -51,6 +53,11 @@ enum class BenchScaling : uint8_t {
   kWeak,    // as many rows and micro-batches for each device
 };
 
+// Whether a number of devices is all that the two differ in, but for schedules and how devices are
+// divided among stages and replicas: under kWeak, rows and micro-batches are as many for each
+// device.
+bool AreSameWork(const BenchCase& a, const BenchCase& b, BenchScaling scaling);
+
 // All combinations of these; none is empty.
 struct BenchGrid {
   std::vector<std::string> models, precisions = {"fp32"};
@@ -60,11 +67,19 @@ struct BenchGrid {
   std::vector<int64_t> batches;    // likewise
   int threads = 1;
   BenchScaling scaling = BenchScaling::kStrong;
+  // Schedule files are for so many devices and micro-batches of each replica, whatever the lists
+  // say; by name.
+  struct Shape {
+    int devices = 1, micro_batches = 1;
+  };
+  std::map<std::string, Shape> files = {};
 };
 
 // Models first, then precisions, devices, replicas, schedules, micro-batches, batches, in their
 // order. One device without replicas has no schedule to compare: of that, the first alone.
-std::vector<BenchCase> CasesOf(const BenchGrid& grid);
+// InvalidArgument: under kWeak, a batch or a number of micro-batches that would not be whole, or
+// exceeds its limit.
+absl::StatusOr<std::vector<BenchCase>> CasesOf(const BenchGrid& grid);
 
 }  // namespace stagecoach::tools
 

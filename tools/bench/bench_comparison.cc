@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/text_table.h"
+#include "base/units.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -94,13 +94,13 @@ std::string ToText(const BenchComparison& comparison) {
   }
   columns.push_back({"", Align::kLeft});
   base::TextTable table(columns);
-  const auto ms = [](double value) { return value > 0 ? absl::StrFormat("%.4g", value) : "-"; };
+  const auto ms = [](double value) { return value > 0 ? FormatMilliseconds(value) : "-"; };
   for (const BenchChange& change : comparison.changes) {
     std::vector<std::string> cells;
     for (const BenchProperty& name : names) cells.push_back(name.of(change.what));
     cells.push_back(ms(change.before_ms));
     cells.push_back(ms(change.after_ms));
-    cells.push_back(HasTimes(change) ? absl::StrFormat("%+.1f %%", 100 * ChangeOf(change)) : "-");
+    cells.push_back(HasTimes(change) ? base::FormatChange(ChangeOf(change)) : "-");
     cells.emplace_back(NameOf(change.verdict));
     table.AddRow(std::move(cells));
   }

@@ -35,7 +35,7 @@ struct BenchComparison {
 
 BenchComparison CompareBenches(const BenchResults& before, const BenchResults& after);
 
-// A table for people, and a line on what is slower.
+// A table for people, and a line for each case that only one has, and for other conditions.
 std::string ToText(const BenchComparison& comparison);
 // {"rows": [{"schedule", ..., "before_ms", "after_ms", "change", "verdict"}], "removed", "added",
 // "other_machine", "other_options"}.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,22 +23,17 @@ namespace {
 
 using Column = std::pair<std::string, std::function<std::string(const BenchRow&)>>;
 
-std::string SignedPercent(double share) { return absl::StrFormat("%+.1f %%", 100 * share); }
-
-std::string Milliseconds(double ms) {
-  return ms >= 1e4 ? base::FormatCount(std::llround(ms)) : absl::StrFormat("%.4g", ms);
-}
-
 // "1757 ± 1.2 %": the median, and how far its interval goes to the farther side.
 std::string StepCell(const BenchRow& row) {
   const BenchInterval interval = MedianInterval(row.steps_ms);
   const double step = row.step_ms();
   const double away = std::max(interval.high - step, step - interval.low) / step;
-  return absl::StrFormat("%s ± %s", Milliseconds(step), base::FormatPercent(away));
+  return absl::StrFormat("%s ± %s", FormatMilliseconds(step), base::FormatPercent(away));
 }
 
 std::string PredictedCell(const BenchRow& row) {
-  return row.predicted_step_ms > 0 ? SignedPercent(row.predicted_step_ms / row.step_ms() - 1) : "-";
+  return row.predicted_step_ms > 0 ? base::FormatChange(row.predicted_step_ms / row.step_ms() - 1)
+                                   : "-";
 }
 
 std::string PeakCell(const BenchRow& row) {
@@ -52,26 +48,28 @@ double Efficiency(const BenchRow& baseline, const BenchRow& row) {
   return SpeedUp(baseline, row) * baseline.what.all_devices() / row.what.all_devices();
 }
 
-std::vector<Column> ScalingColumns(const BenchResults& results) {
+std::vector<Column> ScalingColumns(const BenchResults& results, BenchScaling scaling) {
   return {{"speed-up",
-           [&results](const BenchRow& row) {
-             const BenchRow* const baseline = BaselineOf(results, row);
+           [&results, scaling](const BenchRow& row) {
+             const BenchRow* const baseline = BaselineOf(results, row, scaling);
              return baseline == nullptr ? "-" : absl::StrFormat("%.2f", SpeedUp(*baseline, row));
            }},
-          {"efficiency", [&results](const BenchRow& row) {
-             const BenchRow* const baseline = BaselineOf(results, row);
+          {"efficiency", [&results, scaling](const BenchRow& row) {
+             const BenchRow* const baseline = BaselineOf(results, row, scaling);
              return baseline == nullptr ? std::string("-")
                                         : base::FormatPercent(Efficiency(*baseline, row));
            }}};
 }
 
-std::vector<Column> FigureColumns(const BenchResults& results, bool shows_scaling) {
+std::vector<Column> FigureColumns(const BenchResults& results,
+                                  std::optional<BenchScaling> scaling) {
   std::vector<Column> columns = {
       {"step, ms", StepCell},
-      {results.rate_unit(), [](const BenchRow& row) { return FormatRate(row.rate()); }},
+      {results.rate_unit(),
+       [&results](const BenchRow& row) { return FormatRate(results.RateOf(row)); }},
       {"of peak", PeakCell}};
-  if (shows_scaling) {
-    for (Column& column : ScalingColumns(results)) columns.push_back(std::move(column));
+  if (scaling.has_value()) {
+    for (Column& column : ScalingColumns(results, *scaling)) columns.push_back(std::move(column));
   } else {
     columns.emplace_back("predicted", PredictedCell);
     columns.emplace_back("bubble",
@@ -89,9 +87,12 @@ bool IsFastest(const BenchRow& row, const BenchResults& results) {
          });
 }
 
-std::vector<Column> AllFigures(const BenchResults& results) {
-  std::vector<Column> columns = FigureColumns(results, /*shows_scaling=*/false);
-  for (Column& column : ScalingColumns(results)) columns.push_back(std::move(column));
+std::vector<Column> AllFigures(const BenchResults& results, BenchScaling scaling) {
+  std::vector<Column> columns = FigureColumns(results, /*scaling=*/std::nullopt);
+  columns.emplace_back("predicted bubble", [](const BenchRow& row) {
+    return row.predicted_bubble > 0 ? base::FormatPercent(row.predicted_bubble) : "-";
+  });
+  for (Column& column : ScalingColumns(results, scaling)) columns.push_back(std::move(column));
   columns.emplace_back("peak memory",
                        [](const BenchRow& row) { return base::FormatBytes(row.peak_bytes); });
   columns.emplace_back("predicted memory", [](const BenchRow& row) {
@@ -99,6 +100,9 @@ std::vector<Column> AllFigures(const BenchResults& results) {
   });
   columns.emplace_back("sent per step",
                        [](const BenchRow& row) { return base::FormatBytes(row.sent_bytes); });
+  columns.emplace_back("predicted to be sent", [](const BenchRow& row) {
+    return base::FormatBytes(row.predicted_sent_bytes);
+  });
   return columns;
 }
 
@@ -141,10 +145,14 @@ std::vector<Column> CsvColumns() {
        known([](const BenchRow& row) { return MedianInterval(row.steps_ms).high; })},
       {"predicted_step_ms", if_known([](const BenchRow& row) { return row.predicted_step_ms; })},
       {"samples_per_second", known([](const BenchRow& row) { return row.samples_per_second(); })},
+      {"tokens_per_sample", if_known([](const BenchRow& row) { return row.tokens; })},
       {"tokens_per_second", if_known([](const BenchRow& row) { return row.tokens_per_second(); })},
+      {"flops", if_known([](const BenchRow& row) { return row.flops; })},
+      {"peak_flops_per_second", if_known([](const BenchRow& row) { return row.peak_flops; })},
       {"peak_share", if_known([](const BenchRow& row) { return row.peak_share(); })},
       {"bubble", known([](const BenchRow& row) { return row.bubble; })},
       {"predicted_bubble", if_known([](const BenchRow& row) { return row.predicted_bubble; })},
+      {"other_load", known([](const BenchRow& row) { return row.other_load; })},
       {"peak_bytes", known([](const BenchRow& row) { return row.peak_bytes; })},
       {"predicted_peak_bytes", known([](const BenchRow& row) { return row.predicted_peak_bytes; })},
       {"sent_bytes", known([](const BenchRow& row) { return row.sent_bytes; })},
@@ -156,13 +164,12 @@ std::vector<Column> CsvColumns() {
 
 }  // namespace
 
-const BenchRow* BaselineOf(const BenchResults& results, const BenchRow& row) {
+const BenchRow* BaselineOf(const BenchResults& results, const BenchRow& row, BenchScaling scaling) {
   if (!row.error.empty()) return nullptr;
   const BenchRow* baseline = nullptr;
   for (const BenchRow& other : results.rows) {
     const bool is_comparable =
-        other.error.empty() && other.what.model == row.what.model &&
-        other.what.precision == row.what.precision && other.what.threads == row.what.threads &&
+        other.error.empty() && AreSameWork(other.what, row.what, scaling) &&
         (other.what.schedule == row.what.schedule || other.what.all_devices() == 1);
     if (!is_comparable) continue;
     if (baseline == nullptr || other.what.all_devices() < baseline->what.all_devices()) {
@@ -172,13 +179,13 @@ const BenchRow* BaselineOf(const BenchResults& results, const BenchRow& row) {
   return baseline;
 }
 
-std::string ToTable(const BenchResults& results, bool shows_scaling) {
+std::string ToTable(const BenchResults& results, std::optional<BenchScaling> scaling) {
   using Align = base::TextTable::Align;
   const std::string machine = absl::StrCat(ToString(results.machine), "\n");
   if (results.rows.empty()) return machine;
   const std::vector<BenchCase> cases = results.cases();
   const std::vector<BenchProperty> names = PropertiesOf(cases);
-  const std::vector<Column> figures = FigureColumns(results, shows_scaling);
+  const std::vector<Column> figures = FigureColumns(results, scaling);
   std::vector<base::TextTable::Column> columns;
   for (const BenchProperty& name : names) {
     columns.push_back({name.name, name.is_text ? Align::kLeft : Align::kRight});
@@ -226,7 +233,7 @@ std::string ToCsv(const BenchResults& results) {
   return csv;
 }
 
-std::string ToHtml(const BenchResults& results) {
+std::string ToHtml(const BenchResults& results, BenchScaling scaling) {
   schedule::PageText text;
   text.title = "Throughput";
   text.facts = {{"machine", ToString(results.machine)}, {"rows", CommonOf(results.cases())}};
@@ -234,7 +241,7 @@ std::string ToHtml(const BenchResults& results) {
   const std::string others = OtherLoadOf(results);
   if (!others.empty()) text.facts.push_back({"not idle", others});
   const std::vector<BenchProperty> names = PropertiesOf(results.cases());
-  const std::vector<Column> figures = AllFigures(results);
+  const std::vector<Column> figures = AllFigures(results, scaling);
   for (const BenchProperty& name : names) text.columns.push_back(name.name);
   for (const Column& column : figures) text.columns.push_back(column.first);
   text.columns.emplace_back("");
@@ -247,9 +254,10 @@ std::string ToHtml(const BenchResults& results) {
     cells.push_back(!row.error.empty() ? row.error : IsFastest(row, results) ? "fastest" : "");
     text.rows.push_back(std::move(cells));
   }
-  return schedule::ToHtml({.text = std::move(text),
-                           .picture = absl::StrCat(ThroughputBars(results), ScalingPlot(results)),
-                           .style = kBenchStyle});
+  return schedule::ToHtml(
+      {.text = std::move(text),
+       .picture = absl::StrCat(ThroughputBars(results), ScalingPlot(results, scaling)),
+       .style = kBenchStyle});
 }
 
 }  // namespace stagecoach::tools

@@ -163,6 +163,13 @@ absl::StatusOr<BenchResults> ReadResults(ObjectReader reader) {
   ASSIGN_OR_RETURN(ObjectReader machine, reader.RequiredObject("machine"));
   ASSIGN_OR_RETURN(results.machine, ReadMachine(std::move(machine)));
   ASSIGN_OR_RETURN(results.options, reader.RequiredString("options"));
+  ASSIGN_OR_RETURN(const ArrayReader files, reader.RequiredArray("files"));
+  for (size_t i = 0; i < files.size(); ++i) {
+    ASSIGN_OR_RETURN(ObjectReader file, files.Object(i));
+    ASSIGN_OR_RETURN(const std::string name, file.RequiredString("name"));
+    ASSIGN_OR_RETURN(results.files[name], file.RequiredString("hash"));
+    RETURN_IF_ERROR(file.Finish());
+  }
   ASSIGN_OR_RETURN(const ArrayReader rows, reader.RequiredArray("rows"));
   for (size_t i = 0; i < rows.size(); ++i) {
     ASSIGN_OR_RETURN(ObjectReader row, rows.Object(i));
@@ -176,6 +183,10 @@ absl::StatusOr<BenchResults> ReadResults(ObjectReader reader) {
 }
 
 }  // namespace
+
+std::string FormatMilliseconds(double ms) {
+  return ms >= 9999.5 ? base::FormatCount(std::llround(ms)) : absl::StrFormat("%.4g", ms);
+}
 
 std::string FormatRate(double per_second) {
   return per_second >= 100 ? base::FormatCount(std::llround(per_second))
@@ -194,13 +205,13 @@ BenchInterval MedianInterval(std::vector<double> values) {
   // Of n values, the number below the median is binomial with p = 1/2. Leaves out as many on either
   // side as are not all below, or above, it in 95 of 100 cases.
   const auto size = static_cast<double>(n);
-  double probability = std::pow(0.5, size);  // that `left_out` are below
-  double below = probability;                // that no more than `left_out` are
+  double logarithm = size * std::log(0.5);  // of the probability that `left_out` are below
+  double below = std::exp(logarithm);       // that no more than `left_out` are
   size_t left_out = 0;
   for (size_t k = 0; below <= 0.025 && 2 * (k + 1) < n; ++k) {
     left_out = k;
-    probability *= (size - static_cast<double>(k)) / static_cast<double>(k + 1);
-    below += probability;
+    logarithm += std::log((size - static_cast<double>(k)) / static_cast<double>(k + 1));
+    below += std::exp(logarithm);
   }
   return {values[left_out], values[n - 1 - left_out]};
 }
@@ -253,10 +264,9 @@ std::vector<BenchCase> BenchResults::cases() const {
   return cases;
 }
 
-const char* BenchResults::rate_unit() const {
-  const bool has_tokens =
-      std::any_of(rows.begin(), rows.end(), [](const BenchRow& row) { return row.tokens > 0; });
-  return has_tokens ? "tokens/s" : "samples/s";
+bool BenchResults::counts_tokens() const {
+  return std::all_of(rows.begin(), rows.end(),
+                     [](const BenchRow& row) { return row.tokens > 0 || !row.error.empty(); });
 }
 
 ordered_json ToJson(const BenchCase& what) {
@@ -270,6 +280,8 @@ ordered_json ToJson(const BenchResults& results) {
   const BenchMachine& machine = results.machine;
   ordered_json rows = ordered_json::array();
   for (const BenchRow& row : results.rows) rows.push_back(RowToJson(row));
+  ordered_json files = ordered_json::array();
+  for (const auto& [name, hash] : results.files) files.push_back({{"name", name}, {"hash", hash}});
   return {{"format", kFormat},
           {"version", kVersion},
           {"machine",
@@ -283,6 +295,7 @@ ordered_json ToJson(const BenchResults& results) {
             {"compiler", machine.compiler},
             {"date", machine.date}}},
           {"options", results.options},
+          {"files", std::move(files)},
           {"rows", std::move(rows)}};
 }
 

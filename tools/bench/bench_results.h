@@ -2,6 +2,7 @@
 #define STAGECOACH_TOOLS_BENCH_BENCH_RESULTS_H_
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 
 namespace stagecoach::tools {
 
+// "698.7", or "12,346" of long ones.
+std::string FormatMilliseconds(double ms);
 // "1,235", or "3.14" of small ones.
 std::string FormatRate(double per_second);
 
@@ -45,8 +48,6 @@ struct BenchRow {
   double step_ms() const { return MedianOf(steps_ms); }
   double samples_per_second() const { return 1e3 * static_cast<double>(what.batch) / step_ms(); }
   double tokens_per_second() const { return samples_per_second() * static_cast<double>(tokens); }
-  // What counts: tokens where there are any.
-  double rate() const { return tokens > 0 ? tokens_per_second() : samples_per_second(); }
   double peak_share() const { return peak_flops > 0 ? 1e3 * flops / step_ms() / peak_flops : 0; }
 };
 
@@ -63,27 +64,34 @@ struct BenchMachine {
 };
 BenchMachine InspectBenchMachine();
 
-// "AMD EPYC, 2 processors, avx512_core_bf16, 15.6 GB; stagecoach 0.1.0, oneDNN 2.6.3, g++ 12.2.0;
-// 2026-11-26".
+// "AMD EPYC, 2 processors, avx512_core_bf16, 15.6 GB; stagecoach 0.1.0, oneDNN 2.6.3, compiler
+// 12.2.0; 2026-11-26".
 std::string ToString(const BenchMachine& machine);
 
 struct BenchResults {
   BenchMachine machine;
-  std::string options;         // flags that no case says, as they were given: "--layers 8"
-  std::vector<BenchRow> rows;  // of different cases
+  std::string options;  // flags that no case says: "--layers 8"
+  // Fingerprints (base/hash.h) of the model and schedule files that cases name.
+  std::map<std::string, std::string> files = {};
+  std::vector<BenchRow> rows = {};  // of different cases
 
   const BenchRow* Find(const BenchCase& what) const;  // null: there is none
   void Keep(const BenchRow& row);  // in place of the one of its case, if there is one
   std::vector<BenchCase> cases() const;
-  const char* rate_unit() const;  // of BenchRow::rate
+  // Throughput is in tokens if all rows have some, and in samples otherwise.
+  bool counts_tokens() const;
+  const char* rate_unit() const { return counts_tokens() ? "tokens/s" : "samples/s"; }
+  double RateOf(const BenchRow& row) const {
+    return counts_tokens() ? row.tokens_per_second() : row.samples_per_second();
+  }
 };
 
 // {"model", "precision", "devices", "replicas", "schedule", "microbatches", "batch",
 // "threads_per_device"}.
 nlohmann::ordered_json ToJson(const BenchCase& what);
 
-// {"format", "version", "machine": {...}, "rows": [{"schedule", "step_ms", ...}]}: docs/bench.md
-// lists the keys. What is unknown has none.
+// {"format", "version", "machine": {...}, "options", "files", "rows": [{"schedule", "step_ms",
+// ...}]}: docs/bench.md lists the keys. What is unknown has none.
 nlohmann::ordered_json ToJson(const BenchResults& results);
 // The reverse. InvalidArgument says what is wrong, and where.
 absl::StatusOr<BenchResults> ParseBenchResults(const std::string& text);

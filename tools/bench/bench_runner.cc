@@ -15,6 +15,7 @@
 #include "engine/train/measured_profile.h"
 #include "engine/train/trainer.h"
 #include "partition/search/receipt_of.h"
+#include "schedule/files/schedule_file.h"
 #include "schedule/traces/trace_diff.h"
 #include "tools/bench/matrix_peak.h"
 #include "tools/cli/exit_status.h"
@@ -31,10 +32,12 @@ RunOptions OptionsOf(const BenchCase& what, RunOptions options) {
   options.model_file = what.model == kDefaultModel ? "" : what.model;
   options.device.precision = what.precision;
   options.device.threads = what.threads;
-  options.stages = what.devices;
   options.replicas = what.replicas;
   options.schedule = what.schedule;
-  options.micro_batches = what.micro_batches;
+  if (!schedule::IsScheduleFile(what.schedule)) {  // which says these itself
+    options.stages = what.devices;
+    options.micro_batches = what.micro_batches;
+  }
   options.batch = what.batch;
   return options;
 }
@@ -63,6 +66,7 @@ absl::Status BenchRunner::Measure(BenchRow& row) {
   const absl::Status status = Train(row);
   if (status.ok() || absl::IsCancelled(status)) return status;
   if (ExitStatusOf(status) == kExitInternal) return status;
+  if (first_error_.ok()) first_error_ = status;
   row.error = std::string(status.message());
   return absl::OkStatus();
 }
@@ -76,6 +80,7 @@ absl::Status BenchRunner::Train(BenchRow& row) {
   RETURN_IF_ERROR(From(Origin::kConfiguration, CheckHasMemoryFor(prepared, {})));
   row.tokens = TokensOf(planned.model);
   ASSIGN_OR_RETURN(row.peak_flops, PeakFor(what, prepared));
+  if (StopRequested()) return StoppedBySignal();
   if (options_.predicts) RETURN_IF_ERROR(Predict(options, planned, prepared, row));
   if (StopRequested()) return StoppedBySignal();
 
@@ -137,7 +142,7 @@ absl::Status BenchRunner::Predict(const RunOptions& options, const PlannedModel&
   ASSIGN_OR_RETURN(const partition::Receipt receipt, ReceiptOf(plan, *profile, cluster));
   const double cores = CoresFor(prepared.device);
   row.predicted_step_ms = StepNsOnCores(receipt, cores) / 1e6;
-  if (cores < plan.num_devices()) return absl::OkStatus();
+  if (SharesCores(receipt, cores)) return absl::OkStatus();
   const schedule::Simulation& simulation = receipt.simulation;
   double busy = 0;
   for (const schedule::RankTimes& rank : simulation.ranks) {
@@ -159,11 +164,13 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
   const auto measure = [&]() -> absl::StatusOr<partition::Profile> {
     RETURN_IF_ERROR(CheckCanMeasure(prepared.profile.layers, prepared.device));
     Tell(absl::StrCat("measures layers with ", rows, rows == 1 ? " row" : " rows"));
-    return MeasureProfile(planned.model, NameOfModel(options), {rows},
-                          {.optimizer = planned.optimizer, .device = prepared.device},
-                          {.devices = at_once, .updates_apart = apart});
+    return MeasureProfile(
+        planned.model, NameOfModel(options), {rows},
+        {.optimizer = planned.optimizer, .device = prepared.device},
+        {.devices = at_once, .updates_apart = apart, .is_stopped = StopRequested});
   };
   absl::StatusOr<partition::Profile> profile = From(Origin::kConfiguration, measure());
+  if (StopRequested()) profile = StoppedBySignal();
   if (!profile.ok()) {
     profiles_.erase(entry);
     return profile.status();

@@ -33,6 +33,8 @@ class BenchRunner {
   // Appends the steps of one visit to the row of a case, which has them of earlier visits, and sets
   // everything else. What is wrong with the case alone becomes its error. Cancelled: by a signal.
   absl::Status Measure(BenchRow& row);
+  // Of the first row that could not be run, with its origin (exit_status.h); OK: there was none.
+  const absl::Status& first_error() const { return first_error_; }
 
  private:
   absl::Status Train(BenchRow& row);
@@ -48,6 +50,7 @@ class BenchRunner {
   void Tell(const std::string& what) const;
 
   const BenchOptions options_;
+  absl::Status first_error_;
   // By model, precision, threads, devices at once, rows, and whether updates are apart.
   std::map<std::tuple<std::string, std::string, int, int, int64_t, bool>, partition::Profile>
       profiles_;

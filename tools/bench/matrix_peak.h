@@ -8,10 +8,10 @@ namespace stagecoach::tools {
 
 // The most floating-point operations a second that products of matrices can come near to on
 // `devices` devices at once, a multiply-add counting 2; measured now, in the precision of the spec.
-// CPU devices: what their cores, or those that there are, do in registers (RegisterPeakFlops).
-// GPUs: what the first does in a product of three square matrices large enough to fill it, times
-// the number of GPUs. Errors: those of MakeDevice, and ResourceExhausted if the product has no
-// room.
+// CPU devices: what their cores, or those that there are, do in registers (RegisterPeakFlops; 0:
+// not known). GPUs: what the first does in a product of three square matrices large enough to fill
+// it, times the number of GPUs. Errors: those of MakeDevice, and ResourceExhausted if the product
+// has no room.
 absl::StatusOr<double> MatrixPeakFlops(const engine::DeviceSpec& spec, int devices);
 
 }  // namespace stagecoach::tools

@@ -20,54 +20,72 @@ constexpr double kWidth = 860;
 constexpr double kLabelWidth = 330;
 constexpr double kRowHeight = 26;
 constexpr double kPlotHeight = 340;
-constexpr double kLeft = 70, kBottom = 44, kTop = 16, kRight = 250;
+constexpr double kLeft = 70, kBottom = 44, kTop = 16, kRight = 30;
 constexpr int kColors = 6;
 
-double Highest(const BenchResults& results) {
-  double highest = 0;
-  for (const BenchRow& row : results.rows) {
-    if (row.error.empty()) highest = std::max(highest, row.rate());
-  }
-  return highest;
-}
-
-// A line of the plot: throughput by number of devices, of each the fastest.
+// A line of the plot: throughput by number of devices.
 struct Series {
-  std::string name;
+  BenchCase what;  // of one of its rows
   std::map<int, double> points;
 };
 
 // Those with several numbers of devices.
-std::vector<Series> AllSeries(const BenchResults& results) {
-  // By model and precision; one device has no schedule, and begins the lines of all.
-  const auto work_of = [](const BenchCase& what) {
-    return absl::StrCat(what.model, ", ", what.precision);
-  };
-  std::map<std::string, double> alone;
-  std::map<std::pair<std::string, std::string>, std::map<int, double>> by_schedule;
-  for (const BenchRow& row : results.rows) {
-    if (!row.error.empty()) continue;
-    const int devices = row.what.all_devices();
-    double& rate = devices == 1 ? alone[work_of(row.what)]
-                                : by_schedule[{work_of(row.what), row.what.schedule}][devices];
-    rate = std::max(rate, row.rate());
+class Lines {
+ public:
+  Lines(const BenchResults& results, BenchScaling scaling) : scaling_(scaling) {
+    for (const BenchRow& row : results.rows) {
+      grows_in_replicas_ &= row.what.devices == results.rows.front().what.devices;
+    }
+    for (const BenchRow& row : results.rows) {
+      if (!row.error.empty() || row.what.all_devices() == 1) continue;
+      const auto found = std::find_if(all_.begin(), all_.end(), [&](const Series& series) {
+        return Joins(row.what, series) && series.what.schedule == row.what.schedule;
+      });
+      Series& series = found == all_.end() ? all_.emplace_back(Series{row.what, {}}) : *found;
+      series.points[row.what.all_devices()] = results.RateOf(row);
+    }
+    // One device has no schedule, and begins the lines of all.
+    for (const BenchRow& row : results.rows) {
+      if (!row.error.empty() || row.what.all_devices() != 1) continue;
+      for (Series& series : all_) {
+        if (Joins(row.what, series)) series.points[1] = results.RateOf(row);
+      }
+    }
+    std::erase_if(all_, [](const Series& series) { return series.points.size() < 2; });
   }
-  std::vector<Series> all;
-  for (auto& [key, points] : by_schedule) {
-    const auto& [work, schedule] = key;
-    if (const auto one = alone.find(work); one != alone.end()) points[1] = one->second;
-    if (points.size() > 1) all.push_back({absl::StrCat(work, ", ", schedule), points});
+
+  const std::vector<Series>& all() const { return all_; }
+  std::string NameOf(const Series& series, const BenchResults& results) const {
+    std::vector<BenchProperty> properties = PropertiesOf(results.cases());
+    std::erase_if(properties, [this](const BenchProperty& property) {
+      return property.name == (grows_in_replicas_ ? "replicas" : "devices") ||
+             (scaling_ == BenchScaling::kWeak &&
+              (property.name == "batch" || property.name == "micro-batches"));
+    });
+    return Describe(series.what, properties);
   }
-  return all;
-}
+
+ private:
+  bool Joins(const BenchCase& what, const Series& series) const {
+    return AreSameWork(what, series.what, scaling_) &&
+           (grows_in_replicas_ ? what.devices == series.what.devices
+                               : what.replicas == series.what.replicas);
+  }
+
+  const BenchScaling scaling_;
+  bool grows_in_replicas_ = true;
+  std::vector<Series> all_;
+};
 
 // Where a number of devices and a throughput lie.
 class PlotArea {
  public:
-  PlotArea(const std::vector<Series>& all, double highest) : highest_(highest) {
+  explicit PlotArea(const std::vector<Series>& all) {
     for (const Series& series : all) {
       most_devices_ = std::max(most_devices_, series.points.rbegin()->first);
+      for (const auto& [devices, rate] : series.points) highest_ = std::max(highest_, rate);
     }
+    const double highest = highest_;
     // Linear scaling is shown as far as that leaves room for what was measured.
     for (const Series& series : all) {
       const auto [devices, rate] = *series.points.begin();
@@ -84,7 +102,7 @@ class PlotArea {
   int most_devices() const { return most_devices_; }
 
  private:
-  double highest_;
+  double highest_ = 0;
   int most_devices_ = 1;
 };
 
@@ -116,7 +134,7 @@ std::string Grid(const PlotArea& area, const std::set<int>& devices) {
 }
 
 // The line, its points and its name in the legend, and linear scaling from its first point.
-std::string Line(const PlotArea& area, const Series& series, int number) {
+std::string Line(const PlotArea& area, const Series& series, const std::string& name, int number) {
   const int color = number % kColors;
   const auto [first_devices, first_rate] = *series.points.begin();
   const double per_device = first_rate / first_devices;
@@ -133,8 +151,8 @@ std::string Line(const PlotArea& area, const Series& series, int number) {
   absl::StrAppendFormat(&svg,
                         "<polyline class=\"s%d\" style=\"fill:none\" points=\"%s\"/><text "
                         "class=\"s%d\" x=\"%g\" y=\"%d\">%s</text>",
-                        color, corners, color, kWidth - kRight + 16, 24 + 18 * number,
-                        EscapeMarkup(series.name));
+                        color, corners, color, kLeft,
+                        static_cast<int>(kPlotHeight) + 14 + 18 * number, EscapeMarkup(name));
   return svg;
 }
 
@@ -163,7 +181,8 @@ std::string ThroughputBars(const BenchResults& results) {
   double highest = 0;  // of what is drawn: a step's interval ends there
   for (const BenchRow& row : results.rows) {
     if (!row.error.empty()) continue;
-    highest = std::max(highest, row.rate() * row.step_ms() / MedianInterval(row.steps_ms).low);
+    highest =
+        std::max(highest, results.RateOf(row) * row.step_ms() / MedianInterval(row.steps_ms).low);
   }
   if (highest <= 0) return "";
   const std::vector<BenchProperty> names = PropertiesOf(results.cases());
@@ -175,7 +194,7 @@ std::string ThroughputBars(const BenchResults& results) {
     const double room = kWidth - kLabelWidth - 90;
     const auto x_of = [&](double rate) { return kLabelWidth + room * rate / highest; };
     const BenchInterval interval = MedianInterval(row.steps_ms);
-    const double scale = row.rate() * row.step_ms();
+    const double scale = results.RateOf(row) * row.step_ms();
     const double middle = y + kRowHeight / 2 - 3;
     absl::StrAppendFormat(&bars,
                           "<text x=\"%g\" y=\"%g\" text-anchor=\"end\">%s</text>"
@@ -183,30 +202,33 @@ std::string ThroughputBars(const BenchResults& results) {
                           "<path class=\"error\" d=\"M%.1f %gH%.1f\"/>"
                           "<text x=\"%.1f\" y=\"%g\">%s</text>",
                           kLabelWidth - 10, middle + 4, EscapeMarkup(Describe(row.what, names)),
-                          kLabelWidth, y, x_of(row.rate()) - kLabelWidth, kRowHeight - 6,
+                          kLabelWidth, y, x_of(results.RateOf(row)) - kLabelWidth, kRowHeight - 6,
                           x_of(scale / interval.high), middle, x_of(scale / interval.low),
-                          x_of(scale / interval.low) + 8, middle + 4, FormatRate(row.rate()));
+                          x_of(scale / interval.low) + 8, middle + 4,
+                          FormatRate(results.RateOf(row)));
     y += kRowHeight;
   }
   return Picture(y + 4, "throughput of each row", bars);
 }
 
-std::string ScalingPlot(const BenchResults& results) {
-  const std::vector<Series> all = AllSeries(results);
+std::string ScalingPlot(const BenchResults& results, BenchScaling scaling) {
+  const Lines lines(results, scaling);
+  const std::vector<Series>& all = lines.all();
   if (all.empty()) return "";
-  const PlotArea area(all, Highest(results));
+  const PlotArea area(all);
   std::set<int> devices;
-  std::string lines;
+  std::string drawn;
   for (size_t i = 0; i < all.size(); ++i) {
     for (const auto& [count, rate] : all[i].points) devices.insert(count);
-    lines += Line(area, all[i], static_cast<int>(i));
+    drawn += Line(area, all[i], lines.NameOf(all[i], results), static_cast<int>(i));
   }
   const std::string titles = absl::StrFormat(
       "<text class=\"mute\" x=\"%g\" y=\"%g\" text-anchor=\"middle\">devices</text>"
       "<text class=\"mute\" x=\"%g\" y=\"12\">%s; dashed: linear</text>",
       kLeft + (kWidth - kLeft - kRight) / 2, kPlotHeight - 6, kLeft + 4, results.rate_unit());
-  return Picture(kPlotHeight, "throughput over devices",
-                 absl::StrCat(Grid(area, devices), lines, titles));
+  const double height = kPlotHeight + 18 * static_cast<double>(all.size()) + 4;
+  return Picture(height, "throughput over devices",
+                 absl::StrCat(Grid(area, devices), drawn, titles));
 }
 
 }  // namespace stagecoach::tools

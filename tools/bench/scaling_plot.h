@@ -14,10 +14,11 @@ extern const char kBenchStyle[];
 // across its end. SVG, to stand in a page.
 std::string ThroughputBars(const BenchResults& results);
 
-// Throughput over the number of devices, both axes from 0: a line for each combination of all else
-// that has several numbers of devices, and a dashed one for linear scaling from its first point.
+// Throughput over the number of devices, both axes from 0: a line for the same work (AreSameWork)
+// and schedule on several numbers of devices, and a dashed one for linear scaling from its first
+// point. Replicas have lines of their own, unless they are all that differs.
 // "" if there is none.
-std::string ScalingPlot(const BenchResults& results);
+std::string ScalingPlot(const BenchResults& results, BenchScaling scaling);
 
 }  // namespace stagecoach::tools
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,13 +17,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "base/units.h"
+#include "schedule/files/schedule_file.h"
 #include "tools/bench/bench_case.h"
 #include "tools/bench/bench_comparison.h"
+#include "tools/bench/bench_file.h"
+#include "tools/bench/bench_progress.h"
 #include "tools/bench/bench_report.h"
 #include "tools/bench/bench_results.h"
 #include "tools/bench/bench_runner.h"
@@ -90,66 +91,6 @@ absl::StatusOr<std::optional<BenchScaling>> ParseScaling(const std::string& name
   return name == "weak" ? BenchScaling::kWeak : BenchScaling::kStrong;
 }
 
-// Says on the terminal what is done, and how long the rest takes.
-class Progress {
- public:
-  Progress(int rows, int all) : rows_left_(all - rows), done_(rows), all_(all) {}
-  ~Progress() { RedrawErrorLine(""); }
-
-  void Begin(const BenchCase& what) { what_ = ToString(what); }
-  void Tell(const std::string& doing) const {
-    if (!CanRedrawErrorLine()) return;
-    std::string line = absl::StrFormat("%d of %d: %s: %s", done_ + 1, all_, what_, doing);
-    if (measured_ > 0) {
-      const absl::Duration left = (absl::Now() - start_) / measured_ * rows_left_;
-      absl::StrAppend(&line, ", ", base::FormatDuration(left), " left");
-    }
-    RedrawErrorLine(line.substr(0, 78));
-  }
-  void End() {
-    ++done_;
-    ++measured_;
-    --rows_left_;
-  }
-
- private:
-  int rows_left_, done_, measured_ = 0;
-  const int all_;
-  std::string what_;
-  const absl::Time start_ = absl::Now();
-};
-
-absl::Status SaveResults(const std::string& path, const BenchResults& results) {
-  if (path.empty()) return absl::OkStatus();
-  return From(Origin::kOutput,
-              base::WriteFileAtomically(path, absl::StrCat(ToJson(results).dump(1), "\n")));
-}
-
-// What a bench that was stopped has left, or nothing yet.
-absl::StatusOr<BenchResults> StartFrom(const BenchCommandOptions& options,
-                                       const std::string& other_flags) {
-  BenchResults results = {.machine = InspectBenchMachine(), .options = other_flags, .rows = {}};
-  if (options.results.empty()) return results;
-  RETURN_IF_ERROR(From(Origin::kOutput, base::CheckWritable(options.results)));
-  if (!base::Exists(options.results)) return results;
-  ASSIGN_OR_RETURN(BenchResults found, From(Origin::kData, ReadBenchResults(options.results)));
-  BenchMachine machine = results.machine;
-  machine.date = found.machine.date;
-  if (found.machine != machine) {
-    return From(Origin::kConfiguration,
-                absl::FailedPreconditionError(
-                    absl::StrCat("--results: ", options.results, " is of ", ToString(found.machine),
-                                 "; this is ", ToString(machine), ": name another file")));
-  }
-  if (found.options != results.options) {
-    return From(Origin::kConfiguration,
-                absl::FailedPreconditionError(absl::StrCat(
-                    "--results: ", options.results, " is of other options: \"", found.options,
-                    "\", here \"", results.options, "\": name another file")));
-  }
-  return found;
-}
-
 // The flags that neither a case nor the bench itself has.
 std::string OtherFlags(const CLI::App& app) {
   static constexpr absl::string_view kOfCases[] = {
@@ -159,9 +100,11 @@ std::string OtherFlags(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
     const bool is_other =
-        option->count() > 0 && option->get_group() != kGroup &&
+        option->count() > 0 && (option->get_group() != kGroup || name == "--warm-up") &&
         std::find(std::begin(kOfCases), std::end(kOfCases), name) == std::end(kOfCases);
-    if (is_other) flags.push_back(absl::StrCat(name, " ", option->results().back()));
+    if (!is_other) continue;
+    const bool has_value = option->get_expected_min() > 0;
+    flags.push_back(has_value ? absl::StrCat(name, " ", option->results().back()) : name);
   }
   return absl::StrJoin(flags, " ");
 }
@@ -177,8 +120,32 @@ void Print(const BenchCommandOptions& options, const BenchResults& results) {
     return;
   }
   absl::PrintF("%s", options.output == "csv"    ? ToCsv(results)
-                     : options.output == "html" ? ToHtml(results)
-                                                : ToTable(results, options.scaling.has_value()));
+                     : options.output == "html" ? ToHtml(results, options.grid.scaling)
+                                                : ToTable(results, options.scaling));
+}
+
+// Schedule files have devices and micro-batches of their own. A list that has others, and not
+// these, is refused.
+absl::Status AddScheduleFiles(const CLI::App& flags, BenchGrid& grid) {
+  const auto asked = [&](const char* flag, const std::vector<int>& list) {
+    return flags.get_option(flag)->count() > 0 ? list : std::vector<int>();
+  };
+  const std::vector<int> devices = asked("--devices", grid.devices);
+  const std::vector<int> micro_batches = asked("--microbatches", grid.micro_batches);
+  for (const std::string& name : grid.schedules) {
+    if (!schedule::IsScheduleFile(name)) continue;
+    ASSIGN_OR_RETURN(const schedule::Schedule schedule, ReadScheduleOption(name, {}));
+    const BenchGrid::Shape shape = {schedule.num_ranks(), schedule.num_micro_batches};
+    AskedShape wrong;
+    const auto lacks = [](const std::vector<int>& list, int count) {
+      return !list.empty() && std::find(list.begin(), list.end(), count) == list.end();
+    };
+    if (lacks(devices, shape.devices)) wrong.stages = devices.front();
+    if (lacks(micro_batches, shape.micro_batches)) wrong.micro_batches = micro_batches.front();
+    RETURN_IF_ERROR(ReadScheduleOption(name, wrong).status());
+    grid.files[name] = shape;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options) {
@@ -186,11 +153,12 @@ absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options)
   options.bench.predicts = !options.no_prediction;
   options.grid.threads = options.bench.run.device.threads;
   options.bench.run.default_data = kDefaultShapes;
-  const std::vector<BenchCase> cases = CasesOf(options.grid);
-  ASSIGN_OR_RETURN(BenchResults results, StartFrom(options, OtherFlags(flags)));
-  std::vector<BenchRow> rows;  // those of the file that are asked for, and the others
+  RETURN_IF_ERROR(AddScheduleFiles(flags, options.grid));
+  ASSIGN_OR_RETURN(const std::vector<BenchCase> cases, From(Origin::kUsage, CasesOf(options.grid)));
+  ASSIGN_OR_RETURN(BenchResults results, EmptyResults(options.grid, OtherFlags(flags)));
+  ASSIGN_OR_RETURN(results, ResumeResults(options.results, std::move(results)));
+  std::vector<BenchRow> rows;  // of these cases: those of the file, and the others
   int done = 0;
-  const int all = static_cast<int>(cases.size()) * options.visits;
   for (const BenchCase& what : cases) {
     // What could not be run is tried again.
     const BenchRow* const found = results.Find(what);
@@ -199,19 +167,33 @@ absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options)
     done += std::min(options.visits, VisitsOf(rows.back(), options.bench.repeats));
   }
   StopOnSignals();
-  Progress progress(done, all);
+  BenchProgress progress(done, static_cast<int>(cases.size()) * options.visits);
   options.bench.on_progress = [&](const std::string& doing) { progress.Tell(doing); };
   BenchRunner runner(options.bench);
+  std::vector<std::string> notices;
+  std::set<const BenchRow*> given_up;
   bool is_stopped = false;
   for (int visit = 0; visit < options.visits && !is_stopped; ++visit) {
     for (BenchRow& row : rows) {
-      if (!row.error.empty() || VisitsOf(row, options.bench.repeats) > visit) continue;
+      const int visits = VisitsOf(row, options.bench.repeats);
+      if (given_up.count(&row) > 0 || visits > visit) continue;
       progress.Begin(row.what);
+      const BenchRow before = row;
       const absl::Status measured = runner.Measure(row);
       is_stopped = absl::IsCancelled(measured);
-      if (is_stopped) break;
+      if (is_stopped) {
+        row = before;
+        break;
+      }
       RETURN_IF_ERROR(measured);
-      progress.End();
+      const bool has_failed = !row.error.empty();
+      if (has_failed) given_up.insert(&row);
+      progress.End(has_failed ? options.visits - visit - 1 : 0);
+      // What was measured before stays.
+      if (has_failed && visits > 0) {
+        notices.push_back(absl::StrCat(ToString(row.what), ": ", row.error));
+        row = before;
+      }
       results.Keep(row);
       RETURN_IF_ERROR(SaveResults(options.results, results));
     }
@@ -222,23 +204,34 @@ absl::StatusOr<int> Measure(const CLI::App& flags, BenchCommandOptions& options)
   results.rows = std::move(rows);
   RedrawErrorLine("");
   Print(options, results);
+  for (const std::string& notice : notices) PrintNotice(notice);
   if (is_stopped) {
-    PrintNotice(
-        options.results.empty()
-            ? "stopped by a signal"
-            : absl::StrCat("stopped by a signal: the same command goes on from ", options.results));
+    const bool goes_on = !options.results.empty() && base::Exists(options.results);
+    PrintNotice(goes_on ? absl::StrCat("stopped by a signal: the same command goes on from ",
+                                       options.results)
+                        : "stopped by a signal");
     return StatusOfStop();
   }
   const bool any = std::any_of(results.rows.begin(), results.rows.end(),
                                [](const BenchRow& row) { return row.error.empty(); });
-  return any ? kExitOk : kExitBadConfiguration;
+  return any ? kExitOk : ExitStatusOf(runner.first_error());
 }
 
-absl::StatusOr<int> CompareResults(const BenchCommandOptions& options) {
+absl::StatusOr<int> CompareResults(const CLI::App& flags, const BenchCommandOptions& options) {
+  for (const CLI::Option* option : flags.get_options()) {
+    if (option->count() == 0) continue;
+    return From(Origin::kUsage,
+                absl::InvalidArgumentError(absl::StrCat(
+                    option->get_name(), " is not for compare, which measures nothing")));
+  }
   ASSIGN_OR_RETURN(const BenchResults before,
                    From(Origin::kData, ReadBenchResults(options.before)));
   ASSIGN_OR_RETURN(const BenchResults after, From(Origin::kData, ReadBenchResults(options.after)));
   const BenchComparison comparison = CompareBenches(before, after);
+  if (comparison.changes.empty()) {
+    return From(Origin::kData, absl::InvalidArgumentError(absl::StrCat(
+                                   options.after, " has no row of those in ", options.before)));
+  }
   if (options.json) {
     PrintJsonLine(ToJson(comparison));
   } else {
@@ -326,7 +319,7 @@ Command AddBenchCommand(CLI::App& app) {
   options->compare->add_option("after", options->after, "The same, later")->required();
   options->compare->add_flag("--json", options->json, "Print one JSON object");
   return {flags, [flags, options]() -> absl::StatusOr<int> {
-            return options->compare->parsed() ? CompareResults(*options)
+            return options->compare->parsed() ? CompareResults(*flags, *options)
                                               : Measure(*flags, *options);
           }};
 }

@@ -5,11 +5,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/status_matchers.h"
 
 namespace stagecoach::tools {
 namespace {
 
+using ::stagecoach::testing::StatusIs;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::vector<std::string> NamesOf(const std::vector<BenchCase>& cases) {
@@ -23,7 +26,8 @@ TEST(BenchCases, AreAllCombinationsInOrder) {
                                .devices = {2, 3},
                                .schedules = {"1f1b", "zb-v"},
                                .micro_batches = {4, 8},
-                               .batches = {64}})),
+                               .batches = {64}})
+                          .value()),
               ElementsAre("1f1b, 2 devices, 4 micro-batches", "1f1b, 2 devices, 8 micro-batches",
                           "zb-v, 2 devices, 4 micro-batches", "zb-v, 2 devices, 8 micro-batches",
                           "1f1b, 3 devices, 4 micro-batches", "1f1b, 3 devices, 8 micro-batches",
@@ -35,8 +39,9 @@ TEST(BenchCases, AreAllCombinationsInOrder) {
                                .schedules = {"1f1b"},
                                .micro_batches = {2},
                                .batches = {16, 32},
-                               .threads = 3})),
-              testing::SizeIs(16));
+                               .threads = 3})
+                          .value()),
+              ::testing::SizeIs(16));
 }
 
 TEST(BenchCases, HaveOneScheduleOnOneDevice) {
@@ -44,7 +49,8 @@ TEST(BenchCases, HaveOneScheduleOnOneDevice) {
                                .devices = {1, 2},
                                .schedules = {"gpipe", "zb-v"},
                                .micro_batches = {1},
-                               .batches = {64}})),
+                               .batches = {64}})
+                          .value()),
               ElementsAre("gpipe, 1 device, 1 micro-batch", "gpipe, 2 devices, 1 micro-batch",
                           "zb-v, 2 devices, 1 micro-batch"));
 }
@@ -56,7 +62,8 @@ TEST(BenchCases, GrowWithTheDevicesUnderWeakScaling) {
                                                 .schedules = {"1f1b"},
                                                 .micro_batches = {4},
                                                 .batches = {64},
-                                                .scaling = BenchScaling::kWeak});
+                                                .scaling = BenchScaling::kWeak})
+                                           .value();
   EXPECT_THAT(NamesOf(cases),
               ElementsAre("1f1b, 2 devices, 1 replica, 4 micro-batches, batch 64",
                           "1f1b, 2 devices, 2 replicas, 8 micro-batches, batch 128",
@@ -75,6 +82,38 @@ TEST(BenchCases, SayWhatTheyHaveInCommon) {
   EXPECT_EQ(ToString(cases[1]),
             "default, bf16, 1f1b, 2 devices, 1 replica, 8 micro-batches, batch 128, 2 threads");
   EXPECT_THAT(CommonOf({}), IsEmpty());
+}
+
+TEST(BenchCases, OfWeakScalingAreWholeAndWithinTheirLimits) {
+  const auto cases = [](int devices, int micro_batches, int64_t batch) {
+    return CasesOf({.models = {"default"},
+                    .devices = {2, devices},
+                    .schedules = {"1f1b"},
+                    .micro_batches = {micro_batches},
+                    .batches = {batch},
+                    .scaling = BenchScaling::kWeak});
+  };
+  EXPECT_OK(cases(3, 2, 64));
+  EXPECT_THAT(cases(3, 1, 64),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--microbatches is 1 for 2 devices, so no whole number for 3")));
+  EXPECT_THAT(cases(3, 2, 1), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("--batch is 1 for 2 devices, so no whole")));
+  EXPECT_THAT(cases(4, 2'000'000'000, 64),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("so more than 2147483647")));
+}
+
+TEST(BenchCases, OfAScheduleFileHaveItsShape) {
+  EXPECT_THAT(NamesOf(CasesOf({.models = {"default"},
+                               .devices = {2, 4},
+                               .replicas = {2},
+                               .schedules = {"a.csv", "1f1b"},
+                               .micro_batches = {8},
+                               .batches = {64},
+                               .files = {{"a.csv", {.devices = 3, .micro_batches = 5}}}})
+                          .value()),
+              ElementsAre("a.csv, 3 devices, 10 micro-batches", "1f1b, 2 devices, 8 micro-batches",
+                          "1f1b, 4 devices, 8 micro-batches"));
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,7 +56,7 @@ TEST(Bench, MeasuresAndPredictsEachRow) {
     EXPECT_EQ(row["batch"], 16);
     EXPECT_EQ(row["microbatches"], 4);
   }
-  EXPECT_EQ(json["options"], "--layers 4 --width 16");
+  EXPECT_EQ(json["options"], "--layers 4 --width 16 --warm-up 1");
   EXPECT_GE(json["machine"]["processors"], 1);
 }
 
@@ -131,6 +134,66 @@ TEST(Bench, TriesAgainWhatCouldNotBeRun) {
   EXPECT_THAT(row["steps_ms"], SizeIs(2));
 }
 
+// A model file of a network of that width.
+void WriteModel(const std::string& path, int width) {
+  ASSERT_OK(base::WriteFileAtomically(
+      path, absl::StrCat("[[layer]]\ntype = \"linear\"\noutputs = ", width,
+                         "\n[[layer]]\ntype = \"linear\"\noutputs = \"classes\"\n")));
+}
+
+TEST(Bench, KeepsWhatItHasOfARowThatCannotBeRunAgain) {
+  const testing::TestFolder folder;
+  const std::string model = (folder.path() / "m.toml").string();
+  const std::string file = (folder.path() / "a.json").string();
+  WriteModel(model, 8);
+  const Arguments bench = {"bench",     "--model", model,       "--devices", "1",
+                           "--batch",   "16",      "--repeats", "2",         "--no-prediction",
+                           "--results", file,      "--output",  "json"};
+  ASSERT_EQ(RunStagecoach(bench).exit_status, 0);
+  std::filesystem::remove(model);
+  const Finished again = RunStagecoach(Joined(bench, {"--visits", "3"}));
+  EXPECT_EQ(again.exit_status, 0);
+  ExpectOneLine(again.err, AllOf(HasSubstr("1 device"), HasSubstr("m.toml")));
+  EXPECT_THAT(again.Events().at(0)["rows"][0]["steps_ms"], SizeIs(2));
+  EXPECT_THAT(nlohmann::json::parse(base::ReadFile(file, 1 << 20).value())["rows"][0]["steps_ms"],
+              SizeIs(2));
+  // Nor is it mixed with what another model takes.
+  WriteModel(model, 9);
+  const Finished other = RunStagecoach(Joined(bench, {"--visits", "3"}));
+  EXPECT_EQ(other.exit_status, kStatusBadConfiguration);
+  ExpectOneLine(other.err, HasSubstr("m.toml as it was before: name another file"));
+}
+
+TEST(Bench, TakesDevicesAndMicroBatchesOfAScheduleFile) {
+  const testing::TestFolder folder;
+  const std::string file = (folder.path() / "a.csv").string();
+  ASSERT_OK(base::WriteFileAtomically(file, "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"));
+  const Finished run = RunStagecoach({"bench", "--layers", "4", "--width", "16", "--batch", "16",
+                                      "--repeats", "1", "--schedule", file, "--output", "json"});
+  ASSERT_EQ(run.exit_status, 0) << run.err;
+  const nlohmann::json rows = run.Events().at(0)["rows"];
+  ASSERT_THAT(rows, SizeIs(1));
+  EXPECT_FALSE(rows[0].contains("error")) << rows;
+  EXPECT_EQ(rows[0]["devices"], 2);
+  EXPECT_EQ(rows[0]["microbatches"], 2);
+  const Finished wrong = RunStagecoach({"bench", "--schedule", file, "--devices", "3,4"});
+  EXPECT_EQ(wrong.exit_status, kStatusBadConfiguration);
+  ExpectOneLine(wrong.err, HasSubstr("--devices is 3, but the schedule in the file has 2"));
+}
+
+TEST(Bench, EndsWithTheStatusOfTheFirstErrorIfNoRowCanBeRun) {
+  EXPECT_EQ(RunStagecoach({"bench", "--model", "none.toml"}).exit_status, kStatusBadData);
+  EXPECT_EQ(RunStagecoach({"bench", "--label", "x"}).exit_status, kStatusUsage);
+  EXPECT_EQ(RunStagecoach(SmallBench({"--devices", "1,2", "--microbatches", "1", "--scaling",
+                                      "weak", "--batch", "8"}))
+                .exit_status,
+            0);
+  const Finished weak =
+      RunStagecoach(SmallBench({"--devices", "2,3", "--microbatches", "1", "--scaling", "weak"}));
+  EXPECT_EQ(weak.exit_status, kStatusUsage);
+  ExpectOneLine(weak.err, HasSubstr("no whole number for 3"));
+}
+
 TEST(InterruptedBench, HasTheRowsSoFarAndGoesOn) {
   const testing::TestFolder folder;
   const std::string file = (folder.path() / "a.json").string();
@@ -138,8 +201,8 @@ TEST(InterruptedBench, HasTheRowsSoFarAndGoesOn) {
       SmallBench({"--devices", "2", "--schedule", "1f1b,gpipe", "--visits", "1000",
                   "--no-prediction", "--results", file, "--output", "json"});
   Child child(bench);
-  while (!base::Exists(file)) {
-  }
+  const absl::Time patience = absl::Now() + absl::Minutes(2);
+  while (!base::Exists(file)) ASSERT_LT(absl::Now(), patience);
   child.Signal(SIGINT);
   const Finished run = child.Wait();
   EXPECT_EQ(run.exit_status, kStopped);
@@ -164,6 +227,22 @@ TEST(BenchCompare, FailsWhereARowGotSlower) {
   const Finished none = RunStagecoach({"bench", "compare", slow, slow + "x"});
   EXPECT_EQ(none.exit_status, kStatusBadData);
   EXPECT_THAT(none.out, IsEmpty());
+}
+
+TEST(BenchCompare, RefusesWhatItWouldNotDo) {
+  const testing::TestFolder folder;
+  const std::string one = (folder.path() / "one.json").string();
+  const std::string other = (folder.path() / "other.json").string();
+  ASSERT_OK(
+      base::WriteFileAtomically(one, ToJson(SampleResults({SampleRow("1f1b", 2, {1})})).dump()));
+  ASSERT_OK(
+      base::WriteFileAtomically(other, ToJson(SampleResults({SampleRow("zb-v", 2, {1})})).dump()));
+  const Finished flag = RunStagecoach({"bench", "--devices", "3", "compare", one, one});
+  EXPECT_EQ(flag.exit_status, kStatusUsage);
+  ExpectOneLine(flag.err, HasSubstr("--devices is not for compare"));
+  const Finished nothing = RunStagecoach({"bench", "compare", one, other});
+  EXPECT_EQ(nothing.exit_status, kStatusBadData);
+  ExpectOneLine(nothing.err, HasSubstr("has no row of those in "));
 }
 
 }  // namespace

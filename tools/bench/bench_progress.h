@@ -1,0 +1,35 @@
+#ifndef STAGECOACH_TOOLS_BENCH_BENCH_PROGRESS_H_
+#define STAGECOACH_TOOLS_BENCH_BENCH_PROGRESS_H_
+
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "tools/bench/bench_case.h"
+
+namespace stagecoach::tools {
+
+// Says on the terminal what is done, and how long the rest takes. Where there is none, nothing.
+class BenchProgress {
+ public:
+  // Of all visits of all rows, so many were made before.
+  BenchProgress(int done, int all) : done_(done), all_(all) {}
+  ~BenchProgress();
+  BenchProgress(const BenchProgress&) = delete;
+  BenchProgress& operator=(const BenchProgress&) = delete;
+
+  void Begin(const BenchCase& what) { what_ = ToString(what); }
+  void Tell(const std::string& doing) const;
+  // A visit has been made, and so many others will not be.
+  void End(int given_up);
+
+ private:
+  int done_, measured_ = 0;
+  int all_;
+  std::string what_;
+  const absl::Time start_ = absl::Now();
+};
+
+}  // namespace stagecoach::tools
+
+#endif  // STAGECOACH_TOOLS_BENCH_BENCH_PROGRESS_H_
