@@ -255,6 +255,7 @@ class Failures(Comparison):
                 ("--repeats", "0"): "argument --repeats: '0' is not one positive number",
                 ("--timeout", "inf"): "argument --timeout: invalid seconds value: 'inf'",
                 ("--show", "/nowhere/nope.json"): "--show /nowhere/nope.json: [Errno 2] No such file or directory",
+                ("--save", "/nowhere/nope.json"): "--save /nowhere/nope.json: [Errno 2] No such file or directory",
                 ("--show", PROGRAM): f"--show {PROGRAM}: Expecting value",
                 ("--cut", "most"): "--cut most: equal, planned, or numbers",
                 ("--cut", "planned"): "--cut planned is for GPT-2",
