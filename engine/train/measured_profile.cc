@@ -181,8 +181,9 @@ absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::strin
   return JoinProfiles(std::move(model_name), sizes);
 }
 
-absl::StatusOr<double> MeasureExchange(const DeviceSpec& device, int replicas) {
+absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas) {
   STAGECOACH_CHECK(replicas >= 2, "one replica exchanges nothing");
+  device.memory_bytes = 0;
   constexpr int64_t kFeatures = 1024, kWidth = 2048;  // 2 * 1024 * 2048 + 2048^2 parameters
   ASSIGN_OR_RETURN(const Model model, DefaultNetwork(kFeatures, kFeatures, 3, kWidth));
   ASSIGN_OR_RETURN(

@@ -47,11 +47,11 @@ absl::StatusOr<partition::Profile> MeasureProfile(const Model& model, std::strin
                                                   ProfileOptions options,
                                                   const MeasureOptions& measure);
 
-// Sums gradients of 32 MiB over that many replicas of a device in this process, >= 2, with nothing
-// else to do, and returns the rate at which each sent and received: 2 (replicas - 1) / replicas of
-// the gradients each way in the median of a few times, in bytes a second, as
-// partition::Cluster::within_host has it. Errors: those of Trainer::Create.
-absl::StatusOr<double> MeasureExchange(const DeviceSpec& device, int replicas);
+// Sums gradients of 32 MiB over that many replicas of a device in this process, >= 2, without its
+// budget of memory and with nothing else to do, and returns the rate at which each sent and
+// received: 2 (replicas - 1) / replicas of the gradients each way in the median of a few times, in
+// bytes a second, as partition::Cluster::within_host has it. Errors: those of Trainer::Create.
+absl::StatusOr<double> MeasureExchange(DeviceSpec device, int replicas);
 
 }  // namespace stagecoach::engine
 
