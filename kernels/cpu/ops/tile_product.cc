@@ -72,7 +72,7 @@ void Block(const Problem& p, int64_t i, int64_t j) {
   // What is added to may come from memory. The next block is too close for that, so the one after;
   // behind the last columns come the first ones of the rows below.
   if constexpr (kAccumulates) {
-    int64_t ahead = j + 2 * kVectors * kLanes;
+    int64_t ahead = j + 2 * (kVectors * kLanes);
     if (ahead >= p.n) ahead += kTileRows * p.ldc - p.n;
     const float* const next = p.c + i * p.ldc + ahead;
 #pragma GCC unroll 8
