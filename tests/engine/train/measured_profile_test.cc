@@ -104,7 +104,8 @@ TEST(MeasureModel, MeasuresUpdatesApart) {
 
 TEST(MeasureExchange, IsARate) {
   for (const int replicas : {2, 4}) {
-    ASSERT_OK_AND_ASSIGN(const double bytes_per_second, MeasureExchange({.memory_bytes = 1}, replicas));
+    ASSERT_OK_AND_ASSIGN(const double bytes_per_second,
+                         MeasureExchange({.memory_bytes = 1}, replicas));
     EXPECT_GT(bytes_per_second, 1e6) << replicas;
     EXPECT_LT(bytes_per_second, 1e12) << replicas;
   }
