@@ -56,6 +56,17 @@ int64_t TokensOf(const engine::Model& model) {
   return model.takes_ids() ? model.input.elements() : 0;
 }
 
+// What `known` has for the key, or what measure() finds, which it then has. Errors are not kept.
+template <typename Key, typename Value, typename Measure>
+absl::StatusOr<const Value*> MeasuredOnce(std::map<Key, Value>& known,
+                                          const typename std::map<Key, Value>::key_type& key,
+                                          Measure measure) {
+  const auto found = known.find(key);
+  if (found != known.end()) return &found->second;
+  ASSIGN_OR_RETURN(Value value, measure());
+  return &known.emplace(key, std::move(value)).first->second;
+}
+
 int64_t BytesOf(const partition::SentBytes& sent) { return sent.to_ranks + sent.to_replicas; }
 
 }  // namespace
@@ -158,57 +169,41 @@ absl::StatusOr<const partition::Profile*> BenchRunner::ProfileFor(
   const int at_once = DevicesAtOnce(what.all_devices(), prepared.device);
   const int64_t rows = prepared.plan.micro_batch_rows;
   const bool apart = prepared.plan.replication.is_needed();
-  const auto [entry, is_new] =
-      profiles_.try_emplace({what.model, what.precision, what.threads, at_once, rows, apart});
-  if (!is_new) return &entry->second;
-  const auto measure = [&]() -> absl::StatusOr<partition::Profile> {
-    RETURN_IF_ERROR(CheckCanMeasure(prepared.profile.layers, prepared.device));
-    Tell(absl::StrCat("measures layers with ", rows, rows == 1 ? " row" : " rows"));
-    return MeasureProfile(
-        planned.model, NameOfModel(options), {rows},
-        {.optimizer = planned.optimizer, .device = prepared.device},
-        {.devices = at_once, .updates_apart = apart, .is_stopped = StopRequested});
-  };
-  absl::StatusOr<partition::Profile> profile = From(Origin::kConfiguration, measure());
-  if (StopRequested()) profile = StoppedBySignal();
-  if (!profile.ok()) {
-    profiles_.erase(entry);
-    return profile.status();
-  }
-  entry->second = *std::move(profile);
-  return &entry->second;
+  return MeasuredOnce(
+      profiles_, {what.model, what.precision, what.threads, at_once, rows, apart},
+      [&]() -> absl::StatusOr<partition::Profile> {
+        const auto measure = [&]() -> absl::StatusOr<partition::Profile> {
+          RETURN_IF_ERROR(CheckCanMeasure(prepared.profile.layers, prepared.device));
+          Tell(absl::StrCat("measures layers with ", rows, rows == 1 ? " row" : " rows"));
+          return MeasureProfile(
+              planned.model, NameOfModel(options), {rows},
+              {.optimizer = planned.optimizer, .device = prepared.device},
+              {.devices = at_once, .updates_apart = apart, .is_stopped = StopRequested});
+        };
+        return From(Origin::kConfiguration, measure());
+      });
 }
 
 absl::StatusOr<double> BenchRunner::ExchangeFor(const engine::PreparedRun& prepared) {
   const engine::DeviceSpec& device = prepared.device;
   const int replicas = std::max(2, DevicesAtOnce(prepared.plan.replicas(), device));
-  const auto [entry, is_new] = exchanges_.try_emplace({device.threads, replicas});
-  if (is_new) {
-    Tell(absl::StrCat("measures the exchange of ", replicas, " replicas"));
-    absl::StatusOr<double> rate = OnDevices(device, engine::MeasureExchange(device, replicas));
-    if (!rate.ok()) {
-      exchanges_.erase(entry);
-      return rate.status();
-    }
-    entry->second = *rate;
-  }
-  return entry->second;
+  ASSIGN_OR_RETURN(const double* const rate,
+                   MeasuredOnce(exchanges_, {device.threads, replicas}, [&] {
+                     Tell(absl::StrCat("measures the exchange of ", replicas, " replicas"));
+                     return OnDevices(device, engine::MeasureExchange(device, replicas));
+                   }));
+  return *rate;
 }
 
 absl::StatusOr<double> BenchRunner::PeakFor(const BenchCase& what,
                                             const engine::PreparedRun& prepared) {
-  const auto [entry, is_new] =
-      peaks_.try_emplace({what.precision, what.threads, what.all_devices()});
-  if (is_new) {
-    Tell(absl::StrCat("measures the peak of ", partition::Counted(what.all_devices(), "device")));
-    absl::StatusOr<double> peak = MatrixPeakFlops(prepared.device, what.all_devices());
-    if (!peak.ok()) {
-      peaks_.erase(entry);
-      return From(Origin::kConfiguration, peak.status());
-    }
-    entry->second = *peak;
-  }
-  return entry->second;
+  const int devices = what.all_devices();
+  ASSIGN_OR_RETURN(
+      const double* const peak, MeasuredOnce(peaks_, {what.precision, what.threads, devices}, [&] {
+        Tell(absl::StrCat("measures the peak of ", partition::Counted(devices, "device")));
+        return From(Origin::kConfiguration, MatrixPeakFlops(prepared.device, devices));
+      }));
+  return *peak;
 }
 
 void BenchRunner::Tell(const std::string& what) const {

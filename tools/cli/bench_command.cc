@@ -142,7 +142,9 @@ absl::Status AddScheduleFiles(const CLI::App& flags, BenchGrid& grid) {
     };
     if (lacks(devices, shape.devices)) wrong.stages = devices.front();
     if (lacks(micro_batches, shape.micro_batches)) wrong.micro_batches = micro_batches.front();
-    RETURN_IF_ERROR(ReadScheduleOption(name, wrong).status());
+    if (wrong.stages.has_value() || wrong.micro_batches.has_value()) {
+      return ReadScheduleOption(name, wrong).status();
+    }
     grid.files[name] = shape;
   }
   return absl::OkStatus();
