@@ -56,17 +56,18 @@ std::string Varint(uint64_t value) {
   bytes.push_back(static_cast<char>(value));
   return bytes;
 }
+std::string Key(uint64_t number, uint64_t encoding) { return Varint(number * 8 + encoding); }
 std::string VarintField(int number, uint64_t value) {
-  return absl::StrCat(Varint(number * 8), Varint(value));
+  return absl::StrCat(Key(number, 0), Varint(value));
 }
 std::string DoubleField(int number, double value) {
-  return absl::StrCat(Varint(number * 8 + 1), Fixed(std::bit_cast<uint64_t>(value)));
+  return absl::StrCat(Key(number, 1), Fixed(std::bit_cast<uint64_t>(value)));
 }
 std::string BytesField(int number, absl::string_view value) {
-  return absl::StrCat(Varint(number * 8 + 2), Varint(value.size()), value);
+  return absl::StrCat(Key(number, 2), Varint(value.size()), value);
 }
 std::string FloatField(int number, float value) {
-  return absl::StrCat(Varint(number * 8 + 5), Fixed(std::bit_cast<uint32_t>(value)));
+  return absl::StrCat(Key(number, 5), Fixed(std::bit_cast<uint32_t>(value)));
 }
 
 // An Event with the field that makes it what it is.
