@@ -179,6 +179,11 @@ class Stream {
   // which can be read by any thread at any time, also after a failure.
   virtual absl::Status Report(int32_t position) = 0;
   virtual int32_t reported() const = 0;
+  // How many operations (kernels, copies, graphs, marks) the stream's jobs have put into the
+  // device's order since creation; always 0 where work is done when it is issued. The queues of a
+  // driver hold about a thousand: whoever issues into a full one waits within the driver, where no
+  // deadline is kept.
+  virtual int64_t issued() const { return 0; }
   // Waits until `position`, which this job has reported, or a later report is done. `poll` and
   // errors: as of Finish.
   virtual absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) = 0;

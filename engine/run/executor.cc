@@ -52,6 +52,7 @@ absl::Status Executor::PerformAll(const Run& run) {
   const auto actions = static_cast<int>(run.bound.program.instructions.size());
   options_.transport->Restart();
   run.bound.blocks.Restart();
+  run.bound.issued_before = options_.device->stream().issued();
   stashed_ = 0;
   RETURN_IF_ERROR(options_.device->stream().Report(-1));
   running_.store(&run.bound, std::memory_order_release);
@@ -133,7 +134,7 @@ absl::Status Executor::Perform(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   const Op op = instruction.action.op;
   if (run.search != nullptr && !schedule::IsCompute(op) && !schedule::IsTransfer(op)) {
-    return absl::OkStatus();
+    return instruction.works ? EndWork(run, position) : absl::OkStatus();
   }
   switch (op) {
     case Op::kForward:
@@ -166,8 +167,12 @@ absl::Status Executor::Perform(const Run& run, int position) {
 absl::Status Executor::Compute(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   kernels::Stream& stream = options_.device->stream();
-  RETURN_IF_ERROR(KeepUp(instruction));
-  if (instruction.awaits != Instruction::kNothing) RETURN_IF_ERROR(Await(instruction.awaits));
+  RETURN_IF_ERROR(KeepUp(run, position));
+  if (instruction.awaits != Instruction::kNothing) {
+    RETURN_IF_ERROR(Await(instruction.awaits));
+    const int64_t operations = run.bound.operations[static_cast<size_t>(position)];
+    if (operations > Instruction::kMostOperationsAhead) RETURN_IF_ERROR(CatchUp(position - 1));
+  }
   for (const int32_t block : instruction.stashes) {
     if (block == Instruction::kNothing) break;
     run.bound.blocks.Stash(block);
@@ -196,11 +201,22 @@ void Executor::CountIssue(const Run& run, int position) {
 
 absl::Status Executor::EndWork(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
+  kernels::Stream& stream = options_.device->stream();
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kEnd));
-  return options_.device->stream().Report(position);
+  RETURN_IF_ERROR(stream.Report(position));
+  run.bound.issued_after[static_cast<size_t>(position)] = stream.issued();
+  return absl::OkStatus();
 }
 
 absl::Status Executor::Issue(const Run& run, int position) {
+  const kernels::Stream& stream = options_.device->stream();
+  const int64_t before = stream.issued();
+  RETURN_IF_ERROR(RunPass(run, position));
+  run.bound.operations[static_cast<size_t>(position)] = stream.issued() - before;
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunPass(const Run& run, int position) {
   const auto index = static_cast<size_t>(position);
   const Instruction& instruction = run.bound.program.instructions[index];
   kernels::Recording& recording = *run.bound.recordings[index];
@@ -265,7 +281,7 @@ absl::Status Executor::Step(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
   if (!instruction.works) return absl::OkStatus();
   const bool shards = instruction.stage->options().replication.shards_optimizer;
-  RETURN_IF_ERROR(KeepUp(instruction));
+  RETURN_IF_ERROR(KeepUp(run, position));
   if (reduction_ != nullptr) {
     RETURN_IF_ERROR(reduction_->Await(instruction.action.stage, *options_.transport));
   }
@@ -310,7 +326,7 @@ absl::Status Executor::SumOwnSquares() {
 
 absl::Status Executor::SumTies(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  RETURN_IF_ERROR(KeepUp(instruction));
+  RETURN_IF_ERROR(KeepUp(run, position));
   if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
   RETURN_IF_ERROR(ties_->Sum(*options_.transport, options_.deadline,
                              [&] { return Mark(run, instruction, Moment::kStart); }));
@@ -319,7 +335,7 @@ absl::Status Executor::SumTies(const Run& run, int position) {
 
 absl::Status Executor::ExchangeNorms(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  RETURN_IF_ERROR(KeepUp(instruction));
+  RETURN_IF_ERROR(KeepUp(run, position));
   if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(SumOwnSquares());
@@ -333,7 +349,7 @@ absl::Status Executor::ExchangeNorms(const Run& run, int position) {
 
 absl::Status Executor::ShareResults(const Run& run, int position) {
   const Instruction& instruction = run.bound.program.instructions[static_cast<size_t>(position)];
-  RETURN_IF_ERROR(KeepUp(instruction));
+  RETURN_IF_ERROR(KeepUp(run, position));
   const bool precedes_updates = waits_before_steps_ && run.step != nullptr;
   if (precedes_updates) {
     if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
@@ -355,12 +371,37 @@ absl::Status Executor::Finish(const Run& run) {
   });
 }
 
-absl::Status Executor::KeepUp(const Instruction& instruction) {
+absl::Status Executor::KeepUp(const Run& run, int position) {
+  const int32_t must = MustBeDone(run.bound, position, options_.device->stream().issued());
+  return must == Instruction::kNothing ? absl::OkStatus() : WaitForReport(must);
+}
+
+int32_t Executor::MustBeDone(const Bound& bound, int position, int64_t issued) {
+  const Instruction& instruction = bound.program.instructions[static_cast<size_t>(position)];
+  // What may still be in the queues when this action comes to them.
+  const int64_t room =
+      Instruction::kMostOperationsAhead - bound.operations[static_cast<size_t>(position)];
+  int32_t must = Instruction::kNothing;
+  for (int32_t before = position - 1; before >= 0; --before) {
+    const auto index = static_cast<size_t>(before);
+    if (!bound.program.instructions[index].works) continue;
+    if (must != Instruction::kNothing && issued - bound.issued_after[index] > room) return must;
+    must = before;
+    if (before == instruction.keeps_up_with) return must;
+  }
+  return issued - bound.issued_before > room ? must : Instruction::kNothing;
+}
+
+absl::Status Executor::WaitForReport(int32_t position) {
   kernels::Stream& stream = options_.device->stream();
-  const int32_t position = instruction.keeps_up_with;
-  if (position == Instruction::kNothing || stream.reported() >= position) return absl::OkStatus();
+  if (stream.reported() >= position) return absl::OkStatus();
   return Patiently(
       [&](absl::FunctionRef<absl::Status()> poll) { return stream.WaitForReport(position, poll); });
+}
+
+absl::Status Executor::CatchUp(int32_t position) {
+  RETURN_IF_ERROR(options_.device->stream().Report(position));
+  return WaitForReport(position);
 }
 
 absl::Status Executor::Patiently(

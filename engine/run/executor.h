@@ -155,6 +155,10 @@ class Executor {
     BlockTable blocks;
     std::vector<std::unique_ptr<kernels::Recording>> recordings;  // by position; null for transfers
     std::vector<RingAction> recorded;                             // by position
+    // By position: how many operations a compute action took the last time that it was issued, and
+    // Stream::issued after what has work was issued in this run.
+    std::vector<int64_t> operations, issued_after;
+    int64_t issued_before = 0;  // Stream::issued at the start of the run
   };
   // One run of a program.
   struct Run {
@@ -183,7 +187,9 @@ class Executor {
   absl::Status PerformAt(const Run& run, int position);
   absl::Status Perform(const Run& run, int position);
   absl::Status Compute(const Run& run, int position);
+  // Puts the pass of a compute action into the stream, and counts its operations.
   absl::Status Issue(const Run& run, int position);
+  absl::Status RunPass(const Run& run, int position);
   void CountIssue(const Run& run, int position);
   absl::Status Transfer(const Run& run, int position);
   absl::Status Reduce(const Run& run, int position);
@@ -198,9 +204,16 @@ class Executor {
   // What a STEP passes to its stage.
   UpdateStep Scaled(UpdateStep update) const;
   // Come before and after what has work for the device (Instruction::works). The first waits until
-  // the device is at most Instruction::kMostAhead behind.
-  absl::Status KeepUp(const Instruction& instruction);
+  // what is issued next keeps within the bounds of Instruction on how far the host runs ahead.
+  absl::Status KeepUp(const Run& run, int position);
   absl::Status EndWork(const Run& run, int position);
+  // The position of the work that the device must have done before `position` is issued;
+  // Instruction::kNothing if the host may go on.
+  static int32_t MustBeDone(const Bound& bound, int position, int64_t issued);
+  absl::Status WaitForReport(int32_t position);
+  // Before an action that fills the driver's queues alone: waits until all up to `position` is
+  // done, and with it the transfer that the action awaits, which may be long in coming.
+  absl::Status CatchUp(int32_t position);
   // Waits for the device by `wait`, which asks `poll` now and then: whether another rank has
   // failed, and the deadline. That is one of waits for other ranks: it starts anew with every
   // action that is done.

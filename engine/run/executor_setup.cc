@@ -318,7 +318,9 @@ absl::Status Executor::WarmUp() {
 absl::StatusOr<std::unique_ptr<Executor::Bound>> Executor::Bind(const ProgramInputs& inputs,
                                                                 int64_t dynamic_offset) {
   std::unique_ptr<Bound> bound(
-      new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, inputs.memory), {}, {}});
+      new Bound{Compile(inputs), BlockTable(arena_, dynamic_offset, inputs.memory)});
+  bound->operations.resize(bound->program.instructions.size());
+  bound->issued_after.resize(bound->program.instructions.size());
   for (const Instruction& instruction : bound->program.instructions) {
     bound->recorded.push_back(
         RingActionOf(bound->program, instruction, options_.replicas != nullptr));

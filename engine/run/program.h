@@ -23,10 +23,12 @@ enum class Moment : uint8_t { kReached, kStart, kEnd, kOwnPartDone, kAllPartsThe
 // One action of a rank's list with all that performing it takes, looked up beforehand.
 struct Instruction {
   static constexpr int32_t kNothing = -1;
-  // How much work the host issues ahead of the device: enough to keep that busy, and so little that
-  // the driver's queues, which hold about a thousand operations, have room. Who issues into a full
-  // one waits within the driver, where no deadline is kept.
+  // How far the host runs ahead of the device: at most this many actions with work, and at most
+  // this many operations (Stream::issued). It is enough to keep the device busy, and leaves room in
+  // the driver's queues, which hold about a thousand operations: a host that issues into a full one
+  // waits within the driver, where no deadline is kept.
   static constexpr int kMostAhead = 16;
+  static constexpr int kMostOperationsAhead = 512;
 
   schedule::Action action;
   Stage* stage = nullptr;  // of a collective: null

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "kernels/cuda/runtime/issue_count.h"
+
 namespace stagecoach::kernels {
 
 // Without being asked for more, a kernel gets at most this much dynamic shared memory.
@@ -28,6 +30,7 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  IssueCount::Add(1);
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

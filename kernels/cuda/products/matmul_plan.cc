@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -264,6 +265,7 @@ absl::Status MatmulPlan::Run(cudaStream_t stream, const Operands& operands,
   RETURN_IF_ERROR(SetPointers(operands));
   const float alpha = 1.0F;
   const float beta = operands.accumulate ? 1.0F : 0.0F;
+  IssueCount::Add(2);  // the kernel, and one that adds up parts
   const cublasStatus_t status =
       cublasLtMatmul(handle_, description_.get(), &alpha, operands.a, a_.get(), operands.b,
                      b_.get(), &beta, operands.d, d_.get(), operands.d, d_.get(),

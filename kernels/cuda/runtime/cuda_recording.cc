@@ -1,6 +1,7 @@
 #include "kernels/cuda/runtime/cuda_recording.h"
 
 #include "base/status_macros.h"
+#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -44,6 +45,7 @@ absl::Status CudaRecording::Play(cudaStream_t stream, absl::FunctionRef<absl::St
     case State::kCaptured:
       break;
   }
+  IssueCount::Add(1);
   const cudaError_t launched = cudaGraphLaunch(graph_.get(), stream);
   if (IsNoGraph(launched)) {  // its memory on the GPU is taken at the first launch
     RETURN_IF_ERROR(BePlain(launched, "cudaGraphLaunch"));
@@ -57,7 +59,9 @@ absl::Status CudaRecording::Capture(cudaStream_t stream, absl::FunctionRef<absl:
   const cudaError_t begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
   if (IsNoGraph(begun)) return BePlain(begun, "cudaStreamBeginCapture");
   RETURN_IF_ERROR(CudaStatus(begun, "cudaStreamBeginCapture"));
+  const int64_t count = IssueCount::now();
   const absl::Status issued = issue();
+  IssueCount::ResetTo(count);
   cudaGraph_t captured = nullptr;
   // Whatever happened, or it would go on.
   const cudaError_t ended = cudaStreamEndCapture(stream, &captured);

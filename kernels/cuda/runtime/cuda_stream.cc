@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
+#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -19,6 +20,7 @@ namespace {
 absl::Status CopyInOrder(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind,
                          cudaStream_t stream) {
   if (bytes == 0) return absl::OkStatus();
+  IssueCount::Add(1);
   return CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream),
                     "cudaMemcpyAsync");
 }

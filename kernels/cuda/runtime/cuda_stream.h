@@ -12,6 +12,7 @@
 #include "base/deadline.h"
 #include "kernels/cuda/runtime/cuda_timeline.h"
 #include "kernels/cuda/runtime/handles.h"
+#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/progress.h"
 #include "kernels/device.h"
 #include "kernels/job_queue.h"
@@ -42,6 +43,7 @@ class CudaStream final : public Stream {
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
   absl::Status Report(int32_t position) override { return progress_.Report(compute(), position); }
   int32_t reported() const override { return progress_.reported(); }
+  int64_t issued() const override { return IssueCount::now(); }
   absl::Status WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) override;
   absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) override;
   void* native_handle() const override { return compute(); }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/runtime/handles.h"
 
 #include "base/status_macros.h"
+#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -60,10 +61,12 @@ absl::StatusOr<CudaEvent> CudaEvent::Create(int gpu, Timing timing) {
 }
 
 absl::Status CudaEvent::Record(cudaStream_t stream) const {
+  IssueCount::Add(1);
   return CudaStatus(cudaEventRecord(get(), stream), "cudaEventRecord");
 }
 
 absl::Status CudaEvent::ComeAfter(cudaStream_t stream) const {
+  IssueCount::Add(1);
   return CudaStatus(cudaStreamWaitEvent(stream, get(), 0), "cudaStreamWaitEvent");
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
+#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
 
@@ -52,6 +53,7 @@ absl::Status Progress::Report(cudaStream_t stream, int32_t number) const {
   if (write_value_ == nullptr) {
     return CudaStatus(LaunchReport(stream, on_device_, number), "LaunchReport");
   }
+  IssueCount::Add(1);
   // Errors of the driver have the runtime's numbers.
   const auto error = static_cast<cudaError_t>(
       write_value_(stream, reinterpret_cast<CUdeviceptr>(on_device_),

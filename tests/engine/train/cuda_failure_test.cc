@@ -5,6 +5,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "engine/model/layers/layer_norm.h"
+#include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/train/cuda_run.h"
@@ -17,8 +20,11 @@ namespace {
 
 namespace cuda = ::stagecoach::testing::cuda;
 using ::stagecoach::testing::StatusIs;
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::Gt;
 using ::testing::HasSubstr;
+using ::testing::Lt;
 
 TinyRun CudaRun(Exchange exchange) {
   TinyRun run{.devices = 2, .schedule = "1f1b"};
@@ -143,6 +149,23 @@ TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
   cuda::TakeMostPending();
   EXPECT_OK(AnswerOf(*trainer));
   EXPECT_LT(cuda::TakeMostPending(), 500U);
+}
+
+// Passes that are no graphs have hundreds of operations each: few of them fill the queues.
+TEST_F(CudaFailure, FindsRoomInTheQueuesForPassesThatAreNoGraphs) {
+  TinyRun run = CudaRun(Exchange::kNccl);
+  const LayerFactory block = Residual({LayerNorm(), Linear(9, Activation::kGelu)});
+  run.model = {.input = Shape{kSmallFeatures},
+               .layers = {Linear(9), block, block, block, block, block, block, block, block, block,
+                          block, block, block, block, block, block, block, Linear(kSmallClasses)}};
+  cuda::Reset({});
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer expected, AnswerOf(run));
+  cuda::Reset({.delay = 0.99, .graphs = false});
+  const auto trainer = TinyTrainer(run).value();
+  cuda::TakeMostPending();
+  ASSERT_OK_AND_ASSIGN(const TinyAnswer answer, AnswerOf(*trainer));
+  EXPECT_EQ(answer, expected);
+  EXPECT_THAT(cuda::TakeMostPending(), AllOf(Gt(200U), Lt(700U)));
 }
 
 }  // namespace
