@@ -1,10 +1,19 @@
 // Failures of the CUDA libraries and of GPUs, on the simulated machine: each ends in a status that
 // says what failed; nothing hangs, and nothing is left.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "engine/data/dataset.h"
 #include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
 #include "engine/model/layers/residual.h"
@@ -149,6 +158,55 @@ TEST_F(CudaFailure, FindsRoomInTheQueuesOfTheDriver) {
   cuda::TakeMostPending();
   EXPECT_OK(AnswerOf(*trainer));
   EXPECT_LT(cuda::TakeMostPending(), 500U);
+}
+
+// Keeps the first stage, and with it all others, waiting at the first sample until kernels are no
+// longer launched, and remembers how many were by then.
+class LateData final : public Dataset {
+ public:
+  explicit LateData(std::shared_ptr<const Dataset> data)
+      : Dataset(data->spec()), data_(std::move(data)) {}
+  int64_t rows() const override { return data_->rows(); }
+  int64_t launches_meanwhile() const { return launches_; }
+
+ private:
+  static int64_t Launches() { return cuda::CallsByName()["cudaLaunchKernelEx"]; }
+  void ReadInput(int i, int64_t row, std::byte* out) const override {
+    std::call_once(once_, [&] {
+      const int64_t before = Launches();
+      int64_t now = before, last = -1;
+      while (now != last) {
+        last = now;
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        now = Launches();
+      }
+      launches_ = now - before;
+    });
+    data_->CopyInput(i, row, {out, kSmallFeatures * sizeof(float)});
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    data_->CopyTarget(row, {out, sizeof(int32_t)});
+  }
+
+  const std::shared_ptr<const Dataset> data_;
+  mutable std::once_flag once_;
+  mutable std::atomic<int64_t> launches_{0};
+};
+
+// A pass that alone fills the driver's queue is not issued behind a message that has not come: the
+// host would wait in the driver, and never learn that the rank that sends it has failed.
+TEST_F(CudaFailure, OfASenderWouldBeSeenBeforeAPassThatFillsTheQueue) {
+  TinyRun run = CudaRun(Exchange::kNccl);
+  const LayerFactory block = Residual({LayerNorm(), Linear(9, Activation::kGelu)});
+  run.model = {.input = Shape{kSmallFeatures}, .layers = {Linear(9)}};
+  run.model.layers.resize(400, block);
+  run.model.layers.push_back(Linear(kSmallClasses));
+  run.first_layer = {0, 2};
+  cuda::Reset({.graphs = false});
+  const auto trainer = TinyTrainer(run).value();
+  const LateData data(SmallData(kTinyBatchRows));
+  ASSERT_OK(trainer->Step(data, Rows(0, kTinyBatchRows)));
+  EXPECT_LT(data.launches_meanwhile(), 100);
 }
 
 // Passes that are no graphs have hundreds of operations each: few of them fill the queues.

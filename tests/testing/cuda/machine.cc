@@ -93,7 +93,7 @@ EventState* Machine::Find(cudaEvent_t event) {
 
 // ---- What is done.
 
-cudaError_t Machine::Enqueue(cudaStream_t handle, Operation operation) {
+cudaError_t Machine::Enqueue(cudaStream_t handle, Operation operation, bool takes_room) {
   StreamState* const stream = Find(handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   const cudaError_t failure = gpus[static_cast<size_t>(stream->gpu)]->failure;
@@ -104,11 +104,13 @@ cudaError_t Machine::Enqueue(cudaStream_t handle, Operation operation) {
     stream->capture->operations.push_back(std::move(operation));
     return cudaSuccess;
   }
-  Append(*stream, {.operation = std::move(operation)});
+  Append(*stream, {.operation = std::move(operation), .takes_room = takes_room});
   return cudaSuccess;
 }
 
 void Machine::Append(StreamState& stream, Item item) {
+  stream.queued += item.takes_room ? 1 : 0;
+  if (stream.queued > kQueueCapacity) CurrentThread().full_stream = stream.number;
   stream.items.push_back(std::move(item));
   most_pending_ = std::max(most_pending_, stream.items.size());
   Changed();
@@ -142,6 +144,7 @@ bool Machine::PerformOne() {
 void Machine::Perform(StreamState& stream) {
   const Item item = std::move(stream.items.front());
   stream.items.pop_front();
+  stream.queued -= item.takes_room ? 1 : 0;
   if (item.kind == Item::Kind::kRecord) {
     item.event->reached = item.mark;
     item.event->reached_ns = NowNs() + extra_ns_;
@@ -182,11 +185,23 @@ void Machine::Fail(int gpu, cudaError_t error) {
       if (item.kind == Item::Kind::kRecord) item.event->reached = item.mark;
     }
     stream.items.clear();
+    stream.queued = 0;
     if (stream.destroyed) Destroy(stream);
   }
 }
 
+void Machine::WaitForRoom() {
+  const uintptr_t full = std::exchange(CurrentThread().full_stream, 0);
+  if (full == 0) return;
+  Lock lock(mutex_);
+  RunUntil(lock, [&] {
+    const auto stream = streams.find(full);
+    return stream == streams.end() || stream->second->queued <= kQueueCapacity;
+  });
+}
+
 void Machine::Progress() {
+  WaitForRoom();
   bool waits = false;
   {
     Lock lock(mutex_);

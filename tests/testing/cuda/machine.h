@@ -38,6 +38,7 @@ struct Item {
   Operation operation;
   std::shared_ptr<EventState> event;
   int64_t mark = 0;
+  bool takes_room = true;  // in the driver's queue: false of a graph's operations but the first
 };
 
 struct Capture {
@@ -51,6 +52,7 @@ struct StreamState {
   uintptr_t number = 0;
   int gpu = 0;
   std::deque<Item> items;
+  int queued = 0;  // items that take room
   std::unique_ptr<Capture> capture;
   bool destroyed = false;  // goes when it is empty
 };
@@ -90,14 +92,15 @@ class Machine {
   int64_t resets() const { return resets_; }
   const StandInOptions& options() const { return options_; }
   std::mt19937_64& random() { return random_; }
-  // Performs ready operations, as many as chance will have; thread-safe, without the lock.
+  // Performs ready operations, as many as chance will have; thread-safe, without the lock. Blocks
+  // while a queue is full that the calling thread has put something into.
   void Progress();
   // Performs operations until `done`; gives up the lock while there is nothing to perform.
   void RunUntil(Lock& lock, const std::function<bool()>& done);
   // Wakes the waiting threads, because something has changed.
   void Changed() { changed_.notify_all(); }
   // As of cuda's calls: refuses where the stream's GPU has failed, and captures.
-  cudaError_t Enqueue(cudaStream_t stream, Operation operation);
+  cudaError_t Enqueue(cudaStream_t stream, Operation operation, bool takes_room = true);
   void Append(StreamState& stream, Item item);
   size_t TakeMostPending() { return std::exchange(most_pending_, 0); }
   cudaStream_t AddStream(int gpu);
@@ -133,6 +136,7 @@ class Machine {
   // False if nothing was ready. Leaves device memory as it is then.
   bool PerformOne();
   void Perform(StreamState& stream);
+  void WaitForRoom();
   // Ends all work of a GPU.
   void Fail(int gpu, cudaError_t error);
 
@@ -153,7 +157,8 @@ struct ThreadState {
   int64_t resets = -1;  // how many there had been
   int gpu = 0;
   cudaError_t last_error = cudaSuccess;
-  int captures = 0;  // begun by this thread in a mode that forbids unsafe calls
+  uintptr_t full_stream = 0;  // that it has filled beyond kQueueCapacity; 0: none
+  int captures = 0;           // begun by this thread in a mode that forbids unsafe calls
 };
 ThreadState& CurrentThread();
 

@@ -272,7 +272,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     for (const Operation& operation : graph->operations) {
       // Shares the graph: what a kernel was launched with is not copied each time.
       const cudaError_t error = machine.Enqueue(
-          stream, {.name = operation.name, .run = [graph, &operation] { operation.run(); }});
+          stream, {.name = operation.name, .run = [graph, &operation] { operation.run(); }},
+          /*takes_room=*/&operation == &graph->operations.front());
       if (error != cudaSuccess) return error;
     }
     return cudaSuccess;

@@ -53,6 +53,10 @@ struct StandInOptions {
   std::string stop_at;
 };
 
+// How many operations a stream's queue in the driver holds; a graph counts as one. A call that
+// finds it full returns when there is room, as CUDA's do.
+inline constexpr int kQueueCapacity = 1024;
+
 // False in test programs that run on GPUs (tests/kernels/cuda/hardware.cc): there the machine is
 // what it is, and nothing fails on purpose.
 bool IsSimulated();
@@ -78,8 +82,7 @@ std::string failed_call();
 void FailOperation(int64_t operations);
 
 // The most operations that a stream has had to do at once since this was last asked (those of a
-// graph are counted one by one). A driver has room for about a thousand; a thread that issues more
-// blocks in it.
+// graph are counted one by one).
 size_t TakeMostPending();
 
 // What exists now. A clean end has 0 in all.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -28,6 +30,29 @@ TEST_F(StandIn, AStreamKeepsItsOrder) {
   stream.Synchronize();
   std::iota(expected.begin(), expected.end(), 0);
   EXPECT_EQ(log, expected);
+}
+
+// Whoever fills the queue of a stream that waits is held up until there is room again.
+TEST_F(StandIn, AThreadBlocksInAFullQueue) {
+  const RawStream stream;
+  bool ready = false;
+  std::atomic<int> enqueued = 0;
+  std::vector<int> log;
+  ASSERT_EQ(Enqueue(stream, {.ready = [&] { return ready; }, .run = [] {}}), cudaSuccess);
+  std::thread issuer([&] {
+    for (int i = 0; i < kQueueCapacity + 100; ++i) {
+      Log(stream, log, i);
+      Progress();
+      ++enqueued;
+    }
+  });
+  while (enqueued < kQueueCapacity - 1) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(enqueued, kQueueCapacity - 1);
+  Locked([&] { ready = true; });
+  issuer.join();
+  stream.Synchronize();
+  EXPECT_EQ(log.size(), size_t{kQueueCapacity} + 100);
 }
 
 TEST_F(StandIn, StreamsAreInNoOrder) {
