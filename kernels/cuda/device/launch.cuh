@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "kernels/cuda/runtime/issue_count.h"
+#include "kernels/cuda/device/issue_count.h"
 
 namespace stagecoach::kernels {
 

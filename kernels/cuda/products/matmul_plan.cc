@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "kernels/cuda/runtime/issue_count.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {

@@ -9,8 +9,8 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
-#include "kernels/cuda/runtime/issue_count.h"
 #include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
 

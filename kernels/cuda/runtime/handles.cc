@@ -1,7 +1,7 @@
 #include "kernels/cuda/runtime/handles.h"
 
 #include "base/status_macros.h"
-#include "kernels/cuda/runtime/issue_count.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/status_macros.h"
-#include "kernels/cuda/runtime/issue_count.h"
+#include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
 
