@@ -1,8 +1,9 @@
-"""The archive of libraries that lets a machine without a network build Stagecoach.
+"""The archive that lets a machine without a network run Stagecoach's programs, or build them.
 
-Made from Debian's packages, and unpacked anywhere on a machine with a C library at least as new as
-the one that MANIFEST names. The libraries are the shared ones that every other test runs with;
-programs find them by the run path that options_for() has the linker write into them.
+It has the libraries of Debian's packages, and programs built beforehand. It is unpacked anywhere on
+a machine with a C library at least as new as the one that MANIFEST names. The libraries are the
+shared ones that every other test runs with. Packed programs find them by LD_LIBRARY_PATH; programs
+built there find them by the run path that options_for() has the linker write into them.
 """
 
 import gzip
@@ -15,10 +16,11 @@ import subprocess
 import tarfile
 import tempfile
 
-MAX_BYTES = 40_000_000
+MAX_BYTES = 50_000_000
 
-# In tools/packages.txt, but to be there already, or not needed to build and test.
-_NOT_PACKED = {"g++", "cmake", "ninja-build", "ccache", "pkg-config", "python3"}
+# In tools/packages.txt, but to be there already, or not needed to build and test. Without iproute2
+# the tests that make networks of their own are skipped.
+_NOT_PACKED = {"g++", "cmake", "ninja-build", "ccache", "pkg-config", "python3", "iproute2"}
 # Needed by those in the archive, and part of any system with g++; or of no use to a build: accounts,
 # sources, development files of libraries that only other libraries use.
 _LEFT_OUT = {
@@ -27,8 +29,12 @@ _LEFT_OUT = {
 }
 # pkg-config comes along, since CMake's find_package(PkgConfig) wants it.
 _ADDED = ["pkgconf-bin"]
-# Libraries that the system has; see _LEFT_OUT.
-_OF_SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp))\.so\.\d+")
+# Libraries that the system has (see _LEFT_OUT): all that are part of the C library, and g++'s.
+_OF_SYSTEM = re.compile(
+    r"(ld-linux-x86-64|lib(BrokenLocale|anl|c|c_malloc_debug|dl|m|mvec|nsl|pthread|resolv|rt|"
+    r"thread_db|util|nss_(compat|db|dns|files|hesiod)|stdc\+\+|gcc_s|gomp))\.so\.\d+")
+# Libraries that the GPU's machine has, in the CUDA toolkit or as Python's packages.
+_OF_CUDA = re.compile(r"lib(cublasLt|cudart|cudnn|nccl)\.so\.\d+")
 
 _ARCHITECTURE = "x86_64-linux-gnu"
 
@@ -59,22 +65,33 @@ def parse_depends(text):
 
 def with_needs(names):
     """The packages and all that they need, without what every system has."""
-    found, queue = [], list(names)
-    while queue:
-        name = queue.pop(0)
-        if name in found or name in _LEFT_OUT:
-            continue
-        found.append(name)
-        queue += parse_depends(_output(["apt-cache", "depends", name]))
+    found, new = set(), set(names) - _LEFT_OUT
+    while new:
+        found |= new
+        # One call for all, since each reads the lists of all packages.
+        new = set(parse_depends(_output(["apt-cache", "depends", *sorted(new)]))) - found - _LEFT_OUT
     return sorted(found)
 
 
-def pack(packages_txt, archive, say=print):
-    """Writes the archive. Needs a Debian system with its package lists, and the network."""
-    for tool in ("apt-get", "apt-cache", "dpkg-deb", "readelf", "xz"):
+def packages_of(packages_txt):
+    """All packages that go into the archive."""
+    return with_needs(wanted_packages(packages_txt) + _ADDED)
+
+
+def check_tools():
+    """ArchiveError unless this system has the programs that make an archive."""
+    for tool in ("apt-get", "apt-cache", "dpkg-deb", "readelf", "strip", "xz"):
         if shutil.which(tool) is None:
             raise ArchiveError(f"there is no {tool} here: pack on a Debian system")
-    packages = with_needs(wanted_packages(packages_txt) + _ADDED)
+
+
+def pack(packages_txt, programs, commit, archive, say=print):
+    """Writes the archive, with the `programs` (see copy_programs) built from `commit`.
+
+    Needs a Debian system with its package lists, and the network.
+    """
+    check_tools()
+    packages = packages_of(packages_txt)
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = pathlib.Path(scratch_name)
         # apt downloads as a user of its own, which needs access.
@@ -88,8 +105,11 @@ def pack(packages_txt, archive, say=print):
             versions.append(_output(["dpkg-deb", "--show", package]).split())
         prefix = scratch / "prefix"
         make_prefix(unpacked, prefix)
-        manifest = [f"{name} {version}" for name, version in versions]
-        manifest.insert(0, f"needs: glibc {check_libraries(prefix)} or later, {_ARCHITECTURE}")
+        copy_programs(programs, prefix / "programs")
+        oldest = check_libraries([*prefix.glob("lib/**/*.so*"),
+                                  *(prefix / "programs" / inside for inside in programs)])
+        manifest = [f"needs: glibc {oldest} or later, {_ARCHITECTURE}", f"programs: {commit}"]
+        manifest += [f"{name} {version}" for name, version in versions]
         (prefix / "MANIFEST").write_text("\n".join(manifest) + "\n")
         say("compressing")
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +142,14 @@ def make_prefix(unpacked, prefix):
         _substitute(description, "prefix=/usr\n", "prefix=${pcfiledir}/../../..\n")
     _unzip_data(prefix / "share/datasets")
     _write_pkg_config(prefix / "bin")
+
+
+def copy_programs(programs, folder):
+    """Copies files into `folder`, stripped. `programs` has the path of each there, and its source."""
+    for inside, source in programs.items():
+        target = folder / inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _run(["strip", "-o", target, source])
 
 
 def _make_links_relative(prefix):
@@ -159,22 +187,33 @@ LD_LIBRARY_PATH=$prefix/lib/{_ARCHITECTURE} exec "$prefix/bin/pkgconf" "$@"
     script.chmod(0o755)
 
 
-def check_libraries(prefix):
-    """The oldest C library that the libraries run with, as "2.34".
+def check_libraries(files):
+    """The oldest C library that the libraries and programs run with, as "2.34".
 
-    ArchiveError if one needs a library that is neither in the archive nor part of every system.
+    ArchiveError if one needs a library that is none of them, nor part of every system with CUDA.
     """
-    files = [file for file in prefix.glob("lib/**/*.so*") if file.is_file() and not file.is_symlink()]
-    here = {file.name for file in prefix.glob("lib/**/*.so*")}
+    here = {file.name for file in files}
     oldest = (2, 0)
     for file in files:
+        if not file.is_file() or file.is_symlink() or not _is_elf(file):
+            continue
         text = _output(["readelf", "--wide", "--dynamic", "--version-info", file])
         for needed in re.findall(r"\(NEEDED\).*\[(.*)\]", text):
-            if needed not in here and not _OF_SYSTEM.fullmatch(needed):
+            if needed not in here and not is_of_system(needed) and not _OF_CUDA.fullmatch(needed):
                 raise ArchiveError(f"{file.name} needs {needed}, which no package of the archive has")
         versions = re.findall(r"GLIBC_(\d+)\.(\d+)", text)
         oldest = max([oldest] + [(int(major), int(minor)) for major, minor in versions])
     return f"{oldest[0]}.{oldest[1]}"
+
+
+def _is_elf(file):
+    with open(file, "rb") as opened:
+        return opened.read(4) == b"\x7fELF"
+
+
+def is_of_system(soname):
+    """Whether a library is part of every system with g++."""
+    return _OF_SYSTEM.fullmatch(soname) is not None
 
 
 def needed_glibc(manifest):
@@ -214,6 +253,19 @@ def unpack(archive, prefix):
     stamp.write_text(made)
 
 
+def programs_commit(prefix):
+    """The commit from which the programs of an unpacked archive were built."""
+    match = re.search(r"(?m)^programs: (.+)$", (prefix / "MANIFEST").read_text())
+    if not match:
+        raise ArchiveError("it has no programs")
+    return match.group(1)
+
+
+def library_folders(prefix):
+    """Where the libraries of an unpacked archive are."""
+    return [prefix / "lib" / _ARCHITECTURE, prefix / "lib"]
+
+
 def options_for(prefix):
     """Arguments of CMake to build with the libraries in `prefix`."""
     library = prefix / "lib" / _ARCHITECTURE
@@ -237,8 +289,11 @@ def environment_for(prefix):
 
 
 def _run(command, **options):
-    result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, **options)
+    try:
+        result = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, **options)
+    except OSError as error:
+        raise ArchiveError(f"{command[0]}: {error.strerror}") from None
     if result.returncode != 0:
         raise ArchiveError(f"{command[0]} {command[1]} failed: {result.stdout.strip()[-500:]}")
     return result.stdout

@@ -92,16 +92,16 @@ class Log:
         with open(self.path, "a", encoding="utf-8") as log:
             log.write(text + "\n")
 
-    def run(self, command, env=None, accept=(0,)):
-        """Runs one command; returns its exit status and its output."""
-        (status, text), = self.run_together([command], [env or {}], accept)
+    def run(self, command, env=None, accept=(0,), limit_s=None):
+        """Runs one command; returns its exit status and its output. See run_together()."""
+        (status, text), = self.run_together([command], [env or {}], accept, limit_s)
         return status, text
 
-    def run_together(self, commands, environments, accept=(0,)):
+    def run_together(self, commands, environments, accept=(0,), limit_s=None):
         """Runs commands at the same time, each with variables of its own.
 
         Returns (exit status, output) of each. StepFailed unless all statuses are in `accept`, where
-        ANY_STATUS has all.
+        ANY_STATUS has all. StepTimedOut at the limit of the step, or after `limit_s` seconds.
         """
         outputs = [self.path.with_name(f".{self.path.name}.{i}") for i in range(len(commands))]
         try:
@@ -111,7 +111,7 @@ class Log:
                 self.say("$ " + " ".join(shown))
                 with _held_signals():  # or one that comes now leaves a process that is not known
                     self._processes.append(_start(command, extra, output))
-            statuses = self._wait()
+            statuses = self._wait(limit_s)
         finally:
             self.end_all()
             texts = [_take(output) for output in outputs]
@@ -122,10 +122,17 @@ class Log:
                 raise StepFailed(f"{pathlib.Path(str(command[0])).name} {_how(status)}")
         return list(zip(statuses, texts))
 
-    def _wait(self):
+    def has_time(self):
+        """Whether the limit of the step has not been reached."""
+        return time.monotonic() < self.deadline
+
+    def _wait(self, limit_s):
         statuses = []
+        until = self.deadline
+        if limit_s is not None:
+            until = min(until, time.monotonic() + limit_s)
         for process in self._processes:
-            left = self.deadline - time.monotonic()
+            left = until - time.monotonic()
             try:
                 statuses.append(process.wait(max(left, 0.0)))
             except subprocess.TimeoutExpired:
@@ -133,15 +140,28 @@ class Log:
         return statuses
 
     def end_all(self):
-        """Ends all processes, and those that they have started."""
+        """Ends all processes, and those that they have started, even if they have ended themselves."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, sent)
+                _signal_group(process, sent)
             until = time.monotonic() + _GRACE_SECONDS
-            while time.monotonic() < until and any(p.poll() is None for p in self._processes):
+            while time.monotonic() < until and any(map(_group_lives, self._processes)):
                 time.sleep(0.02)
         self._processes.clear()
+
+
+def _signal_group(process, sent):
+    with contextlib.suppress(ProcessLookupError):  # none of it is left
+        os.killpg(process.pid, sent)
+
+
+def _group_lives(process):
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

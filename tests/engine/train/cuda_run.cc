@@ -11,6 +11,7 @@
 #include "engine/model/layers/residual.h"
 #include "engine/model/layers/swiglu.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda_backend.h"
 #include "tests/engine/train/small_run.h"
 
 namespace stagecoach::engine {
@@ -53,6 +54,11 @@ void PrintTo(const TinyAnswer& answer, std::ostream* out) {
   *out << "losses " << ::testing::PrintToString(answer.losses) << ", norms "
        << ::testing::PrintToString(answer.gradient_norms) << ", evaluation "
        << answer.evaluation_loss << ", parameters " << answer.final_hash;
+}
+
+int NumGpus() {
+  const absl::StatusOr<kernels::CudaBackend*> backend = kernels::CudaBackend::Load();
+  return backend.ok() ? static_cast<int>((*backend)->Inspect().gpus.size()) : 0;
 }
 
 int64_t ComputeActions(const schedule::Schedule& schedule) {

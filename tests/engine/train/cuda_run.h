@@ -58,6 +58,9 @@ struct TinyAnswer {
 };
 void PrintTo(const TinyAnswer& answer, std::ostream* out);
 
+// Returns how many GPUs this machine has; 0 also where the backend cannot be loaded.
+int NumGpus();
+
 // Of all ranks.
 int64_t ComputeActions(const schedule::Schedule& schedule);
 

@@ -33,6 +33,7 @@ TinyRun RunOf(int devices, const std::string& schedule, float clip_norm,
 
 // The exchange is by NCCL where there is a GPU for each device, and by copies where there is not.
 TEST(CudaTies, GiveTheSameBitsWhereverTheStagesAre) {
+  if (NumGpus() < 4) GTEST_SKIP() << "needs 4 GPUs, and there are " << NumGpus();
   for (const float clip_norm : {0.0F, 0.05F}) {
     ASSERT_OK_AND_ASSIGN(const TinyAnswer expected, AnswerOf(RunOf(1, "gpipe", clip_norm)));
     for (const TinyRun& run : {RunOf(2, "1f1b", clip_norm), RunOf(3, "zb-h1", clip_norm),

@@ -35,12 +35,7 @@ using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// How many GPUs there are; a test without one is skipped, or fails where one is required.
-int NumGpus() {
-  absl::StatusOr<kernels::CudaBackend*> backend = kernels::CudaBackend::Load();
-  return backend.ok() ? static_cast<int>((*backend)->Inspect().gpus.size()) : 0;
-}
-
+// A test without a GPU is skipped, or fails where one is required.
 class CudaTraining : public ::testing::Test {
  protected:
   void SetUp() override {

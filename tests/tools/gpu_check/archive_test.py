@@ -3,6 +3,9 @@
 
 import gzip
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -71,10 +74,43 @@ class ArchiveTest(Folder):
                                self.folder / "liba.so.1"])
         subprocess.check_call(["g++", "-shared", "-fPIC", "-Wl,--no-as-needed", source,
                                self.folder / "liba.so.1", "-o", self.folder / "lib/libb.so"])
+        files = [self.folder / "lib/libb.so"]
         with self.assertRaisesRegex(archive.ArchiveError, "libb.so needs liba.so.1"):
-            archive.check_libraries(self.folder)
-        (self.folder / "liba.so.1").rename(self.folder / "lib/liba.so.1")
-        self.assertRegex(archive.check_libraries(self.folder), r"^2\.\d+$")
+            archive.check_libraries(files)
+        files.append(self.folder / "liba.so.1")
+        self.assertRegex(archive.check_libraries(files), r"^2\.\d+$")
+
+    @unittest.skipIf(shutil.which("apt-cache") is None, "there is no apt-cache")
+    def test_has_all_that_this_systems_packages_need(self):
+        files = []
+        for package in archive.packages_of((ROOT / "tools/packages.txt").read_text()):
+            listed = subprocess.run(["dpkg", "-L", package], stdout=subprocess.PIPE,
+                                    stderr=subprocess.DEVNULL, text=True).stdout.splitlines()
+            files += [pathlib.Path(name) for name in listed if re.search(r"\.so(\.|$)", name)]
+        self.assertTrue(any(file.name.startswith("libdnnl.so") for file in files))
+        self.assertRegex(archive.check_libraries(files), r"^2\.\d+$")
+
+    @unittest.skipIf(shutil.which("dpkg") is None, "there is no dpkg")
+    def test_knows_all_libraries_that_are_part_of_the_c_library(self):
+        listed = subprocess.check_output(["dpkg", "-L", "libc6"], text=True).splitlines()
+        names = {pathlib.Path(name).name for name in listed}
+        ours = {name for name in names if re.fullmatch(r"(lib|ld-).*\.so\.\d+", name)}
+        self.assertIn("libresolv.so.2", ours)
+        self.assertEqual([name for name in ours if not archive.is_of_system(name)], [])
+
+    def test_packs_programs_without_their_symbols_where_they_are_to_be(self):
+        source = self.write("a.cc", "int main() { return 7; }\n")
+        program = self.folder / "built/tests/x/a_gpu_test"
+        program.parent.mkdir(parents=True)
+        subprocess.check_call(["g++", "-g", source, "-o", program])
+        archive.copy_programs({"tests/x/a_gpu_test": program}, self.folder / "programs")
+        copy = self.folder / "programs/tests/x/a_gpu_test"
+        self.assertEqual(subprocess.run([copy]).returncode, 7)
+        self.assertNotIn(".symtab", subprocess.check_output(["readelf", "-SW", copy], text=True))
+
+    def test_is_not_made_without_one_of_its_programs(self):
+        with self.assertRaisesRegex(archive.ArchiveError, "strip -o failed.*no_such"):
+            archive.copy_programs({"a": self.folder / "no_such"}, self.folder / "programs")
 
     def test_names_the_c_library_that_it_needs(self):
         manifest = "needs: glibc 2.34 or later, x86_64-linux-gnu\nlibabsl-dev 20220623\n"

@@ -10,7 +10,7 @@ sys.dont_write_bytecode = True
 
 from folder import LONG_S, Folder, has_text
 from gpu.check import (FAILED, NOT_RUN, PASSED, RUNNING, SKIPPED, TIMED_OUT, CannotGoOn, Check,
-                       Figure, Step, StepSkipped)
+                       Figure, Step, StepSkipped, StepTimedOut)
 
 
 def passes(log):
@@ -60,6 +60,21 @@ class CheckTest(Folder):
             if has_text(pid_file):
                 break
         self.assert_ends(int(pid_file.read_text()))
+
+    def test_ends_what_a_command_leaves_behind(self):
+        pid_file = self.folder / "pid"
+        _, statuses = self.run_steps(
+            lambda log: log.run(["sh", "-c", f"sleep 1000 & echo $! >{pid_file}"]))
+        self.assertEqual(statuses, [PASSED])
+        self.assert_ends(int(pid_file.read_text()))
+
+    def test_ends_a_command_at_a_limit_of_its_own(self):
+        def step(log):
+            with self.assertRaises(StepTimedOut):
+                log.run(["sleep", "1000"], limit_s=0.5)
+            self.assertTrue(log.has_time())
+            log.run(["true"])
+        self.assertEqual(self.run_steps(step)[1], [PASSED])
 
     def test_gives_a_step_no_more_than_what_is_left_of_all_the_time(self):
         with unittest.mock.patch("gpu.check._LEAST_SECONDS", 0):  # the first step is always begun

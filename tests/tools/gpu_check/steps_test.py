@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 sys.dont_write_bytecode = True
 
 from folder import LONG_S, ROOT, Folder, has_text
 from gpu import build, steps
-from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, StepFailed
+from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, Check, StepFailed
 
 EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
           for loss in (2.0, 1.5)]
@@ -74,11 +75,13 @@ echo '{"id": "rate", "name": "share", "value": 0.7, "unit": "", "target": ">= 0.
 """
 TORCH = """\
 #!/bin/sh
-case $2 in
-  *torch_step.py) echo '{"torch": "2.11", "ms": {"eager": 9.0, "compiled": 6.0}}' ;;
-  *) case $1 in *torch_step.py) echo '{"torch": "2.11", "ms": {"eager": 9.0, "compiled": 6.0}}' ;; esac ;;
+case "$1 $2" in
+  *"torch_step.py compiled") echo '{"torch": "2.11", "ms": 6.0}' ;;
+  *"torch_step.py eager") %s ;;
+  *"torch_step.py cuda-graphs") echo '{"torch": "2.11", "ms": 7.0}' ;;
 esac
 """
+EAGER = """echo '{"torch": "2.11", "ms": 9.0}'"""
 
 
 class ProgramTest(Folder):
@@ -128,6 +131,12 @@ class ProgramTest(Folder):
         _, found = self.gpu_check("parity")
         self.assertEqual(found["parity"]["figures"][0]["value"], 2)
 
+    def test_counts_tests_that_are_skipped(self):
+        self.fake_tests("echo '[  PASSED  ] 1 test.'; echo '[  SKIPPED ] 2 tests, listed below:'")
+        _, found = self.gpu_check("parity")
+        self.assertEqual([(figure["name"], figure["value"]) for figure in found["parity"]["figures"]],
+                         [("gpu_test: tests passed", 1), ("gpu_test: tests skipped", 2)])
+
     def test_fails_if_there_is_no_test_for_gpus(self):
         self.write("build/CTestTestfile.cmake", "")
         _, found = self.gpu_check("parity")
@@ -139,10 +148,30 @@ class ProgramTest(Folder):
         self.assertEqual((found["step"]["status"], len(found["step"]["figures"])), (FAILED, 2))
 
     def test_compares_with_pytorch_in_the_same_run(self):
-        python = self.write("python", TORCH, 0o755)
+        python = self.write("python", TORCH % EAGER, 0o755)
         _, found = self.gpu_check("step,torch", "--python", python)
         ratio = found["torch"]["figures"][-1]
         self.assertEqual((ratio["value"], ratio["met"]), (6.0 / 5.0, True))
+        self.assertEqual([figure["name"] for figure in found["torch"]["figures"][:-1]],
+                         ["PyTorch compiled", "PyTorch eager", "PyTorch cuda-graphs"])
+
+    def test_shows_an_error_of_a_form_of_pytorch_and_runs_the_next(self):
+        eager = """{ echo '{"error": "OutOfMemoryError: CUDA"}'; exit 1; }"""
+        python = self.write("python", TORCH % eager, 0o755)
+        _, found = self.gpu_check("torch", "--python", python)
+        self.assertEqual(found["torch"]["reason"], "eager: OutOfMemoryError: CUDA")
+        self.assertEqual([figure["value"] for figure in found["torch"]["figures"]], [6.0, 7.0])
+
+    def test_ends_a_form_of_pytorch_at_its_limit_and_runs_the_next(self):
+        python = self.write("python", TORCH % "sleep 1000", 0o755)
+        out = self.folder / "out"
+        with unittest.mock.patch.dict(steps._TORCH_FORMS, {"compiled": LONG_S, "eager": 1}):
+            check = steps.GpuCheck(ROOT, self.folder / "build", self.folder, self.folder, python)
+            chosen = [step for step in check.steps() if step.name == "torch"]
+            Check(out, chosen, 3 * LONG_S, say=lambda line: None).run()
+        step, = self.results()["steps"]
+        self.assertEqual(step["reason"], "eager: no answer within 1 s")
+        self.assertEqual([figure["value"] for figure in step["figures"]], [6.0, 7.0])
 
     def test_skips_pytorch_where_it_is_not(self):
         python = self.write("python", "#!/bin/sh\nexit 77\n", 0o755)
@@ -203,11 +232,13 @@ class ProgramTest(Folder):
 
 class PlanTest(Folder):
     def test_has_steps_of_different_names_whose_limits_fit_into_the_whole(self):
-        check = steps.GpuCheck(ROOT, self.folder, self.folder, tuning=self.folder)
-        names = [step.name for step in check.steps()]
-        self.assertEqual(len(set(names)), len(names))
-        self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
-        self.assertLess(sum(step.limit_s for step in check.steps()), 9 * 60)
+        for programs, minutes in {steps.Programs.PACKED: 5, steps.Programs.TO_BUILD: 9}.items():
+            check = steps.GpuCheck(ROOT, self.folder, self.folder, tuning=self.folder,
+                                   programs=programs)
+            names = [step.name for step in check.steps()]
+            self.assertEqual(len(set(names)), len(names))
+            self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
+            self.assertLess(sum(step.limit_s for step in check.steps()), minutes * 60)
 
 
 class BuildTest(Folder):
