@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -156,12 +157,21 @@ def _signal_group(process, sent):
 
 
 def _group_lives(process):
+    """Whether a process of the group runs. In a container nobody may reap those that have ended."""
     process.poll()
     try:
         os.killpg(process.pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    return any(map(functools.partial(_is_of_group, process.pid), pathlib.Path("/proc").glob("[0-9]*")))
+
+
+def _is_of_group(group, folder):
+    try:
+        state, _, its_group = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:3]
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
+    return state not in "ZX" and int(its_group) == group
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 import os
 import subprocess
 
+_LIMIT_S = 10
+
 
 def output_of(command, env=None):
     """What a short command prints; "" if it cannot be run or fails."""
     try:
         result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                text=True, timeout=30, env={**os.environ, **(env or {})})
+                                text=True, timeout=_LIMIT_S, env={**os.environ, **(env or {})})
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return result.stdout if result.returncode == 0 else ""

@@ -295,7 +295,8 @@ class GpuCheck:
             if tool == "memcheck":
                 sanitize += ["--report-api-errors", "no"]
             # What cuBLASLt's kernels do with shared memory is not for us to judge.
-            if tool == "racecheck" and "--kernel-name" in output_of([program, "--help"]):
+            if tool == "racecheck" and "--kernel-name" in log.run([program, "--help"],
+                                                                  accept=ANY_STATUS)[1]:
                 sanitize += ["--kernel-name", "kernel_substring=stagecoach"]
             commands = [self.train_command(2, *_tiny_run(), "--precision", precision)
                         for precision in ("fp32", "bf16")]

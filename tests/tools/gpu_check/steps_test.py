@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import unittest
 import unittest.mock
@@ -12,7 +13,7 @@ import unittest.mock
 sys.dont_write_bytecode = True
 
 from folder import LONG_S, ROOT, Folder, has_text
-from gpu import build, steps
+from gpu import build, driver, libraries, steps
 from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, Check, StepFailed
 
 EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
@@ -239,6 +240,88 @@ class PlanTest(Folder):
             self.assertEqual(len(set(names)), len(names))
             self.assertTrue(all(step.limit_s > 0 for step in check.steps()))
             self.assertLess(sum(step.limit_s for step in check.steps()), minutes * 60)
+
+
+class PackedTest(Folder):
+    """Programs of an archive, with files of ours in place of NVIDIA's libraries."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("content/MANIFEST", "needs: glibc 2.2 or later, x86_64-linux-gnu\nprograms: abc1\n")
+        self.write("content/lib/x86_64-linux-gnu/libabsl.so.1", "")
+        self.write("content/programs/tests/kernels/a_gpu_test", f"""\
+            #!/bin/sh
+            echo "$LD_LIBRARY_PATH" >{self.folder}/path
+            echo "$STAGECOACH_CUDA_LIBRARY" >>{self.folder}/path
+            echo '[  PASSED  ] 3 tests.'
+            """, 0o755)
+        with tarfile.open(self.folder / "a.tar.xz", "w:xz") as tar:
+            tar.add(self.folder / "content", arcname=".")
+        self.python = self.write("python", f"#!/bin/sh\necho {self.folder}/nvidia\n", 0o755)
+
+    def run_check(self):
+        """The results of unpacking and of the tests."""
+        folders = [self.folder / f"nvidia/{name}/lib" for name in ("cu13", "nccl")]
+        with unittest.mock.patch("gpu.libraries.library_folders", lambda python: folders):
+            check = steps.GpuCheck(ROOT, self.folder / "build/release", self.folder / "a.tar.xz",
+                                   self.folder, self.python, programs=steps.Programs.PACKED)
+            chosen = [step for step in check.steps() if step.name in ("unpack", "parity")]
+            Check(self.folder / "out", chosen, 3 * LONG_S, check.facts, say=lambda line: None).run()
+        return self.results()["steps"]
+
+    def test_are_run_with_the_libraries_of_the_archive_and_of_pythons_packages(self):
+        for name in ("cu13/lib/libcublasLt.so.13", "cu13/lib/libcudart.so.13", "nccl/lib/libnccl.so.2"):
+            self.write(f"nvidia/{name}", "")
+        unpack, parity = self.run_check()
+        self.assertEqual((unpack["status"], parity["status"]), (PASSED, PASSED))
+        self.assertEqual(parity["figures"][0]["value"], 3)
+        prefix = self.folder / "build/prefix"
+        path, backend = (self.folder / "path").read_text().splitlines()
+        self.assertEqual(path.split(":"), [str(folder) for folder in (
+            prefix / "lib/x86_64-linux-gnu", prefix / "lib", self.folder / "nvidia/cu13/lib",
+            self.folder / "nvidia/nccl/lib")])
+        self.assertEqual(backend, str(prefix / "programs" / build.BACKEND))
+        self.assertEqual(self.results()["facts"]["programs"], "packed, of abc1")
+
+    def test_are_not_run_without_a_library_of_nvidia(self):
+        for name in ("cu13/lib/libcublasLt.so.13", "cu13/lib/libcudart.so.13"):
+            self.write(f"nvidia/{name}", "")
+        unpack, parity = self.run_check()
+        self.assertEqual(unpack["reason"],
+                         "neither the CUDA toolkit nor Python's packages have libnccl.so.2")
+        self.assertEqual(parity["status"], NOT_RUN)
+
+
+class LibrariesTest(Folder):
+    def test_are_looked_for_in_the_toolkit_and_then_in_pythons_packages(self):
+        self.write("toolkit/bin/nvcc", "", 0o755)
+        python = self.write("python", f"#!/bin/sh\necho {self.folder}/nvidia\n", 0o755)
+        for name in ("toolkit/lib64/libcudart.so.13", "nvidia/cu13/lib/libcudart.so.13",
+                     "nvidia/cu13/lib/libcublasLt.so.13", "nvidia/nccl/lib/libnccl.so.2",
+                     "nvidia/cudnn/lib/libcudnn.so.9"):
+            self.write(name, "")
+        with unittest.mock.patch("gpu.libraries.find_nvcc", lambda: self.folder / "toolkit/bin/nvcc"):
+            with unittest.mock.patch.dict("os.environ", {"LD_LIBRARY_PATH": ""}):
+                found = libraries.find_libraries(libraries.library_folders(python))
+        self.assertEqual(found, {
+            "cuBLASLt": self.folder / "nvidia/cu13/lib/libcublasLt.so.13",
+            "cudart": self.folder / "toolkit/lib64/libcudart.so.13",
+            "NCCL": self.folder / "nvidia/nccl/lib/libnccl.so.2",
+            "cuDNN": self.folder / "nvidia/cudnn/lib/libcudnn.so.9"})
+
+    def test_that_are_taken_are_those_of_the_dynamic_linker(self):
+        text = "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlibnccl.so.2 => /n/libnccl.so.2 (0x2)\n" \
+               "\tlibcudart.so.13 => not found\n"
+        self.assertEqual(libraries.taken_libraries(text), {"NCCL": "/n/libnccl.so.2"})
+
+
+class NoGpuTest(Folder):
+    @unittest.skipIf(driver.why_no_gpu() == "", "there is a GPU")
+    def test_ends_with_one_line(self):
+        result = subprocess.run([sys.executable, ROOT / "tools/gpu_check", self.folder / "out"],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"\Agpu_check: there is no usable GPU: .+\n\Z")
 
 
 class BuildTest(Folder):
