@@ -124,16 +124,19 @@ absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan,
   if (choice.apart != 0) {
     return absl::UnimplementedError("the product without it and a kernel after it are faster");
   }
-  const auto chosen = std::find_if(candidates.begin(), candidates.end(),
-                                   [&](const MatmulPlan::CandidateAlgorithm& candidate) {
-                                     return candidate.algorithm == choice;
-                                   });
-  if (chosen == candidates.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(tuning_->path(), " names an algorithm that the library does not offer, for \"",
-                     key, "\": remove the file, or this entry of it"));
+  const auto offered = std::find_if(candidates.begin(), candidates.end(),
+                                    [&](const MatmulPlan::CandidateAlgorithm& candidate) {
+                                      return candidate.algorithm == choice;
+                                    });
+  if (offered != candidates.end()) return *offered;
+  // The file may be of a search among other candidates.
+  absl::StatusOr<MatmulPlan::CandidateAlgorithm> rebuilt = plan.Rebuild(choice);
+  if (absl::IsUnimplemented(rebuilt.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        tuning_->path(), " names an algorithm that the library does not have, for \"", key, "\" (",
+        rebuilt.status().message(), "): remove the file, or this entry of it"));
   }
-  return *chosen;
+  return rebuilt;
 }
 
 }  // namespace stagecoach::kernels

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/issue_count.h"
@@ -13,12 +14,13 @@
 namespace stagecoach::kernels {
 namespace {
 
-constexpr int kMaxCandidates = 8;
-
 // CUBLASLT_REDUCTION_SCHEME_INPLACE adds the parts of a split product in the order in which they
 // happen to be done; CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE rounds them to the type of the result
 // before it adds them, where sums are to be float32.
 constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
+// The type of alpha and beta.
+constexpr cudaDataType_t kScaleType = CUDA_R_32F;
 
 cudaDataType_t LibraryType(DType type) {
   return type == DType::kBfloat16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -73,6 +75,23 @@ absl::Status Set(cublasLtMatmulPreference_t preference,
       "cublasLtMatmulPreferenceSetAttribute");
 }
 
+// What the library says of an algorithm: Unimplemented if it refuses it.
+absl::Status AlgorithmStatus(cublasStatus_t status, absl::string_view call) {
+  const absl::Status result = CublasStatus(status, call);
+  const bool is_refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
+                          status == CUBLAS_STATUS_ARCH_MISMATCH ||
+                          status == CUBLAS_STATUS_INVALID_VALUE;
+  return is_refused ? absl::UnimplementedError(result.message()) : result;
+}
+
+template <typename T>
+absl::Status Set(cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                 const T& value) {
+  return AlgorithmStatus(
+      cublasLtMatmulAlgoConfigSetAttribute(&algorithm, attribute, &value, sizeof(value)),
+      "cublasLtMatmulAlgoConfigSetAttribute");
+}
+
 template <typename T>
 absl::Status Get(const cublasLtMatmulAlgo_t& algorithm,
                  cublasLtMatmulAlgoConfigAttributes_t attribute, T& value) {
@@ -82,17 +101,26 @@ absl::Status Get(const cublasLtMatmulAlgo_t& algorithm,
       "cublasLtMatmulAlgoConfigGetAttribute");
 }
 
+// Calls `visit` with each attribute of an algorithm but the id, which is read-only, and its place.
+template <typename AnyAlgorithm, typename Visit>
+absl::Status ForEachAttribute(AnyAlgorithm& algorithm, Visit visit) {
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_TILE_ID, algorithm.tile));
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_STAGES_ID, algorithm.stages));
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, algorithm.split_k));
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, algorithm.reduction));
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, algorithm.swizzle));
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, algorithm.custom_option));
+  RETURN_IF_ERROR(visit(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, algorithm.inner_shape));
+  return visit(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, algorithm.cluster_shape);
+}
+
 absl::StatusOr<Algorithm> Identify(const cublasLtMatmulAlgo_t& library) {
   Algorithm algorithm;
   RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_ID, algorithm.id));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_TILE_ID, algorithm.tile));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_STAGES_ID, algorithm.stages));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, algorithm.split_k));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, algorithm.reduction));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, algorithm.swizzle));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, algorithm.custom_option));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, algorithm.inner_shape));
-  RETURN_IF_ERROR(Get(library, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, algorithm.cluster_shape));
+  RETURN_IF_ERROR(ForEachAttribute(
+      algorithm, [&library](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& value) {
+        return Get(library, attribute, value);
+      }));
   return algorithm;
 }
 
@@ -127,16 +155,16 @@ absl::StatusOr<std::unique_ptr<MatmulPlan>> MatmulPlan::Create(cublasLtHandle_t 
     return absl::UnimplementedError(
         absl::StrCat("cuBLASLt stores aux only with multiples of ", kAuxMultiple, " rows"));
   }
-  std::unique_ptr<MatmulPlan> plan(new MatmulPlan(handle, product, workspace_bytes));
-  RETURN_IF_ERROR(plan->Describe(precision));
+  const cublasComputeType_t compute_type =
+      precision == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  std::unique_ptr<MatmulPlan> plan(new MatmulPlan(handle, product, compute_type, workspace_bytes));
+  RETURN_IF_ERROR(plan->Describe());
   return plan;
 }
 
-absl::Status MatmulPlan::Describe(Precision precision) {
-  const cublasComputeType_t compute =
-      precision == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+absl::Status MatmulPlan::Describe() {
   cublasLtMatmulDesc_t description = nullptr;
-  RETURN_IF_ERROR(CublasStatus(cublasLtMatmulDescCreate(&description, compute, CUDA_R_32F),
+  RETURN_IF_ERROR(CublasStatus(cublasLtMatmulDescCreate(&description, compute_type_, kScaleType),
                                "cublasLtMatmulDescCreate"));
   description_.reset(description);
   const auto operation = [](bool transpose) {
@@ -197,13 +225,38 @@ absl::StatusOr<MatmulPlan::Preference> MatmulPlan::CreatePreference() const {
 }
 
 // What the heuristic says is an estimate, of the workspace too.
-absl::StatusOr<bool> MatmulPlan::PassesCheck(const cublasLtMatmulAlgo_t& algorithm) const {
+absl::Status MatmulPlan::Check(const CandidateAlgorithm& candidate) const {
+  if ((candidate.algorithm.reduction & ~kReductions) != 0) {
+    return absl::UnimplementedError("it does not sum in float32 in a fixed order");
+  }
   cublasLtMatmulHeuristicResult_t result = {};
-  const cublasStatus_t status = cublasLtMatmulAlgoCheck(
-      handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(), &algorithm, &result);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) return false;
-  RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoCheck"));
-  return result.workspaceSize <= static_cast<size_t>(workspace_bytes_);
+  RETURN_IF_ERROR(
+      AlgorithmStatus(cublasLtMatmulAlgoCheck(handle_, description_.get(), a_.get(), b_.get(),
+                                              d_.get(), d_.get(), &candidate.library, &result),
+                      "cublasLtMatmulAlgoCheck"));
+  if (result.workspaceSize > static_cast<size_t>(workspace_bytes_)) {
+    return absl::UnimplementedError(absl::StrCat("it needs ", result.workspaceSize,
+                                                 " bytes of workspace, and ", workspace_bytes_,
+                                                 " are planned"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MatmulPlan::CandidateAlgorithm> MatmulPlan::Rebuild(
+    const Algorithm& algorithm) const {
+  CandidateAlgorithm candidate = {algorithm, {}};
+  const cudaDataType_t operand_type = LibraryType(product_.operand_type);
+  const cudaDataType_t result_type = LibraryType(product_.result_type);
+  RETURN_IF_ERROR(AlgorithmStatus(
+      cublasLtMatmulAlgoInit(handle_, compute_type_, kScaleType, operand_type, operand_type,
+                             result_type, result_type, algorithm.id, &candidate.library),
+      "cublasLtMatmulAlgoInit"));
+  RETURN_IF_ERROR(ForEachAttribute(
+      algorithm, [&candidate](cublasLtMatmulAlgoConfigAttributes_t attribute, const auto& value) {
+        return Set(candidate.library, attribute, value);
+      }));
+  RETURN_IF_ERROR(Check(candidate));
+  return candidate;
 }
 
 absl::StatusOr<std::vector<MatmulPlan::CandidateAlgorithm>> MatmulPlan::Candidates() const {
@@ -220,14 +273,15 @@ absl::StatusOr<std::vector<MatmulPlan::CandidateAlgorithm>> MatmulPlan::Candidat
     const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
     ASSIGN_OR_RETURN(const Algorithm algorithm, Identify(result.algo));
-    if ((algorithm.reduction & ~kReductions) != 0) continue;
-    ASSIGN_OR_RETURN(const bool passes, PassesCheck(result.algo));
-    if (!passes) continue;
+    const CandidateAlgorithm candidate = {algorithm, result.algo};
+    const absl::Status check = Check(candidate);
+    if (absl::IsUnimplemented(check)) continue;
+    RETURN_IF_ERROR(check);
     // What is in no attribute could not be told apart in a tuning file.
-    const bool is_known = std::any_of(
-        candidates.begin(), candidates.end(),
-        [&](const CandidateAlgorithm& candidate) { return candidate.algorithm == algorithm; });
-    if (!is_known) candidates.push_back({algorithm, result.algo});
+    const bool is_known =
+        std::any_of(candidates.begin(), candidates.end(),
+                    [&](const CandidateAlgorithm& other) { return other.algorithm == algorithm; });
+    if (!is_known) candidates.push_back(candidate);
   }
   return candidates;
 }

@@ -61,6 +61,8 @@ int64_t MatmulWorkspaceBytes(const Product& product, int compute_major);
 // one thread at a time.
 class MatmulPlan {
  public:
+  static constexpr int kMaxCandidates = 32;
+
   // An algorithm that could compute the product.
   struct CandidateAlgorithm {
     Algorithm algorithm;
@@ -84,10 +86,13 @@ class MatmulPlan {
                                                             Precision precision,
                                                             int64_t workspace_bytes);
 
-  // At most a handful of algorithms, in the order of the time that the library expects of them.
+  // At most kMaxCandidates algorithms, in the order of the time that the library expects of them.
   // Only those that sum in float32, in a fixed order, in at most workspace_bytes() of workspace,
   // and that pass the library's own check. None if it does not have the product with its epilogue.
   absl::StatusOr<std::vector<CandidateAlgorithm>> Candidates() const;
+  // The algorithm with these attributes, whether or not the library would propose it.
+  // Unimplemented, with the reason, if it does not compute the product in the way of Candidates.
+  absl::StatusOr<CandidateAlgorithm> Rebuild(const Algorithm& algorithm) const;
   void Use(const CandidateAlgorithm& candidate) { candidate_ = candidate; }
 
   // Issues the product to `stream`; never waits. Addresses are multiples of kMatmulAlignment
@@ -115,18 +120,25 @@ class MatmulPlan {
   using Preference =
       std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, Destroy<cublasLtMatmulPreferenceDestroy>>;
 
-  MatmulPlan(cublasLtHandle_t handle, const Product& product, int64_t workspace_bytes)
-      : handle_(handle), product_(product), workspace_bytes_(workspace_bytes) {}
+  MatmulPlan(cublasLtHandle_t handle, const Product& product, cublasComputeType_t compute_type,
+             int64_t workspace_bytes)
+      : handle_(handle),
+        product_(product),
+        compute_type_(compute_type),
+        workspace_bytes_(workspace_bytes) {}
 
-  absl::Status Describe(Precision precision);
+  absl::Status Describe();
   absl::Status DescribeEpilogue();
   static absl::StatusOr<Layout> CreateLayout(DType type, int64_t rows, int64_t columns);
   absl::StatusOr<Preference> CreatePreference() const;
-  absl::StatusOr<bool> PassesCheck(const cublasLtMatmulAlgo_t& algorithm) const;
+  // Unimplemented if the library does not compute the product with `candidate` in
+  // workspace_bytes(), or does not sum in the way of Candidates.
+  absl::Status Check(const CandidateAlgorithm& candidate) const;
   absl::Status SetPointers(const Operands& operands) const;
 
   const cublasLtHandle_t handle_;
   const Product product_;
+  const cublasComputeType_t compute_type_;
   const int64_t workspace_bytes_;
   Description description_;
   Layout a_, b_, d_;

@@ -1,10 +1,16 @@
 #include "kernels/cuda/products/blas_lt.h"
 
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +23,8 @@
 #include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/runtime/handles.h"
+#include "kernels/cuda/runtime/status.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/ops.h"
 #include "tests/kernels/cuda/backend_fixture.h"
@@ -31,9 +39,12 @@ namespace {
 namespace cuda = ::stagecoach::testing::cuda;
 using ::stagecoach::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST_F(BlasLtTest, PlansEqualProductsOnce) {
@@ -127,28 +138,209 @@ TEST_F(BlasLtTest, TellsAnotherChoiceOfAnotherAlgorithm) {
   EXPECT_NE(other.blas->choices(), blas.blas->choices());
 }
 
-TEST_F(BlasLtTest, UsesWhateverAlgorithmTheFileNames) {
-  const Product product{.m = 64, .n = 32, .k = 48};
-  ChooseAnew(tuning_file(), product);
-  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
-  ASSERT_OK_AND_ASSIGN(const MatmulPlan* const plan, blas.blas->Plan(product));
-  ASSERT_OK_AND_ASSIGN(const std::vector<MatmulPlan::CandidateAlgorithm> candidates,
-                       plan->Candidates());
-  ASSERT_GE(candidates.size(), 2U);
-  for (const MatmulPlan::CandidateAlgorithm& candidate : candidates) {
+class FileWithAChoice : public BlasLtTest {
+ protected:
+  // Makes `algorithm` the choice for `product` in the file.
+  void Write(const Product& product, const Algorithm& algorithm) const {
+    std::filesystem::remove(tuning_file());
+    ChooseAnew(tuning_file(), product);
     nlohmann::json tuning = ReadTuning();
-    ASSERT_EQ(tuning["choices"].size(), 1U);
+    STAGECOACH_CHECK(tuning["choices"].size() == 1, "one product, one choice");
     nlohmann::json& choice = tuning["choices"].begin().value();
-    choice["id"] = candidate.algorithm.id;
-    choice["tile"] = candidate.algorithm.tile;
-    choice["stages"] = candidate.algorithm.stages;
-    choice["split_k"] = candidate.algorithm.split_k;
-    choice["reduction"] = candidate.algorithm.reduction;
-    choice["inner_shape"] = candidate.algorithm.inner_shape;
-    choice["cluster_shape"] = candidate.algorithm.cluster_shape;
+    choice["id"] = algorithm.id;
+    choice["tile"] = algorithm.tile;
+    choice["stages"] = algorithm.stages;
+    choice["split_k"] = algorithm.split_k;
+    choice["reduction"] = algorithm.reduction;
+    choice["swizzle"] = algorithm.swizzle;
+    choice["custom_option"] = algorithm.custom_option;
+    choice["inner_shape"] = algorithm.inner_shape;
+    choice["cluster_shape"] = algorithm.cluster_shape;
     WriteTuning(tuning);
-    EXPECT_EQ(ChooseAnew(tuning_file(), product), candidate.algorithm);
   }
+  static std::vector<Algorithm> Offered(const Product& product) {
+    const absl::StatusOr<Blas> blas = Blas::Create();
+    STAGECOACH_CHECK_OK(blas);
+    const absl::StatusOr<const MatmulPlan*> plan = blas->blas->Plan(product);
+    STAGECOACH_CHECK_OK(plan);
+    const absl::StatusOr<std::vector<MatmulPlan::CandidateAlgorithm>> candidates =
+        (*plan)->Candidates();
+    STAGECOACH_CHECK_OK(candidates);
+    std::vector<Algorithm> algorithms;
+    for (const auto& candidate : *candidates) algorithms.push_back(candidate.algorithm);
+    STAGECOACH_CHECK(algorithms.size() >= 2, "too few algorithms to choose from");
+    return algorithms;
+  }
+  // What is computed as the file says, of numbers that differ in their last bits by the order of
+  // sums.
+  absl::StatusOr<std::vector<float>> Compute(const Product& product) const;
+  // The choice in the file is refused, in one line with `why`.
+  void ExpectRefused(const Product& product, const std::string& why) const {
+    ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+    EXPECT_THAT(
+        blas.blas->Plan(product),
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 AllOf(HasSubstr(tuning_file()), HasSubstr(product.ToString()), HasSubstr(why),
+                       HasSubstr("remove the file"), Not(HasSubstr("\n")))));
+  }
+
+  const Product product_{.m = 64, .n = 32, .k = 48};
+};
+
+absl::StatusOr<std::vector<float>> FileWithAChoice::Compute(const Product& product) const {
+  ASSIGN_OR_RETURN(const Blas blas, Blas::Create(tuning_file()));
+  ASSIGN_OR_RETURN(const MatmulPlan* const plan, blas.blas->Plan(product));
+  const int64_t operand_bytes = std::max(product.a_bytes(), product.b_bytes());
+  const int64_t bytes = std::max(operand_bytes, product.d_bytes());
+  ASSIGN_OR_RETURN(const DeviceMemory operands, DeviceMemory::Allocate(0, operand_bytes));
+  ASSIGN_OR_RETURN(const DeviceMemory result, DeviceMemory::Allocate(0, product.d_bytes()));
+  ASSIGN_OR_RETURN(const DeviceMemory workspace,
+                   DeviceMemory::Allocate(0, plan->workspace_bytes()));
+  ASSIGN_OR_RETURN(const PinnedMemory host, PinnedMemory::Allocate(0, bytes));
+  ASSIGN_OR_RETURN(const CudaStreamHandle stream,
+                   CudaStreamHandle::Create(0, CudaStreamHandle::Priority::kNormal));
+  auto* const values = reinterpret_cast<float*>(host.data());
+  for (int64_t i = 0; i < operand_bytes / 4; ++i) values[i] = std::sin(static_cast<float>(i));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(operands.data(), values, static_cast<size_t>(operand_bytes),
+                                 cudaMemcpyHostToDevice, stream.get()),
+                 "cudaMemcpyAsync"));
+  RETURN_IF_ERROR(plan->Run(stream.get(),
+                            {.a = operands.data(), .b = operands.data(), .d = result.data()},
+                            workspace.data()));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(values, result.data(), static_cast<size_t>(product.d_bytes()),
+                                 cudaMemcpyDeviceToHost, stream.get()),
+                 "cudaMemcpyAsync"));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize"));
+  return std::vector<float>(values, values + product.m * product.n);
+}
+
+TEST_F(FileWithAChoice, IsObeyed) {
+  for (const Algorithm& algorithm : Offered(product_)) {
+    Write(product_, algorithm);
+    EXPECT_EQ(ChooseAnew(tuning_file(), product_), algorithm);
+  }
+}
+
+// The stand-in refuses an algorithm of which any attribute is not what it was.
+TEST_F(FileWithAChoice, IsObeyedWhereTheLibraryDoesNotOfferIt) {
+  for (const Product& product : Products()) {
+    for (const Algorithm& algorithm : Offered(product)) {
+      Write(product, algorithm);
+      cuda::SetBlasFaults({.unoffered = {algorithm.id}});
+      EXPECT_THAT(Offered(product), Not(Contains(algorithm)));
+      EXPECT_EQ(ChooseAnew(tuning_file(), product), algorithm) << product.ToString();
+      cuda::SetBlasFaults({});
+    }
+  }
+}
+
+TEST_F(FileWithAChoice, IsRebuiltForTheTypesOfTheProduct) {
+  for (const DType result_type : {DType::kBfloat16, DType::kFloat32}) {
+    const Product product{
+        .m = 64, .n = 32, .k = 48, .operand_type = DType::kBfloat16, .result_type = result_type};
+    const Algorithm algorithm = Offered(product).back();
+    Write(product, algorithm);
+    cuda::SetBlasFaults({.unoffered = {algorithm.id}});
+    EXPECT_EQ(ChooseAnew(tuning_file(), product), algorithm) << product.ToString();
+    cuda::SetBlasFaults({});
+  }
+  for (const Precision precision : {Precision::kFloat32, Precision::kTf32}) {
+    std::filesystem::remove(tuning_file());
+    ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file(), 0, precision));
+    ASSERT_OK_AND_ASSIGN(const Algorithm algorithm, blas.Choose(product_));
+    cuda::SetBlasFaults({.unoffered = {algorithm.id}});
+    ASSERT_OK_AND_ASSIGN(const Blas later, Blas::Create(tuning_file(), 0, precision));
+    ASSERT_OK_AND_ASSIGN(const Algorithm rebuilt, later.Choose(product_));
+    EXPECT_EQ(rebuilt, algorithm);
+    cuda::SetBlasFaults({});
+  }
+}
+
+TEST_F(FileWithAChoice, ComputesTheSameBitsWhenItIsRebuilt) {
+  for (const Algorithm& algorithm : Offered(product_)) {
+    Write(product_, algorithm);
+    ASSERT_OK_AND_ASSIGN(const std::vector<float> offered, Compute(product_));
+    cuda::SetBlasFaults({.unoffered = {algorithm.id}});
+    ASSERT_OK_AND_ASSIGN(const std::vector<float> rebuilt, Compute(product_));
+    EXPECT_EQ(rebuilt, offered) << algorithm.ToString();
+    cuda::SetBlasFaults({});
+  }
+}
+
+TEST_F(FileWithAChoice, IsRefusedIfTheLibraryHasNoSuchId) {
+  Algorithm algorithm = Offered(product_)[0];
+  algorithm.id = 4711;
+  Write(product_, algorithm);
+  ExpectRefused(product_, "cublasLtMatmulAlgoInit");
+}
+
+TEST_F(FileWithAChoice, IsRefusedIfTheLibrarysCheckRefusesIt) {
+  const Algorithm algorithm = Offered(product_)[0];
+  Write(product_, algorithm);
+  cuda::SetBlasFaults({.refused = {algorithm.id}});
+  ExpectRefused(product_, "cublasLtMatmulAlgoCheck");
+  cuda::SetBlasFaults({});
+  Algorithm changed = algorithm;
+  ++changed.tile;
+  Write(product_, changed);
+  ExpectRefused(product_, "cublasLtMatmulAlgoCheck");
+}
+
+TEST_F(FileWithAChoice, IsRefusedIfItNeedsMoreWorkspaceThanIsPlanned) {
+  const Algorithm algorithm = Offered(product_)[0];
+  Write(product_, algorithm);
+  const auto planned = static_cast<size_t>(MatmulWorkspaceBytes(product_, /*compute_major=*/9));
+  cuda::SetBlasFaults(
+      {.unoffered = {algorithm.id}, .workspace_bytes = {{algorithm.id, planned + 1}}});
+  ExpectRefused(product_, absl::StrCat("it needs ", planned + 1, " bytes of workspace, and ",
+                                       planned, " are planned"));
+  cuda::SetBlasFaults({.unoffered = {algorithm.id}, .workspace_bytes = {{algorithm.id, planned}}});
+  EXPECT_EQ(ChooseAnew(tuning_file(), product_), algorithm);
+}
+
+// Two of the stand-in's algorithms, of which the library's own check has nothing to say.
+TEST_F(FileWithAChoice, IsRefusedIfItSumsInAnotherWay) {
+  for (const Algorithm& algorithm : {Algorithm{.id = 6,
+                                    .tile = 15,
+                                    .stages = 8,
+                                    .split_k = 4,
+                                    .reduction = CUBLASLT_REDUCTION_SCHEME_INPLACE},
+                                     Algorithm{.id = 31,
+                                     .tile = 18,
+                                     .stages = 15,
+                                     .split_k = 3,
+                                     .reduction = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
+                                     .inner_shape = 1}}) {
+    Write(product_, algorithm);
+    ExpectRefused(product_, "it does not sum in float32 in a fixed order");
+  }
+}
+
+TEST_F(FileWithAChoice, LeavesNothingWhicheverCallFails) {
+  const Algorithm algorithm = Offered(product_)[0];
+  Write(product_, algorithm);
+  std::set<std::string> failures;
+  std::string failed;
+  for (int64_t call = 1; call == 1 || !failed.empty(); ++call) {
+    StartMachine({.gpus = 1});
+    cuda::SetBlasFaults({.unoffered = {algorithm.id}});
+    {
+      ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
+      cuda::FailCall(call);
+      const absl::Status status = blas.blas->Plan(product_).status();
+      failed = cuda::failed_call();
+      if (!failed.empty()) {
+        failures.insert(failed);
+        EXPECT_THAT(std::string(status.message()), HasSubstr(failed));
+      }
+    }
+    ASSERT_EQ(cuda::live().total(), 0) << "left by a failure of " << failed;
+  }
+  EXPECT_THAT(failures,
+              IsSupersetOf({"cublasLtMatmulAlgoInit", "cublasLtMatmulAlgoConfigSetAttribute",
+                            "cublasLtMatmulAlgoCheck"}));
 }
 
 TEST_F(BlasLtTest, MeasuresOnceAndKeepsTheChoice) {
@@ -194,27 +386,6 @@ TEST_F(BlasLtTest, GivesEqualProductsOfAllDevicesEqualAlgorithms) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(choices, Each(choices[0]));
-}
-
-TEST_F(BlasLtTest, ReportsAChoiceThatTheLibraryDoesNotOffer) {
-  const Product product{.m = 64, .n = 32, .k = 48};
-  ChooseAnew(tuning_file(), product);
-  nlohmann::json tuning = ReadTuning();
-  tuning["choices"].begin().value()["id"] = 4711;
-  WriteTuning(tuning);
-  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
-  EXPECT_THAT(blas.blas->Plan(product),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr(tuning_file()), HasSubstr("64x32x48"))));
-}
-
-TEST_F(BlasLtTest, ReportsAChoiceThatTheLibrarysCheckRefuses) {
-  const Product product{.m = 64, .n = 32, .k = 48};
-  const Algorithm choice = ChooseAnew(tuning_file(), product);
-  cuda::SetBlasFaults({.refused = {choice.id}});
-  ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
-  EXPECT_THAT(blas.blas->Plan(product),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(tuning_file())));
 }
 
 TEST_F(BlasLtTest, RefusesADamagedTuningFile) {

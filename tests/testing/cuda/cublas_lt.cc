@@ -105,30 +105,34 @@ cublasStatus_t Launch(Product product, const cublasLtMatmulAlgo_t* algo, void* w
   if ((product.epilogue & kBiasGradientBits) != 0 && product.alpha != 1.0F) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  const std::optional<Algorithm> algorithm =
-      algo == nullptr ? BestFor(product, workspace_bytes) : UnpackFor(product, *algo);
-  if (!algorithm.has_value()) {
-    return algo == nullptr ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_INVALID_VALUE;
+  Algorithm algorithm;
+  if (algo == nullptr) {
+    const std::optional<Algorithm> best = BestFor(product, workspace_bytes);
+    if (!best.has_value()) return CUBLAS_STATUS_NOT_SUPPORTED;
+    algorithm = *best;
+  } else {
+    const cublasStatus_t status = UnpackFor(product, *algo, algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
   const BlasFaults faults = blas_faults();
-  if (faults.refused.contains(algorithm->id)) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (faults.failing.contains(algorithm->id)) return CUBLAS_STATUS_EXECUTION_FAILED;
-  if (!AreAligned(product, *algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
-  product = With(product, *algorithm);
+  if (faults.refused.contains(algorithm.id)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (faults.failing.contains(algorithm.id)) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (!AreAligned(product, algorithm)) return CUBLAS_STATUS_INVALID_VALUE;
+  product = With(product, algorithm);
   product.workspace = static_cast<std::byte*>(workspace);
-  if (NeededWorkspaceBytes(product, *algorithm) > workspace_bytes ||
+  if (NeededWorkspaceBytes(product, algorithm) > workspace_bytes ||
       !IsAligned(workspace, kVectorBytes)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   ExpectMemory(product, GpuOfStream(stream));
-  const auto extra = faults.extra_ns.find(algorithm->id);
+  const auto extra = faults.extra_ns.find(algorithm.id);
   const int64_t extra_ns =
       (extra == faults.extra_ns.end() ? 0 : extra->second) +
       (product.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 0 : faults.epilogue_extra_ns);
   const cudaError_t error =
       Enqueue(stream, {.name = "cublasLtMatmul",
                        .ready = nullptr,
-                       .run = RunOf(product, faults.unsteady.contains(algorithm->id)),
+                       .run = RunOf(product, faults.unsteady.contains(algorithm.id)),
                        .extra_ns = extra_ns});
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
@@ -140,6 +144,39 @@ cublasStatus_t Give(T value, void* buffer, size_t bytes, size_t* written) {
   if (buffer == nullptr || bytes != sizeof(value)) return CUBLAS_STATUS_INVALID_VALUE;
   std::memcpy(buffer, &value, sizeof(value));
   return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename T>
+cublasStatus_t Take(T& value, const void* buffer, size_t bytes) {
+  if (buffer == nullptr || bytes != sizeof(value)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memcpy(&value, buffer, sizeof(value));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t SetAttribute(Algorithm& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                            const void* buffer, size_t bytes) {
+  const auto take = [buffer, bytes](auto& value) { return Take(value, buffer, bytes); };
+  switch (attribute) {
+    case CUBLASLT_ALGO_CONFIG_ID:  // read-only
+      return CUBLAS_STATUS_INVALID_VALUE;
+    case CUBLASLT_ALGO_CONFIG_TILE_ID:
+      return take(algorithm.tile);
+    case CUBLASLT_ALGO_CONFIG_SPLITK_NUM:
+      return take(algorithm.split_k);
+    case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME:
+      return take(algorithm.reduction);
+    case CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING:
+      return take(algorithm.swizzle);
+    case CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION:
+      return take(algorithm.custom_option);
+    case CUBLASLT_ALGO_CONFIG_STAGES_ID:
+      return take(algorithm.stages);
+    case CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID:
+      return take(algorithm.inner_shape);
+    case CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID:
+      return take(algorithm.cluster);
+  }
+  return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 }  // namespace
@@ -194,14 +231,57 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle,
   const auto [status, product] =
       stand_in::Describe(stand_in::Find(operationDesc), {Adesc, Bdesc, Cdesc, Ddesc});
   if (status != CUBLAS_STATUS_SUCCESS) return status;
-  const std::optional<stand_in::Algorithm> algorithm = stand_in::UnpackFor(product, *algo);
-  if (!algorithm.has_value()) return CUBLAS_STATUS_INVALID_VALUE;
-  if (stand_in::blas_faults().refused.contains(algorithm->id)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  stand_in::Algorithm algorithm;
+  const cublasStatus_t unpacked = stand_in::UnpackFor(product, *algo, algorithm);
+  if (unpacked != CUBLAS_STATUS_SUCCESS) return unpacked;
+  if (stand_in::blas_faults().refused.contains(algorithm.id)) return CUBLAS_STATUS_NOT_SUPPORTED;
   result->workspaceSize =
-      stand_in::NeededWorkspaceBytes(stand_in::With(product, *algorithm), *algorithm);
+      stand_in::NeededWorkspaceBytes(stand_in::With(product, algorithm), algorithm);
   result->state = CUBLAS_STATUS_SUCCESS;
   result->wavesCount = 1.0F;
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t lightHandle, cublasComputeType_t computeType,
+                                      cudaDataType_t scaleType, cudaDataType_t Atype,
+                                      cudaDataType_t Btype, cudaDataType_t Ctype,
+                                      cudaDataType_t Dtype, int algoId,
+                                      cublasLtMatmulAlgo_t* algo) {
+  stand_in::Progress();
+  if (stand_in::MustFail("cublasLtMatmulAlgoInit")) return CUBLAS_STATUS_INTERNAL_ERROR;
+  if (stand_in::Find(lightHandle) == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+  if (algo == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  stand_in::Product types;
+  types.a.type = Atype;
+  types.b.type = Btype;
+  types.c.type = Ctype;
+  types.d.type = Dtype;
+  types.tf32 = computeType == CUBLAS_COMPUTE_32F_FAST_TF32;
+  stand_in::MatmulDesc desc;
+  desc.compute_type = static_cast<int32_t>(computeType);
+  desc.scale_type = static_cast<int32_t>(scaleType);
+  const cublasStatus_t status = stand_in::CheckTypes(desc, types);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const std::optional<stand_in::Algorithm> algorithm = stand_in::WithId(algoId, types);
+  if (!algorithm.has_value()) return CUBLAS_STATUS_INVALID_VALUE;
+  *algo = stand_in::Pack(*algorithm);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attr,
+                                                    const void* buf, size_t sizeInBytes) {
+  stand_in::Progress();
+  if (stand_in::MustFail("cublasLtMatmulAlgoConfigSetAttribute")) {
+    return CUBLAS_STATUS_INTERNAL_ERROR;
+  }
+  if (algo == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  std::optional<stand_in::Algorithm> algorithm = stand_in::Unpack(*algo);
+  // What the heuristic offers is used as it is.
+  if (!algorithm.has_value() || !algorithm->by_id) return CUBLAS_STATUS_INVALID_VALUE;
+  const cublasStatus_t status = stand_in::SetAttribute(*algorithm, attr, buf, sizeInBytes);
+  if (status == CUBLAS_STATUS_SUCCESS) *algo = stand_in::Pack(*algorithm);
+  return status;
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
@@ -229,8 +309,9 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
     case CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME:
       return give(algorithm.reduction);
     case CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING:
+      return give(algorithm.swizzle);
     case CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION:
-      return give(uint32_t{0});
+      return give(algorithm.custom_option);
     case CUBLASLT_ALGO_CONFIG_STAGES_ID:
       return give(algorithm.stages);
     case CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID:

@@ -108,7 +108,98 @@ TEST_F(CublasLt, CheckFailsOnPurpose) {
   EXPECT_EQ(failed_call(), "cublasLtMatmulAlgoCheck");
 }
 
+// ---- Algorithms by their attributes.
+
+// Copies an attribute.
+template <typename T>
+void CopyAttribute(cublasLtMatmulAlgoConfigAttributes_t attribute, const cublasLtMatmulAlgo_t& from,
+                   cublasLtMatmulAlgo_t& to) {
+  T value{};
+  ASSERT_EQ(cublasLtMatmulAlgoConfigGetAttribute(&from, attribute, &value, sizeof(value), nullptr),
+            CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(cublasLtMatmulAlgoConfigSetAttribute(&to, attribute, &value, sizeof(value)),
+            CUBLAS_STATUS_SUCCESS);
+}
+
+void CopyAttributes(const cublasLtMatmulAlgo_t& from, cublasLtMatmulAlgo_t& to) {
+  CopyAttribute<int32_t>(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, from, to);
+  for (const auto attribute :
+       {CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
+        CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION}) {
+    CopyAttribute<uint32_t>(attribute, from, to);
+  }
+  for (const auto attribute :
+       {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID}) {
+    CopyAttribute<uint16_t>(attribute, from, to);
+  }
+}
+
+TEST_F(CublasLt, AlgorithmsAreRebuiltFromTheirAttributes) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {.m = 32, .n = 32, .k = 200});
+  for (const auto& result : p.Heuristic()) {
+    SCOPED_TRACE(IdOf(result.algo));
+    cublasLtMatmulAlgo_t algo = {};
+    ASSERT_EQ(p.Init(IdOf(result.algo), algo), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(p.Check(algo), CUBLAS_STATUS_NOT_SUPPORTED) << "without attributes";
+    CopyAttributes(result.algo, algo);
+    size_t workspace_bytes = 1;
+    EXPECT_EQ(p.Check(algo, &workspace_bytes), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(workspace_bytes, result.workspaceSize);
+    ASSERT_EQ(p.Multiply(&result.algo), CUBLAS_STATUS_SUCCESS);
+    const std::vector<uint32_t> bits = BitsOf(p.Result());
+    ASSERT_EQ(p.Multiply(&algo), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(BitsOf(p.Result()), bits);
+  }
+}
+
+TEST_F(CublasLt, RebuiltAlgorithmsAreOfTheirTypes) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {}), other_extents(gpu, {.m = 16}),
+      other_types(gpu, {.operands = CUDA_R_16BF});
+  const cublasLtMatmulAlgo_t offered = p.Heuristic().front().algo;
+  cublasLtMatmulAlgo_t algo = {};
+  ASSERT_EQ(p.Init(IdOf(offered), algo), CUBLAS_STATUS_SUCCESS);
+  CopyAttributes(offered, algo);
+  EXPECT_EQ(other_extents.Check(algo), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(other_types.Check(algo), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(p.Init(4711, algo), CUBLAS_STATUS_INVALID_VALUE);
+  BlasProblem no_such_types(gpu, {});
+  no_such_types.c.result = CUDA_R_16BF;
+  EXPECT_EQ(no_such_types.Init(IdOf(offered), algo), CUBLAS_STATUS_NOT_SUPPORTED);
+}
+
+TEST_F(CublasLt, RefusesToSetWhatIsNoAttributeOfARebuiltAlgorithm) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  cublasLtMatmulAlgo_t offered = p.Heuristic().front().algo, algo = {};
+  ASSERT_EQ(p.Init(IdOf(offered), algo), CUBLAS_STATUS_SUCCESS);
+  const uint32_t value = 1;
+  const auto set = [&](cublasLtMatmulAlgo_t& to, cublasLtMatmulAlgoConfigAttributes_t attribute,
+                       size_t bytes) {
+    return cublasLtMatmulAlgoConfigSetAttribute(&to, attribute, &value, bytes);
+  };
+  EXPECT_EQ(set(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, 4), CUBLAS_STATUS_SUCCESS);
+  EXPECT_EQ(set(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, 2), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(set(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 4), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(set(algo, CUBLASLT_ALGO_CONFIG_ID, 4), CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(set(offered, CUBLASLT_ALGO_CONFIG_TILE_ID, 4), CUBLAS_STATUS_INVALID_VALUE);
+}
+
 // ---- Faults.
+
+TEST_F(CublasLt, OffersWhatATestAsksFor) {
+  BlasBench gpu;
+  BlasProblem p(gpu, {});
+  const auto results = p.Heuristic();
+  SetBlasFaults({.unoffered = {IdOf(results[0].algo)}, .further = 3});
+  const auto others = p.Heuristic();
+  ASSERT_EQ(others.size(), results.size() + 2);
+  EXPECT_EQ(IdOf(others[0].algo), IdOf(results[1].algo));
+  EXPECT_EQ(IdOf(others.back().algo), kFirstFurtherId + 2);
+  EXPECT_EQ(p.Multiply(&others.back().algo), CUBLAS_STATUS_SUCCESS);
+}
 
 TEST_F(CublasLt, LacksTheProductsThatATestNames) {
   BlasBench gpu;

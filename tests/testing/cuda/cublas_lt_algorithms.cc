@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <tuple>
 
 #include "tests/testing/cuda/cublas_lt_description.h"
 #include "tests/testing/cuda/cublas_lt_faults.h"
@@ -15,15 +16,46 @@ constexpr uint64_t kMagic = 0x5354414745434F41;
 
 // Two that sum in another order than the usual one, one of each way to split k.
 constexpr std::array<Algorithm, 6> kAlgorithms = {{
-    {66, 20, 12, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 2, SumOrder::kAscending, false, 0, 0, 0},
-    {67, 23, 36, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 3, SumOrder::kDescending, false, 0, 0, 0},
-    {21, 20, 15, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 1, 0, SumOrder::kAscending, false, 0, 0,
-     0},
-    {31, 18, 15, 3, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, 1, 0, SumOrder::kAscending, false, 0, 0,
-     0},
-    {6, 15, 8, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0, 0, SumOrder::kAscending, false, 0, 0, 0},
-    {0, 11, 0, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0, 0, SumOrder::kEvenThenOdd, true, 0, 0, 0},
+    {.id = 66, .tile = 20, .stages = 12, .split_k = 1, .custom_option = 5, .cluster = 2},
+    {.id = 67,
+     .tile = 23,
+     .stages = 36,
+     .split_k = 1,
+     .swizzle = 1,
+     .cluster = 3,
+     .order = SumOrder::kDescending},
+    {.id = 21,
+     .tile = 20,
+     .stages = 15,
+     .split_k = 2,
+     .reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+     .inner_shape = 1},
+    {.id = 31,
+     .tile = 18,
+     .stages = 15,
+     .split_k = 3,
+     .reduction = CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
+     .inner_shape = 1},
+    {.id = 6,
+     .tile = 15,
+     .stages = 8,
+     .split_k = 4,
+     .reduction = CUBLASLT_REDUCTION_SCHEME_INPLACE},
+    {.id = 0, .tile = 11, .split_k = 1, .order = SumOrder::kEvenThenOdd, .any_alignment = true},
 }};
+
+// All that the library has, in the order in which the heuristic offers them for `problem`.
+std::vector<Algorithm> AlgorithmsFor(uint64_t problem, const BlasFaults& faults) {
+  std::vector<Algorithm> algorithms;
+  for (size_t i = 0; i < kAlgorithms.size(); ++i) {
+    algorithms.push_back(kAlgorithms[(i + problem) % kAlgorithms.size()]);
+  }
+  for (int i = 0; i < faults.further; ++i) {
+    algorithms.push_back(kAlgorithms[0]);
+    algorithms.back().id = kFirstFurtherId + i;
+  }
+  return algorithms;
+}
 
 // Two products with equal numbers can be computed by the same algorithm.
 uint64_t ProblemOf(const Product& product) {
@@ -45,6 +77,23 @@ uint64_t ProblemOf(const Product& product) {
   mix(product.epilogue);
   mix(UsesAux(product.epilogue) ? product.aux.leading : 0);
   return hash;
+}
+
+uint64_t TypesOf(const Product& product) {
+  uint64_t types = product.tf32 ? 1 : 0;
+  for (const Matrix* matrix : {&product.a, &product.b, &product.c, &product.d}) {
+    types = types << 8 | static_cast<uint64_t>(matrix->type);
+  }
+  return types;
+}
+
+bool HaveSameAttributes(const Algorithm& a, const Algorithm& b) {
+  const auto attributes = [](const Algorithm& algorithm) {
+    return std::tie(algorithm.id, algorithm.tile, algorithm.stages, algorithm.split_k,
+                    algorithm.reduction, algorithm.swizzle, algorithm.custom_option,
+                    algorithm.inner_shape, algorithm.cluster);
+  };
+  return attributes(a) == attributes(b);
 }
 
 // Of a null pointer, whose address is yet to be told, the most that can be asked for.
@@ -89,10 +138,36 @@ std::optional<Algorithm> Unpack(const cublasLtMatmulAlgo_t& packed) {
   return algorithm;
 }
 
-std::optional<Algorithm> UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& packed) {
-  const std::optional<Algorithm> algorithm = Unpack(packed);
-  if (!algorithm.has_value() || algorithm->problem != ProblemOf(product)) return std::nullopt;
-  return algorithm;
+cublasStatus_t UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& packed,
+                         Algorithm& algorithm) {
+  const std::optional<Algorithm> unpacked = Unpack(packed);
+  if (!unpacked.has_value()) return CUBLAS_STATUS_INVALID_VALUE;
+  algorithm = *unpacked;
+  const uint64_t problem = ProblemOf(product);
+  if (!algorithm.by_id) {
+    return algorithm.problem == problem ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (algorithm.problem != TypesOf(product)) return CUBLAS_STATUS_INVALID_VALUE;
+  const BlasFaults faults = blas_faults();
+  for (const Algorithm& known : AlgorithmsFor(problem, faults)) {
+    if (!HaveSameAttributes(known, algorithm)) continue;
+    if (faults.lacks != nullptr && faults.lacks(product)) break;
+    if (!Supports(known, product, MatmulPreference())) break;
+    algorithm = known;
+    // Nobody has said how well the bias is aligned.
+    algorithm.bias_alignment = UsesBias(product.epilogue) ? kVectorBytes : 1;
+    return CUBLAS_STATUS_SUCCESS;
+  }
+  return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+std::optional<Algorithm> WithId(int32_t id, const Product& types) {
+  for (const Algorithm& known : AlgorithmsFor(/*problem=*/0, blas_faults())) {
+    if (known.id != id) continue;
+    return Algorithm{
+        .id = id, .split_k = 1, .by_id = true, .problem = TypesOf(types), .magic = kMagic};
+  }
+  return std::nullopt;
 }
 
 Product With(Product product, const Algorithm& algorithm) {
@@ -107,8 +182,8 @@ std::vector<Algorithm> Candidates(const Product& product, const MatmulPreference
   const BlasFaults faults = blas_faults();
   if (faults.lacks != nullptr && faults.lacks(product)) return candidates;
   const uint64_t problem = ProblemOf(product);
-  for (size_t i = 0; i < kAlgorithms.size(); ++i) {
-    Algorithm algorithm = kAlgorithms[(i + problem) % kAlgorithms.size()];
+  for (Algorithm& algorithm : AlgorithmsFor(problem, faults)) {
+    if (faults.unoffered.contains(algorithm.id)) continue;
     if (algorithm.reduction != CUBLASLT_REDUCTION_SCHEME_NONE &&
         (algorithm.reduction & preference.reduction_mask) == 0) {
       continue;

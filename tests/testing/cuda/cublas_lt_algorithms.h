@@ -18,27 +18,37 @@ inline constexpr int kVectorBytes = 16;
 
 // What is inside of a cublasLtMatmulAlgo_t.
 struct Algorithm {
-  int32_t id;
-  uint32_t tile;
-  uint32_t stages;
-  int32_t split_k;
-  uint32_t reduction;
-  uint16_t inner_shape;
-  uint16_t cluster;
-  SumOrder order;
-  bool any_alignment;      // else operands, and rows and columns within them, begin at 16 bytes
-  uint8_t bias_alignment;  // what the bias had when the algorithm was asked for
-  uint64_t problem;        // for which it was asked for
-  uint64_t magic;          // and that it was
+  int32_t id = 0;
+  uint32_t tile = 0;
+  uint32_t stages = 0;
+  int32_t split_k = 0;
+  uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+  uint32_t swizzle = 0;
+  uint32_t custom_option = 0;
+  uint16_t inner_shape = 0;
+  uint16_t cluster = 0;
+  SumOrder order = SumOrder::kAscending;
+  bool any_alignment = false;  // else operands, and rows and columns within them, begin at 16 bytes
+  bool by_id = false;          // from cublasLtMatmulAlgoInit, not from the heuristic
+  uint8_t bias_alignment = 0;  // what the bias had when the algorithm was asked for
+  uint64_t problem = 0;        // for which it was asked for; `by_id`: the types of that
+  uint64_t magic = 0;          // and that it was
 
   bool operator==(const Algorithm&) const = default;
 };
 
 cublasLtMatmulAlgo_t Pack(const Algorithm& algorithm);
-// Nothing if the heuristic did not make it.
+// Nothing if neither the heuristic nor cublasLtMatmulAlgoInit made it.
 std::optional<Algorithm> Unpack(const cublasLtMatmulAlgo_t& packed);
-// The same if it was asked for `product`.
-std::optional<Algorithm> UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& packed);
+// The algorithm with which to compute `product`. INVALID_VALUE if it was asked for another product,
+// or for other types; NOT_SUPPORTED if its attributes were set to what no algorithm has, or to one
+// that cannot compute the product.
+cublasStatus_t UnpackFor(const Product& product, const cublasLtMatmulAlgo_t& packed,
+                         Algorithm& algorithm);
+
+// Algorithm `id` with the attributes' default values, for products whose types are those of
+// `types`. Nothing if there is none.
+std::optional<Algorithm> WithId(int32_t id, const Product& types);
 
 // The product as `algorithm` computes it.
 Product With(Product product, const Algorithm& algorithm);

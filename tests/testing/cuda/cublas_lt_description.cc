@@ -30,24 +30,6 @@ cublasStatus_t CheckLayout(const MatrixLayout& layout) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The tables of types in the documentation of cublasLtMatmul, as far as they are used here.
-cublasStatus_t CheckTypes(const MatmulDesc& desc, const Product& product) {
-  const bool tf32 = desc.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
-  if (!tf32 && desc.compute_type != CUBLAS_COMPUTE_32F &&
-      desc.compute_type != CUBLAS_COMPUTE_32F_PEDANTIC) {
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  }
-  if (desc.scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (desc.pointer_mode != CUBLASLT_POINTER_MODE_HOST) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (product.a.type != product.b.type || product.c.type != product.d.type) {
-    return CUBLAS_STATUS_NOT_SUPPORTED;
-  }
-  const bool bf16 = product.a.type == CUDA_R_16BF;
-  if (tf32 && bf16) return CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!bf16 && product.d.type == CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
 bool IsEpilogue(uint32_t epilogue) {
   switch (epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
@@ -94,6 +76,24 @@ cublasStatus_t CheckEpilogue(const MatmulDesc& desc, const Product& product) {
 bool IsTransposed(int32_t operation) { return operation != CUBLAS_OP_N; }
 
 }  // namespace
+
+cublasStatus_t CheckTypes(const MatmulDesc& desc, const Product& product) {
+  const bool tf32 = desc.compute_type == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (!tf32 && desc.compute_type != CUBLAS_COMPUTE_32F &&
+      desc.compute_type != CUBLAS_COMPUTE_32F_PEDANTIC) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (desc.scale_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (desc.pointer_mode != CUBLASLT_POINTER_MODE_HOST) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (product.a.type != product.b.type || product.c.type != product.d.type) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (!IsType(product.a.type) || !IsType(product.d.type)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const bool bf16 = product.a.type == CUDA_R_16BF;
+  if (tf32 && bf16) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!bf16 && product.d.type == CUDA_R_16BF) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return CUBLAS_STATUS_SUCCESS;
+}
 
 bool UsesBias(uint32_t epilogue) {
   return (epilogue & (CUBLASLT_EPILOGUE_BIAS | kBiasGradientBits)) != 0;

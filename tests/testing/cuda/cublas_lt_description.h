@@ -21,6 +21,10 @@ struct Layouts {
 // has no algorithm for (NOT_SUPPORTED).
 std::pair<cublasStatus_t, Product> Describe(const MatmulDesc* desc, const Layouts& layouts);
 
+// Whether there are products of such types: the tables in the documentation of cublasLtMatmul, as
+// far as they are used here. Of `product`, types of matrices count.
+cublasStatus_t CheckTypes(const MatmulDesc& desc, const Product& product);
+
 inline constexpr uint32_t kAuxBit = 128;
 inline constexpr uint32_t kBiasGradientBits =
     16 | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;

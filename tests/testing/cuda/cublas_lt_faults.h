@@ -13,9 +13,16 @@
 // itself does not. Algorithms are named by their CUBLASLT_ALGO_CONFIG_ID.
 namespace stagecoach::testing::cuda {
 
+inline constexpr int32_t kFirstFurtherId = 100;
+
 struct BlasFaults {
   // Products that the library has no algorithm for; of the operands only types and extents count.
   std::function<bool(const Product&)> lacks;
+  // Algorithms that the heuristic does not offer, though the library has them.
+  std::set<int32_t> unoffered;
+  // How many more algorithms the library has. The heuristic offers them after the others; their ids
+  // count up from kFirstFurtherId.
+  int further = 0;
   // Algorithms that the heuristic offers and cublasLtMatmulAlgoCheck refuses, as the product does.
   std::set<int32_t> refused;
   // Algorithms that need this much workspace, of which the heuristic does not know.

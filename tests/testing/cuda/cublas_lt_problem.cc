@@ -140,6 +140,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> BlasProblem::Heuristic(cublasStatus
   return results;
 }
 
+cublasStatus_t BlasProblem::Init(int32_t id, cublasLtMatmulAlgo_t& algo) {
+  return cublasLtMatmulAlgoInit(gpu_.handle, c.compute, CUDA_R_32F, c.operands, c.operands,
+                                c.result, c.result, id, &algo);
+}
+
 cublasStatus_t BlasProblem::Check(const cublasLtMatmulAlgo_t& algo, size_t* workspace_bytes) {
   cublasLtMatmulHeuristicResult_t result = {};
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(gpu_.handle, desc, layout_a, layout_b,

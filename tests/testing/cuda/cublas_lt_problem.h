@@ -97,6 +97,9 @@ class BlasProblem {
   std::vector<cublasLtMatmulHeuristicResult_t> Heuristic(
       cublasStatus_t expected = CUBLAS_STATUS_SUCCESS, int wanted = 16);
 
+  // cublasLtMatmulAlgoInit with the types of the case.
+  cublasStatus_t Init(int32_t id, cublasLtMatmulAlgo_t& algo);
+
   // Of cublasLtMatmulAlgoCheck. The workspace that it asks for is in `workspace_bytes`.
   cublasStatus_t Check(const cublasLtMatmulAlgo_t& algo, size_t* workspace_bytes = nullptr);
 
