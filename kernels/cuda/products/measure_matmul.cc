@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
-#include <optional>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -22,6 +24,8 @@ constexpr float kSampleMs = 1.0F;
 // that more would not tell more.
 constexpr float kMaxRuns = 16.0F;
 constexpr size_t kSamples = 5;
+// Candidates of which so many samples are taken: those that are fastest in one sample.
+constexpr size_t kFinalists = 4;
 
 // Parts of one allocation. Measures them if there is no memory yet.
 class Layout {
@@ -94,9 +98,10 @@ class Bench {
   // `followed` outlives it.
   static absl::StatusOr<Bench> Create(int gpu, const MatmulPlan& plan, const Followed& followed);
 
-  // Milliseconds of a run with what follows it. Unimplemented if the library does not run the
-  // algorithm in use, or if it does not repeat its bits; other errors are the GPU's.
-  absl::StatusOr<float> Measure(const MatmulPlan& plan) const;
+  // Milliseconds of a run with what follows it: the median of `samples`. Unimplemented if the
+  // library does not run the algorithm in use, or if it does not repeat its bits; other errors are
+  // the GPU's.
+  absl::StatusOr<float> Measure(const MatmulPlan& plan, size_t samples) const;
 
  private:
   struct Parts {
@@ -211,7 +216,7 @@ absl::StatusOr<float> Bench::Time(const MatmulPlan& plan, int runs) const {
   return milliseconds / static_cast<float>(runs);
 }
 
-absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan) const {
+absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan, size_t samples) const {
   // These also load the kernel.
   ASSIGN_OR_RETURN(const uint64_t once, FingerprintOfRun(plan, 0x00));
   ASSIGN_OR_RETURN(const uint64_t again, FingerprintOfRun(plan, 0xFF));
@@ -222,14 +227,51 @@ absl::StatusOr<float> Bench::Measure(const MatmulPlan& plan) const {
   ASSIGN_OR_RETURN(const float estimate, Time(plan, 1));
   const float wanted = kSampleMs / std::max(estimate, kSampleMs / kMaxRuns);
   const int runs = static_cast<int>(std::ceil(std::min(wanted, kMaxRuns)));
-  std::vector<float> samples;
-  while (samples.size() < kSamples) {
-    ASSIGN_OR_RETURN(const float sample, Time(plan, runs));
-    samples.push_back(sample);
+  std::vector<float> times(samples);
+  for (float& time : times) {
+    ASSIGN_OR_RETURN(time, Time(plan, runs));
   }
-  const auto median = samples.begin() + kSamples / 2;
-  std::nth_element(samples.begin(), median, samples.end());
+  const auto median = times.begin() + static_cast<std::ptrdiff_t>(samples / 2);
+  std::nth_element(times.begin(), median, times.end());
   return *median;
+}
+
+// Returns those of `candidates` that can be used, in their order. `refusal` becomes the last reason
+// why one cannot.
+absl::StatusOr<std::vector<MeasuredAlgorithm>> MeasureEach(
+    const Bench& bench, MatmulPlan& plan,
+    absl::Span<const MatmulPlan::CandidateAlgorithm> candidates, size_t samples,
+    absl::Status& refusal) {
+  std::vector<MeasuredAlgorithm> measured;
+  for (const MatmulPlan::CandidateAlgorithm& candidate : candidates) {
+    plan.Use(candidate);
+    const absl::StatusOr<float> milliseconds = bench.Measure(plan, samples);
+    if (absl::IsUnimplemented(milliseconds.status())) {
+      refusal = milliseconds.status();
+      continue;
+    }
+    RETURN_IF_ERROR(milliseconds.status());
+    measured.push_back({candidate, *milliseconds});
+  }
+  return measured;
+}
+
+// Returns the candidates that may turn out to be the fastest, in their order. The first one always
+// stays, since it is used unless another is clearly faster.
+std::vector<MatmulPlan::CandidateAlgorithm> ChooseFinalists(
+    absl::Span<const MeasuredAlgorithm> measured) {
+  std::vector<size_t> places(measured.size());
+  std::iota(places.begin(), places.end(), size_t{0});
+  if (places.size() > kFinalists) {
+    std::stable_sort(places.begin() + 1, places.end(), [&](size_t one, size_t other) {
+      return measured[one].milliseconds < measured[other].milliseconds;
+    });
+    places.resize(kFinalists);
+    std::sort(places.begin(), places.end());
+  }
+  std::vector<MatmulPlan::CandidateAlgorithm> finalists;
+  for (const size_t place : places) finalists.push_back(measured[place].candidate);
+  return finalists;
 }
 
 }  // namespace
@@ -244,23 +286,19 @@ absl::StatusOr<MeasuredAlgorithm> FindFastest(
     const Followed& followed) {
   STAGECOACH_CHECK(!candidates.empty(), "nothing to choose from");
   ASSIGN_OR_RETURN(const Bench bench, Bench::Create(gpu, plan, followed));
-  std::optional<MeasuredAlgorithm> fastest;
   absl::Status refusal;
-  for (const MatmulPlan::CandidateAlgorithm& candidate : candidates) {
-    plan.Use(candidate);
-    const absl::StatusOr<float> milliseconds = bench.Measure(plan);
-    if (absl::IsUnimplemented(milliseconds.status())) {
-      refusal = milliseconds.status();
-      continue;
-    }
-    RETURN_IF_ERROR(milliseconds.status());
-    if (fastest.has_value() && !IsFaster(*milliseconds, fastest->milliseconds)) continue;
-    fastest = {candidate, *milliseconds};
-  }
-  if (!fastest.has_value()) {
+  ASSIGN_OR_RETURN(const std::vector<MeasuredAlgorithm> measured,
+                   MeasureEach(bench, plan, candidates, /*samples=*/1, refusal));
+  ASSIGN_OR_RETURN(const std::vector<MeasuredAlgorithm> finalists,
+                   MeasureEach(bench, plan, ChooseFinalists(measured), kSamples, refusal));
+  if (finalists.empty()) {
     return base::Annotate(refusal, "none of the library's algorithms can be used; the last one");
   }
-  return *fastest;
+  MeasuredAlgorithm fastest = finalists.front();
+  for (const MeasuredAlgorithm& finalist : finalists) {
+    if (IsFaster(finalist.milliseconds, fastest.milliseconds)) fastest = finalist;
+  }
+  return fastest;
 }
 
 }  // namespace stagecoach::kernels

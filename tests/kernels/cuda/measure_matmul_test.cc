@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +70,47 @@ TEST_F(MeasureMatmul, ChoosesTheFastest) {
       cuda::SetBlasFaults(Times(ids, id, 90));
       EXPECT_EQ(Measure(product), id) << product.ToString();
     }
+  }
+}
+
+// The library offers more than are fast by its own estimates.
+TEST_F(MeasureMatmul, ChoosesAmongMoreThanAFew) {
+  const auto own = static_cast<int>(CandidatesOf(product_).size());
+  cuda::SetBlasFaults({.further = 60});
+  const std::vector<int32_t> ids = CandidatesOf(product_);
+  EXPECT_EQ(ids.size(), 32U);
+  EXPECT_EQ(ids.back(), cuda::kFirstFurtherId + 31 - own);
+  for (const int32_t id : {ids[0], ids[9], ids[20], ids[31]}) {
+    cuda::BlasFaults faults = Times(ids, id, 90);
+    faults.further = 60;
+    cuda::SetBlasFaults(faults);
+    EXPECT_EQ(Measure(product_), id);
+  }
+}
+
+TEST_F(MeasureMatmul, KeepsToTheLibrarysFirstChoiceWhereManyAreAlike) {
+  cuda::SetBlasFaults({.further = 60});
+  const std::vector<int32_t> ids = CandidatesOf(product_);
+  for (const int percent : {99, 97}) {
+    cuda::BlasFaults faults = {.further = 60};
+    for (const int32_t id : ids) faults.extra_ns[id] = kRunNs / 100 * percent;
+    faults.extra_ns[ids[0]] = kRunNs;
+    cuda::SetBlasFaults(faults);
+    EXPECT_EQ(Measure(product_) == ids[0], percent == 99);
+  }
+}
+
+// That is how long it takes where a run takes more than a millisecond.
+TEST_F(MeasureMatmul, RunsAProductNoMoreOftenThanItSays) {
+  for (const int further : {0, 20, 60}) {
+    cuda::SetBlasFaults({.further = further});
+    const std::vector<int32_t> ids = CandidatesOf(product_);
+    cuda::BlasFaults faults = Times(ids, ids[0], 100);
+    faults.further = further;
+    cuda::SetBlasFaults(faults);
+    const int64_t before = cuda::CallsByName()["cublasLtMatmul"];
+    Measure(product_);
+    EXPECT_LE(cuda::CallsByName()["cublasLtMatmul"] - before, 4 * std::ssize(ids) + 32);
   }
 }
 
