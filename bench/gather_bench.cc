@@ -39,7 +39,7 @@ struct Replica {
   std::unique_ptr<kernels::Device> device = kernels::CreateCpuDevice({}).value();
   std::unique_ptr<kernels::Device> beside = kernels::CreateCpuDevice({}).value();
   std::unique_ptr<Transport> alone =
-      std::move(CreateInProcessTransports({.devices = {device.get()}})[0]);
+      std::move(CreateInProcessTransports({.devices = {device.get()}}).value()[0]);
   std::unique_ptr<Transport> replicas;  // on `beside`
   kernels::Buffer gradients, received;
 };
@@ -53,8 +53,8 @@ class Replicas {
       member.received = Value(member.device->Allocate((count - 1) * bytes));
       devices.push_back(member.beside.get());
     }
-    auto transports = CreateInProcessTransports(
-        {.devices = devices, .max_outstanding = Reduction::kMostOutstanding});
+    auto transports = Value(CreateInProcessTransports(
+        {.devices = devices, .max_outstanding = Reduction::kMostOutstanding}));
     for (size_t i = 0; i < members_.size(); ++i) members_[i].replicas = std::move(transports[i]);
   }
 

@@ -151,7 +151,7 @@ class RankGroup {
   static size_t Index(int device) { return static_cast<size_t>(device); }
   base::Deadline Deadline() const { return base::Deadline::After(options_.deadline); }
   absl::Status MakeDevices();
-  void ConnectByCopies(const schedule::Schedule& lowered);
+  absl::Status ConnectByCopies(const schedule::Schedule& lowered);
   absl::Status ConnectByGloo();
   absl::Status ConnectByNccl(const schedule::Schedule& lowered);
   // Connects a device of this process with the other ranks of a communicator, of which it is

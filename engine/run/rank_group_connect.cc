@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Connect(const RankGroupOpt
   } else if (options.rendezvous != nullptr) {
     RETURN_IF_ERROR(group->ConnectByGloo());
   } else {
-    group->ConnectByCopies(lowered);
+    RETURN_IF_ERROR(group->ConnectByCopies(lowered));
   }
   group->is_connected_ = true;
   return group;
@@ -139,7 +139,7 @@ absl::Status RankGroup::MakeDevices() {
   return absl::OkStatus();
 }
 
-void RankGroup::ConnectByCopies(const Schedule& lowered) {
+absl::Status RankGroup::ConnectByCopies(const Schedule& lowered) {
   for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
     InProcessOptions in_process;
     // More than a rank ever sends to one other: both kinds of messages of all its stages, and parts
@@ -148,25 +148,29 @@ void RankGroup::ConnectByCopies(const Schedule& lowered) {
         2 * lowered.num_micro_batches * lowered.num_stages() + options_.ties * partition::kTieParts;
     for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
       in_process.devices.push_back(&device(mesh_.device_of(rank, replica)));
+      in_process.peers.push_back(PeersOf(lowered, rank));
     }
-    std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(in_process);
+    ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
+                     CreateInProcessTransports(in_process));
     for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
       members_[Index(mesh_.device_of(rank, replica))].transport =
           std::move(transports[Index(rank.value())]);
     }
   }
-  if (mesh_.num_replicas() == 1) return;
+  if (mesh_.num_replicas() == 1) return absl::OkStatus();
   for (schedule::Rank rank(0); rank.value() < mesh_.num_ranks(); ++rank) {
     InProcessOptions in_process{.max_outstanding = Reduction::kMostOutstanding};
     for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
       in_process.devices.push_back(beside(mesh_.device_of(rank, replica)));
     }
-    std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(in_process);
+    ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Transport>> transports,
+                     CreateInProcessTransports(in_process));
     for (int replica = 0; replica < mesh_.num_replicas(); ++replica) {
       members_[Index(mesh_.device_of(rank, replica))].replicas =
           std::move(transports[Index(replica)]);
     }
   }
+  return absl::OkStatus();
 }
 
 absl::Status RankGroup::CompareFingerprints() {

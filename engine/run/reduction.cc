@@ -57,8 +57,11 @@ absl::StatusOr<std::unique_ptr<Reduction>> Reduction::Create(Options options) {
   std::unique_ptr<Reduction> reduction(new Reduction(std::move(options)));
   const Options& own = reduction->options_;
   ASSIGN_OR_RETURN(reduction->token_memory_, own.device->AllocateTable(4 * kTokenBytes));
-  reduction->tokens_ = CreateInProcessTransports(
-      {.devices = {own.device, own.beside}, .max_outstanding = static_cast<int>(own.tasks.size())});
+  const auto most_tokens = static_cast<int>(own.tasks.size());
+  ASSIGN_OR_RETURN(
+      reduction->tokens_,
+      CreateInProcessTransports(
+          {.devices = {own.device, own.beside}, .max_outstanding = most_tokens, .peers = {}}));
   if (!own.beside->memory_is_host()) RETURN_IF_ERROR(reduction->WarmUp());
   return reduction;
 }
@@ -183,8 +186,9 @@ absl::Status Reduction::Perform(const Task& task) {
     return SumByLibrary(task);
   }
   constexpr int64_t kPartBytes = partition::kReductionPartBytes;
-  // How many parts are performed before the transport is restarted: each takes two groups.
-  constexpr int64_t kPartsAtOnce = kMostGroups / 2;
+  // How many parts are performed before the transport is restarted: each takes a group, and the
+  // first two one more, which brings their addends.
+  constexpr int64_t kPartsAtOnce = kMostGroups - 2;
   const int64_t bytes = task.gathered.bytes();
   const int64_t parts = partition::ReductionParts(bytes);
   const int64_t half_bytes = partition::ReductionBytes(std::min(bytes, kPartBytes),
@@ -205,15 +209,21 @@ absl::Status Reduction::Perform(const Task& task) {
   for (int64_t begin = 0; begin < parts; begin += kPartsAtOnce) {
     const int64_t end = std::min(begin + kPartsAtOnce, parts);
     options_.replicas->Restart();
-    RETURN_IF_ERROR(scatter(begin));
+    for (int64_t i = begin; i < std::min(begin + 2, end); ++i) {
+      RETURN_IF_ERROR(scatter(i));
+      RETURN_IF_ERROR(options_.replicas->Flush());
+    }
     for (int64_t i = begin; i < end; ++i) {
-      if (i + 1 < end) RETURN_IF_ERROR(scatter(i + 1));
       RETURN_IF_ERROR(WaitFor(scattered_[half(i)]));
       if (task.adds()) RETURN_IF_ERROR(AddUp(part(task.added, i), received(i)));
       if (task.shard != nullptr) RETURN_IF_ERROR(task.shard->UpdatePart(i));
       RETURN_IF_ERROR(WaitFor(gathered_[half(i)]));  // of two parts before
       RETURN_IF_ERROR(
           Gather(part(task.gathered, i), message(Message::Kind::kSums, i), gathered_[half(i)]));
+      // In the same group, as each costs the host a wait for the library: the part whose place the
+      // sums of this one have left.
+      if (i + 2 < end) RETURN_IF_ERROR(scatter(i + 2));
+      RETURN_IF_ERROR(options_.replicas->Flush());
     }
     for (Tickets& tickets : gathered_) RETURN_IF_ERROR(WaitFor(tickets));
     const bool is_last = end == parts;
@@ -243,7 +253,7 @@ absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const M
     if (theirs.bytes() == 0) continue;
     ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, theirs));
   }
-  return transport.Flush();
+  return absl::OkStatus();
 }
 
 absl::Status Reduction::AddUp(const Tensor& part, std::byte* received) {
@@ -271,7 +281,7 @@ absl::Status Reduction::Gather(const Tensor& part, const Message& message, Ticke
     if (own.bytes() == 0) continue;
     ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, own));
   }
-  return transport.Flush();
+  return absl::OkStatus();
 }
 
 absl::Status Reduction::WaitFor(Tickets& tickets) {

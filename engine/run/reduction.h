@@ -105,12 +105,13 @@ class Reduction {
   absl::Status PerformEach();
   absl::Status Perform(const Task& task);
   absl::Status SumByLibrary(const Task& task);
-  // Of a part of some gradients: sends each replica its shard, and receives those of this one.
+  // Of a part of some gradients, from the next Flush of `replicas`: sends each replica its shard,
+  // and receives those of this one.
   absl::Status Scatter(const kernels::Tensor& part, std::byte* received, const Message& message,
                        Tickets& tickets);
   // Adds up this replica's shard.
   absl::Status AddUp(const kernels::Tensor& part, std::byte* received);
-  // Sends this replica's shard to the others, and receives theirs.
+  // Sends this replica's shard to the others, and receives theirs; from the next Flush likewise.
   absl::Status Gather(const kernels::Tensor& part, const Message& message, Tickets& tickets);
   absl::Status WaitFor(Tickets& tickets);
 

@@ -24,13 +24,13 @@ struct Lane {
   };
   struct Slot {
     Post send, receive;
-    std::unique_ptr<kernels::Handover> handover;  // made at the first use of the lane
+    std::unique_ptr<kernels::Handover> handover;
     // 1 + number of the last message whose copy was issued through this slot.
     std::atomic<uint32_t> delivered{0};
   };
 
   base::Mutex mutex;
-  std::vector<Slot> slots;
+  std::vector<Slot> slots;                       // none where the two are no peers
   uint32_t sends ABSL_GUARDED_BY(mutex) = 0;     // posted so far
   uint32_t receives ABSL_GUARDED_BY(mutex) = 0;  // posted so far
 };
@@ -42,16 +42,32 @@ class Group {
       : devices_(options.devices),
         ranks_(static_cast<int>(devices_.size())),
         lanes_(devices_.size() * devices_.size()),
-        signals_(devices_.size()) {
-    for (Lane& lane : lanes_) {
-      lane.slots = std::vector<Lane::Slot>(static_cast<size_t>(options.max_outstanding));
+        signals_(devices_.size()) {}
+
+  // Makes the ways of all messages, before the first.
+  absl::Status Open(const InProcessOptions& options) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (int peer = 0; peer < ranks_; ++peer) {
+        const auto is_peer = [&](const std::vector<int>& peers) {
+          return std::find(peers.begin(), peers.end(), peer) != peers.end();
+        };
+        if (peer == rank) continue;
+        if (!options.peers.empty() && !is_peer(options.peers[static_cast<size_t>(rank)])) continue;
+        RETURN_IF_ERROR(OpenLane(rank, peer, options.max_outstanding));
+        RETURN_IF_ERROR(OpenLane(peer, rank, options.max_outstanding));
+      }
     }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<Transport::Ticket> Post(bool is_send, Rank from, Rank to, const Message& message,
                                          const Tensor& tensor) {
     const int lane_index = from.value() * ranks_ + to.value();
     Lane& lane = lanes_[static_cast<size_t>(lane_index)];
+    if (lane.slots.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", from.value(), " and rank ", to.value(), " are no peers: ", ToString(message)));
+    }
     uint32_t index = 0;
     bool complete = false;
     {
@@ -66,7 +82,7 @@ class Group {
                                                          from.value(), " to rank ", to.value(),
                                                          " are outstanding"));
       }
-      RETURN_IF_ERROR(Ready(is_send, from, to, lane, slot));
+      RETURN_IF_ERROR(is_send ? slot.handover->SenderReady() : slot.handover->ReceiverReady());
       (is_send ? slot.send : slot.receive) = {message, tensor};
       ++own;
       complete = other > index;
@@ -125,15 +141,15 @@ class Group {
     return lane.slots[index % lane.slots.size()];
   }
 
-  // What either end does before both are there.
-  absl::Status Ready(bool is_send, Rank from, Rank to, Lane& lane, Lane::Slot& slot) {
-    if (slot.handover == nullptr) {
-      for (Lane::Slot& any : lane.slots) {  // all at once: later runs go on with other slots
-        ASSIGN_OR_RETURN(any.handover, devices_[static_cast<size_t>(to.value())]->CreateHandover(
-                                           *devices_[static_cast<size_t>(from.value())]));
-      }
+  absl::Status OpenLane(int from, int to, int max_outstanding) {
+    Lane& lane = lanes_[static_cast<size_t>(from * ranks_ + to)];
+    if (!lane.slots.empty()) return absl::OkStatus();
+    lane.slots = std::vector<Lane::Slot>(static_cast<size_t>(max_outstanding));
+    for (Lane::Slot& slot : lane.slots) {
+      ASSIGN_OR_RETURN(slot.handover, devices_[static_cast<size_t>(to)]->CreateHandover(
+                                          *devices_[static_cast<size_t>(from)]));
     }
-    return is_send ? slot.handover->SenderReady() : slot.handover->ReceiverReady();
+    return absl::OkStatus();
   }
 
   absl::Status Deliver(Rank from, Rank to, uint32_t index, Lane::Slot& slot) {
@@ -220,8 +236,10 @@ class InProcessTransport final : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options) {
+absl::StatusOr<std::vector<std::unique_ptr<Transport>>> CreateInProcessTransports(
+    const InProcessOptions& options) {
   auto group = std::make_shared<Group>(options);
+  RETURN_IF_ERROR(group->Open(options));
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < group->ranks(); ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(Rank(rank), group));

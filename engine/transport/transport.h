@@ -130,14 +130,18 @@ struct InProcessOptions {
   std::vector<kernels::Device*>
       devices;              // of each rank, all of one kind; they outlive the transports
   int max_outstanding = 1;  // posts of one direction of one pair of ranks
+  // Of each rank: those with which it exchanges tensors. Empty: every rank with all others.
+  std::vector<std::vector<int>> peers;
 };
 
 // A group of ranks that are threads of this process. The side that posts second has the data
 // copied, straight from the sender's buffer to the receiver's (kernels/handover.h). What has been
 // posted needs no flush. A wait lasts until the other end has been posted; waiting threads sleep in
-// the kernel after a short spin. Index: rank. Allocates nothing after the first use of each place
-// for a message.
-std::vector<std::unique_ptr<Transport>> CreateInProcessTransports(const InProcessOptions& options);
+// the kernel after a short spin. Index: rank. Everything that messages need is made here, so that
+// an error of it is known before the first of them, and no message waits for it. A post to a rank
+// that is no peer: InvalidArgument.
+absl::StatusOr<std::vector<std::unique_ptr<Transport>>> CreateInProcessTransports(
+    const InProcessOptions& options);
 
 }  // namespace stagecoach::engine
 

@@ -1,8 +1,10 @@
 #include "engine/run/reduction.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,6 +31,67 @@ using ::testing::HasSubstr;
 
 std::unique_ptr<kernels::Device> MakeCpu() { return kernels::CreateCpuDevice({}).value(); }
 
+// What a group has for one peer.
+struct Exchanged {
+  int sends = 0, receives = 0;
+  friend bool operator==(const Exchanged&, const Exchanged&) = default;
+};
+
+// Another transport, of which it counts the groups: flushes of something.
+class Counting final : public Transport {
+ public:
+  explicit Counting(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int groups() const { return groups_; }
+  int most_groups() const { return most_groups_; }  // between two restarts
+  // Of the groups that have anything for the peer.
+  const std::vector<Exchanged>& exchanged(int peer) { return exchanged_[peer]; }
+
+  Rank rank() const override { return inner_->rank(); }
+  int ranks() const override { return inner_->ranks(); }
+  absl::StatusOr<Ticket> PostSend(Rank to, const Message& message,
+                                  const kernels::Tensor& tensor) override {
+    has_posted_ = true;
+    ++group_[to.value()].sends;
+    CountSend(tensor);
+    return inner_->PostSend(to, message, tensor);
+  }
+  absl::StatusOr<Ticket> PostReceive(Rank from, const Message& message,
+                                     const kernels::Tensor& tensor) override {
+    has_posted_ = true;
+    ++group_[from.value()].receives;
+    return inner_->PostReceive(from, message, tensor);
+  }
+  absl::Status Flush() override {
+    if (std::exchange(has_posted_, false)) {
+      ++groups_;
+      most_groups_ = std::max(most_groups_, ++since_restart_);
+      for (const auto& [peer, exchanged] : group_) exchanged_[peer].push_back(exchanged);
+      group_.clear();
+    }
+    return inner_->Flush();
+  }
+  absl::Status Wait(const Ticket& ticket, base::Deadline deadline) override {
+    EXPECT_FALSE(has_posted_) << "a wait for a group that has not been started";
+    return inner_->Wait(ticket, deadline);
+  }
+  absl::StatusOr<std::chrono::steady_clock::time_point> DeliveredAt(const Ticket& ticket) override {
+    return inner_->DeliveredAt(ticket);
+  }
+  void Restart() override {
+    since_restart_ = 0;
+    inner_->Restart();
+  }
+  absl::Status Poll() override { return inner_->Poll(); }
+  void Abort(const absl::Status& reason) override { inner_->Abort(reason); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  bool has_posted_ = false;
+  int groups_ = 0, since_restart_ = 0, most_groups_ = 0;
+  std::map<int, Exchanged> group_;  // that is being collected, by peer
+  std::map<int, std::vector<Exchanged>> exchanged_;
+};
+
 // Replicas of a rank that has a stage for each of the sizes, in bytes.
 class Replicas {
  public:
@@ -38,11 +101,17 @@ class Replicas {
     for (Member& member : members_) {
       member.device = MakeCpu();
       member.beside = MakeCpu();
-      member.alone = std::move(CreateInProcessTransports({.devices = {member.device.get()}})[0]);
+      member.alone =
+          std::move(CreateInProcessTransports({.devices = {member.device.get()}}).value()[0]);
       beside.push_back(member.beside.get());
     }
-    transports_ = CreateInProcessTransports(
-        {.devices = beside, .max_outstanding = Reduction::kMostOutstanding});
+    std::vector<std::unique_ptr<Transport>> transports =
+        CreateInProcessTransports(
+            {.devices = beside, .max_outstanding = Reduction::kMostOutstanding})
+            .value();
+    for (std::unique_ptr<Transport>& transport : transports) {
+      transports_.push_back(std::make_unique<Counting>(std::move(transport)));
+    }
     for (size_t i = 0; i < members_.size(); ++i) {
       Member& member = members_[i];
       Reduction::Options options = {.device = member.device.get(),
@@ -72,7 +141,7 @@ class Replicas {
     return members_[replica].gradients[stage];
   }
   Reduction& reduction(size_t replica) { return *members_[replica].reduction; }
-  Transport& transport(size_t replica) { return *transports_[replica]; }
+  Counting& transport(size_t replica) { return *transports_[replica]; }
 
   // One step of a replica: all sums.
   absl::Status Sum(size_t replica) {
@@ -104,7 +173,7 @@ class Replicas {
     std::vector<std::byte> received;
     std::unique_ptr<Reduction> reduction;
   };
-  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::unique_ptr<Counting>> transports_;
   std::vector<Member> members_;
   const std::vector<int64_t> sizes_;
 };
@@ -152,6 +221,47 @@ TEST(Reduction, AddsInABalancedTree) {
       }
       EXPECT_EQ(sent_bytes, static_cast<int64_t>(step + 1) * shared_bytes);
     }
+  }
+}
+
+// The sums of a part go with the addends of the part after the next: a group is dear.
+TEST(Reduction, TakesAGroupForEachPartAndOneMoreForTheFirstTwo) {
+  constexpr int64_t kPart = partition::kReductionPartBytes;
+  Replicas replicas(4, {5 * kPart, 64, 0, 2 * kPart});
+  for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(replicas.transport(i).groups(), (5 + 2) + (1 + 1) + (2 + 2)) << "replica " << i;
+  }
+}
+
+// What a communicator asks for (kernels/communicator.h), also of parts that are too small for all.
+TEST(Reduction, WhatTwoReplicasExchangeInAGroupOfOneIsInOneOfTheOther) {
+  constexpr int kReplicas = 4;
+  constexpr int64_t kPart = partition::kReductionPartBytes;
+  Replicas replicas(kReplicas, {64, 2 * kPart + 64, kPart, 4 * kPart + 448});
+  for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
+  for (int own = 0; own < kReplicas; ++own) {
+    for (int other = own + 1; other < kReplicas; ++other) {
+      std::vector<Exchanged> theirs = replicas.transport(static_cast<size_t>(other)).exchanged(own);
+      for (Exchanged& exchanged : theirs) std::swap(exchanged.sends, exchanged.receives);
+      EXPECT_EQ(replicas.transport(static_cast<size_t>(own)).exchanged(other), theirs)
+          << "replicas " << own << " and " << other;
+    }
+  }
+}
+
+TEST(Reduction, RestartsBeforeItTakesMoreGroupsThanAreAllowed) {
+  constexpr int64_t kParts = Reduction::kMostGroups;
+  Replicas replicas(2, {kParts * partition::kReductionPartBytes});
+  for (size_t i = 0; i < 2; ++i) {
+    std::vector<float>& gradients = replicas.gradients(i, 0);
+    std::fill(gradients.begin(), gradients.end(), static_cast<float>(i + 1));
+  }
+  for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(replicas.transport(i).most_groups(), Reduction::kMostGroups) << "replica " << i;
+    const std::vector<float>& sums = replicas.gradients(i, 0);
+    EXPECT_EQ(std::count(sums.begin(), sums.end(), 3.0F), std::ssize(sums)) << "replica " << i;
   }
 }
 

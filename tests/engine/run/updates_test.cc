@@ -96,7 +96,8 @@ class UpdatesTest : public ::testing::Test {
       devices_.push_back(kernels::CreateCpuDevice({}).value());
       group.devices.push_back(devices_.back().get());
     }
-    for (std::unique_ptr<Transport>& transport : CreateInProcessTransports(group)) {
+    std::vector<std::unique_ptr<Transport>> transports = CreateInProcessTransports(group).value();
+    for (std::unique_ptr<Transport>& transport : transports) {
       transports_.push_back(std::make_unique<Losing>(std::move(transport)));
     }
     rings_ = Rings::Create({}, {{.device = 0, .devices = kRanks}, {.device = 1, .devices = kRanks}})

@@ -68,6 +68,29 @@ INSTANTIATE_TEST_SUITE_P(By, CudaFixedCosts, ::testing::Values(Exchange::kCopies
                            return tested.param == Exchange::kCopies ? "Copies" : "Nccl";
                          });
 
+// So a GPU that cannot reach another is found out before the first step, which waits for nothing.
+TEST(CudaHandovers, AreMadeBeforeTheFirstStep) {
+  cuda::Reset({});
+  {
+    TinyRun run{.devices = 2, .schedule = "1f1b", .replication = {.replicas = 2}};
+    run.replication.gradient_blocks = 2;
+    run.options.device = {.kind = DeviceKind::kCuda};
+    run.options.exchange = Exchange::kCopies;
+    run.options.optimizer = Optimizer::AdamW();
+    run.options.optimizer.clip_norm = 0.5F;
+    const auto trainer = TinyTrainer(run).value();
+    Calls before = cuda::CallsByName();
+    EXPECT_GT(before["cudaDeviceEnablePeerAccess"], 0);
+    ASSERT_OK(AnswerOf(*trainer));
+    Calls after = cuda::CallsByName();
+    for (const char* call :
+         {"cudaDeviceCanAccessPeer", "cudaDeviceEnablePeerAccess", "cudaEventCreateWithFlags"}) {
+      EXPECT_EQ(after[call], before[call]) << call;
+    }
+  }
+  cuda::Reset({});
+}
+
 TEST(CudaGraphs, ThatCannotBeAreCountedWithTheReason) {
   TinyRun run{.devices = 2, .schedule = "1f1b"};
   run.options.device = {.kind = DeviceKind::kCuda};

@@ -41,7 +41,7 @@ inline kernels::Device& DeviceOf(int rank) {
 inline Transports Connect(int ranks, int max_outstanding = 1) {
   InProcessOptions options = {.max_outstanding = max_outstanding};
   for (int rank = 0; rank < ranks; ++rank) options.devices.push_back(&DeviceOf(rank));
-  return CreateInProcessTransports(options);
+  return CreateInProcessTransports(options).value();
 }
 
 inline std::vector<Rank> AllRanks(int ranks) {

@@ -92,6 +92,20 @@ TEST_P(AnyTransport, DeliversToAReceiveThatIsPostedLast) {
   EXPECT_EQ(to, from);
 }
 
+TEST(InProcessTransport, RefusesMessagesBetweenRanksThatAreNoPeers) {
+  InProcessOptions options = {.peers = {{1}, {}, {}}};  // one of two ranks says it for both
+  for (int rank = 0; rank < 3; ++rank) options.devices.push_back(&DeviceOf(rank));
+  ASSERT_OK_AND_ASSIGN(Transports ranks, CreateInProcessTransports(options));
+  std::vector<float> values(1);
+  EXPECT_THAT(ranks[0]->PostSend(Rank(2), Activation(0), View(values)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("rank 0 and rank 2 are no peers: activation of stage 0")));
+  EXPECT_THAT(ranks[1]->PostReceive(Rank(2), Activation(0), View(values)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 2 and rank 1")));
+  EXPECT_OK(ranks[0]->PostReceive(kOne, Activation(0), View(values)));
+  EXPECT_OK(ranks[1]->PostReceive(kZero, Activation(0), View(values)));
+}
+
 TEST(InProcessTransport, BothEndsKnowWhenAMessageWasDelivered) {
   using Clock = std::chrono::steady_clock;
   Transports ranks = Connect(2);

@@ -111,6 +111,33 @@ TEST_F(NcclGroups, ThatDifferBetweenTwoRanksAreRefused) {
   EXPECT_DEATH(exchange(), "differ in what the two exchange");
 }
 
+// What a reduction has in one group (engine/run/reduction.h): sums of a part between all, and of
+// the last part, which is too small for all, addends for rank 0.
+TEST_F(NcclGroups, ThatMatchEndThoughASecondMessageIsThereForSomeRanksOnly) {
+  constexpr int kRanks = 10;  // NCCL's rounds are then of two blocks
+  constexpr size_t kBytes = 100;
+  for (const int channels : {1, 2, 32}) {
+    StandInOptions options = OnChannels(channels, /*groups_match=*/true);
+    options.gpus = kRanks;
+    StartAnew(options, kRanks);
+    for (size_t number = 0; number < kRanks; ++number) {
+      Launch(number, [&](Rank& self) {
+        for (int peer = 0; peer < kRanks; ++peer) {
+          if (peer == self.rank) continue;
+          EXPECT_EQ(self.Receive(peer, kBytes), ncclSuccess);
+          EXPECT_EQ(self.Send(peer, kBytes), ncclSuccess);
+        }
+        for (int peer = 1; peer < kRanks && self.rank == 0; ++peer) {
+          EXPECT_EQ(self.Receive(peer, kBytes, kBytes), ncclSuccess);
+        }
+        if (self.rank == 0) return;
+        EXPECT_EQ(self.Send(0, kBytes, kBytes), ncclSuccess);
+      });
+    }
+    for (const auto& self : ranks_) EXPECT_TRUE(self->IsDone()) << channels;
+  }
+}
+
 // Rank 0 has the message of rank 2 in the batch behind that of rank 1, which has not come. On two
 // channels, neither waits for the other.
 TEST_F(NcclGroups, ABatchWaitsForTheOneBeforeOnItsChannel) {
