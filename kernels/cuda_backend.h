@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/device.h"
 
 namespace stagecoach::kernels {
@@ -51,6 +52,15 @@ struct CudaDeviceOptions {
   std::string tuning_file;
 };
 
+// Asks the driver for hardware queues enough for the devices of this process. `gpus`: the GPU of
+// each; empty: all are on GPUs of their own. Where devices share a GPU and streams share a queue,
+// one device waits for another without need. The driver has 8 queues by default, which serve one
+// device (4 streams, besides those of NCCL); this asks for 8 per device of the fullest GPU, and for
+// 32 at most, which is what GPUs have. Sets $CUDA_DEVICE_MAX_CONNECTIONS, unless the user or an
+// earlier call has: the driver reads it when the process first uses a GPU, and never again. Results
+// do not depend on it. No other thread may read or change the environment meanwhile.
+void RequestHardwareQueues(absl::Span<const int> gpus);
+
 // The CUDA backend: libstagecoach_cuda.so, which is loaded at the first request, so that a run on
 // CPUs does not pay for it or need its libraries. It is looked for at $STAGECOACH_CUDA_LIBRARY if
 // that is set, or else beside the running program (../lib, ../kernels/cuda) and where the system
@@ -69,8 +79,9 @@ class CudaBackend {
   // What is free on a GPU that Inspect lists; 0 where there is not even room for a context. Makes
   // one there, which stays and takes some hundred megabytes: to be asked of GPUs that will be used.
   virtual absl::StatusOr<int64_t> FreeBytes(int gpu) = 0;
-  // Unavailable: there is no such GPU, no driver or it is too old. ResourceExhausted: too little
-  // memory is free. InvalidArgument: an option out of range.
+  // Unavailable: there is no such GPU, no driver or it is too old, or the backend was not compiled
+  // for this GPU. FailedPrecondition: an environment variable would change results.
+  // ResourceExhausted: too little memory is free. InvalidArgument: an option out of range.
   virtual absl::StatusOr<std::unique_ptr<Device>> CreateDevice(
       const CudaDeviceOptions& options) = 0;
   // CommunicatorOptions::id of a new group: one rank makes it, and tells the others.

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/units.h"
 #include "kernels/communicator.h"
+#include "kernels/cuda/environment.h"
 #include "kernels/cuda/inspect.h"
 #include "kernels/cuda/ops/cuda_ops.h"
 #include "kernels/cuda/products/blas_lt.h"
@@ -22,6 +26,8 @@
 #include "kernels/cuda/runtime/cuda_timeline.h"
 #include "kernels/cuda/runtime/gpu_ledger.h"
 #include "kernels/cuda/runtime/nccl_communicator.h"
+#include "kernels/cuda/runtime/patience.h"
+#include "kernels/cuda/runtime/progress_kernels.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -145,6 +151,7 @@ absl::StatusOr<CudaGpu> CheckGpu(const CudaDeviceOptions& options) {
                                                    options.memory_limit_bytes,
                                                    " bytes; neither may be negative"));
   }
+  RETURN_IF_ERROR(CheckEnvironment());
   ASSIGN_OR_RETURN(const int gpus, CountGpus());
   if (options.gpu >= gpus) {
     return absl::UnavailableError(absl::StrCat("there is no GPU ", options.gpu, " for ",
@@ -160,15 +167,45 @@ absl::StatusOr<CudaGpu> CheckGpu(const CudaDeviceOptions& options) {
   return gpu;
 }
 
-// Shows that kernels run here at all, and has the backend's code loaded.
-absl::Status TryKernel(CudaStream& stream) {
+// What the launch of any kernel returned.
+absl::Status LaunchStatus(cudaError_t error, const CudaGpu& gpu) {
+  const absl::Status status = CudaStatus(error, "LaunchReport");
+  const bool lacks_code =
+      error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction;
+  if (!lacks_code) return status;
+  return absl::UnavailableError(absl::StrCat(
+      "this build of the CUDA backend has no code for GPUs of compute capability ",
+      gpu.compute_major, ".", gpu.compute_minor, " (", status.message(),
+      "); build it with -DCMAKE_CUDA_ARCHITECTURES=", gpu.compute_major, gpu.compute_minor));
+}
+
+// Launches a kernel and waits until it has written to host memory: shows that this build has code
+// for the GPU and that kernels run there, and has the backend's code loaded.
+absl::Status TryKernel(const CudaGpu& gpu, int ordinal, cudaStream_t stream) {
+  constexpr int32_t kWritten = 0x5EED;
+  ASSIGN_OR_RETURN(PinnedMemory memory, PinnedMemory::Allocate(ordinal, sizeof(int32_t)));
+  std::memset(memory.data(), 0, sizeof(int32_t));
+  ASSIGN_OR_RETURN(std::byte* const on_device, memory.DeviceAddress());
+  const GpuScope scope(ordinal);
+  RETURN_IF_ERROR(scope.status());
+  RETURN_IF_ERROR(
+      LaunchStatus(LaunchReport(stream, reinterpret_cast<int32_t*>(on_device), kWritten), gpu));
   const base::Deadline deadline = base::Deadline::After(absl::Seconds(60));
-  absl::Status status;
-  stream.Run([&] {
-    status = stream.Report(0);
-    if (status.ok()) status = stream.Finish(deadline, [] { return absl::OkStatus(); });
-  });
-  return status;
+  const Patience patience(std::chrono::milliseconds(1), std::chrono::milliseconds(1));
+  for (cudaError_t state = cudaErrorNotReady; state != cudaSuccess; patience.Wait()) {
+    state = cudaStreamQuery(stream);
+    if (state != cudaErrorNotReady) RETURN_IF_ERROR(CudaStatus(state, "cudaStreamQuery"));
+    if (deadline.Expired()) {
+      return absl::DeadlineExceededError("the GPU did not finish its first kernel within 60 s");
+    }
+  }
+  int32_t written = 0;
+  std::memcpy(&written, memory.data(), sizeof written);
+  if (written != kWritten) {
+    return absl::UnavailableError(
+        "kernels do nothing on this GPU, though none fails; check the driver with nvidia-smi");
+  }
+  return CudaStatus(cudaFreeHost(memory.Release()), "cudaFreeHost");
 }
 
 absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
@@ -184,15 +221,15 @@ absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
                    " free; allow less, or stop other programs on that GPU"));
 }
 
-absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {
+absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options, const CudaGpu& gpu) {
   base::MutexLock lock(GpuLedger::Of(options.gpu).setup());
   ASSIGN_OR_RETURN(const GrowthMeter meter, GrowthMeter::Start(options.gpu));
-  ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
-  RETURN_IF_ERROR(TryKernel(*stream));
-  ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas,
-                   BlasLt::Create(options.gpu, options.precision, options.tuning_file));
   ASSIGN_OR_RETURN(CudaStreamHandle clearing,
                    CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
+  RETURN_IF_ERROR(TryKernel(gpu, options.gpu, clearing.get()));
+  ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
+  ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas,
+                   BlasLt::Create(options.gpu, options.precision, options.tuning_file));
   ASSIGN_OR_RETURN(const int64_t growth, meter.Growth());
   ASSIGN_OR_RETURN(const int64_t limit, LimitFor(options));
   return Parts{.stream = std::move(stream),
@@ -206,7 +243,7 @@ absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options) {
   ASSIGN_OR_RETURN(const CudaGpu gpu, CheckGpu(options));
-  absl::StatusOr<Parts> parts = CreateParts(options);
+  absl::StatusOr<Parts> parts = CreateParts(options, gpu);
   RETURN_IF_ERROR(base::Annotate(parts.status(), absl::StrCat(options.name, " (", gpu.name, ")")));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(options, *std::move(parts)));
 }

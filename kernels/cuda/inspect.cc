@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "kernels/cuda/environment.h"
 #include "kernels/cuda/products/blas_lt.h"
 #include "kernels/cuda/runtime/nccl_communicator.h"
 #include "kernels/cuda/runtime/status.h"
@@ -108,6 +109,8 @@ CudaSystem InspectCuda() {
   system.runtime = VersionText(RuntimeVersion());
   system.cublaslt = CublasLtVersionText();
   system.nccl = NcclVersionText();
+  system.usable = CheckEnvironment();
+  if (!system.usable.ok()) return system;
   const absl::StatusOr<int> gpus = CountGpus();
   system.usable = gpus.status();
   for (int gpu = 0; system.usable.ok() && gpu < *gpus; ++gpu) {

@@ -1,5 +1,7 @@
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,6 +87,48 @@ TEST_F(CudaBackendTest, NoDeviceWithoutADriver) {
   StartMachine({.driver = false});
   EXPECT_THAT(Backend().CreateDevice({}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no NVIDIA driver")));
+}
+
+class CudaEnvironmentTest : public CudaBackendTest {
+ protected:
+  // What the device says while the variable has that value.
+  static absl::Status CreatedWith(const char* name, const char* value) {
+    setenv(name, value, /*replace=*/1);
+    const absl::Status created = Backend().CreateDevice({}).status();
+    EXPECT_EQ(Backend().Inspect().usable, created);
+    unsetenv(name);
+    return created;
+  }
+};
+
+TEST_F(CudaEnvironmentTest, VariablesThatChangeResultsAreRefused) {
+  constexpr std::pair<const char*, const char*> kRefused[] = {
+      {"NVIDIA_TF32_OVERRIDE", "1"},
+      {"NVIDIA_TF32_OVERRIDE", "0"},
+      {"CUBLAS_EMULATE_SINGLE_PRECISION", "1"},
+      {"CUBLAS_EMULATE_DOUBLE_PRECISION", "1"},
+      {"CUBLAS_EMULATION_STRATEGY", "eager"},
+      {"CUBLAS_FIXEDPOINT_EMULATION_MANTISSA_BIT_COUNT", "39"},
+      {"CUBLASLT_HEURISTICS_LUT_FILE", "/tmp/table"}};
+  for (const auto& [name, value] : kRefused) {
+    StartMachine({});
+    EXPECT_THAT(CreatedWith(name, value),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(name), HasSubstr(value), HasSubstr("; unset it"),
+                               Not(HasSubstr("\n")))));
+    EXPECT_EQ(testing::cuda::CallsByName().count("cudaMemGetInfo"), 0) << "a context was made";
+  }
+}
+
+TEST_F(CudaEnvironmentTest, OtherVariablesAreNot) {
+  constexpr std::pair<const char*, const char*> kAllowed[] = {
+      {"CUBLASLT_LOG_LEVEL", "2"},
+      {"CUBLASLT_LOG_MASK", "1"},
+      {"CUBLASLT_HEURISTICS_CACHE_CAPACITY", "100"},
+      {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"},
+      {"CUBLAS_EMULATE_SINGLE_PRECISION", "0"},
+      {"CUBLAS_EMULATE_DOUBLE_PRECISION", "0"}};
+  for (const auto& [name, value] : kAllowed) EXPECT_OK(CreatedWith(name, value)) << name;
 }
 
 TEST_F(CudaBackendTest, NoDeviceOnAGpuThatIsNotThere) {

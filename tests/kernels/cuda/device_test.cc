@@ -21,6 +21,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 using CudaDeviceTest = CudaBackendTest;
@@ -37,6 +38,36 @@ TEST_F(CudaDeviceTest, SaysWhatItIs) {
   EXPECT_EQ(device->name(), "cuda:7");
   EXPECT_EQ(device->memory_limit_bytes(), 1 << 20);
   EXPECT_FALSE(device->memory_is_host());
+}
+
+TEST_F(CudaDeviceTest, ABuildWithoutCodeForTheGpuIsRefused) {
+  for (const cudaError_t error :
+       {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction}) {
+    for (const bool memory_operations : {true, false}) {
+      StartMachine({.memory_operations = memory_operations, .launch_error = error});
+      EXPECT_THAT(Backend().CreateDevice({.name = "cuda:0"}),
+                  StatusIs(absl::StatusCode::kUnavailable,
+                           AllOf(HasSubstr("cuda:0"), HasSubstr("no code for"),
+                                 HasSubstr("compute capability 9.0"), HasSubstr("cudaError"),
+                                 HasSubstr("build it with -DCMAKE_CUDA_ARCHITECTURES=90"),
+                                 Not(HasSubstr("\n")))));
+      EXPECT_EQ(testing::cuda::live().total(), 0);
+    }
+  }
+}
+
+TEST_F(CudaDeviceTest, AnotherErrorOfALaunchIsToldAsItIs) {
+  StartMachine({.launch_error = cudaErrorLaunchOutOfResources});
+  EXPECT_THAT(
+      Backend().CreateDevice({}),
+      StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("cudaErrorLaunchOutOfResources"),
+                                                  Not(HasSubstr("CMAKE_CUDA_ARCHITECTURES")))));
+}
+
+TEST_F(CudaDeviceTest, AGpuThatRunsNoKernelIsRefused) {
+  StartMachine({.kernels_run = false});
+  EXPECT_THAT(Backend().CreateDevice({}),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("kernels do nothing")));
 }
 
 TEST_F(CudaDeviceTest, MemoryIsZeroAtOnce) {

@@ -42,6 +42,7 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
       return cudaErrorInvalidValue;
     }
     if (config.numAttrs != 0) return cudaErrorNotSupported;
+    if (machine.options().launch_error != cudaSuccess) return machine.options().launch_error;
     const StreamState* const stream = machine.Find(config.stream);
     if (stream == nullptr || stream->gpu != CurrentThread().gpu) {
       return cudaErrorInvalidResourceHandle;
@@ -53,6 +54,7 @@ cudaError_t LaunchThreads(const cudaLaunchConfig_t& config, const void* kernel,
                                                       .blocks = config.gridDim,
                                                       .threads = config.blockDim,
                                                       .shared_bytes = config.dynamicSmemBytes}] {
+                          if (!machine.options().kernels_run) return;
                           Runner::Get().Run(grid, machine.options().thread_order,
                                             machine.random()());
                         }});

@@ -19,11 +19,12 @@ namespace stagecoach::testing::cuda {
 namespace {
 
 struct Counters {
-  std::mutex mutex;  // of the next four
+  std::mutex mutex;  // of the next five
   int64_t calls = 0;
   std::map<std::string, int64_t> by_name;
   int64_t failing = 0;  // number of the call that is to fail; 0: none
   std::string failed;
+  std::string max_connections;
   std::atomic<int64_t> blas_objects{0}, communicators{0};
 };
 
@@ -73,6 +74,8 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
     options.nccl_end_waits = NumberOf(key, value) != 0;
   } else if (key == "stop_at") {
     options.stop_at = value;
+  } else if (key == "launch_error") {
+    options.launch_error = static_cast<cudaError_t>(NumberOf(key, value));
   } else if (key == "fail") {
     FailCall(NumberOf(key, value));
   } else if (key == "fail_operation") {
@@ -127,6 +130,12 @@ std::map<std::string, int64_t> CallsByName() {
   return counters.by_name;
 }
 
+std::string MaxConnections() {
+  Counters& counters = TheCounters();
+  const std::lock_guard<std::mutex> lock(counters.mutex);
+  return counters.max_connections;
+}
+
 void FailCall(int64_t call) {
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
@@ -149,6 +158,10 @@ bool MustFail(const char* call) {
   Counters& counters = TheCounters();
   const std::lock_guard<std::mutex> lock(counters.mutex);
   ++counters.by_name[call];
+  if (counters.calls == 0) {
+    const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    counters.max_connections = connections == nullptr ? "" : connections;
+  }
   if (++counters.calls != counters.failing) return false;
   counters.failed = call;
   return true;

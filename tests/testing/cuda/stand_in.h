@@ -44,8 +44,10 @@ struct StandInOptions {
   // Aborts where the groups of two ranks differ in what the two exchange, which NCCL leaves
   // undefined. False: transfers then wait as its batches make them wait.
   bool nccl_groups_match = true;
-  bool graphs = true;             // false: as where nothing can be captured
-  bool memory_operations = true;  // false: the driver has no cuStreamWriteValue32
+  bool graphs = true;                      // false: as where nothing can be captured
+  bool memory_operations = true;           // false: the driver has no cuStreamWriteValue32
+  cudaError_t launch_error = cudaSuccess;  // of every kernel's launch
+  bool kernels_run = true;                 // false: kernels are launched, and do nothing
   // ncclCommAbort and ncclCommDestroy wait until all other ranks have come to theirs, or their
   // processes have ended: in NCCL, threads that serve other ranks of a host do.
   bool nccl_end_waits = false;
@@ -64,7 +66,7 @@ bool IsSimulated();
 // Starts anew. Everything made before must have been given back. Without a call, the options are
 // the defaults, or what $STAGECOACH_CUDA_STAND_IN says:
 // "gpus=2,memory=64MB,seed=7,order=descending,delay=0,driver=0,fail=120,fail_operation=50,
-// nccl_end_waits=1,stop_at=ncclCommAbort".
+// nccl_end_waits=1,stop_at=ncclCommAbort,launch_error=209".
 void Reset(const StandInOptions& options);
 
 // Calls made since Reset, of all libraries (those that give things back and ask for errors are not
@@ -72,6 +74,9 @@ void Reset(const StandInOptions& options);
 int64_t calls();
 // The same by their names.
 std::map<std::string, int64_t> CallsByName();
+// What $CUDA_DEVICE_MAX_CONNECTIONS was at the first call since Reset, which is when the driver
+// reads it; "" if it was not set.
+std::string MaxConnections();
 // Call number `call` (1: the next one) fails as that library fails, with an error of its own kind;
 // 0: none does.
 void FailCall(int64_t call);

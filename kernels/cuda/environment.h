@@ -1,0 +1,15 @@
+#ifndef STAGECOACH_KERNELS_CUDA_ENVIRONMENT_H_
+#define STAGECOACH_KERNELS_CUDA_ENVIRONMENT_H_
+
+#include "absl/status/status.h"
+
+namespace stagecoach::kernels {
+
+// FailedPrecondition, naming the variable and the remedy in one line, if an environment variable
+// makes NVIDIA's libraries compute other bits than the options of a device ask for. Variables that
+// concern logging, caches or speed alone are not looked at.
+absl::Status CheckEnvironment();
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_ENVIRONMENT_H_
