@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How tools/gpu_check judges what it runs: with programs of ours for those that need a GPU."""
 
-import pathlib
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +13,7 @@ import unittest.mock
 sys.dont_write_bytecode = True
 
 from folder import LONG_S, ROOT, Folder, has_text
-from gpu import build, driver, libraries, steps
+from gpu import archive, build, driver, libraries, steps
 from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, Check, StepFailed
 
 EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
@@ -292,6 +292,14 @@ class PackedTest(Folder):
         self.assertEqual(parity["status"], NOT_RUN)
 
 
+    def test_are_not_run_from_an_archive_without_any(self):
+        self.write("content/MANIFEST", "needs: glibc 2.2 or later, x86_64-linux-gnu\n")
+        with tarfile.open(self.folder / "a.tar.xz", "w:xz") as tar:
+            tar.add(self.folder / "content", arcname=".")
+        self.assertRegex(self.run_check()[0]["reason"],
+                         "is of no use here: it has no programs; compile with --build$")
+
+
 class LibrariesTest(Folder):
     def test_are_looked_for_in_the_toolkit_and_then_in_pythons_packages(self):
         self.write("toolkit/bin/nvcc", "", 0o755)
@@ -330,6 +338,34 @@ class BuildTest(Folder):
         nvcc = self.write("toolkit/bin/nvcc", "")
         python = self.write("python", f"#!/bin/sh\necho {self.folder}/nvidia\n", 0o755)
         return build.cublas_options(nvcc, python)
+
+    def build_to_pack(self, script):
+        """Runs it with a cmake of ours; returns the lines that it wrote to the file said."""
+        self.write("bin/cmake", f"#!/bin/sh\necho $* >>{self.folder}/said\n{script}\n", 0o755)
+        with unittest.mock.patch.dict("os.environ", {
+                "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}):
+            build.build_to_pack(ROOT, self.folder / "built", say=lambda line: None)
+        return (self.folder / "said").read_text().splitlines()
+
+    def test_packs_programs_for_machines_with_other_processors(self):
+        configure, compile_all = self.build_to_pack("")
+        for option in ("-DCMAKE_CUDA_ARCHITECTURES=90", "-DSTAGECOACH_CPU_ARCH=x86-64-v3"):
+            self.assertIn(option, configure)
+        self.assertTrue(compile_all.endswith("stagecoach stagecoach_cuda cuda_bench gpu_tests"))
+
+    def test_packs_nothing_that_could_not_be_built(self):
+        with self.assertRaisesRegex(archive.ArchiveError, "were not built: .*exit status 3"):
+            self.build_to_pack("exit 3")
+
+    def test_packs_the_programs_of_all_gpu_tests(self):
+        self.write("CTestTestfile.cmake", f"""\
+            add_test(on_gpu "{self.folder}/tests/x/a_gpu_test")
+            set_tests_properties(on_gpu PROPERTIES LABELS gpu)
+            add_test(elsewhere "/bin/false")
+            """)
+        self.write("tests/x/a_gpu_test", "", 0o755)
+        self.assertEqual(set(build.programs_to_pack(self.folder)), {
+            build.STAGECOACH, build.CUDA_BENCH, build.BACKEND, "tests/x/a_gpu_test"})
 
     def test_takes_cublas_from_python_where_the_toolkit_has_none(self):
         self.assertEqual(self.cublas_options(), ([], {}))
