@@ -6,7 +6,8 @@ gradients and AdamW's moments are float32, and autocast computes in bfloat16. Th
 GPU already, and the host does not wait for a step before it issues the next: both are in PyTorch's
 favor, since Stagecoach's step is timed with the transfer of its batch, and one at a time.
 
-Prints one JSON object, with the milliseconds of a step or the error of that form. The exit status is 77 where there is no PyTorch or no GPU.
+Prints one JSON object, with the milliseconds of a step or the error of that form. The exit
+status is 77 where there is no PyTorch or no GPU.
 """
 
 import argparse
