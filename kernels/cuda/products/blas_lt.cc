@@ -132,9 +132,9 @@ absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan,
   // The file may be of a search among other candidates.
   absl::StatusOr<MatmulPlan::CandidateAlgorithm> rebuilt = plan.Rebuild(choice);
   if (absl::IsUnimplemented(rebuilt.status())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        tuning_->path(), " names an algorithm that the library does not have, for \"", key, "\" (",
-        rebuilt.status().message(), "): remove the file, or this entry of it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(tuning_->path(), " names an algorithm that cannot be used for \"", key, "\" (",
+                     rebuilt.status().message(), "): remove the file, or this entry of it"));
   }
   return rebuilt;
 }

@@ -45,6 +45,8 @@ class BlasLt {
   // epilogue (without one it has all products), or no algorithm for it that runs and repeats. With
   // a tuning file, the first request in all runs measures the candidates (FindFastest), on memory
   // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
+  // FailedPrecondition, with the reason, if the file names an algorithm that MatmulPlan::Rebuild
+  // refuses.
   // With `apart` and a tuning file, that request also compares the product with its epilogue to
   // the plain one and a kernel after it: Unimplemented if that is faster. Thread-safe.
   absl::StatusOr<const MatmulPlan*> Plan(const Product& product, const Apart* apart = nullptr);

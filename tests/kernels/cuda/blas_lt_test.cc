@@ -177,11 +177,11 @@ class FileWithAChoice : public BlasLtTest {
   // The choice in the file is refused, in one line with `why`.
   void ExpectRefused(const Product& product, const std::string& why) const {
     ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create(tuning_file()));
-    EXPECT_THAT(
-        blas.blas->Plan(product),
-        StatusIs(absl::StatusCode::kFailedPrecondition,
-                 AllOf(HasSubstr(tuning_file()), HasSubstr(product.ToString()), HasSubstr(why),
-                       HasSubstr("remove the file"), Not(HasSubstr("\n")))));
+    EXPECT_THAT(blas.blas->Plan(product),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(tuning_file()), HasSubstr(product.ToString()),
+                               HasSubstr("cannot be used"), HasSubstr(why),
+                               HasSubstr("remove the file"), Not(HasSubstr("\n")))));
   }
 
   const Product product_{.m = 64, .n = 32, .k = 48};
