@@ -262,7 +262,9 @@ absl::Status Executor::Transfer(const Run& run, int position) {
       tickets_[index],
       sends ? transport.PostSend(instruction.peer, instruction.message, instruction.tensor)
             : transport.PostReceive(instruction.peer, instruction.message, instruction.tensor));
-  return instruction.action.overlaps_next ? absl::OkStatus() : transport.Flush();
+  if (instruction.action.overlaps_next) return absl::OkStatus();
+  if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitFlushes(transport));
+  return transport.Flush();
 }
 
 // Orders the work that follows after a transfer that was posted in this run.
@@ -355,6 +357,7 @@ absl::Status Executor::ShareResults(const Run& run, int position) {
     if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitAll(*options_.transport));
     updates_ = Updates::kMay;
   }
+  if (reduction_ != nullptr) RETURN_IF_ERROR(reduction_->AwaitFlushes(*options_.transport));
   RETURN_IF_ERROR(shared_results_->Exchange(*options_.transport, instruction.ranks));
   RETURN_IF_ERROR(Mark(run, instruction, Moment::kStart));
   RETURN_IF_ERROR(shared_results_->Fetch());

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/deadline.h"
+#include "base/futex.h"
 #include "base/status_macros.h"
 #include "kernels/ops/ops.h"
 #include "partition/replication.h"
@@ -73,7 +74,9 @@ absl::Status Reduction::WarmUp() {
     const Tensor zero = PlaceOf(Token::kStartSent);
     if (options_.kind == partition::ReductionKind::kRing) {
       for (const Task& task : options_.tasks) {
-        if (task.adds()) status.Update(SumByLibrary(task));
+        if (!task.adds()) continue;
+        ++to_flush_;
+        status.Update(SumByLibrary(task));
       }
       return;
     }
@@ -124,11 +127,27 @@ absl::Status Reduction::Start(const UpdateStep& update) {
     RETURN_IF_ERROR(stream.Record(work_done_));
   }
   const Task& task = options_.tasks[started_++];
+  ++to_flush_;
   if (task.shard != nullptr) task.shard->Begin(update);
   const Message message = {Message::Kind::kAddends, task.stage, MicroBatch()};
   return tokens_[kOwnEnd]
       ->PostSend(RankOf(kEndBeside), message, PlaceOf(Token::kStartSent))
       .status();
+}
+
+absl::Status Reduction::AwaitFlushes(Transport& rank_transport) {
+  if (!options_.replicas->occupies_gpu()) return absl::OkStatus();
+  const base::Deadline deadline = base::Deadline::After(options_.deadline);
+  for (;;) {
+    const uint32_t flushed = flushed_.load(std::memory_order_acquire);
+    if (flushed == to_flush_) return absl::OkStatus();
+    if (base::WaitWhileEqual(flushed_, flushed, base::Deadline::After(kTokenLookInterval))) {
+      continue;
+    }
+    RETURN_IF_ERROR(Poll());
+    RETURN_IF_ERROR(rank_transport.Poll());
+    if (deadline.Expired()) return absl::DeadlineExceededError("a REDUCE did not start in time");
+  }
 }
 
 absl::Status Reduction::Await(StageId stage, Transport& rank_transport) {
@@ -176,6 +195,7 @@ absl::Status Reduction::SumByLibrary(const Task& task) {
       const Transport::Ticket ticket,
       transport.PostSum({Message::Kind::kSums, task.stage, MicroBatch(0)}, task.added));
   RETURN_IF_ERROR(transport.Flush());
+  SayFlushed();
   RETURN_IF_ERROR(transport.Wait(ticket, base::Deadline::After(options_.deadline)));
   return options_.beside->stream().Finish(base::Deadline::After(options_.deadline),
                                           [&transport] { return transport.Poll(); });
@@ -206,6 +226,7 @@ absl::Status Reduction::Perform(const Task& task) {
     return Scatter(part(task.added, i), received(i), message(Message::Kind::kAddends, i),
                    scattered_[half(i)]);
   };
+  if (parts == 0) SayFlushed();
   for (int64_t begin = 0; begin < parts; begin += kPartsAtOnce) {
     const int64_t end = std::min(begin + kPartsAtOnce, parts);
     options_.replicas->Restart();
@@ -225,8 +246,9 @@ absl::Status Reduction::Perform(const Task& task) {
       if (i + 2 < end) RETURN_IF_ERROR(scatter(i + 2));
       RETURN_IF_ERROR(options_.replicas->Flush());
     }
-    for (Tickets& tickets : gathered_) RETURN_IF_ERROR(WaitFor(tickets));
     const bool is_last = end == parts;
+    if (is_last) SayFlushed();
+    for (Tickets& tickets : gathered_) RETURN_IF_ERROR(WaitFor(tickets));
     if (is_last && task.shard != nullptr) RETURN_IF_ERROR(task.shard->Finish());
     RETURN_IF_ERROR(options_.beside->stream().Finish(base::Deadline::After(options_.deadline),
                                                      [this] { return options_.replicas->Poll(); }));
@@ -282,6 +304,11 @@ absl::Status Reduction::Gather(const Tensor& part, const Message& message, Ticke
     ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, own));
   }
   return absl::OkStatus();
+}
+
+void Reduction::SayFlushed() {
+  flushed_.fetch_add(1, std::memory_order_release);
+  base::WakeAll(flushed_);
 }
 
 absl::Status Reduction::WaitFor(Tickets& tickets) {

@@ -69,6 +69,10 @@ class Reduction {
   // Starts the next, whose tensors the work issued so far has completed. Does not wait. `update`:
   // for its shard, if it has one.
   absl::Status Start(const UpdateStep& update);
+  // Before the rank flushes its own transport: returns once all that was started has been flushed,
+  // so that both are in the order of the rank's list, which is the same on all replicas. Only where
+  // that matters (Transport::occupies_gpu). Errors as those of Await.
+  absl::Status AwaitFlushes(Transport& rank_transport);
   // Later work comes after the REDUCE of the stage. The error of a task that failed, or of
   // `rank_transport`, which is polled meanwhile.
   absl::Status Await(StageId stage, Transport& rank_transport);
@@ -114,6 +118,7 @@ class Reduction {
   // Sends this replica's shard to the others, and receives theirs; from the next Flush likewise.
   absl::Status Gather(const kernels::Tensor& part, const Message& message, Tickets& tickets);
   absl::Status WaitFor(Tickets& tickets);
+  void SayFlushed();
 
   const Options options_;
   const size_t replicas_, own_;
@@ -122,6 +127,8 @@ class Reduction {
   Work work_;
   kernels::Event work_done_;
   std::atomic<bool> ends_{false};
+  std::atomic<uint32_t> flushed_{0};  // tasks, since creation, of which nothing is left to flush
+  uint32_t to_flush_ = 0;             // tasks that were started since then
   size_t started_ = 0, awaited_ = 0;  // tasks of this run
   Tickets done_;                      // by task: its last token
   std::array<Tickets, 2> scattered_, gathered_;

@@ -22,6 +22,7 @@ class CommunicatorTransport final : public Transport {
 
   Rank rank() const override { return rank_; }
   int ranks() const override { return ranks_; }
+  bool occupies_gpu() const override { return true; }
 
   absl::StatusOr<Ticket> PostSend(Rank to, const Message& message, const Tensor& tensor) override {
     RETURN_IF_ERROR(abort_->reason());

@@ -71,6 +71,10 @@ class Transport {
 
   virtual Rank rank() const = 0;
   virtual int ranks() const = 0;
+  // Whether what is flushed occupies the rank's GPU until the other ends come. Of two such
+  // transports of one GPU, all ranks must flush in one order, or they may wait for one another for
+  // ever.
+  virtual bool occupies_gpu() const { return false; }
 
   // The tensor's memory must stay as it is until the ticket has been waited for. ResourceExhausted:
   // too many posts are outstanding. Internal: the other end's post at the same place of the order

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "engine/transport/transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,6 +50,7 @@ class Counting final : public Transport {
 
   Rank rank() const override { return inner_->rank(); }
   int ranks() const override { return inner_->ranks(); }
+  bool occupies_gpu() const override { return true; }  // so that the order matters
   absl::StatusOr<Ticket> PostSend(Rank to, const Message& message,
                                   const kernels::Tensor& tensor) override {
     has_posted_ = true;
@@ -141,15 +144,19 @@ class Replicas {
     return members_[replica].gradients[stage];
   }
   Reduction& reduction(size_t replica) { return *members_[replica].reduction; }
+  Transport& alone(size_t replica) { return *members_[replica].alone; }
   Counting& transport(size_t replica) { return *transports_[replica]; }
 
-  // One step of a replica: all sums.
-  absl::Status Sum(size_t replica) {
+  // One step of a replica: all sums. `started` is called after each start.
+  absl::Status Sum(
+      size_t replica,
+      const std::function<absl::Status()>& started = [] { return absl::OkStatus(); }) {
     Member& member = members_[replica];
     absl::Status status;
     member.device->stream().Run([&] {
       for (size_t stage = 0; stage < sizes_.size() && status.ok(); ++stage) {
         status = member.reduction->Start({});
+        if (status.ok()) status = started();
       }
       if (status.ok()) status = member.reduction->AwaitAll(*member.alone);
     });
@@ -232,6 +239,36 @@ TEST(Reduction, TakesAGroupForEachPartAndOneMoreForTheFirstTwo) {
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(replicas.transport(i).groups(), (5 + 2) + (1 + 1) + (2 + 2)) << "replica " << i;
   }
+}
+
+TEST(Reduction, SaysWhenAllThatWasStartedHasBeenFlushed) {
+  constexpr int64_t kPart = partition::kReductionPartBytes;
+  Replicas replicas(2, {3 * kPart, 0, 64});
+  const std::vector<int> groups = {5, 5, 7};  // after each start
+  for (int step = 0; step < 2; ++step) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        size_t stage = 0;
+        EXPECT_OK(replicas.Sum(i, [&]() -> absl::Status {
+          RETURN_IF_ERROR(replicas.reduction(i).AwaitFlushes(replicas.alone(i)));
+          EXPECT_EQ(replicas.transport(i).groups(), 7 * step + groups[stage]) << stage;
+          ++stage;
+          return absl::OkStatus();
+        }));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST(Reduction, AWaitForFlushesEndsWithTheErrorOfAnother) {
+  Replicas replicas(2, {3 * partition::kReductionPartBytes});
+  std::thread aborting([&] { replicas.transport(1).Abort(absl::DataLossError("cut")); });
+  EXPECT_THAT(
+      replicas.Sum(0, [&] { return replicas.reduction(0).AwaitFlushes(replicas.alone(0)); }),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut")));
+  aborting.join();
 }
 
 // What a communicator asks for (kernels/communicator.h), also of parts that are too small for all.

@@ -167,6 +167,10 @@ std::vector<Partition> AllPartitions() {
     all.push_back(
         {2, "1f1b", place, {.replicas = 2, .gradient_blocks = 2, .shards_optimizer = true}});
   }
+  // REDUCEs in the midst of transfers.
+  for (const char* schedule : {"interleaved", "looped-bfs", "zb-v"}) {
+    all.push_back({2, schedule, Place::kNccl, {.replicas = 2, .gradient_blocks = 2}});
+  }
   // The library's sum of two is ours.
   all.push_back({2, "1f1b", Place::kNccl, {2, 4, false, partition::ReductionKind::kRing}});
   return all;

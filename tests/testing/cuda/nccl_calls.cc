@@ -106,6 +106,8 @@ void WaitUntil(const char* call, const std::function<bool()>& done) {
 
 ncclResult_t Launch(ncclComm& communicator, const std::shared_ptr<Group>& group) {
   Locked([&] {
+    static int64_t launches = 0;
+    group->launch = ++launches;
     communicator.groups.push_back(group);
     if (communicator.groups_until_failure > 0 && --communicator.groups_until_failure == 0) {
       Fail(communicator, ncclRemoteError);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "tests/testing/cuda/machine.h"
+#include "tests/testing/cuda/nccl_calls.h"
 
 namespace stagecoach::testing::cuda {
 namespace {
@@ -144,6 +145,16 @@ void Start(Group& group) {
   }
 }
 
+// Whether no group of the GPU is before this one.
+bool IsFirstOfItsGpu(const Group& group) {
+  bool is_first = true;
+  ForEach([&](const ncclComm& other) {
+    if (other.state == ncclComm::State::kGone || other.gpu != group.communicator->gpu) return;
+    is_first &= other.groups.empty() || other.groups.front()->launch >= group.launch;
+  });
+  return is_first;
+}
+
 }  // namespace
 
 void AskForPaths(const Group& group) {
@@ -165,8 +176,7 @@ bool MayEnd(Group& group, cudaStream_t stream) {
   if (group.ended || communicator.state == ncclComm::State::kGone) return true;
   if (communicator.error != ncclSuccess) return false;
   group.arrived.insert(stream);
-  if (!group.started && communicator.groups.front().get() == &group &&
-      group.arrived == group.streams) {
+  if (!group.started && IsFirstOfItsGpu(group) && group.arrived == group.streams) {
     Start(group);
   }
   if (!group.started) return false;

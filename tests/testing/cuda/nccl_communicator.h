@@ -21,8 +21,11 @@
 //
 // There is no buffering. A group occupies its streams from the moment it is the first operation of
 // each until all its transfers are done, and nothing of a transfer moves unless the groups of both
-// its ends occupy their streams. It moves when the streams of both are looked at, and once all is
-// done that is in earlier batches of its channel (tests/testing/nccl_batches.h).
+// its ends occupy their streams. Nor does a group begin before all that were launched on its GPU
+// earlier have ended, of whichever communicators: a kernel that waits may hold what the next one
+// needs, so ranks that launch in different orders can hang, and here they do. It moves when the
+// streams of both are looked at, and once all is done that is in earlier batches of its channel
+// (tests/testing/nccl_batches.h).
 namespace stagecoach::testing::cuda {
 
 // An all-reduce, in place, by addition. Every rank sends all of it to all others, and adds up once
@@ -57,6 +60,7 @@ struct Group {
   std::deque<Transfer> transfers;  // in the order in which they were posted
   std::set<cudaStream_t> streams;
   std::set<cudaStream_t> arrived;  // streams whose first operation it is
+  int64_t launch = 0;              // which of all that this process has launched, from 1
   bool started = false, ended = false;
 };
 

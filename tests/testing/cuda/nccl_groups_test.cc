@@ -138,6 +138,41 @@ TEST_F(NcclGroups, ThatMatchEndThoughASecondMessageIsThereForSomeRanksOnly) {
   }
 }
 
+// Two communicators of two GPUs. Where both GPUs launch in one order, all ends.
+TEST_F(NcclGroups, OfTwoCommunicatorsHangIfTwoGpusLaunchThemInDifferentOrders) {
+  for (const bool same_order : {true, false}) {
+    StartAnew(OnChannels(/*channels=*/1, /*groups_match=*/true), 2);
+    std::vector<ncclComm_t> others(2);
+    const ncclUniqueId id = NewId();
+    for (size_t i = 0; i < 2; ++i) {
+      std::swap(rank(i).communicator, others[i]);
+      EXPECT_EQ(rank(i).Init(2, id), ncclInProgress);
+    }
+    for (const auto& self : ranks_) EXPECT_EQ(self->StateAtLast(), ncclSuccess);
+    Connect();
+    const auto exchange = [&](size_t number, bool by_other) {
+      const int peer = 1 - static_cast<int>(number);
+      if (by_other) std::swap(rank(number).communicator, others[number]);
+      if (by_other) std::swap(rank(number).stream, rank(number).other_stream);
+      Launch(number, [&](Rank& self) {
+        EXPECT_EQ(self.Send(peer, 100), ncclSuccess);
+        EXPECT_EQ(self.Receive(peer, 100), ncclSuccess);
+      });
+      if (by_other) std::swap(rank(number).communicator, others[number]);
+      if (by_other) std::swap(rank(number).stream, rank(number).other_stream);
+    };
+    exchange(0, false);
+    exchange(0, true);
+    exchange(1, !same_order);
+    exchange(1, same_order);
+    for (const auto& self : ranks_) {
+      EXPECT_EQ(self->IsDone(), same_order);
+      EXPECT_EQ(self->IsDone(self->other_stream), same_order);
+    }
+    for (const ncclComm_t other : others) EXPECT_EQ(ncclCommAbort(other), ncclSuccess);
+  }
+}
+
 // Rank 0 has the message of rank 2 in the batch behind that of rank 1, which has not come. On two
 // channels, neither waits for the other.
 TEST_F(NcclGroups, ABatchWaitsForTheOneBeforeOnItsChannel) {
