@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -90,6 +92,15 @@ absl::StatusOr<CudaBackend*> LoadFrom(const std::string& path) {
 }
 
 }  // namespace
+
+void RequestHardwareQueues(absl::Span<const int> gpus) {
+  constexpr int kQueuesPerDevice = 8, kMostQueues = 32;
+  std::map<int, int> devices;
+  int most = 1;
+  for (const int gpu : gpus) most = std::max(most, ++devices[gpu]);
+  const int queues = std::min(most * kQueuesPerDevice, kMostQueues);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", absl::StrCat(queues).c_str(), /*replace=*/0);
+}
 
 absl::StatusOr<CudaBackend*> CudaBackend::Load() {
   static base::Mutex mutex;

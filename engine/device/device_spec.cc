@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const DeviceSpec& sp
     return absl::InvalidArgumentError(
         absl::StrCat("device ", index, " has no GPU: ", spec.gpus.size(), " are named"));
   }
+  kernels::RequestHardwareQueues(spec.gpus);
   ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
   return backend->CreateDevice({.gpu = spec.gpu_of(index),
                                 .name = absl::StrCat("cuda:", index),

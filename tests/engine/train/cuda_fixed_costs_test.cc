@@ -1,5 +1,6 @@
 // What the host calls to have actions performed, in a step that is not measured.
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,6 +63,31 @@ TEST_P(CudaFixedCosts, AreFewCallsAnAction) {
   RecordProperty("calls_per_compute_action", std::to_string(each));
   EXPECT_LT(each, GetParam() == Exchange::kCopies ? 7.6 : 8.3);
 }
+
+// What the driver finds in $CUDA_DEVICE_MAX_CONNECTIONS when a trainer with devices on `gpus` is
+// made and it was `value` before; null: not set.
+std::string ConnectionsWith(const std::vector<int>& gpus, const char* value) {
+  constexpr char kName[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+  unsetenv(kName);
+  if (value != nullptr) setenv(kName, value, /*replace=*/1);
+  cuda::Reset({});
+  TinyRun run{.devices = static_cast<int>(gpus.size()), .schedule = "1f1b"};
+  run.options.device = {.kind = DeviceKind::kCuda, .gpus = gpus};
+  run.options.exchange = Exchange::kCopies;
+  EXPECT_OK(TinyTrainer(run));
+  unsetenv(kName);
+  return cuda::MaxConnections();
+}
+
+TEST(CudaConnections, DevicesThatShareAGpuHaveQueuesOfTheirOwn) {
+  constexpr char kUsual[] = "8";
+  EXPECT_EQ(ConnectionsWith({0, 1}, nullptr), kUsual);
+  EXPECT_EQ(ConnectionsWith({1, 0, 1}, nullptr), "16");
+  EXPECT_EQ(ConnectionsWith({0, 0, 0}, nullptr), "24");
+  EXPECT_EQ(ConnectionsWith({0, 0, 0, 0, 0}, nullptr), "32");
+}
+
+TEST(CudaConnections, TheUsersSettingStays) { EXPECT_EQ(ConnectionsWith({0, 0}, "4"), "4"); }
 
 INSTANTIATE_TEST_SUITE_P(By, CudaFixedCosts, ::testing::Values(Exchange::kCopies, Exchange::kNccl),
                          [](const ::testing::TestParamInfo<Exchange>& tested) {
