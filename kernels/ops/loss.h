@@ -36,6 +36,8 @@ struct MeanSquaredErrorOfValuesShape : LossShape {};
 //                           gradient 2/C (output - target)
 //
 //   output, gradient (R, C)   targets: labels (R) int32, or values (R, C) float32
+// Labels are in [0, C): any other makes the loss and the gradient of its row NaN, and nothing is
+// read or written outside of the tensors.
 //   result (2) float64: sum of the losses of rows, divided by P; number of correct rows
 // output and gradient are of the device's activation type.
 // Where the loss of a row is not finite, so is its gradient not.

@@ -268,6 +268,29 @@ TEST_P(CpuLossOfKind, ExtentsOutOfRangeAreInvalid) {
   }
 }
 
+TEST_P(CpuLossOfKind, ALabelThatIsNoClassMakesItsRowNoNumber) {
+  for (const int32_t label :
+       {-1, 5, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
+    Problem problem(GetParam(), {.rows = 3, .classes = 5});
+    OnDevice good(problem);
+    const Vector expected = TestDevice::Values(good.Compute().gradient);
+    problem.labels[1] = label;
+    for (const Gradient where : {Gradient::kSeparate, Gradient::kInPlace}) {
+      OnDevice device(problem);
+      const auto actual = device.Compute(where);
+      EXPECT_TRUE(std::isnan(actual.result.f64()[0])) << label;
+      const Vector gradient = TestDevice::Values(actual.gradient);
+      for (size_t i = 0; i < gradient.size(); ++i) {
+        if (i / 5 == 1) {
+          EXPECT_TRUE(std::isnan(gradient[i])) << label << ", " << i;
+        } else {
+          EXPECT_EQ(gradient[i], expected[i]) << label << ", " << i;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, CpuLossOfKind, ::testing::ValuesIn(kLossKinds));
 
 // Where the loss is not finite, its gradient must show it.

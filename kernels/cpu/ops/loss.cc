@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -22,11 +23,22 @@ struct RowResult {
   bool correct;
 };
 
+bool IsClass(int32_t label, int64_t classes) { return label >= 0 && label < classes; }
+
+// Of a row whose label is no class.
+template <typename T>
+RowResult NoNumbers(int64_t classes, T* gradient) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  if (gradient != nullptr) std::fill_n(gradient, classes, T(kNan));
+  return {kNan, false};
+}
+
 // `gradient` may be null or `output`. Both read the row fully before they write.
 template <typename T>
 RowResult SoftmaxCrossEntropyRow(const T* output, int64_t classes, const Tensor& targets, int64_t r,
                                  float scale, T* gradient) {
   const int32_t label = targets.i32()[r];
+  if (!IsClass(label, classes)) return NoNumbers(classes, gradient);
   const int64_t largest = std::max_element(output, output + classes) - output;
   const float maximum = output[largest];
   const float at_label = output[label];
@@ -62,6 +74,7 @@ template <typename T>
 RowResult MeanSquaredErrorRow(const T* output, int64_t classes, const Tensor& targets, int64_t r,
                               float scale, T* gradient) {
   const int32_t label = targets.i32()[r];
+  if (!IsClass(label, classes)) return NoNumbers(classes, gradient);
   const int64_t largest = std::max_element(output, output + classes) - output;
   const auto target = [&](int64_t c) { return c == label ? 1.0 : 0.0; };
   return {SquaredErrors(output, classes, target, scale, gradient), largest == label};

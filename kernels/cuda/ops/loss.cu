@@ -57,13 +57,19 @@ __device__ inline Located TeamFirstLargest(Located own, Scratch* scratch) {
       own, [](Located a, Located b) { return FirstLargest(a, b); }, scratch->located);
 }
 
+__device__ inline bool IsClass(const LossArguments& a, int label) {
+  return label >= 0 && label < a.classes;
+}
+
 // -log softmax(output)[label], with the sum of exponentials formed in the same pass as the maximum
 // that they are relative to (Milakov & Gimelshein 2018).
 template <typename T, int N>
 __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scratch) {
   const T* const output = static_cast<const T*>(a.output) + r * a.classes;
   const int label = a.labels[r];
-  const float at_label = ToFloat(output[label]);  // before it may be overwritten
+  const bool is_class = IsClass(a, label);
+  // Before it may be overwritten.
+  const float at_label = is_class ? ToFloat(output[label]) : NAN;
   const OutputRow<T, N> row(a.classes, {output});
   Located largest{-INFINITY, kNowhere};
   float maximum = -FLT_MAX;  // finite, so that differences are no NaN
@@ -87,7 +93,7 @@ __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scra
   if (a.gradient == nullptr) return;
   __syncwarp();  // where the row is a warp's, nothing else keeps at_label from being read late
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
-  const float inverse = 1.0F / sum;
+  const float inverse = is_class ? 1.0F / sum : NAN;
   // A loss is infinite, and the rest finite, if the label's output is minus infinity.
   const float one = 1.0F + 0.0F * at_label;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
@@ -117,6 +123,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
   });
   largest = TeamFirstLargest(largest, scratch);
   sum = TeamSum(sum, scratch->sums);
+  if (!IsClass(a, label)) sum = NAN;
   if (threadIdx.x == 0) {
     a.workspace[r] = {static_cast<double>(sum) / static_cast<double>(a.classes),
                       largest.index == label ? 1.0 : 0.0};

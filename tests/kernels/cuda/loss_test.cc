@@ -281,6 +281,27 @@ TEST_P(CudaLossOfKind, OutputsThatAreNotNumbersShowInTheLoss) {
   EXPECT_TRUE(std::isnan(gpu.Values(result)[0]));
 }
 
+// Far away, so that a read there would not go unnoticed, and just beside.
+TEST_P(CudaLossOfKind, ALabelThatIsNoClassMakesItsRowNoNumber) {
+  for (const int32_t label :
+       {-1, 5, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
+    Problem problem = Make({.rows = 3, .classes = 5});
+    const Results good = Compute(problem);
+    problem.labels[1] = label;
+    for (const Gradient where : {Gradient::kSeparate, Gradient::kInPlace}) {
+      const Results actual = Compute(problem, where);
+      EXPECT_TRUE(std::isnan(actual.result[0])) << label;
+      for (size_t i = 0; i < good.gradient.size(); ++i) {
+        if (i / 5 == 1) {
+          EXPECT_TRUE(std::isnan(actual.gradient[i])) << label << ", " << i;
+        } else {
+          EXPECT_EQ(actual.gradient[i], good.gradient[i]) << label << ", " << i;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaLossOfKind,
                          ::testing::Combine(::testing::ValuesIn(kActivationTypes),
                                             ::testing::ValuesIn(kLossKinds)));
