@@ -1,12 +1,16 @@
 // Which devices a run gets, and what it says where they are missing. GPUs are emulated
 // (tests/testing/cuda/stand_in.h).
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/child.h"
 #include "tests/tools/cuda_machine.h"
 #include "tests/tools/cuda_run.h"
+#include "tests/tools/scoped_variable.h"
 
 namespace stagecoach::tools {
 namespace {
@@ -55,6 +59,13 @@ TEST(CudaUnavailable, ALibraryThatIsNoBackend) {
                 HasSubstr("is not Stagecoach's CUDA backend"));
 }
 
+TEST(CudaUnavailable, ABuildWithoutCodeForTheGpu) {
+  const CudaMachine machine("launch_error=209");  // cudaErrorNoKernelImageForDevice
+  ExpectFailure({"--device", "cuda"}, kStatusUnavailable,
+                AllOf(HasSubstr("has no code for GPUs of compute capability 9.0"),
+                      HasSubstr("build it with -DCMAKE_CUDA_ARCHITECTURES=90")));
+}
+
 TEST(CudaUnavailable, BeforeAnyDataIsRead) {
   const CudaMachine machine("gpus=0");
   ExpectFailure({"--device", "cuda", "--data", "/no/such/place"}, kStatusUnavailable,
@@ -83,6 +94,16 @@ TEST(CudaUsage, CpuDevicesDoNotHaveTf32) {
 TEST(CudaUsage, GpusAndNcclAreForCuda) {
   ExpectFailure({"--gpus", "0,1"}, kStatusUsage, HasSubstr("--device cuda"));
   ExpectFailure({"--exchange", "nccl"}, kStatusUsage, HasSubstr("--device cuda"));
+}
+
+TEST(CudaUsage, AVariableThatChangesResults) {
+  const CudaMachine machine("gpus=2");
+  const ScopedVariable variable("NVIDIA_TF32_OVERRIDE", "1");
+  for (const char* kind : {"cuda", "auto"}) {
+    ExpectFailure({"--device", kind}, kStatusBadConfiguration,
+                  AllOf(HasSubstr("NVIDIA_TF32_OVERRIDE is set to \"1\""), HasSubstr("unset it")));
+  }
+  EXPECT_EQ(RunStagecoach(SmallRun({"--device", "cpu"})).exit_status, 0);
 }
 
 TEST(CudaUsage, AGpuForEachDeviceIsNeeded) {
@@ -131,6 +152,52 @@ TEST(CudaAuto, WithTooLittleMemoryIsTheCpu) {
   ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
                                HasSubstr("are needed on GPU 1")));
   EXPECT_EQ(run.Events().back()["devices"][1]["device"], "cpu:1");
+}
+
+// A text and a model of it, of which layer 2 has no CUDA kernel.
+Arguments ModelWithAttention(const CudaMachine& machine) {
+  const std::string text = machine.home() + "/text.txt", model = machine.home() + "/model.toml";
+  std::ofstream lines(text);
+  for (int line = 0; line < 100; ++line) lines << "line " << line << " of a text\n";
+  std::ofstream(model) << R"(context = 8
+layer = [
+  { type = "embedding", vocabulary = "classes", features = 8 },
+  { type = "linear", outputs = 24 },
+  { type = "attention", heads = 2 },
+  { type = "linear", outputs = "classes" },
+]
+)";
+  return {"--data", text, "--model", model};
+}
+
+TEST(CudaAuto, WithALayerWithoutKernelIsTheCpuAndNamesIt) {
+  const CudaMachine machine("gpus=2");
+  const Arguments model = ModelWithAttention(machine);
+  const std::string saved = machine.home() + "/run";
+  const std::vector<Arguments> commands = {
+      Joined({"train", "--batch", "16", "--epochs", "1", "--stages", "2", "--checkpoint", saved},
+             model),
+      Joined({"plan"}, model),
+      Joined({"profile"}, model),
+      {"predict", "--checkpoint", saved}};
+  for (const Arguments& command : commands) {
+    const Finished run = RunStagecoach(Joined(command, {"--device", "auto"}));
+    EXPECT_EQ(run.exit_status, 0) << command[0] << ": " << run.err;
+    ExpectOneLine(run.err, AllOf(StartsWith("stagecoach: --device auto: using CPU devices, since "),
+                                 HasSubstr("layer 2: attention has no CUDA kernel")));
+  }
+}
+
+TEST(CudaAuto, WithALayerWithoutKernelIsAnErrorOnCuda) {
+  const CudaMachine machine("gpus=2");
+  const Arguments model = ModelWithAttention(machine);
+  for (const Arguments& command :
+       std::vector<Arguments>{{"train", "--batch", "16", "--stages", "2"}, {"plan"}, {"profile"}}) {
+    const Finished run = RunStagecoach(Joined(command, Joined(model, {"--device", "cuda"})));
+    EXPECT_EQ(run.exit_status, kStatusBadConfiguration);
+    EXPECT_EQ(run.out, "");
+    ExpectOneLine(run.err, HasSubstr("layer 2: attention has no CUDA kernel"));
+  }
 }
 
 TEST(CudaAuto, WithGpusEnoughIsCuda) {

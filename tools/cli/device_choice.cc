@@ -52,9 +52,10 @@ std::string AllOnOneGpu(int devices) {
 
 // Unavailable, unless there is a usable GPU for each device.
 absl::Status CheckGpus(const DeviceSpec& spec, int devices) {
+  kernels::RequestHardwareQueues(spec.gpus);
   ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
   const kernels::CudaSystem system = backend->Inspect();
-  RETURN_IF_ERROR(system.usable);
+  RETURN_IF_ERROR(From(Origin::kConfiguration, system.usable));
   const auto gpus = static_cast<int>(system.gpus.size());
   for (int device = 0; device < devices; ++device) {
     const int index = spec.gpu_of(device);
@@ -187,12 +188,16 @@ absl::StatusOr<DeviceSpec> Resolve(const DeviceChoice& choice, int devices) {
 }
 
 absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why) {
-  if (choice.kind != "auto" || !absl::IsUnavailable(why)) return From(Origin::kRun, why);
+  // Other things that are not implemented are so on CPU devices, too.
+  const bool lacks_kernel =
+      absl::IsUnimplemented(why) && absl::StrContains(why.message(), "no CUDA kernel");
+  const bool is_of_cuda = absl::IsUnavailable(why) || lacks_kernel;
+  if (choice.kind != "auto" || !is_of_cuda) return From(Origin::kRun, why);
   // What only GPUs have is not silently left out.
   const absl::Status precision = CheckCpuPrecision(choice);
   if (!precision.ok()) {
     return base::Annotate(
-        why, absl::StrCat("--device auto finds no CUDA devices, and ", precision.message()));
+        why, absl::StrCat("--device auto can use no CUDA devices, and ", precision.message()));
   }
   PrintNotice(absl::StrCat("--device auto: using CPU devices, since ", why.message()));
   return absl::OkStatus();
@@ -220,7 +225,7 @@ absl::Status CheckGpuMemory(const DeviceSpec& spec, absl::Span<const int64_t> by
   if (spec.kind != DeviceKind::kCuda) return absl::OkStatus();
   ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
   const kernels::CudaSystem system = backend->Inspect();
-  RETURN_IF_ERROR(system.usable);
+  RETURN_IF_ERROR(From(Origin::kConfiguration, system.usable));
   std::vector<int64_t> needed_bytes(system.gpus.size());
   for (size_t device = 0; device < bytes.size(); ++device) {
     const auto gpu = static_cast<size_t>(spec.gpu_of(static_cast<int>(device)));

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/status_macros.h"
 #include "engine/device/device_spec.h"
 #include "engine/train/trainer.h"
 #include "tools/cli/cli11_fwd.h"
@@ -28,6 +30,7 @@ struct DeviceChoice {
   void UseCpu() {
     kind = "cpu";
     gpus.clear();
+    exchange = "auto";
     tuning = "default";
   }
 };
@@ -42,9 +45,24 @@ void AddDeviceFlags(CLI::App& app, DeviceChoice& choice);
 // if there is no GPU for every device, InvalidArgument for flags that do not go together.
 absl::StatusOr<engine::DeviceSpec> Resolve(const DeviceChoice& choice, int devices);
 
-// For "auto", if CUDA devices cannot be used because of `why` (Unavailable): OK if CPU devices can
-// be used instead, which one line on stderr reports. Otherwise an error, such as `why` itself.
+// For "auto", if CUDA devices cannot be used because of `why` (Unavailable, or a layer that has no
+// CUDA kernel): OK if CPU devices can be used instead, which one line on stderr reports. Otherwise
+// an error, such as `why` itself.
 absl::Status FallBackToCpu(const DeviceChoice& choice, const absl::Status& why);
+
+// `work(choice)`, an absl::StatusOr. For "auto", if its error shows that CUDA devices cannot be
+// used (FallBackToCpu), the result on CPU devices instead. Errors of `work` are marked with their
+// origin.
+template <typename Work>
+std::invoke_result_t<Work, const DeviceChoice&> WithFallBack(const DeviceChoice& choice,
+                                                             Work work) {
+  auto result = work(choice);
+  if (result.ok() || choice.kind != "auto") return result;
+  RETURN_IF_ERROR(FallBackToCpu(choice, result.status()));
+  DeviceChoice cpu = choice;
+  cpu.UseCpu();
+  return work(cpu);
+}
 
 // Of "auto" that was resolved to GPUs, for a plan and not for a run: one line on stderr if a run on
 // so many devices would take the CPU here.

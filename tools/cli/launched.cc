@@ -146,10 +146,12 @@ absl::StatusOr<int> GpuOfRank(const engine::Launch& launch, int visible) {
 }
 
 absl::Status ChooseGpu(const engine::Launch& launch, RunOptions& options) {
+  if (options.device.kind == "cpu") return absl::OkStatus();
+  kernels::RequestHardwareQueues({});  // for the one device that this process makes
   if (options.device.kind != "cuda" || !options.device.gpus.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
   const kernels::CudaSystem system = backend->Inspect();
-  RETURN_IF_ERROR(system.usable);
+  RETURN_IF_ERROR(From(Origin::kConfiguration, system.usable));
   ASSIGN_OR_RETURN(const int gpu, GpuOfRank(launch, static_cast<int>(system.gpus.size())));
   // This process makes the device of its own rank only.
   options.device.gpus.assign(static_cast<size_t>(launch.ranks), gpu);

@@ -289,11 +289,15 @@ absl::StatusOr<PlanTask> MakePlanTask(const PlanFlags& flags) {
     }
     const int devices = request.cluster.size();
     request.batch_rows = flags.batch.value_or(kDefaultModelBatch);
-    ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
-    TellOfMissingGpus(flags.run.device, device, devices);
-    request.cluster.transfers = TransfersBetween(devices, device, flags.run.device);
-    ASSIGN_OR_RETURN(request.profile,
-                     ProfileModel(flags, device, request.batch_rows, devices, micro_batches));
+    const auto profile_on = [&](const DeviceChoice& choice) -> absl::StatusOr<Profile> {
+      ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(choice, 1));
+      request.cluster.transfers = TransfersBetween(devices, device, choice);
+      absl::StatusOr<Profile> profile =
+          ProfileModel(flags, device, request.batch_rows, devices, micro_batches);
+      if (profile.ok()) TellOfMissingGpus(choice, device, devices);
+      return profile;
+    };
+    ASSIGN_OR_RETURN(request.profile, WithFallBack(flags.run.device, profile_on));
     task.options = {{"", request.profile, request.cluster}};
     return task;
   }

@@ -152,7 +152,6 @@ absl::StatusOr<engine::PreparedRun> PlanOver(PredictOptions& options, const engi
   ASSIGN_OR_RETURN(const engine::DeviceSpec device, ChooseDevices(run, devices));
   if (device.kind == engine::DeviceKind::kCpu) {
     options.run.device.UseCpu();
-    options.run.device.exchange = "auto";
   }
   engine::PlanOptions plan = {.devices = stages,
                               .replication = {run.replicas, run.replicas},
@@ -274,7 +273,12 @@ absl::StatusOr<int> PredictOnDevices(const CLI::App& flags, const PredictOptions
                                    .has_numbers = manifest.encoding.labels_are_numbers()})));
   const int64_t rows = task.data->rows();
   ASSIGN_OR_RETURN(engine::PreparedRun prepared,
-                   From(Origin::kConfiguration, FindPlan(options, model, rows)));
+                   WithFallBack(options.run.device, [&](const DeviceChoice& device) {
+                     PredictOptions on_device = options;
+                     on_device.run.device = device;
+                     return From(Origin::kConfiguration,
+                                 FindPlan(std::move(on_device), model, rows));
+                   }));
   StopOnSignals();
   const StopOnHangUp hang_up;
   ASSIGN_OR_RETURN(

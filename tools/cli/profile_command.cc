@@ -65,8 +65,9 @@ std::string ModelName(const RunOptions& options) {
 }
 
 absl::StatusOr<partition::Profile> MakeProfile(const ProfileFlags& flags,
+                                               const DeviceChoice& choice,
                                                const PlannedModel& planned) {
-  ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(flags.run.device, 1));
+  ASSIGN_OR_RETURN(const engine::DeviceSpec device, Resolve(choice, 1));
   const engine::ProfileOptions options = {.optimizer = planned.optimizer, .device = device};
   const std::string name = ModelName(flags.run);
   ASSIGN_OR_RETURN(partition::Profile analyzed,
@@ -107,7 +108,9 @@ absl::StatusOr<int> PrintProfile(const ProfileFlags& flags) {
   ASSIGN_OR_RETURN(const PlannedModel planned, PrepareModel(flags.run));
   const OtherLoad load;
   ASSIGN_OR_RETURN(const partition::Profile profile,
-                   From(Origin::kConfiguration, MakeProfile(flags, planned)));
+                   WithFallBack(flags.run.device, [&](const DeviceChoice& device) {
+                     return From(Origin::kConfiguration, MakeProfile(flags, device, planned));
+                   }));
   const std::string others = DescribeOtherLoad(load.Share());
   if (!flags.output.empty()) {
     RETURN_IF_ERROR(From(Origin::kOutput, partition::WriteProfileFile(flags.output, profile)));

@@ -395,11 +395,16 @@ absl::StatusOr<Run> MakeRunOnDevices(const RunOptions& options) {
 
 absl::StatusOr<engine::PreparedRun> CutOverDevices(const RunOptions& options,
                                                    const PlannedModel& planned) {
-  ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOnDevices(options));
-  plan.optimizer = planned.optimizer;
-  ASSIGN_OR_RETURN(ChosenRun chosen,
-                   From(Origin::kConfiguration, CutModel(options, planned.model, plan)));
-  return std::move(chosen.run);
+  return WithFallBack(
+      options.device, [&](const DeviceChoice& device) -> absl::StatusOr<engine::PreparedRun> {
+        RunOptions on_device = options;
+        on_device.device = device;
+        ASSIGN_OR_RETURN(engine::PlanOptions plan, PlanOptionsOnDevices(on_device));
+        plan.optimizer = planned.optimizer;
+        ASSIGN_OR_RETURN(ChosenRun chosen,
+                         From(Origin::kConfiguration, CutModel(on_device, planned.model, plan)));
+        return std::move(chosen.run);
+      });
 }
 
 absl::Status CheckPlanFlags(const RunOptions& options) {
@@ -407,13 +412,11 @@ absl::Status CheckPlanFlags(const RunOptions& options) {
 }
 
 absl::StatusOr<Run> MakeRun(const RunOptions& options) {
-  absl::StatusOr<Run> run = MakeRunOnDevices(options);
-  if (!absl::IsUnavailable(run.status())) return run;
-  RETURN_IF_ERROR(FallBackToCpu(options.device, run.status()));
-  RunOptions on_cpu = options;
-  on_cpu.device.UseCpu();
-  on_cpu.device.exchange = "auto";
-  return MakeRunOnDevices(on_cpu);
+  return WithFallBack(options.device, [&](const DeviceChoice& device) {
+    RunOptions on_device = options;
+    on_device.device = device;
+    return MakeRunOnDevices(on_device);
+  });
 }
 
 }  // namespace stagecoach::tools
