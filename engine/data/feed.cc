@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <string>
 
+#include "absl/strings/str_cat.h"
+#include "base/parallel.h"
 #include "base/status_macros.h"
 #include "kernels/bfloat16.h"
 
@@ -11,16 +15,44 @@ namespace stagecoach::engine {
 using kernels::DType;
 using kernels::Tensor;
 
-absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_rows) const {
+namespace {
+
+// Threads that gather the samples of one step, and the bytes that are worth one: a thread costs
+// about as much as 100 KiB take.
+constexpr int kMaxThreads = 4;
+constexpr int64_t kBytesOfThread = 256 << 10;
+
+// Of the target of a row, as a data set gave it.
+absl::Status CheckLabels(int64_t row, const TargetSpec& target, const std::byte* place) {
+  if (target.kind != TargetSpec::Kind::kClasses) return absl::OkStatus();
+  const auto* const labels = reinterpret_cast<const int32_t*>(place);
+  for (int64_t i = 0; i < target.shape.elements(); ++i) {
+    if (labels[i] >= 0 && labels[i] < target.classes) continue;
+    const std::string position =
+        target.shape.rank() == 0 ? "" : absl::StrCat(", position ", i, ",");
+    return absl::InvalidArgumentError(
+        absl::StrCat("label of row ", row, position, " is ", labels[i], ", expected 0 to ",
+                     target.classes - 1, ": the loss is of ", target.classes, " classes"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_rows,
+                                        int count) const {
   const auto size = static_cast<size_t>(micro_batch_rows);
   const size_t begin = static_cast<size_t>(first_micro_batch + micro_batch) * size;
-  return rows.subspan(std::min(begin, rows.size()), size);
+  return rows.subspan(std::min(begin, rows.size()), size * static_cast<size_t>(count));
 }
 
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
   Feed feed(device, options);
+  // A device of the host has threads of its own, and a limit to them.
+  if (!device.memory_is_host()) feed.threads_ = std::min(kMaxThreads, base::AvailableCpus());
   if (feed.rounds()) {
-    ASSIGN_OR_RETURN(feed.row_, device.AllocateHost(options.features * SizeOf(DType::kFloat32)));
+    ASSIGN_OR_RETURN(
+        feed.row_, device.AllocateHost(feed.threads_ * options.features * SizeOf(DType::kFloat32)));
   }
   if (device.memory_is_host()) return feed;
   const int64_t places = 2 * int64_t{options.micro_batches};
@@ -60,14 +92,7 @@ absl::Status Feed::Prepare(const Batch& next) {
   const bool has_places = features_.bytes() + targets_.bytes() > 0;
   if (next.data == nullptr || !has_places) return absl::OkStatus();
   half_ = 1 - half_;  // what this run uses may not have been copied yet
-  for (int micro_batch = 0; micro_batch < options_.micro_batches; ++micro_batch) {
-    if (options_.features > 0) {
-      WriteFeatures(next, micro_batch, PlaceOf(features_, micro_batch, feature_bytes()));
-    }
-    if (target_bytes() > 0) {
-      WriteTargets(next, micro_batch, PlaceOf(targets_, micro_batch, target_bytes()));
-    }
-  }
+  if (!WriteAll(next)) return absl::OkStatus();
   if (ahead_ != nullptr) {
     RETURN_IF_ERROR(device_->stream().CopyAhead(ahead_, PlaceOf(features_, 0, feature_bytes()),
                                                 options_.micro_batches * feature_bytes()));
@@ -81,9 +106,19 @@ absl::Status Feed::Prepare(const Batch& next) {
   return absl::OkStatus();
 }
 
+bool Feed::WriteAll(const Batch& batch) {
+  for (int i = 0; i < options_.micro_batches && target_bytes() > 0; ++i) {
+    if (!WriteTargets(batch, i, PlaceOf(targets_, i, target_bytes())).ok()) return false;
+  }
+  if (options_.features > 0) {
+    WriteFeatures(batch, 0, options_.micro_batches, PlaceOf(features_, 0, feature_bytes()));
+  }
+  return true;
+}
+
 absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x) {
   if (device_->memory_is_host()) {
-    WriteFeatures(batch, micro_batch, static_cast<std::byte*>(x.data));
+    WriteFeatures(batch, micro_batch, 1, static_cast<std::byte*>(x.data));
     return absl::OkStatus();
   }
   kernels::Stream& stream = device_->stream();
@@ -91,7 +126,7 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
     RETURN_IF_ERROR(stream.Copy(x.data, ahead_ + micro_batch * x.bytes(), x.bytes()));
   } else {
     std::byte* const place = PlaceOf(features_, micro_batch, x.bytes());
-    WriteFeatures(batch, micro_batch, place);
+    WriteFeatures(batch, micro_batch, 1, place);
     RETURN_IF_ERROR(stream.CopyFromHost(x.data, place, x.bytes()));
   }
   return ++fed_ == options_.micro_batches ? stream.AllowCopyAhead() : absl::OkStatus();
@@ -99,43 +134,72 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
 
 absl::Status Feed::Targets(const Batch& batch, int micro_batch, const Tensor& targets) {
   if (device_->memory_is_host()) {
-    WriteTargets(batch, micro_batch, static_cast<std::byte*>(targets.data));
-    return absl::OkStatus();
+    return WriteTargets(batch, micro_batch, static_cast<std::byte*>(targets.data));
   }
   std::byte* const place = PlaceOf(targets_, micro_batch, targets.bytes());
-  if (!IsPrepared(batch, micro_batch)) WriteTargets(batch, micro_batch, place);
+  if (!IsPrepared(batch, micro_batch)) {
+    RETURN_IF_ERROR(WriteTargets(batch, micro_batch, place));
+  }
   return device_->stream().CopyFromHost(targets.data, place, targets.bytes());
 }
 
-void Feed::WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const {
-  const absl::Span<const int64_t> rows = batch.RowsOf(micro_batch, options_.micro_batch_rows);
-  const auto valid_rows = static_cast<int64_t>(rows.size());
+void Feed::WriteFeatures(const Batch& batch, int micro_batch, int count, std::byte* place) const {
+  const int64_t count_rows = count * options_.micro_batch_rows;
+  const absl::Span<const int64_t> rows =
+      batch.RowsOf(micro_batch, options_.micro_batch_rows, count);
   const int64_t row_bytes = options_.features * SizeOf(feature_type());
-  for (int64_t i = 0; i < valid_rows; ++i) {
-    std::byte* const row = place + i * row_bytes;
-    const int64_t index = rows[static_cast<size_t>(i)];
-    if (options_.has_ids) {
-      batch.data->CopyInput(0, index, absl::MakeSpan(row, static_cast<size_t>(row_bytes)));
-      continue;
+  RoundedBytes rounded = {};
+  if (rounds()) rounded = RoundedBytesOf(batch.data->spec().inputs.front());
+  const int64_t parts =
+      std::clamp<int64_t>(std::ssize(rows) * row_bytes / kBytesOfThread, 1, threads_);
+  base::ForEachInParallel(parts, threads_, [&](int64_t part) {
+    const int64_t end = std::ssize(rows) * (part + 1) / parts;
+    for (int64_t i = std::ssize(rows) * part / parts; i < end; ++i) {
+      const auto row = absl::MakeSpan(place + i * row_bytes, static_cast<size_t>(row_bytes));
+      WriteRow(*batch.data, rows[static_cast<size_t>(i)], rounded,
+               row_.data() + part * row_.bytes() / threads_, row);
     }
-    const auto values = absl::MakeSpan(reinterpret_cast<float*>(rounds() ? row_.data() : row),
-                                       static_cast<size_t>(options_.features));
-    batch.data->CopyNumbers(0, index, values);
-    if (rounds()) {
-      std::transform(values.begin(), values.end(), reinterpret_cast<uint16_t*>(row),
-                     kernels::ToBfloat16);
-    }
-  }
-  std::memset(place + valid_rows * row_bytes, 0,
-              static_cast<size_t>((options_.micro_batch_rows - valid_rows) * row_bytes));
+  });
+  std::memset(place + std::ssize(rows) * row_bytes, 0,
+              static_cast<size_t>((count_rows - std::ssize(rows)) * row_bytes));
 }
 
-void Feed::WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const {
+void Feed::WriteRow(const Dataset& data, int64_t row, const RoundedBytes& rounded,
+                    std::byte* scratch, absl::Span<std::byte> out) const {
+  const auto features = static_cast<size_t>(options_.features);
+  if (options_.has_ids) return data.CopyInput(0, row, out);
+  if (!rounds()) {
+    return data.CopyNumbers(0, row, absl::MakeSpan(reinterpret_cast<float*>(out.data()), features));
+  }
+  auto* const place = reinterpret_cast<uint16_t*>(out.data());
+  // Bytes are never widened to float32: of an image, that would be most of the work.
+  if (data.spec().inputs.front().type == DType::kUint8) {
+    const auto bytes = absl::MakeSpan(scratch, features);
+    data.CopyInput(0, row, bytes);
+    std::transform(bytes.begin(), bytes.end(), place,
+                   [&](std::byte byte) { return rounded[std::to_integer<size_t>(byte)]; });
+    return;
+  }
+  const auto values = absl::MakeSpan(reinterpret_cast<float*>(scratch), features);
+  data.CopyNumbers(0, row, values);
+  std::transform(values.begin(), values.end(), place, kernels::ToBfloat16);
+}
+
+Feed::RoundedBytes Feed::RoundedBytesOf(const TensorSpec& input) {
+  RoundedBytes rounded = {};
+  std::transform(input.value_of_byte.begin(), input.value_of_byte.end(), rounded.begin(),
+                 kernels::ToBfloat16);
+  return rounded;
+}
+
+absl::Status Feed::WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const {
   const int64_t bytes = options_.target.bytes();
   for (const int64_t row : batch.RowsOf(micro_batch, options_.micro_batch_rows)) {
     batch.data->CopyTarget(row, absl::MakeSpan(place, static_cast<size_t>(bytes)));
+    RETURN_IF_ERROR(CheckLabels(row, options_.target, place));
     place += bytes;
   }
+  return absl::OkStatus();
 }
 
 }  // namespace stagecoach::engine

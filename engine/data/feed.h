@@ -1,6 +1,7 @@
 #ifndef STAGECOACH_ENGINE_DATA_FEED_H_
 #define STAGECOACH_ENGINE_DATA_FEED_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -26,15 +27,16 @@ struct Batch {
   bool wants_loss = true;      // else the data need not have targets
   bool wants_outputs = false;  // what the last layer gives, for the host
 
-  // The rows of one of this replica's micro-batches, without padding.
-  absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows) const;
+  // The rows of one of this replica's micro-batches, or of `count` from there on, without padding.
+  absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows, int count = 1) const;
 };
 
 // Brings the samples of a step to a device. Where the host cannot write the device's memory, each
 // micro-batch has two places in host memory from which it is copied in the stream's order, so that
 // feeding never waits: one is for the run of the schedule at hand, the other for the next run, if
 // that is prepared meanwhile. The features of a run that was prepared are copied ahead as a whole,
-// beside the work of the run before, to a place in the device's memory.
+// beside the work of the run before, to a place in the device's memory. Up to four threads gather
+// them, so that a step need not wait for its successor's samples.
 class Feed {
  public:
   struct Options {
@@ -57,21 +59,32 @@ class Feed {
   // for the same micro-batch the stream must have finished.
   //   x (rows, features) of the activation type or, of ids, int32; padding is 0
   //   targets (rows, shape of a target), without padding
+  // Targets returns InvalidArgument for a label outside [0, classes) of the target: a data set may
+  // be a user's, and operations on a device do not check labels.
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Targets(const Batch& batch, int micro_batch, const kernels::Tensor& targets);
 
   // Does the host's part of the next run while the device is busy with this one, and copies its
   // features ahead: a job of the device's stream, after this run's calls of the functions above. If
   // that run has another batch after all, this was for nothing. The data must stay as it is until
-  // then. No data: nothing is known of the next run.
+  // then. No data: nothing is known of the next run. Labels that Targets refuses are no error here:
+  // the batch stays unprepared, and the error is that of its own run.
   absl::Status Prepare(const Batch& next);
 
  private:
   Feed(kernels::Device& device, const Options& options) : device_(&device), options_(options) {}
 
-  // Of one micro-batch, in the form in which the device takes them.
-  void WriteFeatures(const Batch& batch, int micro_batch, std::byte* place) const;
-  void WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const;
+  // The bfloat16 that each byte of an input stands for (TensorSpec::value_of_byte).
+  using RoundedBytes = std::array<uint16_t, 256>;
+  static RoundedBytes RoundedBytesOf(const TensorSpec& input);
+
+  // Of `count` micro-batches and of one, in the form in which the device takes them.
+  void WriteFeatures(const Batch& batch, int micro_batch, int count, std::byte* place) const;
+  absl::Status WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const;
+  // `scratch` is a row of row_.
+  void WriteRow(const Dataset& data, int64_t row, const RoundedBytes& rounded, std::byte* scratch,
+                absl::Span<std::byte> out) const;
+  bool WriteAll(const Batch& batch);  // of every micro-batch; false: a label is refused
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
@@ -87,7 +100,8 @@ class Feed {
   int fed_ = 0;  // micro-batches of this run whose features were asked for
   const Dataset* prepared_data_ = nullptr;
   std::vector<int64_t> prepared_rows_;
-  kernels::HostBuffer row_;  // (features) float32, before it is rounded
+  int threads_ = 1;          // that gather features
+  kernels::HostBuffer row_;  // (threads, features) float32, or bytes, before they are rounded
 };
 
 }  // namespace stagecoach::engine

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -92,6 +93,20 @@ TEST_P(CudaFailure, OfAnyOperationEndsInAStatusAndLeavesNothing) {
     ++failures;
   }
   EXPECT_GT(failures, 20);
+}
+
+// The host reads labels ahead of the step that they are for, and it is that step's error.
+TEST_P(CudaFailure, ALabelThatIsNoClassIsRefusedByItsStep) {
+  const auto data = Mislabeled(SmallData(2 * kTinyBatchRows), kTinyBatchRows + 4, kSmallClasses);
+  TinyRun run = CudaRun(GetParam());
+  run.devices = 1;
+  const auto trainer = TinyTrainer(run);
+  ASSERT_OK(trainer);
+  const std::vector<int64_t> next = Rows(kTinyBatchRows, kTinyBatchRows);
+  EXPECT_OK((*trainer)->Step(*data, Rows(0, kTinyBatchRows), next));
+  EXPECT_THAT((*trainer)->Step(*data, next),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("micro-batch 1: label of row 28 is 4, expected 0 to 3")));
 }
 
 // Rank, stage, operation and micro-batch of an error within a step, as docs/cuda.md promises.

@@ -1,10 +1,18 @@
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <set>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/parallel.h"
 #include "engine/data/feed.h"
 #include "engine/device/device_spec.h"
 #include "gmock/gmock.h"
@@ -29,10 +37,10 @@ constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
 // Numbers or ids that tell where they come from; counts what is read.
 class CountingData final : public Dataset {
  public:
-  explicit CountingData(bool has_ids)
+  explicit CountingData(bool has_ids, int64_t features = kFeatures)
       : Dataset({.inputs = {{.name = "features",
                              .type = has_ids ? DType::kInt32 : DType::kFloat32,
-                             .shape = Shape{kFeatures}}},
+                             .shape = Shape{features}}},
                  .target = TargetSpec::ClassLabel(kRowsOfData)}) {}
 
   int64_t rows() const override { return kRowsOfData; }
@@ -45,12 +53,14 @@ class CountingData final : public Dataset {
     return static_cast<int32_t>(1000 * row + feature);
   }
 
-  mutable int64_t reads = 0;
+  mutable std::atomic<int64_t> reads = 0;
+  std::function<void()> on_read = [] {};
 
  private:
   void ReadInput(int /*i*/, int64_t row, std::byte* out) const override {
     ++reads;
-    for (int64_t i = 0; i < kFeatures; ++i) {
+    on_read();
+    for (int64_t i = 0; i < features(); ++i) {
       const float value = Value(row, i);
       const int32_t id = Id(row, i);
       const void* const from =
@@ -73,15 +83,15 @@ struct Fed {
 // A feed of one GPU, and memory for a whole batch there.
 class Feeding {
  public:
-  Feeding(Precision precision, bool has_ids)
+  Feeding(Precision precision, bool has_ids, int64_t features = kFeatures)
       : device_(MakeDevice({.kind = DeviceKind::kCuda, .precision = precision}, 0).value()),
         type_(has_ids ? DType::kInt32 : device_->activation_type()),
-        features_(device_->Allocate(kBatchRows * kFeatures * SizeOf(type_)).value()),
+        features_(device_->Allocate(kBatchRows * features * SizeOf(type_)).value()),
         labels_(device_->Allocate(kBatchRows * SizeOf(DType::kInt32)).value()),
         host_(device_->AllocateHost(features_.bytes() + labels_.bytes()).value()),
         feed_(Feed::Create(*device_, {.micro_batch_rows = kMicroBatchRows,
                                       .micro_batches = kMicroBatches,
-                                      .features = kFeatures,
+                                      .features = features,
                                       .has_ids = has_ids,
                                       .target = TargetSpec::ClassLabel(kRowsOfData)})
                   .value()),
@@ -94,7 +104,7 @@ class Feeding {
     stream.Run([&] {
       for (int i = 0; i < kMicroBatches; ++i) {
         const Tensor x{features_.data() + i * features_.bytes() / kMicroBatches, type_,
-                       Shape{kMicroBatchRows, kFeatures}};
+                       Shape{kMicroBatchRows, features_.bytes() / SizeOf(type_) / kBatchRows}};
         const Tensor labels{labels_.data() + i * labels_.bytes() / kMicroBatches, DType::kInt32,
                             Shape{kMicroBatchRows}};
         EXPECT_OK(feed_.Features(batch, i, x));
@@ -111,7 +121,7 @@ class Feeding {
 
  private:
   Fed Read() const {
-    Fed fed{.features = std::vector<float>(kBatchRows * kFeatures),
+    Fed fed{.features = std::vector<float>(static_cast<size_t>(features_.bytes() / SizeOf(type_))),
             .labels = std::vector<int32_t>(kBatchRows)};
     const std::byte* from = host_.data();
     for (float& value : fed.features) {
@@ -208,6 +218,37 @@ TEST_P(CudaFeed, GivesTheRowsAskedForWhateverWasAnnounced) {
     const Batch next{announces ? &data_ : nullptr, announced};
     ExpectIs(feeding_.Run({&data_, rows}, next), rows);
     rows = random() % 3 > 0 ? announced : any_rows(random() % 2 > 0);
+  }
+}
+
+// Every read waits until another thread reads as well.
+TEST(CudaFeedOfManyBytes, IsGatheredBySeveralThreads) {
+  if (base::AvailableCpus() < 2) GTEST_SKIP() << "there is one CPU";
+  constexpr int64_t kManyFeatures = 128 << 10;
+  CountingData data(/*has_ids=*/false, kManyFeatures);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::thread::id> readers;
+  data.on_read = [&] {
+    std::unique_lock lock(mutex);
+    readers.insert(std::this_thread::get_id());
+    changed.notify_all();
+    EXPECT_TRUE(
+        changed.wait_for(lock, std::chrono::seconds(20), [&] { return readers.size() > 1; }));
+  };
+  Feeding feeding(Precision::kBfloat16, /*has_ids=*/false, kManyFeatures);
+  const std::vector<int64_t> first = Rows(3, kBatchRows), second = Rows(20, kBatchRows - 4);
+  for (const std::vector<int64_t>& rows : {first, second}) {
+    readers.clear();
+    const Fed fed = feeding.Run({&data, rows}, {&data, second});
+    for (size_t i = 0; i < fed.features.size(); ++i) {
+      const size_t row = i / kManyFeatures;
+      const float value =
+          row < rows.size()
+              ? CountingData::Value(rows[row], static_cast<int64_t>(i) % kManyFeatures)
+              : 0.0F;
+      ASSERT_EQ(fed.features[i], kernels::FromBfloat16(kernels::ToBfloat16(value))) << i;
+    }
   }
 }
 

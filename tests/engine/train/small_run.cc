@@ -1,5 +1,6 @@
 #include "tests/engine/train/small_run.h"
 
+#include <cstring>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -52,6 +53,28 @@ class ProbeLayer final : public Layer {
   int forward_calls_ = 0, backward_calls_ = 0;
 };
 
+class OneMislabeled final : public Dataset {
+ public:
+  OneMislabeled(std::shared_ptr<const Dataset> samples, int64_t row, int32_t label)
+      : Dataset(samples->spec()), samples_(std::move(samples)), row_(row), label_(label) {}
+
+  int64_t rows() const override { return samples_->rows(); }
+
+ private:
+  void ReadInput(int i, int64_t row, std::byte* out) const override {
+    const int64_t bytes = spec().inputs[static_cast<size_t>(i)].bytes();
+    samples_->CopyInput(i, row, absl::MakeSpan(out, static_cast<size_t>(bytes)));
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    const int32_t label = row == row_ ? label_ : samples_->label(row);
+    std::memcpy(out, &label, sizeof(label));
+  }
+
+  const std::shared_ptr<const Dataset> samples_;
+  const int64_t row_;
+  const int32_t label_;
+};
+
 }  // namespace
 
 Model SmallModel() {
@@ -93,6 +116,11 @@ std::shared_ptr<const Dataset> SmallData(int64_t rows) {
   auto data = MakeSynthetic({rows, kSmallFeatures, kSmallClasses}, /*seed=*/7);
   STAGECOACH_CHECK_OK(data);
   return data->train;
+}
+
+std::shared_ptr<const Dataset> Mislabeled(std::shared_ptr<const Dataset> samples, int64_t row,
+                                          int32_t label) {
+  return std::make_shared<const OneMislabeled>(std::move(samples), row, label);
 }
 
 std::shared_ptr<const Dataset> SmallNumbers(int64_t rows) {

@@ -43,6 +43,10 @@ std::shared_ptr<const Dataset> SmallData(int64_t rows);
 // The same samples with a number each, standardized, as a target.
 std::shared_ptr<const Dataset> SmallNumbers(int64_t rows);
 
+// The same samples, of which one row has this label, as no reader of files would give it.
+std::shared_ptr<const Dataset> Mislabeled(std::shared_ptr<const Dataset> samples, int64_t row,
+                                          int32_t label);
+
 // The row numbers first, first + 1, ...
 std::vector<int64_t> Rows(int64_t first, int64_t count);
 

@@ -275,6 +275,25 @@ TEST(Trainer, AFailingEvaluationPoisonsItToo) {
   EXPECT_EQ(trainer->Step(*data, Rows(0, kFailingBatchRows)).status(), failure);
 }
 
+// A user's data set may give any label; the readers of files check theirs.
+TEST(Trainer, RefusesALabelThatIsNoClassOfTheLoss) {
+  const Model model = SmallModel();
+  for (const int32_t label : {-1, static_cast<int32_t>(kSmallClasses)}) {
+    const auto data = Mislabeled(SmallData(kFailingBatchRows), 5, label);
+    const auto refuses =
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 absl::StrCat("rank 1, stage 1 F micro-batch 2: label of row 5 is ", label,
+                              ", expected 0 to 3: the loss is of 4 classes"));
+    for (const bool trains : {false, true}) {
+      const auto trainer = MakeTrainer(
+          model, EvenPlan(model, 2, "1f1b", kFailingMicroBatches, kFailingMicroBatchRows), {});
+      EXPECT_THAT(trains ? trainer->Step(*data, Rows(0, kFailingBatchRows)).status()
+                         : trainer->Evaluate(*data).status(),
+                  refuses);
+    }
+  }
+}
+
 // The last stage blocks in its first forward pass until the first stage has given up waiting for
 // it, however long that takes.
 TEST(Trainer, ARankThatBlocksLetsTheOthersMissTheirDeadline) {

@@ -1,0 +1,142 @@
+#include "engine/data/feed.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "engine/device/device_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/bfloat16.h"
+#include "kernels/tensor.h"
+#include "tests/testing/status_matchers.h"
+
+namespace stagecoach::engine {
+namespace {
+
+using kernels::DType;
+using kernels::Shape;
+using kernels::Tensor;
+using ::stagecoach::testing::StatusIs;
+
+// One number a row, and targets of any kind.
+class Targets final : public Dataset {
+ public:
+  Targets(const TargetSpec& target, std::vector<int32_t> elements)
+      : Dataset({.inputs = {{.name = "features", .shape = Shape{1}}}, .target = target}),
+        elements_(std::move(elements)) {}
+
+  int64_t rows() const override {
+    return static_cast<int64_t>(elements_.size()) / spec().target.shape.elements();
+  }
+
+ private:
+  void ReadInput(int /*i*/, int64_t /*row*/, std::byte* out) const override {
+    std::memset(out, 0, sizeof(float));
+  }
+  void ReadTarget(int64_t row, std::byte* out) const override {
+    std::memcpy(out, elements_.data() + row * spec().target.shape.elements(),
+                static_cast<size_t>(spec().target.bytes()));
+  }
+
+  const std::vector<int32_t> elements_;
+};
+
+// What a loss that takes `target` is given of all rows.
+absl::StatusOr<std::vector<int32_t>> GivenTo(const TargetSpec& target, const Dataset& data) {
+  const auto device = MakeDevice({}, 0).value();
+  Feed feed = Feed::Create(*device, {.micro_batch_rows = data.rows(), .target = target}).value();
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < data.rows(); ++row) rows.push_back(row);
+  std::vector<int32_t> given(static_cast<size_t>(data.rows() * target.shape.elements()));
+  const Tensor targets{reinterpret_cast<std::byte*>(given.data()), target.type(),
+                       target.shape.Batched(data.rows())};
+  const absl::Status status = feed.Targets({.data = &data, .rows = rows}, 0, targets);
+  if (!status.ok()) return status;
+  return given;
+}
+
+TEST(Feed, TakesEveryLabelThatIsAClass) {
+  const TargetSpec target = TargetSpec::ClassLabel(3);
+  const std::vector<int32_t> labels = {0, 2, 1};
+  EXPECT_EQ(GivenTo(target, Targets(target, labels)).value(), labels);
+}
+
+TEST(Feed, RefusesALabelThatIsNoClassOfTheLoss) {
+  // That the data say otherwise does not count.
+  const TargetSpec of_data = TargetSpec::ClassLabel(1000);
+  for (const int32_t label :
+       {-1, 3, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()}) {
+    EXPECT_THAT(GivenTo(TargetSpec::ClassLabel(3), Targets(of_data, {0, 2, label, 1})),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         absl::StrCat("label of row 2 is ", label,
+                                      ", expected 0 to 2: the loss is of 3 classes")));
+  }
+}
+
+TEST(Feed, SaysAtWhichPositionALabelIsNoClass) {
+  TargetSpec target = TargetSpec::ClassLabel(5);
+  target.shape = Shape{3};
+  EXPECT_THAT(GivenTo(target, Targets(target, {0, 1, 2, 4, 4, 5})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "label of row 1, position 2, is 5, expected 0 to 4: the loss is of 5 "
+                       "classes"));
+}
+
+// Numbers have the bits of labels that would be refused.
+TEST(Feed, TakesAnyNumberAsATarget) {
+  const TargetSpec target = {.kind = TargetSpec::Kind::kValues};
+  const std::vector<int32_t> numbers = {-1, std::numeric_limits<int32_t>::min(), 1 << 30};
+  EXPECT_EQ(GivenTo(target, Targets(target, numbers)).value(), numbers);
+}
+
+// What a device of bfloat16 is fed of one row.
+std::vector<uint16_t> Rounded(const Dataset& data, int64_t row) {
+  const auto device = MakeDevice({.precision = Precision::kBfloat16}, 0).value();
+  Feed feed = Feed::Create(*device, {.features = data.features()}).value();
+  std::vector<uint16_t> given(static_cast<size_t>(data.features()));
+  const std::vector<int64_t> rows = {row};
+  EXPECT_OK(feed.Features({.data = &data, .rows = rows}, 0,
+                          Tensor{reinterpret_cast<std::byte*>(given.data()), DType::kBfloat16,
+                                 Shape{1, data.features()}}));
+  return given;
+}
+
+std::vector<uint16_t> Rounded(const std::vector<float>& values) {
+  std::vector<uint16_t> rounded;
+  for (const float value : values) rounded.push_back(kernels::ToBfloat16(value));
+  return rounded;
+}
+
+TEST(Feed, RoundsEveryPixelAsItsNumber) {
+  std::vector<uint8_t> pixels;
+  for (int row = 0; row < 2; ++row) {
+    for (int i = 0; i < 256; ++i) pixels.push_back(static_cast<uint8_t>(row == 0 ? i : 255 - i));
+  }
+  const auto data = ImageDataset::Create({16, 16}, 2, 0.3, 0.17, pixels, {0, 1}).value();
+  for (const int64_t row : {0, 1}) {
+    std::vector<float> numbers(256);
+    data->CopyNumbers(0, row, absl::MakeSpan(numbers));
+    EXPECT_EQ(Rounded(*data, row), Rounded(numbers)) << row;
+  }
+}
+
+TEST(Feed, RoundsNumbersToTheNearest) {
+  const std::vector<float> values = {0.0F,         -0.0F,       1.0F,      1.00390625F,
+                                     1.01171875F,  1.00390637F, 3.4e38F,   -1e-40F,
+                                     -1.00390625F, 0.1F,        -65536.5F, 1e-30F};
+  const auto data = TableDataset::Create({12}, 0, values, {}).value();
+  const std::vector<uint16_t> rounded = Rounded(*data, 0);
+  EXPECT_EQ(rounded, Rounded(values));
+  EXPECT_EQ(rounded[3], 0x3F80) << "a tie goes to the even one";
+  EXPECT_EQ(rounded[4], 0x3F82) << "a tie goes to the even one";
+}
+
+}  // namespace
+}  // namespace stagecoach::engine
