@@ -10,13 +10,13 @@ namespace stagecoach::kernels {
 // on one thread, so this is the stream's own number (Stream::issued).
 class IssueCount {
  public:
-  static int64_t now() { return count_; }
-  static void Add(int64_t operations) { count_ += operations; }
+  static int64_t now() { return count; }
+  static void Add(int64_t operations) { count += operations; }
   // Takes back what was counted while a graph was captured: it went into no queue.
-  static void ResetTo(int64_t count) { count_ = count; }
+  static void ResetTo(int64_t operations) { count = operations; }
 
  private:
-  static inline thread_local int64_t count_ = 0;
+  static inline thread_local int64_t count = 0;
 };
 
 }  // namespace stagecoach::kernels
