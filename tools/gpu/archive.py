@@ -114,7 +114,10 @@ def pack(packages_txt, programs, commit, archive, say=print):
         say("compressing")
         archive.parent.mkdir(parents=True, exist_ok=True)
         part = archive.with_name(archive.name + ".part")
-        _run(["tar", "--owner=0", "--group=0", "-I", "xz -6 -T0", "-cf", part, "-C", prefix, "."])
+        # The manifest first: whoever reads it alone would have to decompress all that comes before it.
+        inside = ["./MANIFEST", *sorted(f"./{path.name}" for path in prefix.iterdir()
+                                        if path.name != "MANIFEST")]
+        _run(["tar", "--owner=0", "--group=0", "-I", "xz -6 -T0", "-cf", part, "-C", prefix, *inside])
         size = part.stat().st_size
         if size > MAX_BYTES:
             part.unlink()

@@ -28,8 +28,11 @@ _EXIT_NO_TORCH = 77
 _NCCL_RANKS = 4
 # Orders that differ in which messages are one group, with two stages on a device or one.
 _SCHEDULES_OF_NCCL = ("1f1b", "dualpipe-v", "interleaved", "auto")
-# How PyTorch runs the network, in this order, and the seconds of each.
-_TORCH_FORMS = {"compiled": 28, "eager": 18, "cuda-graphs": 28}
+# How PyTorch runs the network, in this order, and the seconds of each. Importing it takes 6 s on a
+# machine that has just started, and compiling 30 s; the last form finds most of it compiled.
+_TORCH_FORMS = {"compiled": 55, "eager": 15, "cuda-graphs": 40}
+# A test program runs as so many processes at the same time.
+_SHARDS = 4
 # Under compute-sanitizer a test takes a hundred times as long: one of so many is run.
 _SANITIZED_SHARE = 25
 
@@ -86,19 +89,19 @@ class GpuCheck:
         }
         return first[self.programs] + [
             Step("devices", "What this machine has", 8, self.devices),
-            Step("parity", "Tests on the GPU, against the CPU", 75, self.parity),
-            Step("step", "Default network, a step of batch 4,096 on one device", 20,
+            Step("parity", "Tests on the GPU, against the CPU", 45, self.parity),
+            Step("step", "Default network, a step of batch 4,096 on one device", 15,
                  self.bench("step")),
             Step("torch", "The same network in PyTorch", sum(_TORCH_FORMS.values()), self.torch),
             Step("train", "stagecoach train: loss, accuracy, memory", 12, self.train),
-            Step("nccl", "Four processes that exchange by NCCL", 20, self.nccl),
-            Step("stages", "Four stages on one GPU against one stage", 15,
+            Step("nccl", "Four processes that exchange by NCCL", 16, self.nccl),
+            Step("stages", "Four stages on one GPU against one stage", 12,
                  self.bench("stages")),
             Step("kernels", "AdamW and LayerNorm against copies", 6, self.bench("kernels")),
-            Step("memcheck", "compute-sanitizer memcheck", 14, self.sanitizer("memcheck")),
-            Step("racecheck", "compute-sanitizer racecheck", 12, self.sanitizer("racecheck")),
-            Step("synccheck", "compute-sanitizer synccheck", 12, self.sanitizer("synccheck")),
-            Step("initcheck", "compute-sanitizer initcheck", 12, self.sanitizer("initcheck")),
+            Step("memcheck", "compute-sanitizer memcheck", 12, self.sanitizer("memcheck")),
+            Step("racecheck", "compute-sanitizer racecheck", 16, self.sanitizer("racecheck")),
+            Step("synccheck", "compute-sanitizer synccheck", 8, self.sanitizer("synccheck")),
+            Step("initcheck", "compute-sanitizer initcheck", 8, self.sanitizer("initcheck")),
         ]
 
     @property
@@ -154,16 +157,20 @@ class GpuCheck:
         return programs
 
     def parity(self, log):
-        # Each program as a whole: a process per test would spend its time on starting CUDA.
+        # Not a process for each test, which would spend its time on starting CUDA.
+        programs = self.gpu_test_programs(log)
+        environments = [{**self.environment, "STAGECOACH_REQUIRE_GPU": "1",
+                         "GTEST_TOTAL_SHARDS": str(_SHARDS), "GTEST_SHARD_INDEX": str(shard)}
+                        for shard in range(_SHARDS)]
+        answers = log.run_together(
+            [[program, "--gtest_brief=1"] for program in programs for _ in range(_SHARDS)],
+            environments * len(programs), accept=ANY_STATUS)
         failed = []
-        for program in self.gpu_test_programs(log):
+        for i, program in enumerate(programs):
             name = pathlib.Path(program).name
-            try:
-                status, text = self.run(log, [program, "--gtest_brief=1"],
-                                        {"STAGECOACH_REQUIRE_GPU": "1"}, accept=ANY_STATUS)
-            except StepFailed as error:
-                failed.append(str(error))
-                continue
+            of_shards = answers[i * _SHARDS:(i + 1) * _SHARDS]
+            text = "\n".join(text for _, text in of_shards)
+            status = next((status for status, _ in of_shards if status != 0), 0)
             passed, skipped = _count(text, "PASSED"), _count(text, "SKIPPED")
             log.figures.append(Figure(f"{name}: tests passed", passed))
             if skipped:
@@ -326,12 +333,8 @@ class GpuCheck:
 
 
 def _count(text, result):
-    """How many tests a program of GoogleTest says have PASSED or were SKIPPED."""
-    for line in text.splitlines():
-        match = re.match(rf"\[ +{result} +\] (\d+) tests?\b", line)
-        if match:
-            return int(match.group(1))
-    return 0
+    """How many tests the processes of a program of GoogleTest say have PASSED or were SKIPPED."""
+    return sum(map(int, re.findall(rf"(?m)^\[ +{result} +\] (\d+) tests?\b", text)))
 
 
 def _failures(text):

@@ -16,6 +16,7 @@ from folder import LONG_S, ROOT, Folder, has_text
 from gpu import archive, build, driver, libraries, steps
 from gpu.check import FAILED, NOT_RUN, PASSED, SKIPPED, Check, StepFailed
 
+SHARDS = 4  # processes of each test program, all of which say the same here
 EPOCHS = [{"event": "epoch", "loss": loss, "test_accuracy": 0.8, "samples_per_second": 100.0}
           for loss in (2.0, 1.5)]
 END = {"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices": [
@@ -130,13 +131,13 @@ class ProgramTest(Folder):
     def test_runs_tests_where_a_missing_gpu_is_a_failure(self):
         self.fake_tests('[ "$STAGECOACH_REQUIRE_GPU" = 1 ] && echo "[  PASSED  ] 2 tests."')
         _, found = self.gpu_check("parity")
-        self.assertEqual(found["parity"]["figures"][0]["value"], 2)
+        self.assertEqual(found["parity"]["figures"][0]["value"], 2 * SHARDS)
 
     def test_counts_tests_that_are_skipped(self):
         self.fake_tests("echo '[  PASSED  ] 1 test.'; echo '[  SKIPPED ] 2 tests, listed below:'")
         _, found = self.gpu_check("parity")
         self.assertEqual([(figure["name"], figure["value"]) for figure in found["parity"]["figures"]],
-                         [("gpu_test: tests passed", 1), ("gpu_test: tests skipped", 2)])
+                         [("gpu_test: tests passed", SHARDS), ("gpu_test: tests skipped", 2 * SHARDS)])
 
     def test_fails_if_there_is_no_test_for_gpus(self):
         self.write("build/CTestTestfile.cmake", "")
@@ -274,7 +275,7 @@ class PackedTest(Folder):
             self.write(f"nvidia/{name}", "")
         unpack, parity = self.run_check()
         self.assertEqual((unpack["status"], parity["status"]), (PASSED, PASSED))
-        self.assertEqual(parity["figures"][0]["value"], 3)
+        self.assertEqual(parity["figures"][0]["value"], 3 * SHARDS)
         prefix = self.folder / "build/prefix"
         path, backend = (self.folder / "path").read_text().splitlines()
         self.assertEqual(path.split(":"), [str(folder) for folder in (
