@@ -101,7 +101,7 @@ cudaError_t Machine::Enqueue(cudaStream_t handle, Operation operation, bool take
   if (stream->capture != nullptr) {
     if (!stream->capture->valid) return cudaErrorStreamCaptureInvalidated;
     STAGECOACH_CHECK(operation.ready == nullptr, "an operation that waits cannot be captured");
-    stream->capture->operations.push_back(std::move(operation));
+    stream->capture->graph.branches[stream->branch].push_back({.operation = std::move(operation)});
     return cudaSuccess;
   }
   Append(*stream, {.operation = std::move(operation), .takes_room = takes_room});

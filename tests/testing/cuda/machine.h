@@ -23,12 +23,19 @@
 // What the calls of the runtime work on: the simulated machine. Internal to the stand-in.
 namespace stagecoach::testing::cuda {
 
+struct Capture;
+
 struct EventState {
   int gpu = 0;
   bool timing = true;
   // Number of the last mark that was put into a stream, and of the last one that was reached.
   int64_t recorded = 0, reached = 0;
   int64_t reached_ns = 0;
+  // Where it was last recorded while a stream was captured: the number of its mark in the graph.
+  // The capture is gone when it has ended.
+  bool is_captured = false;
+  std::weak_ptr<Capture> capture;
+  int64_t captured_mark = 0;
 };
 
 // An operation of a stream, or a mark of an event that it sets, or one that it waits for.
@@ -36,13 +43,25 @@ struct Item {
   enum class Kind : uint8_t { kOperation, kRecord, kWait };
   Kind kind = Kind::kOperation;
   Operation operation;
-  std::shared_ptr<EventState> event;
+  std::shared_ptr<EventState> event;  // null in a graph, whose marks are numbered
   int64_t mark = 0;
   bool takes_room = true;  // in the driver's queue: false of a graph's operations but the first
 };
 
+// What is to be done in order is a branch; the first one is done in the stream that launches.
+struct Graph {
+  int gpu = 0;
+  std::vector<std::vector<Item>> branches = {{}};
+  int64_t marks = 0;
+};
+
+struct StreamState;
+
+// The stream that it began in, and those that have come to wait for an event recorded in it, have a
+// branch each.
 struct Capture {
-  std::vector<Operation> operations;
+  Graph graph;
+  std::vector<StreamState*> streams;  // of the branches
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   std::thread::id thread;
   bool valid = true;
@@ -53,13 +72,9 @@ struct StreamState {
   int gpu = 0;
   std::deque<Item> items;
   int queued = 0;  // items that take room
-  std::unique_ptr<Capture> capture;
+  std::shared_ptr<Capture> capture;
+  size_t branch = 0;       // in the capture
   bool destroyed = false;  // goes when it is empty
-};
-
-struct Graph {
-  int gpu = 0;
-  std::vector<Operation> operations;
 };
 
 struct Executable {

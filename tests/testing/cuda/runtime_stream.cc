@@ -1,8 +1,10 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/testing/cuda/call.h"
 
@@ -18,7 +20,6 @@ using stagecoach::testing::cuda::Graph;
 using stagecoach::testing::cuda::Item;
 using stagecoach::testing::cuda::Machine;
 using stagecoach::testing::cuda::MustFail;
-using stagecoach::testing::cuda::Operation;
 using stagecoach::testing::cuda::StreamState;
 
 namespace stagecoach::testing::cuda {
@@ -35,11 +36,48 @@ cudaError_t SpoilCapture(StreamState& stream, cudaError_t error) {
 }
 
 void EndCapture(StreamState& stream) {
-  if (stream.capture->mode != cudaStreamCaptureModeRelaxed &&
-      stream.capture->thread == std::this_thread::get_id()) {
+  const std::shared_ptr<Capture> capture = stream.capture;
+  if (capture->mode != cudaStreamCaptureModeRelaxed &&
+      capture->thread == std::this_thread::get_id()) {
     --CurrentThread().captures;
   }
-  stream.capture = nullptr;
+  for (StreamState* const captured : capture->streams) captured->capture = nullptr;
+}
+
+void JoinCapture(StreamState& stream, const std::shared_ptr<Capture>& capture) {
+  stream.capture = capture;
+  stream.branch = capture->streams.size();
+  capture->streams.push_back(&stream);
+  capture->graph.branches.resize(capture->streams.size());
+}
+
+// Whether the first branch waits for the end of every other one. (CUDA also allows to wait by way
+// of a third.)
+bool AllJoined(const Graph& graph) {
+  const std::vector<Item>& first = graph.branches.front();
+  return std::all_of(graph.branches.begin() + 1, graph.branches.end(),
+                     [&](const std::vector<Item>& branch) {
+                       const Item& last = branch.back();
+                       return last.kind == Item::Kind::kRecord &&
+                              std::any_of(first.begin(), first.end(), [&](const Item& item) {
+                                return item.kind == Item::Kind::kWait && item.mark == last.mark;
+                              });
+                     });
+}
+
+// A launch's own item for `item` of a graph, whose marks are those of `events`. It shares the
+// graph: what a kernel was launched with is not copied each time.
+Item LaunchedItem(const std::shared_ptr<const Graph>& graph, const Item& item,
+                  const std::vector<std::shared_ptr<EventState>>& events) {
+  Item launched = {.kind = item.kind, .takes_room = false};
+  if (item.kind == Item::Kind::kOperation) {
+    launched.operation = {.name = item.operation.name,
+                          .run = [graph, &item] { item.operation.run(); }};
+  } else {
+    launched.event = events[static_cast<size_t>(item.mark)];
+    launched.mark = 1;
+  }
+  return launched;
 }
 
 }  // namespace
@@ -78,6 +116,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (flags != cudaEventWaitDefault) return cudaErrorNotSupported;
     if (const cudaError_t failure = cuda::FailureOf(machine, state->gpu); failure != cudaSuccess) {
       return failure;
+    }
+    if (awaited->is_captured) {
+      const std::shared_ptr<Capture> capture = awaited->capture.lock();
+      if (capture == nullptr) return cudaErrorCapturedEvent;
+      if (state->capture == nullptr) cuda::JoinCapture(*state, capture);
+      if (state->capture != capture) {
+        return cuda::SpoilCapture(*state, cudaErrorStreamCaptureMerge);
+      }
+      capture->graph.branches[state->branch].push_back(
+          {.kind = Item::Kind::kWait, .mark = awaited->captured_mark});
+      return cudaSuccess;
     }
     if (state->capture != nullptr) {
       return cuda::SpoilCapture(*state, cudaErrorStreamCaptureIsolation);
@@ -150,8 +199,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (const cudaError_t failure = cuda::FailureOf(machine, state->gpu); failure != cudaSuccess) {
       return failure;
     }
-    if (state->capture != nullptr) {
-      return cuda::SpoilCapture(*state, cudaErrorStreamCaptureUnsupported);
+    recorded->is_captured = state->capture != nullptr;
+    if (recorded->is_captured) {
+      Capture& capture = *state->capture;
+      if (!capture.valid) return cudaErrorStreamCaptureInvalidated;
+      recorded->capture = state->capture;
+      recorded->captured_mark = capture.graph.marks++;
+      capture.graph.branches[state->branch].push_back(
+          {.kind = Item::Kind::kRecord, .mark = recorded->captured_mark});
+      return cudaSuccess;
     }
     machine.Append(*state, {.kind = Item::Kind::kRecord,
                             .event = machine.events.at(recorded),
@@ -164,6 +220,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return Call("cudaEventQuery", [&](Machine& machine, Machine::Lock&) {
     EventState* const state = machine.Find(event);
     if (state == nullptr) return cudaErrorInvalidResourceHandle;
+    if (state->is_captured) return cudaErrorCapturedEvent;
     if (CurrentThread().captures > 0) return cudaErrorStreamCaptureUnsupported;
     if (const cudaError_t failure = cuda::FailureOf(machine, state->gpu); failure != cudaSuccess) {
       return failure;
@@ -176,6 +233,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return Call("cudaEventSynchronize", [&](Machine& machine, Machine::Lock& lock) {
     EventState* const found = machine.Find(event);
     if (found == nullptr) return cudaErrorInvalidResourceHandle;
+    if (found->is_captured) return cudaErrorCapturedEvent;
     if (CurrentThread().captures > 0) return cudaErrorStreamCaptureUnsupported;
     const std::shared_ptr<EventState> state = machine.events.at(found);
     machine.RunUntil(lock, [&, mark = state->recorded] { return state->reached >= mark; });
@@ -191,6 +249,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
         to->recorded == 0 || from->gpu != to->gpu) {
       return cudaErrorInvalidResourceHandle;
     }
+    if (from->is_captured || to->is_captured) return cudaErrorCapturedEvent;
     if (const cudaError_t failure = cuda::FailureOf(machine, from->gpu); failure != cudaSuccess) {
       return failure;
     }
@@ -209,9 +268,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     StreamState* const state = machine.Find(stream);
     if (state == nullptr) return cudaErrorInvalidResourceHandle;
     if (state->capture != nullptr) return cudaErrorIllegalState;
-    state->capture = std::make_unique<Capture>();
-    state->capture->mode = mode;
-    state->capture->thread = std::this_thread::get_id();
+    auto capture = std::make_shared<Capture>();
+    capture->graph.gpu = state->gpu;
+    capture->mode = mode;
+    capture->thread = std::this_thread::get_id();
+    cuda::JoinCapture(*state, capture);
     if (mode != cudaStreamCaptureModeRelaxed) ++CurrentThread().captures;
     return cudaSuccess;
   });
@@ -224,17 +285,17 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     StreamState* const state = machine.Find(stream);
     if (state == nullptr) return cudaErrorInvalidResourceHandle;
     if (state->capture == nullptr) return cudaErrorIllegalState;
+    if (state->branch != 0) return cuda::SpoilCapture(*state, cudaErrorStreamCaptureUnmatched);
     if (state->capture->mode != cudaStreamCaptureModeRelaxed &&
         state->capture->thread != std::this_thread::get_id()) {
       return cuda::SpoilCapture(*state, cudaErrorStreamCaptureWrongThread);
     }
     const bool valid = state->capture->valid;
-    auto captured = std::make_unique<Graph>();
-    captured->gpu = state->gpu;
-    captured->operations = std::move(state->capture->operations);
+    auto captured = std::make_unique<Graph>(std::move(state->capture->graph));
     cuda::EndCapture(*state);
     if (MustFail("cudaStreamEndCapture")) return cudaErrorUnknown;
     if (!valid) return cudaErrorStreamCaptureInvalidated;
+    if (!cuda::AllJoined(*captured)) return cudaErrorStreamCaptureUnjoined;
     if (const cudaError_t failure = cuda::FailureOf(machine, state->gpu); failure != cudaSuccess) {
       return failure;
     }
@@ -263,18 +324,29 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return Call("cudaGraphLaunch", [&](Machine& machine, Machine::Lock&) {
     const auto found = machine.executables.find(reinterpret_cast<Executable*>(executable));
-    const StreamState* const state = machine.Find(stream);
+    StreamState* const state = machine.Find(stream);
     if (found == machine.executables.end() || state == nullptr) {
       return cudaErrorInvalidResourceHandle;
     }
     const std::shared_ptr<const Graph> graph = found->second->graph;
     if (state->gpu != graph->gpu) return cudaErrorInvalidValue;
-    for (const Operation& operation : graph->operations) {
-      // Shares the graph: what a kernel was launched with is not copied each time.
-      const cudaError_t error = machine.Enqueue(
-          stream, {.name = operation.name, .run = [graph, &operation] { operation.run(); }},
-          /*takes_room=*/&operation == &graph->operations.front());
-      if (error != cudaSuccess) return error;
+    if (const cudaError_t failure = cuda::FailureOf(machine, state->gpu); failure != cudaSuccess) {
+      return failure;
+    }
+    if (state->capture != nullptr) {
+      return cuda::SpoilCapture(*state, cudaErrorStreamCaptureUnsupported);
+    }
+    std::vector<std::shared_ptr<EventState>> events(static_cast<size_t>(graph->marks));
+    for (std::shared_ptr<EventState>& event : events) event = std::make_shared<EventState>();
+    for (const std::vector<Item>& branch : graph->branches) {
+      const bool is_first = &branch == &graph->branches.front();
+      StreamState& own = is_first ? *state : *machine.Find(machine.AddStream(graph->gpu));
+      for (const Item& item : branch) {
+        Item launched = cuda::LaunchedItem(graph, item, events);
+        launched.takes_room = is_first && &item == &branch.front();
+        machine.Append(own, std::move(launched));
+      }
+      if (!is_first) machine.Destroy(own);  // when it has nothing left to do
     }
     return cudaSuccess;
   });

@@ -21,8 +21,9 @@
 //
 // What CUDA does not refuse but the backend must not do is refused, with a line on stderr: work in
 // the null stream, copies from or to host memory that is not pinned, copies that leave an
-// allocation. Kernels run in the manner of emulator.h. A capture is of one stream: events in it are
-// refused, as cudaErrorStreamCaptureUnsupported or cudaErrorStreamCaptureIsolation.
+// allocation. Kernels run in the manner of emulator.h. A capture also takes in streams that come to
+// wait for its events, as branches of the graph: the stream in which it began must wait for the end
+// of each.
 //
 // Processes have GPUs of their own, whose numbers say nothing to other processes. Ranks of NCCL can
 // be in several (nccl_clique.h).

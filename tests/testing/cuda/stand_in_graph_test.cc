@@ -53,13 +53,62 @@ TEST_F(Captured, WhatWaitsForTheStreamSpoilsTheCapture) {
   const RawEvent event;
   for (const std::function<cudaError_t()>& call : std::vector<std::function<cudaError_t()>>{
            [&] { return cudaStreamSynchronize(stream); }, [&] { return cudaStreamQuery(stream); },
-           [&] { return cudaEventRecord(event, stream); },
            [&] { return cudaStreamWaitEvent(stream, event, 0); }}) {
     EXPECT_EQ(Capture(stream, [&] { EXPECT_NE(call(), cudaSuccess); }),
               cudaErrorStreamCaptureInvalidated);
     EXPECT_EQ(graph_, nullptr);
   }
   stream.Synchronize();
+}
+
+TEST_F(Captured, AStreamThatWaitsForItIsABranch) {
+  const RawStream stream, beside;
+  const RawEvent fork, join;
+  std::vector<int> first, second;
+  ASSERT_EQ(Capture(stream,
+                    [&] {
+                      Log(stream, first, 1);
+                      EXPECT_EQ(cudaEventRecord(fork, stream), cudaSuccess);
+                      EXPECT_EQ(cudaEventQuery(fork), cudaErrorCapturedEvent);
+                      EXPECT_EQ(cudaStreamWaitEvent(beside, fork, 0), cudaSuccess);
+                      Log(beside, second, 1);
+                      Log(stream, first, 2);
+                      EXPECT_EQ(cudaEventRecord(join, beside), cudaSuccess);
+                      EXPECT_EQ(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+                      Log(stream, first, 3);
+                      Log(stream, second, 2);
+                    }),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(beside, fork, 0), cudaErrorCapturedEvent);
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph_, 0), cudaSuccess);
+  Log(beside, second, 0);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  stream.Synchronize();
+  beside.Synchronize();
+  EXPECT_EQ(first, (std::vector<int>{1, 2, 3, 1, 2, 3}));
+  EXPECT_THAT(second, ::testing::UnorderedElementsAre(0, 1, 2, 1, 2));
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+}
+
+TEST_F(Captured, ABranchMustBeJoined) {
+  const RawStream stream, beside;
+  const RawEvent fork, join;
+  std::vector<int> log;
+  EXPECT_EQ(Capture(stream,
+                    [&] {
+                      EXPECT_EQ(cudaEventRecord(fork, stream), cudaSuccess);
+                      EXPECT_EQ(cudaStreamWaitEvent(beside, fork, 0), cudaSuccess);
+                      EXPECT_EQ(cudaEventRecord(join, beside), cudaSuccess);
+                      EXPECT_EQ(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+                      Log(beside, log, 1);
+                    }),
+            cudaErrorStreamCaptureUnjoined);
+  EXPECT_EQ(cudaEventRecord(fork, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(beside, fork, 0), cudaSuccess);
+  beside.Synchronize();
+  EXPECT_TRUE(log.empty());
 }
 
 TEST_F(Captured, MemoryIsNotGivenWhileAThreadCaptures) {
