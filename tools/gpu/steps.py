@@ -28,9 +28,13 @@ _EXIT_NO_TORCH = 77
 _NCCL_RANKS = 4
 # Orders that differ in which messages are one group, with two stages on a device or one.
 _SCHEDULES_OF_NCCL = ("1f1b", "dualpipe-v", "interleaved", "auto")
-# How PyTorch runs the network, in this order, and the seconds of each. Importing it takes 6 s on a
-# machine that has just started, and compiling 30 s; the last form finds most of it compiled.
-_TORCH_FORMS = {"compiled": 55, "eager": 15, "cuda-graphs": 40}
+# How PyTorch runs the network, in this order: in which precisions, and the seconds for them. Importing
+# it takes 6 s on a machine that has just started, and compiling 30 s; the last form finds most of it
+# compiled.
+_TORCH_FORMS = {"compiled": (("bf16", "tf32"), 75), "eager": (("bf16", "tf32"), 18),
+                "cuda-graphs": (("bf16",), 38)}
+# By how much a step is to be faster than the fastest of them.
+_TORCH_TARGETS = {"bf16": 1.5, "tf32": 1.2}
 # A test program runs as so many processes at the same time.
 _SHARDS = 4
 # Under compute-sanitizer a test takes a hundred times as long: one of so many is run.
@@ -79,7 +83,7 @@ class GpuCheck:
         self.tuning = pathlib.Path(tuning)  # which algorithms are fastest is found out once
         self.facts = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
         self.gpus = 1
-        self.our_step_ms = None
+        self.our_step_ms = {}  # by precision
 
     def steps(self):
         first = {
@@ -88,18 +92,19 @@ class GpuCheck:
             Programs.BUILT: [],
         }
         return first[self.programs] + [
-            Step("devices", "What this machine has", 8, self.devices),
+            Step("devices", "What this machine has", 6, self.devices),
             Step("parity", "Tests on the GPU, against the CPU", 45, self.parity),
             Step("step", "Default network, a step of batch 4,096 on one device", 15,
                  self.bench("step")),
-            Step("torch", "The same network in PyTorch", sum(_TORCH_FORMS.values()), self.torch),
+            Step("torch", "The same network in PyTorch", 
+                 sum(limit_s for _, limit_s in _TORCH_FORMS.values()), self.torch),
             Step("train", "stagecoach train: loss, accuracy, memory", 12, self.train),
-            Step("nccl", "Four processes that exchange by NCCL", 16, self.nccl),
+            Step("nccl", "Four processes that exchange by NCCL", 14, self.nccl),
             Step("stages", "Four stages on one GPU against one stage", 12,
                  self.bench("stages")),
             Step("kernels", "AdamW and LayerNorm against copies", 6, self.bench("kernels")),
             Step("memcheck", "compute-sanitizer memcheck", 12, self.sanitizer("memcheck")),
-            Step("racecheck", "compute-sanitizer racecheck", 16, self.sanitizer("racecheck")),
+            Step("racecheck", "compute-sanitizer racecheck", 12, self.sanitizer("racecheck")),
             Step("synccheck", "compute-sanitizer synccheck", 8, self.sanitizer("synccheck")),
             Step("initcheck", "compute-sanitizer initcheck", 8, self.sanitizer("initcheck")),
         ]
@@ -189,8 +194,8 @@ class GpuCheck:
                 for line in json_lines(log.path.read_text(errors="replace")):
                     if not {"name", "value"} <= line.keys():
                         continue
-                    if line.get("id") == "step_bf16":
-                        self.our_step_ms = line["value"]
+                    if (step := re.fullmatch(r"step_(bf16|tf32)", line.get("id", ""))):
+                        self.our_step_ms[step.group(1)] = line["value"]
                     log.figures.append(Figure(line["name"], line["value"], line.get("unit", ""),
                                               line.get("target", ""), line.get("met")))
             if not log.figures:
@@ -199,39 +204,42 @@ class GpuCheck:
 
     def torch(self, log):
         """Each form in a process of its own, so that one that fails or hangs is the only one."""
-        errors = []
-        for form, limit_s in _TORCH_FORMS.items():
+        errors, found = [], {}  # by precision
+        for form, (precisions, limit_s) in _TORCH_FORMS.items():
             try:
-                ms = self.torch_form(log, form, limit_s)
+                for precision, ms in self.torch_form(log, form, precisions, limit_s).items():
+                    found.setdefault(precision, []).append(ms)
+                    log.figures.append(Figure(f"PyTorch {form}, {precision}", ms, "ms"))
             except StepFailed as error:
                 errors.append(f"{form}: {error}")
-                continue
-            log.figures.append(Figure(f"PyTorch {form}", ms, "ms"))
-        compiled = [figure.value for figure in log.figures if figure.name != "PyTorch eager"]
-        if compiled and self.our_step_ms:
-            ratio = min(compiled) / self.our_step_ms
-            log.figures.append(Figure("PyTorch's fastest compiled step / Stagecoach's, bf16", ratio,
-                                      "", ">= 1.1", ratio >= 1.1))
+        for precision, target in _TORCH_TARGETS.items():
+            if precision in found and precision in self.our_step_ms:
+                ratio = min(found[precision]) / self.our_step_ms[precision]
+                log.figures.append(Figure(f"PyTorch's fastest step / Stagecoach's, {precision}", ratio,
+                                          "", f">= {target}", ratio >= target))
         if errors:
             raise StepFailed("; ".join(errors))
 
-    def torch_form(self, log, form, limit_s):
-        """Milliseconds of a step. StepFailed if there are none, with PyTorch's reason."""
+    def torch_form(self, log, form, precisions, limit_s):
+        """Milliseconds of a step by precision. StepFailed if one is missing, with PyTorch's reason."""
         script = self.root / "tools/gpu/torch_step.py"
         try:
-            status, text = log.run([self.python, script, form, *self.small], accept=ANY_STATUS,
-                                   limit_s=limit_s)
+            status, text = log.run([self.python, script, form, *precisions, *self.small],
+                                   accept=ANY_STATUS, limit_s=limit_s)
         except StepTimedOut:
             if not log.has_time():
                 raise
             raise StepFailed(f"no answer within {limit_s} s") from None
         if status == _EXIT_NO_TORCH:
             raise StepSkipped(f"{self.python} has no PyTorch that sees a GPU")
-        answer = (json_lines(text) or [{}])[-1]
-        if status != 0 or "ms" not in answer:
-            raise StepFailed(answer.get("error", f"status {status}, and no figure"))
-        self.facts["torch"] = answer.get("torch", "unknown")
-        return answer["ms"]
+        answers = {answer.get("precision"): answer for answer in json_lines(text)}
+        for answer in answers.values():
+            if "error" in answer:
+                raise StepFailed(answer["error"])
+            self.facts["torch"] = answer.get("torch", "unknown")
+        if status != 0 or any("ms" not in answers.get(precision, {}) for precision in precisions):
+            raise StepFailed(f"status {status}, and no figure")
+        return {precision: answers[precision]["ms"] for precision in precisions}
 
     def gpu_list(self, stages):
         """The GPU of each stage: all on one, unless there are enough."""

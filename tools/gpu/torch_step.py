@@ -2,11 +2,12 @@
 """Times training steps of Stagecoach's default network in PyTorch.
 
 What Stagecoach does with --precision bf16 is done in PyTorch's usual way for it: parameters, their
-gradients and AdamW's moments are float32, and autocast computes in bfloat16. The batch is on the
+gradients and AdamW's moments are float32, and autocast computes in bfloat16. With --precision tf32 all
+is float32, and products may round their operands. The batch is on the
 GPU already, and the host does not wait for a step before it issues the next: both are in PyTorch's
 favor, since Stagecoach's step is timed with the transfer of its batch, and one at a time.
 
-Prints one JSON object, with the milliseconds of a step or the error of that form. The exit
+Prints a JSON object for each precision, with the milliseconds of a step or the error. The exit
 status is 77 where there is no PyTorch or no GPU.
 """
 
@@ -20,6 +21,7 @@ import time
 NO_TORCH = 77
 # Of torch.compile; None for eager execution.
 FORMS = {"compiled": "default", "eager": None, "cuda-graphs": "reduce-overhead"}
+PRECISIONS = ("bf16", "tf32")
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks/peers"))
 try:
@@ -35,8 +37,9 @@ def default_network(sizes):
     return nn.Sequential(*models.default(argparse.Namespace(**sizes)).layers)
 
 
-def step_ms(mode, sizes):
+def step_ms(mode, precision, sizes):
     """Milliseconds of a step; `mode` is None for eager execution, or torch.compile's."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.manual_seed(1)
     torch.compiler.reset()
     model = default_network(sizes).cuda()
@@ -45,7 +48,7 @@ def step_ms(mode, sizes):
     labels = torch.randint(models.CLASSES, (sizes["batch"],), device="cuda")
 
     def loss_of(x, labels):
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
             return functional.cross_entropy(model(x), labels)
 
     compute = loss_of if mode is None else torch.compile(loss_of, mode=mode)
@@ -72,6 +75,7 @@ def step_ms(mode, sizes):
 def main():
     parser = argparse.ArgumentParser(description="Times steps of the default network in PyTorch")
     parser.add_argument("form", choices=FORMS, help="how PyTorch runs it")
+    parser.add_argument("precision", choices=PRECISIONS, nargs="+")
     parser.add_argument("--small", action="store_true", help="tiny sizes, whose figures are meaningless")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -79,15 +83,18 @@ def main():
     sizes = {"layers": 20, "width": 2304, "batch": 4096, "steps": 20}
     if arguments.small:
         sizes = {"layers": 4, "width": 32, "batch": 16, "steps": 2}
-    answer = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-              "precision": "autocast bf16, float32 parameters", "batch": sizes["batch"]}
-    try:
-        answer["ms"] = step_ms(FORMS[arguments.form], sizes)
-    except Exception as error:  # its one line is the answer
-        reason = (str(error).splitlines() or [""])[0]
-        answer["error"] = f"{type(error).__name__}: {reason[:200]}"
-    print(json.dumps(answer), flush=True)
-    return 0 if "ms" in answer else 1
+    good = True
+    for precision in arguments.precision:
+        answer = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
+                  "precision": precision, "batch": sizes["batch"]}
+        try:
+            answer["ms"] = step_ms(FORMS[arguments.form], precision, sizes)
+        except Exception as error:  # its one line is the answer
+            reason = (str(error).splitlines() or [""])[0]
+            answer["error"] = f"{type(error).__name__}: {reason[:200]}"
+            good = False
+        print(json.dumps(answer), flush=True)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -72,18 +72,20 @@ echo '{"event": "end", "step_losses_hash": "1", "parameters_hash": "2", "devices
 """
 BENCH = """\
 #!/bin/sh
-echo '{"id": "step_bf16", "name": "step", "value": 5.0, "unit": "ms"}'
+echo '{"id": "step_bf16", "name": "step", "value": 4.0, "unit": "ms"}'
+echo '{"id": "step_tf32", "name": "step", "value": 8.0, "unit": "ms"}'
 echo '{"id": "rate", "name": "share", "value": 0.7, "unit": "", "target": ">= 0.6", "met": true}'
 """
 TORCH = """\
 #!/bin/sh
-case "$1 $2" in
-  *"torch_step.py compiled") echo '{"torch": "2.11", "ms": 6.0}' ;;
-  *"torch_step.py eager") %s ;;
-  *"torch_step.py cuda-graphs") echo '{"torch": "2.11", "ms": 7.0}' ;;
+line() { echo "{\\"torch\\": \\"2.11\\", \\"precision\\": \\"$1\\", \\"ms\\": $2}"; }
+case "$1 $2 $3 $4" in
+  *"torch_step.py compiled bf16 tf32") line bf16 6.0; line tf32 9.0 ;;
+  *"torch_step.py eager bf16 tf32") %s ;;
+  *"torch_step.py cuda-graphs bf16 ") line bf16 7.0 ;;
 esac
 """
-EAGER = """echo '{"torch": "2.11", "ms": 9.0}'"""
+EAGER = "line bf16 9.0; line tf32 10.0"
 
 
 class ProgramTest(Folder):
@@ -147,33 +149,36 @@ class ProgramTest(Folder):
     def test_keeps_the_figures_of_a_benchmark_that_does_not_end_well(self):
         self.write("build/bench/cuda_bench", BENCH + "kill -SEGV $$\n", 0o755)
         _, found = self.gpu_check("step")
-        self.assertEqual((found["step"]["status"], len(found["step"]["figures"])), (FAILED, 2))
+        self.assertEqual((found["step"]["status"], len(found["step"]["figures"])), (FAILED, 3))
 
     def test_compares_with_pytorch_in_the_same_run(self):
         python = self.write("python", TORCH % EAGER, 0o755)
         _, found = self.gpu_check("step,torch", "--python", python)
-        ratio = found["torch"]["figures"][-1]
-        self.assertEqual((ratio["value"], ratio["met"]), (6.0 / 5.0, True))
-        self.assertEqual([figure["name"] for figure in found["torch"]["figures"][:-1]],
-                         ["PyTorch compiled", "PyTorch eager", "PyTorch cuda-graphs"])
+        *torch, bf16, tf32 = found["torch"]["figures"]
+        self.assertEqual([(ratio["value"], ratio["met"]) for ratio in (bf16, tf32)],
+                         [(6.0 / 4.0, True), (9.0 / 8.0, False)])
+        self.assertEqual([(figure["name"], figure["value"]) for figure in torch],
+                         [("PyTorch compiled, bf16", 6.0), ("PyTorch compiled, tf32", 9.0),
+                          ("PyTorch eager, bf16", 9.0), ("PyTorch eager, tf32", 10.0),
+                          ("PyTorch cuda-graphs, bf16", 7.0)])
 
     def test_shows_an_error_of_a_form_of_pytorch_and_runs_the_next(self):
-        eager = """{ echo '{"error": "OutOfMemoryError: CUDA"}'; exit 1; }"""
+        eager = """{ echo '{"precision": "tf32", "error": "OutOfMemoryError: CUDA"}'; exit 1; }"""
         python = self.write("python", TORCH % eager, 0o755)
         _, found = self.gpu_check("torch", "--python", python)
         self.assertEqual(found["torch"]["reason"], "eager: OutOfMemoryError: CUDA")
-        self.assertEqual([figure["value"] for figure in found["torch"]["figures"]], [6.0, 7.0])
+        self.assertEqual([figure["value"] for figure in found["torch"]["figures"]], [6.0, 9.0, 7.0])
 
     def test_ends_a_form_of_pytorch_at_its_limit_and_runs_the_next(self):
         python = self.write("python", TORCH % "sleep 1000", 0o755)
         out = self.folder / "out"
-        with unittest.mock.patch.dict(steps._TORCH_FORMS, {"compiled": LONG_S, "eager": 1}):
+        with unittest.mock.patch.dict(steps._TORCH_FORMS, {"compiled": (("bf16", "tf32"), LONG_S), "eager": (("bf16", "tf32"), 1)}):
             check = steps.GpuCheck(ROOT, self.folder / "build", self.folder, self.folder, python)
             chosen = [step for step in check.steps() if step.name == "torch"]
             Check(out, chosen, 3 * LONG_S, say=lambda line: None).run()
         step, = self.results()["steps"]
         self.assertEqual(step["reason"], "eager: no answer within 1 s")
-        self.assertEqual([figure["value"] for figure in step["figures"]], [6.0, 7.0])
+        self.assertEqual([figure["value"] for figure in step["figures"]], [6.0, 9.0, 7.0])
 
     def test_skips_pytorch_where_it_is_not(self):
         python = self.write("python", "#!/bin/sh\nexit 77\n", 0o755)
@@ -219,7 +224,7 @@ class ProgramTest(Folder):
 
     def test_ends_what_it_started_when_it_is_told_to_end(self):
         pid_file = self.folder / "pid"
-        self.fake_tests(f"echo $$ >{pid_file}; sleep 1000")
+        self.fake_tests(f"[ $GTEST_SHARD_INDEX = 0 ] && echo $$ >{pid_file}; sleep 1000")
         process = subprocess.Popen(
             [sys.executable, ROOT / "tools/gpu_check", self.folder / "out", "--build-dir",
              self.folder / "build", "--only", "parity"], stdout=subprocess.DEVNULL)
