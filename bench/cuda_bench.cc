@@ -314,6 +314,12 @@ void BenchLayerNorm(const Settings& settings, double copy_rate, tools::DeviceTim
                  return op->BackwardWeight(stream, dy, x, statistics, dgamma, dbeta, false,
                                            workspace);
                }))});
+  ReportMoved(settings, copy_rate,
+              {"layer_norm_dx_dw", "LayerNorm, both gradients with residual", 4 * bytes,
+               Value(timer.Seconds(runs, [&](Stream& stream, int) {
+                 return op->Backward(stream, dy, x, gamma, statistics, addend, dx, dgamma, dbeta,
+                                     false, workspace);
+               }))});
 }
 
 void BenchKernels(const Settings& settings) {

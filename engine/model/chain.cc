@@ -293,13 +293,16 @@ absl::Status Chain::BackwardWeightOf(int i, const LayerArgs& own) const {
   return ShowBackward(i, own.gradients);
 }
 
-absl::Status Chain::BackwardOf(int i, const LayerArgs& args, const LayerArgs& own) const {
+absl::Status Chain::BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
+                               const Tensor& dx_addend) const {
   const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
   RETURN_IF_ERROR(PassGradients(i, args, own.dy));
   if (chained.recomputes) RETURN_IF_ERROR(ForwardAgain(i, args, own));
-  RETURN_IF_ERROR(
-      CallBackward(i, "Backward", LastUse::kBackwardInput, own,
-                   [](Layer& layer, const LayerArgs& given) { return layer.Backward(given); }));
+  const bool is_plain = i > 0 || dx_addend.empty();
+  RETURN_IF_ERROR(CallBackward(
+      i, "Backward", LastUse::kBackwardInput, own, [&](Layer& layer, const LayerArgs& given) {
+        return is_plain ? layer.Backward(given) : chained.fusion->BackwardFused(given, dx_addend);
+      }));
   RETURN_IF_ERROR(ShowLoss(i, own));
   RETURN_IF_ERROR(ShowBackward(i, {own.dx}));
   return ShowBackward(i, own.gradients);
@@ -327,9 +330,10 @@ absl::Status Chain::BackwardWeight(const LayerArgs& args, AfterLayer after_layer
   return absl::OkStatus();
 }
 
-absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer) const {
+absl::Status Chain::Backward(const LayerArgs& args, AfterLayer after_layer,
+                             const Tensor& dx_addend) const {
   for (int i = size() - 1; i >= 0; --i) {
-    RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true)));
+    RETURN_IF_ERROR(BackwardOf(i, args, ArgsOf(i, args, true), dx_addend));
     RETURN_IF_ERROR(after_layer(i));
   }
   return absl::OkStatus();

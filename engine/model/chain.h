@@ -38,8 +38,8 @@ class Chain {
   // Before it is laid out: gives layer i at least that much scratch.
   void ReserveWorkspace(int i, int64_t bytes);
   // Lays it out, once, before any other call below. `splits_backward` in the position:
-  // BackwardInput and BackwardWeight will be called apart; otherwise Backward. `recomputed`: the
-  // layers that do F again within B, ascending; none unless the position trains.
+  // BackwardInput and BackwardWeight may be called apart; otherwise Backward alone. `recomputed`:
+  // the layers that do F again within B, ascending; none unless the position trains.
   void LayOut(const partition::StagePosition& position, const partition::EndMemory& ends,
               absl::Span<const int> recomputed = {});
 
@@ -82,7 +82,8 @@ class Chain {
   using AfterLayer = absl::FunctionRef<absl::Status(int)>;
   absl::Status BackwardWeight(const LayerArgs& args, AfterLayer after_layer) const;
   // Both, layer by layer from the last to the first.
-  absl::Status Backward(const LayerArgs& args, AfterLayer after_layer) const;
+  absl::Status Backward(const LayerArgs& args, AfterLayer after_layer,
+                        const Tensor& dx_addend = {}) const;
 
  private:
   struct ChainedLayer {
@@ -127,7 +128,8 @@ class Chain {
   // Layer i's W.
   absl::Status BackwardWeightOf(int i, const LayerArgs& own) const;
   // Both at once.
-  absl::Status BackwardOf(int i, const LayerArgs& args, const LayerArgs& own) const;
+  absl::Status BackwardOf(int i, const LayerArgs& args, const LayerArgs& own,
+                          const Tensor& dx_addend) const;
   // Shows what layer i has made in F.
   absl::Status ShowForward(int i, const LayerArgs& own) const;
   absl::Status ShowLoss(int i, const LayerArgs& own) const;

@@ -18,7 +18,7 @@ class SumFusion {
   struct Abilities {
     bool adds_to_x = false;   // Forward begins by adding `x_addend` to x, in place
     bool defers_sum = false;  // Forward ends by adding x to y, and can leave that to the next layer
-    bool adds_to_dx = false;  // BackwardInput ends by adding `dx_addend` to dx
+    bool adds_to_dx = false;  // BackwardInput and Backward end by adding `dx_addend` to dx
   };
   virtual Abilities abilities() const = 0;
 
@@ -30,6 +30,8 @@ class SumFusion {
   // Layer::BackwardInput, then dx += dx_addend, which may be dy. Unless that is empty, so is dx
   // not.
   virtual absl::Status BackwardInputFused(const LayerArgs& args, const Tensor& dx_addend) = 0;
+  // The same of Layer::Backward.
+  virtual absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) = 0;
 };
 
 }  // namespace stagecoach::engine

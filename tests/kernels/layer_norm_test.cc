@@ -118,6 +118,22 @@ class OnDevice {
     return {dgamma, dbeta};
   }
 
+  struct Gradients {
+    Tensor dx;
+    WeightGradient weight;
+  };
+  // Both at once, over numbers that are not to be added to.
+  Gradients Backward() {
+    const Tensor dx = device_.Result(matrix()), dgamma = device_.Result(features());
+    const Tensor dbeta = problem_.shape.centers ? device_.Result(features()) : Tensor{};
+    EXPECT_OK(device_.Run([&](Stream& stream) {
+      return op_->Backward(stream, device_.Operand(matrix(), problem_.dy), x(),
+                           device_.Operand(features(), problem_.gamma), statistics(), /*addend=*/{},
+                           dx, dgamma, dbeta, /*accumulate=*/false, /*workspace=*/nullptr);
+    }));
+    return {dx, {dgamma, dbeta}};
+  }
+
  private:
   Shape matrix() const { return {problem_.shape.rows, problem_.shape.features}; }
   Shape features() const { return {problem_.shape.features}; }
@@ -266,6 +282,15 @@ TEST_P(CpuLayerNorm, BackwardWeightOverwritesWithReference) {
 
 TEST_P(CpuLayerNorm, BackwardWeightAddsReference) {
   ExpectBackwardWeightMatchesReference(problem_, /*accumulate=*/true);
+}
+
+TEST_P(CpuLayerNorm, BackwardHasTheBitsOfBothApart) {
+  OnDevice device(problem_);
+  const auto [dx, weight] = device.Backward();
+  const auto expected = device.BackwardWeight(/*accumulate=*/false);
+  EXPECT_EQ(BytesOf(dx), BytesOf(device.BackwardInput()));
+  EXPECT_EQ(BytesOf(weight.dgamma), BytesOf(expected.dgamma));
+  if (problem_.shape.centers) EXPECT_EQ(BytesOf(weight.dbeta), BytesOf(expected.dbeta));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -66,6 +66,15 @@ class LayerNormLayer final : public Layer, public SumFusion {
                                BetaOf(args.gradients), args.accumulate, args.workspace);
   }
 
+  absl::Status Backward(const LayerArgs& args) override { return BackwardFused(args, {}); }
+
+  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    if (args.dx.empty()) return BackwardWeight(args);
+    return op_->Backward(args.stream, args.dy, args.x, args.parameters[0], Statistics(args),
+                         dx_addend, args.dx, args.gradients[0], BetaOf(args.gradients),
+                         args.accumulate, args.workspace);
+  }
+
  private:
   Tensor Statistics(const LayerArgs& args) const {
     return kernels::Float32(args.weight_stash, statistics_);

@@ -127,21 +127,10 @@ class ResidualLayer final : public Layer, public SumFusion {
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    const Tensor dz = Dz(args);
-    if (relu_) RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
-    LayerArgs inner = Inner(args, dz);
-    if (!shortcut_.has_value()) {
-      if (args.dx.empty()) return inner_->chain.BackwardInput(inner);
-      if (AddsInside()) return inner_->chain.BackwardInput(inner, dz);
-      RETURN_IF_ERROR(inner_->chain.BackwardInput(inner));
-      return add_->Add(args.stream, args.dx, dz, args.dx);
-    }
-    RETURN_IF_ERROR(inner_->chain.BackwardInput(inner));
-    LayerArgs around = Around(args, dz);
-    if (!args.dx.empty()) around.dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
-    RETURN_IF_ERROR(shortcut_->chain.BackwardInput(around));
-    if (args.dx.empty()) return absl::OkStatus();
-    return add_->Add(args.stream, args.dx, around.dx, args.dx);
+    return BackwardThrough(args,
+                           [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
+                             return chain.BackwardInput(own, addend);
+                           });
   }
 
   // There is nothing to add: see abilities().
@@ -152,13 +141,47 @@ class ResidualLayer final : public Layer, public SumFusion {
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     const Tensor dz = Dz(args);
-    const auto nothing = [](int) { return absl::OkStatus(); };
-    RETURN_IF_ERROR(inner_->chain.BackwardWeight(Inner(args, dz), nothing));
+    RETURN_IF_ERROR(inner_->chain.BackwardWeight(Inner(args, dz), AfterNoLayer));
     if (!shortcut_.has_value()) return absl::OkStatus();
-    return shortcut_->chain.BackwardWeight(Around(args, dz), nothing);
+    return shortcut_->chain.BackwardWeight(Around(args, dz), AfterNoLayer);
+  }
+
+  // So that inner layers may do both together.
+  absl::Status Backward(const LayerArgs& args) override {
+    return BackwardThrough(args,
+                           [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
+                             return chain.Backward(own, AfterNoLayer, addend);
+                           });
+  }
+
+  absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {
+    STAGECOACH_CHECK(dx_addend.empty(), "a residual layer does not add to dx");
+    return Backward(args);
   }
 
  private:
+  static absl::Status AfterNoLayer(int) { return absl::OkStatus(); }
+
+  // B, or B and W: `backward(chain, args, dx_addend)` of each branch, and the sum of their dx.
+  template <typename ChainBackward>
+  absl::Status BackwardThrough(const LayerArgs& args, ChainBackward backward) const {
+    const Tensor dz = Dz(args);
+    if (relu_) RETURN_IF_ERROR(relu_op_->BackwardInput(args.stream, args.dy, args.y, dz));
+    LayerArgs inner = Inner(args, dz);
+    if (!shortcut_.has_value()) {
+      if (args.dx.empty()) return backward(inner_->chain, inner, {});
+      if (AddsInside()) return backward(inner_->chain, inner, dz);
+      RETURN_IF_ERROR(backward(inner_->chain, inner, {}));
+      return add_->Add(args.stream, args.dx, dz, args.dx);
+    }
+    RETURN_IF_ERROR(backward(inner_->chain, inner, {}));
+    LayerArgs around = Around(args, dz);
+    if (!args.dx.empty()) around.dx = {At(args.workspace, sum_), x_.dtype, x_.shape};
+    RETURN_IF_ERROR(backward(shortcut_->chain, around, {}));
+    if (args.dx.empty()) return absl::OkStatus();
+    return add_->Add(args.stream, args.dx, around.dx, args.dx);
+  }
+
   // Adds what the branch declares to `spec`.
   static absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
                                               const LayerContext& context, int first_index,
@@ -166,7 +189,7 @@ class ResidualLayer final : public Layer, public SumFusion {
     LayerContext inside = context;
     inside.feeds_cross_entropy = false;
     ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers, inside, first_index));
-    // From outside, this layer's two backward operations are always apart.
+    // From outside, this layer's two backward operations may be apart, wherever it is.
     chain.LayOut({.splits_backward = true}, {});
     Branch branch{.chain = std::move(chain), .first_parameter = spec.parameters.size()};
     for (int i = 0; i < branch.chain.size(); ++i) {

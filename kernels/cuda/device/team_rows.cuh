@@ -42,6 +42,7 @@ __device__ inline int64_t TeamRow() {
 template <typename Vector, int N, int kHeld>
 class HeldRow {
  public:
+  HeldRow() = default;  // a row without columns
   template <typename Source>
   __device__ HeldRow(int64_t columns, const Source& source) : columns_(static_cast<int>(columns)) {
 #pragma unroll
@@ -53,18 +54,24 @@ class HeldRow {
   // Calls visit(column, vector) for each vector that the thread has, in order.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
+    ForEachNumbered([&](int, int64_t column, const Vector& vector) { visit(column, vector); });
+  }
+  // Calls visit(k, column, vector) with the vector's number among the thread's.
+  template <typename Visit>
+  __device__ void ForEachNumbered(Visit visit) const {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
-      if (Column(k) < columns_) visit(Column(k), vectors_[k]);
+      if (Column(k) < columns_) visit(k, Column(k), vectors_[k]);
     }
   }
+  __device__ const Vector& operator[](int k) const { return vectors_[k]; }
 
  private:
   __device__ static int Column(int k) {
     return static_cast<int>(threadIdx.x + static_cast<unsigned>(k) * blockDim.x) * N;
   }
 
-  const int columns_;
+  int columns_ = 0;
   Vector vectors_[kHeld];
 };
 

@@ -78,7 +78,35 @@ __device__ WordOf<T, N> Pack(const float (&from)[N]) {
   return word;
 }
 
+template <typename T, int N>
+struct PackedElements {
+  using Type = WordOf<T, N>;
+};
+template <typename T>
+struct PackedElements<T, 1> {
+  using Type = T;
+};
+
 }  // namespace internal
+
+// N elements as they lie in memory: fewer registers than in float32, and nothing waits for them
+// before Unpack.
+template <typename T, int N>
+using Packed = typename internal::PackedElements<T, N>::Type;
+
+template <typename T, int N>
+__device__ Packed<T, N> LoadPacked(const T* from) {
+  return *reinterpret_cast<const Packed<T, N>*>(from);
+}
+
+template <typename T, int N>
+__device__ void Unpack(Packed<T, N> packed, float (&to)[N]) {
+  if constexpr (N == 1) {
+    to[0] = ToFloat(packed);
+  } else {
+    internal::Unpack<T, N>(packed, to);
+  }
+}
 
 // N elements from `from`, which is aligned to all of them together.
 template <typename T, int N>

@@ -41,38 +41,51 @@ class CudaLayerNorm final : public LayerNormOp {
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
                              const Tensor& statistics, const Tensor& addend,
                              const Tensor& dx) override {
-    const LayerNormBackwardInputArguments arguments = {.rows = shape_.rows,
-                                                       .features = shape_.features,
-                                                       .centers = shape_.centers,
-                                                       .dy = dy.data,
-                                                       .x = x.data,
-                                                       .gamma = gamma.data,
-                                                       .statistics = statistics.f32(),
-                                                       .addend = addend.data,
-                                                       .dx = dx.data};
-    return CudaStatus(LaunchLayerNormBackwardInput(AsCuda(stream).compute(), type_, arguments),
-                      "LaunchLayerNormBackwardInput");
+    return Launch(stream, {.dy = dy.data,
+                           .x = x.data,
+                           .statistics = statistics.f32(),
+                           .gamma = gamma.data,
+                           .addend = addend.data,
+                           .dx = dx.data});
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& dy, const Tensor& x,
                               const Tensor& statistics, const Tensor& dgamma, const Tensor& dbeta,
                               bool accumulate, std::byte* workspace) override {
-    const LayerNormBackwardWeightArguments arguments = {
-        .rows = shape_.rows,
-        .features = shape_.features,
-        .centers = shape_.centers,
-        .dy = dy.data,
-        .x = x.data,
-        .statistics = statistics.f32(),
-        .dgamma = dgamma.f32(),
-        .dbeta = dbeta.f32(),
-        .accumulate = accumulate,
-        .workspace = reinterpret_cast<float*>(workspace)};
-    return CudaStatus(LaunchLayerNormBackwardWeight(AsCuda(stream).compute(), type_, arguments),
-                      "LaunchLayerNormBackwardWeight");
+    return Launch(stream, {.dy = dy.data,
+                           .x = x.data,
+                           .statistics = statistics.f32(),
+                           .dgamma = dgamma.f32(),
+                           .dbeta = dbeta.f32(),
+                           .accumulate = accumulate,
+                           .workspace = reinterpret_cast<float*>(workspace)});
+  }
+
+  absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
+                        const Tensor& statistics, const Tensor& addend, const Tensor& dx,
+                        const Tensor& dgamma, const Tensor& dbeta, bool accumulate,
+                        std::byte* workspace) override {
+    return Launch(stream, {.dy = dy.data,
+                           .x = x.data,
+                           .statistics = statistics.f32(),
+                           .gamma = gamma.data,
+                           .addend = addend.data,
+                           .dx = dx.data,
+                           .dgamma = dgamma.f32(),
+                           .dbeta = dbeta.f32(),
+                           .accumulate = accumulate,
+                           .workspace = reinterpret_cast<float*>(workspace)});
   }
 
  private:
+  absl::Status Launch(Stream& stream, LayerNormBackwardArguments arguments) const {
+    arguments.rows = shape_.rows;
+    arguments.features = shape_.features;
+    arguments.centers = shape_.centers;
+    return CudaStatus(LaunchLayerNormBackward(AsCuda(stream).compute(), type_, arguments),
+                      "LaunchLayerNormBackward");
+  }
+
   const LayerNormShape shape_;
   const ElementType type_;
 };

@@ -9,8 +9,8 @@
 #include "kernels/cuda/device/vector.cuh"
 #include "kernels/cuda/ops/layer_norm_kernels.h"
 
-// LayerNorm or RMSNorm forward and the gradient of its input: R rows, C features. The gradients of
-// its parameters are in layer_norm_weight.cu. Which of the two it is is the same for all threads.
+// LayerNorm or RMSNorm forward: R rows, C features. Which of the two it is is the same for all
+// threads. The way back is in layer_norm_backward.cu.
 namespace stagecoach::kernels {
 namespace {
 
@@ -18,8 +18,7 @@ namespace {
 // the memory busy. Short rows have few values, so that no thread is without.
 constexpr int kShortRow = 256;
 constexpr int kShortShare = 8;
-constexpr int kForwardShare = 32;
-constexpr int kBackwardShare = 16;  // it keeps up to three rows
+constexpr int kShare = 32;
 
 template <int N>
 struct ForwardVector {
@@ -105,69 +104,8 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
   }
 }
 
-template <int N, bool kAddend>
-struct BackwardVector {
-  float dy[N], x[N], addend[kAddend ? N : 1];
-};
-
-template <typename T, int N, bool kAddend>
-struct BackwardSource {
-  const T* dy;
-  const T* x;
-  const T* addend;
-
-  __device__ void operator()(int64_t c, BackwardVector<N, kAddend>& vector) const {
-    Load(dy + c, vector.dy);
-    Load(x + c, vector.x);
-    if constexpr (kAddend) Load(addend + c, vector.addend);
-  }
-};
-
-template <typename T, int N, int kHeld, bool kAddend>
-__global__ void __launch_bounds__(kMaxTeamThreads)
-    LayerNormBackwardInputKernel(const LayerNormBackwardInputArguments a) {
-  using Vector = BackwardVector<N, kAddend>;
-  const int64_t r = TeamRow();
-  if (r >= a.rows) return;
-  const int64_t begin = r * a.features;
-  const BackwardSource<T, N, kAddend> source{
-      static_cast<const T*>(a.dy) + begin, static_cast<const T*>(a.x) + begin,
-      kAddend ? static_cast<const T*>(a.addend) + begin : nullptr};
-  const auto row = MakeRow<Vector, N, kHeld>(a.features, source);
-  const T* const gamma = static_cast<const T*>(a.gamma);
-  const float mean = a.centers ? a.statistics[2 * r] : 0.0F;
-  const float rstd = a.statistics[a.centers ? 2 * r + 1 : r];
-  SumPair sums{0.0F, 0.0F};  // of g and of g xhat
-  row.ForEach([&](int64_t c, const Vector& vector) {
-    float factor[N];
-    Load(gamma + c, factor);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float g = vector.dy[i] * factor[i];
-      sums.first += g;
-      sums.second += g * ((vector.x[i] - mean) * rstd);
-    }
-  });
-  sums = TeamSum(sums, SharedMemory<SumPair>());
-  const float mean_g = a.centers ? sums.first / static_cast<float>(a.features) : 0.0F;
-  const float mean_gx = sums.second / static_cast<float>(a.features);
-  T* const dx = static_cast<T*>(a.dx) + begin;
-  row.ForEach([&](int64_t c, const Vector& vector) {
-    float factor[N], values[N];
-    Load(gamma + c, factor);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float g = vector.dy[i] * factor[i];
-      const float xhat = (vector.x[i] - mean) * rstd;
-      values[i] = rstd * (g - mean_g - xhat * mean_gx);
-      if constexpr (kAddend) values[i] += vector.addend[i];
-    }
-    Store(dx + c, values);
-  });
-}
-
 // Calls `launch(held, layout)` with how many vectors a thread keeps, as a std::integral_constant.
-template <int N, int kShare, typename Launcher>
+template <int N, typename Launcher>
 cudaError_t DispatchRowLength(int64_t rows, int64_t features, Launcher launch) {
   constexpr int kShort = kShortShare / N;
   constexpr int kLong = N == 1 ? kShort : kShare / N;
@@ -198,25 +136,7 @@ cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
                                         : LayerNormForwardKernel<T, N, kHeld, false>,
                     layout.grid, layout.block, kMaxWarps * sizeof(float), stream, a);
     };
-    return DispatchRowLength<N, kForwardShare>(a.rows, a.features, launch);
-  });
-}
-
-cudaError_t LaunchLayerNormBackwardInput(cudaStream_t stream, ElementType type,
-                                         const LayerNormBackwardInputArguments& a) {
-  const auto vectors = [&](int width) {
-    return a.features % width == 0 && AlignedForVectors(a.dy, a.x, a.gamma, a.addend, a.dx);
-  };
-  return DispatchTypeAndWidth(type, vectors, [&](auto element, auto width) {
-    using T = decltype(element);
-    constexpr int N = decltype(width)::value;
-    const auto launch = [&](auto held, const TeamLayout& layout) {
-      constexpr int kHeld = decltype(held)::value;
-      return Launch(a.addend != nullptr ? LayerNormBackwardInputKernel<T, N, kHeld, true>
-                                        : LayerNormBackwardInputKernel<T, N, kHeld, false>,
-                    layout.grid, layout.block, kMaxWarps * sizeof(SumPair), stream, a);
-    };
-    return DispatchRowLength<N, kBackwardShare>(a.rows, a.features, launch);
+    return DispatchRowLength<N>(a.rows, a.features, launch);
   });
 }
 

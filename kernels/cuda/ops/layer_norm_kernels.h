@@ -27,35 +27,26 @@ struct LayerNormForwardArguments {
 cudaError_t LaunchLayerNormForward(cudaStream_t stream, ElementType type,
                                    const LayerNormForwardArguments& arguments);
 
-struct LayerNormBackwardInputArguments {
+// dx is computed unless it is null, and so are dgamma and dbeta unless dgamma is: at once in less
+// time, but with the same bits as one after the other. `dx` may be `dy` if it is computed alone.
+struct LayerNormBackwardArguments {
   int64_t rows = 1;
   int64_t features = 1;
   bool centers = true;
   const void* dy = nullptr;
   const void* x = nullptr;
-  const void* gamma = nullptr;
   const float* statistics = nullptr;
-  const void* addend = nullptr;  // may be null
+  const void* gamma = nullptr;   // for dx
+  const void* addend = nullptr;  // to dx; may be null
   void* dx = nullptr;
-};
-cudaError_t LaunchLayerNormBackwardInput(cudaStream_t stream, ElementType type,
-                                         const LayerNormBackwardInputArguments& arguments);
-
-struct LayerNormBackwardWeightArguments {
-  int64_t rows = 1;
-  int64_t features = 1;
-  bool centers = true;
-  const void* dy = nullptr;
-  const void* x = nullptr;
-  const float* statistics = nullptr;
   float* dgamma = nullptr;
   float* dbeta = nullptr;  // not written if not `centers`
   bool accumulate = false;
-  float* workspace = nullptr;  // LayerNormWorkspaceBytes
+  float* workspace = nullptr;  // for dgamma: LayerNormWorkspaceBytes
 };
 int64_t LayerNormWorkspaceBytes(int64_t rows, int64_t features, bool centers);
-cudaError_t LaunchLayerNormBackwardWeight(cudaStream_t stream, ElementType type,
-                                          const LayerNormBackwardWeightArguments& arguments);
+cudaError_t LaunchLayerNormBackward(cudaStream_t stream, ElementType type,
+                                    const LayerNormBackwardArguments& arguments);
 
 }  // namespace stagecoach::kernels
 

@@ -46,6 +46,7 @@ class Listener final : public Layer, public SumFusion {
   absl::Status BackwardInputFused(const LayerArgs&, const Tensor&) override {
     return absl::OkStatus();
   }
+  absl::Status BackwardFused(const LayerArgs&, const Tensor&) override { return absl::OkStatus(); }
 
  private:
   const Abilities abilities_;

@@ -28,6 +28,7 @@ using testing::CloseTo;
 using testing::ElementTypeOf;
 using testing::EmulatedGpu;
 using testing::Gamma;
+using testing::HaveTheSameBits;
 using testing::InEveryOrder;
 using testing::kActivationTypes;
 using testing::NameOf;
@@ -176,35 +177,62 @@ void ExpectForwardOfASumMatches(const Problem& problem) {
   ExpectForwardMatches(problem, rounded, actual);
 }
 
-struct BackwardInputOptions {
+struct BackwardOptions {
+  bool input = false, weight = false;  // what is computed
   bool addend = false;
   bool in_place = false;
+  bool accumulate = false;
 };
-void ExpectBackwardInputMatches(const Problem& problem, const BackwardInputOptions& options) {
-  const int64_t R = problem.shape.rows;
-  const auto C = static_cast<size_t>(problem.shape.features);
-  const auto results = InEveryOrder([&](EmulatedGpu& gpu) {
+// dx, dgamma and dbeta; empty where it is not computed.
+std::vector<Vector> RunBackward(const Problem& problem, const BackwardOptions& options) {
+  const int64_t R = problem.shape.rows, C = problem.shape.features;
+  const bool centers = problem.shape.centers;
+  return InEveryOrder([&](EmulatedGpu& gpu) {
     const auto operand = [&](const std::vector<float>& values) {
       return gpu.Operand(problem.type, values, problem.offset);
     };
-    const Tensor dy = operand(problem.dy), x = operand(problem.x), gamma = operand(problem.gamma);
-    const Tensor statistics = gpu.Operand(DType::kFloat32, problem.statistics);
-    const Tensor addend = options.addend ? operand(problem.addend) : Tensor{};
-    const Tensor dx =
-        options.in_place ? dy : gpu.Result(problem.type, dy.elements(), problem.offset);
-    EXPECT_EQ(LaunchLayerNormBackwardInput(gpu.stream(), ElementTypeOf(problem.type),
-                                           {.rows = R,
-                                            .features = problem.shape.features,
-                                            .centers = problem.shape.centers,
-                                            .dy = dy.data,
-                                            .x = x.data,
-                                            .gamma = gamma.data,
-                                            .statistics = statistics.f32(),
-                                            .addend = addend.data,
-                                            .dx = dx.data}),
+    const auto sums = [&](const std::vector<float>& values) {
+      return options.accumulate ? gpu.Operand(DType::kFloat32, values)
+                                : gpu.Result(DType::kFloat32, C);
+    };
+    const Tensor dy = operand(problem.dy), x = operand(problem.x);
+    LayerNormBackwardArguments arguments = {
+        .rows = R,
+        .features = C,
+        .centers = centers,
+        .dy = dy.data,
+        .x = x.data,
+        .statistics = gpu.Operand(DType::kFloat32, problem.statistics).f32()};
+    Tensor dx, dgamma, dbeta;
+    if (options.input) {
+      dx = options.in_place ? dy : gpu.Result(problem.type, R * C, problem.offset);
+      arguments.gamma = operand(problem.gamma).data;
+      if (options.addend) arguments.addend = operand(problem.addend).data;
+      arguments.dx = dx.data;
+    }
+    if (options.weight) {
+      dgamma = sums(problem.dgamma);
+      if (centers) dbeta = sums(problem.dbeta);
+      arguments.dgamma = dgamma.f32();
+      arguments.dbeta = dbeta.f32();
+      arguments.accumulate = options.accumulate;
+      arguments.workspace =
+          gpu.Result(DType::kFloat32, LayerNormWorkspaceBytes(R, C, centers) / 4).f32();
+    }
+    EXPECT_EQ(LaunchLayerNormBackward(gpu.stream(), ElementTypeOf(problem.type), arguments),
               cudaSuccess);
-    return std::vector<Vector>{gpu.Values(dx)};
+    const auto values = [&](const Tensor& tensor) {
+      return tensor.empty() ? Vector{} : gpu.Values(tensor);
+    };
+    return std::vector<Vector>{values(dx), values(dgamma), values(dbeta)};
   });
+}
+
+void ExpectBackwardInputMatches(const Problem& problem, BackwardOptions options) {
+  const int64_t R = problem.shape.rows;
+  const auto C = static_cast<size_t>(problem.shape.features);
+  options.input = true;
+  const auto results = RunBackward(problem, options);
   const Vector x = ToDouble(problem.x), gamma = ToDouble(problem.gamma);
   const Vector dy = ToDouble(problem.dy), statistics = ToDouble(problem.statistics);
   Vector expected = reference::LayerNormBackwardInput(problem.shape, dy, x, gamma, statistics);
@@ -238,31 +266,7 @@ void ExpectBackwardInputMatches(const Problem& problem, const BackwardInputOptio
 void ExpectBackwardWeightMatches(const Problem& problem, bool accumulate) {
   const int64_t rows = problem.shape.rows, features = problem.shape.features;
   const bool centers = problem.shape.centers;
-  const auto actual = InEveryOrder([&](EmulatedGpu& gpu) {
-    const Tensor dy = gpu.Operand(problem.type, problem.dy, problem.offset);
-    const Tensor x = gpu.Operand(problem.type, problem.x, problem.offset);
-    const Tensor statistics = gpu.Operand(DType::kFloat32, problem.statistics);
-    const Tensor dgamma = accumulate ? gpu.Operand(DType::kFloat32, problem.dgamma)
-                                     : gpu.Result(DType::kFloat32, features);
-    const Tensor dbeta = !centers     ? Tensor{}
-                         : accumulate ? gpu.Operand(DType::kFloat32, problem.dbeta)
-                                      : gpu.Result(DType::kFloat32, features);
-    const int64_t workspace_floats = LayerNormWorkspaceBytes(rows, features, centers) / 4;
-    EXPECT_EQ(LaunchLayerNormBackwardWeight(
-                  gpu.stream(), ElementTypeOf(problem.type),
-                  {.rows = rows,
-                   .features = features,
-                   .centers = centers,
-                   .dy = dy.data,
-                   .x = x.data,
-                   .statistics = statistics.f32(),
-                   .dgamma = dgamma.f32(),
-                   .dbeta = dbeta.f32(),
-                   .accumulate = accumulate,
-                   .workspace = gpu.Result(DType::kFloat32, workspace_floats).f32()}),
-              cudaSuccess);
-    return std::vector<Vector>{gpu.Values(dgamma), centers ? gpu.Values(dbeta) : Vector{}};
-  });
+  const auto actual = RunBackward(problem, {.weight = true, .accumulate = accumulate});
   const auto R = static_cast<size_t>(rows), C = static_cast<size_t>(features);
   const Vector statistics = ToDouble(problem.statistics);
   auto expected = reference::LayerNormBackwardWeight(problem.shape, ToDouble(problem.dy),
@@ -286,8 +290,18 @@ void ExpectBackwardWeightMatches(const Problem& problem, bool accumulate) {
     dgamma_bound[c] = Gamma(rows + 4) * dgamma_abs;
     if (centers) dbeta_bound[c] = Gamma(rows + 1) * dbeta_abs;
   }
-  EXPECT_THAT(actual[0], CloseTo(expected.dgamma, dgamma_bound));
-  EXPECT_THAT(actual[1], CloseTo(expected.dbeta, dbeta_bound));
+  EXPECT_THAT(actual[1], CloseTo(expected.dgamma, dgamma_bound));
+  EXPECT_THAT(actual[2], CloseTo(expected.dbeta, dbeta_bound));
+}
+
+void ExpectTheSameBitsAtOnceAndApart(const Problem& problem, bool addend) {
+  const bool accumulate = addend;
+  const auto once = RunBackward(
+      problem, {.input = true, .weight = true, .addend = addend, .accumulate = accumulate});
+  auto apart = RunBackward(problem, {.input = true, .addend = addend});
+  const auto weight = RunBackward(problem, {.weight = true, .accumulate = accumulate});
+  std::copy(weight.begin() + 1, weight.end(), apart.begin() + 1);
+  EXPECT_TRUE(HaveTheSameBits(once, apart));
 }
 
 using Parameter = std::tuple<DType, LayerNormShape>;
@@ -350,16 +364,23 @@ TEST_P(CudaLayerNormWeight, BackwardWeightAddsToWhatIsThere) {
   ExpectBackwardWeightMatches(problem_, /*accumulate=*/true);
 }
 
-// Also of more rows than one block of them.
+TEST_P(CudaLayerNormWeight, HasTheSameBitsAtOnceWithTheInputAndApart) {
+  ExpectTheSameBitsAtOnceAndApart(problem_, /*addend=*/false);
+  ExpectTheSameBitsAtOnceAndApart(problem_, /*addend=*/true);
+}
+
+// Also of more rows than one block of them; blocks of several teams and of one; rows of which a
+// thread has 8 elements, or 16, or which a block cannot hold.
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CudaLayerNormWeight,
     ::testing::Combine(::testing::ValuesIn(kActivationTypes),
                        ::testing::Values(LayerNormShape{1, 1}, LayerNormShape{3, 1},
-                                         LayerNormShape{5, 7}, LayerNormShape{17, 33},
-                                         LayerNormShape{9, 264}, LayerNormShape{127, 40},
-                                         LayerNormShape{128, 40}, LayerNormShape{301, 129},
-                                         LayerNormShape{1000, 8}, LayerNormShape{2, 20000},
-                                         Rms(5, 7), Rms(9, 264), Rms(301, 129))),
+                                         LayerNormShape{17, 37}, LayerNormShape{9, 264},
+                                         LayerNormShape{70, 256}, LayerNormShape{301, 129},
+                                         LayerNormShape{1000, 8}, LayerNormShape{9, 2304},
+                                         LayerNormShape{9, 4097}, LayerNormShape{9, 4104},
+                                         LayerNormShape{2, 8200}, Rms(5, 7), Rms(9, 2304),
+                                         Rms(301, 129))),
     NameOfProblem);
 
 class CudaLayerNormUnaligned : public CudaLayerNorm {};
@@ -371,6 +392,7 @@ TEST_P(CudaLayerNormUnaligned, MatchesReference) {
   EXPECT_TRUE(RunForward(problem_, Add::kWithin) == RunForward(problem_, Add::kBefore));
   ExpectBackwardInputMatches(problem_, {.addend = true});
   ExpectBackwardWeightMatches(problem_, /*accumulate=*/true);
+  ExpectTheSameBitsAtOnceAndApart(problem_, /*addend=*/true);
 }
 
 // Shapes that vectors would fit.

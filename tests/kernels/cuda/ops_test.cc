@@ -221,6 +221,14 @@ TEST_F(CudaOpsTest, LayerNormBackward) {
   EXPECT_THAT(Values<float>(dx), ElementsAre(1.375F, 1.625F));
   EXPECT_THAT(Values<float>(dgamma), ElementsAre(11.5F, 19.5F));
   EXPECT_THAT(Values<float>(dbeta), ElementsAre(33, 41));
+  const Tensor both_dx = Result(DType::kFloat32, {1, 2});
+  Perform([&](Stream& stream) {
+    return op->Backward(stream, dy, x, gamma, statistics, addend, both_dx, dgamma, dbeta,
+                        /*accumulate=*/false, static_cast<std::byte*>(workspace.data));
+  });
+  EXPECT_THAT(Values<float>(both_dx), ElementsAre(1.375F, 1.625F));
+  EXPECT_THAT(Values<float>(dgamma), ElementsAre(1.5F, -0.5F));
+  EXPECT_THAT(Values<float>(dbeta), ElementsAre(3, 1));
 }
 
 TEST_F(CudaOpsTest, RmsNorm) {
