@@ -60,6 +60,8 @@ class LayerNormOp : public Operation {
                                       const Tensor& dbeta, bool accumulate,
                                       std::byte* workspace) = 0;
 
+  // Whether Backward takes less time than the two above one after the other.
+  virtual bool shares_backward() const { return false; }
   // Both of these, for less time where a device can read dy and x once for both; with the same
   // bits. `dx` may not be `dy` here.
   virtual absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x,

@@ -39,6 +39,7 @@ class LayerNormLayer final : public Layer, public SumFusion {
     spec.forward = {8.0 * elements, 8.0 * elements};
     spec.backward_input = {14.0 * elements, 12.0 * elements};
     spec.backward_weight = {5.0 * elements, 8.0 * elements};
+    if (op_->shares_backward()) spec.backward_shared = {0.0, 8.0 * elements};  // both read dy and x
     return spec;
   }
 

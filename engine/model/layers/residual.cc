@@ -203,6 +203,7 @@ class ResidualLayer final : public Layer, public SumFusion {
       AddWork(inner.forward, spec.forward);
       AddWork(inner.backward_input, spec.backward_input);
       AddWork(inner.backward_weight, spec.backward_weight);
+      AddWork(inner.backward_shared, spec.backward_shared);
     }
     return branch;
   }

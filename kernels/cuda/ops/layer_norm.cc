@@ -61,6 +61,8 @@ class CudaLayerNorm final : public LayerNormOp {
                            .workspace = reinterpret_cast<float*>(workspace)});
   }
 
+  bool shares_backward() const override { return true; }
+
   absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& gamma,
                         const Tensor& statistics, const Tensor& addend, const Tensor& dx,
                         const Tensor& dgamma, const Tensor& dbeta, bool accumulate,

@@ -317,10 +317,12 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
     RowStatistics statistics[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
+      // Past the end, a row without columns.
       const int64_t r = first + j * static_cast<int>(blockDim.y);
-      if (r >= end) continue;
-      rows[j] = Row(columns, OperandSource<T, N, false>(a, r * a.features + first_column));
-      statistics[j] = StatisticsOf(a, r);
+      const bool exists = r < end;
+      rows[j] =
+          Row(exists ? columns : 0, OperandSource<T, N, false>(a, r * a.features + first_column));
+      statistics[j] = StatisticsOf(a, exists ? r : first);
     }
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
