@@ -343,8 +343,9 @@ void BM_Head(benchmark::State& state) {
   }
   std::fill_n(dw.f32(), dw.elements(), 0.0F);
   for (int64_t r = 0; r < R; ++r) labels.i32()[r] = static_cast<int32_t>(r * 7919 % kClasses);
+  const kernels::LossTerms terms = {.valid_samples = R};
   o.device->stream().Run([&] {
-    STAGECOACH_CHECK_OK(op->BackwardInput(o.device->stream(), x, w, labels, R, 1.0F, result, dx,
+    STAGECOACH_CHECK_OK(op->BackwardInput(o.device->stream(), x, w, labels, &terms, result, dx,
                                           statistics, workspace));
   });
   const double products[] = {1, 2, 2, 3};
@@ -354,15 +355,15 @@ void BM_Head(benchmark::State& state) {
     kernels::Stream& stream = o.device->stream();
     switch (state.range(1)) {
       case 0:
-        return STAGECOACH_CHECK_OK(op->Forward(stream, x, w, labels, R, {}, result, workspace));
+        return STAGECOACH_CHECK_OK(op->Forward(stream, x, w, labels, &terms, {}, result, workspace));
       case 1:
         return STAGECOACH_CHECK_OK(
-            op->BackwardInput(stream, x, w, labels, R, 1.0F, result, dx, statistics, workspace));
+            op->BackwardInput(stream, x, w, labels, &terms, result, dx, statistics, workspace));
       case 2:
         return STAGECOACH_CHECK_OK(op->BackwardWeight(stream, x, w, statistics, dw,
                                                       /*accumulate=*/true, workspace));
       default:
-        return STAGECOACH_CHECK_OK(op->Backward(stream, x, w, labels, R, 1.0F, result, dx, dw,
+        return STAGECOACH_CHECK_OK(op->Backward(stream, x, w, labels, &terms, result, dx, dw,
                                                 /*accumulate=*/true, workspace));
     }
   });

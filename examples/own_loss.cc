@@ -21,7 +21,7 @@ class Hinge final : public Loss {
     const bool wants_gradient = !args.dy.empty();
     if (wants_gradient) std::fill_n(args.dy.f32(), rows_ * classes_, 0.0F);
     double sum = 0.0, right = 0.0;
-    for (int64_t row = 0; row < args.valid_rows; ++row) {
+    for (int64_t row = 0; row < args.terms->valid_samples; ++row) {
       const float* const y = args.y.f32() + row * classes_;
       const int64_t label = args.targets.i32()[row];
       int64_t rival = label == 0 ? 1 : 0;
@@ -33,8 +33,8 @@ class Hinge final : public Loss {
       if (loss <= 0.0) continue;
       sum += loss;
       if (!wants_gradient) continue;
-      args.dy.f32()[row * classes_ + rival] = args.scale;
-      args.dy.f32()[row * classes_ + label] = -args.scale;
+      args.dy.f32()[row * classes_ + rival] = args.terms->scale;
+      args.dy.f32()[row * classes_ + label] = -args.terms->scale;
     }
     args.result.f64()[0] = sum;
     args.result.f64()[1] = right;

@@ -196,6 +196,7 @@ SizedLayers LayersAt(const Profile& profile, int64_t rows) {
   for (LayerCost& layer : at.layers) ScaleLayer(layer, rows, from_rows);
   at.feed_bytes_per_micro_batch = Scaled(at.feed_bytes_per_micro_batch, rows, from_rows);
   at.loss_workspace_bytes = Scaled(at.loss_workspace_bytes, rows, from_rows);
+  at.loss_bytes_per_micro_batch = Scaled(at.loss_bytes_per_micro_batch, rows, from_rows);
   return at;
 }
 

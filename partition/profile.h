@@ -20,7 +20,7 @@ struct SizedLayers {
   std::vector<LayerCost> layers;
   int64_t feed_bytes_per_micro_batch = 0;  // of its input, where that is copied ahead; else 0
   int64_t loss_workspace_bytes = 0;        // scratch while the loss is computed
-  int64_t loss_bytes_per_micro_batch = 0;  // of its results, kept for the whole step
+  int64_t loss_bytes_per_micro_batch = 0;  // its targets and results, kept for the whole step
 
   EndMemory ends(int micro_batches) const {
     return {.feed_resident_bytes = AlignTensor(micro_batches * feed_bytes_per_micro_batch),

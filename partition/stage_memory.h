@@ -17,7 +17,7 @@ namespace stagecoach::partition {
 struct EndMemory {
   // First stage: the inputs of a step's micro-batches, where they are copied ahead.
   int64_t feed_resident_bytes = 0;
-  // Last stage: scratch while the loss is computed (targets included), and the results of all
+  // Last stage: scratch while the loss is computed, and the targets, terms and results of all
   // micro-batches.
   int64_t loss_workspace_bytes = 0;
   int64_t loss_resident_bytes = 0;

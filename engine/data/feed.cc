@@ -9,10 +9,12 @@
 #include "base/parallel.h"
 #include "base/status_macros.h"
 #include "kernels/bfloat16.h"
+#include "partition/layer_cost.h"
 
 namespace stagecoach::engine {
 
 using kernels::DType;
+using kernels::LossTerms;
 using kernels::Tensor;
 
 namespace {
@@ -46,6 +48,16 @@ absl::Span<const int64_t> Batch::RowsOf(int micro_batch, int64_t micro_batch_row
   return rows.subspan(std::min(begin, rows.size()), size * static_cast<size_t>(count));
 }
 
+LossTerms Batch::TermsOf(int micro_batch, int64_t micro_batch_rows) const {
+  return {.valid_samples = wants_loss ? std::ssize(RowsOf(micro_batch, micro_batch_rows)) : 0,
+          .scale = 1.0F / static_cast<float>(std::max<size_t>(rows.size(), 1))};
+}
+
+int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows) {
+  return partition::AlignTensor(micro_batch_rows * target.bytes() +
+                                static_cast<int64_t>(sizeof(LossTerms)));
+}
+
 absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& options) {
   Feed feed(device, options);
   // A device of the host has threads of its own, and a limit to them.
@@ -56,8 +68,8 @@ absl::StatusOr<Feed> Feed::Create(kernels::Device& device, const Options& option
   }
   if (device.memory_is_host()) return feed;
   const int64_t places = 2 * int64_t{options.micro_batches};
-  ASSIGN_OR_RETURN(feed.features_, device.AllocateHost(places * feed.feature_bytes()));
-  ASSIGN_OR_RETURN(feed.targets_, device.AllocateHost(places * feed.target_bytes()));
+  ASSIGN_OR_RETURN(feed.staged_features_, device.AllocateHost(places * feed.feature_bytes()));
+  ASSIGN_OR_RETURN(feed.staged_loss_, device.AllocateHost(places * feed.loss_bytes()));
   feed.prepared_rows_.reserve(
       static_cast<size_t>(options.micro_batches * options.micro_batch_rows));
   return feed;
@@ -73,7 +85,23 @@ DType Feed::feature_type() const {
 
 bool Feed::rounds() const { return !options_.has_ids && feature_type() != DType::kFloat32; }
 
-int64_t Feed::target_bytes() const { return options_.micro_batch_rows * options_.target.bytes(); }
+int64_t Feed::loss_bytes() const {
+  return options_.feeds_loss ? BytesOfTargets(options_.target, options_.micro_batch_rows) : 0;
+}
+
+LossTerms* Feed::TermsIn(std::byte* place) const {
+  return reinterpret_cast<LossTerms*>(place + loss_bytes()) - 1;
+}
+
+Tensor Feed::TargetsOf(int micro_batch) const {
+  if (options_.target.kind == TargetSpec::Kind::kNone) return {};
+  return {loss_ + micro_batch * loss_bytes(), options_.target.type(),
+          options_.target.shape.Batched(options_.micro_batch_rows)};
+}
+
+const LossTerms* Feed::TermsOf(int micro_batch) const {
+  return TermsIn(loss_ + micro_batch * loss_bytes());
+}
 
 std::byte* Feed::PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const {
   return staging.data() + (int64_t{half_} * options_.micro_batches + micro_batch) * bytes;
@@ -88,14 +116,19 @@ bool Feed::IsPrepared(const Batch& batch, int micro_batch) const {
 
 absl::Status Feed::Prepare(const Batch& next) {
   prepared_data_ = nullptr;
-  fed_ = 0;
-  const bool has_places = features_.bytes() + targets_.bytes() > 0;
+  released_ = 0;
+  const bool has_places = staged_features_.bytes() + staged_loss_.bytes() > 0;
   if (next.data == nullptr || !has_places) return absl::OkStatus();
   half_ = 1 - half_;  // what this run uses may not have been copied yet
   if (!WriteAll(next)) return absl::OkStatus();
   if (ahead_ != nullptr) {
-    RETURN_IF_ERROR(device_->stream().CopyAhead(ahead_, PlaceOf(features_, 0, feature_bytes()),
+    RETURN_IF_ERROR(device_->stream().CopyAhead(ahead_,
+                                                PlaceOf(staged_features_, 0, feature_bytes()),
                                                 options_.micro_batches * feature_bytes()));
+  }
+  if (loss_ != nullptr) {
+    RETURN_IF_ERROR(device_->stream().CopyAhead(loss_, PlaceOf(staged_loss_, 0, loss_bytes()),
+                                                options_.micro_batches * loss_bytes()));
   }
   prepared_data_ = next.data;
   prepared_rows_.clear();
@@ -107,11 +140,11 @@ absl::Status Feed::Prepare(const Batch& next) {
 }
 
 bool Feed::WriteAll(const Batch& batch) {
-  for (int i = 0; i < options_.micro_batches && target_bytes() > 0; ++i) {
-    if (!WriteTargets(batch, i, PlaceOf(targets_, i, target_bytes())).ok()) return false;
+  for (int i = 0; i < options_.micro_batches && options_.feeds_loss; ++i) {
+    if (!WriteLoss(batch, i, PlaceOf(staged_loss_, i, loss_bytes())).ok()) return false;
   }
   if (options_.features > 0) {
-    WriteFeatures(batch, 0, options_.micro_batches, PlaceOf(features_, 0, feature_bytes()));
+    WriteFeatures(batch, 0, options_.micro_batches, PlaceOf(staged_features_, 0, feature_bytes()));
   }
   return true;
 }
@@ -123,24 +156,30 @@ absl::Status Feed::Features(const Batch& batch, int micro_batch, const Tensor& x
   }
   kernels::Stream& stream = device_->stream();
   if (ahead_ != nullptr && IsPrepared(batch, micro_batch)) {
-    RETURN_IF_ERROR(stream.Copy(x.data, ahead_ + micro_batch * x.bytes(), x.bytes()));
-  } else {
-    std::byte* const place = PlaceOf(features_, micro_batch, x.bytes());
-    WriteFeatures(batch, micro_batch, 1, place);
-    RETURN_IF_ERROR(stream.CopyFromHost(x.data, place, x.bytes()));
+    return stream.Copy(x.data, ahead_ + micro_batch * x.bytes(), x.bytes());
   }
-  return ++fed_ == options_.micro_batches ? stream.AllowCopyAhead() : absl::OkStatus();
+  std::byte* const place = PlaceOf(staged_features_, micro_batch, x.bytes());
+  WriteFeatures(batch, micro_batch, 1, place);
+  return stream.CopyFromHost(x.data, place, x.bytes());
 }
 
-absl::Status Feed::Targets(const Batch& batch, int micro_batch, const Tensor& targets) {
-  if (device_->memory_is_host()) {
-    return WriteTargets(batch, micro_batch, static_cast<std::byte*>(targets.data));
-  }
-  std::byte* const place = PlaceOf(targets_, micro_batch, targets.bytes());
-  if (!IsPrepared(batch, micro_batch)) {
-    RETURN_IF_ERROR(WriteTargets(batch, micro_batch, place));
-  }
-  return device_->stream().CopyFromHost(targets.data, place, targets.bytes());
+absl::Status Feed::Loss(const Batch& batch, int micro_batch) {
+  std::byte* const to = loss_ + micro_batch * loss_bytes();
+  if (device_->memory_is_host()) return WriteLoss(batch, micro_batch, to);
+  std::byte* const place = PlaceOf(staged_loss_, micro_batch, loss_bytes());
+  // Batches of the same rows here may have others elsewhere, by which the scale differs.
+  const LossTerms terms = batch.TermsOf(micro_batch, options_.micro_batch_rows);
+  const bool is_there = IsPrepared(batch, micro_batch) && *TermsIn(place) == terms;
+  if (is_there) return absl::OkStatus();
+  RETURN_IF_ERROR(WriteLoss(batch, micro_batch, place));
+  return device_->stream().CopyFromHost(to, place, loss_bytes());
+}
+
+absl::Status Feed::Release() {
+  if (staged_features_.bytes() + staged_loss_.bytes() == 0) return absl::OkStatus();
+  if (++released_ < options_.micro_batches) return absl::OkStatus();
+  released_ = 0;
+  return device_->stream().AllowCopyAhead();
 }
 
 void Feed::WriteFeatures(const Batch& batch, int micro_batch, int count, std::byte* place) const {
@@ -192,7 +231,10 @@ Feed::RoundedBytes Feed::RoundedBytesOf(const TensorSpec& input) {
   return rounded;
 }
 
-absl::Status Feed::WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const {
+absl::Status Feed::WriteLoss(const Batch& batch, int micro_batch, std::byte* place) const {
+  *TermsIn(place) = batch.TermsOf(micro_batch, options_.micro_batch_rows);
+  const bool has_targets = batch.wants_loss && options_.target.kind != TargetSpec::Kind::kNone;
+  if (!has_targets) return absl::OkStatus();
   const int64_t bytes = options_.target.bytes();
   for (const int64_t row : batch.RowsOf(micro_batch, options_.micro_batch_rows)) {
     batch.data->CopyTarget(row, absl::MakeSpan(place, static_cast<size_t>(bytes)));

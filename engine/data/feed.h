@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "engine/data/dataset.h"
 #include "kernels/device.h"
+#include "kernels/ops/loss_terms.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -24,19 +25,23 @@ struct Batch {
   int64_t step = 0;
   int64_t first_sample = 0;
   int first_micro_batch = 0;   // of this replica
-  bool wants_loss = true;      // else the data need not have targets
+  bool wants_loss = true;      // else the data need not have targets, and no sample is valid
   bool wants_outputs = false;  // what the last layer gives, for the host
 
   // The rows of one of this replica's micro-batches, or of `count` from there on, without padding.
   absl::Span<const int64_t> RowsOf(int micro_batch, int64_t micro_batch_rows, int count = 1) const;
+  kernels::LossTerms TermsOf(int micro_batch, int64_t micro_batch_rows) const;
 };
 
-// Brings the samples of a step to a device. Where the host cannot write the device's memory, each
-// micro-batch has two places in host memory from which it is copied in the stream's order, so that
-// feeding never waits: one is for the run of the schedule at hand, the other for the next run, if
-// that is prepared meanwhile. The features of a run that was prepared are copied ahead as a whole,
-// beside the work of the run before, to a place in the device's memory. Up to four threads gather
-// them, so that a step need not wait for its successor's samples.
+// The targets of a micro-batch, with its LossTerms behind them: rounded up by AlignTensor.
+int64_t BytesOfTargets(const TargetSpec& target, int64_t micro_batch_rows);
+
+// Brings the samples of a step to a device, and what a loss is told of them. Where the host cannot
+// write the device's memory, each micro-batch has two places in host memory from which it is copied
+// in the stream's order, so that feeding never waits: one is for the run of the schedule at hand,
+// the other for the next run, if that is prepared meanwhile. A run that was prepared is copied
+// ahead as a whole, beside the work of the run before, to places in the device's memory. Up to four
+// threads gather its features, so that a step need not wait for its successor's samples.
 class Feed {
  public:
   struct Options {
@@ -44,7 +49,8 @@ class Feed {
     int micro_batches = 1;
     int64_t features = 0;  // 0: none are fed
     bool has_ids = false;  // they are ids rather than numbers
-    TargetSpec target;     // kNone: none are fed
+    bool feeds_loss = false;  // targets, if there are any, and terms
+    TargetSpec target;
   };
   Feed() = default;  // feeds nothing
   static absl::StatusOr<Feed> Create(kernels::Device& device, const Options& options);
@@ -54,21 +60,30 @@ class Feed {
   // memory is not the host's.
   void PlaceAhead(std::byte* place) { ahead_ = place; }
   int64_t feature_bytes() const;  // of a micro-batch
+  // Where the device has BytesOfTargets for each micro-batch of a step; to be called once, before
+  // all that follows, if a loss is fed. Work that reads the two of a micro-batch finds them at the
+  // same address in every run, so it can be recorded.
+  void PlaceTargets(std::byte* place) { loss_ = place; }
+  kernels::Tensor TargetsOf(int micro_batch) const;  // (rows, shape of a target); empty with kNone
+  const kernels::LossTerms* TermsOf(int micro_batch) const;
 
   // Jobs of the device's stream; micro-batches in any order, each once in a run. Between two calls
   // for the same micro-batch the stream must have finished.
   //   x (rows, features) of the activation type or, of ids, int32; padding is 0
-  //   targets (rows, shape of a target), without padding
-  // Targets returns InvalidArgument for a label outside [0, classes) of the target: a data set may
-  // be a user's, and operations on a device do not check labels.
+  // Loss makes TargetsOf and TermsOf those of the batch; targets of padding are undefined. It
+  // returns InvalidArgument for a label outside [0, classes) of the target: a data set may be a
+  // user's, and operations on a device do not check labels.
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
-  absl::Status Targets(const Batch& batch, int micro_batch, const kernels::Tensor& targets);
+  absl::Status Loss(const Batch& batch, int micro_batch);
+  // Once in a run for each micro-batch, if anything is fed: all that reads what it was fed has been
+  // issued.
+  absl::Status Release();
 
-  // Does the host's part of the next run while the device is busy with this one, and copies its
-  // features ahead: a job of the device's stream, after this run's calls of the functions above. If
-  // that run has another batch after all, this was for nothing. The data must stay as it is until
-  // then. No data: nothing is known of the next run. Labels that Targets refuses are no error here:
-  // the batch stays unprepared, and the error is that of its own run.
+  // Does the host's part of the next run while the device is busy with this one, and copies ahead
+  // what that is fed: a job of the device's stream, after this run's calls of the functions above.
+  // If that run has another batch after all, this was for nothing. The data must stay as it is
+  // until then. No data: nothing is known of the next run. Labels that Loss refuses are no error
+  // here: the batch stays unprepared, and the error is that of its own run.
   absl::Status Prepare(const Batch& next);
 
  private:
@@ -80,7 +95,7 @@ class Feed {
 
   // Of `count` micro-batches and of one, in the form in which the device takes them.
   void WriteFeatures(const Batch& batch, int micro_batch, int count, std::byte* place) const;
-  absl::Status WriteTargets(const Batch& batch, int micro_batch, std::byte* place) const;
+  absl::Status WriteLoss(const Batch& batch, int micro_batch, std::byte* place) const;
   // `scratch` is a row of row_.
   void WriteRow(const Dataset& data, int64_t row, const RoundedBytes& rounded, std::byte* scratch,
                 absl::Span<std::byte> out) const;
@@ -88,16 +103,20 @@ class Feed {
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
-  int64_t target_bytes() const;
+  // Of a micro-batch: 0 if no loss is fed. Its terms are the last of them.
+  int64_t loss_bytes() const;
+  kernels::LossTerms* TermsIn(std::byte* place) const;
   kernels::DType feature_type() const;
   bool rounds() const;  // numbers, to the activation type
 
   kernels::Device* device_ = nullptr;
   Options options_;
-  kernels::HostBuffer features_, targets_;  // empty where the device's memory is the host's
-  int half_ = 0;                            // of both, which this run uses
-  std::byte* ahead_ = nullptr;              // null where features are not copied ahead
-  int fed_ = 0;  // micro-batches of this run whose features were asked for
+  // Empty where the device's memory is the host's.
+  kernels::HostBuffer staged_features_, staged_loss_;
+  int half_ = 0;                // of both, which this run uses
+  std::byte* ahead_ = nullptr;  // null where features are not copied ahead
+  std::byte* loss_ = nullptr;   // null where no loss is fed
+  int released_ = 0;            // micro-batches of this run
   const Dataset* prepared_data_ = nullptr;
   std::vector<int64_t> prepared_rows_;
   int threads_ = 1;          // that gather features

@@ -120,10 +120,6 @@ void Chain::DeferSums() {
   }
 }
 
-std::byte* Chain::LastWorkspace(const LayerArgs& args) const {
-  return AddressIn(args, places_.back().workspace);
-}
-
 Tensor Chain::XOf(int i, const LayerArgs& args) const {
   if (i == 0) return args.x;
   return {AddressIn(args, places_[static_cast<size_t>(i) - 1].output), type_,
@@ -229,9 +225,8 @@ absl::Status Chain::CallBackward(
       i, use_check_ == nullptr ? caught(own) : use_check_->Call(i, operation, use, own, caught));
 }
 
-absl::Status Chain::ForwardOf(int first, int end, const LayerArgs& args,
-                              const Tensor& x_addend) const {
-  for (int i = first; i < end; ++i) {
+absl::Status Chain::Forward(const LayerArgs& args, const Tensor& x_addend) const {
+  for (int i = 0; i < size(); ++i) {
     const ChainedLayer& chained = layers_[static_cast<size_t>(i)];
     const LayerArgs own = ArgsOf(i, args, false);
     Tensor addend = x_addend;

@@ -54,9 +54,7 @@ class Chain {
   const schedule::StageMemory& memory() const { return memory_; }
   // Of all layers, one after the other: LayerArgs::cache.
   int64_t cache_bytes() const { return cache_bytes_; }
-  // Whether the last layer computes the loss, and where its workspace then has the targets.
-  bool computes_loss() const { return layers_.back().spec.computes_loss; }
-  std::byte* LastWorkspace(const LayerArgs& args) const;
+  bool computes_loss() const { return layers_.back().spec.computes_loss; }  // the last layer
   // The sums around the chain that its first layer can take over.
   bool adds_to_x() const { return layers_.front().abilities.adds_to_x; }
   bool adds_to_dx() const { return layers_.front().abilities.adds_to_dx; }
@@ -66,16 +64,7 @@ class Chain {
   void Watch(LayerWatch* watch) { watch_ = watch; }
 
   // `x_addend`, `dx_addend`: as in SumFusion, for the first layer; empty unless it can.
-  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const {
-    return ForwardOf(0, size(), args, x_addend);
-  }
-  // The same in two parts, between which the last layer's workspace keeps what is put there.
-  absl::Status ForwardButLast(const LayerArgs& args) const {
-    return ForwardOf(0, size() - 1, args, {});
-  }
-  absl::Status ForwardLast(const LayerArgs& args) const {
-    return ForwardOf(size() - 1, size(), args, {});
-  }
+  absl::Status Forward(const LayerArgs& args, const Tensor& x_addend = {}) const;
   absl::Status BackwardInput(const LayerArgs& args, const Tensor& dx_addend = {}) const;
   // `after_layer(i)` is called once layer i's gradients are complete for this micro-batch and
   // nothing of this micro-batch reads its parameters any more.
@@ -110,8 +99,6 @@ class Chain {
   // A backward operation, of which `use_check_` may change the arguments.
   absl::Status CallBackward(int i, absl::string_view operation, LastUse use, const LayerArgs& own,
                             absl::FunctionRef<absl::Status(Layer&, const LayerArgs&)> call) const;
-  // F of the layers [first, end).
-  absl::Status ForwardOf(int first, int end, const LayerArgs& args, const Tensor& x_addend) const;
   // A skip, or its gradient, in the workspace's area or the bundle that begins with `activation`.
   Tensor SkipAt(const Skips::Place& place, const Shape& sample, const LayerArgs& args,
                 const Tensor& activation) const;

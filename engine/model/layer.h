@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "engine/model/call_context.h"
 #include "kernels/device.h"
+#include "kernels/ops/loss_terms.h"
 #include "kernels/tensor.h"
 #include "partition/analytic.h"
 #include "partition/layer_cost.h"
@@ -75,7 +76,7 @@ struct LayerSpec {
   bool has_attention = false;  // it, or a layer inside it, is attention
   bool takes_skip = false;     // it also reads LayerArgs::skip; it cannot then do F again within B
   // It computes the model's loss itself (LayerContext::feeds_cross_entropy). Its output is stored
-  // nowhere, and there is no dy. Its workspace begins with LossTerms::targets.
+  // nowhere, and there is no dy.
   bool computes_loss = false;
   std::vector<ParameterSpec> parameters;
 
@@ -121,11 +122,10 @@ struct LayerContext {
 uint64_t StreamOfLayer(uint64_t outer, int index);
 
 // The loss of one micro-batch, for the layer that computes it: as in LossArgs (loss.h).
-struct LossTerms {
+struct LayerLoss {
   Tensor targets;
-  int64_t valid_rows = 0;
-  float scale = 1.0F;
-  Tensor result;   // empty where it is not wanted, and then there are no targets
+  const kernels::LossTerms* terms = nullptr;
+  Tensor result;
   Tensor outputs;  // (rows, output) in host memory, for the layer's output; empty if not wanted
 };
 
@@ -147,7 +147,7 @@ struct LayerArgs {
   absl::Span<const Tensor> gradients;   // BackwardWeight only
   bool accumulate = false;  // BackwardWeight: add to the gradients rather than overwrite them
   // Of a layer that computes the loss: in BackwardInput, Backward, and Forward outside of training.
-  const LossTerms* loss = nullptr;
+  const LayerLoss* loss = nullptr;
   std::byte* stash = nullptr;
   std::byte* weight_stash = nullptr;
   std::byte* gradient_stash = nullptr;

@@ -28,16 +28,16 @@ class ClassLoss final : public Loss {
           absl::StrCat(name_, ": takes one number a class, so outputs of shape [classes] or ",
                        "[positions, classes], not ", output.ToString()));
     }
-    positions_ = output.rank() == 1 ? 1 : output.dim(0);
+    const int64_t positions = output.rank() == 1 ? 1 : output.dim(0);
     const int64_t classes = output.dim(output.rank() - 1);
     ASSIGN_OR_RETURN(
-        op_, context.device.ops().Create(Shape{{context.rows * positions_, classes, positions_}}));
+        op_, context.device.ops().Create(Shape{{context.rows * positions, classes, positions}}));
     TargetSpec target = TargetSpec::ClassLabel(classes);
-    if (output.rank() == 2) target.shape = kernels::Shape{positions_};
+    if (output.rank() == 2) target.shape = kernels::Shape{positions};
     return LossSpec{
         .description = absl::StrCat(
             name_, " of ", classes, " classes",
-            output.rank() == 1 ? "" : absl::StrCat(" at each of ", positions_, " positions")),
+            output.rank() == 1 ? "" : absl::StrCat(" at each of ", positions, " positions")),
         .target = target,
         .workspace_bytes = op_->workspace_bytes(),
         .loss_of_guessing = loss_of_guessing_(static_cast<double>(classes)),
@@ -49,14 +49,13 @@ class ClassLoss final : public Loss {
   }
 
   absl::Status Compute(const LossArgs& args) override {
-    return op_->Compute(args.stream, args.y, args.targets, args.valid_rows * positions_, args.scale,
-                        args.dy, args.result, args.workspace);
+    return op_->Compute(args.stream, args.y, args.targets, args.terms, args.dy, args.result,
+                        args.workspace);
   }
 
  private:
   const char* const name_;
   double (*const loss_of_guessing_)(double classes);
-  int64_t positions_ = 1;  // of a sample
   std::unique_ptr<kernels::LossOp> op_;
 };
 
@@ -81,8 +80,8 @@ class ValueLoss final : public Loss {
   }
 
   absl::Status Compute(const LossArgs& args) override {
-    return op_->Compute(args.stream, args.y, args.targets, args.valid_rows, args.scale, args.dy,
-                        args.result, args.workspace);
+    return op_->Compute(args.stream, args.y, args.targets, args.terms, args.dy, args.result,
+                        args.workspace);
   }
 
  private:

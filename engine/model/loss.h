@@ -12,6 +12,7 @@
 #include "engine/data/sample_spec.h"
 #include "engine/model/call_context.h"
 #include "kernels/device.h"
+#include "kernels/ops/loss_terms.h"
 #include "kernels/tensor.h"
 
 namespace stagecoach::engine {
@@ -44,8 +45,9 @@ struct LossArgs {
   CallContext call;
   kernels::Tensor y;        // (rows, output)
   kernels::Tensor targets;  // (rows, target), int32 or float32; empty with TargetSpec::kNone
-  int64_t valid_rows = 0;   // the first so many; the rest is padding
-  float scale = 1.0F;       // of dy, not of the result
+  // How many of the rows are valid, and what dy, not the result, is scaled by. Kernels are given
+  // the address, which stays; what is there changes with the run. Targets of padding are undefined.
+  const kernels::LossTerms* terms = nullptr;
   kernels::Tensor dy;  // of the shape of y; empty where no gradient is wanted, as in evaluation
   // (2) float64: the sum of the losses of the valid rows, and how many of their answers
   // (TargetSpec::answers) are right, for accuracies; 0 for a loss without right and wrong.
@@ -57,8 +59,10 @@ struct LossArgs {
 // one, derive from this.
 //
 // The engine calls Prepare once, then Compute in the order of the schedule, always from one thread
-// (a job of the device's stream). Every call must depend on its arguments alone, and give the same
-// bits for the same ones. Rows must not depend on each other or on padding, whose dy is 0.
+// (a job of the device's stream), also where only outputs are wanted: then no row is valid. Every
+// call must depend on its arguments alone, and give the same bits for the same ones; a device may
+// record what a call issues and issue it again. Rows must not depend on each other or on padding,
+// whose dy is 0.
 class Loss {
  public:
   virtual ~Loss() = default;

@@ -241,12 +241,12 @@ absl::Status Executor::RunPass(const Run& run, int position) {
           recording);
     case Op::kBackwardInput:
       --stashed_;
-      return stage.BackwardInput(blocks, call, run.batch, micro_batch, recording);
+      return stage.BackwardInput(blocks, call, micro_batch, recording);
     case Op::kBackwardWeight:
       return stage.BackwardWeight(blocks, call, micro_batch, update, recording);
     default:
       --stashed_;
-      return stage.Backward(blocks, call, run.batch, micro_batch, update, recording);
+      return stage.Backward(blocks, call, micro_batch, update, recording);
   }
 }
 

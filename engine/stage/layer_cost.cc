@@ -1,12 +1,14 @@
 #include "engine/stage/layer_cost.h"
 
+#include "engine/data/feed.h"
+
 namespace stagecoach::engine {
 
 using kernels::DType;
 using partition::AlignTensor;
 
-int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows) {
-  return AlignTensor(micro_batch_rows * loss.target.bytes());
+int64_t BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows) {
+  return BytesOfTargets(loss.target, micro_batch_rows) + kResultBytesPerMicroBatch;
 }
 
 int64_t BytesOfFeed(const kernels::Device& device, const Bundle& input) {
@@ -20,8 +22,8 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const Bundle& in
           .loss_workspace_bytes =
               loss.is_computed_by_layer
                   ? 0  // it is the layer's own
-                  : BytesOfTargets(loss, micro_batch_rows) + AlignTensor(loss.workspace_bytes),
-          .loss_resident_bytes = AlignTensor(micro_batches * kLossBytesPerMicroBatch)};
+                  : AlignTensor(loss.workspace_bytes),
+          .loss_resident_bytes = AlignTensor(micro_batches * BytesOfLoss(loss, micro_batch_rows))};
 }
 
 schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
@@ -31,7 +33,7 @@ schedule::CollectiveMemory BytesOfCollectives(const ParameterTable& parameters,
   return {.ties = parameters.ties(),
           .norm_bytes =
               optimizer.waits_for_norm() ? parameters.size() * SizeOf(kernels::DType::kFloat64) : 0,
-          .result_bytes = results == ResultsPlace::kNowhere ? 0 : kLossBytesPerMicroBatch,
+          .result_bytes = results == ResultsPlace::kNowhere ? 0 : kResultBytesPerMicroBatch,
           .results_before_steps = results == ResultsPlace::kBeforeSteps};
 }
 

@@ -16,10 +16,10 @@
 // same sizes.
 namespace stagecoach::engine {
 
-// The targets of a micro-batch are in the workspace, with the loss's scratch behind them; results
-// are two doubles for each micro-batch.
-inline constexpr int64_t kLossBytesPerMicroBatch = 2 * sizeof(double);
-int64_t BytesOfTargets(const LossSpec& loss, int64_t micro_batch_rows);  // rounded up
+// The results of a micro-batch are two doubles.
+inline constexpr int64_t kResultBytesPerMicroBatch = 2 * sizeof(double);
+// What a loss has of each micro-batch for the whole step: targets, terms and results.
+int64_t BytesOfLoss(const LossSpec& loss, int64_t micro_batch_rows);
 // The inputs of a step are copied ahead to a place of their own where the host cannot write them
 // into the device's memory: one micro-batch there. `input`: what the first layer is given.
 int64_t BytesOfFeed(const kernels::Device& device, const Bundle& input);

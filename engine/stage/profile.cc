@@ -87,7 +87,7 @@ absl::Status Analyze(const Model& model, const ProfileOptions& options, kernels:
   profile.loss_workspace_bytes =
       BytesOfEnds(device, fed, profile.loss_spec, options.micro_batch_rows, /*micro_batches=*/1)
           .loss_workspace_bytes;
-  profile.loss_bytes_per_micro_batch = kLossBytesPerMicroBatch;
+  profile.loss_bytes_per_micro_batch = BytesOfLoss(profile.loss_spec, options.micro_batch_rows);
   profile.collectives = BytesOfCollectives(profile.parameters, options.optimizer, options.results);
   return absl::OkStatus();
 }

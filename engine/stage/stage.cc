@@ -77,7 +77,7 @@ absl::Status Stage::PrepareLoss(const LossFactory& factory) {
       loss_spec_, loss_->Prepare(LossContext{device_, options_.micro_batch_rows, chain_.output()}));
   loss_spec_.is_computed_by_layer = chain_.computes_loss();
   ASSIGN_OR_RETURN(host_results_,
-                   device_.AllocateHost(options_.micro_batches * kLossBytesPerMicroBatch));
+                   device_.AllocateHost(options_.micro_batches * kResultBytesPerMicroBatch));
   return absl::OkStatus();
 }
 
@@ -87,6 +87,7 @@ absl::Status Stage::PrepareFeed() {
                                     .micro_batches = options_.micro_batches,
                                     .features = options_.is_first ? options_.input.elements() : 0,
                                     .has_ids = options_.vocabulary > 0,
+                                    .feeds_loss = options_.is_last,
                                     .target = loss_spec_.target}));
   return absl::OkStatus();
 }
@@ -157,6 +158,9 @@ void Stage::PlaceParameters(std::byte* resident) {
     feed_.PlaceAhead(others);
     others += AlignTensor(options_.micro_batches * feed_.feature_bytes());
   }
+  if (!options_.is_last) return;
+  feed_.PlaceTargets(others);
+  others += options_.micro_batches * BytesOfTargets(loss_spec_.target, options_.micro_batch_rows);
   results_ = {others, DType::kFloat64, Shape{options_.micro_batches, 2}};
 }
 

@@ -89,9 +89,9 @@ class Stage {
   // stream that has finished then.
   absl::Status Place(std::byte* resident, uint64_t seed);
 
-  // F: fills the input from the batch on the first stage; computes the loss, if the batch wants it,
-  // and its gradient, if there is a block for it, on the last. A last layer that computes the loss
-  // itself does so in B of training instead. `outputs`: host memory for a copy of what the last
+  // F: fills the input from the batch on the first stage; computes the loss, and its gradient, if
+  // there is a block for it, on the last. A last layer that computes the loss itself does so in B
+  // of training instead. `outputs`: host memory for a copy of what the last
   // layer gives; empty if that is not wanted. `recording`, here and below: always the same one for
   // the same operation on the same blocks and call context of the same micro-batch.
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
@@ -110,14 +110,13 @@ class Stage {
   // B, W and BW. Gradients are summed in the order of GradientBlocks, by micro-batches in order.
   // `update`, if not null, is applied to each layer once its gradients are complete with this
   // micro-batch.
-  absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
+  absl::Status BackwardInput(const StageBlocks& blocks, const CallContext& call,
                              MicroBatch micro_batch, kernels::Recording& recording);
   absl::Status BackwardWeight(const StageBlocks& blocks, const CallContext& call,
                               MicroBatch micro_batch, const UpdateStep* update,
                               kernels::Recording& recording);
-  absl::Status Backward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
-                        MicroBatch micro_batch, const UpdateStep* update,
-                        kernels::Recording& recording);
+  absl::Status Backward(const StageBlocks& blocks, const CallContext& call, MicroBatch micro_batch,
+                        const UpdateStep* update, kernels::Recording& recording);
 
   // The gradients of all parameters, one after the other, once they are complete: (n) float32. What
   // lies between the parameters is 0.
@@ -173,13 +172,12 @@ class Stage {
   absl::Status Finish();
   const Tensor& ValueOf(ParameterId id) const;
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
-  // Of the loss. The targets are fed to `place`, on the device.
-  absl::StatusOr<LossTerms> TermsOf(const Batch& batch, MicroBatch micro_batch, std::byte* place);
+  LayerLoss LossOf(MicroBatch micro_batch) const;  // without outputs; on the last stage
   absl::Status Replay(kernels::Recording& recording, absl::FunctionRef<absl::Status()> issue);
-  absl::Status ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch);
+  absl::Status ComputeLoss(const LayerArgs& args, MicroBatch micro_batch);
   // F, if the last layer computes the loss.
-  absl::Status ForwardToLoss(LayerArgs args, const Batch& batch, MicroBatch micro_batch,
-                             const Tensor& outputs, kernels::Recording& recording);
+  absl::Status ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const Tensor& outputs,
+                             kernels::Recording& recording);
   // What BackwardWeight and Backward share: `run` is given where gradients go, and what to do after
   // each layer.
   absl::Status RunBackward(

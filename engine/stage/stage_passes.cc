@@ -1,11 +1,10 @@
 // What a stage does for one micro-batch: its layers' passes, and the loss.
 
-#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "base/status_macros.h"
 #include "engine/model/catch_exceptions.h"
-#include "engine/stage/layer_cost.h"
 #include "engine/stage/stage.h"
 #include "kernels/ops/ops.h"
 
@@ -32,80 +31,68 @@ LayerArgs Stage::Args(const StageBlocks& blocks, const CallContext& call) const 
 absl::Status Stage::Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
                             MicroBatch micro_batch, const Tensor& outputs,
                             kernels::Recording& recording) {
-  const LayerArgs args = Args(blocks, call);
-  if (options_.is_first) {
-    RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
+  LayerArgs args = Args(blocks, call);
+  if (options_.is_first) RETURN_IF_ERROR(feed_.Features(batch, micro_batch.value(), args.x));
+  if (!options_.is_last) {
+    RETURN_IF_ERROR(feed_.Release());
+    return Replay(recording, [&] { return chain_.Forward(args); });
   }
-  if (loss_spec_.is_computed_by_layer) {
-    return ForwardToLoss(args, batch, micro_batch, outputs, recording);
-  }
-  RETURN_IF_ERROR(Replay(recording, [&] { return chain_.Forward(args); }));
-  const bool computes_loss = options_.is_last && batch.wants_loss;
-  if (computes_loss) RETURN_IF_ERROR(ComputeLoss(args, batch, micro_batch));
+  RETURN_IF_ERROR(feed_.Loss(batch, micro_batch.value()));
+  if (loss_spec_.is_computed_by_layer) return ForwardToLoss(args, micro_batch, outputs, recording);
+  RETURN_IF_ERROR(Replay(recording, [&]() -> absl::Status {
+    RETURN_IF_ERROR(chain_.Forward(args));
+    return ComputeLoss(args, micro_batch);
+  }));
+  RETURN_IF_ERROR(feed_.Release());
   if (outputs.empty()) return absl::OkStatus();
   return device_.stream().CopyToHost(outputs.data, args.y.data, outputs.bytes());
 }
 
-absl::Status Stage::ForwardToLoss(LayerArgs args, const Batch& batch, MicroBatch micro_batch,
-                                  const Tensor& outputs, kernels::Recording& recording) {
-  if (args.call.is_training) {
-    return Replay(recording, [&] { return chain_.Forward(args); });
-  }
-  // Layers share the workspace: the targets come to it when the others are done with it.
-  RETURN_IF_ERROR(chain_.ForwardButLast(args));
-  ASSIGN_OR_RETURN(LossTerms terms, TermsOf(batch, micro_batch, chain_.LastWorkspace(args)));
-  terms.outputs = outputs;
-  args.loss = &terms;
-  return chain_.ForwardLast(args);
+absl::Status Stage::ForwardToLoss(LayerArgs args, MicroBatch micro_batch, const Tensor& outputs,
+                                  kernels::Recording& recording) {
+  const auto forward = [&] { return chain_.Forward(args); };
+  if (args.call.is_training) return Replay(recording, forward);
+  LayerLoss loss = LossOf(micro_batch);
+  loss.outputs = outputs;
+  args.loss = &loss;
+  // A recording is always of the same work: it has no outputs.
+  RETURN_IF_ERROR(outputs.empty() ? Replay(recording, forward) : forward());
+  return feed_.Release();
 }
 
-absl::StatusOr<LossTerms> Stage::TermsOf(const Batch& batch, MicroBatch micro_batch,
-                                         std::byte* place) {
-  const int64_t rows = options_.micro_batch_rows;
-  LossTerms terms = {
-      .targets = {},
-      .valid_rows = static_cast<int64_t>(batch.RowsOf(micro_batch.value(), rows).size()),
-      .scale = 1.0F / static_cast<float>(std::max<size_t>(batch.rows.size(), 1)),
-      .result = {},
-      .outputs = {}};
-  if (!batch.wants_loss) return terms;
-  const TargetSpec& target = loss_spec_.target;
-  if (target.kind != TargetSpec::Kind::kNone) {
-    terms.targets = {place, target.type(), target.shape.Batched(rows)};
-    RETURN_IF_ERROR(feed_.Targets(batch, micro_batch.value(), terms.targets));
-  }
-  terms.result = {results_.f64() + int64_t{2} * micro_batch.value(), DType::kFloat64, Shape{2}};
-  return terms;
+LayerLoss Stage::LossOf(MicroBatch micro_batch) const {
+  const int i = micro_batch.value();
+  return {.targets = feed_.TargetsOf(i),
+          .terms = feed_.TermsOf(i),
+          .result = {results_.f64() + int64_t{2} * i, DType::kFloat64, Shape{2}},
+          .outputs = {}};
 }
 
-absl::Status Stage::ComputeLoss(const LayerArgs& args, const Batch& batch, MicroBatch micro_batch) {
-  // The layers are done with the workspace.
-  ASSIGN_OR_RETURN(const LossTerms terms, TermsOf(batch, micro_batch, args.workspace));
-  const LossArgs loss_args = {
-      .stream = device_.stream(),
-      .call = args.call,
-      .y = args.y,
-      .targets = terms.targets,
-      .valid_rows = terms.valid_rows,
-      .scale = terms.scale,
-      .dy = args.dy,
-      .result = terms.result,
-      .workspace = args.workspace + BytesOfTargets(loss_spec_, options_.micro_batch_rows)};
+absl::Status Stage::ComputeLoss(const LayerArgs& args, MicroBatch micro_batch) {
+  const LayerLoss loss = LossOf(micro_batch);
+  const LossArgs loss_args = {.stream = device_.stream(),
+                              .call = args.call,
+                              .y = args.y,
+                              .targets = loss.targets,
+                              .terms = loss.terms,
+                              .dy = args.dy,
+                              .result = loss.result,
+                              .workspace = args.workspace};  // the layers are done with it
   RETURN_IF_ERROR(CatchExceptions("the loss's Compute", [&] { return loss_->Compute(loss_args); }));
   if (watch_ == nullptr) return absl::OkStatus();
-  return watch_->Saw(Pass::kLoss, options_.last_layer + 1, {terms.result, args.dy});
+  return watch_->Saw(Pass::kLoss, options_.last_layer + 1, {loss.result, args.dy});
 }
 
 absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& call,
-                                  const Batch& batch, MicroBatch micro_batch,
-                                  kernels::Recording& recording) {
+                                  MicroBatch micro_batch, kernels::Recording& recording) {
   LayerArgs args = Args(blocks, call);
-  if (!loss_spec_.is_computed_by_layer) {
-    return Replay(recording, [&] { return chain_.BackwardInput(args); });
+  LayerLoss loss;
+  if (loss_spec_.is_computed_by_layer) {
+    loss = LossOf(micro_batch);
+    args.loss = &loss;
   }
-  ASSIGN_OR_RETURN(const LossTerms terms, TermsOf(batch, micro_batch, chain_.LastWorkspace(args)));
-  args.loss = &terms;
-  return chain_.BackwardInput(args);
+  RETURN_IF_ERROR(Replay(recording, [&] { return chain_.BackwardInput(args); }));
+  return args.loss == nullptr ? absl::OkStatus() : feed_.Release();
 }
 
 absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext& call,
@@ -117,19 +104,20 @@ absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext&
                      });
 }
 
-absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
+absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call,
                              MicroBatch micro_batch, const UpdateStep* update,
                              kernels::Recording& recording) {
   LayerArgs args = Args(blocks, call);
-  LossTerms terms;
+  LayerLoss loss;
   if (loss_spec_.is_computed_by_layer) {
-    ASSIGN_OR_RETURN(terms, TermsOf(batch, micro_batch, chain_.LastWorkspace(args)));
-    args.loss = &terms;
+    loss = LossOf(micro_batch);
+    args.loss = &loss;
   }
-  return RunBackward(args, micro_batch, update, recording,
-                     [&](const LayerArgs& own, Chain::AfterLayer after_layer) {
-                       return chain_.Backward(own, after_layer);
-                     });
+  RETURN_IF_ERROR(RunBackward(args, micro_batch, update, recording,
+                              [&](const LayerArgs& own, Chain::AfterLayer after_layer) {
+                                return chain_.Backward(own, after_layer);
+                              }));
+  return args.loss == nullptr ? absl::OkStatus() : feed_.Release();
 }
 
 absl::Status Stage::RunBackward(
@@ -138,15 +126,14 @@ absl::Status Stage::RunBackward(
   args.accumulate = !blocks_.is_first(micro_batch.value());
   args.gradients = gradients_[static_cast<size_t>(blocks_.CopyOf(micro_batch.value()))];
   const auto& folds = folds_[static_cast<size_t>(micro_batch.value())];
-  if (update == nullptr && args.loss == nullptr) {
+  if (update == nullptr) {
     return Replay(recording, [&] {
       return run(args, [&](int layer) { return FoldGradients(layer, folds); });
     });
   }
-  // An update and the terms of a loss are different in every step: this cannot be a recording.
+  // An update is different in every step: this cannot be a recording.
   return run(args, [&](int layer) -> absl::Status {
     RETURN_IF_ERROR(FoldGradients(layer, folds));
-    if (update == nullptr) return absl::OkStatus();
     return UpdateParameters(options_.optimizer, *update, device_,
                             *layer_parameters_[static_cast<size_t>(layer)]);
   });

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/loss_terms.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
@@ -28,9 +29,10 @@ struct HeadShape {
 // The logits z = x w^T and their softmax cross-entropy (kernels/ops/loss.h) as one operation. The
 // logits exist for a tile of rows at a time: what is in memory does not grow with R x C.
 //   x, dx (R, F)   w (C, F)   labels (R) int32   result (2) float64, as LossOp has it
-// With dz the derivative of result[0] times `scale`:   dx = dz w   dw = dz^T x
-// All of the device's activation type, but for dw, which is float32. Rows from `valid_rows` on are
-// padding: they count for nothing, and their dz is 0.
+// With dz the derivative of result[0] times the scale:   dx = dz w   dw = dz^T x
+// All of the device's activation type, but for dw, which is float32. `terms` are in the device's
+// memory. Rows of samples that are not valid are padding: they count for nothing, and their dz is
+// 0.
 //
 // The gradients come from BackwardInput and BackwardWeight, or from Backward, which computes the
 // logits once where the two compute them twice. The bits are the same, for any number of threads.
@@ -42,14 +44,14 @@ class HeadOp : public Operation {
   virtual int64_t statistics_bytes() const = 0;
 
   // `logits` (R, C) is in host memory and complete when the stream has come to what follows; empty:
-  // they are not wanted. An empty `result`: neither is that, and labels are not read.
+  // they are not wanted.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w,
-                               const Tensor& labels, int64_t valid_rows, const Tensor& logits,
+                               const Tensor& labels, const LossTerms* terms, const Tensor& logits,
                                const Tensor& result, std::byte* workspace) = 0;
 
   // An empty `dx` is not computed, here and in Backward.
   virtual absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w,
-                                     const Tensor& labels, int64_t valid_rows, float scale,
+                                     const Tensor& labels, const LossTerms* terms,
                                      const Tensor& result, const Tensor& dx, std::byte* statistics,
                                      std::byte* workspace) = 0;
 
@@ -59,7 +61,7 @@ class HeadOp : public Operation {
                                       bool accumulate, std::byte* workspace) = 0;
 
   virtual absl::Status Backward(Stream& stream, const Tensor& x, const Tensor& w,
-                                const Tensor& labels, int64_t valid_rows, float scale,
+                                const Tensor& labels, const LossTerms* terms,
                                 const Tensor& result, const Tensor& dx, const Tensor& dw,
                                 bool accumulate, std::byte* workspace) = 0;
 };

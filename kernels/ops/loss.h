@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device.h"
+#include "kernels/ops/loss_terms.h"
 #include "kernels/ops/operation.h"
 #include "kernels/tensor.h"
 
@@ -41,20 +42,20 @@ struct MeanSquaredErrorOfValuesShape : LossShape {};
 //   result (2) float64: sum of the losses of rows, divided by P; number of correct rows
 // output and gradient are of the device's activation type.
 // Where the loss of a row is not finite, so is its gradient not.
-// Rows from `valid_rows` on are padding: they count for nothing and their gradient is 0. A row is
-// correct if its largest output, the first one of several, is at its label; none is that has
-// values. The losses of rows are summed in double, in an order that depends on R, C and
-// `valid_rows` alone. With P = 1 the division changes no bit.
+// Rows of samples that are not valid (LossTerms) are padding: they count for nothing and their
+// gradient is 0. A row is correct if its largest output, the first one of several, is at its label;
+// none is that has values. The losses of rows are summed in double, in an order that depends on R,
+// C and the number of valid samples alone. With P = 1 the division changes no bit.
 class LossOp : public Operation {
  public:
   // Scratch for Compute.
   virtual int64_t workspace_bytes() const = 0;
 
-  // `gradient` gets the derivative of result[0] times `scale`, and may be `output` itself; empty:
-  // not computed.
+  // `gradient` gets the derivative of result[0] times the scale, and may be `output` itself; empty:
+  // not computed. `terms`: in the device's memory.
   virtual absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
-                               int64_t valid_rows, float scale, const Tensor& gradient,
-                               const Tensor& result, std::byte* workspace) = 0;
+                               const LossTerms* terms, const Tensor& gradient, const Tensor& result,
+                               std::byte* workspace) = 0;
 };
 
 absl::StatusOr<std::unique_ptr<LossOp>> CreateOnCpu(const SoftmaxCrossEntropyShape& shape,

@@ -215,9 +215,10 @@ TEST_F(Bfloat16OnCpu, Head) {
     const Tensor labels = place.device.Labels(RandomLabels(130, 600, 3));
     const Tensor logits = place.Result({130, 600}), dx = place.Result(inputs),
                  dw = place.Floats(weights), result = place.device.Result({2}, DType::kFloat64);
+    const LossTerms terms = {129, 0.125F};
     place.Run([&](Stream& stream) {
-      EXPECT_OK(op->Forward(stream, x, w, labels, 129, logits, result, workspace));
-      return op->Backward(stream, x, w, labels, 129, 0.125F, result, dx, dw, false, workspace);
+      EXPECT_OK(op->Forward(stream, x, w, labels, &terms, logits, result, workspace));
+      return op->Backward(stream, x, w, labels, &terms, result, dx, dw, false, workspace);
     });
     return std::vector<Tensor>{logits, result, dx, dw};
   });
@@ -231,8 +232,9 @@ TEST_F(Bfloat16OnCpu, Losses) {
       const Tensor output = place.Numbers({19, 7}, 1), gradient = place.Result({19, 7});
       const Tensor labels = place.device.Labels(RandomLabels(19, 7, 2));
       const Tensor result = place.device.Result({2}, DType::kFloat64);
+      const LossTerms terms = {18, 0.5F};
       place.Run([&](Stream& stream) {
-        return op->Compute(stream, output, labels, 18, 0.5F, gradient, result, workspace);
+        return op->Compute(stream, output, labels, &terms, gradient, result, workspace);
       });
       return std::vector<Tensor>{gradient, result};
     };

@@ -43,12 +43,14 @@ struct Problem {
     labels = RandomLabels(shape.rows, shape.classes, 3);
     dw = RandomNormal(shape.classes * shape.features, 4);
   }
-  // Marks the last rows as padding, with an input of its own.
+  // Marks the samples of the last rows as padding, with an input of its own.
   void Pad(int64_t rows) {
-    valid_rows = shape.rows - rows;
+    valid_rows = (shape.rows - rows) / shape.positions * shape.positions;
     std::fill(x.begin() + valid_rows * shape.features, x.end(), 100.0F);
     std::fill(labels.begin() + valid_rows, labels.end(), -1);
   }
+
+  LossTerms terms() const { return {valid_rows / shape.positions, scale}; }
 
   HeadShape shape;
   int64_t valid_rows;
@@ -75,13 +77,13 @@ class OnDevice {
   struct Forwarded {
     Tensor result, logits;
   };
-  Forwarded Forward(bool wants_result = true, bool wants_logits = true) {
-    Forwarded forwarded;
-    if (wants_result) forwarded.result = device_.Result(Shape{2}, DType::kFloat64);
+  Forwarded Forward(bool wants_logits = true) {
+    Forwarded forwarded = {.result = device_.Result(Shape{2}, DType::kFloat64), .logits = {}};
     if (wants_logits) forwarded.logits = device_.Result(Shape{shape_.rows, shape_.classes});
+    const LossTerms terms = problem_.terms();
     EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Forward(stream, x(), w(), wants_result ? labels() : Tensor{}, problem_.valid_rows,
-                          forwarded.logits, forwarded.result, Workspace());
+      return op_->Forward(stream, x(), w(), labels(), &terms, forwarded.logits, forwarded.result,
+                          Workspace());
     }));
     return forwarded;
   }
@@ -92,15 +94,16 @@ class OnDevice {
     gradients.result = device_.Result(Shape{2}, DType::kFloat64);
     if (want_dx) gradients.dx = device_.Result(Shape{shape_.rows, shape_.features});
     gradients.dw = accumulate ? device_.Operand(weights, problem_.dw) : device_.Result(weights);
+    const LossTerms terms = problem_.terms();
     EXPECT_OK(device_.Run([&](Stream& stream) -> absl::Status {
       if (pass == Pass::kFused) {
-        return op_->Backward(stream, x(), w(), labels(), problem_.valid_rows, problem_.scale,
-                             gradients.result, gradients.dx, gradients.dw, accumulate, Workspace());
+        return op_->Backward(stream, x(), w(), labels(), &terms, gradients.result, gradients.dx,
+                             gradients.dw, accumulate, Workspace());
       }
       std::byte* const statistics = device_.Workspace(op_->statistics_bytes());
       const absl::Status input =
-          op_->BackwardInput(stream, x(), w(), labels(), problem_.valid_rows, problem_.scale,
-                             gradients.result, gradients.dx, statistics, Workspace());
+          op_->BackwardInput(stream, x(), w(), labels(), &terms, gradients.result, gradients.dx,
+                             statistics, Workspace());
       if (!input.ok()) return input;
       return op_->BackwardWeight(stream, x(), w(), statistics, gradients.dw, accumulate,
                                  Workspace());
@@ -273,8 +276,10 @@ TEST_P(CpuHead, WhatIsNotWantedChangesNoBit) {
   }
   OnDevice device(problem_);
   const auto both = device.Forward();
-  EXPECT_EQ(BytesOf(device.Forward(true, false).result), BytesOf(both.result));
-  EXPECT_EQ(BytesOf(device.Forward(false, true).logits), BytesOf(both.logits));
+  EXPECT_EQ(BytesOf(device.Forward(/*wants_logits=*/false).result), BytesOf(both.result));
+  Problem predicted = problem_;
+  predicted.valid_rows = 0;
+  EXPECT_EQ(BytesOf(OnDevice(predicted).Forward().logits), BytesOf(both.logits));
 }
 
 TEST_P(CpuHead, AnyNumberOfThreadsGivesTheSameBits) {

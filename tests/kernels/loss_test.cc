@@ -43,13 +43,15 @@ struct Problem {
     output = RandomNormal(shape.rows * shape.classes, 1);
     labels = RandomLabels(shape.rows, shape.classes, 2);
   }
-  // Marks the last rows as padding and fills them with what would spoil every sum.
+  // Marks the samples of the last rows as padding and fills them with what would spoil every sum.
   void Pad(int64_t rows) {
-    valid_rows = shape.rows - rows;
+    valid_rows = (shape.rows - rows) / shape.positions * shape.positions;
     std::fill(output.begin() + valid_rows * shape.classes, output.end(),
               std::numeric_limits<float>::quiet_NaN());
     std::fill(labels.begin() + valid_rows, labels.end(), -1);
   }
+
+  LossTerms terms() const { return {valid_rows / shape.positions, scale}; }
 
   LossKind kind;
   LossShape shape;
@@ -80,9 +82,10 @@ class OnDevice {
                                                         : device_.Result(matrix);
     const Tensor result = device_.Result(Shape{2}, DType::kFloat64);
     std::byte* const workspace = device_.Workspace(op_->workspace_bytes());
+    const LossTerms terms = problem_.terms();
     EXPECT_OK(device_.Run([&](Stream& stream) {
-      return op_->Compute(stream, output, device_.Labels(problem_.labels), problem_.valid_rows,
-                          problem_.scale, gradient, result, workspace);
+      return op_->Compute(stream, output, device_.Labels(problem_.labels), &terms, gradient, result,
+                          workspace);
     }));
     return {gradient, result};
   }

@@ -24,17 +24,15 @@ class HeadLayer final : public Layer {
     }
     ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("head", context));
     const int64_t features = axis.features;
-    positions_ = axis.rows / context.rows;
     ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::HeadShape{axis.rows, features, classes_, positions_}));
-    const Tensor targets{nullptr, kernels::DType::kInt32, Shape{axis.rows}};
-    targets_bytes_ = partition::AlignTensor(targets.bytes());
+                              kernels::HeadShape{axis.rows, features, classes_,
+                                                 axis.rows / context.rows}));
     LayerSpec spec;
     spec.description = absl::StrCat("head ", features, " -> ", classes_);
     spec.output = axis.WithFeatures(classes_);
     spec.computes_loss = true;
     spec.parameters = {{"weight", Shape{classes_, features}, Init::Normal(0.0F, deviation_), true}};
-    spec.memory.workspace_bytes = targets_bytes_ + op_->workspace_bytes();
+    spec.memory.workspace_bytes = op_->workspace_bytes();
     spec.memory.gradient_stash_bytes = op_->statistics_bytes();
     const auto elements = static_cast<double>(classes_ * features);
     const double bytes = static_cast<double>(SizeOf(context.device.activation_type())) *
@@ -49,38 +47,33 @@ class HeadLayer final : public Layer {
 
   absl::Status Forward(const LayerArgs& args) override {
     if (args.loss == nullptr) return absl::OkStatus();  // B has it
-    const LossTerms& loss = *args.loss;
-    if (loss.result.empty() && loss.outputs.empty()) return absl::OkStatus();
-    return op_->Forward(args.stream, args.x, args.parameters[0], loss.targets, ValidRows(loss),
-                        loss.outputs, loss.result, args.workspace + targets_bytes_);
+    const LayerLoss& loss = *args.loss;
+    return op_->Forward(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
+                        loss.outputs, loss.result, args.workspace);
   }
 
   absl::Status BackwardInput(const LayerArgs& args) override {
-    const LossTerms& loss = *args.loss;
-    return op_->BackwardInput(args.stream, args.x, args.parameters[0], loss.targets,
-                              ValidRows(loss), loss.scale, loss.result, args.dx,
-                              args.gradient_stash, args.workspace + targets_bytes_);
+    const LayerLoss& loss = *args.loss;
+    return op_->BackwardInput(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
+                              loss.result, args.dx,
+                              args.gradient_stash, args.workspace);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
     return op_->BackwardWeight(args.stream, args.x, args.parameters[0], args.gradient_stash,
-                               args.gradients[0], args.accumulate, args.workspace + targets_bytes_);
+                               args.gradients[0], args.accumulate, args.workspace);
   }
 
   absl::Status Backward(const LayerArgs& args) override {
-    const LossTerms& loss = *args.loss;
-    return op_->Backward(args.stream, args.x, args.parameters[0], loss.targets, ValidRows(loss),
-                         loss.scale, loss.result, args.dx, args.gradients[0], args.accumulate,
-                         args.workspace + targets_bytes_);
+    const LayerLoss& loss = *args.loss;
+    return op_->Backward(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
+                         loss.result, args.dx, args.gradients[0], args.accumulate,
+                         args.workspace);
   }
 
  private:
-  int64_t ValidRows(const LossTerms& loss) const { return loss.valid_rows * positions_; }
-
   const int64_t classes_;
   const float deviation_;
-  int64_t positions_ = 1;  // of a sample
-  int64_t targets_bytes_ = 0;
   std::unique_ptr<kernels::HeadOp> op_;
 };
 

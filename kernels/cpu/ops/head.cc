@@ -67,13 +67,12 @@ class CpuHead final : public HeadOp {
   }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,
-                       int64_t valid_rows, const Tensor& logits, const Tensor& result,
+                       const LossTerms* terms, const Tensor& logits, const Tensor& result,
                        std::byte* workspace) override {
-    const bool wants_result = !result.empty();
     const Scratch scratch = ScratchAt(workspace);
     Total total;
     for (int tile = 0; tile < row_tiles_.count; ++tile) {
-      const Rows rows = RowsOf(tile, labels, valid_rows);
+      const Rows rows = RowsOf(tile, labels, terms);
       LoadRows(rows, x, scratch);
       RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
         RETURN_IF_ERROR(Logits(rows, w, classes, slot, scratch));
@@ -82,25 +81,24 @@ class CpuHead final : public HeadOp {
           Transpose(scratch.z + c * rows.m, rows.m, class_tiles_.length(classes), rows.m,
                     Elements<T>(logits) + rows.begin * C_ + c, C_);
         }
-        if (wants_result) Softmax(rows, classes, scratch);
+        if (rows.valid > 0) Softmax(rows, classes, scratch);
         return absl::OkStatus();
       }));
-      if (wants_result) Combine(rows, 1.0F, scratch, scratch.rows, total);
+      Combine(rows, scratch, scratch.rows, total);
     }
-    if (wants_result) Store(total, result);
+    Store(total, result);
     return absl::OkStatus();
   }
 
   absl::Status BackwardInput(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,
-                             int64_t valid_rows, float scale, const Tensor& result,
-                             const Tensor& dx, std::byte* statistics,
-                             std::byte* workspace) override {
+                             const LossTerms* terms, const Tensor& result, const Tensor& dx,
+                             std::byte* statistics, std::byte* workspace) override {
     const Scratch scratch = ScratchAt(workspace);
     Total total;
     for (int tile = 0; tile < row_tiles_.count; ++tile) {
-      const Rows rows = RowsOf(tile, labels, valid_rows);
+      const Rows rows = RowsOf(tile, labels, terms);
       RowSoftmax* const softmax = reinterpret_cast<RowSoftmax*>(statistics) + rows.begin;
-      RETURN_IF_ERROR(LossOfRows(stream, rows, x, w, scale, scratch, softmax, total));
+      RETURN_IF_ERROR(LossOfRows(stream, rows, x, w, scratch, softmax, total));
       if (dx.empty()) continue;
       RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int) {
         LogitGradients(rows.m, softmax, classes, scratch);
@@ -117,7 +115,7 @@ class CpuHead final : public HeadOp {
                               std::byte* workspace) override {
     const Scratch scratch = ScratchAt(workspace);
     for (int tile = 0; tile < row_tiles_.count; ++tile) {
-      const Rows rows = RowsOf(tile, {}, 0);
+      const Rows rows = RowsOf(tile, {}, nullptr);
       const auto* const softmax = reinterpret_cast<const RowSoftmax*>(statistics) + rows.begin;
       LoadRows(rows, x, scratch);
       RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
@@ -131,13 +129,13 @@ class CpuHead final : public HeadOp {
   }
 
   absl::Status Backward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& labels,
-                        int64_t valid_rows, float scale, const Tensor& result, const Tensor& dx,
+                        const LossTerms* terms, const Tensor& result, const Tensor& dx,
                         const Tensor& dw, bool accumulate, std::byte* workspace) override {
     const Scratch scratch = ScratchAt(workspace);
     Total total;
     for (int tile = 0; tile < row_tiles_.count; ++tile) {
-      const Rows rows = RowsOf(tile, labels, valid_rows);
-      RETURN_IF_ERROR(LossOfRows(stream, rows, x, w, scale, scratch, scratch.rows, total));
+      const Rows rows = RowsOf(tile, labels, terms);
+      RETURN_IF_ERROR(LossOfRows(stream, rows, x, w, scratch, scratch.rows, total));
       RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) {
         LogitGradients(rows.m, scratch.rows, classes, scratch);
         return WeightGradients(rows, x, classes, slot, scratch, accumulate || tile > 0, dw);
@@ -164,8 +162,9 @@ class CpuHead final : public HeadOp {
   // A tile of rows.
   struct Rows {
     int64_t begin, m;
-    int64_t valid;          // of the m
-    const int32_t* labels;  // null where they are not read
+    const int32_t* labels;  // null where there is no loss
+    int64_t valid = 0;      // of the m
+    float scale = 0.0F;     // of the gradient of a row
   };
 
   const HeadProducts& ProductsFor(const Rows& rows) const { return rows.m == M_ ? whole_ : last_; }
@@ -201,11 +200,14 @@ class CpuHead final : public HeadOp {
     return scratch;
   }
 
-  Rows RowsOf(int tile, const Tensor& labels, int64_t valid_rows) const {
+  // `terms`: null where labels are empty.
+  Rows RowsOf(int tile, const Tensor& labels, const LossTerms* terms) const {
     const int64_t begin = row_tiles_.begin(tile);
     const int64_t m = row_tiles_.length(tile);
-    return {begin, m, std::clamp<int64_t>(valid_rows - begin, 0, m),
-            labels.empty() ? nullptr : labels.i32() + begin};
+    if (terms == nullptr) return {begin, m, nullptr};
+    return {begin, m, labels.i32() + begin,
+            std::clamp<int64_t>(terms->valid_samples * P_ - begin, 0, m),
+            terms->scale / static_cast<float>(P_)};
   }
 
   // Calls function(tile of classes, slot) for each.
@@ -232,7 +234,7 @@ class CpuHead final : public HeadOp {
     RETURN_IF_ERROR(ProductsFor(rows).z.Run(classes, slot, Elements<T>(w) + c * F_,
                                             scratch.x_transposed, false, z,
                                             Scratchpad(scratch, slot)));
-    for (int64_t r = 0; rows.labels != nullptr && r < rows.valid; ++r) {
+    for (int64_t r = 0; r < rows.valid; ++r) {
       const int64_t row = rows.labels[r] - c;
       if (0 <= row && row < class_tiles_.length(classes)) {
         scratch.label_logits[r] = z[row * rows.m + r];
@@ -255,22 +257,20 @@ class CpuHead final : public HeadOp {
 
   // All that the gradients of these rows take, and their losses.
   absl::Status LossOfRows(Stream& stream, const Rows& rows, const Tensor& x, const Tensor& w,
-                          float scale, const Scratch& scratch, RowSoftmax* softmax,
-                          Total& total) const {
+                          const Scratch& scratch, RowSoftmax* softmax, Total& total) const {
     LoadRows(rows, x, scratch);
     RETURN_IF_ERROR(ForClasses(stream, [&](int classes, int slot) -> absl::Status {
       RETURN_IF_ERROR(Logits(rows, w, classes, slot, scratch));
       Softmax(rows, classes, scratch);
       return absl::OkStatus();
     }));
-    Combine(rows, scale, scratch, softmax, total);
+    Combine(rows, scratch, softmax, total);
     return absl::OkStatus();
   }
 
   // The tiles of classes, in order.
-  void Combine(const Rows& rows, float scale, const Scratch& scratch, RowSoftmax* softmax,
+  void Combine(const Rows& rows, const Scratch& scratch, RowSoftmax* softmax,
                Total& total) const {
-    const float row_scale = scale / static_cast<float>(P_);
     for (int64_t r = 0; r < rows.valid; ++r) {
       float maximum = -std::numeric_limits<float>::infinity();
       int32_t largest = 0;
@@ -286,8 +286,8 @@ class CpuHead final : public HeadOp {
         sum += partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - maximum));
       }
       const int32_t label = rows.labels[r];
-      softmax[r] = {maximum, static_cast<float>(static_cast<double>(row_scale) / sum), row_scale,
-                    label};
+      softmax[r] = {maximum, static_cast<float>(static_cast<double>(rows.scale) / sum),
+                    rows.scale, label};
       total.loss += std::log(sum) - (static_cast<double>(scratch.label_logits[r]) - maximum);
       total.correct += largest == label ? 1 : 0;
     }

@@ -106,10 +106,11 @@ class CpuLoss final : public LossOp {
   }
 
   absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
-                       int64_t valid_rows, float scale, const Tensor& gradient,
-                       const Tensor& result, std::byte* workspace) override {
+                       const LossTerms* terms, const Tensor& gradient, const Tensor& result,
+                       std::byte* workspace) override {
     auto* const results = reinterpret_cast<RowResult*>(workspace);
-    const float row_scale = scale / static_cast<float>(P_);
+    const int64_t valid_rows = terms->valid_samples * P_;
+    const float row_scale = terms->scale / static_cast<float>(P_);
     AsCpu(stream).ParallelFor(row_tiles_.count, [&](int tile, int) {
       const int64_t begin = row_tiles_.begin(tile);
       for (int64_t r = begin; r < begin + row_tiles_.length(tile); ++r) {

@@ -24,14 +24,13 @@ class CudaLoss final : public LossOp {
   }
 
   absl::Status Compute(Stream& stream, const Tensor& output, const Tensor& targets,
-                       int64_t valid_rows, float scale, const Tensor& gradient,
-                       const Tensor& result, std::byte* workspace) override {
+                       const LossTerms* terms, const Tensor& gradient, const Tensor& result,
+                       std::byte* workspace) override {
     const bool has_values = targets.dtype == DType::kFloat32;
     const LossArguments arguments = {.rows = shape_.rows,
                                      .classes = shape_.classes,
-                                     .valid_rows = valid_rows,
                                      .positions = shape_.positions,
-                                     .scale = scale / static_cast<float>(shape_.positions),
+                                     .terms = terms,
                                      .output = output.data,
                                      .labels = has_values ? nullptr : targets.i32(),
                                      .values = has_values ? targets.f32() : nullptr,

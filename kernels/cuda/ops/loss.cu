@@ -57,6 +57,14 @@ __device__ inline Located TeamFirstLargest(Located own, Scratch* scratch) {
       own, [](Located a, Located b) { return FirstLargest(a, b); }, scratch->located);
 }
 
+// The terms are of samples.
+__device__ inline int64_t ValidRows(const LossArguments& a) {
+  return a.terms->valid_samples * a.positions;
+}
+__device__ inline float ScaleOfRow(const LossArguments& a) {
+  return a.terms->scale / static_cast<float>(a.positions);
+}
+
 __device__ inline bool IsClass(const LossArguments& a, int label) {
   return label >= 0 && label < a.classes;
 }
@@ -64,7 +72,7 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
 // -log softmax(output)[label], with the sum of exponentials formed in the same pass as the maximum
 // that they are relative to (Milakov & Gimelshein 2018).
 template <typename T, int N>
-__device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+__device__ void CrossEntropyRow(const LossArguments& a, int64_t r, float scale, Scratch* scratch) {
   const T* const output = static_cast<const T*>(a.output) + r * a.classes;
   const int label = a.labels[r];
   const bool is_class = IsClass(a, label);
@@ -101,14 +109,14 @@ __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scra
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const float probability = __expf(vector.o[i] - row_maximum) * inverse;
-      values[i] = a.scale * (probability - (c + i == label ? one : 0.0F));
+      values[i] = scale * (probability - (c + i == label ? one : 0.0F));
     }
     Store(gradient + c, values);
   });
 }
 
 template <typename T, int N>
-__device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+__device__ void SquaredErrorRow(const LossArguments& a, int64_t r, float scale, Scratch* scratch) {
   const int label = a.labels[r];
   const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
   Located largest{-INFINITY, kNowhere};
@@ -131,7 +139,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
   if (a.gradient == nullptr) return;
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
   // Squares overflow before the differences do.
-  const float factor = 2.0F * a.scale / static_cast<float>(a.classes) + 0.0F * sum;
+  const float factor = 2.0F * scale / static_cast<float>(a.classes) + 0.0F * sum;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float values[N];
 #pragma unroll
@@ -143,7 +151,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scra
 }
 
 template <typename T, int N>
-__device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
+__device__ void ValueErrorRow(const LossArguments& a, int64_t r, float scale, Scratch* scratch) {
   const float* const values = a.values + r * a.classes;
   const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
   float sum = 0.0F;
@@ -161,7 +169,7 @@ __device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratc
   if (a.gradient == nullptr) return;
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
   // Squares overflow before the differences do.
-  const float factor = 2.0F * a.scale / static_cast<float>(a.classes) + 0.0F * sum;
+  const float factor = 2.0F * scale / static_cast<float>(a.classes) + 0.0F * sum;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float differences[N];
 #pragma unroll
@@ -188,24 +196,25 @@ __global__ void __launch_bounds__(kMaxTeamThreads) LossRowsKernel(const LossArgu
   const int64_t r = TeamRow();
   if (r >= a.rows) return;
   Scratch* const scratch = SharedMemory<Scratch>();
-  if (r >= a.valid_rows) {
+  if (r >= ValidRows(a)) {
     ClearRow<T, N>(a, r);
   } else if constexpr (kFormula == LossFormula::kCrossEntropy) {
-    CrossEntropyRow<T, N>(a, r, scratch);
+    CrossEntropyRow<T, N>(a, r, ScaleOfRow(a), scratch);
   } else if constexpr (kFormula == LossFormula::kSquaredError) {
-    SquaredErrorRow<T, N>(a, r, scratch);
+    SquaredErrorRow<T, N>(a, r, ScaleOfRow(a), scratch);
   } else {
-    ValueErrorRow<T, N>(a, r, scratch);
+    ValueErrorRow<T, N>(a, r, ScaleOfRow(a), scratch);
   }
 }
 
-// One block: the order of the sum depends on valid_rows alone.
+// One block: the order of the sum depends on the number of valid rows alone.
 __global__ void __launch_bounds__(kSumThreads) LossSumKernel(const LossArguments a) {
   double* const scratch = SharedMemory<double>();
   double loss = 0.0;
   double correct = 0.0;
+  const int64_t valid_rows = ValidRows(a);
 #pragma unroll 4
-  for (int64_t r = threadIdx.x; r < a.valid_rows; r += kSumThreads) {
+  for (int64_t r = threadIdx.x; r < valid_rows; r += kSumThreads) {
     loss += a.workspace[r].loss;
     correct += a.workspace[r].correct;
   }

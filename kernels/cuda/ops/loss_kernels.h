@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/element_type.h"
+#include "kernels/ops/loss_terms.h"
 
 // The kernels of LossOp (kernels/ops/loss.h): formulas and shapes are there.
 namespace stagecoach::kernels {
@@ -19,9 +20,8 @@ struct LossOfRow {
 struct LossArguments {
   int64_t rows = 1;     // R
   int64_t classes = 1;  // C
-  int64_t valid_rows = 0;
   int64_t positions = 1;  // P
-  float scale = 1.0F;     // of the gradient of a row
+  const LossTerms* terms = nullptr;
   const void* output = nullptr;
   const int32_t* labels = nullptr;
   const float* values = nullptr;  // in place of labels

@@ -51,15 +51,18 @@ class Targets final : public Dataset {
 // What a loss that takes `target` is given of all rows.
 absl::StatusOr<std::vector<int32_t>> GivenTo(const TargetSpec& target, const Dataset& data) {
   const auto device = MakeDevice({}, 0).value();
-  Feed feed = Feed::Create(*device, {.micro_batch_rows = data.rows(), .target = target}).value();
+  Feed feed =
+      Feed::Create(*device, {.micro_batch_rows = data.rows(), .feeds_loss = true, .target = target})
+          .value();
+  const kernels::Buffer place = device->Allocate(BytesOfTargets(target, data.rows())).value();
+  feed.PlaceTargets(place.data());
   std::vector<int64_t> rows;
   for (int64_t row = 0; row < data.rows(); ++row) rows.push_back(row);
-  std::vector<int32_t> given(static_cast<size_t>(data.rows() * target.shape.elements()));
-  const Tensor targets{reinterpret_cast<std::byte*>(given.data()), target.type(),
-                       target.shape.Batched(data.rows())};
-  const absl::Status status = feed.Targets({.data = &data, .rows = rows}, 0, targets);
+  const absl::Status status = feed.Loss({.data = &data, .rows = rows}, 0);
   if (!status.ok()) return status;
-  return given;
+  EXPECT_EQ(feed.TermsOf(0)->valid_samples, data.rows());
+  const Tensor given = feed.TargetsOf(0);
+  return std::vector<int32_t>(given.i32(), given.i32() + given.elements());
 }
 
 TEST(Feed, TakesEveryLabelThatIsAClass) {
@@ -87,6 +90,21 @@ TEST(Feed, SaysAtWhichPositionALabelIsNoClass) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "label of row 1, position 2, is 5, expected 0 to 4: the loss is of 5 "
                        "classes"));
+}
+
+// Two whole micro-batches and one of a single row; then another, of the same first rows.
+TEST(Feed, TellsALossWhichSamplesAreValidAndTheScaleOfTheBatch) {
+  const std::vector<int64_t> rows = {0, 1, 2, 3, 4};
+  const Batch batch = {.rows = rows};
+  std::vector<kernels::LossTerms> terms;
+  for (int i = 0; i < 4; ++i) terms.push_back(batch.TermsOf(i, /*micro_batch_rows=*/2));
+  EXPECT_THAT(terms, ::testing::ElementsAre(kernels::LossTerms{2, 0.2F}, kernels::LossTerms{2, 0.2F},
+                                            kernels::LossTerms{1, 0.2F},
+                                            kernels::LossTerms{0, 0.2F}));
+  EXPECT_EQ((Batch{.rows = {0, 1}}.TermsOf(0, 2)), (kernels::LossTerms{2, 0.5F}));
+  EXPECT_EQ((Batch{.rows = {0, 1}, .wants_loss = false}.TermsOf(0, 2)),
+            (kernels::LossTerms{0, 0.5F}));
+  EXPECT_EQ(Batch().TermsOf(0, 2), (kernels::LossTerms{0, 1.0F}));
 }
 
 // Numbers have the bits of labels that would be refused.

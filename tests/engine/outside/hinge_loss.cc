@@ -32,14 +32,14 @@ class HingeLoss final : public Loss {
     float* const dy = args.dy.empty() ? nullptr : args.dy.f32();
     if (void* const stream = args.stream.native_handle()) {
       const cudaError_t error = LaunchHinge(
-          stream, rows_, classes_, args.valid_rows, args.y.f32(), args.targets.i32(), args.scale,
-          dy, reinterpret_cast<HingeOfRow*>(args.workspace), args.result.f64());
+          stream, rows_, classes_, args.terms, args.y.f32(), args.targets.i32(), dy,
+          reinterpret_cast<HingeOfRow*>(args.workspace), args.result.f64());
       if (error == cudaSuccess) return absl::OkStatus();
       return absl::InternalError(absl::StrCat("hinge: ", cudaGetErrorString(error)));
     }
     if (dy != nullptr) std::fill_n(dy, rows_ * classes_, 0.0F);
     double sum = 0.0, right = 0.0;
-    for (int64_t row = 0; row < args.valid_rows; ++row) {
+    for (int64_t row = 0; row < args.terms->valid_samples; ++row) {
       const float* const y = args.y.f32() + row * classes_;
       const int64_t label = args.targets.i32()[row];
       int64_t rival = label == 0 ? 1 : 0;
@@ -51,8 +51,8 @@ class HingeLoss final : public Loss {
       if (loss <= 0.0) continue;
       sum += loss;
       if (dy == nullptr) continue;
-      dy[row * classes_ + rival] = args.scale;
-      dy[row * classes_ + label] = -args.scale;
+      dy[row * classes_ + rival] = args.terms->scale;
+      dy[row * classes_ + label] = -args.terms->scale;
     }
     args.result.f64()[0] = sum;
     args.result.f64()[1] = right;

@@ -19,11 +19,11 @@ struct HingeOfRow {
   double right;  // 1 or 0
 };
 
-// The CUDA kernels. y, dy (rows, classes)   labels (rows)   of_rows (rows)   result (2). `dy` may
-// be null.
-cudaError_t LaunchHinge(void* stream, int64_t rows, int64_t classes, int64_t valid_rows,
-                        const float* y, const int32_t* labels, float scale, float* dy,
-                        HingeOfRow* of_rows, double* result);
+// The CUDA kernels. y, dy (rows, classes)   labels (rows)   of_rows (rows)   result (2). All are in
+// the GPU's memory, the terms too; `dy` may be null.
+cudaError_t LaunchHinge(void* stream, int64_t rows, int64_t classes,
+                        const stagecoach::kernels::LossTerms* terms, const float* y,
+                        const int32_t* labels, float* dy, HingeOfRow* of_rows, double* result);
 
 }  // namespace outside
 

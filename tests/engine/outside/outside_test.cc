@@ -71,13 +71,14 @@ TEST(OutsideTheTree, LossHasTheGradientOfFiniteDifferences) {
   const Tensor targets = device.Labels(labels);
   const Tensor dy = device.Result(Shape{kRows, kClasses});
   const Tensor result = device.Result(Shape{2}, kernels::DType::kFloat64);
+  const kernels::LossTerms terms = {.valid_samples = kRows};
   ASSERT_OK(device.Run([&](kernels::Stream& stream) -> absl::Status {
     const std::unique_ptr<Loss> loss = Hinge()();
     RETURN_IF_ERROR(loss->Prepare({device.device(), kRows, Shape{kClasses}}).status());
     return loss->Compute({.stream = stream,
                           .y = y,
                           .targets = targets,
-                          .valid_rows = kRows,
+                          .terms = &terms,
                           .dy = dy,
                           .result = result});
   }));

@@ -133,8 +133,9 @@ TEST(AnalyzeModel, SizesTheLoss) {
   ASSERT_OK_AND_ASSIGN(
       const ModelProfile profile,
       AnalyzeModel({.input = Shape{10}, .layers = {Linear(7)}}, {.micro_batch_rows = 17}));
-  EXPECT_EQ(profile.ends(5).loss_workspace_bytes, 128 + 320);  // 17 labels, 17 results of rows
-  EXPECT_EQ(profile.ends(5).loss_resident_bytes, 128);         // 5 pairs of doubles
+  EXPECT_EQ(profile.ends(5).loss_workspace_bytes, 320);  // 17 results of rows
+  // Of each of 5, 17 labels and the terms; and 5 pairs of doubles.
+  EXPECT_EQ(profile.ends(5).loss_resident_bytes, 5 * 128 + 128);
 }
 
 TEST(AnalyzeModel, FollowsTheShapesThroughTheModel) {

@@ -33,6 +33,8 @@ constexpr int64_t kRowsOfData = 64;
 constexpr int64_t kMicroBatchRows = 3;
 constexpr int kMicroBatches = 4;
 constexpr int64_t kBatchRows = kMicroBatchRows * kMicroBatches;
+const TargetSpec kTarget = TargetSpec::ClassLabel(kRowsOfData);
+const int64_t kLossBytes = BytesOfTargets(kTarget, kMicroBatchRows);
 
 // Numbers or ids that tell where they come from; counts what is read.
 class CountingData final : public Dataset {
@@ -78,6 +80,7 @@ class CountingData final : public Dataset {
 struct Fed {
   std::vector<float> features;  // ids as well, each of which a float can be
   std::vector<int32_t> labels;
+  std::vector<kernels::LossTerms> terms;  // by micro-batch
 };
 
 // A feed of one GPU, and memory for a whole batch there.
@@ -87,16 +90,18 @@ class Feeding {
       : device_(MakeDevice({.kind = DeviceKind::kCuda, .precision = precision}, 0).value()),
         type_(has_ids ? DType::kInt32 : device_->activation_type()),
         features_(device_->Allocate(kBatchRows * features * SizeOf(type_)).value()),
-        labels_(device_->Allocate(kBatchRows * SizeOf(DType::kInt32)).value()),
-        host_(device_->AllocateHost(features_.bytes() + labels_.bytes()).value()),
+        loss_(device_->Allocate(kMicroBatches * kLossBytes).value()),
+        host_(device_->AllocateHost(features_.bytes() + loss_.bytes()).value()),
         feed_(Feed::Create(*device_, {.micro_batch_rows = kMicroBatchRows,
                                       .micro_batches = kMicroBatches,
                                       .features = features,
                                       .has_ids = has_ids,
-                                      .target = TargetSpec::ClassLabel(kRowsOfData)})
+                                      .feeds_loss = true,
+                                      .target = kTarget})
                   .value()),
         ahead_(device_->Allocate(kMicroBatches * feed_.feature_bytes()).value()) {
     feed_.PlaceAhead(ahead_.data());
+    feed_.PlaceTargets(loss_.data());
   }
 
   Fed Run(const Batch& batch, const Batch& next) {
@@ -105,14 +110,12 @@ class Feeding {
       for (int i = 0; i < kMicroBatches; ++i) {
         const Tensor x{features_.data() + i * features_.bytes() / kMicroBatches, type_,
                        Shape{kMicroBatchRows, features_.bytes() / SizeOf(type_) / kBatchRows}};
-        const Tensor labels{labels_.data() + i * labels_.bytes() / kMicroBatches, DType::kInt32,
-                            Shape{kMicroBatchRows}};
         EXPECT_OK(feed_.Features(batch, i, x));
-        EXPECT_OK(feed_.Targets(batch, i, labels));
+        EXPECT_OK(feed_.Loss(batch, i));
       }
       EXPECT_OK(stream.CopyToHost(host_.data(), features_.data(), features_.bytes()));
-      EXPECT_OK(
-          stream.CopyToHost(host_.data() + features_.bytes(), labels_.data(), labels_.bytes()));
+      EXPECT_OK(stream.CopyToHost(host_.data() + features_.bytes(), loss_.data(), loss_.bytes()));
+      for (int i = 0; i < kMicroBatches; ++i) EXPECT_OK(feed_.Release());
       EXPECT_OK(feed_.Prepare(next));
       EXPECT_OK(stream.Finish(base::Deadline::Never(), [] { return absl::OkStatus(); }));
     });
@@ -122,7 +125,8 @@ class Feeding {
  private:
   Fed Read() const {
     Fed fed{.features = std::vector<float>(static_cast<size_t>(features_.bytes() / SizeOf(type_))),
-            .labels = std::vector<int32_t>(kBatchRows)};
+            .labels = std::vector<int32_t>(kBatchRows),
+            .terms = std::vector<kernels::LossTerms>(kMicroBatches)};
     const std::byte* from = host_.data();
     for (float& value : fed.features) {
       if (type_ == DType::kInt32) {
@@ -138,13 +142,21 @@ class Feeding {
       }
       from += SizeOf(type_);
     }
-    std::memcpy(fed.labels.data(), from, static_cast<size_t>(labels_.bytes()));
+    for (int i = 0; i < kMicroBatches; ++i) {
+      const auto offset = [&](const void* address) {
+        return static_cast<const std::byte*>(address) - loss_.data();
+      };
+      std::memcpy(fed.labels.data() + i * kMicroBatchRows, from + offset(feed_.TargetsOf(i).data),
+                  kMicroBatchRows * sizeof(int32_t));
+      std::memcpy(&fed.terms[static_cast<size_t>(i)], from + offset(feed_.TermsOf(i)),
+                  sizeof(kernels::LossTerms));
+    }
     return fed;
   }
 
   const std::unique_ptr<kernels::Device> device_;
   const DType type_;
-  const kernels::Buffer features_, labels_;
+  const kernels::Buffer features_, loss_;
   const kernels::HostBuffer host_;
   Feed feed_;
   const kernels::Buffer ahead_;
@@ -161,6 +173,9 @@ class CudaFeed : public ::testing::TestWithParam<std::tuple<Precision, bool>> {
                                                : value;
   }
   void ExpectIs(const Fed& fed, const std::vector<int64_t>& rows) const {
+    for (int i = 0; i < kMicroBatches; ++i) {
+      EXPECT_EQ(fed.terms[static_cast<size_t>(i)], Batch{.rows = rows}.TermsOf(i, kMicroBatchRows));
+    }
     for (size_t i = 0; i < static_cast<size_t>(kBatchRows); ++i) {
       const bool pads = i >= rows.size();
       if (!pads) {
@@ -218,6 +233,7 @@ TEST_P(CudaFeed, GivesTheRowsAskedForWhateverWasAnnounced) {
     const Batch next{announces ? &data_ : nullptr, announced};
     ExpectIs(feeding_.Run({&data_, rows}, next), rows);
     rows = random() % 3 > 0 ? announced : any_rows(random() % 2 > 0);
+    if (random() % 4 == 0) rows.resize(random() % (rows.size() + 1));
   }
 }
 

@@ -45,13 +45,15 @@ struct Problem {
     output = RoundedTo(type, RandomNormal(shape.rows * shape.classes, 1));
     labels = RandomLabels(shape.rows, shape.classes, 2);
   }
-  // Marks the last rows as padding and fills them with what would spoil every sum.
+  // Marks the samples of the last rows as padding and fills them with what would spoil every sum.
   void Pad(int64_t rows) {
-    valid_rows = shape.rows - rows;
+    valid_rows = (shape.rows - rows) / shape.positions * shape.positions;
     std::fill(output.begin() + valid_rows * shape.classes, output.end(),
               std::numeric_limits<float>::quiet_NaN());
     std::fill(labels.begin() + valid_rows, labels.end(), -1);
   }
+
+  LossTerms terms() const { return {valid_rows / shape.positions, scale}; }
 
   DType type;
   LossKind kind;
@@ -78,8 +80,8 @@ Results Compute(const Problem& problem, Gradient where = Gradient::kSeparate) {
     const Tensor result = gpu.Result(DType::kFloat64, 2);
     const LossArguments arguments = {.rows = problem.shape.rows,
                                      .classes = problem.shape.classes,
-                                     .valid_rows = problem.valid_rows,
-                                     .scale = problem.scale,
+                                     .positions = problem.shape.positions,
+                                     .terms = gpu.Upload<LossTerms>({problem.terms()}),
                                      .output = output.data,
                                      .labels = gpu.Integers(problem.labels).i32(),
                                      .gradient = gradient.data,
@@ -272,7 +274,7 @@ TEST_P(CudaLossOfKind, OutputsThatAreNotNumbersShowInTheLoss) {
   ASSERT_EQ(launch(gpu.stream(), ElementTypeOf(problem.type),
                    {.rows = 2,
                     .classes = 5,
-                    .valid_rows = 2,
+                    .terms = gpu.Upload<LossTerms>({LossTerms{.valid_samples = 2}}),
                     .output = output.data,
                     .labels = gpu.Integers(problem.labels).i32(),
                     .workspace = reinterpret_cast<LossOfRow*>(gpu.Result(DType::kFloat64, 4).data),
@@ -350,8 +352,7 @@ TEST_P(CudaErrorOfValues, IsTheMeanOfSquaresOfEachRow) {
     const LossArguments arguments = {
         .rows = kRows,
         .classes = values,
-        .valid_rows = kRows - 1,
-        .scale = 0.5F,
+        .terms = gpu.Upload<LossTerms>({LossTerms{.valid_samples = kRows - 1, .scale = 0.5F}}),
         .output = y.data,
         .values = gpu.Operand(DType::kFloat32, targets).f32(),
         .gradient = dy.data,

@@ -80,6 +80,10 @@ class CudaOpsTest : public CudaBackendTest {
   Tensor Floats(const Shape& shape, const std::vector<float>& values) {
     return Operand(DType::kFloat32, shape, values);
   }
+  const LossTerms* Terms(const LossTerms& terms) {  // two numbers of 8 bytes
+    return static_cast<const LossTerms*>(
+        Operand<LossTerms>(DType::kFloat64, {2}, {terms}).data);
+  }
 
   void Perform(absl::FunctionRef<absl::Status(Stream&)> work) {
     EXPECT_OK(RunJob(*device_, work));
@@ -330,8 +334,9 @@ TEST_F(CudaOpsTest, MeanSquaredError) {
   const Tensor labels = Operand<int32_t>(DType::kInt32, {3}, {0, 0, -1});
   const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {3, 2});
   const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  const LossTerms* const terms = Terms({2, 4.0F});
   Perform([&](Stream& stream) {
-    return op->Compute(stream, output, labels, /*valid_rows=*/2, /*scale=*/4.0F, gradient, result,
+    return op->Compute(stream, output, labels, terms, gradient, result,
                        static_cast<std::byte*>(workspace.data));
   });
   EXPECT_THAT(Values<double>(result), ElementsAre(0.125, 2.0));
@@ -345,8 +350,9 @@ TEST_F(CudaOpsTest, MeanSquaredErrorOfPositions) {
   const Tensor labels = Operand<int32_t>(DType::kInt32, {4}, {0, 0, -1, -1});
   const Tensor result = Result(DType::kFloat64, {2}), gradient = Result(DType::kFloat32, {4, 2});
   const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  const LossTerms* const terms = Terms({1, 4.0F});
   Perform([&](Stream& stream) {
-    return op->Compute(stream, output, labels, /*valid_rows=*/2, /*scale=*/4.0F, gradient, result,
+    return op->Compute(stream, output, labels, terms, gradient, result,
                        static_cast<std::byte*>(workspace.data));
   });
   EXPECT_THAT(Values<double>(result), ElementsAre(0.0625, 2.0));
@@ -359,8 +365,9 @@ TEST_F(CudaOpsTest, SoftmaxCrossEntropyInPlace) {
   const Tensor labels = Operand<int32_t>(DType::kInt32, {1}, {1});
   const Tensor result = Result(DType::kFloat64, {2});
   const Tensor workspace = Result(DType::kFloat32, {(op->workspace_bytes() + 3) / 4});
+  const LossTerms* const terms = Terms({1, 1.0F});
   Perform([&](Stream& stream) {
-    return op->Compute(stream, output, labels, /*valid_rows=*/1, /*scale=*/1.0F, output, result,
+    return op->Compute(stream, output, labels, terms, output, result,
                        static_cast<std::byte*>(workspace.data));
   });
   EXPECT_THAT(Values<double>(result), ElementsAre(std::log(2.0), 0.0));
