@@ -331,9 +331,9 @@ class CpuErrorOfValues : public ::testing::TestWithParam<int64_t> {
     const Tensor result = device.Result(Shape{2}, DType::kFloat64);
     const auto op = device.ops().Create(MeanSquaredErrorOfValuesShape{{kRows, values_}}).value();
     std::byte* const workspace = device.Workspace(op->workspace_bytes());
+    const LossTerms terms = {kValid, 0.5F};
     EXPECT_OK(device.Run([&](Stream& stream) {
-      return op->Compute(stream, y, device.Operand(shape, targets_), kValid, 0.5F, dy, result,
-                         workspace);
+      return op->Compute(stream, y, device.Operand(shape, targets_), &terms, dy, result, workspace);
     }));
     return {result.f64()[0], result.f64()[1], TestDevice::Values(dy)};
   }

@@ -158,7 +158,7 @@ TEST(PartitionProfile, OtherSizesAreScaledFromTheNearest) {
   EXPECT_EQ(at.layers[1].recompute_stash_bytes, 5);
   EXPECT_EQ(at.layers[1].memory.optimizer_bytes, profile.sizes[0].layers[1].memory.optimizer_bytes);
   // From 32 rows, which are nearer to 28 than 8 are.
-  EXPECT_EQ(LayersAt(profile, 28).loss_bytes_per_micro_batch, 16);
+  EXPECT_EQ(LayersAt(profile, 28).loss_bytes_per_micro_batch, 14);
   EXPECT_EQ(LayersAt(profile, 28).loss_workspace_bytes, 0);
 }
 

@@ -554,6 +554,53 @@ TEST_F(CudaTraining, IssuesEveryComputationAsAGraph) {
   }
 }
 
+// Recorded work reads what is there for the run at hand: targets that were copied ahead, or not, or
+// of another batch than was announced, or of an evaluation between.
+TEST_F(CudaTraining, WhatIsAnnouncedChangesNoBit) {
+  const auto data = SmallData(6 * kTinyBatchRows);
+  const auto batch = [](int64_t number) { return Rows(number * kTinyBatchRows, kTinyBatchRows); };
+  const auto train = [&](int devices, const std::string& schedule, bool announces) {
+    const auto trainer = TinyTrainer(OnCuda(devices, schedule, Place::kOneGpu)).value();
+    std::vector<double> losses;
+    for (int step = 0; step < 5; ++step) {
+      std::vector<int64_t> next;
+      if (announces) next = batch(step == 1 ? 5 : step + 1);  // the second is not what comes
+      losses.push_back(trainer->Step(*data, batch(step), next).value().loss);
+      if (step == 3) losses.push_back(trainer->Evaluate(*SmallData(5)).value().loss);
+    }
+    return std::pair(losses, trainer->ParametersHash().value());
+  };
+  EXPECT_EQ(train(1, "1f1b", true), train(1, "1f1b", false));
+  EXPECT_EQ(train(2, "zb-v", true), train(2, "zb-v", false));
+}
+
+// The same graphs for every number of valid rows; and after a prediction without targets.
+TEST_F(CudaTraining, EvaluatesAnyNumberOfRowsAsTheCpuBackend) {
+  TinyRun run = OnCuda(2, "1f1b", Place::kOneGpu);
+  run.model = TameModel();
+  const auto cuda = TinyTrainer(run).value();
+  run.options.device = {};
+  run.options.exchange = Exchange::kAuto;
+  const auto cpu = TinyTrainer(run).value();
+  for (const int64_t rows : {int64_t{1}, kTinyMicroBatchRows, kTinyMicroBatchRows + 1,
+                             kTinyBatchRows - 1, 2 * kTinyBatchRows, int64_t{2}}) {
+    const auto data = SmallData(rows);
+    const double expected = cpu->Evaluate(*data).value().loss;
+    const double bound = Roundings(Precision::kFloat32) * kMagnification * expected;
+    EXPECT_NEAR(cuda->Evaluate(*data).value().loss, expected, bound) << rows;
+    std::vector<float> features(static_cast<size_t>(rows * kSmallFeatures));
+    for (int64_t row = 0; row < rows; ++row) {
+      data->CopyNumbers(0, row,
+                        absl::MakeSpan(features).subspan(static_cast<size_t>(row * kSmallFeatures),
+                                                         kSmallFeatures));
+    }
+    const auto unlabelled = TableDataset::Create({kSmallFeatures}, 0, features, {}).value();
+    EXPECT_EQ(cuda->Predict(*unlabelled).value(), cuda->Predict(*data).value()) << rows;
+  }
+  ASSERT_OK_AND_ASSIGN(const std::vector<DeviceReport> devices, cuda->Devices());
+  for (const DeviceReport& device : devices) EXPECT_EQ(device.plain_issues, 0);
+}
+
 TEST_F(CudaTraining, RefusesNcclBetweenDevicesOfOneGpu) {
   TinyRun run = OnCuda(2, "1f1b", Place::kNccl);
   run.options.device.gpus = {0, 0};
