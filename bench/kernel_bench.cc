@@ -355,7 +355,8 @@ void BM_Head(benchmark::State& state) {
     kernels::Stream& stream = o.device->stream();
     switch (state.range(1)) {
       case 0:
-        return STAGECOACH_CHECK_OK(op->Forward(stream, x, w, labels, &terms, {}, result, workspace));
+        return STAGECOACH_CHECK_OK(
+            op->Forward(stream, x, w, labels, &terms, {}, result, workspace));
       case 1:
         return STAGECOACH_CHECK_OK(
             op->BackwardInput(stream, x, w, labels, &terms, result, dx, statistics, workspace));

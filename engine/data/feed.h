@@ -47,8 +47,8 @@ class Feed {
   struct Options {
     int64_t micro_batch_rows = 1;
     int micro_batches = 1;
-    int64_t features = 0;  // 0: none are fed
-    bool has_ids = false;  // they are ids rather than numbers
+    int64_t features = 0;     // 0: none are fed
+    bool has_ids = false;     // they are ids rather than numbers
     bool feeds_loss = false;  // targets, if there are any, and terms
     TargetSpec target;
   };

@@ -19,10 +19,8 @@ partition::EndMemory BytesOfEnds(const kernels::Device& device, const Bundle& in
                                  const LossSpec& loss, int64_t micro_batch_rows,
                                  int micro_batches) {
   return {.feed_resident_bytes = AlignTensor(micro_batches * BytesOfFeed(device, input)),
-          .loss_workspace_bytes =
-              loss.is_computed_by_layer
-                  ? 0  // it is the layer's own
-                  : AlignTensor(loss.workspace_bytes),
+          .loss_workspace_bytes = loss.is_computed_by_layer ? 0  // it is the layer's own
+                                                            : AlignTensor(loss.workspace_bytes),
           .loss_resident_bytes = AlignTensor(micro_batches * BytesOfLoss(loss, micro_batch_rows))};
 }
 

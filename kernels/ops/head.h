@@ -61,9 +61,9 @@ class HeadOp : public Operation {
                                       bool accumulate, std::byte* workspace) = 0;
 
   virtual absl::Status Backward(Stream& stream, const Tensor& x, const Tensor& w,
-                                const Tensor& labels, const LossTerms* terms,
-                                const Tensor& result, const Tensor& dx, const Tensor& dw,
-                                bool accumulate, std::byte* workspace) = 0;
+                                const Tensor& labels, const LossTerms* terms, const Tensor& result,
+                                const Tensor& dx, const Tensor& dw, bool accumulate,
+                                std::byte* workspace) = 0;
 };
 
 absl::StatusOr<std::unique_ptr<HeadOp>> CreateOnCpu(const HeadShape& shape, Device& device);

@@ -24,9 +24,8 @@ class HeadLayer final : public Layer {
     }
     ASSIGN_OR_RETURN(const LastAxis axis, AlongLastAxis("head", context));
     const int64_t features = axis.features;
-    ASSIGN_OR_RETURN(op_, context.device.ops().Create(
-                              kernels::HeadShape{axis.rows, features, classes_,
-                                                 axis.rows / context.rows}));
+    ASSIGN_OR_RETURN(op_, context.device.ops().Create(kernels::HeadShape{
+                              axis.rows, features, classes_, axis.rows / context.rows}));
     LayerSpec spec;
     spec.description = absl::StrCat("head ", features, " -> ", classes_);
     spec.output = axis.WithFeatures(classes_);
@@ -55,8 +54,7 @@ class HeadLayer final : public Layer {
   absl::Status BackwardInput(const LayerArgs& args) override {
     const LayerLoss& loss = *args.loss;
     return op_->BackwardInput(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
-                              loss.result, args.dx,
-                              args.gradient_stash, args.workspace);
+                              loss.result, args.dx, args.gradient_stash, args.workspace);
   }
 
   absl::Status BackwardWeight(const LayerArgs& args) override {
@@ -67,8 +65,7 @@ class HeadLayer final : public Layer {
   absl::Status Backward(const LayerArgs& args) override {
     const LayerLoss& loss = *args.loss;
     return op_->Backward(args.stream, args.x, args.parameters[0], loss.targets, loss.terms,
-                         loss.result, args.dx, args.gradients[0], args.accumulate,
-                         args.workspace);
+                         loss.result, args.dx, args.gradients[0], args.accumulate, args.workspace);
   }
 
  private:

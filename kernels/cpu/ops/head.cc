@@ -269,8 +269,7 @@ class CpuHead final : public HeadOp {
   }
 
   // The tiles of classes, in order.
-  void Combine(const Rows& rows, const Scratch& scratch, RowSoftmax* softmax,
-               Total& total) const {
+  void Combine(const Rows& rows, const Scratch& scratch, RowSoftmax* softmax, Total& total) const {
     for (int64_t r = 0; r < rows.valid; ++r) {
       float maximum = -std::numeric_limits<float>::infinity();
       int32_t largest = 0;
@@ -286,8 +285,8 @@ class CpuHead final : public HeadOp {
         sum += partial.sum[r] * std::exp(static_cast<double>(partial.maximum[r] - maximum));
       }
       const int32_t label = rows.labels[r];
-      softmax[r] = {maximum, static_cast<float>(static_cast<double>(rows.scale) / sum),
-                    rows.scale, label};
+      softmax[r] = {maximum, static_cast<float>(static_cast<double>(rows.scale) / sum), rows.scale,
+                    label};
       total.loss += std::log(sum) - (static_cast<double>(scratch.label_logits[r]) - maximum);
       total.correct += largest == label ? 1 : 0;
     }

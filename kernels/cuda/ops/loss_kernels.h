@@ -18,8 +18,8 @@ struct LossOfRow {
 };
 
 struct LossArguments {
-  int64_t rows = 1;     // R
-  int64_t classes = 1;  // C
+  int64_t rows = 1;       // R
+  int64_t classes = 1;    // C
   int64_t positions = 1;  // P
   const LossTerms* terms = nullptr;
   const void* output = nullptr;

@@ -98,9 +98,9 @@ TEST(Feed, TellsALossWhichSamplesAreValidAndTheScaleOfTheBatch) {
   const Batch batch = {.rows = rows};
   std::vector<kernels::LossTerms> terms;
   for (int i = 0; i < 4; ++i) terms.push_back(batch.TermsOf(i, /*micro_batch_rows=*/2));
-  EXPECT_THAT(terms, ::testing::ElementsAre(kernels::LossTerms{2, 0.2F}, kernels::LossTerms{2, 0.2F},
-                                            kernels::LossTerms{1, 0.2F},
-                                            kernels::LossTerms{0, 0.2F}));
+  EXPECT_THAT(terms,
+              ::testing::ElementsAre(kernels::LossTerms{2, 0.2F}, kernels::LossTerms{2, 0.2F},
+                                     kernels::LossTerms{1, 0.2F}, kernels::LossTerms{0, 0.2F}));
   EXPECT_EQ((Batch{.rows = {0, 1}}.TermsOf(0, 2)), (kernels::LossTerms{2, 0.5F}));
   EXPECT_EQ((Batch{.rows = {0, 1}, .wants_loss = false}.TermsOf(0, 2)),
             (kernels::LossTerms{0, 0.5F}));

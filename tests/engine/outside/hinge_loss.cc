@@ -31,9 +31,9 @@ class HingeLoss final : public Loss {
   absl::Status Compute(const LossArgs& args) override {
     float* const dy = args.dy.empty() ? nullptr : args.dy.f32();
     if (void* const stream = args.stream.native_handle()) {
-      const cudaError_t error = LaunchHinge(
-          stream, rows_, classes_, args.terms, args.y.f32(), args.targets.i32(), dy,
-          reinterpret_cast<HingeOfRow*>(args.workspace), args.result.f64());
+      const cudaError_t error =
+          LaunchHinge(stream, rows_, classes_, args.terms, args.y.f32(), args.targets.i32(), dy,
+                      reinterpret_cast<HingeOfRow*>(args.workspace), args.result.f64());
       if (error == cudaSuccess) return absl::OkStatus();
       return absl::InternalError(absl::StrCat("hinge: ", cudaGetErrorString(error)));
     }

@@ -55,8 +55,7 @@ cudaError_t LaunchHinge(void* stream, int64_t rows, int64_t classes, const LossT
   if (error != cudaSuccess) return error;
   config.gridDim = dim3(1);
   config.blockDim = dim3(1);
-  return cudaLaunchKernelEx(&config, Sum, terms, static_cast<const HingeOfRow*>(of_rows),
-                            result);
+  return cudaLaunchKernelEx(&config, Sum, terms, static_cast<const HingeOfRow*>(of_rows), result);
 }
 
 }  // namespace outside

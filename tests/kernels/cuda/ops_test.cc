@@ -81,8 +81,7 @@ class CudaOpsTest : public CudaBackendTest {
     return Operand(DType::kFloat32, shape, values);
   }
   const LossTerms* Terms(const LossTerms& terms) {  // two numbers of 8 bytes
-    return static_cast<const LossTerms*>(
-        Operand<LossTerms>(DType::kFloat64, {2}, {terms}).data);
+    return static_cast<const LossTerms*>(Operand<LossTerms>(DType::kFloat64, {2}, {terms}).data);
   }
 
   void Perform(absl::FunctionRef<absl::Status(Stream&)> work) {
