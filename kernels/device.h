@@ -126,6 +126,9 @@ class Timeline {
   // Once the stream has finished (Stream::Finish) after the slot was marked: its last moment, on
   // the clock of this process.
   virtual absl::StatusOr<std::chrono::steady_clock::time_point> At(int slot) const = 0;
+  // Jobs only, once the slot has been marked: waits until its last moment has come, whatever was
+  // issued later. The first error of the work.
+  virtual absl::Status Wait(int slot) const = 0;
 };
 
 // Ordered work on one device: a queue of jobs, each of which calls operations (kernels/ops) on this
@@ -231,6 +234,17 @@ class HostBuffer {
   int64_t bytes_ = 0;
 };
 
+// What is in use of an accelerator's memory, which all devices of this process there share. What
+// other processes take or give back is in it as well: the driver does not tell whose memory it is.
+struct AcceleratorMemory {
+  int64_t allocated_bytes = 0;  // by the devices: what they charge to their budgets, and tables
+  int64_t context_bytes = 0;    // in use before the first device: the driver's context for this
+                                // process, and what other processes had then
+  int64_t library_bytes = 0;    // in use since then besides: by streams, libraries, loaded code
+
+  friend bool operator==(const AcceleratorMemory&, const AcceleratorMemory&) = default;
+};
+
 // A place with memory and an order of work. Created by a backend (kernels/cpu/cpu_device.h,
 // kernels/cuda_backend.h). Thread-safe. Everything that it makes must be destroyed before it.
 class Device {
@@ -247,9 +261,8 @@ class Device {
   const std::string& name() const { return name_; }            // "cpu:0", "cuda:1"
   int64_t memory_limit_bytes() const { return limit_bytes_; }  // the budget; 0: none
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
-  // What the backend and its libraries hold outside that budget, as far as it is known: tables,
-  // workspaces of libraries, buffers of communicators. 0 on a CPU device.
-  virtual int64_t overhead_bytes() const { return 0; }
+  // Asks the driver. All 0 on a CPU device.
+  virtual absl::StatusOr<AcceleratorMemory> MeasureMemory() const { return AcceleratorMemory(); }
   // The choices so far among ways to compute that differ in the bits of their results: texts
   // "what: way", ascending by what. Devices that give the same bits make the same choice for every
   // "what" that they have in common. Empty on a CPU device.

@@ -1,9 +1,9 @@
 #include "engine/checkpoint/checkpoint.h"
 
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
@@ -21,7 +21,7 @@
 namespace stagecoach::engine {
 namespace {
 
-constexpr int64_t kLoadedAtOnce = int64_t{256} << 10;
+constexpr size_t kReadAtOnce = size_t{256} << 10;
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
 absl::Status Damaged(absl::string_view path, absl::string_view what) {
@@ -56,22 +56,34 @@ absl::StatusOr<std::string> ReadManifestText(const std::string& path) {
   return text;
 }
 
-// Not zeroed. Of a large file in huge pages where there are any, since the first touch of a page is
-// a large part of the cost of reading what the system has in memory.
-absl::StatusOr<LoadedFile::Bytes> Allocate(int64_t bytes) {
-  constexpr size_t kCacheLine = 64;
-  constexpr size_t kHugePage = size_t{2} << 20;
-  const auto size = static_cast<size_t>(bytes);
-  const size_t alignment = size < kHugePage ? kCacheLine : kHugePage;
-  const size_t rounded = (size + alignment) / alignment * alignment;
-  LoadedFile::Bytes buffer(static_cast<char*>(std::aligned_alloc(alignment, rounded)));
-  if (buffer == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes of a file"));
+absl::StatusOr<base::FileReader> OpenFile(const std::string& path, const SavedFile& saved) {
+  ASSIGN_OR_RETURN(base::FileReader file, base::FileReader::Open(path));
+  if (file.size() == saved.bytes) return file;
+  return Damaged(path, absl::StrCat("it has ", file.size(), " bytes of ", saved.bytes));
+}
+
+// Reads `bytes` from `begin` on, and has them hashed while they are in the cache.
+absl::Status ReadAndHash(const base::FileReader& file, int64_t begin, absl::Span<std::byte> bytes,
+                         base::Hasher& hasher) {
+  for (size_t done = 0; done < bytes.size(); done += kReadAtOnce) {
+    const absl::Span<std::byte> part = bytes.subspan(done, kReadAtOnce);
+    RETURN_IF_ERROR(file.ReadAt(begin + static_cast<int64_t>(done), part));
+    hasher.Update(part);
   }
-  if (alignment == kHugePage) {
-    madvise(buffer.get(), rounded, MADV_HUGEPAGE);  // advice: failure only costs speed
-  }
-  return buffer;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SafetensorsHeader> ReadHeader(const base::FileReader& file) {
+  uint64_t length = 0;
+  std::array<std::byte, sizeof(length)> prefix;
+  RETURN_IF_ERROR(file.ReadAt(0, absl::MakeSpan(prefix)));
+  for (size_t i = prefix.size(); i-- > 0;) length = length << 8 | static_cast<uint8_t>(prefix[i]);
+  length = std::min({length, static_cast<uint64_t>(file.size()) - prefix.size(),
+                     static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)});
+  std::string text(static_cast<size_t>(length) + prefix.size(), '\0');
+  RETURN_IF_ERROR(file.ReadAt(
+      0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+  return ParseSafetensors(text, file.size());
 }
 
 // Why the bytes of a file are not those that were saved.
@@ -105,13 +117,21 @@ absl::Span<const float> LoadedFile::values(const SafetensorsEntry& entry) const 
 
 absl::StatusOr<absl::Span<const float>> LoadedFile::Find(absl::string_view name,
                                                          const kernels::Shape& shape) const {
-  for (const SafetensorsEntry& entry : header_.tensors) {
+  ASSIGN_OR_RETURN(const SafetensorsEntry* const entry, FindTensor(path_, header_, name, shape));
+  return values(*entry);
+}
+
+absl::StatusOr<const SafetensorsEntry*> FindTensor(const std::string& path,
+                                                   const SafetensorsHeader& header,
+                                                   absl::string_view name,
+                                                   const kernels::Shape& shape) {
+  for (const SafetensorsEntry& entry : header.tensors) {
     if (entry.name != name) continue;
-    if (entry.shape == shape && entry.type == kernels::DType::kFloat32) return values(entry);
-    return Damaged(path_, absl::StrCat("tensor \"", name, "\" has the shape ",
-                                       entry.shape.ToString(), ", expected ", shape.ToString()));
+    if (entry.shape == shape && entry.type == kernels::DType::kFloat32) return &entry;
+    return Damaged(path, absl::StrCat("tensor \"", name, "\" has the shape ",
+                                      entry.shape.ToString(), ", expected ", shape.ToString()));
   }
-  return Damaged(path_, absl::StrCat("there is no tensor \"", name, "\""));
+  return Damaged(path, absl::StrCat("there is no tensor \"", name, "\""));
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
@@ -131,27 +151,43 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
 }
 
 absl::StatusOr<LoadedFile> Checkpoint::Load(const std::string& name) const {
-  const std::string path = absl::StrCat(path_, "/", name);
+  const std::string path = PathOf(name);
   const SavedFile* const saved = manifest_.FindFile(name);
   if (saved == nullptr) return Damaged(path, "the manifest has no such file");
-  ASSIGN_OR_RETURN(const base::FileReader file, base::FileReader::Open(path));
-  if (file.size() != saved->bytes) {
-    return Damaged(path, absl::StrCat("it has ", file.size(), " bytes of ", saved->bytes));
-  }
-  ASSIGN_OR_RETURN(LoadedFile::Bytes buffer, Allocate(saved->bytes));
-  const absl::string_view bytes(buffer.get(), static_cast<size_t>(saved->bytes));
+  ASSIGN_OR_RETURN(const base::FileReader file, OpenFile(path, *saved));
+  absl::StatusOr<LargeBuffer> buffer = AllocateLargeBuffer(saved->bytes);
+  RETURN_IF_ERROR(base::Annotate(buffer.status(), path));
   base::Hasher hasher;
-  for (int64_t done = 0; done < saved->bytes; done += kLoadedAtOnce) {  // hashed while in the cache
-    const auto part =
-        absl::MakeSpan(reinterpret_cast<std::byte*>(buffer.get()) + done,
-                       static_cast<size_t>(std::min(kLoadedAtOnce, saved->bytes - done)));
-    RETURN_IF_ERROR(file.ReadAt(done, part));
-    hasher.Update(part);
-  }
+  RETURN_IF_ERROR(ReadAndHash(
+      file, 0, absl::MakeSpan(buffer->get(), static_cast<size_t>(saved->bytes)), hasher));
+  const absl::string_view bytes(reinterpret_cast<const char*>(buffer->get()),
+                                static_cast<size_t>(saved->bytes));
   if (hasher.HexDigest() != saved->hash) return ExplainDamage(path, bytes, *saved);
   absl::StatusOr<SafetensorsHeader> header = ParseSafetensors(bytes, saved->bytes);
   if (!header.ok()) return Damaged(path, header.status().message());
-  return LoadedFile(path, std::move(buffer), *std::move(header));
+  return LoadedFile(path, *std::move(buffer), *std::move(header));
+}
+
+absl::Status Checkpoint::LoadTo(const std::string& name, FileReceiver& receiver) const {
+  const SavedFile* const saved = manifest_.FindFile(name);
+  if (saved == nullptr) return Load(name).status();
+  ASSIGN_OR_RETURN(const base::FileReader file, OpenFile(PathOf(name), *saved));
+  const absl::StatusOr<SafetensorsHeader> header = ReadHeader(file);
+  absl::Status status = header.status();
+  if (status.ok()) status = receiver.Begin(file.path(), *header);
+  base::Hasher hasher;
+  for (int64_t done = 0; status.ok() && done < saved->bytes;) {
+    ASSIGN_OR_RETURN(absl::Span<std::byte> space, receiver.Space());
+    space = space.first(
+        static_cast<size_t>(std::min<int64_t>(std::ssize(space), saved->bytes - done)));
+    status = ReadAndHash(file, done, space, hasher);
+    if (status.ok()) receiver.Take(done, space);
+    done += std::ssize(space);
+  }
+  if (status.ok() && hasher.HexDigest() == saved->hash) return absl::OkStatus();
+  // What is wrong can be told from the whole file.
+  RETURN_IF_ERROR(Load(name).status());
+  return status.ok() ? Damaged(file.path(), "it has changed while it was read") : status;
 }
 
 absl::Status Checkpoint::Verify() const {
@@ -162,7 +198,7 @@ absl::Status Checkpoint::Verify() const {
       const auto bytes = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()),
                                              values.size() * sizeof(float));
       if (base::HashOf(bytes) == tensor.hash) continue;
-      return Damaged(absl::StrCat(path_, "/", kManifestName),
+      return Damaged(PathOf(kManifestName),
                      absl::StrCat("tensor \"", tensor.name, "\" has another hash in ", saved.name));
     }
   }

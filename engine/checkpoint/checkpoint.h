@@ -1,17 +1,18 @@
 #ifndef STAGECOACH_ENGINE_CHECKPOINT_CHECKPOINT_H_
 #define STAGECOACH_ENGINE_CHECKPOINT_CHECKPOINT_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "engine/checkpoint/large_buffer.h"
 #include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/safetensors.h"
 
@@ -36,14 +37,8 @@ std::string CheckpointName(int64_t step);  // "step-00000200"
 // A file of tensors whose bytes are those that were saved.
 class LoadedFile {
  public:
-  // Bytes from std::aligned_alloc.
-  struct FreeBytes {
-    void operator()(char* bytes) const { std::free(bytes); }
-  };
-  using Bytes = std::unique_ptr<char[], FreeBytes>;
-
   // Pre-condition: the header is that of the bytes.
-  LoadedFile(std::string path, Bytes bytes, SafetensorsHeader header)
+  LoadedFile(std::string path, LargeBuffer bytes, SafetensorsHeader header)
       : path_(std::move(path)), bytes_(std::move(bytes)), header_(std::move(header)) {}
 
   const SafetensorsHeader& header() const { return header_; }
@@ -54,8 +49,27 @@ class LoadedFile {
 
  private:
   std::string path_;
-  Bytes bytes_;
+  LargeBuffer bytes_;
   SafetensorsHeader header_;
+};
+
+// The tensor of that name in the header of the file at `path`; DataLoss if there is none of that
+// name and shape.
+absl::StatusOr<const SafetensorsEntry*> FindTensor(const std::string& path,
+                                                   const SafetensorsHeader& header,
+                                                   absl::string_view name,
+                                                   const kernels::Shape& shape);
+
+// Is given a file while it is read.
+class FileReceiver {
+ public:
+  virtual ~FileReceiver() = default;
+  // First of all. An error ends the reading.
+  virtual absl::Status Begin(const std::string& path, const SafetensorsHeader& header) = 0;
+  // Where the next bytes are to go, at least one of them. An error ends the reading.
+  virtual absl::StatusOr<absl::Span<std::byte>> Space() = 0;
+  // The bytes of the file from `begin` on are at the beginning of Space().
+  virtual void Take(int64_t begin, absl::Span<const std::byte> bytes) = 0;
 };
 
 class Checkpoint {
@@ -69,10 +83,16 @@ class Checkpoint {
 
   // Reads one of manifest().files, all of it, and compares its hash.
   absl::StatusOr<LoadedFile> Load(const std::string& name) const;
+  // The same without memory for all of it. Only once this has returned OK are the bytes, and the
+  // header, known to be those that were saved. An error of `receiver` is the result, unless the
+  // file is damaged.
+  absl::Status LoadTo(const std::string& name, FileReceiver& receiver) const;
   // Loads all, one after the other, and compares the hash of every tensor: the first error.
   absl::Status Verify() const;
 
  private:
+  std::string PathOf(absl::string_view name) const { return absl::StrCat(path_, "/", name); }
+
   Checkpoint(std::string path, Manifest manifest)
       : path_(std::move(path)), manifest_(std::move(manifest)) {}
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "kernels/device.h"
 #include "partition/plan/sent_bytes.h"
 
 namespace stagecoach::engine {
@@ -15,7 +16,7 @@ struct DeviceReport {
   std::string device;                // as its process calls it: "cuda:0"
   int64_t predicted_peak_bytes = 0;  // of all memory in use
   int64_t measured_peak_bytes = 0;
-  int64_t overhead_bytes = 0;  // of the backend and its libraries, besides (kernels/device.h)
+  kernels::AcceleratorMemory accelerator;  // its memory now; 0 if the driver does not answer
   // Most micro-batches, counted per stage, that were between forward and backward pass at once.
   int peak_stashed = 0;
   int64_t predicted_stash_bytes = 0;  // most that was stashed at once (schedule/memory.h)

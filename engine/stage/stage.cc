@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "engine/stage/fill_tensors.h"
 #include "engine/stage/layer_cost.h"
 #include "kernels/ops/ops.h"
 
@@ -165,24 +166,12 @@ void Stage::PlaceParameters(std::byte* resident) {
 }
 
 absl::Status Stage::InitializeParameters(uint64_t seed) {
-  int64_t largest = 0;
-  for (const kernels::ParameterTensors& tensors : tensors_) {
-    largest = std::max(largest, tensors.value.bytes());
-  }
-  kernels::HostBuffer staging;
-  if (!device_.memory_is_host()) {
-    ASSIGN_OR_RETURN(staging, device_.AllocateHost(largest));
-  }
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const Tensor& value = tensors_[i].value;
-    void* const place = device_.memory_is_host() ? value.data : staging.data();
-    FillInitial(parameters_[i], seed,
-                absl::MakeSpan(static_cast<float*>(place), static_cast<size_t>(value.elements())));
-    if (device_.memory_is_host()) continue;
-    RETURN_IF_ERROR(device_.stream().CopyFromHost(value.data, place, value.bytes()));
-    RETURN_IF_ERROR(Finish());  // the place is used again
-  }
-  return absl::OkStatus();
+  std::vector<Tensor> values;
+  for (const kernels::ParameterTensors& tensors : tensors_) values.push_back(tensors.value);
+  return FillTensors(device_, values, [&](int i, absl::Span<float> initial) {
+    FillInitial(parameters_[static_cast<size_t>(i)], seed, initial);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Stage::GroupParameters() {

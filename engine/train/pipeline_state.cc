@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/stage/fill_tensors.h"
 #include "engine/train/adopted_state.h"
 #include "engine/train/measured_costs.h"
 #include "engine/train/pipeline_trainer.h"
@@ -24,10 +25,7 @@ void PipelineTrainer::AddMeasurements(int index, DeviceReport& report) const {
   const ExecutorCounters& counters = executors_[static_cast<size_t>(index)]->counters();
   report.device = device.name();
   report.measured_peak_bytes = counters.peak_bytes;
-  report.overhead_bytes = device.overhead_bytes();
-  if (const kernels::Device* const beside = group_->beside(index)) {
-    report.overhead_bytes += beside->overhead_bytes();
-  }
+  report.accelerator = device.MeasureMemory().value_or(kernels::AcceleratorMemory());
   report.peak_stashed = counters.peak_stashed;
   report.measured_stash_bytes = counters.peak_stash_bytes;
   report.measured_sent = counters.sent;
@@ -103,15 +101,22 @@ absl::Status PipelineTrainer::SetParameter(const std::string& name,
 absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
   RETURN_IF_ERROR(group_->status());
   return group_->OnEach([&](int device) -> absl::Status {
-    for (const auto& stage : executors_[static_cast<size_t>(device)]->stages()) {
-      for (const ModelParameter& parameter : stage->parameters()) {
-        std::vector<float> values(static_cast<size_t>(parameter.shape.elements()));
-        const std::string& name = run_.profile.parameters[parameter.original()].name;
-        RETURN_IF_ERROR(values_of(name, absl::MakeSpan(values)));
-        RETURN_IF_ERROR(stage->SetParameter(parameter.id, values));
-      }
+    const Executor& executor = *executors_[static_cast<size_t>(device)];
+    std::vector<ParameterId> ids;
+    std::vector<kernels::Tensor> tensors;
+    for (const TrainedPiece& piece : executor.TrainedPieces()) {
+      if (piece.state != kTrainedValue) continue;
+      ids.push_back(piece.parameter);
+      tensors.push_back(piece.tensor);
     }
-    return absl::OkStatus();
+    kernels::Device& on = group_->device(device);
+    RETURN_IF_ERROR(FillTensors(on, tensors, [&](int i, absl::Span<float> values) {
+      return values_of(run_.profile.parameters[ids[static_cast<size_t>(i)]].name, values);
+    }));
+    for (const std::unique_ptr<Stage>& stage : executor.stages()) {
+      RETURN_IF_ERROR(stage->RoundParameters());
+    }
+    return on.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
   });
 }
 

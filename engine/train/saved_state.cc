@@ -1,7 +1,7 @@
 #include "engine/train/saved_state.h"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <map>
 #include <random>
 #include <utility>
@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "engine/run/executor.h"
+#include "kernels/staging.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -87,6 +88,60 @@ void Describe(const PreparedRun& run, Manifest& manifest) {
   manifest.plan.plan = run.plan;
 }
 
+// What a device has of each tensor.
+using PiecesOf = std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>>;
+
+// Hands the pieces that a device has of the tensors of a file to it.
+class FileToDevice final : public FileReceiver {
+ public:
+  // All outlive it.
+  FileToDevice(const ShardFile& file, const PiecesOf& pieces, kernels::Uploader& uploader)
+      : file_(file), pieces_(pieces), uploader_(uploader) {}
+
+  absl::Status Begin(const std::string& path, const SafetensorsHeader& header) override {
+    for (const ShardTensor& tensor : file_.tensors) {
+      ASSIGN_OR_RETURN(const SafetensorsEntry* const entry,
+                       FindTensor(path, header, tensor.name, tensor.shape));
+      const auto found = pieces_.find({tensor.parameter, tensor.state});
+      if (found == pieces_.end()) continue;
+      for (const TrainedPiece& piece : found->second) {
+        places_.push_back({.begin = entry->begin + piece.first * int64_t{sizeof(float)},
+                           .bytes = piece.tensor.bytes(),
+                           .to = static_cast<std::byte*>(piece.tensor.data)});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<absl::Span<std::byte>> Space() override { return uploader_.Space(); }
+
+  void Take(int64_t begin, absl::Span<const std::byte> bytes) override {
+    const int64_t end = begin + std::ssize(bytes);
+    std::vector<kernels::UploadPart> parts;
+    for (const Place& place : places_) {
+      const int64_t first = std::max(begin, place.begin);
+      const int64_t last = std::min(end, place.begin + place.bytes);
+      if (first >= last) continue;
+      parts.push_back({.to = place.to + (first - place.begin),
+                       .from = bytes.data() + (first - begin),
+                       .bytes = last - first});
+    }
+    uploader_.Add(std::ssize(bytes), parts);
+  }
+
+ private:
+  // Where bytes of the file go.
+  struct Place {
+    int64_t begin, bytes;
+    std::byte* to;
+  };
+
+  const ShardFile& file_;
+  const PiecesOf& pieces_;
+  kernels::Uploader& uploader_;
+  std::vector<Place> places_;
+};
+
 }  // namespace
 
 SavedState::SavedState(const PreparedRun& run, RankGroup& group, Executors executors,
@@ -118,15 +173,15 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
     pieces.push_back(piece);
     bytes += piece.tensor.bytes();
   }
-  kernels::HostBuffer& copy = copies_[static_cast<size_t>(device)];
-  if (copy.bytes() < bytes) {
-    ASSIGN_OR_RETURN(copy, group_.device(device).AllocateHost(bytes));
+  LargeBuffer& copy = copies_[static_cast<size_t>(device)];
+  if (copy == nullptr) {
+    ASSIGN_OR_RETURN(copy, AllocateLargeBuffer(bytes));
   }
   std::vector<HostPiece> copied;
-  std::byte* to = copy.data();
-  kernels::Stream& stream = group_.device(device).stream();
+  std::vector<kernels::DownloadPiece> downloads;
+  std::byte* to = copy.get();
   for (const TrainedPiece& piece : pieces) {
-    RETURN_IF_ERROR(stream.CopyToHost(to, piece.tensor.data, piece.tensor.bytes()));
+    downloads.push_back({.to = to, .from = piece.tensor.data, .bytes = piece.tensor.bytes()});
     copied.push_back({.parameter = piece.parameter,
                       .state = piece.state,
                       .first = piece.first,
@@ -134,7 +189,7 @@ absl::StatusOr<std::vector<HostPiece>> SavedState::Copy(int device) {
                                  static_cast<size_t>(piece.tensor.elements())}});
     to += piece.tensor.bytes();
   }
-  RETURN_IF_ERROR(stream.Finish(base::Deadline::Never(), [] { return absl::OkStatus(); }));
+  RETURN_IF_ERROR(kernels::Download(group_.device(device), downloads));
   return copied;
 }
 
@@ -248,47 +303,32 @@ absl::StatusOr<Manifest> SavedState::RestoreFrom(const std::string& path) {
 
 absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint) {
   const Executor& executor = *executors_[static_cast<size_t>(device)];
-  std::map<std::pair<ParameterId, int>, std::vector<TrainedPiece>> pieces;
-  int64_t largest = 0;
+  PiecesOf pieces;
   for (const TrainedPiece& piece : executor.TrainedPieces()) {
     pieces[{piece.parameter, piece.state}].push_back(piece);
-    largest = std::max(largest, piece.tensor.bytes());
   }
-  kernels::Device& to = group_.device(device);
-  const auto finish = [&] {
-    return to.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
-  };
-  kernels::HostBuffer staging;
-  if (!to.memory_is_host()) {
-    ASSIGN_OR_RETURN(staging, to.AllocateHost(largest));
-  }
+  std::vector<const ShardFile*> files;
+  int64_t bytes = 0;
   for (const ShardFile& file : *files_) {
     const bool is_needed =
         std::any_of(file.tensors.begin(), file.tensors.end(), [&](const ShardTensor& tensor) {
           return pieces.contains({tensor.parameter, tensor.state});
         });
     if (!is_needed) continue;
-    ASSIGN_OR_RETURN(const LoadedFile loaded, checkpoint.Load(file.name));
-    for (const ShardTensor& tensor : file.tensors) {
-      ASSIGN_OR_RETURN(const absl::Span<const float> values,
-                       loaded.Find(tensor.name, tensor.shape));
-      for (const TrainedPiece& piece : pieces[{tensor.parameter, tensor.state}]) {
-        const float* const from = values.data() + piece.first;
-        const int64_t bytes = piece.tensor.bytes();
-        if (to.memory_is_host()) {
-          std::memcpy(piece.tensor.data, from, static_cast<size_t>(bytes));
-          continue;
-        }
-        std::memcpy(staging.data(), from, static_cast<size_t>(bytes));
-        RETURN_IF_ERROR(to.stream().CopyFromHost(piece.tensor.data, staging.data(), bytes));
-        RETURN_IF_ERROR(finish());  // the memory is used again
-      }
-    }
+    files.push_back(&file);
+    bytes += file.bytes();
   }
+  kernels::Device& to = group_.device(device);
+  RETURN_IF_ERROR(kernels::Upload(
+      to, bytes, static_cast<int>(files.size()), [&](int source, kernels::Uploader& uploader) {
+        const ShardFile& file = *files[static_cast<size_t>(source)];
+        FileToDevice receiver(file, pieces, uploader);
+        return checkpoint.LoadTo(file.name, receiver);
+      }));
   for (const std::unique_ptr<Stage>& stage : executor.stages()) {
     RETURN_IF_ERROR(stage->RoundParameters());
   }
-  return finish();
+  return to.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
 }
 
 }  // namespace stagecoach::engine

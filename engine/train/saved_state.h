@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/background_save.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/large_buffer.h"
 #include "engine/run/rank_group.h"
 #include "engine/train/prepared_run.h"
 #include "engine/train/trained_parameters.h"
@@ -55,7 +56,7 @@ class SavedState {
   const Executors executors_;
   base::SystemCalls& calls_;
   const absl::StatusOr<std::vector<ShardFile>> files_;  // an error is one of saving and restoring
-  std::vector<kernels::HostBuffer> copies_;             // by device; empty until the first save
+  std::vector<LargeBuffer> copies_;                     // by device; null until the first save
   BackgroundSave background_;
   bool is_under_way_ = false;  // other than background_'s after a Finish that could not wait for it
 };

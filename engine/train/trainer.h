@@ -227,8 +227,8 @@ class Trainer {
   virtual absl::Status SetParameter(const std::string& name, absl::Span<const float> values) = 0;
 
   // Gives all parameters values, before the first step: asks for those of each that a device of
-  // this process has, one after the other, but several devices at once. One that is tied has the
-  // name of the first of the two. An error of `values_of` ends the run.
+  // this process has, from several threads at once. One that is tied has the name of the first of
+  // the two. An error of `values_of` ends the run.
   using ValuesOf = std::function<absl::Status(const std::string& name, absl::Span<float> values)>;
   virtual absl::Status SetParameters(const ValuesOf& values_of) = 0;
 

@@ -34,6 +34,7 @@ class CpuTimeline final : public Timeline {
   absl::StatusOr<std::chrono::steady_clock::time_point> At(int slot) const override {
     return moments_[static_cast<size_t>(slot)];
   }
+  absl::Status Wait(int /*slot*/) const override { return absl::OkStatus(); }
 
  private:
   std::vector<std::chrono::steady_clock::time_point> moments_;

@@ -29,7 +29,7 @@ class LoadedBackend final : public CudaBackend {
     if (gpu < 0 || gpu >= gpus) {
       return absl::InvalidArgumentError(absl::StrCat("there is no GPU ", gpu));
     }
-    return kernels::FreeBytes(gpu).value_or(0);  // no room even for a context
+    return GpuLedger::Of(gpu).FreeBytes().value_or(0);  // no room even for a context
   }
 
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(const CudaDeviceOptions& options) override {

@@ -1,7 +1,5 @@
 #include "kernels/cuda/cuda_device.h"
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +36,6 @@ struct Parts {
   std::unique_ptr<CudaStream> stream;
   std::unique_ptr<BlasLt> blas;
   CudaStreamHandle clearing;
-  int64_t library_bytes;  // that the GPU gave for these
   int64_t limit_bytes;
 };
 
@@ -47,7 +44,6 @@ class CudaDevice final : public Device {
   CudaDevice(const CudaDeviceOptions& options, Parts parts)
       : Device(DeviceKind::kCuda, options.precision, options.name, parts.limit_bytes),
         gpu_(options.gpu),
-        library_bytes_(parts.library_bytes),
         clearing_(std::move(parts.clearing)),
         stream_(std::move(parts.stream)),
         blas_(std::move(parts.blas)),
@@ -56,12 +52,8 @@ class CudaDevice final : public Device {
   // No library is to create a context on GPU 0 only to give back what it has on this one.
   ~CudaDevice() override { const GpuScope scope(gpu_); }
 
-  // Memory that the GPU gave to streams, cuBLASLt, NCCL and the backend's own code when they were
-  // set up (GrowthMeter says how exactly), and tables. Not the context, which CUDA does not let
-  // itself be asked for, nor code that libraries load later.
-  int64_t overhead_bytes() const override {
-    const int64_t tables = allocated_bytes_.load(std::memory_order_relaxed) - used_bytes();
-    return library_bytes_.load(std::memory_order_relaxed) + std::max<int64_t>(tables, 0);
+  absl::StatusOr<AcceleratorMemory> MeasureMemory() const override {
+    return GpuLedger::Of(gpu_).Measure();
   }
 
   std::vector<std::string> choices() const override { return blas_->choices(); }
@@ -82,12 +74,7 @@ class CudaDevice final : public Device {
   }
   absl::StatusOr<std::unique_ptr<Communicator>> CreateCommunicator(
       const CommunicatorOptions& options) override {
-    ASSIGN_OR_RETURN(const GrowthMeter meter, GrowthMeter::Start(gpu_));
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator,
-                     CreateNcclCommunicator(*stream_, options));
-    ASSIGN_OR_RETURN(const int64_t growth, meter.Growth());
-    library_bytes_.fetch_add(growth, std::memory_order_relaxed);
-    return communicator;
+    return CreateNcclCommunicator(*stream_, options);
   }
 
  private:
@@ -97,8 +84,6 @@ class CudaDevice final : public Device {
   void FreeHostBytes(std::byte* data, int64_t bytes) override;
 
   const int gpu_;
-  std::atomic<int64_t> library_bytes_;
-  std::atomic<int64_t> allocated_bytes_{0};
   const CudaStreamHandle clearing_;  // zeroes memory, beside whatever the other streams wait for
   const std::unique_ptr<CudaStream> stream_;
   const std::unique_ptr<BlasLt> blas_;
@@ -108,7 +93,7 @@ class CudaDevice final : public Device {
 absl::StatusOr<std::byte*> CudaDevice::AllocateBytes(int64_t bytes) {
   absl::StatusOr<DeviceMemory> memory = DeviceMemory::Allocate(gpu_, bytes);
   if (absl::IsResourceExhausted(memory.status())) {
-    const int64_t free_bytes = kernels::FreeBytes(gpu_).value_or(0);
+    const int64_t free_bytes = GpuLedger::Of(gpu_).FreeBytes().value_or(0);
     return base::Annotate(memory.status(),
                           absl::StrCat(name(), ": ", base::FormatBytes(bytes), " asked, GPU ", gpu_,
                                        " has ", base::FormatBytes(free_bytes),
@@ -121,7 +106,6 @@ absl::StatusOr<std::byte*> CudaDevice::AllocateBytes(int64_t bytes) {
       CudaStatus(cudaMemsetAsync(memory->data(), 0, static_cast<size_t>(bytes), clearing_.get()),
                  "cudaMemsetAsync"));
   RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(clearing_.get()), "cudaStreamSynchronize"));
-  allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   GpuLedger::Of(gpu_).Add(bytes);
   return memory->Release();
 }
@@ -129,7 +113,6 @@ absl::StatusOr<std::byte*> CudaDevice::AllocateBytes(int64_t bytes) {
 void CudaDevice::FreeBytes(std::byte* data, int64_t bytes) {
   const GpuScope scope(gpu_);
   static_cast<void>(cudaFree(data));
-  allocated_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   GpuLedger::Of(gpu_).Add(-bytes);
 }
 
@@ -210,7 +193,7 @@ absl::Status TryKernel(const CudaGpu& gpu, int ordinal, cudaStream_t stream) {
 
 absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
   const int64_t asked_bytes = options.memory_limit_bytes;
-  ASSIGN_OR_RETURN(const int64_t free_bytes, FreeBytes(options.gpu));
+  ASSIGN_OR_RETURN(const int64_t free_bytes, GpuLedger::Of(options.gpu).FreeBytes());
   if (free_bytes > 0 && asked_bytes <= free_bytes) {
     return asked_bytes > 0 ? asked_bytes : DefaultBudgetBytes(free_bytes);
   }
@@ -222,20 +205,19 @@ absl::StatusOr<int64_t> LimitFor(const CudaDeviceOptions& options) {
 }
 
 absl::StatusOr<Parts> CreateParts(const CudaDeviceOptions& options, const CudaGpu& gpu) {
-  base::MutexLock lock(GpuLedger::Of(options.gpu).setup());
-  ASSIGN_OR_RETURN(const GrowthMeter meter, GrowthMeter::Start(options.gpu));
+  GpuLedger& ledger = GpuLedger::Of(options.gpu);
+  base::MutexLock lock(ledger.setup());
+  RETURN_IF_ERROR(ledger.FreeBytes().status());  // before there is more than a context
   ASSIGN_OR_RETURN(CudaStreamHandle clearing,
                    CudaStreamHandle::Create(options.gpu, CudaStreamHandle::Priority::kNormal));
   RETURN_IF_ERROR(TryKernel(gpu, options.gpu, clearing.get()));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(options.gpu));
   ASSIGN_OR_RETURN(std::unique_ptr<BlasLt> blas,
                    BlasLt::Create(options.gpu, options.precision, options.tuning_file));
-  ASSIGN_OR_RETURN(const int64_t growth, meter.Growth());
   ASSIGN_OR_RETURN(const int64_t limit, LimitFor(options));
   return Parts{.stream = std::move(stream),
                .blas = std::move(blas),
                .clearing = std::move(clearing),
-               .library_bytes = growth,
                .limit_bytes = limit};
 }
 

@@ -142,22 +142,24 @@ TEST(CudaTrain, PlansForTheTransfersThatItPerforms) {
   EXPECT_EQ(largest_peak(Joined(in_groups, {"--device-memory", budget})), peak_bytes);
 }
 
-TEST(CudaTrain, WhatTheLibrariesTakeIsListedApart) {
-  const CudaMachine machine("gpus=2");
+TEST(CudaTrain, TheMemoryOfTheGpuIsListedApart) {
+  const CudaMachine machine("gpus=2,memory=256MB,context=1MB");
   const nlohmann::json end = EventsOf({"--device", "cuda"}).back();
   ASSERT_FALSE(end["devices"].empty());
   for (const nlohmann::json& device : end["devices"]) {
-    EXPECT_GT(device["overhead_bytes"], 0);
+    const nlohmann::json& memory = device["accelerator"];
+    EXPECT_GT(memory["allocated_bytes"], device["measured_peak_bytes"]) << "tables";
+    EXPECT_EQ(memory["context_bytes"], 1'000'000);
+    EXPECT_GE(memory["library_bytes"], 0);
   }
-  EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda"})).out, HasSubstr("libraries"));
+  EXPECT_THAT(RunStagecoach(SmallRun({"--device", "cuda"})).out,
+              AllOf(HasSubstr("allocated"), HasSubstr("context"), HasSubstr("libraries")));
 }
 
-TEST(CudaTrain, OnTheCpuLibrariesTakeNothing) {
+TEST(CudaTrain, OnTheCpuThereIsNoGpuToMeasure) {
   const nlohmann::json end = EventsOf({}).back();
   ASSERT_FALSE(end["devices"].empty());
-  for (const nlohmann::json& device : end["devices"]) {
-    EXPECT_EQ(device["overhead_bytes"], 0);
-  }
+  for (const nlohmann::json& device : end["devices"]) EXPECT_FALSE(device.contains("accelerator"));
   EXPECT_THAT(RunStagecoach(SmallRun({})).out, Not(HasSubstr("libraries")));
 }
 

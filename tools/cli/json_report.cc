@@ -98,13 +98,17 @@ ordered_json DeviceToJson(const partition::PlanReport& plan, size_t index, size_
                        {"stages", std::move(stages)},
                        {"predicted_peak_bytes", device.predicted_peak_bytes},
                        {"measured_peak_bytes", device.measured_peak_bytes},
-                       {"overhead_bytes", device.overhead_bytes},
                        {"peak_stashed", device.peak_stashed},
                        {"predicted_stash_bytes", device.predicted_stash_bytes},
                        {"measured_stash_bytes", device.measured_stash_bytes},
                        {"predicted_sent_bytes", SentToJson(device.predicted_sent)},
                        {"measured_sent_bytes", SentToJson(device.measured_sent)},
                        {"busy", device.busy}};
+  if (device.accelerator != kernels::AcceleratorMemory()) {
+    json["accelerator"] = {{"allocated_bytes", device.accelerator.allocated_bytes},
+                           {"context_bytes", device.accelerator.context_bytes},
+                           {"library_bytes", device.accelerator.library_bytes}};
+  }
   if (device.graph_issues + device.plain_issues > 0) {  // an accelerator
     json["graphs"] = {{"captured", device.graphs},
                       {"replayed", device.graph_issues},

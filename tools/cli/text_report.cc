@@ -42,16 +42,27 @@ std::string DeviceTable(const partition::PlanReport& plan,
       {"parameters", Align::kRight}, {"peak", Align::kRight},  {"predicted", Align::kRight},
       {"stashed", Align::kRight},    {"stash", Align::kRight}, {"busy", Align::kRight}};
   // CPU devices have none.
-  const bool has_overhead =
-      std::any_of(devices.begin(), devices.end(),
-                  [](const engine::DeviceReport& device) { return device.overhead_bytes > 0; });
-  if (has_overhead) columns.push_back({"libraries", Align::kRight});
+  const bool is_on_accelerators =
+      std::any_of(devices.begin(), devices.end(), [](const engine::DeviceReport& device) {
+        return device.accelerator != kernels::AcceleratorMemory();
+      });
+  if (is_on_accelerators) {
+    for (const char* const name : {"allocated", "context", "libraries"}) {
+      columns.push_back({name, Align::kRight});
+    }
+  }
   base::TextTable table(columns);
   const size_t replicas = devices.size() / plan.ranks.size();
   for (size_t device_index = 0; device_index < devices.size(); ++device_index) {
     const engine::DeviceReport& device = devices[device_index];
     std::vector<std::string> measured = MeasuredCells(device);
-    if (has_overhead) measured.push_back(base::FormatBytes(device.overhead_bytes));
+    if (is_on_accelerators) {
+      const kernels::AcceleratorMemory& memory = device.accelerator;
+      for (const int64_t bytes :
+           {memory.allocated_bytes, memory.context_bytes, memory.library_bytes}) {
+        measured.push_back(base::FormatBytes(bytes));
+      }
+    }
     const std::vector<schedule::StageId>& ids = plan.ranks[device_index / replicas].stages;
     for (const schedule::StageId id : ids) {
       const partition::StageReport& stage = plan.of(id);

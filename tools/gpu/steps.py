@@ -387,6 +387,7 @@ def check_training(events, precision):
     figures.append(Figure(f"{precision}: samples/s", epochs[-1]["samples_per_second"]))
     figures.append(Figure(f"{precision}: memory of all devices, measured = predicted",
                           sum(d["measured_peak_bytes"] for d in ends[0]["devices"]) / 1e6, "MB"))
-    overhead = sum(d.get("overhead_bytes", 0) for d in ends[0]["devices"])
-    figures.append(Figure(f"{precision}: memory of libraries", overhead / 1e6, "MB"))
+    memory = ends[0]["devices"][0].get("accelerator", {})
+    for name, field in [("context", "context_bytes"), ("libraries", "library_bytes")]:
+        figures.append(Figure(f"{precision}: memory of {name}", memory.get(field, 0) / 1e6, "MB"))
     return figures

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/runtime/cuda_stream.h"
+#include "kernels/cuda/runtime/patience.h"
 #include "kernels/cuda/runtime/status.h"
 
 namespace stagecoach::kernels {
@@ -82,6 +83,15 @@ absl::Status CudaTimeline::Mark(int slot) {
 
 absl::StatusOr<std::chrono::steady_clock::time_point> CudaTimeline::At(int slot) const {
   return stream_.clock().At(events_.at(static_cast<size_t>(slot)));
+}
+
+absl::Status CudaTimeline::Wait(int slot) const {
+  const CudaEvent& event = events_.at(static_cast<size_t>(slot));
+  const Patience patience(std::chrono::seconds(2), std::chrono::milliseconds(1));
+  for (;; patience.Wait()) {
+    ASSIGN_OR_RETURN(const bool reached, event.Reached());
+    if (reached) return absl::OkStatus();
+  }
 }
 
 }  // namespace stagecoach::kernels

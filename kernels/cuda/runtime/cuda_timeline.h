@@ -65,6 +65,7 @@ class CudaTimeline final : public Timeline {
 
   absl::Status Mark(int slot) override;
   absl::StatusOr<std::chrono::steady_clock::time_point> At(int slot) const override;
+  absl::Status Wait(int slot) const override;
 
  private:
   CudaTimeline(const CudaStream& stream, std::vector<CudaEvent> events);

@@ -7,44 +7,40 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "kernels/device.h"
 
 namespace stagecoach::kernels {
 
-// The free memory of the GPU. Needs a context there, and creates one.
-absl::StatusOr<int64_t> FreeBytes(int gpu);
-
-// What this process has allocated on one GPU, by all its devices there. Lives as long as the
-// program. Thread-safe.
+// What this process has taken of one GPU. Lives as long as the program. Thread-safe.
 class GpuLedger {
  public:
   static GpuLedger& Of(int gpu);
+  explicit GpuLedger(int gpu) : gpu_(gpu) {}
 
+  // The free memory of the GPU. Needs a context there, and creates one.
+  absl::StatusOr<int64_t> FreeBytes();
+  // Of what is in use besides what devices have allocated, the context is what was in use when the
+  // driver was first asked, here or by FreeBytes, and libraries are the rest.
+  absl::StatusOr<AcceleratorMemory> Measure();
+
+  // Of the devices there.
   void Add(int64_t bytes) { allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
-  int64_t allocated_bytes() const { return allocated_bytes_.load(std::memory_order_relaxed); }
 
-  // Held while a device is set up on the GPU, so that each sees only its own growth.
+  // Held while a device is set up on the GPU, so that each sees what the one before has taken.
   base::Mutex& setup() { return setup_; }
 
  private:
+  struct DriverMemory {
+    int64_t free_bytes, used_bytes;
+  };
+  static constexpr int64_t kNotAsked = -1;
+
+  absl::StatusOr<DriverMemory> AskDriver();
+
+  const int gpu_;
   base::Mutex setup_;
   std::atomic<int64_t> allocated_bytes_{0};
-};
-
-// Measures how much memory of a GPU a library takes during its setup, which libraries do not
-// report: the drop in free memory, less what devices of this process allocated meanwhile. It
-// includes what other processes allocate or free meanwhile, and what the driver rounds up.
-class GrowthMeter {
- public:
-  static absl::StatusOr<GrowthMeter> Start(int gpu);
-  // Since Start; not negative.
-  absl::StatusOr<int64_t> Growth() const;
-
- private:
-  GrowthMeter(int gpu, int64_t free_and_allocated)
-      : gpu_(gpu), free_and_allocated_(free_and_allocated) {}
-
-  int gpu_;
-  int64_t free_and_allocated_;
+  std::atomic<int64_t> context_bytes_{kNotAsked};
 };
 
 }  // namespace stagecoach::kernels

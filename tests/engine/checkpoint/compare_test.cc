@@ -108,7 +108,7 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   const std::string bytes = FilesIn(folder_.path().string())["parameters.safetensors"];
   ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header,
                        ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())));
-  LoadedFile::Bytes copy(static_cast<char*>(std::malloc(bytes.size())));
+  LargeBuffer copy = AllocateLargeBuffer(std::ssize(bytes)).value();
   std::copy(bytes.begin(), bytes.end(), copy.get());
   const LoadedFile exported(path, std::move(copy), header);
   EXPECT_THAT(header.tensors, SizeIs(3));

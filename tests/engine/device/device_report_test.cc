@@ -15,7 +15,7 @@ using ::stagecoach::testing::StatusIs;
 TEST(DeviceReport, TellsItsMeasurementsExactly) {
   const DeviceReport told = {.device = "cuda:\"1\"\n",
                              .measured_peak_bytes = std::numeric_limits<int64_t>::max(),
-                             .overhead_bytes = 2,
+                             .accelerator = {2, 10, 11},
                              .peak_stashed = 3,
                              .measured_stash_bytes = 4,
                              .measured_sent = {8, 9},
@@ -28,7 +28,7 @@ TEST(DeviceReport, TellsItsMeasurementsExactly) {
   ASSERT_OK(ReadMeasurements(MeasurementsToText(told), heard));
   EXPECT_EQ(heard.device, told.device);
   EXPECT_EQ(heard.measured_peak_bytes, told.measured_peak_bytes);
-  EXPECT_EQ(heard.overhead_bytes, told.overhead_bytes);
+  EXPECT_EQ(heard.accelerator, told.accelerator);
   EXPECT_EQ(heard.peak_stashed, told.peak_stashed);
   EXPECT_EQ(heard.measured_stash_bytes, told.measured_stash_bytes);
   EXPECT_EQ(heard.busy, told.busy);
@@ -48,9 +48,9 @@ TEST(DeviceReport, KeepsWhatIsNotMeasured) {
 TEST(DeviceReport, RefusesOtherTexts) {
   DeviceReport heard;
   for (const char* text : {"", "0 1", "{}", "[]", R"(["cuda:0", 1, 2, 3, 0.5])",
-                           R"(["cuda:0", 1, 2, -1, 0.5, 4, 0, 0, 0, "", 0, 0])",
-                           R"([0, 1, 2, 3, 0.5, 4, 0, 0, 0, "", 0, 0])",
-                           R"(["cuda:0", 1, 2, 3, 0.5, 4, 0, 0, 0, 0, 0, 0])"}) {
+                           R"(["cuda:0", 1, 2, 2, 2, -1, 0.5, 4, 0, 0, 0, "", 0, 0])",
+                           R"([0, 1, 2, 2, 2, 3, 0.5, 4, 0, 0, 0, "", 0, 0])",
+                           R"(["cuda:0", 1, 2, 2, 2, 3, 0.5, 4, 0, 0, 0, 0, 0, 0])"}) {
     EXPECT_THAT(ReadMeasurements(text, heard), StatusIs(absl::StatusCode::kInvalidArgument))
         << text;
   }

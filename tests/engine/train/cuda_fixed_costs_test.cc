@@ -1,4 +1,4 @@
-// What the host calls to have actions performed, in a step that is not measured.
+// What the host calls to have actions performed, in a step that is not measured, and to save.
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/layers/linear.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedule/schedule.h"
@@ -13,6 +14,7 @@
 #include "tests/engine/train/small_run.h"
 #include "tests/testing/cuda/stand_in.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/test_folder.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -62,6 +64,34 @@ TEST_P(CudaFixedCosts, AreFewCallsAnAction) {
   const double each = static_cast<double>(sum) / static_cast<double>(actions);
   RecordProperty("calls_per_compute_action", std::to_string(each));
   EXPECT_LT(each, GetParam() == Exchange::kCopies ? 7.0 : 7.9);
+}
+
+// Of saving and restoring; a process measures the GPU's clock now and then, with marks of its own.
+std::map<std::string, int64_t> WaitsForCheckpoints(int layers) {
+  TinyRun run;
+  run.model.layers.assign(static_cast<size_t>(layers), Linear(16));
+  run.model.layers.push_back(Linear(kSmallClasses));
+  run.options.device = {.kind = DeviceKind::kCuda};
+  const auto trainer = TinyTrainer(run).value();
+  const stagecoach::testing::TestFolder folder;
+  const Calls before = cuda::CallsByName();
+  EXPECT_OK(trainer->Save(folder.path().string()));
+  EXPECT_OK(trainer->Restore(folder.path().string()));
+  Calls calls = cuda::CallsByName();
+  for (const auto& [name, number] : before) calls[name] -= number;
+  EXPECT_GE(calls["cudaMemcpyAsync"], 2 * 2 * 3 * layers) << "weights, biases, and their states";
+  return {{"marks", calls["cudaEventRecord"] - calls["cudaEventSynchronize"]},
+          {"buffers", calls["cudaHostAlloc"]},
+          {"waits", calls["cudaStreamSynchronize"]}};
+}
+
+TEST(CudaCheckpoints, DoNotWaitForEveryTensor) {
+  cuda::Reset({});
+  // A buffer each way is marked, and restoring ends with the marks of a Finish.
+  const std::map<std::string, int64_t> expected = {{"marks", 4}, {"buffers", 2}, {"waits", 0}};
+  EXPECT_EQ(WaitsForCheckpoints(1), expected);
+  EXPECT_EQ(WaitsForCheckpoints(20), expected);
+  cuda::Reset({});
 }
 
 // What the driver finds in $CUDA_DEVICE_MAX_CONNECTIONS when a trainer with devices on `gpus` is

@@ -139,16 +139,30 @@ TEST_F(CudaDeviceTest, ABudgetBeyondWhatIsFreeIsRefused) {
                        AllOf(HasSubstr("cuda:0"), HasSubstr("9.4 MB"), HasSubstr("free"))));
 }
 
-TEST_F(CudaDeviceTest, TablesAreOverheadAndNotInTheBudget) {
-  ASSERT_OK_AND_ASSIGN(const auto device, Backend().CreateDevice({.memory_limit_bytes = 1000}));
-  const int64_t before = device->overhead_bytes();
+// What a process first sees of a GPU counts for its whole life: no other test uses this one.
+TEST_F(CudaDeviceTest, MeasuresTheMemoryOfTheGpu) {
+  constexpr int kGpu = 7;
+  StartMachine({.gpus = kGpu + 1, .context_bytes = 30000});
+  ASSERT_OK_AND_ASSIGN(const auto device,
+                       Backend().CreateDevice({.gpu = kGpu, .memory_limit_bytes = 1000}));
+  const auto other = CreateDevice(kGpu);
+  const AcceleratorMemory before = device->MeasureMemory().value();
+  EXPECT_EQ(before.allocated_bytes, 0);
+  EXPECT_EQ(before.context_bytes, 30000);
+  void* of_a_library = nullptr;
+  ASSERT_EQ(cudaSetDevice(kGpu), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&of_a_library, 2048), cudaSuccess);
   {
-    ASSERT_OK_AND_ASSIGN(const Buffer table, device->AllocateTable(5000));
-    ASSERT_OK_AND_ASSIGN(const Buffer counted, device->Allocate(700));
-    EXPECT_EQ(device->used_bytes(), 700);
-    EXPECT_EQ(device->overhead_bytes(), before + 5000);
+    ASSERT_OK_AND_ASSIGN(const Buffer table, device->AllocateTable(5120));
+    ASSERT_OK_AND_ASSIGN(const Buffer counted, other->Allocate(512));
+    EXPECT_EQ(device->used_bytes(), 0);
+    for (const Device* const each : {device.get(), other.get()}) {
+      EXPECT_EQ(each->MeasureMemory().value(),
+                (AcceleratorMemory{5120 + 512, 30000, before.library_bytes + 2048}));
+    }
   }
-  EXPECT_EQ(device->overhead_bytes(), before);
+  EXPECT_EQ(cudaFree(of_a_library), cudaSuccess);
+  EXPECT_EQ(device->MeasureMemory().value(), before);
 }
 
 TEST_F(CudaDeviceTest, AnyThreadMayAllocate) {

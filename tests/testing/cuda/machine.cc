@@ -31,7 +31,7 @@ void Machine::Build() {
   random_.seed(options_.seed);
   gpus.clear();
   for (int gpu = 0; options_.driver && gpu < options_.gpus; ++gpu) {
-    gpus.push_back(std::make_unique<Gpu>(options_.memory_bytes));
+    gpus.push_back(std::make_unique<Gpu>(options_.memory_bytes - options_.context_bytes));
   }
   shared_bytes.clear();
   operations_to_failure_ = options_.failing_operation;

@@ -118,7 +118,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return Call("cudaMemGetInfo", [&](Machine& machine, Machine::Lock&) {
     const cuda::GpuMemory& memory = machine.gpus[static_cast<size_t>(CurrentThread().gpu)]->memory;
     *free_bytes = static_cast<size_t>(memory.free_bytes());
-    *total_bytes = static_cast<size_t>(memory.bytes());
+    *total_bytes = static_cast<size_t>(machine.options().memory_bytes);
     return cudaSuccess;
   });
 }

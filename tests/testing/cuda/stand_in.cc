@@ -57,6 +57,8 @@ void SetOption(const std::string& key, const std::string& value, StandInOptions&
     options.gpus = static_cast<int>(NumberOf(key, value));
   } else if (key == "memory") {
     options.memory_bytes = NumberOf(key, value);
+  } else if (key == "context") {
+    options.context_bytes = NumberOf(key, value);
   } else if (key == "seed") {
     options.seed = static_cast<uint64_t>(NumberOf(key, value));
   } else if (key == "order") {
