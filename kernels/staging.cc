@@ -75,7 +75,8 @@ class Ring {
     constexpr int64_t kPage = 4096;
     const int64_t rounded = (std::max<int64_t>(bytes, 1) + kPage - 1) / kPage * kPage;
     const int64_t each = std::min(options.buffer_bytes, rounded);
-    const auto count = static_cast<int>(std::min<int64_t>(options.buffers, (rounded - 1) / each + 1));
+    const auto count =
+        static_cast<int>(std::min<int64_t>(options.buffers, (rounded - 1) / each + 1));
     ASSIGN_OR_RETURN(HostBuffer memory, device.AllocateHost(count * each));
     ASSIGN_OR_RETURN(std::unique_ptr<Timeline> copied, device.CreateTimeline(count));
     return Ring(device.stream(), std::move(memory), std::move(copied), each, count);

@@ -81,8 +81,8 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(const base::FileReader& file) {
   length = std::min({length, static_cast<uint64_t>(file.size()) - prefix.size(),
                      static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)});
   std::string text(static_cast<size_t>(length) + prefix.size(), '\0');
-  RETURN_IF_ERROR(file.ReadAt(
-      0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+  RETURN_IF_ERROR(
+      file.ReadAt(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
   return ParseSafetensors(text, file.size());
 }
 
@@ -178,8 +178,8 @@ absl::Status Checkpoint::LoadTo(const std::string& name, FileReceiver& receiver)
   base::Hasher hasher;
   for (int64_t done = 0; status.ok() && done < saved->bytes;) {
     ASSIGN_OR_RETURN(absl::Span<std::byte> space, receiver.Space());
-    space = space.first(
-        static_cast<size_t>(std::min<int64_t>(std::ssize(space), saved->bytes - done)));
+    space =
+        space.first(static_cast<size_t>(std::min<int64_t>(std::ssize(space), saved->bytes - done)));
     status = ReadAndHash(file, done, space, hasher);
     if (status.ok()) receiver.Take(done, space);
     done += std::ssize(space);

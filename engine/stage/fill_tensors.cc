@@ -23,14 +23,14 @@ absl::Status FillTensors(kernels::Device& device, absl::Span<const kernels::Tens
   }
   int64_t bytes = 0;
   for (const kernels::Tensor& tensor : tensors) bytes += tensor.bytes();
-  return kernels::Upload(
-      device, bytes, count, [&](int i, kernels::Uploader& uploader) -> absl::Status {
-        const kernels::Tensor& tensor = tensors[static_cast<size_t>(i)];
-        const auto elements = static_cast<size_t>(tensor.elements());
-        const auto values = std::make_unique_for_overwrite<float[]>(elements);
-        RETURN_IF_ERROR(values_of(i, absl::MakeSpan(values.get(), elements)));
-        return uploader.Copy(tensor.data, values.get(), tensor.bytes());
-      });
+  return kernels::Upload(device, bytes, count,
+                         [&](int i, kernels::Uploader& uploader) -> absl::Status {
+                           const kernels::Tensor& tensor = tensors[static_cast<size_t>(i)];
+                           const auto elements = static_cast<size_t>(tensor.elements());
+                           const auto values = std::make_unique_for_overwrite<float[]>(elements);
+                           RETURN_IF_ERROR(values_of(i, absl::MakeSpan(values.get(), elements)));
+                           return uploader.Copy(tensor.data, values.get(), tensor.bytes());
+                         });
 }
 
 }  // namespace stagecoach::engine

@@ -319,12 +319,12 @@ absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint) {
     bytes += file.bytes();
   }
   kernels::Device& to = group_.device(device);
-  RETURN_IF_ERROR(kernels::Upload(
-      to, bytes, static_cast<int>(files.size()), [&](int source, kernels::Uploader& uploader) {
-        const ShardFile& file = *files[static_cast<size_t>(source)];
-        FileToDevice receiver(file, pieces, uploader);
-        return checkpoint.LoadTo(file.name, receiver);
-      }));
+  RETURN_IF_ERROR(kernels::Upload(to, bytes, static_cast<int>(files.size()),
+                                  [&](int source, kernels::Uploader& uploader) {
+                                    const ShardFile& file = *files[static_cast<size_t>(source)];
+                                    FileToDevice receiver(file, pieces, uploader);
+                                    return checkpoint.LoadTo(file.name, receiver);
+                                  }));
   for (const std::unique_ptr<Stage>& stage : executor.stages()) {
     RETURN_IF_ERROR(stage->RoundParameters());
   }

@@ -2,8 +2,10 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -54,6 +56,7 @@ void Locked(const std::function<void()>& change) {
 
 // Tests that call these are skipped (IsSimulated).
 int64_t calls() { return 0; }
+std::map<std::string, int64_t> CallsByName() { return {}; }
 void FailCall(int64_t) { Refuse("no call of a library fails on purpose"); }
 std::string failed_call() { return ""; }
 void FailOperation(int64_t) { Refuse("no operation of a GPU fails on purpose"); }

@@ -87,9 +87,13 @@ absl::StatusOr<std::vector<Bytes>> DownloadAll(Device& device, const Tensors& te
 
 TEST_F(StagingTest, BytesOfAnySizeComeAndGo) {
   const auto device = CreateDevice();
-  for (const std::vector<int64_t>& sizes :
-       {std::vector<int64_t>{}, {0}, {1}, {kBuffer}, {kBuffer - 1, 2, 0, kBuffer + 1},
-        {1, 0, 20 * kBuffer + 5, 3, 9 * kBuffer, 1}, std::vector<int64_t>(300, 41)}) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{},
+                                            {0},
+                                            {1},
+                                            {kBuffer},
+                                            {kBuffer - 1, 2, 0, kBuffer + 1},
+                                            {1, 0, 20 * kBuffer + 5, 3, 9 * kBuffer, 1},
+                                            std::vector<int64_t>(300, 41)}) {
     const Tensors tensors(*device, sizes);
     for (const StagingOptions& options :
          {kSmall, StagingOptions{.buffer_bytes = kBuffer, .buffers = 1, .threads = 1},

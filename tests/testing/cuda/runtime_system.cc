@@ -146,8 +146,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int gpu) {
     if (!cuda::IsGpu(machine, gpu)) return cudaErrorInvalidDevice;
     *properties = {};
     std::snprintf(properties->name, sizeof(properties->name), "CUDA stand-in");
-    properties->totalGlobalMem =
-        static_cast<size_t>(machine.options().memory_bytes);
+    properties->totalGlobalMem = static_cast<size_t>(machine.options().memory_bytes);
     properties->sharedMemPerBlock = size_t{48} << 10;
     properties->sharedMemPerBlockOptin = size_t{227} << 10;
     properties->warpSize = 32;
