@@ -332,8 +332,12 @@ absl::Status Upload(Device& device, int64_t bytes, int sources,
 absl::Status Download(Device& device, absl::Span<const DownloadPiece> pieces,
                       const StagingOptions& options) {
   int64_t bytes = 0;
-  for (const DownloadPiece& piece : pieces) bytes += piece.bytes;
-  if (bytes == 0) return absl::OkStatus();
+  for (const DownloadPiece& piece : pieces) {
+    bytes += piece.bytes;
+    if (!device.memory_is_host()) continue;
+    RETURN_IF_ERROR(device.stream().CopyToHost(piece.to, piece.from, piece.bytes));
+  }
+  if (bytes == 0 || device.memory_is_host()) return absl::OkStatus();
   ASSIGN_OR_RETURN(Ring ring, Ring::Create(device, bytes, options));
   return Downloading(ring, pieces).Run(ThreadsFor(options, ring, ring.size()));
 }

@@ -60,7 +60,8 @@ struct DownloadPiece {
   int64_t bytes = 0;
 };
 
-// Copies all pieces; they are there when it returns OK. A job of the device's stream.
+// Copies all pieces; they are there when it returns OK. A job of the device's stream. Takes nothing
+// where the device has host memory.
 absl::Status Download(Device& device, absl::Span<const DownloadPiece> pieces,
                       const StagingOptions& options = {});
 

@@ -8,6 +8,7 @@
 #include "engine/stage/fill_tensors.h"
 #include "engine/stage/layer_cost.h"
 #include "kernels/ops/ops.h"
+#include "kernels/staging.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -254,19 +255,19 @@ const Tensor& Stage::ValueOf(ParameterId id) const {
 
 absl::StatusOr<std::vector<float>> Stage::CopyParameter(ParameterId id) {
   const Tensor& value = ValueOf(id);
-  ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
-  RETURN_IF_ERROR(device_.stream().CopyToHost(copy.data(), value.data, value.bytes()));
-  RETURN_IF_ERROR(Finish());
-  const auto* const values = reinterpret_cast<const float*>(copy.data());
-  return std::vector<float>(values, values + value.elements());
+  std::vector<float> copy(static_cast<size_t>(value.elements()));
+  RETURN_IF_ERROR(kernels::Download(
+      device_, {{.to = copy.data(), .from = value.data, .bytes = value.bytes()}}));
+  return copy;
 }
 
 absl::Status Stage::SetParameter(ParameterId id, absl::Span<const float> values) {
   const Tensor& value = ValueOf(id);
   STAGECOACH_CHECK(std::ssize(values) == value.elements(), "another number of values");
-  ASSIGN_OR_RETURN(const kernels::HostBuffer copy, device_.AllocateHost(value.bytes()));
-  std::copy(values.begin(), values.end(), reinterpret_cast<float*>(copy.data()));
-  RETURN_IF_ERROR(device_.stream().CopyFromHost(value.data, copy.data(), value.bytes()));
+  RETURN_IF_ERROR(FillTensors(device_, {value}, [&](int /*tensor*/, absl::Span<float> to) {
+    std::copy(values.begin(), values.end(), to.begin());
+    return absl::OkStatus();
+  }));
   RETURN_IF_ERROR(RoundParameters());
   return Finish();
 }

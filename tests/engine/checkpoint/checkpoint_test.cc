@@ -1,9 +1,12 @@
 // What a checkpoint on disk is not, is noticed.
 #include "engine/checkpoint/checkpoint.h"
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -29,6 +32,27 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+// Takes a file in parts of some bytes.
+class PartsOfAFile final : public FileReceiver {
+ public:
+  absl::Status Begin(const std::string& /*path*/, const SafetensorsHeader& header) override {
+    header_ = header;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<absl::Span<std::byte>> Space() override { return absl::MakeSpan(space_); }
+  void Take(int64_t begin, absl::Span<const std::byte> bytes) override {
+    EXPECT_EQ(begin, std::ssize(bytes_));
+    bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  const SafetensorsHeader& header() const { return header_; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  SafetensorsHeader header_;
+  std::array<std::byte, 300> space_;
+  std::string bytes_;
+};
+
 class CheckpointFolder : public ::testing::Test {
  protected:
   // Those of steps 1 and 2.
@@ -53,7 +77,12 @@ class CheckpointFolder : public ::testing::Test {
   // Of the whole checkpoint.
   absl::Status Check() const {
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path());
-    return checkpoint.ok() ? checkpoint->Verify() : checkpoint.status();
+    if (!checkpoint.ok()) return checkpoint.status();
+    for (const SavedFile& file : checkpoint->manifest().files) {
+      PartsOfAFile parts;
+      EXPECT_EQ(checkpoint->LoadTo(file.name, parts), checkpoint->Load(file.name).status());
+    }
+    return checkpoint->Verify();
   }
   // Writes a manifest that is what its hash says.
   void WriteManifest(const std::string& text) const {
@@ -71,6 +100,19 @@ class CheckpointFolder : public ::testing::Test {
 TEST_F(CheckpointFolder, IsWhole) {
   EXPECT_OK(Check());
   EXPECT_THAT(files_, SizeIs(6));
+}
+
+TEST_F(CheckpointFolder, GivesAFileInParts) {
+  ASSERT_OK_AND_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(path()));
+  for (const SavedFile& file : checkpoint.manifest().files) {
+    PartsOfAFile parts;
+    ASSERT_OK(checkpoint.LoadTo(file.name, parts));
+    EXPECT_EQ(parts.bytes(), files_[file.name]);
+    ASSERT_OK_AND_ASSIGN(const LoadedFile loaded, checkpoint.Load(file.name));
+    EXPECT_EQ(parts.header(), loaded.header());
+  }
+  PartsOfAFile parts;
+  EXPECT_THAT(checkpoint.LoadTo("../x", parts), StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST_F(CheckpointFolder, EveryChangedByteIsFound) {

@@ -4,12 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <memory>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -109,7 +108,7 @@ TEST_F(TwoCheckpoints, ExportOfOneHasAllValuesAndNoStates) {
   ASSERT_OK_AND_ASSIGN(const SafetensorsHeader header,
                        ParseSafetensors(bytes, static_cast<int64_t>(bytes.size())));
   LargeBuffer copy = AllocateLargeBuffer(std::ssize(bytes)).value();
-  std::copy(bytes.begin(), bytes.end(), copy.get());
+  std::memcpy(copy.get(), bytes.data(), bytes.size());
   const LoadedFile exported(path, std::move(copy), header);
   EXPECT_THAT(header.tensors, SizeIs(3));
   const SaveTask task = state.Task("");
