@@ -231,7 +231,7 @@ TEST(Trainer, NamesALayerThatReadsWhatItDidNotDeclare) {
       {{Linear(8), Linear(8), relu, Linear(kSmallClasses)}, "layer 2 (forgetful): Backward"},
       {{Linear(8), relu, Linear(8), Linear(kSmallClasses)}, "layer 1 (forgetful): Backward"},
       {{Linear(8), Linear(8), Residual({Linear(8), relu}), Linear(kSmallClasses)},
-       ": Backward: layer 1 (forgetful): BackwardInput"}};
+       ": Backward: layer 1 (forgetful): Backward"}};
   for (const auto& [layers, where] : cases) {
     const Model model = {.input = Shape{kSmallFeatures}, .layers = layers};
     const auto trainer = MakeTrainer(model, EvenPlan(model, 2, "1f1b", 4, 2), {});

@@ -224,6 +224,7 @@ TEST_F(CudaOpsTest, LayerNormBackward) {
   EXPECT_THAT(Values<float>(dx), ElementsAre(1.375F, 1.625F));
   EXPECT_THAT(Values<float>(dgamma), ElementsAre(11.5F, 19.5F));
   EXPECT_THAT(Values<float>(dbeta), ElementsAre(33, 41));
+  EXPECT_TRUE(op->shares_backward());
   const Tensor both_dx = Result(DType::kFloat32, {1, 2});
   Perform([&](Stream& stream) {
     return op->Backward(stream, dy, x, gamma, statistics, addend, both_dx, dgamma, dbeta,
