@@ -75,8 +75,8 @@ class Feed {
   // user's, and operations on a device do not check labels.
   absl::Status Features(const Batch& batch, int micro_batch, const kernels::Tensor& x);
   absl::Status Loss(const Batch& batch, int micro_batch);
-  // Once in a run for each micro-batch, if anything is fed: all that reads what it was fed has been
-  // issued.
+  // Says that all that reads what a micro-batch was fed has been issued: once in a run for each, if
+  // anything is fed. What comes next may overwrite it.
   absl::Status Release();
 
   // Does the host's part of the next run while the device is busy with this one, and copies ahead

@@ -91,9 +91,9 @@ class Stage {
 
   // F: fills the input from the batch on the first stage; computes the loss, and its gradient, if
   // there is a block for it, on the last. A last layer that computes the loss itself does so in B
-  // of training instead. `outputs`: host memory for a copy of what the last
-  // layer gives; empty if that is not wanted. `recording`, here and below: always the same one for
-  // the same operation on the same blocks and call context of the same micro-batch.
+  // of training instead. `outputs`: host memory for a copy of what the last layer gives; empty if
+  // that is not wanted. `recording`, here and below: always the same one for the same operation on
+  // the same blocks and call context of the same micro-batch.
   absl::Status Forward(const StageBlocks& blocks, const CallContext& call, const Batch& batch,
                        MicroBatch micro_batch, const Tensor& outputs,
                        kernels::Recording& recording);

@@ -72,7 +72,7 @@ __device__ inline bool IsClass(const LossArguments& a, int label) {
 // -log softmax(output)[label], with the sum of exponentials formed in the same pass as the maximum
 // that they are relative to (Milakov & Gimelshein 2018).
 template <typename T, int N>
-__device__ void CrossEntropyRow(const LossArguments& a, int64_t r, float scale, Scratch* scratch) {
+__device__ void CrossEntropyRow(const LossArguments& a, int64_t r, Scratch* scratch) {
   const T* const output = static_cast<const T*>(a.output) + r * a.classes;
   const int label = a.labels[r];
   const bool is_class = IsClass(a, label);
@@ -104,6 +104,7 @@ __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, float scale, 
   const float inverse = is_class ? 1.0F / sum : NAN;
   // A loss is infinite, and the rest finite, if the label's output is minus infinity.
   const float one = 1.0F + 0.0F * at_label;
+  const float scale = ScaleOfRow(a);
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float values[N];
 #pragma unroll
@@ -116,7 +117,7 @@ __device__ void CrossEntropyRow(const LossArguments& a, int64_t r, float scale, 
 }
 
 template <typename T, int N>
-__device__ void SquaredErrorRow(const LossArguments& a, int64_t r, float scale, Scratch* scratch) {
+__device__ void SquaredErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
   const int label = a.labels[r];
   const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
   Located largest{-INFINITY, kNowhere};
@@ -139,7 +140,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, float scale, 
   if (a.gradient == nullptr) return;
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
   // Squares overflow before the differences do.
-  const float factor = 2.0F * scale / static_cast<float>(a.classes) + 0.0F * sum;
+  const float factor = 2.0F * ScaleOfRow(a) / static_cast<float>(a.classes) + 0.0F * sum;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float values[N];
 #pragma unroll
@@ -151,7 +152,7 @@ __device__ void SquaredErrorRow(const LossArguments& a, int64_t r, float scale, 
 }
 
 template <typename T, int N>
-__device__ void ValueErrorRow(const LossArguments& a, int64_t r, float scale, Scratch* scratch) {
+__device__ void ValueErrorRow(const LossArguments& a, int64_t r, Scratch* scratch) {
   const float* const values = a.values + r * a.classes;
   const OutputRow<T, N> row(a.classes, {static_cast<const T*>(a.output) + r * a.classes});
   float sum = 0.0F;
@@ -169,7 +170,7 @@ __device__ void ValueErrorRow(const LossArguments& a, int64_t r, float scale, Sc
   if (a.gradient == nullptr) return;
   T* const gradient = static_cast<T*>(a.gradient) + r * a.classes;
   // Squares overflow before the differences do.
-  const float factor = 2.0F * scale / static_cast<float>(a.classes) + 0.0F * sum;
+  const float factor = 2.0F * ScaleOfRow(a) / static_cast<float>(a.classes) + 0.0F * sum;
   row.ForEach([&](int64_t c, const OutputVector<N>& vector) {
     float differences[N];
 #pragma unroll
@@ -199,11 +200,11 @@ __global__ void __launch_bounds__(kMaxTeamThreads) LossRowsKernel(const LossArgu
   if (r >= ValidRows(a)) {
     ClearRow<T, N>(a, r);
   } else if constexpr (kFormula == LossFormula::kCrossEntropy) {
-    CrossEntropyRow<T, N>(a, r, ScaleOfRow(a), scratch);
+    CrossEntropyRow<T, N>(a, r, scratch);
   } else if constexpr (kFormula == LossFormula::kSquaredError) {
-    SquaredErrorRow<T, N>(a, r, ScaleOfRow(a), scratch);
+    SquaredErrorRow<T, N>(a, r, scratch);
   } else {
-    ValueErrorRow<T, N>(a, r, ScaleOfRow(a), scratch);
+    ValueErrorRow<T, N>(a, r, scratch);
   }
 }
 
