@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iterator>
@@ -37,32 +36,15 @@ std::vector<std::string> MeasuredCells(const engine::DeviceReport& device) {
 
 std::string DeviceTable(const partition::PlanReport& plan,
                         const std::vector<engine::DeviceReport>& devices) {
-  std::vector<base::TextTable::Column> columns = {
+  const std::vector<base::TextTable::Column> columns = {
       {"device", Align::kLeft},      {"stage", Align::kRight}, {"layers", Align::kLeft},
       {"parameters", Align::kRight}, {"peak", Align::kRight},  {"predicted", Align::kRight},
       {"stashed", Align::kRight},    {"stash", Align::kRight}, {"busy", Align::kRight}};
-  // CPU devices have none.
-  const bool is_on_accelerators =
-      std::any_of(devices.begin(), devices.end(), [](const engine::DeviceReport& device) {
-        return device.accelerator != kernels::AcceleratorMemory();
-      });
-  if (is_on_accelerators) {
-    for (const char* const name : {"allocated", "context", "libraries"}) {
-      columns.push_back({name, Align::kRight});
-    }
-  }
   base::TextTable table(columns);
   const size_t replicas = devices.size() / plan.ranks.size();
   for (size_t device_index = 0; device_index < devices.size(); ++device_index) {
     const engine::DeviceReport& device = devices[device_index];
-    std::vector<std::string> measured = MeasuredCells(device);
-    if (is_on_accelerators) {
-      const kernels::AcceleratorMemory& memory = device.accelerator;
-      for (const int64_t bytes :
-           {memory.allocated_bytes, memory.context_bytes, memory.library_bytes}) {
-        measured.push_back(base::FormatBytes(bytes));
-      }
-    }
+    const std::vector<std::string> measured = MeasuredCells(device);
     const std::vector<schedule::StageId>& ids = plan.ranks[device_index / replicas].stages;
     for (const schedule::StageId id : ids) {
       const partition::StageReport& stage = plan.of(id);
@@ -76,6 +58,24 @@ std::string DeviceTable(const partition::PlanReport& plan,
     }
   }
   return table.ToString(base::TextTable::kPageColumns);
+}
+
+// What is in use of the GPUs, with a blank line; "" if there are none.
+std::string AcceleratorTable(const std::vector<engine::DeviceReport>& devices) {
+  base::TextTable table({{"memory of the GPU", Align::kLeft},
+                         {"allocated", Align::kRight},
+                         {"context", Align::kRight},
+                         {"libraries", Align::kRight}});
+  bool has_rows = false;
+  for (const engine::DeviceReport& device : devices) {
+    const kernels::AcceleratorMemory& memory = device.accelerator;
+    if (memory == kernels::AcceleratorMemory()) continue;
+    has_rows = true;
+    table.AddRow({device.device, base::FormatBytes(memory.allocated_bytes),
+                  base::FormatBytes(memory.context_bytes),
+                  base::FormatBytes(memory.library_bytes)});
+  }
+  return has_rows ? table.ToString(base::TextTable::kPageColumns) + "\n" : "";
 }
 
 // A line for each device that did not issue all work as graphs; "" if there is none.
@@ -226,6 +226,7 @@ class TextReport final : public Report {
   void End(const Run& run, const Outcome& outcome) override {
     RedrawLine("");
     absl::PrintF("\n%s\n", DeviceTable(run.prepared.report, outcome.devices));
+    absl::PrintF("%s", AcceleratorTable(outcome.devices));
     absl::PrintF("%s", DescribePlainIssues(outcome.devices));
     absl::PrintF(
         "%s %s (%s) in %s\n", outcome.fit.stopped ? "stopped by a signal after" : "trained",
