@@ -229,8 +229,7 @@ __device__ void WriteBlockSums(const Arguments& a, int64_t block, int64_t first_
 }
 
 // dx of `block_rows` rows, and their part of the sums over columns if kWeight; otherwise a team has
-// at most one row. While a row is summed, the next one is on its way. Of two turns together, the
-// compiler exchanges the names of what they hold, rather than the values.
+// at most one row. While a row is summed, the next one is on its way.
 template <typename T, int N, int kHeld, bool kAddend, bool kWeight>
 __global__ void __launch_bounds__(kMaxTeamThreads)
     BackwardKernel(const Arguments a, int64_t block_rows) {
@@ -252,7 +251,9 @@ __global__ void __launch_bounds__(kMaxTeamThreads)
     if (r < end) next_statistics = StatisticsOf(a, r);
   };
   read(begin + threadIdx.y, offset);
-#pragma unroll 2
+  // Where there are registers for two turns at once, no value moves from `next` to `row`.
+  [[maybe_unused]] constexpr int kTurns = kHeld <= 2 && kHeld * N == kShare ? 2 : 1;
+#pragma unroll(kTurns)
   for (int64_t first = begin; first < end; first += blockDim.y) {
     const Row row = next;
     const RowStatistics statistics = next_statistics;
