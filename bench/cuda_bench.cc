@@ -165,9 +165,11 @@ double ProductSeconds(const Settings& settings, Precision precision) {
     dw.push_back(Value(timer.Random(Shape{width, width}, DType::kFloat32)));
   }
   const Tensor bias = Value(timer.Random(Shape{width}, type));
-  const Tensor db = Value(timer.Random(Shape{width}, DType::kFloat32));
-  const auto op = Value(
-      device->ops().Create(kernels::LinearShape{.rows = rows, .inputs = width, .outputs = width}));
+  const kernels::LinearShape shape{.rows = rows, .inputs = width, .outputs = width};
+  kernels::LinearShape plain_shape = shape;
+  plain_shape.has_bias = false;
+  const auto op = Value(device->ops().Create(shape));
+  const auto plain = Value(device->ops().Create(plain_shape));  // the bias's gradient is no product
   std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
   const int runs = settings.sizes.repetitions;
   const auto set = [](int turn) { return static_cast<size_t>(turn % kSets); };
@@ -181,7 +183,7 @@ double ProductSeconds(const Settings& settings, Precision precision) {
   }));
   const double weight = Value(timer.Seconds(runs, [&](Stream& stream, int turn) {
     const size_t i = set(turn);
-    return op->BackwardWeight(stream, x[i], y[i], dw[i], db, false, workspace);
+    return plain->BackwardWeight(stream, x[i], y[i], dw[i], {}, false, workspace);
   }));
   const double flops = 2.0 * static_cast<double>(rows * width * width);
   const char* const name = PrecisionName(precision);
@@ -322,12 +324,46 @@ void BenchLayerNorm(const Settings& settings, double copy_rate, tools::DeviceTim
                }))});
 }
 
+// GELU's gradient and the sums over its columns: a layer's whole backward pass but for its product,
+// which has few inputs and is timed by itself.
+void BenchActivationGradient(const Settings& settings, double copy_rate,
+                             tools::DeviceTimer& timer) {
+  constexpr int64_t kInputs = 8;
+  const int64_t rows = settings.sizes.norm_rows, width = settings.sizes.width;
+  kernels::Device& device = timer.device();
+  const DType type = device.activation_type();
+  const kernels::LinearShape shape{
+      .rows = rows, .inputs = kInputs, .outputs = width, .activation = kernels::Activation::kGelu};
+  kernels::LinearShape plain_shape = shape;
+  plain_shape.has_bias = false;
+  const auto op = Value(device.ops().Create(shape)),
+             plain = Value(device.ops().Create(plain_shape));
+  const auto matrix = [&](int64_t columns) {
+    return Value(timer.Random(Shape{rows, columns}, type));
+  };
+  const Tensor dy = matrix(width), z = matrix(width), dz = matrix(width), x = matrix(kInputs);
+  const Tensor w = Value(timer.Random(Shape{kInputs, width}, type));
+  const Tensor dw = Value(timer.Random(Shape{kInputs, width}, DType::kFloat32));
+  const Tensor db = Value(timer.Random(Shape{width}, DType::kFloat32));
+  std::byte* const workspace = Value(timer.Workspace(op->workspace_bytes()));
+  const int runs = settings.sizes.repetitions;
+  const double product = Value(timer.Seconds(runs, [&](Stream& stream, int) {
+    return plain->BackwardWeight(stream, x, dz, dw, {}, false, workspace);
+  }));
+  const double both = Value(timer.Seconds(runs, [&](Stream& stream, int) {
+    return op->Backward(stream, dy, x, {}, z, w, dz, {}, dw, db, false, workspace);
+  }));
+  ReportMoved(settings, copy_rate,
+              {"gelu_gradient", "GELU's gradient and the bias's", 3 * dy.bytes(), both - product});
+}
+
 void BenchKernels(const Settings& settings) {
   const auto device = Value(engine::MakeDevice(OnGpu(settings, Precision::kBfloat16), 0));
   auto timer = Value(tools::DeviceTimer::Create(*device));
   const double copy_rate = BenchCopy(settings, timer);
   BenchAdamW(settings, copy_rate, timer);
   BenchLayerNorm(settings, copy_rate, timer);
+  BenchActivationGradient(settings, copy_rate, timer);
 }
 
 // ---- Four stages on one GPU.

@@ -76,6 +76,12 @@ class LinearLayer final : public Layer {
                                BiasOf(args.gradients), args.accumulate, args.workspace);
   }
 
+  absl::Status Backward(const LayerArgs& args) override {
+    return op_->Backward(args.stream, args.dy, args.x, args.y, Z(args), args.parameters[0],
+                         Dz(args), args.dx, args.gradients[0], BiasOf(args.gradients),
+                         args.accumulate, args.workspace);
+  }
+
  private:
   Init InitOf(int64_t inputs) const {
     if (options_.deviation.has_value()) return Init::Normal(0.0F, *options_.deviation);

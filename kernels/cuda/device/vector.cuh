@@ -108,6 +108,15 @@ __device__ void Unpack(Packed<T, N> packed, float (&to)[N]) {
   }
 }
 
+template <typename T, int N>
+__device__ Packed<T, N> Pack(const float (&from)[N]) {
+  if constexpr (N == 1) {
+    return FromFloat<T>(from[0]);
+  } else {
+    return internal::Pack<T, N>(from);
+  }
+}
+
 // N elements from `from`, which is aligned to all of them together.
 template <typename T, int N>
 __device__ void Load(const T* from, float (&to)[N]) {
@@ -120,10 +129,16 @@ __device__ void Load(const T* from, float (&to)[N]) {
 
 template <typename T, int N>
 __device__ void Store(T* to, const float (&from)[N]) {
+  *reinterpret_cast<Packed<T, N>*>(to) = Pack<T, N>(from);
+}
+
+// To global memory. The compiler may take an assignment of what is also used otherwise to pieces.
+template <typename T, int N>
+__device__ void StorePacked(T* to, Packed<T, N> packed) {
   if constexpr (N == 1) {
-    *to = FromFloat<T>(from[0]);
+    *to = packed;
   } else {
-    *reinterpret_cast<internal::WordOf<T, N>*>(to) = internal::Pack<T, N>(from);
+    __stcg(reinterpret_cast<Packed<T, N>*>(to), packed);
   }
 }
 

@@ -33,9 +33,14 @@ class CudaActivation final : public ActivationOp {
 
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& known,
                              const Tensor& dx) override {
-    return CudaStatus(LaunchActivationBackward(AsCuda(stream).compute(), type_, shape_.activation,
-                                               elements(), dy.data, known.data, dx.data),
-                      "LaunchActivationBackward");
+    const ActivationBackwardArguments arguments = {.rows = shape_.rows,
+                                                   .columns = shape_.features,
+                                                   .dy = dy.data,
+                                                   .known = known.data,
+                                                   .dz = dx.data};
+    return CudaStatus(
+        LaunchActivationBackward(AsCuda(stream).compute(), type_, shape_.activation, arguments),
+        "LaunchActivationBackward");
   }
 
  private:

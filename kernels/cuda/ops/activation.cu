@@ -1,72 +1,14 @@
+#include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/device/map.cuh"
 #include "kernels/cuda/ops/activation_kernels.h"
-#include "kernels/cuda/ops/elementwise_kernels.h"
-#include "kernels/math.h"
 
 namespace stagecoach::kernels {
 namespace {
-
-__device__ float GateOf(float z) { return LogisticGate(__expf(GeluExponent(z))); }
-
-// Every activation as a type, as on a CPU (kernels/cpu/ops/activation.h).
-struct NoActivation {
-  static __device__ float Of(float z) { return z; }
-  static __device__ float Gradient(float dy, float /*known*/) { return dy; }
-};
-struct ReluActivation {
-  // In this form not-a-number stays one.
-  static __device__ float Of(float z) { return z < 0.0F ? 0.0F : z; }
-  static __device__ float Gradient(float dy, float y) { return y > 0.0F ? dy : 0.0F; }
-};
-struct GeluActivation {
-  static __device__ float Of(float z) { return z * GateOf(z); }
-  static __device__ float Gradient(float dy, float z) { return dy * GeluDerivative(z, GateOf(z)); }
-};
-struct GeluExactActivation {
-  static __device__ float Of(float z) { return z * GeluExactGate(z, __expf(GeluExactExponent(z))); }
-  static __device__ float Gradient(float dy, float z) {
-    const float exponential = __expf(GeluExactExponent(z));
-    return dy * GeluExactDerivative(z, GeluExactGate(z, exponential), exponential);
-  }
-};
-struct TanhActivation {
-  static __device__ float Of(float z) { return TanhOf(z, __expf(TanhExponent(z))); }
-  static __device__ float Gradient(float dy, float y) { return dy * TanhDerivative(y); }
-};
-struct SigmoidActivation {
-  static __device__ float Of(float z) { return LogisticGate(__expf(-z)); }
-  static __device__ float Gradient(float dy, float y) { return dy * SigmoidDerivative(y); }
-};
-
-// use(Type()) for the type of the activation.
-template <typename Use>
-cudaError_t WithActivation(Activation activation, Use use) {
-  switch (activation) {
-    case Activation::kNone:
-      return use(NoActivation());
-    case Activation::kRelu:
-      return use(ReluActivation());
-    case Activation::kGelu:
-      return use(GeluActivation());
-    case Activation::kGeluExact:
-      return use(GeluExactActivation());
-    case Activation::kTanh:
-      return use(TanhActivation());
-    case Activation::kSigmoid:
-      return use(SigmoidActivation());
-  }
-  return cudaErrorInvalidValue;
-}
 
 template <typename Function>
 struct OfSum {
   __device__ float operator()(float a, float b) const { return Function::Of(a + b); }
 };
-template <typename Function>
-struct GradientOf {
-  __device__ float operator()(float dy, float known) const { return Function::Gradient(dy, known); }
-};
-
 // Each thread has vectors that are kMapThreads apart, of rows that consist of `row_vectors`; `step`
 // is kMapThreads modulo row_vectors, which spares all divisions but one.
 template <typename T, int N, typename Function>
@@ -131,18 +73,6 @@ cudaError_t LaunchActivationOfSum(cudaStream_t stream, ElementType type, Activat
   return WithActivation(activation, [&](auto function) {
     return LaunchMap<OfSum<decltype(function)>>(stream, type, elements, a, b, y);
   });
-}
-
-cudaError_t LaunchActivationBackward(cudaStream_t stream, ElementType type, Activation activation,
-                                     int64_t elements, const void* dy, const void* known,
-                                     void* dz) {
-  return WithActivation(activation, [&](auto function) {
-    return LaunchMap<GradientOf<decltype(function)>>(stream, type, elements, dy, known, dz);
-  });
-}
-
-cudaError_t LaunchAddFloats(cudaStream_t stream, int64_t elements, const float* from, float* to) {
-  return LaunchAdd(stream, ElementType::kFloat32, elements, to, from, to);
 }
 
 }  // namespace stagecoach::kernels

@@ -29,12 +29,17 @@ cudaError_t LaunchBias(cudaStream_t stream, ElementType type, Activation activat
 cudaError_t LaunchActivationOfSum(cudaStream_t stream, ElementType type, Activation activation,
                                   int64_t elements, const void* a, const void* b, void* y);
 
-// dz = dy activation'(z). `known` is z where KeepsZ(activation), otherwise y.
+// dz = dy activation'(z), and the sums over the columns of what is written to dz.
+struct ActivationBackwardArguments {
+  int64_t rows = 1;             // R
+  int64_t columns = 1;          // O
+  const void* dy = nullptr;     // (R, O)
+  const void* known = nullptr;  // (R, O): z where KeepsZ(activation), otherwise y; not read if none
+  void* dz = nullptr;           // (R, O); null: not written
+  float* partial_sums = nullptr;  // PartialSumsBytes, for LaunchTotalSums; null: not summed
+};
 cudaError_t LaunchActivationBackward(cudaStream_t stream, ElementType type, Activation activation,
-                                     int64_t elements, const void* dy, const void* known, void* dz);
-
-// to = to + from.
-cudaError_t LaunchAddFloats(cudaStream_t stream, int64_t elements, const float* from, float* to);
+                                     const ActivationBackwardArguments& arguments);
 
 }  // namespace stagecoach::kernels
 

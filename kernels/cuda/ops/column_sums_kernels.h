@@ -7,10 +7,25 @@
 
 #include "kernels/cuda/device/element_type.h"
 
-// The gradient of a bias, db of LinearOp (kernels/ops/linear.h), where cuBLASLt does not compute it
-// beside a product.
+// Sums over the columns of a matrix (R, O), in two steps: first those of blocks of rows, then the
+// sums of these. The first step can also be part of LaunchActivationBackward
+// (activation_kernels.h). The order of a sum depends on R and O alone, and not on who takes the
+// first step.
 namespace stagecoach::kernels {
 
+// What the first step writes: (blocks of rows, O) of float32.
+int64_t PartialSumsBytes(int64_t rows, int64_t columns);
+
+struct TotalSumsArguments {
+  int64_t rows = 1;     // R
+  int64_t columns = 1;  // O
+  const float* partial_sums = nullptr;
+  float* sums = nullptr;  // (O); added to if `accumulate`
+  bool accumulate = false;
+};
+cudaError_t LaunchTotalSums(cudaStream_t stream, const TotalSumsArguments& arguments);
+
+// Both steps, or one if there is one block of rows.
 struct ColumnSumsArguments {
   int64_t rows = 1;              // R
   int64_t columns = 1;           // O
@@ -19,7 +34,6 @@ struct ColumnSumsArguments {
   bool accumulate = false;
   float* workspace = nullptr;  // ColumnSumsWorkspaceBytes
 };
-// In an order that depends on R and O alone.
 int64_t ColumnSumsWorkspaceBytes(int64_t rows, int64_t columns);
 cudaError_t LaunchColumnSums(cudaStream_t stream, ElementType type,
                              const ColumnSumsArguments& arguments);

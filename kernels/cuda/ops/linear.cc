@@ -54,14 +54,15 @@ class CudaLinear final : public LinearOp {
                                              .k = O_,
                                              .operand_type = type_,
                                              .result_type = type_}));
-    RETURN_IF_ERROR(PrepareBackwardWeight(blas));
+    ASSIGN_OR_RETURN(dw_product_, blas.Plan(BackwardWeightProduct()));
     // Of all products, in use or not: plans of memory must not depend on what the library can do.
     for (const Product& product :
          {ForwardProduct(), dx_product_->product(), BackwardWeightProduct()}) {
       product_bytes_ =
           std::max(product_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
     }
-    workspace_bytes_ = kScratchAlignment + product_bytes_ + AlignScratch(SumsBytes());
+    workspace_bytes_ =
+        kScratchAlignment + product_bytes_ + AlignScratch(has_bias_ ? PartialSumsBytes(R_, O_) : 0);
     return absl::OkStatus();
   }
 
@@ -87,43 +88,25 @@ class CudaLinear final : public LinearOp {
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
                              const Tensor& w, const Tensor& dz, const Tensor& dx,
                              std::byte* workspace) override {
-    const cudaStream_t compute = AsCuda(stream).compute();
-    const void* gradient = dy.data;
-    if (activation_ != Activation::kNone) {
-      const void* const known = KeepsZ(activation_) ? z.data : y.data;
-      RETURN_IF_ERROR(CudaStatus(LaunchActivationBackward(compute, element_type(), activation_,
-                                                          R_ * O_, dy.data, known, dz.data),
-                                 "LaunchActivationBackward"));
-      gradient = dz.data;
-    }
-    if (dx.empty()) return absl::OkStatus();
-    return dx_product_->Run(compute, {.a = w.data, .b = gradient, .d = dx.data},
-                            ProductWorkspace(workspace));
+    return InputGradient(AsCuda(stream).compute(), dy, y, z, w, dz, dx, /*partial_sums=*/nullptr,
+                         workspace);
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
                               const Tensor& db, bool accumulate, std::byte* workspace) override {
+    return WeightGradient(AsCuda(stream).compute(), x, dz, dw, db, accumulate,
+                          /*has_partial_sums=*/false, workspace);
+  }
+
+  absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& y,
+                        const Tensor& z, const Tensor& w, const Tensor& dz, const Tensor& dx,
+                        const Tensor& dw, const Tensor& db, bool accumulate,
+                        std::byte* workspace) override {
     const cudaStream_t compute = AsCuda(stream).compute();
-    if (!has_bias_) {
-      return dw_product_->Run(compute,
-                              {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate},
-                              ProductWorkspace(workspace));
-    }
-    float* const sums = SumsWorkspace(workspace);
-    // The library can only overwrite the gradient of the bias.
-    float* const db_of_product = accumulate ? sums : db.f32();
-    RETURN_IF_ERROR(dw_product_->Run(compute,
-                                     {.a = dz.data,
-                                      .b = x.data,
-                                      .d = dw.data,
-                                      .bias_gradient = db_follows_ ? nullptr : db_of_product,
-                                      .accumulate = accumulate},
-                                     ProductWorkspace(workspace)));
-    if (db_follows_) {
-      return FollowWithSums(compute, dz.data, db.f32(), accumulate, sums);
-    }
-    if (!accumulate) return absl::OkStatus();
-    return CudaStatus(LaunchAddFloats(compute, O_, sums, db.f32()), "LaunchAddFloats");
+    const bool sums_beside = has_bias_ && activation_ != Activation::kNone;
+    RETURN_IF_ERROR(InputGradient(compute, dy, y, z, w, dz, dx,
+                                  sums_beside ? SumsWorkspace(workspace) : nullptr, workspace));
+    return WeightGradient(compute, x, dz, dw, db, accumulate, sums_beside, workspace);
   }
 
  private:
@@ -139,6 +122,54 @@ class CudaLinear final : public LinearOp {
             .k = R_,
             .operand_type = type_,
             .result_type = DType::kFloat32};
+  }
+
+  // dz, with the sums of blocks of its rows unless `partial_sums` is null, and dx.
+  absl::Status InputGradient(cudaStream_t stream, const Tensor& dy, const Tensor& y,
+                             const Tensor& z, const Tensor& w, const Tensor& dz, const Tensor& dx,
+                             float* partial_sums, std::byte* workspace) const {
+    const void* gradient = dy.data;
+    if (activation_ != Activation::kNone) {
+      const ActivationBackwardArguments arguments = {.rows = R_,
+                                                     .columns = O_,
+                                                     .dy = dy.data,
+                                                     .known = KeepsZ(activation_) ? z.data : y.data,
+                                                     .dz = dz.data,
+                                                     .partial_sums = partial_sums};
+      RETURN_IF_ERROR(
+          CudaStatus(LaunchActivationBackward(stream, element_type(), activation_, arguments),
+                     "LaunchActivationBackward"));
+      gradient = dz.data;
+    }
+    if (dx.empty()) return absl::OkStatus();
+    return dx_product_->Run(stream, {.a = w.data, .b = gradient, .d = dx.data},
+                            ProductWorkspace(workspace));
+  }
+
+  // dw and db, whose partial sums may be in the workspace already.
+  absl::Status WeightGradient(cudaStream_t stream, const Tensor& x, const Tensor& dz,
+                              const Tensor& dw, const Tensor& db, bool accumulate,
+                              bool has_partial_sums, std::byte* workspace) const {
+    RETURN_IF_ERROR(dw_product_->Run(
+        stream, {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate},
+        ProductWorkspace(workspace)));
+    if (!has_bias_) return absl::OkStatus();
+    if (has_partial_sums) {
+      return CudaStatus(LaunchTotalSums(stream, {.rows = R_,
+                                                 .columns = O_,
+                                                 .partial_sums = SumsWorkspace(workspace),
+                                                 .sums = db.f32(),
+                                                 .accumulate = accumulate}),
+                        "LaunchTotalSums");
+    }
+    return CudaStatus(LaunchColumnSums(stream, element_type(),
+                                       {.rows = R_,
+                                        .columns = O_,
+                                        .matrix = dz.data,
+                                        .sums = db.f32(),
+                                        .accumulate = accumulate,
+                                        .workspace = SumsWorkspace(workspace)}),
+                      "LaunchColumnSums");
   }
 
   // What the library can do beside the product.
@@ -169,11 +200,11 @@ class CudaLinear final : public LinearOp {
     }
     Product product = ForwardProduct();
     product.epilogue = epilogue;
-    const Apart apart = {.after_plain = [this](cudaStream_t stream,
-                                               const MatmulPlan::Operands& operands, std::byte*) {
+    const Followed::Function apart = [this](cudaStream_t stream,
+                                            const MatmulPlan::Operands& operands) {
       return FollowWithBias(stream, operands.d, operands.bias, operands.aux);
-    }};
-    return blas.Plan(product, &apart);
+    };
+    return blas.Plan(product, apart);
   }
 
   absl::Status FollowWithBias(cudaStream_t stream, void* y, const void* bias, void* z) const {
@@ -198,55 +229,6 @@ class CudaLinear final : public LinearOp {
     return absl::OkStatus();
   }
 
-  absl::Status PrepareBackwardWeight(BlasLt& blas) {
-    Product product = BackwardWeightProduct();
-    if (!has_bias_) {
-      ASSIGN_OR_RETURN(dw_product_, blas.Plan(product));
-      return absl::OkStatus();
-    }
-    product.epilogue = Epilogue::kBiasGradient;
-    // As in all micro-batches but the first.
-    const Apart apart = {
-        .after_fused =
-            [this](cudaStream_t stream, const MatmulPlan::Operands& operands, std::byte* scratch) {
-              return CudaStatus(
-                  LaunchAddFloats(stream, O_, static_cast<const float*>(operands.bias_gradient),
-                                  reinterpret_cast<float*>(scratch)),
-                  "LaunchAddFloats");
-            },
-        .after_plain =
-            [this](cudaStream_t stream, const MatmulPlan::Operands& operands, std::byte* scratch) {
-              return FollowWithSums(stream, operands.a, static_cast<float*>(operands.bias_gradient),
-                                    /*accumulate=*/true, reinterpret_cast<float*>(scratch));
-            },
-        .scratch_bytes = SumsBytes()};
-    absl::StatusOr<const MatmulPlan*> plan = blas.Plan(product, &apart);
-    db_follows_ = absl::IsUnimplemented(plan.status());
-    if (db_follows_) {
-      product.epilogue = Epilogue::kNone;
-      plan = blas.Plan(product);
-    }
-    RETURN_IF_ERROR(plan.status());
-    dw_product_ = *plan;
-    return absl::OkStatus();
-  }
-
-  absl::Status FollowWithSums(cudaStream_t stream, const void* dz, float* db, bool accumulate,
-                              float* workspace) const {
-    return CudaStatus(LaunchColumnSums(stream, element_type(),
-                                       {.rows = R_,
-                                        .columns = O_,
-                                        .matrix = dz,
-                                        .sums = db,
-                                        .accumulate = accumulate,
-                                        .workspace = workspace}),
-                      "LaunchColumnSums");
-  }
-  int64_t SumsBytes() const {
-    if (!has_bias_) return 0;
-    return std::max(ColumnSumsWorkspaceBytes(R_, O_), O_ * SizeOf(DType::kFloat32));
-  }
-
   ElementType element_type() const { return ElementTypeOf(type_); }
 
   std::byte* ProductWorkspace(std::byte* workspace) const { return AlignScratch(workspace); }
@@ -261,9 +243,8 @@ class CudaLinear final : public LinearOp {
   const MatmulPlan* forward_product_ = nullptr;
   const MatmulPlan* dx_product_ = nullptr;
   const MatmulPlan* dw_product_ = nullptr;
-  // What the library does not do beside the product, and a kernel of our own does after it.
+  // The library does not do this beside the product, and a kernel of our own does it after that.
   bool bias_follows_ = false;
-  bool db_follows_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;
   int64_t workspace_bytes_ = 0;

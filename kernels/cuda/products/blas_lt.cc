@@ -46,7 +46,8 @@ absl::StatusOr<std::unique_ptr<BlasLt>> BlasLt::Create(int gpu, Precision precis
                                             std::move(owner), std::move(tuning)));
 }
 
-absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product, const Apart* apart) {
+absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product,
+                                               const Followed::Function& apart) {
   base::MutexLock lock(mutex_);
   const std::string key = product.ToString();
   auto plan = plans_.find(key);
@@ -71,8 +72,8 @@ std::vector<std::string> BlasLt::choices() {
   return texts;
 }
 
-absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& product,
-                                                               const Apart* apart) const {
+absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(
+    const Product& product, const Followed::Function& apart) const {
   const GpuScope scope(gpu_);
   RETURN_IF_ERROR(scope.status());
   ASSIGN_OR_RETURN(std::unique_ptr<MatmulPlan> plan,
@@ -85,15 +86,11 @@ absl::StatusOr<std::unique_ptr<MatmulPlan>> BlasLt::CreatePlan(const Product& pr
 
 absl::StatusOr<Algorithm> BlasLt::Measure(
     MatmulPlan& plan, absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,
-    MatmulPlan* plain, const Apart* apart) const {
+    MatmulPlan* plain, const Followed::Function& apart) const {
   Followed followed = {.operands_of = plan.product()};
-  if (apart != nullptr) {
-    followed.follow = apart->after_fused;
-    followed.scratch_bytes = apart->scratch_bytes;
-  }
   ASSIGN_OR_RETURN(const MeasuredAlgorithm fused, FindFastest(gpu_, plan, candidates, followed));
   if (plain == nullptr) return fused.candidate.algorithm;
-  followed.follow = apart->after_plain;
+  followed.follow = apart;
   const MatmulPlan::CandidateAlgorithm own = plain->candidate();
   ASSIGN_OR_RETURN(const MeasuredAlgorithm separate,
                    FindFastest(gpu_, *plain, {&own, 1}, followed));
@@ -101,8 +98,8 @@ absl::StatusOr<Algorithm> BlasLt::Measure(
   return fused.candidate.algorithm;
 }
 
-absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(MatmulPlan& plan,
-                                                              const Apart* apart) const {
+absl::StatusOr<MatmulPlan::CandidateAlgorithm> BlasLt::Choose(
+    MatmulPlan& plan, const Followed::Function& apart) const {
   ASSIGN_OR_RETURN(const std::vector<MatmulPlan::CandidateAlgorithm> candidates, plan.Candidates());
   if (candidates.empty()) {
     return absl::UnimplementedError(

@@ -24,13 +24,6 @@ namespace stagecoach::kernels {
 // The version of the library as it prints it: "13.1.0".
 std::string CublasLtVersionText();
 
-// How to do without a product's epilogue: by kernels that follow it.
-struct Apart {
-  Followed::Function after_fused;  // what follows even with the epilogue; may be empty
-  Followed::Function after_plain;
-  int64_t scratch_bytes = 0;  // of either
-};
-
 // The products of one device: each is planned once, and has one algorithm, which depends on the
 // product, the GPU's model, the version of cuBLASLt and the tuning file alone, not on what else was
 // planned before.
@@ -47,9 +40,11 @@ class BlasLt {
   // that it allocates for that and on a stream of its own: ResourceExhausted if there is none left.
   // FailedPrecondition, with the reason, if the file names an algorithm that MatmulPlan::Rebuild
   // refuses.
-  // With `apart` and a tuning file, that request also compares the product with its epilogue to
-  // the plain one and a kernel after it: Unimplemented if that is faster. Thread-safe.
-  absl::StatusOr<const MatmulPlan*> Plan(const Product& product, const Apart* apart = nullptr);
+  // With `apart`, which does what the epilogue does after a plain product, and a tuning file, that
+  // request also compares the two ways: Unimplemented if the plain product and `apart` are faster.
+  // Thread-safe.
+  absl::StatusOr<const MatmulPlan*> Plan(const Product& product,
+                                         const Followed::Function& apart = nullptr);
 
   // Device::choices: the version of cuBLASLt, and the algorithm of each product that has been asked
   // for on GPUs of this model, or "none". Thread-safe.
@@ -69,12 +64,13 @@ class BlasLt {
          std::shared_ptr<TuningTable> tuning);
 
   absl::StatusOr<std::unique_ptr<MatmulPlan>> CreatePlan(const Product& product,
-                                                         const Apart* apart) const;
+                                                         const Followed::Function& apart) const;
   // Which of the candidates the plan is to use.
-  absl::StatusOr<MatmulPlan::CandidateAlgorithm> Choose(MatmulPlan& plan, const Apart* apart) const;
+  absl::StatusOr<MatmulPlan::CandidateAlgorithm> Choose(MatmulPlan& plan,
+                                                        const Followed::Function& apart) const;
   absl::StatusOr<Algorithm> Measure(MatmulPlan& plan,
                                     absl::Span<const MatmulPlan::CandidateAlgorithm> candidates,
-                                    MatmulPlan* plain, const Apart* apart) const;
+                                    MatmulPlan* plain, const Followed::Function& apart) const;
 
   const int gpu_;
   const Precision precision_;

@@ -38,8 +38,6 @@ cublasLtEpilogue_t LibraryEpilogue(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_RELU_BIAS;
     case Epilogue::kGeluAuxBias:
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::kBiasGradient:
-      return CUBLASLT_EPILOGUE_BGRADA;
   }
   base::PrintAndAbort(__FILE__, __LINE__, "LibraryEpilogue", "unknown epilogue");
 }
@@ -54,8 +52,6 @@ const char* EpilogueName(Epilogue epilogue) {
       return "relu_bias";
     case Epilogue::kGeluAuxBias:
       return "gelu_aux_bias";
-    case Epilogue::kBiasGradient:
-      return "bias_gradient";
   }
   base::PrintAndAbort(__FILE__, __LINE__, "EpilogueName", "unknown epilogue");
 }
@@ -147,8 +143,6 @@ absl::StatusOr<std::unique_ptr<MatmulPlan>> MatmulPlan::Create(cublasLtHandle_t 
                                                                const Product& product,
                                                                Precision precision,
                                                                int64_t workspace_bytes) {
-  STAGECOACH_CHECK(product.epilogue != Epilogue::kBiasGradient || !product.transpose_a,
-                   "the gradient of the bias is of an operand that is not transposed");
   // A rule of the library, of which it would say that we are wrong.
   constexpr int64_t kAuxMultiple = 8;
   if (product.epilogue == Epilogue::kGeluAuxBias && product.m % kAuxMultiple != 0) {
@@ -195,7 +189,7 @@ absl::Status MatmulPlan::DescribeEpilogue() {
   }
   // The library infers from these how well the addresses of Run will be aligned.
   const auto least_aligned = reinterpret_cast<void*>(static_cast<uintptr_t>(kMatmulAlignment));
-  return SetPointers({.bias = least_aligned, .aux = least_aligned, .bias_gradient = least_aligned});
+  return SetPointers({.bias = least_aligned, .aux = least_aligned});
 }
 
 absl::StatusOr<MatmulPlan::Layout> MatmulPlan::CreateLayout(DType type, int64_t rows,
@@ -299,8 +293,6 @@ absl::Status MatmulPlan::SetPointers(const Operands& operands) const {
     case Epilogue::kGeluAuxBias:
       RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux));
       return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-    case Epilogue::kBiasGradient:
-      return set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias_gradient);
   }
   return absl::OkStatus();
 }
@@ -309,8 +301,7 @@ absl::Status MatmulPlan::Run(cudaStream_t stream, const Operands& operands,
                              std::byte* workspace) const {
   for (const void* address :
        {operands.a, operands.b, static_cast<const void*>(operands.d), operands.bias,
-        static_cast<const void*>(operands.aux), static_cast<const void*>(operands.bias_gradient),
-        static_cast<const void*>(workspace)}) {
+        static_cast<const void*>(operands.aux), static_cast<const void*>(workspace)}) {
     if (IsAligned(address)) continue;
     return absl::InvalidArgumentError(absl::StrCat("product ", product_.ToString(), ": address ",
                                                    absl::Hex(address), " is not a multiple of ",

@@ -24,15 +24,14 @@ namespace stagecoach::kernels {
 // What a product does besides, in the same kernel.       D (m, n), bias (m)
 enum class Epilogue : uint8_t {
   kNone,
-  kBias,          // D = product + bias, one element of it per row of D
-  kReluBias,      // D = max(0, product + bias)
-  kGeluAuxBias,   // aux = product + bias, D = gelu(aux) in the tanh form; m is a multiple of 8
-  kBiasGradient,  // bias_gradient = row sums of op(A), beside D = product; A is not transposed
+  kBias,         // D = product + bias, one element of it per row of D
+  kReluBias,     // D = max(0, product + bias)
+  kGeluAuxBias,  // aux = product + bias, D = gelu(aux) in the tanh form; m is a multiple of 8
 };
 
 // D = op(A) op(B), or D += op(A) op(B).        op(A) (m, k)   op(B) (k, n)   D (m, n), aux (m, n)
-// Column-major, without gaps between columns: A is (m, k), or (k, m) if it is transposed. Bias,
-// aux and bias gradient are of D's type. Regular value type.
+// Column-major, without gaps between columns: A is (m, k), or (k, m) if it is transposed. Bias and
+// aux are of D's type. Regular value type.
 struct Product {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 1, n = 1, k = 1;
@@ -43,7 +42,7 @@ struct Product {
   int64_t a_bytes() const { return m * k * SizeOf(operand_type); }
   int64_t b_bytes() const { return k * n * SizeOf(operand_type); }
   int64_t d_bytes() const { return m * n * SizeOf(result_type); }
-  std::string ToString() const;  // "A^T B bf16 768x64x3072 -> fp32, bias_gradient"
+  std::string ToString() const;  // "A^T B bf16 768x64x3072 -> fp32, none"
 
   friend bool operator==(const Product&, const Product&) = default;
 };
@@ -73,10 +72,9 @@ class MatmulPlan {
     const void* a = nullptr;
     const void* b = nullptr;
     void* d = nullptr;
-    const void* bias = nullptr;     // kBias, kReluBias, kGeluAuxBias
-    void* aux = nullptr;            // kGeluAuxBias
-    void* bias_gradient = nullptr;  // kBiasGradient; overwritten
-    bool accumulate = false;        // D += product; not with an epilogue that reads a bias
+    const void* bias = nullptr;  // unless kNone
+    void* aux = nullptr;         // kGeluAuxBias
+    bool accumulate = false;     // D += product; with kNone alone
   };
 
   // Without an algorithm. `handle` outlives it. Unimplemented: an extent that the epilogue cannot

@@ -55,7 +55,6 @@ struct Places {
   Range results;               // all that is written, and gaps; whole words
   std::vector<Range> written;  // without the gaps
   std::byte* workspace = nullptr;
-  std::byte* scratch = nullptr;  // of what follows
   unsigned long long* fingerprint = nullptr;
 };
 
@@ -63,30 +62,24 @@ Places Arrange(const MatmulPlan& plan, const Followed& followed, Layout& layout)
   const Product& product = plan.product();
   const Epilogue epilogue = followed.operands_of.epilogue;
   const bool is_fused = product.epilogue == epilogue;
-  const int64_t bias_bytes = product.m * SizeOf(product.result_type);
   Places places;
   MatmulPlan::Operands& operands = places.operands;
   operands.a = layout.Take(product.a_bytes());
   operands.b = layout.Take(product.b_bytes());
-  operands.bias = layout.Take(bias_bytes);
-  // Results of what follows are no results of the product.
-  const auto take_epilogue = [&](int64_t bytes) {
-    std::byte* const memory = layout.Take(bytes);
-    if (is_fused) places.written.push_back({memory, bytes});
-    return memory;
+  operands.bias = layout.Take(product.m * SizeOf(product.result_type));
+  // A result of what follows is no result of the product.
+  const auto take_aux = [&] {
+    if (epilogue != Epilogue::kGeluAuxBias) return;
+    operands.aux = layout.Take(product.d_bytes());
+    if (is_fused) places.written.push_back({operands.aux, product.d_bytes()});
   };
-  const auto take_results = [&] {
-    if (epilogue == Epilogue::kBiasGradient) operands.bias_gradient = take_epilogue(bias_bytes);
-    if (epilogue == Epilogue::kGeluAuxBias) operands.aux = take_epilogue(product.d_bytes());
-  };
-  if (!is_fused) take_results();
+  if (!is_fused) take_aux();
   const int64_t before_bytes = layout.used_bytes();
   operands.d = layout.Take(product.d_bytes());
   places.written.push_back({operands.d, product.d_bytes()});
-  if (is_fused) take_results();
+  if (is_fused) take_aux();
   places.results = {operands.d, layout.used_bytes() - before_bytes};
   places.workspace = layout.Take(plan.workspace_bytes());
-  places.scratch = layout.Take(followed.scratch_bytes);
   places.fingerprint =
       reinterpret_cast<unsigned long long*>(layout.Take(sizeof(*places.fingerprint)));
   return places;
@@ -205,7 +198,7 @@ absl::StatusOr<float> Bench::Time(const MatmulPlan& plan, int runs) const {
   for (int run = 0; run < runs; ++run) {
     RETURN_IF_ERROR(Run(plan));
     if (!followed_->follow) continue;
-    RETURN_IF_ERROR(followed_->follow(stream(), places_.operands, places_.scratch));
+    RETURN_IF_ERROR(followed_->follow(stream(), places_.operands));
   }
   RETURN_IF_ERROR(parts_.end.Record(stream()));
   RETURN_IF_ERROR(Finish());

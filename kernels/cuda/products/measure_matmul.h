@@ -16,12 +16,11 @@ namespace stagecoach::kernels {
 
 // What is timed with a product: a kernel that follows it in the stream.
 struct Followed {
-  using Function = std::function<absl::Status(
-      cudaStream_t stream, const MatmulPlan::Operands& operands, std::byte* scratch)>;
+  using Function =
+      std::function<absl::Status(cudaStream_t stream, const MatmulPlan::Operands& operands)>;
 
   Product operands_of;  // for which there is memory: the product, perhaps with an epilogue
   Function follow;      // empty: nothing follows
-  int64_t scratch_bytes = 0;
 };
 
 struct MeasuredAlgorithm {

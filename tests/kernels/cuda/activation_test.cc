@@ -60,8 +60,9 @@ class CudaActivation : public ::testing::TestWithParam<Parameter> {
     return InEveryOrder([&](EmulatedGpu& gpu) {
       const Tensor dy = gpu.Operand(type_, dy_), known = gpu.Operand(type_, Known(activation));
       const Tensor dz = in_place ? known : gpu.Result(type_, elements_);
-      EXPECT_EQ(LaunchActivationBackward(gpu.stream(), ElementTypeOf(type_), activation, elements_,
-                                         dy.data, known.data, dz.data),
+      EXPECT_EQ(LaunchActivationBackward(
+                    gpu.stream(), ElementTypeOf(type_), activation,
+                    {.columns = elements_, .dy = dy.data, .known = known.data, .dz = dz.data}),
                 cudaSuccess);
       return std::vector<Vector>{gpu.Values(dz)};
     })[0];
@@ -253,24 +254,13 @@ TEST(CudaActivationFarFromZero, IsFlatOrStraight) {
                          {.rows = 1, .columns = 4, .product = z.data, .y = y.data}),
               cudaSuccess);
     const void* const known = KeepsZ(expected.activation) ? z.data : y.data;
-    ASSERT_EQ(LaunchActivationBackward(gpu.stream(), ElementType::kFloat32, expected.activation, 4,
-                                       ones.data, known, dz.data),
-              cudaSuccess);
+    ASSERT_EQ(
+        LaunchActivationBackward(gpu.stream(), ElementType::kFloat32, expected.activation,
+                                 {.columns = 4, .dy = ones.data, .known = known, .dz = dz.data}),
+        cudaSuccess);
     EXPECT_EQ(gpu.Values(y), expected.y);
     EXPECT_EQ(gpu.Values(dz), expected.dz);
   }
-}
-
-TEST(CudaAddFloats, AddsToWhatIsThere) {
-  const std::vector<float> from = RandomNormal(1001, 1), to = RandomNormal(1001, 2);
-  EmulatedGpu gpu;
-  const Tensor sum = gpu.Operand(DType::kFloat32, to);
-  ASSERT_EQ(
-      LaunchAddFloats(gpu.stream(), 1001, gpu.Operand(DType::kFloat32, from).f32(), sum.f32()),
-      cudaSuccess);
-  Vector expected;
-  for (size_t i = 0; i < to.size(); ++i) expected.push_back(to[i] + from[i]);
-  EXPECT_EQ(gpu.Values(sum), expected);
 }
 
 TEST(CudaReport, WritesTheNumber) {

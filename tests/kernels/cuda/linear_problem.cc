@@ -114,4 +114,14 @@ void ExpectBackwardWeight(const LinearProblem& problem, bool accumulate) {
   EXPECT_THAT(gpu.bench().Values(actual.db), CloseTo(expected.db, bounds(sum_abs.db)));
 }
 
+void ExpectTheSameBitsAtOnceAndApart(const LinearProblem& problem) {
+  LinearOnGpu gpu(problem);
+  const auto once = gpu.Backward(/*at_once=*/true), apart = gpu.Backward(/*at_once=*/false);
+  EXPECT_EQ(gpu.bench().Bytes(once.dz), gpu.bench().Bytes(apart.dz));
+  EXPECT_EQ(gpu.bench().Bytes(once.dx), gpu.bench().Bytes(apart.dx));
+  EXPECT_EQ(gpu.bench().Bytes(once.dw), gpu.bench().Bytes(apart.dw));
+  if (!problem.shape.has_bias) return;
+  EXPECT_EQ(gpu.bench().Bytes(once.db), gpu.bench().Bytes(apart.db));
+}
+
 }  // namespace stagecoach::testing

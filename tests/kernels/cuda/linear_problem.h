@@ -127,6 +127,37 @@ class LinearOnGpu {
     return {dw, db};
   }
 
+  struct Gradients {
+    kernels::Tensor dz, dx, dw, db;
+  };
+  // Input and weight gradients, added to what is there; by one call or by two. dz is in the memory
+  // of z where that is kept.
+  Gradients Backward(bool at_once) {
+    const kernels::Shape weights{shape_.inputs, shape_.outputs};
+    const kernels::Tensor dy = Operand(outputs(), problem_.dy), w = Weights();
+    const kernels::Tensor x = Operand(inputs(), problem_.x), dx = Result(inputs());
+    const kernels::Tensor y = Operand(outputs(), problem_.y);
+    const kernels::Tensor z = keeps_z() ? Operand(outputs(), problem_.z) : kernels::Tensor{};
+    const kernels::Tensor dz = keeps_z() ? z
+                               : shape_.activation == kernels::Activation::kNone
+                                   ? dy
+                                   : Result(outputs());
+    const kernels::Tensor dw = bench_.Operand(weights, problem_.dw, kernels::DType::kFloat32);
+    const kernels::Tensor db =
+        shape_.has_bias ? bench_.Operand({shape_.outputs}, problem_.db, kernels::DType::kFloat32)
+                        : kernels::Tensor{};
+    EXPECT_OK(bench_.Run([&](kernels::Stream& stream) {
+      if (at_once) {
+        return op_->Backward(stream, dy, x, y, z, w, dz, dx, dw, db, /*accumulate=*/true,
+                             workspace_);
+      }
+      const absl::Status status = op_->BackwardInput(stream, dy, y, z, w, dz, dx, workspace_);
+      if (!status.ok()) return status;
+      return op_->BackwardWeight(stream, x, dz, dw, db, /*accumulate=*/true, workspace_);
+    }));
+    return {dz, dx, dw, db};
+  }
+
   // Without accumulation.
   WeightGradient ReplayBackwardWeight(int rounds) {
     const kernels::Tensor dw =
@@ -171,6 +202,7 @@ class LinearOnGpu {
 void ExpectForward(const LinearProblem& problem);
 void ExpectBackwardInput(const LinearProblem& problem);
 void ExpectBackwardWeight(const LinearProblem& problem, bool accumulate);
+void ExpectTheSameBitsAtOnceAndApart(const LinearProblem& problem);
 
 }  // namespace stagecoach::testing
 

@@ -25,6 +25,7 @@ using ::stagecoach::testing::AllPrecisions;
 using ::stagecoach::testing::ExpectBackwardInput;
 using ::stagecoach::testing::ExpectBackwardWeight;
 using ::stagecoach::testing::ExpectForward;
+using ::stagecoach::testing::ExpectTheSameBitsAtOnceAndApart;
 using ::stagecoach::testing::GpuBench;
 using ::stagecoach::testing::GpuTest;
 using ::stagecoach::testing::LinearCaseName;
@@ -47,6 +48,8 @@ TEST_P(CudaLinear, BackwardWeightOverwritesWithReference) {
 TEST_P(CudaLinear, BackwardWeightAddsReference) {
   ExpectBackwardWeight(problem_, /*accumulate=*/true);
 }
+
+TEST_P(CudaLinear, HasTheSameBitsAtOnceAndApart) { ExpectTheSameBitsAtOnceAndApart(problem_); }
 
 // One row, one input, one output; odd extents, multiples of 8 and 16, and mixtures of them; many
 // rows, so that sums of columns are cut into blocks.
@@ -76,6 +79,7 @@ TEST_P(CudaLinearWithoutBias, MatchesReference) {
     ExpectBackwardInput(problem);
     ExpectBackwardWeight(problem, /*accumulate=*/false);
     ExpectBackwardWeight(problem, /*accumulate=*/true);
+    ExpectTheSameBitsAtOnceAndApart(problem);
   }
 }
 

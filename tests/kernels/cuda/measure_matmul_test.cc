@@ -165,8 +165,7 @@ class EpilogueOrApart : public MeasureMatmul {
  protected:
   // All products take kRunNs, those with an epilogue more, and what follows so much. Whether the
   // product is then computed with its epilogue.
-  bool IsFused(const Product& product, int epilogue_percent, int after_plain_percent,
-               int after_fused_percent = 0) const {
+  bool IsFused(const Product& product, int epilogue_percent, int apart_percent) const {
     Product plain = product;
     plain.epilogue = Epilogue::kNone;
     cuda::BlasFaults faults;
@@ -178,15 +177,13 @@ class EpilogueOrApart : public MeasureMatmul {
     std::filesystem::remove(tuning_file());
     const absl::StatusOr<Blas> blas = Blas::Create(tuning_file());
     STAGECOACH_CHECK_OK(blas);
-    const Apart apart = {.after_fused = Taking(after_fused_percent),
-                         .after_plain = Taking(after_plain_percent)};
-    const absl::StatusOr<const MatmulPlan*> plan = blas->blas->Plan(product, &apart);
+    const absl::StatusOr<const MatmulPlan*> plan = blas->blas->Plan(product, Taking(apart_percent));
     EXPECT_TRUE(plan.ok() || absl::IsUnimplemented(plan.status())) << plan.status();
     return plan.ok();
   }
 
   static Followed::Function Taking(int percent) {
-    return [percent](cudaStream_t stream, const MatmulPlan::Operands&, std::byte*) {
+    return [percent](cudaStream_t stream, const MatmulPlan::Operands&) {
       const cudaError_t error = cuda::Enqueue(
           stream, {.name = "what follows", .run = [] {}, .extra_ns = kRunNs / 100 * percent});
       return error == cudaSuccess ? absl::OkStatus() : absl::InternalError("cannot enqueue");
@@ -207,11 +204,6 @@ TEST_F(EpilogueOrApart, IsTheEpilogueWhereTimesAreAlike) {
   EXPECT_FALSE(IsFused(Products()[0], 14, 10));
 }
 
-TEST_F(EpilogueOrApart, CountsWhatFollowsTheEpilogue) {
-  EXPECT_TRUE(IsFused(Products()[3], 10, 30, /*after_fused_percent=*/10));
-  EXPECT_FALSE(IsFused(Products()[3], 10, 30, /*after_fused_percent=*/40));
-}
-
 TEST_F(EpilogueOrApart, IsKeptInTheFile) {
   const Product& product = Products()[0];
   ASSERT_FALSE(IsFused(product, 50, 10));
@@ -219,19 +211,16 @@ TEST_F(EpilogueOrApart, IsKeptInTheFile) {
   EXPECT_EQ(kept["choices"].size(), 2U) << "of the product with its epilogue, and without";
   cuda::SetBlasFaults({});
   ASSERT_OK_AND_ASSIGN(const Blas later, Blas::Create(tuning_file()));
-  const Apart apart = {.after_plain = Taking(1000)};
-  EXPECT_THAT(later.blas->Plan(product, &apart), StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(later.blas->Plan(product, Taking(1000)), StatusIs(absl::StatusCode::kUnimplemented));
   EXPECT_EQ(ReadTuning(), kept);
 }
 
 TEST_F(EpilogueOrApart, IsTheEpilogueWhereNothingIsMeasured) {
   cuda::SetBlasFaults({.epilogue_extra_ns = kRunNs});
   ASSERT_OK_AND_ASSIGN(const Blas untuned, Blas::Create());
-  const Apart apart = {.after_plain = Taking(0)};
-  EXPECT_OK(untuned.blas->Plan(Products()[0], &apart));
+  EXPECT_OK(untuned.blas->Plan(Products()[0], Taking(0)));
 }
 
-// Forward and backward pass of a layer choose each for itself.
 TEST_F(EpilogueOrApart, IsChosenByLinearLayers) {
   cuda::SetBlasFaults({.epilogue_extra_ns = kRunNs});
   ASSERT_OK_AND_ASSIGN(
@@ -244,7 +233,7 @@ TEST_F(EpilogueOrApart, IsChosenByLinearLayers) {
   for (const auto& [key, choice] : choices.items()) {
     apart += choice["apart"].get<int>();
   }
-  EXPECT_EQ(apart, 2);
+  EXPECT_EQ(apart, 1);
 }
 
 TEST_F(MeasureMatmul, SaysWhyNoneServes) {

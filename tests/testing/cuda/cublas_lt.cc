@@ -15,7 +15,7 @@
 #include "tests/testing/cuda/stand_in.h"
 
 // Products. What the documentation of cublasLtMatmul leaves open is refused here, so that no
-// code relies on it: among others, aux matrices and bias gradients of operands that are not 16-byte
+// code relies on it: among others, aux matrices and bias gradients of matrices that are not 16-byte
 // aligned, and bias gradients with alpha != 1.
 namespace stagecoach::testing::cuda {
 namespace {
@@ -42,7 +42,7 @@ std::vector<Range> RangesOf(const Product& product) {
   const uint32_t epilogue = product.epilogue;
   if (UsesBias(epilogue)) {
     ranges.push_back(
-        {"the bias", product.bias.data, product.bias.bytes(), (epilogue & kBiasGradientBits) != 0});
+        {"the bias", product.bias.data, product.bias.bytes(), (epilogue & kBiasGradientBit) != 0});
   }
   if (UsesAux(epilogue)) {
     const bool forward = (epilogue & (CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_GELU)) != 0;
@@ -102,7 +102,7 @@ cublasStatus_t Launch(Product product, const cublasLtMatmulAlgo_t* algo, void* w
   if (product.c.data == product.d.data && product.c.leading != product.d.leading) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if ((product.epilogue & kBiasGradientBits) != 0 && product.alpha != 1.0F) {
+  if ((product.epilogue & kBiasGradientBit) != 0 && product.alpha != 1.0F) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   Algorithm algorithm;

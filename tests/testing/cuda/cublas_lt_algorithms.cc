@@ -115,7 +115,7 @@ bool Supports(const Algorithm& algorithm, const Product& product,
     return false;
   }
   if (algorithm.any_alignment) {
-    return !UsesAux(product.epilogue) && (product.epilogue & kBiasGradientBits) == 0;
+    return !UsesAux(product.epilogue) && (product.epilogue & kBiasGradientBit) == 0;
   }
   const uint32_t alignment = std::min({preference.alignment_a, preference.alignment_b,
                                        preference.alignment_c, preference.alignment_d});

@@ -46,8 +46,6 @@ bool IsEpilogue(uint32_t epilogue) {
     case CUBLASLT_EPILOGUE_DRELU_BGRAD:
     case CUBLASLT_EPILOGUE_DGELU:
     case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-    case CUBLASLT_EPILOGUE_BGRADA:
-    case CUBLASLT_EPILOGUE_BGRADB:
       return true;
     default:
       return false;
@@ -96,7 +94,7 @@ cublasStatus_t CheckTypes(const MatmulDesc& desc, const Product& product) {
 }
 
 bool UsesBias(uint32_t epilogue) {
-  return (epilogue & (CUBLASLT_EPILOGUE_BIAS | kBiasGradientBits)) != 0;
+  return (epilogue & (CUBLASLT_EPILOGUE_BIAS | kBiasGradientBit)) != 0;
 }
 bool UsesAux(uint32_t epilogue) { return (epilogue & kAuxBit) != 0; }
 bool UsesMask(uint32_t epilogue) {
@@ -132,7 +130,7 @@ std::pair<cublasStatus_t, Product> Describe(const MatmulDesc* desc, const Layout
   product.epilogue = static_cast<cublasLtEpilogue_t>(desc->epilogue);
   product.bias = {.data = static_cast<std::byte*>(desc->bias),
                   .type = product.d.type,
-                  .rows = desc->epilogue == CUBLASLT_EPILOGUE_BGRADB ? product.n : product.m,
+                  .rows = product.m,
                   .columns = 1};
   product.bias.leading = product.bias.rows;
   product.aux = {.data = static_cast<std::byte*>(desc->aux),

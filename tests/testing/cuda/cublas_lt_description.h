@@ -26,8 +26,7 @@ std::pair<cublasStatus_t, Product> Describe(const MatmulDesc* desc, const Layout
 cublasStatus_t CheckTypes(const MatmulDesc& desc, const Product& product);
 
 inline constexpr uint32_t kAuxBit = 128;
-inline constexpr uint32_t kBiasGradientBits =
-    16 | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
+inline constexpr uint32_t kBiasGradientBit = 16;
 // Which other operands an epilogue has. A mask is ReLU's aux: one bit per element.
 bool UsesBias(uint32_t epilogue);
 bool UsesAux(uint32_t epilogue);

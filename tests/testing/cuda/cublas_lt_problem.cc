@@ -98,7 +98,7 @@ BlasProblem::BlasProblem(BlasBench& gpu, const BlasCase& of) : c(of), gpu_(gpu) 
   b = MakeStored(c.transpose_b ? c.n : c.k, c.transpose_b ? c.k : c.n, c.row_major_b, c.operands,
                  pad, 2);
   d = MakeStored(c.m, c.n, c.row_major_d, c.result, pad, 3);
-  bias = MakeStored(c.epilogue == CUBLASLT_EPILOGUE_BGRADB ? c.n : c.m, 1, false, c.result, 0, 4);
+  bias = MakeStored(c.m, 1, false, c.result, 0, 4);
   aux = MakeStored(c.m, c.n, false, c.result, 8, 5);
   mask_leading = (c.m + 127) / 128 * 128;
   EXPECT_EQ(cublasLtMatmulDescCreate(&desc, c.compute, CUDA_R_32F), CUBLAS_STATUS_SUCCESS);

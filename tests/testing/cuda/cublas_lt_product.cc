@@ -37,7 +37,6 @@ float RoundTo(cudaDataType_t type, float value) {
 }
 
 bool Has(const Product& product, uint32_t bits) { return (product.epilogue & bits) == bits; }
-constexpr uint32_t kBiasGradient = 16;  // of the result, in DRELU_BGRAD and DGELU_BGRAD
 constexpr uint32_t kAux = 128;
 
 bool MaskBit(const Product& product, int64_t row, int64_t column) {
@@ -134,21 +133,6 @@ std::vector<float> Accumulate(const Product& product) {
   return result;
 }
 
-// Bias gradients of an operand, summed over k. BGRADA: op(A) over its rows, m sums; BGRADB: op(B)
-// over its columns, n sums. They are stored, whatever beta is, and alpha has no part in them.
-void SumOperand(const Product& product) {
-  const bool of_a = Has(product, CUBLASLT_EPILOGUE_BGRADA);
-  const Matrix& matrix = of_a ? product.a : product.b;
-  const bool k_is_row = of_a ? product.transpose_a : !product.transpose_b;
-  for (int64_t i = 0; i < product.bias.rows; ++i) {
-    float sum = 0.0F;
-    for (const int64_t p : Order(product.order, 0, product.k)) {
-      sum += k_is_row ? matrix.Get(p, i) : matrix.Get(i, p);
-    }
-    product.bias.Set(i, 0, sum);
-  }
-}
-
 // What the epilogue makes of one element.
 float Finish(const Product& product, float value, int64_t i, int64_t j) {
   if (Has(product, CUBLASLT_EPILOGUE_BIAS)) value += product.bias.Get(i, 0);
@@ -215,9 +199,6 @@ void Compute(const Product& product) {
   if (scratch > 0) std::memset(product.workspace, 0xFF, static_cast<size_t>(scratch));
 
   const std::vector<float> sums = Accumulate(product);
-  if ((product.epilogue & (CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)) != 0) {
-    SumOperand(product);
-  }
   std::vector<float> gradient(static_cast<size_t>(product.m), 0.0F);
   for (int64_t j = 0; j < product.n; ++j) {
     for (int64_t i = 0; i < product.m; ++i) {
@@ -228,7 +209,7 @@ void Compute(const Product& product) {
       product.d.Set(i, j, value);
     }
   }
-  if (Has(product, kBiasGradient)) {
+  if (Has(product, kBiasGradientBit)) {
     for (int64_t i = 0; i < product.m; ++i) {
       product.bias.Set(i, 0, gradient[static_cast<size_t>(i)]);
     }

@@ -38,7 +38,7 @@ struct Product {
   bool tf32 = false;                // operands are rounded to 10 bits of mantissa
 
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  Matrix bias;  // (m, 1); of CUBLASLT_EPILOGUE_BGRADB (n, 1). Read or written as `epilogue` says
+  Matrix bias;  // (m, 1), read or written as `epilogue` says
   Matrix aux;   // (m, n); of ReLU's bit mask only `data` and `leading`, in bits, count
 
   SumOrder order = SumOrder::kAscending;
