@@ -178,6 +178,13 @@ class Stream {
   // accelerator may remember the work of an earlier call and issue that, without calling `issue`.
   virtual absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) = 0;
 
+  // Between the two, operations may put a part of their work beside the stream's order: after all
+  // that was issued before, and at the same time as what is issued later. What such work reads and
+  // writes must therefore stay untouched until JoinAside, after which all of it is in the stream's
+  // order again. Pairs may be inside each other: the first JoinAside joins everything.
+  virtual absl::Status AllowAside() { return absl::OkStatus(); }
+  virtual absl::Status JoinAside() { return absl::OkStatus(); }
+
   // In the stream's order, sets the number that `reported` reads: how far the device has come,
   // which can be read by any thread at any time, also after a failure.
   virtual absl::Status Report(int32_t position) = 0;

@@ -52,7 +52,7 @@ class LinearOp : public Operation {
                                       std::byte* workspace) = 0;
 
   // Both of these, for less time where a device can sum dz as it writes it; with the same bits.
-  // With kNone `dz` is `dy`.
+  // With kNone `dz` is `dy`. The product for dw may be put aside (Stream::AllowAside).
   virtual absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& y,
                                 const Tensor& z, const Tensor& w, const Tensor& dz,
                                 const Tensor& dx, const Tensor& dw, const Tensor& db,

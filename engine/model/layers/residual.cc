@@ -146,12 +146,16 @@ class ResidualLayer final : public Layer, public SumFusion {
     return shortcut_->chain.BackwardWeight(Around(args, dz), AfterNoLayer);
   }
 
-  // So that inner layers may do both together.
+  // So that inner layers may do both together, and gradients of parameters aside: whatever these
+  // are made of is kept until all of B is done (PrepareBranch).
   absl::Status Backward(const LayerArgs& args) override {
-    return BackwardThrough(args,
-                           [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
-                             return chain.Backward(own, AfterNoLayer, addend);
-                           });
+    RETURN_IF_ERROR(args.stream.AllowAside());
+    const absl::Status done =
+        BackwardThrough(args, [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
+          return chain.Backward(own, AfterNoLayer, addend);
+        });
+    const absl::Status joined = args.stream.JoinAside();
+    return done.ok() ? joined : done;
   }
 
   absl::Status BackwardFused(const LayerArgs& args, const Tensor& dx_addend) override {

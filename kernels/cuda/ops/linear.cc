@@ -61,6 +61,8 @@ class CudaLinear final : public LinearOp {
       product_bytes_ =
           std::max(product_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
     }
+    ASSIGN_OR_RETURN(scratch_aside_, blas.ScratchAside(MatmulWorkspaceBytes(BackwardWeightProduct(),
+                                                                            blas.compute_major())));
     workspace_bytes_ =
         kScratchAlignment + product_bytes_ + AlignScratch(has_bias_ ? PartialSumsBytes(R_, O_) : 0);
     return absl::OkStatus();
@@ -88,25 +90,36 @@ class CudaLinear final : public LinearOp {
   absl::Status BackwardInput(Stream& stream, const Tensor& dy, const Tensor& y, const Tensor& z,
                              const Tensor& w, const Tensor& dz, const Tensor& dx,
                              std::byte* workspace) override {
-    return InputGradient(AsCuda(stream).compute(), dy, y, z, w, dz, dx, /*partial_sums=*/nullptr,
-                         workspace);
+    const cudaStream_t compute = AsCuda(stream).compute();
+    RETURN_IF_ERROR(ActivationGradient(compute, dy, y, z, dz, /*partial_sums=*/nullptr));
+    return InputProduct(compute, activation_ == Activation::kNone ? dy : dz, w, dx, workspace);
   }
 
   absl::Status BackwardWeight(Stream& stream, const Tensor& x, const Tensor& dz, const Tensor& dw,
                               const Tensor& db, bool accumulate, std::byte* workspace) override {
-    return WeightGradient(AsCuda(stream).compute(), x, dz, dw, db, accumulate,
-                          /*has_partial_sums=*/false, workspace);
+    const cudaStream_t compute = AsCuda(stream).compute();
+    RETURN_IF_ERROR(WeightProduct(compute, x, dz, dw, accumulate, ProductWorkspace(workspace)));
+    return BiasGradient(compute, dz, db, accumulate, /*has_partial_sums=*/false, workspace);
   }
 
   absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& y,
                         const Tensor& z, const Tensor& w, const Tensor& dz, const Tensor& dx,
                         const Tensor& dw, const Tensor& db, bool accumulate,
                         std::byte* workspace) override {
-    const cudaStream_t compute = AsCuda(stream).compute();
+    CudaStream& cuda = AsCuda(stream);
+    const cudaStream_t compute = cuda.compute();
     const bool sums_beside = has_bias_ && activation_ != Activation::kNone;
-    RETURN_IF_ERROR(InputGradient(compute, dy, y, z, w, dz, dx,
-                                  sums_beside ? SumsWorkspace(workspace) : nullptr, workspace));
-    return WeightGradient(compute, x, dz, dw, db, accumulate, sums_beside, workspace);
+    RETURN_IF_ERROR(ActivationGradient(compute, dy, y, z, dz,
+                                       sums_beside ? SumsWorkspace(workspace) : nullptr));
+    const auto weight_product = [&](std::byte* scratch) {
+      return WeightProduct(cuda.compute(), x, dz, dw, accumulate, scratch);
+    };
+    const bool is_aside = cuda.allows_aside();
+    if (is_aside) RETURN_IF_ERROR(cuda.Aside([&] { return weight_product(scratch_aside_); }));
+    RETURN_IF_ERROR(
+        InputProduct(compute, activation_ == Activation::kNone ? dy : dz, w, dx, workspace));
+    if (!is_aside) RETURN_IF_ERROR(weight_product(ProductWorkspace(workspace)));
+    return BiasGradient(compute, dz, db, accumulate, sums_beside, workspace);
   }
 
  private:
@@ -124,35 +137,36 @@ class CudaLinear final : public LinearOp {
             .result_type = DType::kFloat32};
   }
 
-  // dz, with the sums of blocks of its rows unless `partial_sums` is null, and dx.
-  absl::Status InputGradient(cudaStream_t stream, const Tensor& dy, const Tensor& y,
-                             const Tensor& z, const Tensor& w, const Tensor& dz, const Tensor& dx,
-                             float* partial_sums, std::byte* workspace) const {
-    const void* gradient = dy.data;
-    if (activation_ != Activation::kNone) {
-      const ActivationBackwardArguments arguments = {.rows = R_,
-                                                     .columns = O_,
-                                                     .dy = dy.data,
-                                                     .known = KeepsZ(activation_) ? z.data : y.data,
-                                                     .dz = dz.data,
-                                                     .partial_sums = partial_sums};
-      RETURN_IF_ERROR(
-          CudaStatus(LaunchActivationBackward(stream, element_type(), activation_, arguments),
-                     "LaunchActivationBackward"));
-      gradient = dz.data;
-    }
+  // dz, with the sums of blocks of its rows unless `partial_sums` is null; nothing with kNone.
+  absl::Status ActivationGradient(cudaStream_t stream, const Tensor& dy, const Tensor& y,
+                                  const Tensor& z, const Tensor& dz, float* partial_sums) const {
+    if (activation_ == Activation::kNone) return absl::OkStatus();
+    const ActivationBackwardArguments arguments = {.rows = R_,
+                                                   .columns = O_,
+                                                   .dy = dy.data,
+                                                   .known = KeepsZ(activation_) ? z.data : y.data,
+                                                   .dz = dz.data,
+                                                   .partial_sums = partial_sums};
+    return CudaStatus(LaunchActivationBackward(stream, element_type(), activation_, arguments),
+                      "LaunchActivationBackward");
+  }
+
+  absl::Status InputProduct(cudaStream_t stream, const Tensor& dz, const Tensor& w,
+                            const Tensor& dx, std::byte* workspace) const {
     if (dx.empty()) return absl::OkStatus();
-    return dx_product_->Run(stream, {.a = w.data, .b = gradient, .d = dx.data},
+    return dx_product_->Run(stream, {.a = w.data, .b = dz.data, .d = dx.data},
                             ProductWorkspace(workspace));
   }
 
-  // dw and db, whose partial sums may be in the workspace already.
-  absl::Status WeightGradient(cudaStream_t stream, const Tensor& x, const Tensor& dz,
-                              const Tensor& dw, const Tensor& db, bool accumulate,
-                              bool has_partial_sums, std::byte* workspace) const {
-    RETURN_IF_ERROR(dw_product_->Run(
-        stream, {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate},
-        ProductWorkspace(workspace)));
+  absl::Status WeightProduct(cudaStream_t stream, const Tensor& x, const Tensor& dz,
+                             const Tensor& dw, bool accumulate, std::byte* scratch) const {
+    return dw_product_->Run(
+        stream, {.a = dz.data, .b = x.data, .d = dw.data, .accumulate = accumulate}, scratch);
+  }
+
+  // db, whose partial sums may be in the workspace already.
+  absl::Status BiasGradient(cudaStream_t stream, const Tensor& dz, const Tensor& db,
+                            bool accumulate, bool has_partial_sums, std::byte* workspace) const {
     if (!has_bias_) return absl::OkStatus();
     if (has_partial_sums) {
       return CudaStatus(LaunchTotalSums(stream, {.rows = R_,
@@ -247,6 +261,7 @@ class CudaLinear final : public LinearOp {
   bool bias_follows_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;
+  std::byte* scratch_aside_ = nullptr;  // of the product for dw, where it runs aside
   int64_t workspace_bytes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/device/issue_count.h"
 #include "kernels/cuda/runtime/cuda_recording.h"
@@ -38,6 +39,7 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
   using Priority = CudaStreamHandle::Priority;
   using Timing = CudaEvent::Timing;
   ASSIGN_OR_RETURN(CudaStreamHandle compute, CudaStreamHandle::Create(gpu, Priority::kNormal));
+  ASSIGN_OR_RETURN(CudaStreamHandle aside, CudaStreamHandle::Create(gpu, Priority::kNormal));
   ASSIGN_OR_RETURN(CudaStreamHandle communication, CudaStreamHandle::Create(gpu, Priority::kHigh));
   ASSIGN_OR_RETURN(CudaStreamHandle copies, CudaStreamHandle::Create(gpu, Priority::kNormal));
   ASSIGN_OR_RETURN(Progress progress, Progress::Create(gpu, compute.get()));
@@ -45,8 +47,11 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
   ASSIGN_OR_RETURN(CudaEvent communicated, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(CudaEvent copied, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(CudaEvent copies_allowed, CudaEvent::Create(gpu, Timing::kOff));
+  ASSIGN_OR_RETURN(CudaEvent forked, CudaEvent::Create(gpu, Timing::kOff));
+  ASSIGN_OR_RETURN(CudaEvent joined, CudaEvent::Create(gpu, Timing::kOff));
   ASSIGN_OR_RETURN(std::unique_ptr<ClockMapping> clock, ClockMapping::Create(gpu, compute.get()));
   return Parts{.compute = std::move(compute),
+               .aside = std::move(aside),
                .communication = std::move(communication),
                .copies = std::move(copies),
                .progress = std::move(progress),
@@ -54,6 +59,8 @@ absl::StatusOr<CudaStream::Parts> CudaStream::CreateParts(int gpu) {
                .communicated = std::move(communicated),
                .copied = std::move(copied),
                .copies_allowed = std::move(copies_allowed),
+               .forked = std::move(forked),
+               .joined = std::move(joined),
                .clock = std::move(clock)};
 }
 
@@ -70,6 +77,7 @@ absl::StatusOr<std::unique_ptr<CudaStream>> CudaStream::Create(int gpu) {
 CudaStream::CudaStream(int gpu, Parts parts)
     : gpu_(gpu),
       compute_(std::move(parts.compute)),
+      aside_(std::move(parts.aside)),
       communication_(std::move(parts.communication)),
       copies_(std::move(parts.copies)),
       progress_(std::move(parts.progress)),
@@ -77,6 +85,8 @@ CudaStream::CudaStream(int gpu, Parts parts)
       communicated_(std::move(parts.communicated)),
       copied_(std::move(parts.copied)),
       copies_allowed_(std::move(parts.copies_allowed)),
+      forked_(std::move(parts.forked)),
+      joined_(std::move(parts.joined)),
       clock_(std::move(parts.clock)),
       queue_([] {}) {}
 
@@ -100,6 +110,29 @@ absl::Status CudaStream::CopyAhead(void* to, const void* from_host, int64_t byte
 
 absl::Status CudaStream::Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) {
   return static_cast<CudaRecording&>(recording).Play(compute(), issue);
+}
+
+absl::Status CudaStream::AllowAside() {
+  ++allowed_aside_;
+  return absl::OkStatus();
+}
+
+absl::Status CudaStream::JoinAside() {
+  --allowed_aside_;
+  if (!std::exchange(has_aside_, false)) return absl::OkStatus();
+  RETURN_IF_ERROR(joined_.Record(aside_.get()));
+  return joined_.ComeAfter(compute_.get());
+}
+
+absl::Status CudaStream::Aside(absl::FunctionRef<absl::Status()> issue) {
+  STAGECOACH_CHECK(allows_aside() && !is_aside_, "work aside where it is not allowed");
+  RETURN_IF_ERROR(forked_.Record(compute_.get()));
+  RETURN_IF_ERROR(forked_.ComeAfter(aside_.get()));
+  has_aside_ = true;
+  is_aside_ = true;
+  const absl::Status issued = issue();
+  is_aside_ = false;
+  return issued;
 }
 
 absl::Status CudaStream::WaitForReport(int32_t position, absl::FunctionRef<absl::Status()> poll) {

@@ -20,15 +20,17 @@
 namespace stagecoach::kernels {
 
 // The stream of a CUDA device: a thread that performs the jobs, with the GPU as its current one; a
-// CUDA stream for what operations issue, one of high priority for what arrives and leaves
-// (handovers and communicators), and one for copies ahead, which are ordered by events.
+// CUDA stream for what operations issue, one for what they put beside that, one of high priority for
+// what arrives and leaves (handovers and communicators), and one for copies ahead, which are ordered
+// by events.
 class CudaStream final : public Stream {
  public:
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int gpu);
   ~CudaStream() override = default;
 
   int gpu() const { return gpu_; }
-  cudaStream_t compute() const { return compute_.get(); }
+  // What operations issue to.
+  cudaStream_t compute() const { return is_aside_ ? aside_.get() : compute_.get(); }
   cudaStream_t communication() const { return communication_.get(); }
   // For events of either stream, once Finish has returned after they were recorded.
   const ClockMapping& clock() const { return *clock_; }
@@ -41,6 +43,12 @@ class CudaStream final : public Stream {
   absl::Status AllowCopyAhead() override { return copies_allowed_.Record(compute()); }
   absl::Status CopyAhead(void* to, const void* from_host, int64_t bytes) override;
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
+  absl::Status AllowAside() override;
+  absl::Status JoinAside() override;
+  bool allows_aside() const { return allowed_aside_ > 0; }
+  // Jobs only, where it is allowed: what `issue` issues to compute() runs beside what is issued
+  // later.
+  absl::Status Aside(absl::FunctionRef<absl::Status()> issue);
   absl::Status Report(int32_t position) override { return progress_.Report(compute(), position); }
   int32_t reported() const override { return progress_.reported(); }
   int64_t issued() const override { return IssueCount::now(); }
@@ -53,9 +61,9 @@ class CudaStream final : public Stream {
  private:
   // What Create makes before there is a stream.
   struct Parts {
-    CudaStreamHandle compute, communication, copies;
+    CudaStreamHandle compute, aside, communication, copies;
     Progress progress;
-    CudaEvent computed, communicated, copied, copies_allowed;
+    CudaEvent computed, communicated, copied, copies_allowed, forked, joined;
     std::unique_ptr<ClockMapping> clock;
   };
   static absl::StatusOr<Parts> CreateParts(int gpu);
@@ -67,11 +75,15 @@ class CudaStream final : public Stream {
   absl::StatusOr<bool> AllDone() const;
 
   const int gpu_;
-  const CudaStreamHandle compute_, communication_, copies_;
+  const CudaStreamHandle compute_, aside_, communication_, copies_;
   const Progress progress_;
   // The ends of the streams, as of the last Finish.
   const CudaEvent computed_, communicated_, copied_;
   const CudaEvent copies_allowed_;
+  const CudaEvent forked_, joined_;  // between compute_ and aside_
+  int allowed_aside_ = 0;            // AllowAside less JoinAside
+  bool is_aside_ = false;            // an operation issues to aside_ at present
+  bool has_aside_ = false;           // since the last JoinAside
   bool copies_ahead_ = false;  // since the last Finish
   const std::unique_ptr<ClockMapping> clock_;
   JobQueue queue_;  // last: its thread starts when all else exists, and ends first

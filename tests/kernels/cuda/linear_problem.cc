@@ -116,12 +116,16 @@ void ExpectBackwardWeight(const LinearProblem& problem, bool accumulate) {
 
 void ExpectTheSameBitsAtOnceAndApart(const LinearProblem& problem) {
   LinearOnGpu gpu(problem);
-  const auto once = gpu.Backward(/*at_once=*/true), apart = gpu.Backward(/*at_once=*/false);
-  EXPECT_EQ(gpu.bench().Bytes(once.dz), gpu.bench().Bytes(apart.dz));
-  EXPECT_EQ(gpu.bench().Bytes(once.dx), gpu.bench().Bytes(apart.dx));
-  EXPECT_EQ(gpu.bench().Bytes(once.dw), gpu.bench().Bytes(apart.dw));
-  if (!problem.shape.has_bias) return;
-  EXPECT_EQ(gpu.bench().Bytes(once.db), gpu.bench().Bytes(apart.db));
+  using Way = LinearOnGpu::Way;
+  const auto apart = gpu.Backward(Way::kApart);
+  for (const Way way : {Way::kAtOnce, Way::kAside}) {
+    const auto once = gpu.Backward(way);
+    EXPECT_EQ(gpu.bench().Bytes(once.dz), gpu.bench().Bytes(apart.dz));
+    EXPECT_EQ(gpu.bench().Bytes(once.dx), gpu.bench().Bytes(apart.dx));
+    EXPECT_EQ(gpu.bench().Bytes(once.dw), gpu.bench().Bytes(apart.dw));
+    if (!problem.shape.has_bias) continue;
+    EXPECT_EQ(gpu.bench().Bytes(once.db), gpu.bench().Bytes(apart.db));
+  }
 }
 
 }  // namespace stagecoach::testing

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/bfloat16.h"
@@ -130,9 +131,11 @@ class LinearOnGpu {
   struct Gradients {
     kernels::Tensor dz, dx, dw, db;
   };
-  // Input and weight gradients, added to what is there; by one call or by two. dz is in the memory
-  // of z where that is kept.
-  Gradients Backward(bool at_once) {
+  // By two calls or one; with the product for dw aside, while what follows uses the workspace.
+  enum class Way : uint8_t { kApart, kAtOnce, kAside };
+  // Input and weight gradients, added to what is there. dz is in the memory of z where that is
+  // kept.
+  Gradients Backward(Way way) {
     const kernels::Shape weights{shape_.inputs, shape_.outputs};
     const kernels::Tensor dy = Operand(outputs(), problem_.dy), w = Weights();
     const kernels::Tensor x = Operand(inputs(), problem_.x), dx = Result(inputs());
@@ -146,14 +149,19 @@ class LinearOnGpu {
     const kernels::Tensor db =
         shape_.has_bias ? bench_.Operand({shape_.outputs}, problem_.db, kernels::DType::kFloat32)
                         : kernels::Tensor{};
-    EXPECT_OK(bench_.Run([&](kernels::Stream& stream) {
-      if (at_once) {
-        return op_->Backward(stream, dy, x, y, z, w, dz, dx, dw, db, /*accumulate=*/true,
-                             workspace_);
+    const int64_t words = op_->workspace_bytes() / kernels::SizeOf(kernels::DType::kFloat32);
+    const kernels::Tensor garbage = bench_.Result({words}, kernels::DType::kFloat32);
+    EXPECT_OK(bench_.Run([&](kernels::Stream& stream) -> absl::Status {
+      if (way == Way::kApart) {
+        RETURN_IF_ERROR(op_->BackwardInput(stream, dy, y, z, w, dz, dx, workspace_));
+        return op_->BackwardWeight(stream, x, dz, dw, db, /*accumulate=*/true, workspace_);
       }
-      const absl::Status status = op_->BackwardInput(stream, dy, y, z, w, dz, dx, workspace_);
-      if (!status.ok()) return status;
-      return op_->BackwardWeight(stream, x, dz, dw, db, /*accumulate=*/true, workspace_);
+      if (way == Way::kAside) RETURN_IF_ERROR(stream.AllowAside());
+      RETURN_IF_ERROR(
+          op_->Backward(stream, dy, x, y, z, w, dz, dx, dw, db, /*accumulate=*/true, workspace_));
+      if (way == Way::kAtOnce) return absl::OkStatus();
+      RETURN_IF_ERROR(stream.Copy(workspace_, garbage.data, garbage.bytes()));
+      return stream.JoinAside();
     }));
     return {dz, dx, dw, db};
   }
