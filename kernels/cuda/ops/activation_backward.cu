@@ -25,7 +25,11 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kColumnThreads = 8;  // side by side, with 16 bytes each
 constexpr int kRowThreads = kThreads / kColumnThreads;
-constexpr int kResidentBlocks = 5;  // that a multiprocessor is to have room for: 48 registers each
+
+// Blocks that a multiprocessor is to have room for: 48 registers each, or 64 where those would
+// spill.
+template <typename Function>
+constexpr int kResidentBlocks = std::is_same_v<Function, GeluExactActivation> ? 4 : 5;
 
 // Blocks of rows: `count` of them, with `rows` each, but maybe the last.
 struct RowBlocks {
@@ -88,7 +92,7 @@ __device__ void WriteSums(const Arguments& a, int64_t first_column, float (&sums
 // dz may be dy or known: all of a thread's operands are read before what is made of them is
 // written, and no other thread has them.
 template <typename T, int N, typename Function>
-__global__ void __launch_bounds__(kThreads, kResidentBlocks)
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<Function>)
     ActivationBackwardKernel(const Arguments a) {
   constexpr bool kKnown = !std::is_same_v<Function, NoActivation>;
   constexpr int kHeld = kVectorWidth<T> / N;
