@@ -28,7 +28,7 @@ struct Algorithm {
   uint32_t custom_option = 0;
   uint16_t inner_shape = 0;
   uint16_t cluster_shape = 0;
-  // 1: no algorithm, but the product without its epilogue and a kernel after it (Apart).
+  // 1: no algorithm, but the product without its epilogue and a kernel after it (BlasLt::Plan).
   uint32_t apart = 0;
 
   std::string ToString() const;  // "id 66, tile 20, stages 12, ..."
