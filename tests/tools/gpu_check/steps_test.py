@@ -53,6 +53,13 @@ class TrainingTest(unittest.TestCase):
         figures = steps.check_training([*EPOCHS, end], "fp32")
         self.assertIn(("fp32: actions issued as graphs", 7), [(f.name, f.value) for f in figures])
 
+    def test_shows_what_the_driver_says_of_the_memory(self):
+        accelerator = {"allocated_bytes": 10, "context_bytes": 5000000, "library_bytes": 7000000}
+        end = {**END, "devices": [{**END["devices"][0], "accelerator": accelerator}]}
+        figures = steps.check_training([*EPOCHS, end], "fp32")
+        self.assertEqual([(f.name, f.value) for f in figures[-2:]],
+                         [("fp32: memory of context", 5.0), ("fp32: memory of libraries", 7.0)])
+
     def test_fails_if_the_run_did_not_come_to_its_end(self):
         with self.assertRaisesRegex(StepFailed, "did not report"):
             steps.check_training(EPOCHS, "fp32")
@@ -170,15 +177,25 @@ class ProgramTest(Folder):
         self.assertEqual([figure["value"] for figure in found["torch"]["figures"]], [6.0, 9.0, 7.0])
 
     def test_ends_a_form_of_pytorch_at_its_limit_and_runs_the_next(self):
-        python = self.write("python", TORCH % "sleep 1000", 0o755)
+        self.check_limited_eager("line bf16 9.0; sleep 1000", "eager: no answer within 1 s",
+                                 [6.0, 9.0, 7.0])
+
+    def test_takes_the_answers_of_a_form_of_pytorch_that_does_not_end(self):
+        self.check_limited_eager("line bf16 9.0; line tf32 10.0; sleep 1000", "",
+                                 [6.0, 9.0, 9.0, 10.0, 7.0])
+
+    def check_limited_eager(self, eager, reason, values):
+        python = self.write("python", TORCH % eager, 0o755)
         out = self.folder / "out"
-        with unittest.mock.patch.dict(steps._TORCH_FORMS, {"compiled": (("bf16", "tf32"), LONG_S), "eager": (("bf16", "tf32"), 1)}):
+        precisions = ("bf16", "tf32")
+        with unittest.mock.patch.dict(
+                steps._TORCH_FORMS, {"compiled": (precisions, LONG_S), "eager": (precisions, 1)}):
             check = steps.GpuCheck(ROOT, self.folder / "build", self.folder, self.folder, python)
             chosen = [step for step in check.steps() if step.name == "torch"]
             Check(out, chosen, 3 * LONG_S, say=lambda line: None).run()
         step, = self.results()["steps"]
-        self.assertEqual(step["reason"], "eager: no answer within 1 s")
-        self.assertEqual([figure["value"] for figure in step["figures"]], [6.0, 9.0, 7.0])
+        self.assertEqual(step["reason"], reason)
+        self.assertEqual([figure["value"] for figure in step["figures"]], values)
 
     def test_skips_pytorch_where_it_is_not(self):
         python = self.write("python", "#!/bin/sh\nexit 77\n", 0o755)
