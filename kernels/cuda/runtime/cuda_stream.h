@@ -20,9 +20,9 @@
 namespace stagecoach::kernels {
 
 // The stream of a CUDA device: a thread that performs the jobs, with the GPU as its current one; a
-// CUDA stream for what operations issue, one for what they put beside that, one of high priority for
-// what arrives and leaves (handovers and communicators), and one for copies ahead, which are ordered
-// by events.
+// CUDA stream for what operations issue, one for what they put beside that, one of high priority
+// for what arrives and leaves (handovers and communicators), and one for copies ahead, which are
+// ordered by events.
 class CudaStream final : public Stream {
  public:
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(int gpu);
@@ -84,7 +84,7 @@ class CudaStream final : public Stream {
   int allowed_aside_ = 0;            // AllowAside less JoinAside
   bool is_aside_ = false;            // an operation issues to aside_ at present
   bool has_aside_ = false;           // since the last JoinAside
-  bool copies_ahead_ = false;  // since the last Finish
+  bool copies_ahead_ = false;        // since the last Finish
   const std::unique_ptr<ClockMapping> clock_;
   JobQueue queue_;  // last: its thread starts when all else exists, and ends first
 };
