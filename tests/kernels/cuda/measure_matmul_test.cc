@@ -280,7 +280,7 @@ TEST_F(MeasureMatmul, GivesBackWhatMeasuringTook) {
   // What each of the two has: nothing but objects of its library and of its stream.
   const cuda::Live live = cuda::live();
   EXPECT_EQ(live.allocations, 0);
-  EXPECT_EQ(live.streams, 6);
+  EXPECT_EQ(live.streams, 8);
   EXPECT_EQ(live.blas_objects, 2 * of_one);
 }
 

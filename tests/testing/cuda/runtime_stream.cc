@@ -35,6 +35,12 @@ cudaError_t SpoilCapture(StreamState& stream, cudaError_t error) {
   return error;
 }
 
+// So does one on an event that was recorded in it.
+cudaError_t SpoilCapture(const EventState& event) {
+  if (const std::shared_ptr<Capture> capture = event.capture.lock()) capture->valid = false;
+  return cudaErrorCapturedEvent;
+}
+
 void EndCapture(StreamState& stream) {
   const std::shared_ptr<Capture> capture = stream.capture;
   if (capture->mode != cudaStreamCaptureModeRelaxed &&
@@ -119,7 +125,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (awaited->is_captured) {
       const std::shared_ptr<Capture> capture = awaited->capture.lock();
-      if (capture == nullptr) return cudaErrorCapturedEvent;
+      if (capture == nullptr) {
+        return state->capture == nullptr ? cudaErrorCapturedEvent
+                                         : cuda::SpoilCapture(*state, cudaErrorCapturedEvent);
+      }
       if (state->capture == nullptr) cuda::JoinCapture(*state, capture);
       if (state->capture != capture) {
         return cuda::SpoilCapture(*state, cudaErrorStreamCaptureMerge);
@@ -220,7 +229,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return Call("cudaEventQuery", [&](Machine& machine, Machine::Lock&) {
     EventState* const state = machine.Find(event);
     if (state == nullptr) return cudaErrorInvalidResourceHandle;
-    if (state->is_captured) return cudaErrorCapturedEvent;
+    if (state->is_captured) return cuda::SpoilCapture(*state);
     if (CurrentThread().captures > 0) return cudaErrorStreamCaptureUnsupported;
     if (const cudaError_t failure = cuda::FailureOf(machine, state->gpu); failure != cudaSuccess) {
       return failure;
@@ -233,7 +242,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return Call("cudaEventSynchronize", [&](Machine& machine, Machine::Lock& lock) {
     EventState* const found = machine.Find(event);
     if (found == nullptr) return cudaErrorInvalidResourceHandle;
-    if (found->is_captured) return cudaErrorCapturedEvent;
+    if (found->is_captured) return cuda::SpoilCapture(*found);
     if (CurrentThread().captures > 0) return cudaErrorStreamCaptureUnsupported;
     const std::shared_ptr<EventState> state = machine.events.at(found);
     machine.RunUntil(lock, [&, mark = state->recorded] { return state->reached >= mark; });
@@ -249,7 +258,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
         to->recorded == 0 || from->gpu != to->gpu) {
       return cudaErrorInvalidResourceHandle;
     }
-    if (from->is_captured || to->is_captured) return cudaErrorCapturedEvent;
+    if (from->is_captured) return cuda::SpoilCapture(*from);
+    if (to->is_captured) return cuda::SpoilCapture(*to);
     if (const cudaError_t failure = cuda::FailureOf(machine, from->gpu); failure != cudaSuccess) {
       return failure;
     }

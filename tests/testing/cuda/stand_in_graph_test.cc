@@ -53,6 +53,10 @@ TEST_F(Captured, WhatWaitsForTheStreamSpoilsTheCapture) {
   const RawEvent event;
   for (const std::function<cudaError_t()>& call : std::vector<std::function<cudaError_t()>>{
            [&] { return cudaStreamSynchronize(stream); }, [&] { return cudaStreamQuery(stream); },
+           [&] {
+             EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+             return cudaEventQuery(event);
+           },
            [&] { return cudaStreamWaitEvent(stream, event, 0); }}) {
     EXPECT_EQ(Capture(stream, [&] { EXPECT_NE(call(), cudaSuccess); }),
               cudaErrorStreamCaptureInvalidated);
@@ -69,7 +73,6 @@ TEST_F(Captured, AStreamThatWaitsForItIsABranch) {
                     [&] {
                       Log(stream, first, 1);
                       EXPECT_EQ(cudaEventRecord(fork, stream), cudaSuccess);
-                      EXPECT_EQ(cudaEventQuery(fork), cudaErrorCapturedEvent);
                       EXPECT_EQ(cudaStreamWaitEvent(beside, fork, 0), cudaSuccess);
                       Log(beside, second, 1);
                       Log(stream, first, 2);
@@ -80,6 +83,7 @@ TEST_F(Captured, AStreamThatWaitsForItIsABranch) {
                     }),
             cudaSuccess);
   EXPECT_EQ(cudaStreamWaitEvent(beside, fork, 0), cudaErrorCapturedEvent);
+  EXPECT_EQ(cudaEventQuery(fork), cudaErrorCapturedEvent);
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph_, 0), cudaSuccess);
   Log(beside, second, 0);
