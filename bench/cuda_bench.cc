@@ -351,7 +351,7 @@ void BenchActivationGradient(const Settings& settings, double copy_rate,
     return plain->BackwardWeight(stream, x, dz, dw, {}, false, workspace);
   }));
   const double both = Value(timer.Seconds(runs, [&](Stream& stream, int) {
-    return op->Backward(stream, dy, x, {}, z, w, dz, {}, dw, db, false, workspace);
+    return op->Backward(stream, dy, x, {}, z, w, dz, {}, dw, db, false, workspace, nullptr);
   }));
   ReportMoved(settings, copy_rate,
               {"gelu_gradient", "GELU's gradient and the bias's", 3 * dy.bytes(), both - product});

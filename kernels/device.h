@@ -178,11 +178,10 @@ class Stream {
   // accelerator may remember the work of an earlier call and issue that, without calling `issue`.
   virtual absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) = 0;
 
-  // Between the two, operations may put a part of their work beside the stream's order: after all
-  // that was issued before, and at the same time as what is issued later. What such work reads and
-  // writes must therefore stay untouched until JoinAside, after which all of it is in the stream's
-  // order again. Pairs may be inside each other: the first JoinAside joins everything.
-  virtual absl::Status AllowAside() { return absl::OkStatus(); }
+  // Operations that are given scratch for it may put a part of their work beside the stream's
+  // order: after all that was issued before, and at the same time as what is issued later, until
+  // this, after which all of it is in the stream's order again. What such work reads and writes
+  // must stay untouched until then.
   virtual absl::Status JoinAside() { return absl::OkStatus(); }
 
   // In the stream's order, sets the number that `reported` reads: how far the device has come,

@@ -86,6 +86,9 @@ struct LayerSpec {
   // less memory a stage needs). The rest follows from parameters and shapes: PrepareLayer sets it.
   partition::LayerMemory memory;
 
+  // Scratch for what Backward can put aside (LayerArgs::aside), while other layers use theirs.
+  int64_t aside_bytes = 0;
+
   // For the analytic cost model; the optimizer's part is added by the engine. `backward_shared` is
   // what both backward operations do, and Layer::Backward once.
   partition::Work forward, backward_input, backward_weight, backward_shared;
@@ -152,6 +155,9 @@ struct LayerArgs {
   std::byte* weight_stash = nullptr;
   std::byte* gradient_stash = nullptr;
   std::byte* workspace = nullptr;
+  // LayerSpec::aside_bytes, in Backward of a layer inside a residual one; otherwise null, and then
+  // nothing may be put aside. The residual layer joins what was.
+  std::byte* aside = nullptr;
   // LayerMemory::cache_bytes, which hold what the layer's last call left there: with
   // LayerContext::cached_positions alone.
   std::byte* cache = nullptr;

@@ -33,6 +33,8 @@ class LinearOp : public Operation {
  public:
   // Scratch for any of the calls below. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
+  // Of the scratch for what Backward can put aside; 0 if nothing.
+  virtual int64_t aside_bytes() const { return 0; }
 
   // `z` is written where KeepsZ(activation); it may be empty otherwise.
   virtual absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
@@ -52,11 +54,12 @@ class LinearOp : public Operation {
                                       std::byte* workspace) = 0;
 
   // Both of these, for less time where a device can sum dz as it writes it; with the same bits.
-  // With kNone `dz` is `dy`. The product for dw may be put aside (Stream::AllowAside).
+  // With kNone `dz` is `dy`. `aside`, if it is not null, is scratch of aside_bytes() for a part of
+  // the work, dw, that may then run aside: until Stream::JoinAside, x, dz and dw must stay.
   virtual absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& y,
                                 const Tensor& z, const Tensor& w, const Tensor& dz,
                                 const Tensor& dx, const Tensor& dw, const Tensor& db,
-                                bool accumulate, std::byte* workspace) {
+                                bool accumulate, std::byte* workspace, std::byte* /*aside*/) {
     const absl::Status status = BackwardInput(stream, dy, y, z, w, dz, dx, workspace);
     if (!status.ok()) return status;
     return BackwardWeight(stream, x, dz, dw, db, accumulate, workspace);

@@ -41,6 +41,7 @@ class LinearLayer final : public Layer {
       spec.parameters.push_back({"bias", Shape{outputs_}, Init::Constant(0.0F), false});
     }
     spec.memory.workspace_bytes = op_->workspace_bytes();
+    spec.aside_bytes = op_->aside_bytes();
     // What BackwardWeight needs of the gradient: dz. It is dy itself without an activation, and
     // takes the place of z where that is kept, which it is the last to read.
     if (activation_ == Activation::kNone) {
@@ -79,7 +80,7 @@ class LinearLayer final : public Layer {
   absl::Status Backward(const LayerArgs& args) override {
     return op_->Backward(args.stream, args.dy, args.x, args.y, Z(args), args.parameters[0],
                          Dz(args), args.dx, args.gradients[0], BiasOf(args.gradients),
-                         args.accumulate, args.workspace);
+                         args.accumulate, args.workspace, args.aside);
   }
 
  private:

@@ -149,9 +149,10 @@ class ResidualLayer final : public Layer, public SumFusion {
   // So that inner layers may do both together, and gradients of parameters aside: whatever these
   // are made of is kept until all of B is done (PrepareBranch).
   absl::Status Backward(const LayerArgs& args) override {
-    RETURN_IF_ERROR(args.stream.AllowAside());
-    const absl::Status done =
-        BackwardThrough(args, [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
+    LayerArgs allowing = args;
+    allowing.aside = aside_bytes_ > 0 ? At(args.workspace, aside_) : nullptr;
+    const absl::Status done = BackwardThrough(
+        allowing, [](const Chain& chain, const LayerArgs& own, const Tensor& addend) {
           return chain.Backward(own, AfterNoLayer, addend);
         });
     const absl::Status joined = args.stream.JoinAside();
@@ -187,9 +188,9 @@ class ResidualLayer final : public Layer, public SumFusion {
   }
 
   // Adds what the branch declares to `spec`.
-  static absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
-                                              const LayerContext& context, int first_index,
-                                              const std::string& prefix, LayerSpec& spec) {
+  absl::StatusOr<Branch> PrepareBranch(absl::Span<const LayerFactory> layers,
+                                       const LayerContext& context, int first_index,
+                                       const std::string& prefix, LayerSpec& spec) {
     LayerContext inside = context;
     inside.feeds_cross_entropy = false;
     ASSIGN_OR_RETURN(Chain chain, Chain::Prepare(layers, inside, first_index));
@@ -204,6 +205,7 @@ class ResidualLayer final : public Layer, public SumFusion {
         spec.parameters.push_back(std::move(parameter));
       }
       spec.has_attention = spec.has_attention || inner.has_attention;
+      aside_bytes_ = std::max(aside_bytes_, inner.aside_bytes);
       AddWork(inner.forward, spec.forward);
       AddWork(inner.backward_input, spec.backward_input);
       AddWork(inner.backward_weight, spec.backward_weight);
@@ -236,6 +238,8 @@ class ResidualLayer final : public Layer, public SumFusion {
       memory.output_gradient_last_use =
           std::max(memory.output_gradient_last_use, own.output_gradient_last_use);
     }
+    aside_ = memory.workspace_bytes;
+    memory.workspace_bytes += AlignTensor(aside_bytes_);
     if (shortcut_.has_value()) {
       sum_ = memory.workspace_bytes;
       memory.workspace_bytes += AlignTensor(std::max(x_.bytes(), y_.bytes()));
@@ -274,9 +278,10 @@ class ResidualLayer final : public Layer, public SumFusion {
   std::optional<Branch> inner_, shortcut_;
   kernels::ElementwiseOps* add_ = nullptr;
   std::unique_ptr<kernels::ActivationOp> relu_op_;
-  Tensor x_, y_;             // without data
-  int64_t sum_ = 0;          // in the workspace: what the shortcut gives, and its dx
-  bool stashes_dz_ = false;  // else it is in the workspace
+  Tensor x_, y_;                         // without data
+  int64_t aside_bytes_ = 0, aside_ = 0;  // in the workspace: scratch for what runs aside
+  int64_t sum_ = 0;                      // in the workspace: what the shortcut gives, and its dx
+  bool stashes_dz_ = false;              // else it is in the workspace
   int64_t dz_ = 0;
 };
 

@@ -61,14 +61,15 @@ class CudaLinear final : public LinearOp {
       product_bytes_ =
           std::max(product_bytes_, MatmulWorkspaceBytes(product, blas.compute_major()));
     }
-    ASSIGN_OR_RETURN(scratch_aside_, blas.ScratchAside(MatmulWorkspaceBytes(BackwardWeightProduct(),
-                                                                            blas.compute_major())));
+    aside_bytes_ =
+        kScratchAlignment + MatmulWorkspaceBytes(BackwardWeightProduct(), blas.compute_major());
     workspace_bytes_ =
         kScratchAlignment + product_bytes_ + AlignScratch(has_bias_ ? PartialSumsBytes(R_, O_) : 0);
     return absl::OkStatus();
   }
 
   int64_t workspace_bytes() const override { return workspace_bytes_; }
+  int64_t aside_bytes() const override { return aside_bytes_; }
 
   absl::Status Forward(Stream& stream, const Tensor& x, const Tensor& w, const Tensor& b,
                        const Tensor& z, const Tensor& y, std::byte* workspace) override {
@@ -104,8 +105,8 @@ class CudaLinear final : public LinearOp {
 
   absl::Status Backward(Stream& stream, const Tensor& dy, const Tensor& x, const Tensor& y,
                         const Tensor& z, const Tensor& w, const Tensor& dz, const Tensor& dx,
-                        const Tensor& dw, const Tensor& db, bool accumulate,
-                        std::byte* workspace) override {
+                        const Tensor& dw, const Tensor& db, bool accumulate, std::byte* workspace,
+                        std::byte* aside) override {
     CudaStream& cuda = AsCuda(stream);
     const cudaStream_t compute = cuda.compute();
     const bool sums_beside = has_bias_ && activation_ != Activation::kNone;
@@ -114,11 +115,12 @@ class CudaLinear final : public LinearOp {
     const auto weight_product = [&](std::byte* scratch) {
       return WeightProduct(cuda.compute(), x, dz, dw, accumulate, scratch);
     };
-    const bool is_aside = cuda.allows_aside();
-    if (is_aside) RETURN_IF_ERROR(cuda.Aside([&] { return weight_product(scratch_aside_); }));
+    if (aside != nullptr) {
+      RETURN_IF_ERROR(cuda.Aside([&] { return weight_product(AlignScratch(aside)); }));
+    }
     RETURN_IF_ERROR(
         InputProduct(compute, activation_ == Activation::kNone ? dy : dz, w, dx, workspace));
-    if (!is_aside) RETURN_IF_ERROR(weight_product(ProductWorkspace(workspace)));
+    if (aside == nullptr) RETURN_IF_ERROR(weight_product(ProductWorkspace(workspace)));
     return BiasGradient(compute, dz, db, accumulate, sums_beside, workspace);
   }
 
@@ -261,8 +263,8 @@ class CudaLinear final : public LinearOp {
   bool bias_follows_ = false;
   // Workspace: of products, then of sums; from the first multiple of kScratchAlignment in it.
   int64_t product_bytes_ = 0;
-  std::byte* scratch_aside_ = nullptr;  // of the product for dw, where it runs aside
   int64_t workspace_bytes_ = 0;
+  int64_t aside_bytes_ = 0;
 };
 
 }  // namespace

@@ -61,15 +61,6 @@ absl::StatusOr<const MatmulPlan*> BlasLt::Plan(const Product& product,
   return plan->second->get();
 }
 
-absl::StatusOr<std::byte*> BlasLt::ScratchAside(int64_t bytes) {
-  base::MutexLock lock(mutex_);
-  if (scratch_aside_.empty() || scratch_aside_.back().bytes < bytes) {
-    ASSIGN_OR_RETURN(DeviceMemory memory, DeviceMemory::Allocate(gpu_, bytes));
-    scratch_aside_.push_back({std::move(memory), bytes});
-  }
-  return scratch_aside_.back().memory.data();
-}
-
 std::vector<std::string> BlasLt::choices() {
   std::vector<std::string> texts = {absl::StrCat("cuBLASLt: ", CublasLtVersionText())};
   base::MutexLock lock(mutex_);

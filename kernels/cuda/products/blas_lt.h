@@ -3,7 +3,6 @@
 
 #include <cublasLt.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,7 +17,6 @@
 #include "kernels/cuda/products/matmul_plan.h"
 #include "kernels/cuda/products/measure_matmul.h"
 #include "kernels/cuda/products/tuning.h"
-#include "kernels/cuda/runtime/handles.h"
 #include "kernels/device.h"
 
 namespace stagecoach::kernels {
@@ -47,11 +45,6 @@ class BlasLt {
   // Thread-safe.
   absl::StatusOr<const MatmulPlan*> Plan(const Product& product,
                                          const Followed::Function& apart = nullptr);
-
-  // Scratch of at least `bytes` for products that are issued aside (CudaStream::Aside), while
-  // others use that of their callers. All of them share it: they run one after the other. Not
-  // zeroed; it lives as long as this. Thread-safe.
-  absl::StatusOr<std::byte*> ScratchAside(int64_t bytes);
 
   // Device::choices: the version of cuBLASLt, and the algorithm of each product that has been asked
   // for on GPUs of this model, or "none". Thread-safe.
@@ -89,12 +82,6 @@ class BlasLt {
   base::Mutex mutex_;
   // By Product::ToString. What the library does not have is not asked for again.
   std::map<std::string, absl::StatusOr<std::unique_ptr<MatmulPlan>>> plans_ ABSL_GUARDED_BY(mutex_);
-  struct Scratch {
-    DeviceMemory memory;
-    int64_t bytes;
-  };
-  // Each larger than the one before, which products that were recorded still use.
-  std::vector<Scratch> scratch_aside_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace stagecoach::kernels

@@ -112,20 +112,14 @@ absl::Status CudaStream::Replay(Recording& recording, absl::FunctionRef<absl::St
   return static_cast<CudaRecording&>(recording).Play(compute(), issue);
 }
 
-absl::Status CudaStream::AllowAside() {
-  ++allowed_aside_;
-  return absl::OkStatus();
-}
-
 absl::Status CudaStream::JoinAside() {
-  --allowed_aside_;
   if (!std::exchange(has_aside_, false)) return absl::OkStatus();
   RETURN_IF_ERROR(joined_.Record(aside_.get()));
   return joined_.ComeAfter(compute_.get());
 }
 
 absl::Status CudaStream::Aside(absl::FunctionRef<absl::Status()> issue) {
-  STAGECOACH_CHECK(allows_aside() && !is_aside_, "work aside where it is not allowed");
+  STAGECOACH_CHECK(!is_aside_, "work aside within work aside");
   RETURN_IF_ERROR(forked_.Record(compute_.get()));
   RETURN_IF_ERROR(forked_.ComeAfter(aside_.get()));
   has_aside_ = true;

@@ -43,11 +43,8 @@ class CudaStream final : public Stream {
   absl::Status AllowCopyAhead() override { return copies_allowed_.Record(compute()); }
   absl::Status CopyAhead(void* to, const void* from_host, int64_t bytes) override;
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;
-  absl::Status AllowAside() override;
   absl::Status JoinAside() override;
-  bool allows_aside() const { return allowed_aside_ > 0; }
-  // Jobs only, where it is allowed: what `issue` issues to compute() runs beside what is issued
-  // later.
+  // Jobs only: what `issue` issues to compute() runs beside what is issued later, until JoinAside.
   absl::Status Aside(absl::FunctionRef<absl::Status()> issue);
   absl::Status Report(int32_t position) override { return progress_.Report(compute(), position); }
   int32_t reported() const override { return progress_.reported(); }
@@ -81,7 +78,6 @@ class CudaStream final : public Stream {
   const CudaEvent computed_, communicated_, copied_;
   const CudaEvent copies_allowed_;
   const CudaEvent forked_, joined_;  // between compute_ and aside_
-  int allowed_aside_ = 0;            // AllowAside less JoinAside
   bool is_aside_ = false;            // an operation issues to aside_ at present
   bool has_aside_ = false;           // since the last JoinAside
   bool copies_ahead_ = false;        // since the last Finish

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/layers/layer_norm.h"
 #include "engine/model/layers/linear.h"
+#include "engine/model/layers/residual.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "schedule/schedule.h"
@@ -145,6 +147,24 @@ TEST(CudaHandovers, AreMadeBeforeTheFirstStep) {
     }
   }
   cuda::Reset({});
+}
+
+TEST(CudaAside, TheGradientOfAWeightIsBesideTheRestOfAResidualBlock) {
+  for (const bool is_in_block : {false, true}) {
+    cuda::Reset({});
+    {
+      TinyRun run;
+      run.options.device = {.kind = DeviceKind::kCuda};
+      const LayerFactory linear = Linear(kSmallFeatures, Activation::kGelu);
+      run.model.layers = {is_in_block ? Residual({LayerNorm(), linear}) : linear,
+                          Linear(kSmallClasses)};
+      const auto trainer = TinyTrainer(run).value();
+      ASSERT_OK(trainer->Step(*SmallData(kTinyBatchRows), Rows(0, kTinyBatchRows)));
+      // Nothing else makes a stream wait where there is one device.
+      EXPECT_EQ(cuda::CallsByName()["cudaStreamWaitEvent"] > 0, is_in_block);
+    }
+    cuda::Reset({});
+  }
 }
 
 TEST(CudaGraphs, ThatCannotBeAreCountedWithTheReason) {

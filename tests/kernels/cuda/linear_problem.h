@@ -151,14 +151,14 @@ class LinearOnGpu {
                         : kernels::Tensor{};
     const int64_t words = op_->workspace_bytes() / kernels::SizeOf(kernels::DType::kFloat32);
     const kernels::Tensor garbage = bench_.Result({words}, kernels::DType::kFloat32);
+    std::byte* const aside = bench_.Workspace(op_->aside_bytes());
     EXPECT_OK(bench_.Run([&](kernels::Stream& stream) -> absl::Status {
       if (way == Way::kApart) {
         RETURN_IF_ERROR(op_->BackwardInput(stream, dy, y, z, w, dz, dx, workspace_));
         return op_->BackwardWeight(stream, x, dz, dw, db, /*accumulate=*/true, workspace_);
       }
-      if (way == Way::kAside) RETURN_IF_ERROR(stream.AllowAside());
-      RETURN_IF_ERROR(
-          op_->Backward(stream, dy, x, y, z, w, dz, dx, dw, db, /*accumulate=*/true, workspace_));
+      RETURN_IF_ERROR(op_->Backward(stream, dy, x, y, z, w, dz, dx, dw, db, /*accumulate=*/true,
+                                    workspace_, way == Way::kAside ? aside : nullptr));
       if (way == Way::kAtOnce) return absl::OkStatus();
       RETURN_IF_ERROR(stream.Copy(workspace_, garbage.data, garbage.bytes()));
       return stream.JoinAside();
