@@ -27,11 +27,19 @@ template <typename T>
 class Channel {
  public:
   void Push(T item) {
-    Change([&] { items_.push_back(std::move(item)); });
+    {
+      base::MutexLock lock(mutex_);
+      items_.push_back(std::move(item));
+    }
+    Announce();
   }
   // Nothing more comes, and who waits need not.
   void Close() {
-    Change([&] { is_closed_ = true; });
+    {
+      base::MutexLock lock(mutex_);
+      is_closed_ = true;
+    }
+    Announce();
   }
 
   // None if it is empty, though closed where this is to wait.
@@ -52,12 +60,7 @@ class Channel {
   }
 
  private:
-  template <typename F>
-  void Change(F change) {
-    {
-      base::MutexLock lock(mutex_);
-      change();
-    }
+  void Announce() {
     changes_.fetch_add(1, std::memory_order_release);
     base::WakeAll(changes_);
   }
