@@ -29,7 +29,8 @@ constexpr int kRowThreads = kThreads / kColumnThreads;
 // Blocks that a multiprocessor is to have room for: 48 registers each, or 64 where those would
 // spill.
 template <typename Function>
-constexpr int kResidentBlocks = std::is_same_v<Function, GeluExactActivation> ? 4 : 5;
+[[maybe_unused]] constexpr int kResidentBlocks =
+    std::is_same_v<Function, GeluExactActivation> ? 4 : 5;
 
 // Blocks of rows: `count` of them, with `rows` each, but maybe the last.
 struct RowBlocks {
