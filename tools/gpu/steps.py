@@ -96,7 +96,7 @@ class GpuCheck:
             Step("parity", "Tests on the GPU, against the CPU", 40, self.parity),
             Step("step", "Default network, a step of batch 4,096 on one device", 15,
                  self.bench("step")),
-            Step("torch", "The same network in PyTorch", 
+            Step("torch", "The same network in PyTorch",
                  sum(limit_s for _, limit_s in _TORCH_FORMS.values()), self.torch),
             Step("train", "stagecoach train: loss, accuracy, memory", 12, self.train),
             Step("nccl", "Four processes that exchange by NCCL", 14, self.nccl),
@@ -233,7 +233,7 @@ class GpuCheck:
         except StepTimedOut:
             if not log.has_time():
                 raise
-            # An answer counts: with CUDA graphs, PyTorch has taken its time to end after it.
+            # An answer counts: with CUDA graphs, PyTorch took long to exit after it had answered.
             status, text = 0, log.path.read_bytes()[logged:].decode(errors="replace")
             reason = f"no answer within {limit_s} s"
         if status == _EXIT_NO_TORCH:

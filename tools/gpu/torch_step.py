@@ -2,10 +2,10 @@
 """Times training steps of Stagecoach's default network in PyTorch.
 
 What Stagecoach does with --precision bf16 is done in PyTorch's usual way for it: parameters, their
-gradients and AdamW's moments are float32, and autocast computes in bfloat16. With --precision tf32 all
-is float32, and products may round their operands. The batch is on the
-GPU already, and the host does not wait for a step before it issues the next: both are in PyTorch's
-favor, since Stagecoach's step is timed with the transfer of its batch, and one at a time.
+gradients and AdamW's moments are float32, and autocast computes in bfloat16. With --precision tf32
+all is float32, and products may round their operands. The batch is on the GPU already, and the host
+does not wait for a step before it issues the next: both are in PyTorch's favor, since Stagecoach's
+step is timed with the transfer of its batch, and one at a time.
 
 Prints a JSON object for each precision, with the milliseconds of a step or the error. The exit
 status is 77 where there is no PyTorch or no GPU.
