@@ -103,7 +103,7 @@ class Feed {
   // This run's place of `bytes` bytes for a micro-batch.
   std::byte* PlaceOf(const kernels::HostBuffer& staging, int micro_batch, int64_t bytes) const;
   bool IsPrepared(const Batch& batch, int micro_batch) const;
-  // Of a micro-batch: 0 if no loss is fed. Its terms are the last of them.
+  // What the loss is fed of one micro-batch, the terms last; 0 if there is no loss.
   int64_t loss_bytes() const;
   kernels::LossTerms* TermsIn(std::byte* place) const;
   kernels::DType feature_type() const;

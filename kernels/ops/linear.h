@@ -33,7 +33,7 @@ class LinearOp : public Operation {
  public:
   // Scratch for any of the calls below. Its contents need not be kept between calls.
   virtual int64_t workspace_bytes() const = 0;
-  // Of the scratch for what Backward can put aside; 0 if nothing.
+  // The size of the scratch for what Backward can put aside; 0 if it puts nothing there.
   virtual int64_t aside_bytes() const { return 0; }
 
   // `z` is written where KeepsZ(activation); it may be empty otherwise.

@@ -19,11 +19,11 @@ class GpuLedger {
 
   // The free memory of the GPU. Needs a context there, and creates one.
   absl::StatusOr<int64_t> FreeBytes();
-  // Of what is in use besides what devices have allocated, the context is what was in use when the
-  // driver was first asked, here or by FreeBytes, and libraries are the rest.
+  // The context is what was in use when the driver was first asked, here or by FreeBytes. The
+  // libraries have the rest of what neither it nor the devices' allocations account for.
   absl::StatusOr<AcceleratorMemory> Measure();
 
-  // Of the devices there.
+  // Counts what a device on the GPU has allocated or, below 0, freed.
   void Add(int64_t bytes) { allocated_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
 
   // Held while a device is set up on the GPU, so that each sees what the one before has taken.
