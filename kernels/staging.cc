@@ -290,11 +290,13 @@ class Downloading {
     while (next_ < pieces_.size() && !space.empty()) {
       const DownloadPiece& piece = pieces_[next_];
       const int64_t bytes = std::min(piece.bytes - done_, std::ssize(space));
-      const auto* const from = static_cast<const std::byte*>(piece.from) + done_;
-      RETURN_IF_ERROR(ring_.stream().CopyToHost(space.data(), from, bytes));
-      parts.push_back({static_cast<std::byte*>(piece.to) + done_, space.data(), bytes});
-      space.remove_prefix(static_cast<size_t>(bytes));
-      done_ += bytes;
+      if (bytes > 0) {  // an empty tensor may have no address
+        const auto* const from = static_cast<const std::byte*>(piece.from) + done_;
+        RETURN_IF_ERROR(ring_.stream().CopyToHost(space.data(), from, bytes));
+        parts.push_back({static_cast<std::byte*>(piece.to) + done_, space.data(), bytes});
+        space.remove_prefix(static_cast<size_t>(bytes));
+        done_ += bytes;
+      }
       if (done_ < piece.bytes) continue;
       ++next_;
       done_ = 0;
