@@ -1,0 +1,46 @@
+#ifndef STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_KERNELS_H_
+#define STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+#include <vector_types.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/element_type.h"
+
+// The kernels of AttentionOp (kernels/ops/attention.h): formulas, and the letters B, T, H, G, D,
+// are there. No kernel has atomics, and the order of every sum depends on the extents alone.
+namespace stagecoach::kernels {
+
+// A tensor (B, T, heads, D) of the activation type whose positions are `stride` elements apart: a
+// slice of packed queries, keys and values, or a matrix of its own.
+template <typename Pointer>
+struct HeadsOf {
+  Pointer data = nullptr;
+  int64_t stride = 0;
+};
+
+struct AttentionArguments {
+  int64_t samples = 1;    // B
+  int64_t positions = 1;  // T
+  int64_t heads = 1;      // H
+  int64_t kv_heads = 1;   // G
+  int64_t head_size = 1;  // D
+
+  // With rotary positions q and k are turned already.
+  HeadsOf<const void*> q, k, v;
+  void* y = nullptr;            // (B, T, H, D); backward only reads it where `row_sums` are formed
+  float* statistics = nullptr;  // (B, H, T)
+
+  // Backward only.
+  const void* dy = nullptr;         // (B, T, H, D)
+  const float* row_sums = nullptr;  // (B, H, T): dy_t y_t
+  HeadsOf<void*> dq, dk, dv;
+  // With rotary positions (T, D/2): the cosine and the sine by which a pair was turned, and by
+  // which the gradients of q and k are turned back. Null: positions do not turn.
+  const float2* turns = nullptr;
+};
+
+}  // namespace stagecoach::kernels
+
+#endif  // STAGECOACH_KERNELS_CUDA_OPS_ATTENTION_KERNELS_H_
