@@ -1,0 +1,52 @@
+// The backends of tests of operations (op_harness.h) in the programs for CUDA devices: emulated
+// ones, whose threads run in several orders, or a GPU.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "kernels/cuda_backend.h"
+#include "tests/kernels/op_harness.h"
+#include "tests/testing/cuda/stand_in.h"
+
+namespace stagecoach::testing {
+namespace {
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::Precision precision) {
+  ASSIGN_OR_RETURN(kernels::CudaBackend* const backend, kernels::CudaBackend::Load());
+  return backend->CreateDevice({.precision = precision});
+}
+
+OpVariant Threads(const std::string& name, kernels::Precision precision, cuda::ThreadOrder order,
+                  int64_t offset = 0) {
+  return {.name = name,
+          .create_device =
+              [=] {
+                cuda::Reset({.gpus = 1, .thread_order = order, .delay = 0.0});
+                auto device = CreateDevice(precision);
+                STAGECOACH_CHECK_OK(device);
+                return *std::move(device);
+              },
+          .offset = offset};
+}
+
+OpBackend Cuda(const std::string& name, kernels::Precision precision) {
+  return {.name = name,
+          .precision = precision,
+          .available = [=] { return CreateDevice(precision).status(); },
+          .variants = {
+              Threads("threads in ascending order", precision, cuda::ThreadOrder::kAscending),
+              Threads("threads in descending order", precision, cuda::ThreadOrder::kDescending),
+              Threads("threads in random order", precision, cuda::ThreadOrder::kRandom,
+                      /*offset=*/1)}};
+}
+
+}  // namespace
+
+std::vector<OpBackend> OpBackends() {
+  return {Cuda("cuda_fp32", kernels::Precision::kFloat32),
+          Cuda("cuda_bf16", kernels::Precision::kBfloat16)};
+}
+
+}  // namespace stagecoach::testing

@@ -1,0 +1,209 @@
+#ifndef STAGECOACH_TESTS_KERNELS_OP_HARNESS_H_
+#define STAGECOACH_TESTS_KERNELS_OP_HARNESS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/device.h"
+#include "kernels/ops/ops.h"
+#include "kernels/tensor.h"
+#include "tests/testing/close_to.h"
+#include "tests/testing/status_matchers.h"
+
+// Tests of operations, written once for every backend: a test says what is called, what comes out
+// of it and how far from that it may be; the harness calls it on each backend of the test program,
+// and in each way there is to run it there, which must all give the same bits.
+//
+//   using SwiGlu = OpTest<SwiGluShape>;
+//   TEST_P(SwiGlu, Forward) {
+//     const std::vector<float> x = Rounded(RandomNormal(...));
+//     const auto results = Results([&](OpBench& bench) { ...; return std::vector<Tensor>{y}; });
+//     EXPECT_THAT(results[0], Near(expected, bounds));
+//   }
+//   INSTANTIATE_OP_TEST(SwiGlu, NameOf, SwiGluShape{3, 7}, ...);
+//
+// The same test file is part of a program for CPU devices and of one for CUDA devices: emulated
+// ones, or a GPU.
+namespace stagecoach::testing {
+
+// One way of running the operations of a backend.
+struct OpVariant {
+  std::string name;
+  std::function<std::unique_ptr<kernels::Device>()> create_device;
+  // By how many elements the addresses of operands and results are beyond aligned ones, in tests
+  // of operations that take any.
+  int64_t offset = 0;
+};
+
+enum class Addresses : uint8_t { kAligned, kAny };
+
+// A kind of device, with all its ways of running.
+struct OpBackend {
+  std::string name;  // a part of the tests' names
+  kernels::Precision precision = kernels::Precision::kFloat32;
+  // Unavailable: why tests are skipped on this machine.
+  std::function<absl::Status()> available;
+  std::vector<OpVariant> variants;
+
+  kernels::DType type() const { return kernels::ActivationType(precision); }
+  friend void PrintTo(const OpBackend& backend, std::ostream* out) { *out << backend.name; }
+};
+
+// Those of the test program.
+std::vector<OpBackend> OpBackends();
+
+// A device with the memory of one run. Operands hold values; results and workspaces hold bytes
+// 0xFF, which read as not-a-number, so that an operation that reads what it should write is seen.
+// Every tensor has memory of its own: the destructor fails the test if an operation wrote beyond
+// its end.
+class OpBench {
+ public:
+  explicit OpBench(const OpVariant& variant, Addresses addresses = Addresses::kAligned);
+  ~OpBench();
+  OpBench(const OpBench&) = delete;
+  OpBench& operator=(const OpBench&) = delete;
+
+  kernels::Device& device() { return *device_; }
+  kernels::Ops& ops() { return device_->ops(); }
+  // An operation, which must exist. It lives as long as this.
+  template <typename Shape>
+  typename Shape::Op& Create(const Shape& shape) {
+    auto op = ops().Create(shape);
+    CheckCreated(op.status());
+    typename Shape::Op& created = **op;
+    operations_.push_back(*std::move(op));
+    return created;
+  }
+
+  // Of the device's activation type.
+  kernels::Tensor Operand(const kernels::Shape& shape, absl::Span<const float> values);
+  kernels::Tensor Result(const kernels::Shape& shape);
+  // Of a type of their own.
+  kernels::Tensor Floats(const kernels::Shape& shape, absl::Span<const float> values);
+  kernels::Tensor Integers(const kernels::Shape& shape, absl::Span<const int32_t> values);
+  kernels::Tensor ResultOf(kernels::DType type, const kernels::Shape& shape);
+  // What is added to, or else written: float32 sums such as gradients of weights.
+  kernels::Tensor Sums(const kernels::Shape& shape, absl::Span<const float> values,
+                       bool accumulate) {
+    return accumulate ? Floats(shape, values) : ResultOf(kernels::DType::kFloat32, shape);
+  }
+  std::byte* Workspace(int64_t bytes);
+  // A copy of something plain in the device's memory.
+  template <typename T>
+  T* Place(const T& value) {
+    return reinterpret_cast<T*>(
+        Copied({reinterpret_cast<const std::byte*>(&value), sizeof(value)}, 0));
+  }
+
+  // Runs `work` as a job of the device's stream and waits for it, which must both end well.
+  void Run(absl::FunctionRef<absl::Status(kernels::Stream&)> work);
+
+  std::vector<std::byte> Bytes(const kernels::Tensor& tensor);
+
+ private:
+  struct Guarded {
+    kernels::Buffer buffer;
+    int64_t bytes;  // with the offset, without the guard
+  };
+
+  static void CheckCreated(const absl::Status& status);
+  std::byte* Allocate(int64_t bytes);
+  std::byte* Copied(absl::Span<const std::byte> bytes, int64_t offset_bytes);
+  void Write(std::byte* to, absl::Span<const std::byte> bytes);
+
+  const std::unique_ptr<kernels::Device> device_;
+  const int64_t offset_;
+  const int64_t guard_bytes_;
+  std::vector<Guarded> memory_;
+  std::vector<std::unique_ptr<kernels::Operation>> operations_;
+};
+
+// Each value rounded to `type`: what a tensor of that type can hold.
+std::vector<float> RoundedTo(kernels::DType type, std::vector<float> values);
+
+// The bounds of values that are computed in float32 to within `bounds` and stored as `type`.
+std::vector<double> StoredBounds(const std::vector<double>& expected, std::vector<double> bounds,
+                                 kernels::DType type);
+
+// The numbers that tensors hold, one vector each.
+using OpResults = std::vector<std::vector<double>>;
+using OpRun = absl::FunctionRef<std::vector<kernels::Tensor>(OpBench&)>;
+
+// What `run` returns, on every variant of the backend: the same bits, or the test fails.
+OpResults ResultsOn(const OpBackend& backend, Addresses addresses, OpRun run);
+
+// Why tests cannot run on the backend here; fails the test where a machine must have it.
+absl::Status CheckAvailable(const OpBackend& backend);
+
+// A test with a case, as a rule the operation's shape, on a backend.
+template <typename Case>
+class OpTest : public ::testing::TestWithParam<std::tuple<OpBackend, Case>> {
+ public:
+  const OpBackend& backend() const { return std::get<0>(this->GetParam()); }
+  const Case& shape() const { return std::get<1>(this->GetParam()); }
+  kernels::DType type() const { return backend().type(); }
+
+ protected:
+  void SetUp() override {
+    if (const absl::Status status = CheckAvailable(backend()); !status.ok()) {
+      GTEST_SKIP() << status.message();
+    }
+  }
+
+  std::vector<float> Rounded(std::vector<float> values) const {
+    return RoundedTo(type(), std::move(values));
+  }
+  OpResults Results(OpRun run) const { return ResultsOn(backend(), Addresses::kAligned, run); }
+  OpResults ResultsAtAnyAddress(OpRun run) const {
+    return ResultsOn(backend(), Addresses::kAny, run);
+  }
+
+  // Close to what was computed in float32 to within `bounds`, and then stored in the activation
+  // type.
+  auto Near(const std::vector<double>& expected, std::vector<double> bounds) const {
+    return CloseTo(expected, StoredBounds(expected, std::move(bounds), type()));
+  }
+};
+
+// Expects that no backend of the program makes an operation of any of the shapes.
+template <typename Shape>
+void ExpectInvalid(const std::vector<Shape>& shapes) {
+  for (const OpBackend& backend : OpBackends()) {
+    if (!CheckAvailable(backend).ok()) continue;
+    SCOPED_TRACE(backend.name);
+    OpBench bench(backend.variants.front());
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      EXPECT_THAT(bench.ops().Create(shapes[i]), StatusIs(absl::StatusCode::kInvalidArgument))
+          << "shape " << i;
+    }
+  }
+}
+
+// Instantiates a test for all backends and the given cases; `name_of(case)` is a part of the tests'
+// names.
+#define INSTANTIATE_OP_TEST(suite, name_of, ...)                                   \
+  INSTANTIATE_TEST_SUITE_P(                                                        \
+      On, suite,                                                                   \
+      ::testing::Combine(::testing::ValuesIn(::stagecoach::testing::OpBackends()), \
+                         ::testing::Values(__VA_ARGS__)),                          \
+      [](const auto& param_info) {                                                 \
+        return absl::StrCat(std::get<0>(param_info.param).name, "_",               \
+                            name_of(std::get<1>(param_info.param)));               \
+      })
+
+}  // namespace stagecoach::testing
+
+#endif  // STAGECOACH_TESTS_KERNELS_OP_HARNESS_H_
