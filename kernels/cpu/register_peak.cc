@@ -14,7 +14,7 @@ namespace {
 // Enough independent chains to hide the latency of a multiply-add on two pipelines (6 cycles, of
 // bfloat16), and few enough to stay in registers.
 constexpr int kChains = 12;
-constexpr int64_t kRounds = 64'000'000;
+constexpr int64_t kRounds = 16'000'000;
 constexpr size_t kMostRuns = 40;
 constexpr int kAgreeing = 4;  // within a hundredth
 
