@@ -202,6 +202,10 @@ class Stream {
   // error of the work, or DeadlineExceeded. After an error the device's memory has undefined
   // contents, and the stream must not be given work.
   virtual absl::Status Finish(base::Deadline deadline, absl::FunctionRef<absl::Status()> poll) = 0;
+  // However long it takes.
+  absl::Status Finish() {
+    return Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+  }
 
   // What operations issue their work to, for kernels that are not of the house: a cudaStream_t on a
   // CUDA device, whose GPU is then the current one; null on a CPU device.

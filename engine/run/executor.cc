@@ -316,7 +316,7 @@ absl::Status Executor::CompleteUpdates() {
     ++updated_;
   }
   updates_ = Updates::kNone;
-  return options_.device->stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+  return options_.device->stream().Finish();
 }
 
 absl::Status Executor::SumOwnSquares() {

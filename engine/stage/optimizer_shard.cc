@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "kernels/ops/ops.h"
 #include "partition/replication.h"
@@ -96,7 +95,7 @@ absl::Status OptimizerShard::WarmUp() {
   for (const auto& part : parts_) {
     RETURN_IF_ERROR(UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device_, *part));
   }
-  return device_.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+  return device_.stream().Finish();
 }
 
 absl::Status OptimizerShard::UpdatePart(int64_t part) {

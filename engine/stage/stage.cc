@@ -215,9 +215,7 @@ absl::Status Stage::WarmUpUpdate() {
   return UpdateParameters(still, {.step = 1, .learning_rate = 0.0F}, device_, *all_parameters_);
 }
 
-absl::Status Stage::Finish() {
-  return device_.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
-}
+absl::Status Stage::Finish() { return device_.stream().Finish(); }
 
 absl::Status Stage::Update(const UpdateStep& update) {
   return UpdateParameters(options_.optimizer, update, device_,

@@ -173,6 +173,9 @@ class Stage {
   const Tensor& ValueOf(ParameterId id) const;
   LayerArgs Args(const StageBlocks& blocks, const CallContext& call) const;
   LayerLoss LossOf(MicroBatch micro_batch) const;  // without outputs; on the last stage
+  // Runs a backward pass, with the loss in its arguments where a layer computes it.
+  absl::Status WithLayerLoss(LayerArgs args, MicroBatch micro_batch,
+                             absl::FunctionRef<absl::Status(const LayerArgs&)> pass);
   absl::Status Replay(kernels::Recording& recording, absl::FunctionRef<absl::Status()> issue);
   absl::Status ComputeLoss(const LayerArgs& args, MicroBatch micro_batch);
   // F, if the last layer computes the loss.

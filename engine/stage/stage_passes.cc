@@ -68,6 +68,15 @@ LayerLoss Stage::LossOf(MicroBatch micro_batch) const {
           .outputs = {}};
 }
 
+absl::Status Stage::WithLayerLoss(LayerArgs args, MicroBatch micro_batch,
+                                  absl::FunctionRef<absl::Status(const LayerArgs&)> pass) {
+  if (!loss_spec_.is_computed_by_layer) return pass(args);
+  const LayerLoss loss = LossOf(micro_batch);
+  args.loss = &loss;
+  RETURN_IF_ERROR(pass(args));
+  return feed_.Release();
+}
+
 absl::Status Stage::ComputeLoss(const LayerArgs& args, MicroBatch micro_batch) {
   const LayerLoss loss = LossOf(micro_batch);
   const LossArgs loss_args = {.stream = device_.stream(),
@@ -85,14 +94,9 @@ absl::Status Stage::ComputeLoss(const LayerArgs& args, MicroBatch micro_batch) {
 
 absl::Status Stage::BackwardInput(const StageBlocks& blocks, const CallContext& call,
                                   MicroBatch micro_batch, kernels::Recording& recording) {
-  LayerArgs args = Args(blocks, call);
-  LayerLoss loss;
-  if (loss_spec_.is_computed_by_layer) {
-    loss = LossOf(micro_batch);
-    args.loss = &loss;
-  }
-  RETURN_IF_ERROR(Replay(recording, [&] { return chain_.BackwardInput(args); }));
-  return args.loss == nullptr ? absl::OkStatus() : feed_.Release();
+  return WithLayerLoss(Args(blocks, call), micro_batch, [&](const LayerArgs& args) {
+    return Replay(recording, [&] { return chain_.BackwardInput(args); });
+  });
 }
 
 absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext& call,
@@ -107,17 +111,12 @@ absl::Status Stage::BackwardWeight(const StageBlocks& blocks, const CallContext&
 absl::Status Stage::Backward(const StageBlocks& blocks, const CallContext& call,
                              MicroBatch micro_batch, const UpdateStep* update,
                              kernels::Recording& recording) {
-  LayerArgs args = Args(blocks, call);
-  LayerLoss loss;
-  if (loss_spec_.is_computed_by_layer) {
-    loss = LossOf(micro_batch);
-    args.loss = &loss;
-  }
-  RETURN_IF_ERROR(RunBackward(args, micro_batch, update, recording,
-                              [&](const LayerArgs& own, Chain::AfterLayer after_layer) {
-                                return chain_.Backward(own, after_layer);
-                              }));
-  return args.loss == nullptr ? absl::OkStatus() : feed_.Release();
+  return WithLayerLoss(Args(blocks, call), micro_batch, [&](const LayerArgs& args) {
+    return RunBackward(args, micro_batch, update, recording,
+                       [&](const LayerArgs& own, Chain::AfterLayer after_layer) {
+                         return chain_.Backward(own, after_layer);
+                       });
+  });
 }
 
 absl::Status Stage::RunBackward(

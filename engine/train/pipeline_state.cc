@@ -116,7 +116,7 @@ absl::Status PipelineTrainer::SetParameters(const ValuesOf& values_of) {
     for (const std::unique_ptr<Stage>& stage : executor.stages()) {
       RETURN_IF_ERROR(stage->RoundParameters());
     }
-    return on.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+    return on.stream().Finish();
   });
 }
 

@@ -328,7 +328,7 @@ absl::Status SavedState::RestoreTo(int device, const Checkpoint& checkpoint) {
   for (const std::unique_ptr<Stage>& stage : executor.stages()) {
     RETURN_IF_ERROR(stage->RoundParameters());
   }
-  return to.stream().Finish(base::Deadline::Never(), [] { return absl::OkStatus(); });
+  return to.stream().Finish();
 }
 
 }  // namespace stagecoach::engine
