@@ -29,8 +29,14 @@ int Replication::gradient_copies() const {
   return std::bit_width(static_cast<unsigned>(blocks_per_replica()));
 }
 
+Replication WithPartsFor(schedule::Transfers transfers, Replication replication) {
+  const bool in_groups = replication.is_needed() && transfers == schedule::Transfers::kGrouped;
+  replication.part_bytes = in_groups ? kGroupedReductionPartBytes : kReductionPartBytes;
+  return replication;
+}
+
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches) {
-  const auto [replicas, blocks, shards_optimizer, reduction] = replication;
+  const auto [replicas, blocks, shards_optimizer, reduction, part_bytes] = replication;
   if (!IsPowerOfTwo(replicas) || replicas > kMaxDevices) {
     return absl::InvalidArgumentError(
         absl::StrCat(replicas, " replicas: must be a power of two up to ", kMaxDevices,
@@ -59,6 +65,11 @@ absl::Status CheckReplication(const Replication& replication, int64_t micro_batc
         "a ring gives every replica all sums, but with a sharded optimizer each updates its shard: "
         "sum gradients in a tree, or do not shard it");
   }
+  if (part_bytes < kTensorAlignment || part_bytes % kTensorAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("gradients are exchanged in parts of ",
+                                                   part_bytes, " bytes: expected a multiple of ",
+                                                   kTensorAlignment));
+  }
   if (micro_batches % blocks != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         micro_batches, " micro-batches cannot be divided evenly into ", blocks,
@@ -68,18 +79,19 @@ absl::Status CheckReplication(const Replication& replication, int64_t micro_batc
   return absl::OkStatus();
 }
 
-int64_t ReductionParts(int64_t gradient_bytes) {
-  return (gradient_bytes + kReductionPartBytes - 1) / kReductionPartBytes;
+int64_t ReductionParts(int64_t gradient_bytes, const Replication& replication) {
+  return (gradient_bytes + replication.part_bytes - 1) / replication.part_bytes;
 }
 
 int64_t ShardBytes(int64_t bytes, int replicas) {
   return AlignTensor((bytes + replicas - 1) / replicas);
 }
 
-ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replicas) {
-  const int64_t begin = part * kReductionPartBytes;
-  const int64_t end = std::min(begin + kReductionPartBytes, gradient_bytes);
-  const int64_t bytes = ShardBytes(end - begin, replicas);
+ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica,
+                  const Replication& replication) {
+  const int64_t begin = part * replication.part_bytes;
+  const int64_t end = std::min(begin + replication.part_bytes, gradient_bytes);
+  const int64_t bytes = ShardBytes(end - begin, replication.replicas);
   return {std::min(begin + replica * bytes, end), std::min(begin + (replica + 1) * bytes, end)};
 }
 
@@ -87,8 +99,8 @@ int64_t OptimizerBytes(int64_t optimizer_bytes, int64_t parameter_bytes, int64_t
                        const Replication& replication) {
   if (!replication.shards_optimizer) return optimizer_bytes;
   int64_t shard_bytes = 0;
-  for (int64_t part = 0; part < ReductionParts(parameter_bytes); ++part) {
-    shard_bytes += ShardOf(parameter_bytes, part, 0, replication.replicas).bytes();
+  for (int64_t part = 0; part < ReductionParts(parameter_bytes, replication); ++part) {
+    shard_bytes += ShardOf(parameter_bytes, part, 0, replication).bytes();
   }
   // States of a parameter's size, which leave gaps where there are averages, and what a profile may
   // count besides.
@@ -103,7 +115,7 @@ int64_t RingBytes(int64_t bytes, int replicas) { return bytes * 2 * (replicas - 
 int64_t ReductionBytes(int64_t gradient_bytes, const Replication& replication) {
   if (replication.reduction == ReductionKind::kRing) return 0;
   const int replicas = replication.replicas;
-  const int64_t part_bytes = std::min(gradient_bytes, kReductionPartBytes);
+  const int64_t part_bytes = std::min(gradient_bytes, replication.part_bytes);
   const int64_t parts = gradient_bytes > part_bytes ? 2 : 1;
   return parts * (replicas - 1) * ShardBytes(part_bytes, replicas);
 }

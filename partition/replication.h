@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "schedule/schedule.h"
 
 namespace stagecoach::partition {
 
@@ -13,6 +14,13 @@ enum class ReductionKind : uint8_t { kTree, kRing };
 const char* Name(ReductionKind kind);  // "tree", "ring"
 // InvalidArgument: no such name.
 absl::StatusOr<ReductionKind> ParseReductionKind(absl::string_view name);
+
+// A stage's gradients are exchanged in parts of at most so many bytes: small enough that the next
+// is on its way while one is added up, and large enough that what each costs besides is little.
+inline constexpr int64_t kReductionPartBytes = int64_t{4} << 20;
+// Where transfers go in groups, a part costs the host a group of NCCL: 30 to 100 us, in which a
+// link of a few hundred GB/s carries this much.
+inline constexpr int64_t kGroupedReductionPartBytes = int64_t{32} << 20;
 
 // How often every stage of a plan is there, and in which order gradients are summed. Each replica
 // takes an equal number of consecutive micro-batches of a batch. All the micro-batches form
@@ -31,6 +39,8 @@ struct Replication {
   int gradient_blocks = 1;                         // a power of two, at least `replicas`
   bool shards_optimizer = false;                   // only with several replicas, and a tree
   ReductionKind reduction = ReductionKind::kTree;  // kRing: only with several replicas
+  int64_t part_bytes =
+      kReductionPartBytes;  // a multiple of kTensorAlignment; the bits are the same
 
   bool is_needed() const { return replicas > 1; }
   int blocks_per_replica() const { return gradient_blocks / replicas; }
@@ -41,15 +51,15 @@ struct Replication {
   friend bool operator==(const Replication&, const Replication&) = default;
 };
 
+// The same, with the parts that suit such transfers, if there are several replicas.
+Replication WithPartsFor(schedule::Transfers transfers, Replication replication);
+
 // InvalidArgument, naming the option to change, unless all are as Replication says, and the
 // `micro_batches` of a batch can be divided into the blocks.
 absl::Status CheckReplication(const Replication& replication, int64_t micro_batches);
 
-// A stage's gradients are exchanged in parts of at most so many bytes.
-inline constexpr int64_t kReductionPartBytes = int64_t{4} << 20;
-
-// How many.
-int64_t ReductionParts(int64_t gradient_bytes);
+// In how many parts a stage's gradients are exchanged.
+int64_t ReductionParts(int64_t gradient_bytes, const Replication& replication);
 
 // Of a part of `bytes` bytes (a multiple of kTensorAlignment) each replica sums and hands out a
 // shard: so many bytes, the last ones perhaps fewer.
@@ -65,7 +75,8 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 // The shard of a replica of one of the parts; empty where the part is too small for all.
-ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica, int replicas);
+ByteRange ShardOf(int64_t gradient_bytes, int64_t part, int replica,
+                  const Replication& replication);
 
 // What a replica keeps of `optimizer_bytes` of state, which belong to `parameter_bytes` of
 // parameters but for `averaged_bytes` of these: all of it, or that of the largest shards.

@@ -219,7 +219,7 @@ std::vector<TiedGradients::End> Executor::EndsOfTies() const {
 absl::Status Executor::CreateReduction(std::byte* received) {
   Reduction::Options options = {.device = options_.device,
                                 .beside = options_.beside,
-                                .kind = stages_.front()->options().replication.reduction,
+                                .replication = stages_.front()->options().replication,
                                 .replicas = options_.replicas,
                                 .deadline = options_.deadline,
                                 .received = received,
@@ -240,7 +240,7 @@ absl::Status Executor::CreateReduction(std::byte* received) {
                                                .tensors = stage.tensors(),
                                                .gradients = stage.all_gradients(),
                                                .states = stage.shard_states(),
-                                               .replicas = options_.replicas->ranks(),
+                                               .replication = stage.options().replication,
                                                .replica = options_.replicas->rank().value()}));
     }
     Reduction::Task task = {.op = op, .stage = stage.options().id};

@@ -31,9 +31,9 @@ Tensor RangeOf(const Tensor& whole, int64_t offset_bytes, int64_t bytes) {
 }
 
 // The shard of a replica: of no elements where the part is too small for all.
-Tensor ShardOf(const Tensor& part, size_t replica, size_t replicas) {
+Tensor ShardOf(const Tensor& part, size_t replica, const partition::Replication& replication) {
   const partition::ByteRange range =
-      partition::ShardOf(part.bytes(), 0, static_cast<int>(replica), static_cast<int>(replicas));
+      partition::ShardOf(part.bytes(), 0, static_cast<int>(replica), replication);
   return RangeOf(part, range.begin, range.bytes());
 }
 
@@ -55,6 +55,8 @@ Reduction::Reduction(Options options)
 }
 
 absl::StatusOr<std::unique_ptr<Reduction>> Reduction::Create(Options options) {
+  STAGECOACH_CHECK(options.replication.replicas == options.replicas->ranks(),
+                   "the transport is of other replicas");
   std::unique_ptr<Reduction> reduction(new Reduction(std::move(options)));
   const Options& own = reduction->options_;
   ASSIGN_OR_RETURN(reduction->token_memory_, own.device->AllocateTable(4 * kTokenBytes));
@@ -72,7 +74,7 @@ absl::Status Reduction::WarmUp() {
   kernels::Device& beside = *options_.beside;
   beside.stream().Run([&] {
     const Tensor zero = PlaceOf(Token::kStartSent);
-    if (options_.kind == partition::ReductionKind::kRing) {
+    if (options_.replication.reduction == partition::ReductionKind::kRing) {
       for (const Task& task : options_.tasks) {
         if (!task.adds()) continue;
         ++to_flush_;
@@ -202,19 +204,19 @@ absl::Status Reduction::SumByLibrary(const Task& task) {
 }
 
 absl::Status Reduction::Perform(const Task& task) {
-  if (options_.kind == partition::ReductionKind::kRing && task.adds()) {
+  if (options_.replication.reduction == partition::ReductionKind::kRing && task.adds()) {
     return SumByLibrary(task);
   }
-  constexpr int64_t kPartBytes = partition::kReductionPartBytes;
+  const partition::Replication& replication = options_.replication;
   // How many parts are performed before the transport is restarted: each takes a group, and the
   // first two one more, which brings their addends.
   constexpr int64_t kPartsAtOnce = kMostGroups - 2;
   const int64_t bytes = task.gathered.bytes();
-  const int64_t parts = partition::ReductionParts(bytes);
-  const int64_t half_bytes = partition::ReductionBytes(std::min(bytes, kPartBytes),
-                                                       {.replicas = static_cast<int>(replicas_)});
-  const auto part = [](const Tensor& all, int64_t i) {
-    return RangeOf(all, i * kPartBytes, kPartBytes);
+  const int64_t part_bytes = replication.part_bytes;
+  const int64_t parts = partition::ReductionParts(bytes, replication);
+  const int64_t half_bytes = partition::ReductionBytes(std::min(bytes, part_bytes), replication);
+  const auto part = [part_bytes](const Tensor& all, int64_t i) {
+    return RangeOf(all, i * part_bytes, part_bytes);
   };
   const auto message = [&](Message::Kind kind, int64_t i) {
     return Message{kind, task.stage, MicroBatch(static_cast<int32_t>(i))};
@@ -260,7 +262,7 @@ absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const M
                                 Tickets& tickets) {
   tickets.clear();
   Transport& transport = *options_.replicas;
-  const Tensor own = ShardOf(part, own_, replicas_);
+  const Tensor own = ShardOf(part, own_, options_.replication);
   // Each replica meets the others in the order of their distance: all pairs of one distance are
   // apart.
   for (size_t distance = 1; distance < replicas_; ++distance) {
@@ -271,7 +273,7 @@ absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const M
                             own.shape};
       ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostReceive(RankOf(from), message, place));
     }
-    const Tensor theirs = ShardOf(part, to, replicas_);
+    const Tensor theirs = ShardOf(part, to, options_.replication);
     if (theirs.bytes() == 0) continue;
     ASSIGN_OR_RETURN(tickets.emplace_back(), transport.PostSend(RankOf(to), message, theirs));
   }
@@ -279,7 +281,7 @@ absl::Status Reduction::Scatter(const Tensor& part, std::byte* received, const M
 }
 
 absl::Status Reduction::AddUp(const Tensor& part, std::byte* received) {
-  const Tensor own = ShardOf(part, own_, replicas_);
+  const Tensor own = ShardOf(part, own_, options_.replication);
   if (own.bytes() == 0) return absl::OkStatus();
   addends_.assign(replicas_, own);
   for (size_t distance = 1; distance < replicas_; ++distance) {
@@ -291,11 +293,11 @@ absl::Status Reduction::AddUp(const Tensor& part, std::byte* received) {
 
 absl::Status Reduction::Gather(const Tensor& part, const Message& message, Tickets& tickets) {
   Transport& transport = *options_.replicas;
-  const Tensor own = ShardOf(part, own_, replicas_);
+  const Tensor own = ShardOf(part, own_, options_.replication);
   for (size_t distance = 1; distance < replicas_; ++distance) {
     const size_t from = (own_ + distance) % replicas_;
     const size_t to = (own_ + replicas_ - distance) % replicas_;
-    const Tensor theirs = ShardOf(part, from, replicas_);
+    const Tensor theirs = ShardOf(part, from, options_.replication);
     if (theirs.bytes() > 0) {
       ASSIGN_OR_RETURN(tickets.emplace_back(),
                        transport.PostReceive(RankOf(from), message, theirs));

@@ -26,8 +26,8 @@ namespace stagecoach::engine {
 // direct reduce-scatter and an all-gather: each replica receives its shard of the gradients of
 // every other, adds all of them in a balanced binary tree over the replicas, and sends the sums to
 // the others. So the bits do not depend on the transport, and each replica sends and receives 2
-// (replicas - 1) / replicas of the gradients' bytes. They go in parts of
-// partition::kReductionPartBytes, of which the next is on its way while one is added up.
+// (replicas - 1) / replicas of the gradients' bytes. They go in parts
+// (partition::Replication::part_bytes), of which the next is on its way while one is added up.
 // partition::ReductionKind::kRing leaves the sums to the transport's library.
 class Reduction {
  public:
@@ -46,7 +46,7 @@ class Reduction {
     kernels::Device* device = nullptr;  // of the rank, which has the gradients
     // The same place with another stream: a second device of the same index. For this work alone.
     kernels::Device* beside = nullptr;
-    partition::ReductionKind kind = partition::ReductionKind::kTree;
+    partition::Replication replication;
     Transport* replicas = nullptr;  // on `beside`: the replicas of the rank
     absl::Duration deadline;        // of any wait for another replica
     std::byte* received = nullptr;  // partition::ReductionBytes of the largest that is added

@@ -29,15 +29,17 @@ absl::StatusOr<SharedResults> SharedResults::Create(const Options& options) {
   if (options.replicas != nullptr) {
     const int64_t bytes = options.replicas->ranks() * place_bytes;
     // One shard of one part is then one replica's place.
-    if (bytes > partition::kReductionPartBytes) {
+    const partition::Replication replication = {.replicas = options.replicas->ranks()};
+    if (bytes > replication.part_bytes) {
       return absl::UnimplementedError(
           absl::StrCat("replicas share the results of ", schedule.num_micro_batches,
                        " micro-batches each, which take ", bytes, " bytes: at most ",
-                       partition::kReductionPartBytes, " are possible; use fewer micro-batches"));
+                       replication.part_bytes, " are possible; use fewer micro-batches"));
     }
     shared.of_all_ = {table, DType::kFloat32, Shape{bytes / SizeOf(DType::kFloat32)}};
     Reduction::Options gather = {.device = options.device,
                                  .beside = options.beside,
+                                 .replication = replication,
                                  .replicas = options.replicas,
                                  .deadline = options.deadline,
                                  .tasks = {}};

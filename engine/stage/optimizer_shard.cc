@@ -5,7 +5,6 @@
 
 #include "base/status_macros.h"
 #include "kernels/ops/ops.h"
-#include "partition/replication.h"
 
 namespace stagecoach::engine {
 namespace {
@@ -74,8 +73,8 @@ absl::Status OptimizerShard::CreateGroups(const Options& options) {
   kernels::OptimizerOps& ops = device_.ops().optimizer();
   const int64_t bytes = options.gradients.bytes();
   std::byte* states = options.states;
-  for (int64_t part = 0; part < partition::ReductionParts(bytes); ++part) {
-    const auto range = partition::ShardOf(bytes, part, options.replica, options.replicas);
+  for (int64_t part = 0; part < partition::ReductionParts(bytes, options.replication); ++part) {
+    const auto range = partition::ShardOf(bytes, part, options.replica, options.replication);
     ASSIGN_OR_RETURN(parts_.emplace_back(),
                      ops.CreateGroup(device_.stream(),
                                      PiecesIn(range, options, states, range.bytes(), trained_)));

@@ -15,6 +15,7 @@
 #include "kernels/device.h"
 #include "kernels/ops/optimizer.h"
 #include "kernels/tensor.h"
+#include "partition/replication.h"
 
 namespace stagecoach::engine {
 
@@ -32,7 +33,7 @@ class OptimizerShard {
     absl::Span<const kernels::ParameterTensors> tensors;
     kernels::Tensor gradients;    // (n) float32
     std::byte* states = nullptr;  // partition::OptimizerBytes of states; 0
-    int replicas = 1;
+    partition::Replication replication;
     int replica = 0;
   };
   static absl::StatusOr<std::unique_ptr<OptimizerShard>> Create(const Options& options);

@@ -80,15 +80,16 @@ absl::StatusOr<partition::Receipt> SearchPlan(const partition::Profile& profile,
 
 absl::StatusOr<partition::PreparedPlan> MakePlan(const ModelProfile& profile,
                                                  const PlanOptions& options) {
+  const schedule::Transfers transfers = TransfersFor(options);
   return partition::MakePlan({.layers = profile.layers,
                               .ends = profile.ends(OwnMicroBatches(options)),
                               .devices = options.devices,
-                              .replication = options.replication,
+                              .replication = WithPartsFor(transfers, options.replication),
                               .schedule = MakerOf(options),
                               .predicts = options.predicts,
                               .micro_batch_rows = options.micro_batch_rows,
                               .device_memory_bytes = options.device.memory_bytes,
-                              .transfers = TransfersFor(options),
+                              .transfers = transfers,
                               .collectives = profile.collectives});
 }
 

@@ -32,6 +32,7 @@ constexpr int64_t kMaxRows = int64_t{1} << 32;  // so that rows of a batch canno
 // Of a schedule that is given by its name, which costs the file nothing.
 constexpr int64_t kMaxGeneratedPasses = int64_t{1} << 22;
 constexpr int64_t kMaxBlocks = schedule::kMaxPasses;
+constexpr int64_t kMostPartBytes = int64_t{1} << 30;
 constexpr absl::string_view kPlanFormat = "stagecoach-plan";
 constexpr int64_t kPlanVersion = 1;
 
@@ -104,10 +105,13 @@ absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches
                                                               {.min = 1, .max = kMaxBlocks}));
   ASSIGN_OR_RETURN(const bool shards_optimizer, reader.OptionalBool("shard_optimizer", false));
   ASSIGN_OR_RETURN(const std::string reduction, reader.OptionalString("reduction", "tree"));
+  ASSIGN_OR_RETURN(const int64_t part_bytes,
+                   reader.OptionalInt64("reduction_part_bytes", kReductionPartBytes,
+                                        {.min = kTensorAlignment, .max = kMostPartBytes}));
   const absl::StatusOr<ReductionKind> kind = ParseReductionKind(reduction);
   if (!kind.ok()) return reader.Error("reduction", kind.status().message());
-  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks), shards_optimizer,
-                      *kind};
+  plan.replication = {static_cast<int>(replicas), static_cast<int>(blocks), shards_optimizer, *kind,
+                      part_bytes};
   // Each key is refused for what it does to those before it.
   const struct {
     const char* key;
@@ -119,7 +123,10 @@ absl::Status ReadReplication(ObjectReader& reader, Plan& plan, int micro_batches
       {"shard_optimizer",
        {plan.replicas(), static_cast<int>(blocks), shards_optimizer},
        static_cast<int>(blocks)},
-      {"reduction", plan.replication, static_cast<int>(blocks)},
+      {"reduction",
+       {plan.replicas(), static_cast<int>(blocks), shards_optimizer, *kind},
+       static_cast<int>(blocks)},
+      {"reduction_part_bytes", plan.replication, static_cast<int>(blocks)},
       {"micro_batches", plan.replication, micro_batches}};
   for (const auto& step : steps) {
     const absl::Status status = CheckReplication(step.replication, step.micro_batches);
@@ -319,11 +326,14 @@ std::string ToPlanJson(const PlanFile& file) {
                     ",\n  \"chunks\": ", chunks);
   }
   absl::StrAppend(&text, ",\n  \"stages\": ", StageLines(plan));
-  const auto [replicas, blocks, shards_optimizer, reduction] = plan.replication;
+  const auto [replicas, blocks, shards_optimizer, reduction, part_bytes] = plan.replication;
   if (replicas > 1) absl::StrAppend(&text, ",\n  \"replicas\": ", replicas);
   if (blocks != replicas) absl::StrAppend(&text, ",\n  \"gradient_blocks\": ", blocks);
   if (shards_optimizer) absl::StrAppend(&text, ",\n  \"shard_optimizer\": true");
   if (reduction == ReductionKind::kRing) absl::StrAppend(&text, ",\n  \"reduction\": \"ring\"");
+  if (replicas > 1 && part_bytes != kReductionPartBytes) {
+    absl::StrAppend(&text, ",\n  \"reduction_part_bytes\": ", part_bytes);
+  }
   AppendList("recomputed_layers", plan.recomputed, text);
   AppendList("order", plan.order, text);
   if (chunks == 0) {

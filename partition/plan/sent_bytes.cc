@@ -16,14 +16,16 @@ struct ExchangeHalves {
   int64_t gathered = 0;
 };
 
-ExchangeHalves HalvesOf(int64_t bytes, int replica, int replicas) {
+ExchangeHalves HalvesOf(int64_t bytes, int replica, const Replication& replication) {
   ExchangeHalves halves;
-  for (int64_t part = 0; part < ReductionParts(bytes); ++part) {
+  for (int64_t part = 0; part < ReductionParts(bytes, replication); ++part) {
     int64_t all = 0;
-    for (int i = 0; i < replicas; ++i) all += ShardOf(bytes, part, i, replicas).bytes();
-    const int64_t own = ShardOf(bytes, part, replica, replicas).bytes();
+    for (int i = 0; i < replication.replicas; ++i) {
+      all += ShardOf(bytes, part, i, replication).bytes();
+    }
+    const int64_t own = ShardOf(bytes, part, replica, replication).bytes();
     halves.scattered += all - own;
-    halves.gathered += (replicas - 1) * own;
+    halves.gathered += (replication.replicas - 1) * own;
   }
   return halves;
 }
@@ -64,16 +66,14 @@ SentBytes SentBytesOf(const PreparedPlan& plan, absl::Span<const Tie> ties, sche
           sent.to_replicas += RingBytes(memory().parameter_bytes, replication.replicas);
           break;
         }
-        const ExchangeHalves halves =
-            HalvesOf(memory().parameter_bytes, replica, replication.replicas);
+        const ExchangeHalves halves = HalvesOf(memory().parameter_bytes, replica, replication);
         sent.to_replicas += halves.scattered + halves.gathered;
         break;
       }
       case Op::kStep:
         // Otherwise REDUCE has exchanged parameters in place of gradients.
         if (collectives.precede_updates() && replication.shards_optimizer) {
-          sent.to_replicas +=
-              HalvesOf(memory().parameter_bytes, replica, replication.replicas).gathered;
+          sent.to_replicas += HalvesOf(memory().parameter_bytes, replica, replication).gathered;
         }
         break;
       case Op::kSumTies:

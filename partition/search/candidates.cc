@@ -118,9 +118,10 @@ absl::Status CandidateSpace::AddShape(int replicas, int64_t rows) {
   const bool may_be_two = !request_.replicas.has_value() && !request_.given.has_value() &&
                           request_.cluster.size() % 2 == 0;
   const bool is_replicated = replicas > 1 || !may_be_two;
-  const Replication replication = {replicas, request_.gradient_blocks.value_or(replicas),
+  const Replication replication = WithPartsFor(
+      request_.cluster.transfers, {replicas, request_.gradient_blocks.value_or(replicas),
                                    request_.shards_optimizer && is_replicated,
-                                   is_replicated ? request_.reduction : ReductionKind::kTree};
+                                   is_replicated ? request_.reduction : ReductionKind::kTree});
   if (const absl::Status status = CheckReplication(replication, count); !status.ok()) {
     refusal_.Update(status);
     return absl::OkStatus();

@@ -11,6 +11,7 @@ namespace stagecoach::partition {
 namespace {
 
 using ::stagecoach::testing::StatusIs;
+using ::testing::HasSubstr;
 
 TEST(Replication, KeepsASumOfTheBlockAtHandAndOfEachSubtreeThatWaits) {
   EXPECT_EQ(Replication().gradient_copies(), 1);
@@ -87,22 +88,38 @@ TEST(ShardBytes, AreAlignedAndCoverAll) {
 
 TEST(ShardOf, DividesEachPartAmongTheReplicas) {
   constexpr int64_t kBytes = 2 * kReductionPartBytes + 5 * kTensorAlignment;
-  EXPECT_EQ(ReductionParts(kBytes), 3);
-  EXPECT_EQ(ReductionParts(2 * kReductionPartBytes), 2);
-  EXPECT_EQ(ReductionParts(0), 0);
-  EXPECT_EQ(ShardOf(kBytes, 0, 1, 4),
+  EXPECT_EQ(ReductionParts(kBytes, {}), 3);
+  EXPECT_EQ(ReductionParts(kBytes, {.part_bytes = kTensorAlignment}), kBytes / kTensorAlignment);
+  EXPECT_EQ(ReductionParts(2 * kReductionPartBytes, {}), 2);
+  EXPECT_EQ(ReductionParts(0, {}), 0);
+  EXPECT_EQ(ShardOf(kBytes, 0, 1, {.replicas = 4}),
             (ByteRange{kReductionPartBytes / 4, kReductionPartBytes / 2}));
   for (const int replicas : {1, 2, 4, 8}) {
     int64_t next = 0;
     for (int64_t part = 0; part < 3; ++part) {
       for (int replica = 0; replica < replicas; ++replica) {
-        const ByteRange shard = ShardOf(kBytes, part, replica, replicas);
+        const ByteRange shard = ShardOf(kBytes, part, replica, {.replicas = replicas});
         EXPECT_EQ(shard.begin, next) << part << " " << replica << " of " << replicas;
         EXPECT_EQ(shard.bytes() % kTensorAlignment, 0);
         next = shard.end;
       }
       EXPECT_EQ(next, std::min((part + 1) * kReductionPartBytes, kBytes));
     }
+  }
+}
+
+TEST(WithPartsFor, TransfersInGroupsHasLargeOnes) {
+  const Replication two = {.replicas = 2, .gradient_blocks = 2};
+  EXPECT_EQ(WithPartsFor(schedule::Transfers::kSeparate, two), two);
+  EXPECT_EQ(WithPartsFor(schedule::Transfers::kGrouped, two).part_bytes,
+            kGroupedReductionPartBytes);
+  EXPECT_EQ(WithPartsFor(schedule::Transfers::kGrouped, {}), Replication{});
+}
+
+TEST(CheckReplication, RefusesPartsThatAreNotAligned) {
+  for (const int64_t bytes : {int64_t{0}, kTensorAlignment / 2, kTensorAlignment + 1}) {
+    EXPECT_THAT(CheckReplication({.replicas = 2, .gradient_blocks = 2, .part_bytes = bytes}, 2),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a multiple of 64")));
   }
 }
 
@@ -130,6 +147,7 @@ TEST(ReductionBytes, AreThoseOfTwoPartsFromAllOthers) {
   EXPECT_EQ(ReductionBytes(kReductionPartBytes + 1024, {.replicas = 4}),
             2 * 3 * kReductionPartBytes / 4);
   EXPECT_EQ(ReductionBytes(100 * kReductionPartBytes, {.replicas = 2}), kReductionPartBytes);
+  EXPECT_EQ(ReductionBytes(1024, {.replicas = 2, .part_bytes = 256}), 256);
   EXPECT_EQ(ReductionBytes(1024, {2, 2, false, ReductionKind::kRing}), 0);
 }
 

@@ -95,11 +95,15 @@ class Counting final : public Transport {
   std::map<int, std::vector<Exchanged>> exchanged_;
 };
 
+constexpr int64_t kPartBytes = 16384;
+
 // Replicas of a rank that has a stage for each of the sizes, in bytes.
 class Replicas {
  public:
-  Replicas(int count, std::vector<int64_t> sizes, absl::Duration deadline = absl::Minutes(4))
+  Replicas(int count, std::vector<int64_t> sizes, absl::Duration deadline = absl::Minutes(4),
+           int64_t part_bytes = kPartBytes)
       : members_(static_cast<size_t>(count)), sizes_(std::move(sizes)) {
+    const partition::Replication replication = {.replicas = count, .part_bytes = part_bytes};
     std::vector<kernels::Device*> beside;
     for (Member& member : members_) {
       member.device = MakeCpu();
@@ -119,6 +123,7 @@ class Replicas {
       Member& member = members_[i];
       Reduction::Options options = {.device = member.device.get(),
                                     .beside = member.beside.get(),
+                                    .replication = replication,
                                     .replicas = transports_[i].get(),
                                     .deadline = deadline,
                                     .tasks = {}};
@@ -131,8 +136,7 @@ class Replicas {
         options.tasks.push_back({.stage = StageId(static_cast<int32_t>(stage)),
                                  .added = gradients,
                                  .gathered = gradients});
-        most_bytes =
-            std::max(most_bytes, partition::ReductionBytes(sizes_[stage], {.replicas = count}));
+        most_bytes = std::max(most_bytes, partition::ReductionBytes(sizes_[stage], replication));
       }
       member.received.resize(static_cast<size_t>(most_bytes));
       options.received = member.received.data();
@@ -197,12 +201,17 @@ std::vector<float> TreeSum(std::vector<std::vector<float>> values) {
   return values.front();
 }
 
-// Sizes of no part, of one that is too small for all replicas, of one, and of several.
+// Sizes of no part, of one that is too small for all replicas, of one, and of several; the bits do
+// not depend on what is a part.
 TEST(Reduction, AddsInABalancedTree) {
-  constexpr int64_t kPart = partition::kReductionPartBytes;
-  const std::vector<int64_t> sizes = {64, kPart, 0, 3 * kPart + 192, 448};
-  for (const size_t count : {2, 4, 8}) {
-    Replicas replicas(static_cast<int>(count), sizes);
+  const std::vector<int64_t> sizes = {64, kPartBytes, 0, 3 * kPartBytes + 192, 448};
+  for (const auto& [count, part_bytes] : {std::pair<size_t, int64_t>{2, kPartBytes},
+                                          {4, kPartBytes},
+                                          {8, kPartBytes},
+                                          {2, partition::kTensorAlignment},
+                                          {4, 2 * kPartBytes},
+                                          {4, 8 * kPartBytes}}) {
+    Replicas replicas(static_cast<int>(count), sizes, absl::Minutes(4), part_bytes);
     int64_t shared_bytes = 0;  // that all send in one step
     for (const int64_t bytes : sizes) {
       shared_bytes += 2 * static_cast<int64_t>(count - 1) * bytes;
@@ -222,7 +231,8 @@ TEST(Reduction, AddsInABalancedTree) {
       for (size_t i = 0; i < count; ++i) {
         for (size_t stage = 0; stage < sizes.size(); ++stage) {
           EXPECT_TRUE(replicas.gradients(i, stage) == expected[stage])
-              << "replica " << i << " of " << count << ", stage " << stage;
+              << "replica " << i << " of " << count << ", stage " << stage << ", parts of "
+              << part_bytes << " bytes";
         }
         sent_bytes += replicas.transport(i).sent_bytes();
       }
@@ -233,8 +243,7 @@ TEST(Reduction, AddsInABalancedTree) {
 
 // The sums of a part go with the addends of the part after the next: a group is dear.
 TEST(Reduction, TakesAGroupForEachPartAndOneMoreForTheFirstTwo) {
-  constexpr int64_t kPart = partition::kReductionPartBytes;
-  Replicas replicas(4, {5 * kPart, 64, 0, 2 * kPart});
+  Replicas replicas(4, {5 * kPartBytes, 64, 0, 2 * kPartBytes});
   for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(replicas.transport(i).groups(), (5 + 2) + (1 + 1) + (2 + 2)) << "replica " << i;
@@ -242,8 +251,7 @@ TEST(Reduction, TakesAGroupForEachPartAndOneMoreForTheFirstTwo) {
 }
 
 TEST(Reduction, SaysWhenAllThatWasStartedHasBeenFlushed) {
-  constexpr int64_t kPart = partition::kReductionPartBytes;
-  Replicas replicas(2, {3 * kPart, 0, 64});
+  Replicas replicas(2, {3 * kPartBytes, 0, 64});
   const std::vector<int> groups = {5, 5, 7};  // after each start
   for (int step = 0; step < 2; ++step) {
     std::vector<std::thread> threads;
@@ -263,7 +271,7 @@ TEST(Reduction, SaysWhenAllThatWasStartedHasBeenFlushed) {
 }
 
 TEST(Reduction, AWaitForFlushesEndsWithTheErrorOfAnother) {
-  Replicas replicas(2, {3 * partition::kReductionPartBytes});
+  Replicas replicas(2, {3 * kPartBytes});
   std::thread aborting([&] { replicas.transport(1).Abort(absl::DataLossError("cut")); });
   EXPECT_THAT(
       replicas.Sum(0, [&] { return replicas.reduction(0).AwaitFlushes(replicas.alone(0)); }),
@@ -274,8 +282,7 @@ TEST(Reduction, AWaitForFlushesEndsWithTheErrorOfAnother) {
 // What a communicator asks for (kernels/communicator.h), also of parts that are too small for all.
 TEST(Reduction, WhatTwoReplicasExchangeInAGroupOfOneIsInOneOfTheOther) {
   constexpr int kReplicas = 4;
-  constexpr int64_t kPart = partition::kReductionPartBytes;
-  Replicas replicas(kReplicas, {64, 2 * kPart + 64, kPart, 4 * kPart + 448});
+  Replicas replicas(kReplicas, {64, 2 * kPartBytes + 64, kPartBytes, 4 * kPartBytes + 448});
   for (const absl::Status& status : replicas.SumAll()) EXPECT_OK(status);
   for (int own = 0; own < kReplicas; ++own) {
     for (int other = own + 1; other < kReplicas; ++other) {
@@ -289,7 +296,7 @@ TEST(Reduction, WhatTwoReplicasExchangeInAGroupOfOneIsInOneOfTheOther) {
 
 TEST(Reduction, RestartsBeforeItTakesMoreGroupsThanAreAllowed) {
   constexpr int64_t kParts = Reduction::kMostGroups;
-  Replicas replicas(2, {kParts * partition::kReductionPartBytes});
+  Replicas replicas(2, {kParts * kPartBytes});
   for (size_t i = 0; i < 2; ++i) {
     std::vector<float>& gradients = replicas.gradients(i, 0);
     std::fill(gradients.begin(), gradients.end(), static_cast<float>(i + 1));

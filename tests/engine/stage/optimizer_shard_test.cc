@@ -86,15 +86,17 @@ TEST(OptimizerShard, UpdatesAsOneOptimizerDoes) {
   const auto device = kernels::CreateCpuDevice({}).value();
   for (const Optimizer& optimizer : {Optimizer::AdamW(), Optimizer::Sgd()}) {
     const std::vector<float> expected = Expected(optimizer);
-    for (const int replicas : {2, 8}) {
+    for (const partition::Replication& replication :
+         {partition::Replication{2, 2, true}, partition::Replication{8, 8, true},
+          partition::Replication{
+              .replicas = 2, .gradient_blocks = 2, .shards_optimizer = true, .part_bytes = 4096}}) {
       // All shards in turn, on the same memory: together they update each element once.
       const auto parameters = MakeParameters();
       const auto bytes = static_cast<int64_t>(parameters->values.size() * sizeof(float));
       const int64_t averaged_bytes = AlignedElements(kAveraged) * SizeOf(DType::kFloat32);
-      const int64_t state_bytes =
-          partition::OptimizerBytes(optimizer.states() * (bytes - averaged_bytes), bytes,
-                                    averaged_bytes, {replicas, replicas, true});
-      for (int replica = 0; replica < replicas; ++replica) {
+      const int64_t state_bytes = partition::OptimizerBytes(
+          optimizer.states() * (bytes - averaged_bytes), bytes, averaged_bytes, replication);
+      for (int replica = 0; replica < replication.replicas; ++replica) {
         std::vector<float> states(static_cast<size_t>(state_bytes) / sizeof(float));
         ASSERT_OK_AND_ASSIGN(
             const auto shard,
@@ -106,19 +108,20 @@ TEST(OptimizerShard, UpdatesAsOneOptimizerDoes) {
                                         parameters->gradients.data(),
                                         Shape{static_cast<int64_t>(parameters->gradients.size())}),
                                     .states = reinterpret_cast<std::byte*>(states.data()),
-                                    .replicas = replicas,
+                                    .replication = replication,
                                     .replica = replica}));
         device->stream().Run([&] {
           for (int step = 1; step <= kUpdates; ++step) {
             shard->Begin(StepAt(step));
-            for (int64_t part = 0; part < partition::ReductionParts(bytes); ++part) {
+            for (int64_t part = 0; part < partition::ReductionParts(bytes, replication); ++part) {
               EXPECT_OK(shard->UpdatePart(part));
             }
             EXPECT_OK(shard->Finish());
           }
         });
       }
-      EXPECT_TRUE(parameters->values == expected) << replicas << " replicas";
+      EXPECT_TRUE(parameters->values == expected)
+          << replication.replicas << " replicas, parts of " << replication.part_bytes << " bytes";
     }
   }
 }

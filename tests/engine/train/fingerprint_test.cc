@@ -63,6 +63,7 @@ TEST(Fingerprint, IsAnotherOfARunThatDiffersInAnything) {
       [](Subject& s) {
         s.replication = {2, 2, false, partition::ReductionKind::kRing};
       },
+      [](Subject& s) { s.replication = {.replicas = 2, .gradient_blocks = 2, .part_bytes = 4096}; },
       [](Subject& s) { s.options.optimizer = Optimizer::AdamW(); },
       [](Subject& s) { s.options.optimizer.momentum = 0.5F; },
       [](Subject& s) { s.options.optimizer.weight_decay = 0.5F; },

@@ -58,6 +58,7 @@ constexpr char kTwoStages[] = R"({
   "replicas": 2,
   "gradient_blocks": 4,
   "shard_optimizer": true,
+  "reduction_part_bytes": 33554432,
   "recomputed_layers": [3, 4]
 }
 )";
@@ -79,7 +80,10 @@ TEST(PlanFile, ReadsWhatTheDocumentationShows) {
   EXPECT_EQ(plan.micro_batch_rows, 16);
   EXPECT_EQ(plan.micro_batches(), 8);
   EXPECT_EQ(plan.schedule, schedule::Generate("zb-h1", {.ranks = 2, .micro_batches = 4}).value());
-  EXPECT_EQ(plan.replication, (Replication{2, 4, true}));
+  EXPECT_EQ(
+      plan.replication,
+      (Replication{
+          .replicas = 2, .gradient_blocks = 4, .shards_optimizer = true, .part_bytes = 33554432}));
   EXPECT_THAT(plan.recomputed, ::testing::ElementsAre(3, 4));
   EXPECT_EQ(ToPlanJson(*file), kTwoStages);
 }
@@ -212,6 +216,8 @@ TEST(PlanFile, SaysWhereAndWhatIsWrong) {
        "$.reduction: ", "a ring gives every replica all sums"},
       {"\"replicas\": 2", "\"replicas\": 2, \"reduction\": \"star\"",
        "$.reduction: ", "\"star\": expected \"tree\" or \"ring\""},
+      {"33554432", "33554433", "$.reduction_part_bytes: ", "expected a multiple of 64"},
+      {"33554432", "0", "$.reduction_part_bytes: ", "must be from 64 to 1073741824, found 0"},
       {"\"gradient_blocks\": 4", "\"gradient_blocks\": 16",
        "$.micro_batches: ", "8 micro-batches cannot be divided evenly into 16"},
       {"\"micro_batches\": 8", "\"micro_batches\": 6",
@@ -234,7 +240,7 @@ TEST(PlanFile, NamesTheLine) {
   EXPECT_THAT(ParsePlanJson(With("\"rank\": 1", "\"rank\": 0")),
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("12:43: $.stages[1].rank")));
   EXPECT_THAT(ParsePlanJson(With("[3, 4]", "[3, 4")),
-              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("18:1")));
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("19:1")));
 }
 
 TEST(PlanFile, WritesReplicationOnlyWhereItIsNotTheUsual) {
