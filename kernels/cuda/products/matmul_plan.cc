@@ -127,15 +127,20 @@ bool IsAligned(const void* address) {
 }  // namespace
 
 std::string Product::ToString() const {
-  return absl::StrCat("A", transpose_a ? "^T" : "", " B", transpose_b ? "^T" : "", " ",
-                      TypeName(operand_type), " ", m, "x", n, "x", k, " -> ", TypeName(result_type),
-                      ", ", EpilogueName(epilogue));
+  std::string text = absl::StrCat("A", transpose_a ? "^T" : "", " B", transpose_b ? "^T" : "", " ",
+                                  TypeName(operand_type), " ", m, "x", n, "x", k, " -> ",
+                                  TypeName(result_type), ", ", EpilogueName(epilogue));
+  for (const auto& [name, leading] : {std::pair("lda", lda), {"ldb", ldb}, {"ldd", ldd}}) {
+    if (leading != 0) absl::StrAppend(&text, ", ", name, " ", leading);
+  }
+  return text;
 }
 
 int64_t MatmulWorkspaceBytes(const Product& product, int compute_major) {
   constexpr int64_t kGranule = 256;
   const int64_t recommended = int64_t{compute_major >= 9 ? 32 : 4} << 20;
-  const int64_t in_proportion = 2 * (product.a_bytes() + product.b_bytes() + product.d_bytes());
+  const int64_t in_proportion =
+      2 * (product.a().bytes() + product.b().bytes() + product.d().bytes());
   return std::min(recommended, (in_proportion + kGranule - 1) / kGranule * kGranule);
 }
 
@@ -167,13 +172,9 @@ absl::Status MatmulPlan::Describe() {
   RETURN_IF_ERROR(Set(description, CUBLASLT_MATMUL_DESC_TRANSA, operation(product_.transpose_a)));
   RETURN_IF_ERROR(Set(description, CUBLASLT_MATMUL_DESC_TRANSB, operation(product_.transpose_b)));
   RETURN_IF_ERROR(DescribeEpilogue());
-  const auto layout = [](DType type, bool transpose, int64_t rows, int64_t columns) {
-    return transpose ? CreateLayout(type, columns, rows) : CreateLayout(type, rows, columns);
-  };
-  const auto& [transpose_a, transpose_b, m, n, k, operand_type, result_type, epilogue] = product_;
-  ASSIGN_OR_RETURN(a_, layout(operand_type, transpose_a, m, k));
-  ASSIGN_OR_RETURN(b_, layout(operand_type, transpose_b, k, n));
-  ASSIGN_OR_RETURN(d_, layout(result_type, false, m, n));
+  ASSIGN_OR_RETURN(a_, CreateLayout(product_.a()));
+  ASSIGN_OR_RETURN(b_, CreateLayout(product_.b()));
+  ASSIGN_OR_RETURN(d_, CreateLayout(product_.d()));
   return absl::OkStatus();
 }
 
@@ -192,12 +193,12 @@ absl::Status MatmulPlan::DescribeEpilogue() {
   return SetPointers({.bias = least_aligned, .aux = least_aligned});
 }
 
-absl::StatusOr<MatmulPlan::Layout> MatmulPlan::CreateLayout(DType type, int64_t rows,
-                                                            int64_t columns) {
+absl::StatusOr<MatmulPlan::Layout> MatmulPlan::CreateLayout(const StoredMatrix& matrix) {
   cublasLtMatrixLayout_t layout = nullptr;
   RETURN_IF_ERROR(CublasStatus(
-      cublasLtMatrixLayoutCreate(&layout, LibraryType(type), static_cast<uint64_t>(rows),
-                                 static_cast<uint64_t>(columns), rows),
+      cublasLtMatrixLayoutCreate(&layout, LibraryType(matrix.type),
+                                 static_cast<uint64_t>(matrix.rows),
+                                 static_cast<uint64_t>(matrix.columns), matrix.leading),
       "cublasLtMatrixLayoutCreate"));
   return Layout(layout);
 }

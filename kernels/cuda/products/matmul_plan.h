@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,22 +30,44 @@ enum class Epilogue : uint8_t {
   kGeluAuxBias,  // aux = product + bias, D = gelu(aux) in the tanh form; m is a multiple of 8
 };
 
+// A matrix as it lies in memory: columns of `rows` elements, each `leading` elements after the one
+// before. What lies between two columns is neither read nor written.
+struct StoredMatrix {
+  int64_t rows = 1, columns = 1, leading = 1;
+  DType type = DType::kFloat32;
+
+  int64_t row_bytes() const { return rows * SizeOf(type); }
+  int64_t leading_bytes() const { return leading * SizeOf(type); }
+  // From the first element to the end of the last.
+  int64_t bytes() const { return (columns - 1) * leading_bytes() + row_bytes(); }
+};
+
 // D = op(A) op(B), or D += op(A) op(B).        op(A) (m, k)   op(B) (k, n)   D (m, n), aux (m, n)
-// Column-major, without gaps between columns: A is (m, k), or (k, m) if it is transposed. Bias and
-// aux are of D's type. Regular value type.
+// Column-major: A is (m, k), or (k, m) if it is transposed. Bias and aux are of D's type. Regular
+// value type.
 struct Product {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 1, n = 1, k = 1;
   DType operand_type = DType::kFloat32;
   DType result_type = DType::kFloat32;
   Epilogue epilogue = Epilogue::kNone;
+  // Leading dimensions. 0: there are no gaps between columns, as with any epilogue but kNone.
+  int64_t lda = 0, ldb = 0, ldd = 0;
 
-  int64_t a_bytes() const { return m * k * SizeOf(operand_type); }
-  int64_t b_bytes() const { return k * n * SizeOf(operand_type); }
-  int64_t d_bytes() const { return m * n * SizeOf(result_type); }
-  std::string ToString() const;  // "A^T B bf16 768x64x3072 -> fp32, none"
+  StoredMatrix a() const { return Stored(transpose_a, m, k, lda, operand_type); }
+  StoredMatrix b() const { return Stored(transpose_b, k, n, ldb, operand_type); }
+  StoredMatrix d() const { return Stored(false, m, n, ldd, result_type); }
+  // "A^T B bf16 768x64x3072 -> fp32, none", with leading dimensions other than 0: ", ldb 50304"
+  std::string ToString() const;
 
   friend bool operator==(const Product&, const Product&) = default;
+
+ private:
+  static StoredMatrix Stored(bool transposed, int64_t rows, int64_t columns, int64_t leading,
+                             DType type) {
+    if (transposed) std::swap(rows, columns);
+    return {rows, columns, leading == 0 ? rows : leading, type};
+  }
 };
 
 // Addresses of tensors and of workspaces of products are multiples of this.
@@ -127,7 +150,7 @@ class MatmulPlan {
 
   absl::Status Describe();
   absl::Status DescribeEpilogue();
-  static absl::StatusOr<Layout> CreateLayout(DType type, int64_t rows, int64_t columns);
+  static absl::StatusOr<Layout> CreateLayout(const StoredMatrix& matrix);
   absl::StatusOr<Preference> CreatePreference() const;
   // Unimplemented if the library does not compute the product with `candidate` in
   // workspace_bytes(), or does not sum in the way of Candidates.

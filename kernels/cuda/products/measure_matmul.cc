@@ -49,11 +49,17 @@ struct Range {
   int64_t bytes = 0;
 };
 
+// What a product writes: columns, and no gaps between them.
+struct Written {
+  void* begin = nullptr;
+  StoredMatrix matrix;
+};
+
 // Where a product finds what it needs.
 struct Places {
   MatmulPlan::Operands operands;
-  Range results;               // all that is written, and gaps; whole words
-  std::vector<Range> written;  // without the gaps
+  Range results;                 // all that is written, and gaps; whole words
+  std::vector<Written> written;  // without the gaps
   std::byte* workspace = nullptr;
   unsigned long long* fingerprint = nullptr;
 };
@@ -64,19 +70,19 @@ Places Arrange(const MatmulPlan& plan, const Followed& followed, Layout& layout)
   const bool is_fused = product.epilogue == epilogue;
   Places places;
   MatmulPlan::Operands& operands = places.operands;
-  operands.a = layout.Take(product.a_bytes());
-  operands.b = layout.Take(product.b_bytes());
+  operands.a = layout.Take(product.a().bytes());
+  operands.b = layout.Take(product.b().bytes());
   operands.bias = layout.Take(product.m * SizeOf(product.result_type));
   // A result of what follows is no result of the product.
   const auto take_aux = [&] {
     if (epilogue != Epilogue::kGeluAuxBias) return;
-    operands.aux = layout.Take(product.d_bytes());
-    if (is_fused) places.written.push_back({operands.aux, product.d_bytes()});
+    operands.aux = layout.Take(product.d().bytes());
+    if (is_fused) places.written.push_back({operands.aux, product.d()});
   };
   if (!is_fused) take_aux();
   const int64_t before_bytes = layout.used_bytes();
-  operands.d = layout.Take(product.d_bytes());
-  places.written.push_back({operands.d, product.d_bytes()});
+  operands.d = layout.Take(product.d().bytes());
+  places.written.push_back({operands.d, product.d()});
   if (is_fused) take_aux();
   places.results = {operands.d, layout.used_bytes() - before_bytes};
   places.workspace = layout.Take(plan.workspace_bytes());
@@ -108,6 +114,7 @@ class Bench {
       : parts_(std::move(parts)), places_(places), followed_(&followed) {}
 
   absl::Status Fill(const Range& range, int byte) const;
+  absl::Status Fill(const Written& written, int byte) const;
   absl::Status FillOperands(const Product& product) const;
   absl::Status Run(const MatmulPlan& plan) const;
   // Of the results of one run, before which they and the workspace are full of bytes `filling`.
@@ -152,6 +159,14 @@ absl::Status Bench::Fill(const Range& range, int byte) const {
                     "cudaMemsetAsync");
 }
 
+absl::Status Bench::Fill(const Written& written, int byte) const {
+  const StoredMatrix& matrix = written.matrix;
+  return CudaStatus(cudaMemset2DAsync(written.begin, static_cast<size_t>(matrix.leading_bytes()),
+                                      byte, static_cast<size_t>(matrix.row_bytes()),
+                                      static_cast<size_t>(matrix.columns), stream()),
+                    "cudaMemset2DAsync");
+}
+
 // In the range of a training: products of zeros draw less power, and run faster.
 absl::Status Bench::FillOperands(const Product& product) const {
   const auto fill = [&](const void* operand, int64_t bytes, DType type, uint32_t seed) {
@@ -160,8 +175,8 @@ absl::Status Bench::FillOperands(const Product& product) const {
                       "LaunchFillUniform");
   };
   const MatmulPlan::Operands& operands = places_.operands;
-  RETURN_IF_ERROR(fill(operands.a, product.a_bytes(), product.operand_type, 1));
-  RETURN_IF_ERROR(fill(operands.b, product.b_bytes(), product.operand_type, 2));
+  RETURN_IF_ERROR(fill(operands.a, product.a().bytes(), product.operand_type, 1));
+  RETURN_IF_ERROR(fill(operands.b, product.b().bytes(), product.operand_type, 2));
   return fill(operands.bias, product.m * SizeOf(product.result_type), product.result_type, 3);
 }
 
@@ -175,9 +190,9 @@ absl::Status Bench::Run(const MatmulPlan& plan) const {
 }
 
 absl::StatusOr<uint64_t> Bench::FingerprintOfRun(const MatmulPlan& plan, int filling) const {
-  for (const Range& result : places_.written) RETURN_IF_ERROR(Fill(result, filling));
-  RETURN_IF_ERROR(Fill({places_.workspace, plan.workspace_bytes()}, filling));
-  RETURN_IF_ERROR(Fill({places_.fingerprint, sizeof(uint64_t)}, 0));
+  for (const Written& result : places_.written) RETURN_IF_ERROR(Fill(result, filling));
+  RETURN_IF_ERROR(Fill(Range{places_.workspace, plan.workspace_bytes()}, filling));
+  RETURN_IF_ERROR(Fill(Range{places_.fingerprint, sizeof(uint64_t)}, 0));
   RETURN_IF_ERROR(Run(plan));
   constexpr int64_t kWordBytes = sizeof(uint32_t);
   RETURN_IF_ERROR(CudaStatus(

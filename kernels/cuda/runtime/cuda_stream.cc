@@ -102,6 +102,15 @@ absl::Status CudaStream::CopyToHost(void* to_host, const void* from, int64_t byt
   return CopyInOrder(to_host, from, bytes, cudaMemcpyDeviceToHost, compute());
 }
 
+absl::Status CudaStream::CopyRowsToHost(void* to_host, const void* from, int64_t pitch_bytes,
+                                        int64_t row_bytes, int64_t rows) {
+  IssueCount::Add(1);
+  const auto width = static_cast<size_t>(row_bytes);
+  return CudaStatus(cudaMemcpy2DAsync(to_host, width, from, static_cast<size_t>(pitch_bytes), width,
+                                      static_cast<size_t>(rows), cudaMemcpyDeviceToHost, compute()),
+                    "cudaMemcpy2DAsync");
+}
+
 absl::Status CudaStream::CopyAhead(void* to, const void* from_host, int64_t bytes) {
   RETURN_IF_ERROR(copies_allowed_.ComeAfter(copies_.get()));
   copies_ahead_ = true;

@@ -40,6 +40,9 @@ class CudaStream final : public Stream {
   absl::Status Copy(void* to, const void* from, int64_t bytes) override;
   absl::Status CopyFromHost(void* to, const void* from_host, int64_t bytes) override;
   absl::Status CopyToHost(void* to_host, const void* from, int64_t bytes) override;
+  // Rows of `row_bytes`, which begin `pitch_bytes` apart, one right after the other.
+  absl::Status CopyRowsToHost(void* to_host, const void* from, int64_t pitch_bytes,
+                              int64_t row_bytes, int64_t rows);
   absl::Status AllowCopyAhead() override { return copies_allowed_.Record(compute()); }
   absl::Status CopyAhead(void* to, const void* from_host, int64_t bytes) override;
   absl::Status Replay(Recording& recording, absl::FunctionRef<absl::Status()> issue) override;

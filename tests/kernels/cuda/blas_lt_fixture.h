@@ -22,7 +22,7 @@ namespace stagecoach::kernels {
 inline const std::vector<Product>& Products() {
   static const auto& products =
       *new std::vector<Product>{{.m = 64, .n = 32, .k = 48, .epilogue = Epilogue::kReluBias},
-                                {.m = 32, .n = 64, .k = 48},
+                                {.m = 32, .n = 64, .k = 48, .lda = 40, .ldb = 56, .ldd = 64},
                                 {.transpose_a = true, .m = 48, .n = 32, .k = 64},
                                 {.transpose_b = true, .m = 64, .n = 48, .k = 32},
                                 {.m = 128, .n = 8, .k = 256, .epilogue = Epilogue::kGeluAuxBias}};

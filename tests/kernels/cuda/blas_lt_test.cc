@@ -47,6 +47,66 @@ using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+// What a product of float32 makes of memory with these values at D.
+absl::StatusOr<std::vector<float>> Multiply(const Blas& blas, const Product& product,
+                                            const std::vector<float>& a,
+                                            const std::vector<float>& b, std::vector<float> d) {
+  ASSIGN_OR_RETURN(const MatmulPlan* const plan, blas.blas->Plan(product));
+  ASSIGN_OR_RETURN(const CudaStreamHandle stream,
+                   CudaStreamHandle::Create(0, CudaStreamHandle::Priority::kNormal));
+  ASSIGN_OR_RETURN(const DeviceMemory workspace,
+                   DeviceMemory::Allocate(0, plan->workspace_bytes()));
+  std::vector<DeviceMemory> memory;
+  std::vector<PinnedMemory> host;
+  for (const std::vector<float>* values : {&a, &b, static_cast<const std::vector<float>*>(&d)}) {
+    const auto bytes = static_cast<int64_t>(values->size() * sizeof(float));
+    ASSIGN_OR_RETURN(DeviceMemory on_device, DeviceMemory::Allocate(0, bytes));
+    ASSIGN_OR_RETURN(PinnedMemory on_host, PinnedMemory::Allocate(0, bytes));
+    std::copy(values->begin(), values->end(), reinterpret_cast<float*>(on_host.data()));
+    RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(on_device.data(), on_host.data(), static_cast<size_t>(bytes),
+                                   cudaMemcpyHostToDevice, stream.get()),
+                   "cudaMemcpyAsync"));
+    memory.push_back(std::move(on_device));
+    host.push_back(std::move(on_host));
+  }
+  RETURN_IF_ERROR(plan->Run(stream.get(),
+                            {.a = memory[0].data(), .b = memory[1].data(), .d = memory[2].data()},
+                            workspace.data()));
+  RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(host[2].data(), memory[2].data(), d.size() * sizeof(float),
+                                 cudaMemcpyDeviceToHost, stream.get()),
+                 "cudaMemcpyAsync"));
+  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize"));
+  std::copy_n(reinterpret_cast<const float*>(host[2].data()), d.size(), d.begin());
+  return d;
+}
+
+// Integers, so that the order of sums does not matter. The stand-in sees what is read beyond the
+// end of memory that is as long as the matrices.
+TEST_F(BlasLtTest, MultipliesMatricesWithGapsBetweenColumns) {
+  constexpr size_t kM = 5, kN = 3, kK = 4, kLda = 8, kLdb = 12, kLdd = 16;
+  const Product product{
+      .transpose_a = true, .m = kM, .n = kN, .k = kK, .lda = kLda, .ldb = kLdb, .ldd = kLdd};
+  EXPECT_EQ(product.ToString(), "A^T B fp32 5x3x4 -> fp32, none, lda 8, ldb 12, ldd 16");
+  std::vector<float> a((kM - 1) * kLda + kK), b((kN - 1) * kLdb + kK), d((kN - 1) * kLdd + kM, 99);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 7 % 11) - 5.0F;
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i * 5 % 13) - 6.0F;
+  std::vector<float> expected = d;
+  for (size_t j = 0; j < kN; ++j) {
+    for (size_t i = 0; i < kM; ++i) {
+      float sum = 0.0F;
+      for (size_t p = 0; p < kK; ++p) sum += a[i * kLda + p] * b[j * kLdb + p];
+      expected[j * kLdd + i] = sum;
+    }
+  }
+  ASSERT_OK_AND_ASSIGN(const Blas untuned, Blas::Create());
+  EXPECT_EQ(Multiply(untuned, product, a, b, d).value(), expected);
+  // Gaps are no results, whose bits would have to repeat.
+  ASSERT_OK_AND_ASSIGN(const Blas tuned, Blas::Create(tuning_file()));
+  EXPECT_EQ(Multiply(tuned, product, a, b, d).value(), expected);
+}
+
 TEST_F(BlasLtTest, PlansEqualProductsOnce) {
   ASSERT_OK_AND_ASSIGN(const Blas blas, Blas::Create());
   const Product product{.m = 16, .n = 8, .k = 4};
@@ -189,31 +249,14 @@ class FileWithAChoice : public BlasLtTest {
 
 absl::StatusOr<std::vector<float>> FileWithAChoice::Compute(const Product& product) const {
   ASSIGN_OR_RETURN(const Blas blas, Blas::Create(tuning_file()));
-  ASSIGN_OR_RETURN(const MatmulPlan* const plan, blas.blas->Plan(product));
-  const int64_t operand_bytes = std::max(product.a_bytes(), product.b_bytes());
-  const int64_t bytes = std::max(operand_bytes, product.d_bytes());
-  ASSIGN_OR_RETURN(const DeviceMemory operands, DeviceMemory::Allocate(0, operand_bytes));
-  ASSIGN_OR_RETURN(const DeviceMemory result, DeviceMemory::Allocate(0, product.d_bytes()));
-  ASSIGN_OR_RETURN(const DeviceMemory workspace,
-                   DeviceMemory::Allocate(0, plan->workspace_bytes()));
-  ASSIGN_OR_RETURN(const PinnedMemory host, PinnedMemory::Allocate(0, bytes));
-  ASSIGN_OR_RETURN(const CudaStreamHandle stream,
-                   CudaStreamHandle::Create(0, CudaStreamHandle::Priority::kNormal));
-  auto* const values = reinterpret_cast<float*>(host.data());
-  for (int64_t i = 0; i < operand_bytes / 4; ++i) values[i] = std::sin(static_cast<float>(i));
-  RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(operands.data(), values, static_cast<size_t>(operand_bytes),
-                                 cudaMemcpyHostToDevice, stream.get()),
-                 "cudaMemcpyAsync"));
-  RETURN_IF_ERROR(plan->Run(stream.get(),
-                            {.a = operands.data(), .b = operands.data(), .d = result.data()},
-                            workspace.data()));
-  RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(values, result.data(), static_cast<size_t>(product.d_bytes()),
-                                 cudaMemcpyDeviceToHost, stream.get()),
-                 "cudaMemcpyAsync"));
-  RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize"));
-  return std::vector<float>(values, values + product.m * product.n);
+  const auto operand = [](const StoredMatrix& matrix) {
+    std::vector<float> values(static_cast<size_t>(matrix.bytes() / 4));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
+    return values;
+  };
+  const auto d_elements = static_cast<size_t>(product.d().bytes() / 4);
+  return Multiply(blas, product, operand(product.a()), operand(product.b()),
+                  std::vector<float>(d_elements));
 }
 
 TEST_F(FileWithAChoice, IsObeyed) {
@@ -402,7 +445,7 @@ TEST(MatmulWorkspace, IsWhatNvidiaRecommendsForLargeProducts) {
 
 TEST(MatmulWorkspace, IsInProportionToSmallProducts) {
   const Product product{.m = 3, .n = 5, .k = 7};
-  const int64_t tensors = product.a_bytes() + product.b_bytes() + product.d_bytes();
+  const int64_t tensors = product.a().bytes() + product.b().bytes() + product.d().bytes();
   EXPECT_GE(MatmulWorkspaceBytes(product, 9), tensors);
   EXPECT_LT(MatmulWorkspaceBytes(product, 9), 2 * tensors + 256);
 }

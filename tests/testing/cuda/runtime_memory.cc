@@ -51,25 +51,30 @@ void FreeHost(void* address, size_t bytes) {
 // Why a copy between these places is refused; null if it is not. The places are told apart as CUDA
 // does it, except that host memory which is not pinned is refused: copies of it are no asynchronous
 // ones.
-const char* RefusalOfCopy(const Machine& machine, const void* to, const void* from, int64_t bytes,
-                          cudaMemcpyKind kind) {
-  const bool to_device = machine.GpuOfMemory(to, bytes) >= 0;
-  const bool from_device = machine.GpuOfMemory(from, bytes) >= 0;
-  if (!to_device && !machine.InHostMemory(to, bytes)) {
+const char* RefusalOfCopy(const Machine& machine, const void* to, int64_t to_bytes,
+                          const void* from, int64_t from_bytes, cudaMemcpyKind kind) {
+  const bool to_device = machine.GpuOfMemory(to, to_bytes) >= 0;
+  const bool from_device = machine.GpuOfMemory(from, from_bytes) >= 0;
+  if (!to_device && !machine.InHostMemory(to, to_bytes)) {
     return "writes outside one allocation of device memory or pinned host memory";
   }
-  if (!from_device && !machine.InHostMemory(from, bytes)) {
+  if (!from_device && !machine.InHostMemory(from, from_bytes)) {
     return "reads outside one allocation of device memory or pinned host memory";
   }
   const auto* const a = static_cast<const std::byte*>(to);
   const auto* const b = static_cast<const std::byte*>(from);
-  if (a < b + bytes && b < a + bytes) return "what it reads and what it writes overlap";
+  if (a < b + from_bytes && b < a + to_bytes) return "what it reads and what it writes overlap";
   if (kind == cudaMemcpyDefault) return nullptr;
   const bool device_expected = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool source_expected = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   return to_device == device_expected && from_device == source_expected
              ? nullptr
              : "the kind is not that of the addresses";
+}
+
+// From the first byte of rows to the end of the last.
+int64_t ExtentOf(size_t pitch, size_t row_bytes, size_t rows) {
+  return static_cast<int64_t>((rows - 1) * pitch + row_bytes);
 }
 
 cudaError_t EnqueueCopy(Machine& machine, const char* call, void* to, const void* from,
@@ -170,8 +175,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   return Call("cudaMemcpyAsync", [&](Machine& machine, Machine::Lock&) {
     if (bytes == 0) return cudaSuccess;
-    if (const char* const refusal =
-            cuda::RefusalOfCopy(machine, to, from, static_cast<int64_t>(bytes), kind)) {
+    const auto count = static_cast<int64_t>(bytes);
+    if (const char* const refusal = cuda::RefusalOfCopy(machine, to, count, from, count, kind)) {
       return Refuse("cudaMemcpyAsync", refusal);
     }
     return cuda::EnqueueCopy(machine, "cudaMemcpyAsync", to, from, bytes, stream);
@@ -199,5 +204,43 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
     }
     return machine.Enqueue(stream, {.name = "cudaMemsetAsync",
                                     .run = [to, value, bytes] { std::memset(to, value, bytes); }});
+  });
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t row_bytes, size_t rows, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+  return Call("cudaMemcpy2DAsync", [&](Machine& machine, Machine::Lock&) {
+    if (row_bytes > to_pitch || row_bytes > from_pitch) return cudaErrorInvalidPitchValue;
+    if (row_bytes == 0 || rows == 0) return cudaSuccess;
+    if (const char* const refusal =
+            cuda::RefusalOfCopy(machine, to, cuda::ExtentOf(to_pitch, row_bytes, rows), from,
+                                cuda::ExtentOf(from_pitch, row_bytes, rows), kind)) {
+      return Refuse("cudaMemcpy2DAsync", refusal);
+    }
+    return machine.Enqueue(
+        stream, {.name = "cudaMemcpy2DAsync", .run = [=] {
+                   for (size_t row = 0; row < rows; ++row) {
+                     std::memcpy(static_cast<std::byte*>(to) + row * to_pitch,
+                                 static_cast<const std::byte*>(from) + row * from_pitch, row_bytes);
+                   }
+                 }});
+  });
+}
+
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t row_bytes, size_t rows,
+                              cudaStream_t stream) {
+  return Call("cudaMemset2DAsync", [&](Machine& machine, Machine::Lock&) {
+    if (row_bytes > pitch) return cudaErrorInvalidPitchValue;
+    if (row_bytes == 0 || rows == 0) return cudaSuccess;
+    if (machine.GpuOfMemory(to, cuda::ExtentOf(pitch, row_bytes, rows)) < 0) {
+      return Refuse("cudaMemset2DAsync", "writes outside one allocation of device memory");
+    }
+    return machine.Enqueue(stream, {.name = "cudaMemset2DAsync", .run = [=] {
+                                      for (size_t row = 0; row < rows; ++row) {
+                                        std::memset(static_cast<std::byte*>(to) + row * pitch,
+                                                    value, row_bytes);
+                                      }
+                                    }});
   });
 }

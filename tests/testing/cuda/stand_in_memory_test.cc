@@ -30,6 +30,27 @@ TEST_F(StandIn, CopiesGoWhereTheyShould) {
   EXPECT_EQ(b.Download(stream), (std::vector<float>{0, 0, 3, 4, 5}));
 }
 
+TEST_F(StandIn, RowsAreCopiedAndFilledWithoutWhatIsBetween) {
+  const RawStream stream;
+  const DeviceArray<float> a(stream, {1, 2, 3, 4, 5});
+  const DeviceArray<float> b(stream, {9, 9, 9, 9, 9, 9});
+  constexpr size_t kPair = 2 * sizeof(float), kTriple = 3 * sizeof(float);
+  const auto copy = [&](size_t rows, size_t row_bytes) {
+    return cudaMemcpy2DAsync(b.data(), kTriple, a.data(), kPair, row_bytes, rows,
+                             cudaMemcpyDeviceToDevice, stream);
+  };
+  ASSERT_EQ(copy(2, kPair), cudaSuccess);
+  EXPECT_EQ(b.Download(stream), (std::vector<float>{1, 2, 9, 3, 4, 9}));
+  EXPECT_EQ(copy(3, kPair), cudaErrorInvalidValue);
+  EXPECT_EQ(copy(1, kTriple), cudaErrorInvalidPitchValue);
+  const auto clear = [&](size_t rows) {
+    return cudaMemset2DAsync(b.data(), kTriple, 0, sizeof(float), rows, stream);
+  };
+  ASSERT_EQ(clear(2), cudaSuccess);
+  EXPECT_EQ(b.Download(stream), (std::vector<float>{0, 2, 9, 0, 4, 9}));
+  EXPECT_EQ(clear(3), cudaErrorInvalidValue);
+}
+
 TEST_F(StandIn, RefusesCopiesThatCudaWouldMakeWrongOrSlow) {
   const RawStream stream;
   const DeviceArray<float> device(4);
